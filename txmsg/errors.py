@@ -1,0 +1,160 @@
+"""Every error a user of txmsg can meet. Each says who acts: the caller, an operator, or nobody (retry).
+
+    TxmsgError
+     +-- InvalidMessage            caller: the message cannot be sent as it is
+     |    +-- InvalidName          caller: a topic, group, tag or key is badly formed
+     |    +-- MessageTooLarge      caller: body or headers over the limit
+     +-- UnknownTopic              caller: create the topic, or check the spelling
+     +-- DuplicateId               caller: the id was used before with another content
+     +-- OutcomeConflict           nobody: the transaction already has the other outcome, which is final
+     +-- OutcomeExpired            operator: the broker no longer remembers the transaction
+     +-- ReceiptExpired            nobody: the message has been given to another consumer meanwhile
+     +-- BrokerUnavailable         retry: nothing is known to be stored
+     |    +-- Overloaded           retry later: the broker's queues are full
+     +-- OutcomeUnknown            retry under the same id: the request may have been carried out
+     +-- TransactionRefused        caller: a late local transaction whose check was already answered ROLLBACK
+     +-- MisuseError               caller: the API was used in a way that would lose a guarantee
+     +-- SchemaMismatch            operator: the database has another schema revision than this release
+     +-- StorageError              operator: the Notify database lacks something (rights, settings)
+     +-- ProtocolError             operator: the peer sent what this release does not understand
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "BrokerUnavailable",
+    "DuplicateId",
+    "InvalidMessage",
+    "InvalidName",
+    "MessageTooLarge",
+    "MisuseError",
+    "OutcomeConflict",
+    "OutcomeExpired",
+    "OutcomeUnknown",
+    "Overloaded",
+    "ProtocolError",
+    "ReceiptExpired",
+    "SchemaMismatch",
+    "StorageError",
+    "TransactionRefused",
+    "TxmsgError",
+    "UnknownTopic",
+    "error_of_code",
+]
+
+
+class TxmsgError(Exception):
+    """The root of all errors raised by txmsg. `code` names the class on the wire."""
+
+    code = "internal"
+
+
+class InvalidMessage(TxmsgError):
+    """The message cannot be sent: the text names the field, the value and the rule. Nothing was stored."""
+
+    code = "invalid_message"
+
+
+class InvalidName(InvalidMessage):
+    """A topic, group, tag or key is empty, too long, or holds a character that is not allowed."""
+
+    code = "invalid_name"
+
+
+class MessageTooLarge(InvalidMessage):
+    """The body (default limit 4 MiB) or the headers (64 KiB) are too large."""
+
+    code = "message_too_large"
+
+
+class UnknownTopic(TxmsgError):
+    """The topic does not exist and the broker does not create topics by itself."""
+
+    code = "unknown_topic"
+
+
+class DuplicateId(TxmsgError):
+    """The same message id was stored before with another content. The first one stands."""
+
+    code = "duplicate_id"
+
+
+class OutcomeConflict(TxmsgError):
+    """Commit after rollback, or rollback after commit. The first outcome stands."""
+
+    code = "outcome_conflict"
+
+
+class OutcomeExpired(TxmsgError):
+    """The transaction is not known: never stored, or resolved longer ago than the broker remembers (>= 10 min)."""
+
+    code = "outcome_expired"
+
+
+class ReceiptExpired(TxmsgError):
+    """The invisible time ran out, or the broker restarted: the message is delivered again to somebody."""
+
+    code = "receipt_expired"
+
+
+class BrokerUnavailable(TxmsgError):
+    """No broker could be reached, or its database is away."""
+
+    code = "broker_unavailable"
+
+
+class Overloaded(BrokerUnavailable):
+    """The broker's queues are full. Slow down and retry."""
+
+    code = "overloaded"
+
+
+class OutcomeUnknown(TxmsgError):
+    """The deadline passed while the request was under way: it may or may not have been carried out."""
+
+    code = "outcome_unknown"
+
+
+class TransactionRefused(TxmsgError):
+    """The check of this transaction was already answered ROLLBACK, so it must not commit any more.
+
+    Raised when the fence row cannot be written. Run the business operation again as a new transaction.
+    """
+
+    code = "transaction_refused"
+
+
+class MisuseError(TxmsgError):
+    """The API was used in a way that would lose a guarantee, such as committing inside a decorated method."""
+
+    code = "misuse"
+
+
+class SchemaMismatch(TxmsgError):
+    """The Notify database is at a revision this release does not work with; the text says which command mends it."""
+
+    code = "schema_mismatch"
+
+
+class StorageError(TxmsgError):
+    """The Notify database is reachable but not usable; the text says what is missing."""
+
+    code = "storage"
+
+
+class ProtocolError(TxmsgError):
+    """A request or reply that this release cannot read."""
+
+    code = "protocol"
+
+
+def _subclasses(cls: type[TxmsgError]) -> list[type[TxmsgError]]:
+    return [cls, *(sub for direct in cls.__subclasses__() for sub in _subclasses(direct))]
+
+
+_BY_CODE = {cls.code: cls for cls in _subclasses(TxmsgError)}
+
+
+def error_of_code(code: str, text: str) -> TxmsgError:
+    """The exception for a code that came over the wire. An unknown code (a newer peer) gives a TxmsgError."""
+    return _BY_CODE.get(code, TxmsgError)(text)

@@ -1,0 +1,367 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class MessageColumns(_message.Message):
+    __slots__ = ("topic", "transaction_ids", "n", "body", "key", "tag", "headers", "born_at_us")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTION_IDS_FIELD_NUMBER: _ClassVar[int]
+    N_FIELD_NUMBER: _ClassVar[int]
+    BODY_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    TAG_FIELD_NUMBER: _ClassVar[int]
+    HEADERS_FIELD_NUMBER: _ClassVar[int]
+    BORN_AT_US_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    transaction_ids: bytes
+    n: _containers.RepeatedScalarFieldContainer[int]
+    body: _containers.RepeatedScalarFieldContainer[bytes]
+    key: _containers.RepeatedScalarFieldContainer[str]
+    tag: _containers.RepeatedScalarFieldContainer[str]
+    headers: _containers.RepeatedScalarFieldContainer[bytes]
+    born_at_us: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, topic: _Optional[str] = ..., transaction_ids: _Optional[bytes] = ..., n: _Optional[_Iterable[int]] = ..., body: _Optional[_Iterable[bytes]] = ..., key: _Optional[_Iterable[str]] = ..., tag: _Optional[_Iterable[str]] = ..., headers: _Optional[_Iterable[bytes]] = ..., born_at_us: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Headers(_message.Message):
+    __slots__ = ("values",)
+    class ValuesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    values: _containers.ScalarMap[str, str]
+    def __init__(self, values: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class ItemError(_message.Message):
+    __slots__ = ("transaction_id", "code", "text")
+    TRANSACTION_ID_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    transaction_id: bytes
+    code: str
+    text: str
+    def __init__(self, transaction_id: _Optional[bytes] = ..., code: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
+
+class SendRequest(_message.Message):
+    __slots__ = ("group", "fence_id", "half", "batches")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    FENCE_ID_FIELD_NUMBER: _ClassVar[int]
+    HALF_FIELD_NUMBER: _ClassVar[int]
+    BATCHES_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    fence_id: bytes
+    half: bool
+    batches: _containers.RepeatedCompositeFieldContainer[MessageColumns]
+    def __init__(self, group: _Optional[str] = ..., fence_id: _Optional[bytes] = ..., half: _Optional[bool] = ..., batches: _Optional[_Iterable[_Union[MessageColumns, _Mapping]]] = ...) -> None: ...
+
+class SendReply(_message.Message):
+    __slots__ = ("home", "errors")
+    HOME_FIELD_NUMBER: _ClassVar[int]
+    ERRORS_FIELD_NUMBER: _ClassVar[int]
+    home: bytes
+    errors: _containers.RepeatedCompositeFieldContainer[ItemError]
+    def __init__(self, home: _Optional[bytes] = ..., errors: _Optional[_Iterable[_Union[ItemError, _Mapping]]] = ...) -> None: ...
+
+class EndTransactionsRequest(_message.Message):
+    __slots__ = ("home", "commit", "rollback", "unknown")
+    HOME_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_FIELD_NUMBER: _ClassVar[int]
+    ROLLBACK_FIELD_NUMBER: _ClassVar[int]
+    UNKNOWN_FIELD_NUMBER: _ClassVar[int]
+    home: bytes
+    commit: bytes
+    rollback: bytes
+    unknown: bytes
+    def __init__(self, home: _Optional[bytes] = ..., commit: _Optional[bytes] = ..., rollback: _Optional[bytes] = ..., unknown: _Optional[bytes] = ...) -> None: ...
+
+class EndTransactionsReply(_message.Message):
+    __slots__ = ("errors",)
+    ERRORS_FIELD_NUMBER: _ClassVar[int]
+    errors: _containers.RepeatedCompositeFieldContainer[ItemError]
+    def __init__(self, errors: _Optional[_Iterable[_Union[ItemError, _Mapping]]] = ...) -> None: ...
+
+class Subscription(_message.Message):
+    __slots__ = ("topic", "tags")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    TAGS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    tags: str
+    def __init__(self, topic: _Optional[str] = ..., tags: _Optional[str] = ...) -> None: ...
+
+class Receipt(_message.Message):
+    __slots__ = ("queue_id", "offset", "token", "epoch")
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    queue_id: int
+    offset: int
+    token: int
+    epoch: int
+    def __init__(self, queue_id: _Optional[int] = ..., offset: _Optional[int] = ..., token: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class Refusal(_message.Message):
+    __slots__ = ("receipt", "error", "delay_ms")
+    RECEIPT_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    DELAY_MS_FIELD_NUMBER: _ClassVar[int]
+    receipt: Receipt
+    error: str
+    delay_ms: int
+    def __init__(self, receipt: _Optional[_Union[Receipt, _Mapping]] = ..., error: _Optional[str] = ..., delay_ms: _Optional[int] = ...) -> None: ...
+
+class ReceiveRequest(_message.Message):
+    __slots__ = ("group", "client_id", "subscriptions", "max_messages", "wait_ms", "invisible_ms", "acks", "refusals")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
+    MAX_MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    INVISIBLE_MS_FIELD_NUMBER: _ClassVar[int]
+    ACKS_FIELD_NUMBER: _ClassVar[int]
+    REFUSALS_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    client_id: str
+    subscriptions: _containers.RepeatedCompositeFieldContainer[Subscription]
+    max_messages: int
+    wait_ms: int
+    invisible_ms: int
+    acks: _containers.RepeatedCompositeFieldContainer[Receipt]
+    refusals: _containers.RepeatedCompositeFieldContainer[Refusal]
+    def __init__(self, group: _Optional[str] = ..., client_id: _Optional[str] = ..., subscriptions: _Optional[_Iterable[_Union[Subscription, _Mapping]]] = ..., max_messages: _Optional[int] = ..., wait_ms: _Optional[int] = ..., invisible_ms: _Optional[int] = ..., acks: _Optional[_Iterable[_Union[Receipt, _Mapping]]] = ..., refusals: _Optional[_Iterable[_Union[Refusal, _Mapping]]] = ...) -> None: ...
+
+class Delivered(_message.Message):
+    __slots__ = ("receipt", "topic", "queue", "transaction_id", "n", "body", "key", "tag", "headers", "born_at_us", "stored_at_us", "attempt")
+    RECEIPT_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTION_ID_FIELD_NUMBER: _ClassVar[int]
+    N_FIELD_NUMBER: _ClassVar[int]
+    BODY_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    TAG_FIELD_NUMBER: _ClassVar[int]
+    HEADERS_FIELD_NUMBER: _ClassVar[int]
+    BORN_AT_US_FIELD_NUMBER: _ClassVar[int]
+    STORED_AT_US_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    receipt: Receipt
+    topic: str
+    queue: int
+    transaction_id: bytes
+    n: int
+    body: bytes
+    key: str
+    tag: str
+    headers: bytes
+    born_at_us: int
+    stored_at_us: int
+    attempt: int
+    def __init__(self, receipt: _Optional[_Union[Receipt, _Mapping]] = ..., topic: _Optional[str] = ..., queue: _Optional[int] = ..., transaction_id: _Optional[bytes] = ..., n: _Optional[int] = ..., body: _Optional[bytes] = ..., key: _Optional[str] = ..., tag: _Optional[str] = ..., headers: _Optional[bytes] = ..., born_at_us: _Optional[int] = ..., stored_at_us: _Optional[int] = ..., attempt: _Optional[int] = ...) -> None: ...
+
+class ReceiveReply(_message.Message):
+    __slots__ = ("messages", "expired")
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    EXPIRED_FIELD_NUMBER: _ClassVar[int]
+    messages: _containers.RepeatedCompositeFieldContainer[Delivered]
+    expired: _containers.RepeatedCompositeFieldContainer[Receipt]
+    def __init__(self, messages: _Optional[_Iterable[_Union[Delivered, _Mapping]]] = ..., expired: _Optional[_Iterable[_Union[Receipt, _Mapping]]] = ...) -> None: ...
+
+class Hello(_message.Message):
+    __slots__ = ("client_id", "producer_group", "fence_ids", "checks_unfenced")
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_GROUP_FIELD_NUMBER: _ClassVar[int]
+    FENCE_IDS_FIELD_NUMBER: _ClassVar[int]
+    CHECKS_UNFENCED_FIELD_NUMBER: _ClassVar[int]
+    client_id: str
+    producer_group: str
+    fence_ids: _containers.RepeatedScalarFieldContainer[bytes]
+    checks_unfenced: bool
+    def __init__(self, client_id: _Optional[str] = ..., producer_group: _Optional[str] = ..., fence_ids: _Optional[_Iterable[bytes]] = ..., checks_unfenced: _Optional[bool] = ...) -> None: ...
+
+class Heartbeat(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class CheckAnswer(_message.Message):
+    __slots__ = ("transaction_id", "state")
+    class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        UNKNOWN: _ClassVar[CheckAnswer.State]
+        COMMIT: _ClassVar[CheckAnswer.State]
+        ROLLBACK: _ClassVar[CheckAnswer.State]
+    UNKNOWN: CheckAnswer.State
+    COMMIT: CheckAnswer.State
+    ROLLBACK: CheckAnswer.State
+    TRANSACTION_ID_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    transaction_id: bytes
+    state: CheckAnswer.State
+    def __init__(self, transaction_id: _Optional[bytes] = ..., state: _Optional[_Union[CheckAnswer.State, str]] = ...) -> None: ...
+
+class ClientFrame(_message.Message):
+    __slots__ = ("hello", "heartbeat", "check_answer")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    CHECK_ANSWER_FIELD_NUMBER: _ClassVar[int]
+    hello: Hello
+    heartbeat: Heartbeat
+    check_answer: CheckAnswer
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., check_answer: _Optional[_Union[CheckAnswer, _Mapping]] = ...) -> None: ...
+
+class Check(_message.Message):
+    __slots__ = ("home", "message", "attempt")
+    HOME_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    home: bytes
+    message: Delivered
+    attempt: int
+    def __init__(self, home: _Optional[bytes] = ..., message: _Optional[_Union[Delivered, _Mapping]] = ..., attempt: _Optional[int] = ...) -> None: ...
+
+class RouteChanged(_message.Message):
+    __slots__ = ("brokers",)
+    BROKERS_FIELD_NUMBER: _ClassVar[int]
+    brokers: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, brokers: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class BrokerFrame(_message.Message):
+    __slots__ = ("heartbeat", "check", "route_changed")
+    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    CHECK_FIELD_NUMBER: _ClassVar[int]
+    ROUTE_CHANGED_FIELD_NUMBER: _ClassVar[int]
+    heartbeat: Heartbeat
+    check: Check
+    route_changed: RouteChanged
+    def __init__(self, heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., check: _Optional[_Union[Check, _Mapping]] = ..., route_changed: _Optional[_Union[RouteChanged, _Mapping]] = ...) -> None: ...
+
+class RouteRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class RouteReply(_message.Message):
+    __slots__ = ("home", "brokers")
+    HOME_FIELD_NUMBER: _ClassVar[int]
+    BROKERS_FIELD_NUMBER: _ClassVar[int]
+    home: bytes
+    brokers: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, home: _Optional[bytes] = ..., brokers: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class HeldRequest(_message.Message):
+    __slots__ = ("transaction_ids",)
+    TRANSACTION_IDS_FIELD_NUMBER: _ClassVar[int]
+    transaction_ids: bytes
+    def __init__(self, transaction_ids: _Optional[bytes] = ...) -> None: ...
+
+class HeldReply(_message.Message):
+    __slots__ = ("held",)
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    held: bytes
+    def __init__(self, held: _Optional[bytes] = ...) -> None: ...
+
+class ListHalvesRequest(_message.Message):
+    __slots__ = ("group", "parked_only", "transaction_id", "limit", "with_bodies")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    PARKED_ONLY_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTION_ID_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    WITH_BODIES_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    parked_only: bool
+    transaction_id: bytes
+    limit: int
+    with_bodies: bool
+    def __init__(self, group: _Optional[str] = ..., parked_only: _Optional[bool] = ..., transaction_id: _Optional[bytes] = ..., limit: _Optional[int] = ..., with_bodies: _Optional[bool] = ...) -> None: ...
+
+class Half(_message.Message):
+    __slots__ = ("transaction_id", "n", "topic", "group", "fence_id", "key", "tag", "headers", "body", "born_at_us", "stored_at_us", "next_check_at_us", "checks", "parked_reason")
+    TRANSACTION_ID_FIELD_NUMBER: _ClassVar[int]
+    N_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    FENCE_ID_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    TAG_FIELD_NUMBER: _ClassVar[int]
+    HEADERS_FIELD_NUMBER: _ClassVar[int]
+    BODY_FIELD_NUMBER: _ClassVar[int]
+    BORN_AT_US_FIELD_NUMBER: _ClassVar[int]
+    STORED_AT_US_FIELD_NUMBER: _ClassVar[int]
+    NEXT_CHECK_AT_US_FIELD_NUMBER: _ClassVar[int]
+    CHECKS_FIELD_NUMBER: _ClassVar[int]
+    PARKED_REASON_FIELD_NUMBER: _ClassVar[int]
+    transaction_id: bytes
+    n: int
+    topic: str
+    group: str
+    fence_id: bytes
+    key: str
+    tag: str
+    headers: bytes
+    body: bytes
+    born_at_us: int
+    stored_at_us: int
+    next_check_at_us: int
+    checks: int
+    parked_reason: str
+    def __init__(self, transaction_id: _Optional[bytes] = ..., n: _Optional[int] = ..., topic: _Optional[str] = ..., group: _Optional[str] = ..., fence_id: _Optional[bytes] = ..., key: _Optional[str] = ..., tag: _Optional[str] = ..., headers: _Optional[bytes] = ..., body: _Optional[bytes] = ..., born_at_us: _Optional[int] = ..., stored_at_us: _Optional[int] = ..., next_check_at_us: _Optional[int] = ..., checks: _Optional[int] = ..., parked_reason: _Optional[str] = ...) -> None: ...
+
+class ListHalvesReply(_message.Message):
+    __slots__ = ("halves",)
+    HALVES_FIELD_NUMBER: _ClassVar[int]
+    halves: _containers.RepeatedCompositeFieldContainer[Half]
+    def __init__(self, halves: _Optional[_Iterable[_Union[Half, _Mapping]]] = ...) -> None: ...
+
+class ResolveHalfRequest(_message.Message):
+    __slots__ = ("transaction_id", "commit")
+    TRANSACTION_ID_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_FIELD_NUMBER: _ClassVar[int]
+    transaction_id: bytes
+    commit: bool
+    def __init__(self, transaction_id: _Optional[bytes] = ..., commit: _Optional[bool] = ...) -> None: ...
+
+class ResolveHalfReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class StatsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GroupLag(_message.Message):
+    __slots__ = ("group", "topic", "waiting", "retrying", "dead")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    RETRYING_FIELD_NUMBER: _ClassVar[int]
+    DEAD_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    topic: str
+    waiting: int
+    retrying: int
+    dead: int
+    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., waiting: _Optional[int] = ..., retrying: _Optional[int] = ..., dead: _Optional[int] = ...) -> None: ...
+
+class StatsReply(_message.Message):
+    __slots__ = ("halves", "in_doubt", "committed_by_client", "rolled_back_by_client", "committed_by_check", "rolled_back_by_check", "groups")
+    HALVES_FIELD_NUMBER: _ClassVar[int]
+    IN_DOUBT_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_BY_CLIENT_FIELD_NUMBER: _ClassVar[int]
+    ROLLED_BACK_BY_CLIENT_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_BY_CHECK_FIELD_NUMBER: _ClassVar[int]
+    ROLLED_BACK_BY_CHECK_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    halves: int
+    in_doubt: int
+    committed_by_client: int
+    rolled_back_by_client: int
+    committed_by_check: int
+    rolled_back_by_check: int
+    groups: _containers.RepeatedCompositeFieldContainer[GroupLag]
+    def __init__(self, halves: _Optional[int] = ..., in_doubt: _Optional[int] = ..., committed_by_client: _Optional[int] = ..., rolled_back_by_client: _Optional[int] = ..., committed_by_check: _Optional[int] = ..., rolled_back_by_check: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[GroupLag, _Mapping]]] = ...) -> None: ...
