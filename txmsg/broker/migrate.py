@@ -1,0 +1,151 @@
+"""Brings a Notify database to the revision this release works with, and tells what is wrong with one.
+
+Expand, then contract: a broker works with a range of revisions, so that brokers of two releases run side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, create_engine, text
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, OperationalError
+
+from txmsg.errors import SchemaMismatch, StorageError
+
+__all__ = ["REVISIONS", "Finding", "check", "current", "require", "upgrade"]
+
+REVISIONS = ("0001",)
+"""The revisions this release works with, oldest first. `upgrade` goes to the last."""
+
+_UPGRADE_LOCK = 7704  # two brokers that start together upgrade one after the other
+_VERSION_MIN = 150000
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that `check` looked at. `fix` says what to do and is empty when all is well."""
+
+    name: str
+    value: str
+    fix: str
+
+    @property
+    def ok(self) -> bool:
+        return not self.fix
+
+
+@contextmanager
+def _connect(url: str) -> Iterator[Connection]:
+    try:
+        engine = create_engine(make_url(url).set(drivername="postgresql+psycopg"), connect_args={"connect_timeout": 10})
+    except ArgumentError as exc:
+        raise StorageError(f"{url!r} is not a database URL: write postgresql://user@host:5432/database") from exc
+    try:
+        with engine.connect() as connection:
+            yield connection
+    except OperationalError as exc:
+        shown = make_url(url).render_as_string(hide_password=True)
+        raise StorageError(f"the Notify database {shown} cannot be used: {exc.orig}") from exc
+    finally:
+        engine.dispose()
+
+
+def _config(connection: Connection) -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    config.attributes["connection"] = connection
+    return config
+
+
+def _revision(connection: Connection) -> str | None:
+    options = {"version_table": "revision", "version_table_schema": "txmsg"}
+    return MigrationContext.configure(connection, opts=options).get_current_revision()
+
+
+def current(url: str) -> str | None:
+    """The revision of the database, or None when it has no txmsg tables yet."""
+    with _connect(url) as connection:
+        return _revision(connection)
+
+
+def upgrade(url: str) -> str:
+    """Brings the database to the newest revision of this release and returns it. Doing so twice is fine.
+
+    Raises SchemaMismatch when the database is newer than this release, StorageError when it cannot be used.
+    """
+    with _connect(url) as connection:
+        connection.execute(text(f"select pg_advisory_xact_lock({_UPGRADE_LOCK}, 0)"))
+        connection.execute(text("create schema if not exists txmsg"))
+        revision = _revision(connection)
+        config = _config(connection)
+        known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+        if revision is not None and revision not in known:
+            raise SchemaMismatch(
+                f"the Notify database is at revision {revision}, newer than this release of txmsg knows "
+                f"(up to {REVISIONS[-1]}): install the newer release"
+            )
+        command.upgrade(config, REVISIONS[-1])
+        connection.commit()
+    return REVISIONS[-1]
+
+
+def require(url: str) -> None:
+    """Returns when this release works with the database as it is; else raises SchemaMismatch with the remedy."""
+    revision = current(url)
+    if revision in REVISIONS:
+        return
+    shown = make_url(url).render_as_string(hide_password=True)
+    raise SchemaMismatch(
+        f"the Notify database is at revision {revision or '(none)'}, this release works with "
+        f"{' to '.join(dict.fromkeys((REVISIONS[0], REVISIONS[-1])))}: run `txmsg db upgrade --storage {shown}`, "
+        "or install the release that fits"
+    )
+
+
+def check(url: str) -> list[Finding]:
+    """What an operator should know of the database: version, settings, rights, revision, a pooler in between."""
+    with _connect(url) as connection:
+
+        def scalar(statement: str) -> str:
+            return str(connection.execute(text(statement)).scalar())
+
+        version = int(scalar("show server_version_num"))
+        wal_level = scalar("show wal_level")
+        replication = scalar("select rolreplication or rolsuper from pg_roles where rolname = current_user") == "True"
+        may_create = scalar("select has_database_privilege(current_database(), 'CREATE')") == "True"
+        # A transaction pooler hands each transaction to any server process; a session keeps its own.
+        pids = {scalar("select pg_backend_pid()") for _ in range(5) if connection.rollback() is None}
+        revision = _revision(connection)
+        return [
+            Finding("version", scalar("show server_version"), "" if version >= _VERSION_MIN else "use PostgreSQL 15+"),
+            Finding("fsync", scalar("show fsync"), "" if scalar("show fsync") == "on" else "set fsync = on"),
+            Finding(
+                "wal_level",
+                wal_level,
+                "" if wal_level == "logical" else "set wal_level = logical and restart (only the tailer needs it)",
+            ),
+            Finding(
+                "replication right",
+                str(replication).lower(),
+                "" if replication else "alter role ... replication (only the tailer needs it)",
+            ),
+            Finding("create right", str(may_create).lower(), "" if may_create else "grant create on database"),
+            Finding(
+                "transaction pooler",
+                "none seen" if len(pids) == 1 else "seen",
+                "" if len(pids) == 1 else "connect directly, or by a pooler in session mode",
+            ),
+            Finding(
+                "revision",
+                revision or "none",
+                "" if revision in REVISIONS else "run `txmsg db upgrade --storage URL`",
+            ),
+        ]
