@@ -1,0 +1,232 @@
+"""Decides what becomes of a half message, and when it is checked. Knows no database, no network and no clock.
+
+The life of a half message is the table `TRANSITIONS`, in the manner of h11: every pair of state and event that is not
+in it is illegal. `diagram()` draws the table for docs/architecture.md.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import assert_never
+
+from txmsg.message import TransactionState
+
+__all__ = [
+    "TRANSITIONS",
+    "CheckPolicies",
+    "CheckPolicy",
+    "Decision",
+    "HalfEvent",
+    "HalfState",
+    "IllegalTransition",
+    "ParkReason",
+    "check_delay_s",
+    "decide_after_answer",
+    "decide_before_check",
+    "diagram",
+    "next_state",
+]
+
+
+class HalfState(enum.Enum):
+    """Where a half message is in its life."""
+
+    STORED = "stored"
+    """On disk, undecided; checked when next_check_at comes."""
+    IN_CHECK = "in check"
+    """Claimed by a broker that is asking a client about it."""
+    PARKED = "parked"
+    """In doubt: no more checks; a person or the client's late outcome decides."""
+    COMMITTED = "committed"
+    """Final: its messages are in their queues."""
+    ROLLED_BACK = "rolled back"
+    """Final: its messages are gone, its id is remembered."""
+
+
+class HalfEvent(enum.Enum):
+    """What can happen to a half message."""
+
+    STORE = "store"
+    """The client sends the half again, because the reply was lost."""
+    CLAIM = "claim"
+    """A broker found it due."""
+    COMMIT = "commit"
+    """The client, a check or a person says: the local transaction committed."""
+    ROLLBACK = "rollback"
+    """The client, a check or a person says: the local transaction did not and never will commit."""
+    ASK_NOW = "ask now"
+    """The client does not know the outcome of its own transaction: the next check comes at once."""
+    UNKNOWN = "unknown"
+    """A check ended without an outcome: the answer UNKNOWN, no answer in time, or nobody there to answer."""
+    PARK = "park"
+    """The checks are used up, or no client of the group has been seen for long."""
+    RESUME = "resume"
+    """A person has the checks begin anew."""
+
+
+class IllegalTransition(AssertionError):
+    """The event cannot happen in this state. For a final state and the other outcome: OutcomeConflict to the client."""
+
+
+_S, _E = HalfState, HalfEvent
+
+TRANSITIONS: Mapping[HalfState, Mapping[HalfEvent, HalfState]] = MappingProxyType(
+    {
+        _S.STORED: {
+            _E.STORE: _S.STORED,
+            _E.CLAIM: _S.IN_CHECK,
+            _E.COMMIT: _S.COMMITTED,
+            _E.ROLLBACK: _S.ROLLED_BACK,
+            _E.ASK_NOW: _S.STORED,
+            _E.PARK: _S.PARKED,
+        },
+        _S.IN_CHECK: {
+            _E.STORE: _S.IN_CHECK,
+            _E.COMMIT: _S.COMMITTED,
+            _E.ROLLBACK: _S.ROLLED_BACK,
+            _E.ASK_NOW: _S.IN_CHECK,
+            _E.UNKNOWN: _S.STORED,
+            _E.PARK: _S.PARKED,
+        },
+        _S.PARKED: {
+            _E.STORE: _S.PARKED,
+            _E.COMMIT: _S.COMMITTED,
+            _E.ROLLBACK: _S.ROLLED_BACK,
+            _E.ASK_NOW: _S.PARKED,
+            _E.UNKNOWN: _S.PARKED,  # another broker's check that ended after this one's parked it
+            _E.PARK: _S.PARKED,
+            _E.RESUME: _S.STORED,
+        },
+        _S.COMMITTED: {
+            _E.STORE: _S.COMMITTED,
+            _E.COMMIT: _S.COMMITTED,
+            _E.ASK_NOW: _S.COMMITTED,
+            _E.UNKNOWN: _S.COMMITTED,
+        },
+        _S.ROLLED_BACK: {
+            _E.STORE: _S.ROLLED_BACK,
+            _E.ROLLBACK: _S.ROLLED_BACK,
+            _E.ASK_NOW: _S.ROLLED_BACK,
+            _E.UNKNOWN: _S.ROLLED_BACK,
+        },
+    }
+)
+"""The whole life of a half message. Illegal is what is absent, above all the other outcome after a final one."""
+
+
+def next_state(state: HalfState, event: HalfEvent) -> HalfState:
+    """The state after `event`. Raises IllegalTransition for a pair that the table does not hold."""
+    try:
+        return TRANSITIONS[state][event]
+    except KeyError:
+        raise IllegalTransition(f"a half message that is {state.value} cannot meet the event {event.value!r}") from None
+
+
+def diagram() -> str:
+    """The table as a Mermaid state diagram. Events that change nothing are left out."""
+    lines = ["stateDiagram-v2", "    [*] --> stored: half message sent"]
+    for state, row in TRANSITIONS.items():
+        by_target: dict[HalfState, list[str]] = {}
+        for event, target in row.items():
+            if target is not state:
+                by_target.setdefault(target, []).append(event.value)
+        lines += [
+            f"    {_node(state)} --> {_node(target)}: {', '.join(events)}" for target, events in by_target.items()
+        ]
+    lines += [f"    {_node(state)} --> [*]" for state in (HalfState.COMMITTED, HalfState.ROLLED_BACK)]
+    return "\n".join(lines) + "\n"
+
+
+def _node(state: HalfState) -> str:
+    return state.value.replace(" ", "_")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckPolicy:
+    """When and how often the half messages of a producer group are checked. Raises ValueError if it makes no sense."""
+
+    first_check_s: float = 6.0
+    """Seconds from storing a half message to its first check. Default 6. 0 checks at once."""
+    interval_s: float = 30.0
+    """Seconds from one check to the next. Default 30. Must be longer than answer_timeout_s."""
+    checks_max: int = 15
+    """Checks without an outcome after which the half message is parked. Default 15. At least 1."""
+    no_client_park_s: float = 86400.0
+    """Seconds that a half message stays due while no client can be asked, before it is parked. Default 24 hours."""
+    answer_timeout_s: float = 10.0
+    """Seconds a client has to answer a check; then the answer counts as UNKNOWN. Default 10."""
+
+    def __post_init__(self) -> None:
+        if self.first_check_s < 0:
+            raise ValueError(f"first_check_s is {self.first_check_s}: give 0 or more seconds")
+        if self.checks_max < 1:
+            raise ValueError(f"checks_max is {self.checks_max}: at least one check must be allowed")
+        if self.answer_timeout_s <= 0:
+            raise ValueError(f"answer_timeout_s is {self.answer_timeout_s}: give more than 0 seconds")
+        if self.interval_s <= self.answer_timeout_s:
+            raise ValueError(
+                f"interval_s is {self.interval_s}, answer_timeout_s {self.answer_timeout_s}: a check would come due "
+                "while the one before it still waits; make interval_s the longer one"
+            )
+        if self.no_client_park_s <= self.interval_s:
+            raise ValueError(
+                f"no_client_park_s is {self.no_client_park_s}, interval_s {self.interval_s}: "
+                "a group would be given up before it is asked again; make no_client_park_s the longer one"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckPolicies:
+    """The policy of every producer group."""
+
+    default: CheckPolicy = field(default_factory=CheckPolicy)
+    """For groups that are not named below."""
+    by_group: Mapping[str, CheckPolicy] = field(default_factory=lambda: MappingProxyType({}))
+
+    def of(self, group: str) -> CheckPolicy:
+        """The policy of one producer group."""
+        return self.by_group.get(group, self.default)
+
+
+class ParkReason(enum.Enum):
+    """Why a half message is in doubt. The value is what a person reads."""
+
+    CHECKS_USED_UP = "checks used up"
+    NO_CLIENT = "no client of the group"
+
+
+class Decision(enum.Enum):
+    """What the broker does next with a half message that it has claimed."""
+
+    ASK = "ask"
+    COMMIT = "commit"
+    ROLLBACK = "rollback"
+    WAIT = "wait"
+    PARK = "park"
+
+
+def check_delay_s(policy: CheckPolicy, checks: int) -> float:
+    """Seconds until the next check of a half message that has had `checks` of them."""
+    return policy.interval_s if checks else policy.first_check_s
+
+
+def decide_before_check(policy: CheckPolicy, checks: int) -> Decision:
+    """ASK, or PARK when the checks were used up before this one. `checks` counts the one that is due now."""
+    assert checks >= 1, f"a claimed half message counts its check, but has {checks}"
+    return Decision.PARK if checks > policy.checks_max else Decision.ASK
+
+
+def decide_after_answer(policy: CheckPolicy, checks: int, answer: TransactionState) -> Decision:
+    """What follows from the answer to check number `checks` (from 1). UNKNOWN waits, the last one parks."""
+    match answer:
+        case TransactionState.COMMIT:
+            return Decision.COMMIT
+        case TransactionState.ROLLBACK:
+            return Decision.ROLLBACK
+        case TransactionState.UNKNOWN:
+            return Decision.PARK if checks >= policy.checks_max else Decision.WAIT
+        case _:
+            assert_never(answer)
