@@ -21,7 +21,7 @@ __all__ = [
     "Decision",
     "HalfEvent",
     "HalfState",
-    "IllegalTransition",
+    "IllegalTransitionError",
     "ParkReason",
     "check_delay_s",
     "decide_after_answer",
@@ -67,7 +67,7 @@ class HalfEvent(enum.Enum):
     """A person has the checks begin anew."""
 
 
-class IllegalTransition(AssertionError):
+class IllegalTransitionError(AssertionError):
     """The event cannot happen in this state. For a final state and the other outcome: OutcomeConflict to the client."""
 
 
@@ -118,11 +118,13 @@ TRANSITIONS: Mapping[HalfState, Mapping[HalfEvent, HalfState]] = MappingProxyTyp
 
 
 def next_state(state: HalfState, event: HalfEvent) -> HalfState:
-    """The state after `event`. Raises IllegalTransition for a pair that the table does not hold."""
+    """The state after `event`. Raises IllegalTransitionError for a pair that the table does not hold."""
     try:
         return TRANSITIONS[state][event]
     except KeyError:
-        raise IllegalTransition(f"a half message that is {state.value} cannot meet the event {event.value!r}") from None
+        raise IllegalTransitionError(
+            f"a half message that is {state.value} cannot meet the event {event.value!r}"
+        ) from None
 
 
 def diagram() -> str:
