@@ -220,7 +220,8 @@ begin
     end if;
 
     if cardinality(p_check) > 0 then
-        update txmsg.half_message h set next_check_at = least(h.next_check_at, now())
+        -- A little ahead, so that the check loop's window cannot pass it before this transaction is visible.
+        update txmsg.half_message h set next_check_at = least(h.next_check_at, now() + interval '200 milliseconds')
          where h.transaction_id = any(p_check) and h.queue = any(v_queues) and h.next_check_at is not null;
     end if;
 end $$;

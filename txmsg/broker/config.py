@@ -1,0 +1,83 @@
+"""What a broker can be told. Every field says its meaning, default and special values; relations are checked here."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass, field
+from uuid import uuid4
+
+from txmsg.errors import MisuseError
+
+__all__ = ["BrokerConfig"]
+
+
+def _new_broker_id() -> str:
+    return f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """A broker's settings."""
+
+    storage: str
+    """The Notify database: postgresql://user@host:5432/database."""
+    listen: str = "127.0.0.1:7700"
+    """HOST:PORT to serve on. Port 0 takes a free one."""
+    broker_id: str = field(default_factory=_new_broker_id)
+    """Names this broker process among others. Default: host, process id and a random part."""
+
+    topic_auto_create: bool = True
+    """Whether sending or subscribing to an unknown topic creates it. Default true; false answers UnknownTopic."""
+    topic_queues: int = 4
+    """Queues of a topic created that way. Default 4."""
+
+    batch_items_max: int = 4096
+    """Items that one call of the database function carries at most. Default 4096."""
+    batch_size_bytes_max: int = 8 * 1024 * 1024
+    """Bytes of bodies in one batch at most. Default 8 MiB; a single larger message travels alone."""
+    waiting_items_max: int = 100_000
+    """Items that may wait for the writer. Default 100,000. Past it requests wait, slowing their senders."""
+    waiting_size_bytes_max: int = 256 * 1024 * 1024
+    """Bytes that may wait for the writer. Default 256 MiB."""
+    request_timeout_s: float = 10.0
+    """How long a request may wait for the writer and the database. Default 10. Then Overloaded or BrokerUnavailable."""
+    lock_timeout_s: float = 5.0
+    """How long a batch may wait for a lock in the database before it is tried anew. Default 5."""
+
+    outcome_memory_s: float = 600.0
+    """How long outcomes are remembered at least. Default 600. No segment closes younger than this."""
+    segment_age_s: float = 3600.0
+    """Age at which a segment is closed. Default 3600; at least outcome_memory_s."""
+    segment_size_bytes: int = 4 * 1024**3
+    """Size at which a segment is closed, when older than outcome_memory_s. Default 4 GiB."""
+    segment_check_s: float = 10.0
+    """How often age and size are looked at. Default 10."""
+
+    first_check_s: float = 6.0
+    """Seconds before a half message is first checked. Default 6. 0 checks at once."""
+    check_interval_s: float = 30.0
+    """Seconds between two checks of the same half. Default 30."""
+    checks_max: int = 15
+    """Checks after which a half is parked in doubt. Default 15."""
+    check_timeout_s: float = 10.0
+    """How long a client may take to answer a check. Default 10; then the answer counts as UNKNOWN."""
+
+    stop_timeout_s: float = 10.0
+    """How long a graceful stop may wait for requests under way. Default 10."""
+
+    def __post_init__(self) -> None:
+        host, _, port = self.listen.rpartition(":")
+        if not host or not port.isdigit():
+            raise MisuseError(f"listen={self.listen!r} is not of the form HOST:PORT, such as 127.0.0.1:7700")
+        if self.segment_age_s < self.outcome_memory_s:
+            raise MisuseError(
+                f"segment_age_s={self.segment_age_s} is shorter than outcome_memory_s={self.outcome_memory_s}: "
+                "outcomes are remembered by the open and the previous segment, so raise segment_age_s"
+            )
+        for name in ("topic_queues", "batch_items_max", "waiting_items_max", "checks_max"):
+            if getattr(self, name) < 1:
+                raise MisuseError(f"{name}={getattr(self, name)} must be at least 1")
+        for name in ("first_check_s", "check_interval_s", "check_timeout_s", "request_timeout_s", "stop_timeout_s"):
+            if getattr(self, name) < 0:
+                raise MisuseError(f"{name}={getattr(self, name)} must not be negative")

@@ -1,0 +1,182 @@
+"""The batch: everything that goes into the database in one call of `txmsg.apply_batch_1`, and what comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from psycopg import AsyncConnection
+
+from txmsg.broker.store.arrays import (
+    Array,
+    bytea_array,
+    int4_array,
+    moment_array,
+    optional_bytea_array,
+    smallint_array,
+    text_array,
+    uuid_array,
+)
+
+__all__ = ["STALE_SEGMENT", "Applied", "Batch", "Columns", "apply"]
+
+STALE_SEGMENT = "TX001"
+"""SQLSTATE: the segment given is not open any more. Read the segments again and repeat the batch."""
+
+
+@dataclass(slots=True)
+class Columns:
+    """Messages as columns of one length. ids: 16 bytes each; "" and b"" are none; times in us since 1970."""
+
+    ids: list[bytes] = field(default_factory=list)
+    n: list[int] = field(default_factory=list)
+    queue: list[int] = field(default_factory=list)
+    producer: list[int] = field(default_factory=list)
+    key: list[str] = field(default_factory=list)
+    tag: list[str] = field(default_factory=list)
+    headers: list[bytes] = field(default_factory=list)
+    body: list[bytes] = field(default_factory=list)
+    born_at_us: list[int] = field(default_factory=list)
+
+    def extend(self, other: Columns) -> None:
+        """Appends the rows of `other`."""
+        self.ids += other.ids
+        self.n += other.n
+        self.queue += other.queue
+        self.producer += other.producer
+        self.key += other.key
+        self.tag += other.tag
+        self.headers += other.headers
+        self.body += other.body
+        self.born_at_us += other.born_at_us
+
+    def only(self, ids: set[bytes]) -> Columns:
+        """The rows of these transactions, in order."""
+        rows = [place for place, each in enumerate(self.ids) if each in ids]
+        return Columns(
+            [self.ids[row] for row in rows],
+            [self.n[row] for row in rows],
+            [self.queue[row] for row in rows],
+            [self.producer[row] for row in rows],
+            [self.key[row] for row in rows],
+            [self.tag[row] for row in rows],
+            [self.headers[row] for row in rows],
+            [self.body[row] for row in rows],
+            [self.born_at_us[row] for row in rows],
+        )
+
+    def _arrays(self) -> list[Array]:
+        return [
+            text_array(self.key),
+            text_array(self.tag),
+            optional_bytea_array(self.headers),
+            bytea_array(self.body),
+            moment_array(self.born_at_us),
+        ]
+
+
+@dataclass(slots=True)
+class Batch:
+    """Halves, plain messages and outcomes for one call. A transaction has one outcome in a batch at most."""
+
+    half: Columns = field(default_factory=Columns)
+    plain: Columns = field(default_factory=Columns)
+    commit: list[bytes] = field(default_factory=list)
+    rollback: list[bytes] = field(default_factory=list)
+    check: list[bytes] = field(default_factory=list)
+
+    def extend(self, other: Batch) -> None:
+        """Adds what `other` holds."""
+        if other.half.ids:
+            self.half.extend(other.half)
+        if other.plain.ids:
+            self.plain.extend(other.plain)
+        self.commit += other.commit
+        self.rollback += other.rollback
+        self.check += other.check
+
+    def ends(self) -> list[bytes]:
+        """The transactions that this batch says an outcome of."""
+        return self.commit + self.rollback + self.check
+
+    def ids(self) -> set[bytes]:
+        """All transactions in the batch."""
+        return {*self.half.ids, *self.plain.ids, *self.commit, *self.rollback, *self.check}
+
+    def only(self, ids: set[bytes]) -> Batch:
+        """The part of the batch that concerns these transactions."""
+        return Batch(
+            half=self.half.only(ids),
+            plain=self.plain.only(ids),
+            commit=[each for each in self.commit if each in ids],
+            rollback=[each for each in self.rollback if each in ids],
+            check=[each for each in self.check if each in ids],
+        )
+
+    def __len__(self) -> int:
+        return len(self.half.ids) + len(self.plain.ids) + len(self.commit) + len(self.rollback) + len(self.check)
+
+
+@dataclass(slots=True)
+class Applied:
+    """What a batch did. ends: queue id -> the offset the queue now ends before. problems: id -> kind.
+
+    Kinds are those of the function: other, resolved, conflict, expired, busy.
+    """
+
+    ends: dict[int, int] = field(default_factory=dict)
+    problems: dict[bytes, str] = field(default_factory=dict)
+
+
+_CALL = (
+    "select kind, id, queue, queue_offset from txmsg.apply_batch_1("
+    "%b, %b, make_interval(secs => %b), %b, %b, %b, %b, %b, %b, %b, %b, %b, "
+    "%b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b)"
+)
+
+
+async def apply(
+    connection: AsyncConnection[Any], batch: Batch, *, segment: int, previous: int, first_check_s: float
+) -> Applied:
+    """Calls the batch function. When this returns, the batch is committed and on disk. Idempotent by ids.
+
+    Takes the shared rotation lock and the locks of the queues that messages enter, until its commit is visible.
+    """
+    half, plain = batch.half, batch.plain
+    cursor = connection.cursor(binary=True)
+    await cursor.execute(
+        _CALL,
+        (
+            segment,
+            previous,
+            float(first_check_s),
+            uuid_array(half.ids),
+            smallint_array(half.n),
+            int4_array(half.queue),
+            int4_array(half.producer),
+            *half._arrays(),
+            uuid_array(batch.commit),
+            uuid_array(batch.rollback),
+            uuid_array(batch.check),
+            uuid_array(plain.ids),
+            smallint_array(plain.n),
+            int4_array(plain.queue),
+            *plain._arrays(),
+        ),
+        prepare=True,
+    )
+    return _read(await cursor.fetchall())
+
+
+def _read(rows: Iterable[tuple[str, UUID | None, int | None, int | None]]) -> Applied:
+    applied = Applied()
+    for kind, each, queue, queue_offset in rows:
+        if each is None:
+            assert queue is not None
+            assert queue_offset is not None
+            applied.ends[queue] = queue_offset
+        else:
+            applied.problems.setdefault(each.bytes, kind)
+    return applied

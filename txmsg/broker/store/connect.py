@@ -1,0 +1,81 @@
+"""How a broker connects to the Notify database: one writer session, and a pool for everything else.
+
+Translates the driver's errors: whoever gets BrokerUnavailable from here may try again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import psycopg
+from psycopg import AsyncConnection
+from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
+
+from txmsg.broker.store.arrays import Array, ArrayDumper
+from txmsg.errors import BrokerUnavailable
+
+__all__ = ["TRANSIENT", "connect_writer", "open_pool", "session"]
+
+Pool = AsyncConnectionPool[AsyncConnection[Any]]
+
+TRANSIENT = (psycopg.OperationalError, psycopg.InterfaceError, PoolTimeout, PoolClosed, OSError)
+"""What the driver raises when the database is away or restarts."""
+
+_KEEPALIVES = {
+    "connect_timeout": 5,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 15_000,
+}
+
+
+async def connect_writer(url: str, *, lock_timeout_s: float, transaction_timeout_s: float) -> AsyncConnection[Any]:
+    """The session that calls the batch function: autocommit, READ COMMITTED, no wait without an end.
+
+    Plans are generic and never a sequential scan: half_message looks empty to statistics at most moments, and a
+    plan made then would be remembered when it is not.
+    """
+    connection = await AsyncConnection.connect(
+        url, autocommit=True, application_name="txmsg writer", prepare_threshold=0, **_KEEPALIVES
+    )
+    connection.adapters.register_dumper(Array, ArrayDumper)
+    settings = {
+        "default_transaction_isolation": "read committed",
+        "lock_timeout": f"{lock_timeout_s * 1000:.0f}ms",
+        "plan_cache_mode": "force_generic_plan",
+        "enable_seqscan": "off",
+        "jit": "off",
+        "synchronous_commit": "on",
+    }
+    if connection.info.server_version >= 170000:
+        settings["transaction_timeout"] = f"{transaction_timeout_s * 1000:.0f}ms"
+    for name, value in settings.items():
+        await connection.execute("select set_config(%s, %s, false)", (name, value))
+    return connection
+
+
+def open_pool(url: str, *, size_max: int = 8) -> Pool:
+    """Connections for delivery, checks and administration. Open it with `await pool.open()`."""
+    return AsyncConnectionPool(
+        url,
+        min_size=1,
+        max_size=size_max,
+        open=False,
+        timeout=5.0,
+        reconnect_timeout=1.0,
+        kwargs={"autocommit": True, "application_name": "txmsg broker", **_KEEPALIVES},
+        check=AsyncConnectionPool.check_connection,
+    )
+
+
+@asynccontextmanager
+async def session(pool: Pool) -> AsyncIterator[AsyncConnection[Any]]:
+    """A connection from the pool, in autocommit. Raises BrokerUnavailable while the database is away."""
+    try:
+        async with pool.connection() as connection:
+            yield connection
+    except TRANSIENT as exc:
+        raise BrokerUnavailable(f"the Notify database is away: {exc}") from exc

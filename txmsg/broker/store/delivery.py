@@ -1,0 +1,361 @@
+"""Every statement of delivery. One function, one statement; the caller owns the transaction.
+
+Ids and offsets go in as arrays and are compared by any(), never through a join with unnest on a large table: with
+statistics that say "empty" such a join reads the whole table. Values per row are then looked up by array_position.
+Statements on a partition name it and are planned each time (prepare=False): a plan made while the partition was
+small would be kept while it grows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from psycopg import AsyncConnection, AsyncCursor, adapters, sql
+from psycopg.pq import Format
+from psycopg.rows import tuple_row
+from psycopg.types.multirange import Multirange
+
+from txmsg.broker.delivery.values import GroupLag, RetryRow, Row
+
+__all__ = [
+    "CursorRow",
+    "FailedRetry",
+    "Span",
+    "acquire_lease",
+    "bury",
+    "claim_cursors",
+    "create_group",
+    "delete_retries",
+    "due_retries",
+    "failed_offsets",
+    "group_id",
+    "group_lag",
+    "groups_with_due_retries",
+    "hold_lease",
+    "insert_retries",
+    "lease_holder",
+    "open_segment",
+    "queue_ends",
+    "read_messages",
+    "release_lease",
+    "renew_lease",
+    "segments_of_queue",
+    "update_retries",
+    "write_cursors",
+]
+
+Connection = AsyncConnection[Any]
+
+# The driver's own C loaders for int8 and bytea, used for timestamps and uuids: microseconds since 2000 and 16 bytes
+# as they come over the wire. Making datetime and UUID objects would take longer than all the rest of a read.
+_INT8 = adapters.get_loader(adapters.types["int8"].oid, Format.BINARY)
+_BYTEA = adapters.get_loader(adapters.types["bytea"].oid, Format.BINARY)
+assert _INT8 is not None
+assert _BYTEA is not None
+_RAW_LOADERS = ((adapters.types["timestamptz"].oid, _INT8), (adapters.types["uuid"].oid, _BYTEA))
+
+_MESSAGE_COLUMNS = sql.SQL("queue_offset, transaction_id, n, key, tag, headers, body, born_at, stored_at")
+_COPY_COLUMNS = sql.SQL("queue_offset, transaction_id, n, key, tag, headers, body, born_at, stored_at")
+
+
+def _cursor(conn: Connection) -> AsyncCursor[tuple[Any, ...]]:
+    return conn.cursor(binary=True, row_factory=tuple_row)
+
+
+def _raw_cursor(conn: Connection) -> AsyncCursor[tuple[Any, ...]]:
+    cursor = _cursor(conn)
+    for oid, loader in _RAW_LOADERS:
+        cursor.adapters.register_loader(oid, loader)
+    return cursor
+
+
+# ---- the lease
+
+
+async def acquire_lease(conn: Connection, name: str, broker_id: str, ttl_s: float) -> int | None:
+    """Takes a lease that is free, run out, or this broker's own; its new epoch, or None if another broker has it.
+
+    Locks the lease row until the transaction ends: brokers take it one after the other.
+    """
+    cursor = await _cursor(conn).execute(
+        """
+        insert into txmsg.lease as l (name, broker_id, epoch, expires_at)
+        values (%(name)s, %(broker_id)s, 1, now() + make_interval(secs => %(ttl_s)s))
+        on conflict (name) do update
+           set broker_id = excluded.broker_id, epoch = l.epoch + 1, expires_at = excluded.expires_at
+         where l.expires_at < now() or l.broker_id = excluded.broker_id
+        returning epoch
+        """,
+        {"name": name, "broker_id": broker_id, "ttl_s": ttl_s},
+    )
+    row = await cursor.fetchone()
+    return None if row is None else int(row[0])
+
+
+async def renew_lease(conn: Connection, name: str, epoch: int, ttl_s: float) -> bool:
+    """Whether the lease is still held under this epoch; then it is held for another ttl_s."""
+    cursor = await _cursor(conn).execute(
+        """
+        update txmsg.lease set expires_at = now() + make_interval(secs => %(ttl_s)s)
+         where name = %(name)s and epoch = %(epoch)s
+        """,
+        {"name": name, "epoch": epoch, "ttl_s": ttl_s},
+    )
+    return cursor.rowcount == 1
+
+
+async def release_lease(conn: Connection, name: str, epoch: int) -> None:
+    """Ends the lease now, so that another broker need not wait for it to run out."""
+    await _cursor(conn).execute(
+        "update txmsg.lease set expires_at = now() where name = %(name)s and epoch = %(epoch)s",
+        {"name": name, "epoch": epoch},
+    )
+
+
+async def lease_holder(conn: Connection, name: str) -> str | None:
+    """The broker that has the lease, or had it last."""
+    cursor = await _cursor(conn).execute("select broker_id from txmsg.lease where name = %s", (name,))
+    row = await cursor.fetchone()
+    return None if row is None else str(row[0])
+
+
+async def hold_lease(conn: Connection, name: str, epoch: int) -> bool:
+    """Whether the lease is held under this epoch, and keeps it so until the transaction ends.
+
+    Locks the lease row FOR SHARE: a takeover waits for this transaction, writers of other retries do not.
+    """
+    cursor = await _cursor(conn).execute(
+        "select from txmsg.lease where name = %(name)s and epoch = %(epoch)s for share", {"name": name, "epoch": epoch}
+    )
+    return await cursor.fetchone() is not None
+
+
+# ---- groups and cursors
+
+
+class CursorRow(NamedTuple):
+    """Where a group stands in a queue."""
+
+    queue_id: int
+    next_offset: int
+    acked: list[tuple[int, int]]
+
+
+async def group_id(conn: Connection, name: str) -> int | None:
+    """The id of a consumer group, or None if there is none of this name."""
+    cursor = await _cursor(conn).execute("select id from txmsg.consumer_group where name = %s", (name,))
+    row = await cursor.fetchone()
+    return None if row is None else int(row[0])
+
+
+async def create_group(conn: Connection, name: str) -> None:
+    """Makes a consumer group; nothing happens if there is one of this name."""
+    await _cursor(conn).execute("insert into txmsg.consumer_group (name) values (%s) on conflict do nothing", (name,))
+
+
+async def claim_cursors(conn: Connection, group: int, queue_ids: Sequence[int], epoch: int) -> list[CursorRow]:
+    """The cursors of a group, marked with the epoch of the lease: older epochs cannot write them any more.
+
+    A queue new to the group starts at the earliest message that is kept. A cursor with a younger epoch is left out.
+    Locks the cursor rows in queue order.
+    """
+    cursor = await _cursor(conn).execute(
+        """
+        insert into txmsg.cursor as c (group_id, queue_id, next_offset, epoch)
+        select %(group)s, q.id, coalesce(
+                   (select b.base from txmsg.segment_base b
+                     where b.queue = q.id
+                       and b.segment = (select min(s.id) from txmsg.segment s where s.state <> 'ahead')), 0),
+               %(epoch)s
+          from unnest(%(queue_ids)s::int[]) q(id) order by q.id
+        on conflict (group_id, queue_id) do update set epoch = excluded.epoch where c.epoch <= excluded.epoch
+        returning c.queue_id, c.next_offset, c.acked
+        """,
+        {"group": group, "queue_ids": list(queue_ids), "epoch": epoch},
+    )
+    return [
+        CursorRow(queue_id, next_offset, [(r.lower, r.upper) for r in acked])
+        for queue_id, next_offset, acked in await cursor.fetchall()
+    ]
+
+
+async def failed_offsets(
+    conn: Connection, group: int, queue_ids: Sequence[int], since: Sequence[int]
+) -> list[tuple[int, int]]:
+    """(queue id, offset) of the group's retries and dead letters at or after `since`, which goes with queue_ids."""
+    cursor = await _cursor(conn).execute(
+        """
+        select f.queue_id, f.queue_offset
+          from unnest(%(queue_ids)s::int[], %(since)s::bigint[]) q(id, since)
+         cross join lateral (
+               select r.queue_id, r.queue_offset from txmsg.retry r
+                where r.group_id = %(group)s and r.queue_id = q.id and r.queue_offset >= q.since
+               union
+               select d.queue_id, d.queue_offset from txmsg.dead_letter d
+                where d.group_id = %(group)s and d.queue_id = q.id and d.queue_offset >= q.since) f
+        """,
+        {"group": group, "queue_ids": list(queue_ids), "since": list(since)},
+    )
+    return [(queue_id, offset) for queue_id, offset in await cursor.fetchall()]
+
+
+async def write_cursors(
+    conn: Connection,
+    epoch: int,
+    cursors: Sequence[tuple[int, int, int, Sequence[tuple[int, int]]]],
+) -> int:
+    """Writes (group id, queue id, next offset, acked ranges) and tells how many were written.
+
+    A cursor claimed under another epoch is not written: fewer than given means that the lease is lost.
+    """
+    cursor = await _cursor(conn).execute(
+        """
+        update txmsg.cursor c
+           set next_offset = f.next_offset, acked = f.acked::int8multirange, updated_at = now()
+          from unnest(%(groups)s::int[], %(queue_ids)s::int[], %(next_offsets)s::bigint[], %(acked)s::text[])
+               f(group_id, queue_id, next_offset, acked)
+         where c.group_id = f.group_id and c.queue_id = f.queue_id and c.epoch = %(epoch)s
+        """,
+        {
+            "groups": [group for group, _, _, _ in cursors],
+            "queue_ids": [queue_id for _, queue_id, _, _ in cursors],
+            "next_offsets": [next_offset for _, _, next_offset, _ in cursors],
+            "acked": ["{" + ",".join(f"[{start},{end})" for start, end in acked) + "}" for *_, acked in cursors],
+            "epoch": epoch,
+        },
+    )
+    return cursor.rowcount
+
+
+# ---- reading queues
+
+
+class Span(NamedTuple):
+    """A segment that is or was in use, and the offset at which a queue starts in it."""
+
+    segment: int
+    base: int
+
+
+async def open_segment(conn: Connection) -> int:
+    """The segment that takes messages now."""
+    cursor = await _cursor(conn).execute("select id from txmsg.segment where state = 'open'")
+    row = await cursor.fetchone()
+    assert row is not None, "there is always one open segment: migration 0001 opens the first"
+    return int(row[0])
+
+
+async def segments_of_queue(conn: Connection, queue_id: int) -> list[Span]:
+    """The segments kept, oldest first, and where the queue starts in each."""
+    cursor = await _cursor(conn).execute(
+        """
+        select s.id, coalesce(b.base, 0)
+          from txmsg.segment s left join txmsg.segment_base b on b.segment = s.id and b.queue = %s
+         where s.state <> 'ahead' order by s.id
+        """,
+        (queue_id,),
+    )
+    return [Span(segment, base) for segment, base in await cursor.fetchall()]
+
+
+@lru_cache(maxsize=256)
+def _queue_ends_in(segment: int) -> sql.Composed:
+    return sql.SQL(
+        """
+        select q.id, coalesce(
+                   (select m.queue_offset + 1 from {partition} m
+                     where m.segment = {segment} and m.queue = q.id order by m.queue_offset desc limit 1),
+                   (select b.base from txmsg.segment_base b where b.segment = {segment} and b.queue = q.id), 0)
+          from unnest(%s::int[]) q(id)
+        """
+    ).format(partition=sql.Identifier("txmsg", f"message_{segment}"), segment=sql.Literal(segment))
+
+
+async def queue_ends(conn: Connection, segment: int, queue_ids: Sequence[int]) -> dict[int, int]:
+    """The offset after the last message of each queue; `segment` is the open one. One index descent per queue."""
+    cursor = await _cursor(conn).execute(_queue_ends_in(segment), (list(queue_ids),), prepare=False)
+    return {queue_id: end for queue_id, end in await cursor.fetchall()}
+
+
+@lru_cache(maxsize=256)
+def _read_messages_in(segment: int) -> sql.Composed:
+    return sql.SQL(
+        """
+        select {columns} from (
+            select m.*, sum(octet_length(m.body)) over (order by m.queue_offset rows unbounded preceding)
+                        - octet_length(m.body) as before
+              from {partition} m
+             where m.segment = {segment} and m.queue = %(queue_id)s
+               and m.queue_offset >= %(start)s and m.queue_offset < %(end)s) m
+         where m.before < %(size_bytes)s order by m.queue_offset
+        """
+    ).format(
+        columns=_MESSAGE_COLUMNS,
+        partition=sql.Identifier("txmsg", f"message_{segment}"),
+        segment=sql.Literal(segment),
+    )
+
+
+async def read_messages(
+    conn: Connection, segment: int, queue_id: int, start: int, count: int, size_bytes: int
+) -> list[Row]:
+    """Up to `count` messages of a queue from offset `start`, in order, as long as their bodies begin within size_bytes.
+
+    Always the first one. Offsets are dense, so a range of offsets is a count. UndefinedTable: the segment is dropped.
+    """
+    cursor = await _raw_cursor(conn).execute(
+        _read_messages_in(segment),
+        {"queue_id": queue_id, "start": start, "end": start + count, "size_bytes": size_bytes},
+        prepare=False,
+    )
+    return await cursor.fetchall()  # type: ignore[return-value]
+
+
+# ---- failures
+
+
+@lru_cache(maxsize=256)
+def _insert_retries_from(segment: int) -> sql.Composed:
+    return sql.SQL(
+        """
+        insert into txmsg.retry (group_id, queue_id, attempt, due_at, last_error, {columns})
+        select %(group)s, m.queue, 1,
+               now() + make_interval(secs => (%(delays_s)s::float8[])[array_position(%(offsets)s, m.queue_offset)]),
+               (%(errors)s::text[])[array_position(%(offsets)s, m.queue_offset)], {columns}
+          from {partition} m
+         where m.segment = {segment} and m.queue = %(queue_id)s and m.queue_offset = any(%(offsets)s)
+         order by m.queue_offset
+        on conflict do nothing
+        """
+    ).format(
+        columns=_COPY_COLUMNS,
+        partition=sql.Identifier("txmsg", f"message_{segment}"),
+        segment=sql.Literal(segment),
+    )
+
+
+async def insert_retries(
+    conn: Connection,
+    group: int,
+    segment: int,
+    queue_id: int,
+    failures: Collection[tuple[int, float, str]],
+) -> int:
+    """Makes retries of (offset, delay_s, error) after their first delivery, copied from the segment; how many.
+
+    Those that are there already are left alone, so repeating is fine.
+    """
+    cursor = await _cursor(conn).execute(
+        _insert_retries_from(segment),
+        {
+            "group": group,
+            "queue_id": queue_id,
+            "offsets": _bigints(offset for offset, _, _ in failures),
+            "delays_s": [delay_s for _, delay_s, _ in failures],
+            "errors": [error for _, _, error in failures],
+        },
+        prepare=False,
+    )
+    return cursor.rowcount

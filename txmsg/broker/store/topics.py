@@ -1,0 +1,110 @@
+"""Topics, their queues, and producers: small tables that a broker keeps in memory once read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from txmsg.broker.store.connect import Pool, session
+from txmsg.errors import UnknownTopic
+from txmsg.message import check_name
+
+__all__ = ["Topic", "TopicRegistry"]
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic; `queue_ids[number]` is the id of queue `number`."""
+
+    name: str
+    queue_ids: tuple[int, ...]
+
+
+class TopicRegistry:
+    """Topics by name and producers by (group, fence), each read from the database once.
+
+    Rows are never changed once made, so what is remembered stays true.
+    """
+
+    def __init__(self, pool: Pool, *, auto_create: bool, queues: int) -> None:
+        self._pool = pool
+        self._auto_create = auto_create
+        self._queues = queues
+        self._topics: dict[str, Topic] = {}
+        self._of_queue: dict[int, tuple[Topic, int]] = {}
+        self._producers: dict[tuple[str, bytes], int] = {}
+
+    def known(self, name: str) -> Topic | None:
+        """The topic if it is remembered. Touches no database."""
+        return self._topics.get(name)
+
+    async def ensure(self, name: str) -> Topic:
+        """The topic, created when missing and allowed. Raises UnknownTopic, InvalidName, BrokerUnavailable."""
+        topic = self._topics.get(name) or await self._load(check_name("topic", name))
+        if topic is None:
+            if not self._auto_create:
+                raise UnknownTopic(
+                    f"topic {name!r} is unknown and this broker creates none by itself: check the spelling"
+                )
+            await self._create(name)
+            topic = await self._load(name)
+            assert topic is not None
+        return topic
+
+    async def topic_of_queue(self, queue_id: int) -> tuple[Topic, int]:
+        """The topic that a queue belongs to, and the queue's number in it."""
+        if queue_id not in self._of_queue:
+            async with session(self._pool) as connection:
+                cursor = await connection.execute(
+                    "select t.name from txmsg.topic t join txmsg.queue q on q.topic_id = t.id where q.id = %s",
+                    (queue_id,),
+                )
+                row = await cursor.fetchone()
+            assert row is not None, f"queue {queue_id} has no topic"
+            await self._load(row[0])
+        return self._of_queue[queue_id]
+
+    async def producer(self, group: str, fence_id: bytes) -> int:
+        """The id under which halves of this group and fence are stored."""
+        key = (group, fence_id)
+        if key not in self._producers:
+            check_name("group", group)
+            fence = UUID(bytes=fence_id) if fence_id else None
+            async with session(self._pool) as connection:
+                await connection.execute(
+                    "insert into txmsg.producer (group_name, fence_id) values (%s, %s) on conflict do nothing",
+                    (group, fence),
+                )
+                cursor = await connection.execute(
+                    "select id from txmsg.producer where group_name = %s and fence_id is not distinct from %s",
+                    (group, fence),
+                )
+                row = await cursor.fetchone()
+            assert row is not None
+            self._producers[key] = row[0]
+        return self._producers[key]
+
+    async def _load(self, name: str) -> Topic | None:
+        async with session(self._pool) as connection:
+            cursor = await connection.execute(
+                "select q.id from txmsg.topic t join txmsg.queue q on q.topic_id = t.id where t.name = %s "
+                "order by q.number",
+                (name,),
+            )
+            rows = await cursor.fetchall()
+        if not rows:
+            return None
+        topic = Topic(name, tuple(row[0] for row in rows))
+        self._topics[name] = topic
+        self._of_queue.update({queue_id: (topic, number) for number, queue_id in enumerate(topic.queue_ids)})
+        return topic
+
+    async def _create(self, name: str) -> None:
+        # One statement, so that nobody sees a topic without its queues; a race loses quietly.
+        async with session(self._pool) as connection:
+            await connection.execute(
+                "with made as (insert into txmsg.topic (name, queue_count) values (%s, %s) on conflict do nothing "
+                "returning id, queue_count) insert into txmsg.queue (topic_id, number) "
+                "select made.id, generate_series(0, made.queue_count - 1) from made",
+                (name, self._queues),
+            )

@@ -1,0 +1,237 @@
+"""Group commit: collects all that waits to be written; while one batch commits, the next one fills.
+
+Knows requests as `Work`, and the database as `store.batch.apply`. Nothing is held in memory that a reply was given for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+from psycopg import AsyncConnection
+
+from txmsg.broker.config import BrokerConfig
+from txmsg.broker.segments import Segments
+from txmsg.broker.store.batch import STALE_SEGMENT, Applied, Batch, apply
+from txmsg.broker.store.connect import TRANSIENT, connect_writer
+from txmsg.errors import BrokerUnavailable, Overloaded
+
+__all__ = ["Work", "Writer"]
+
+logger = logging.getLogger(__name__)
+
+FAILED = "failed"
+"""The problem of an item that the database refuses whatever stands beside it."""
+_RECONNECT_PAUSE_S = 0.2
+
+
+@dataclass(slots=True, eq=False)
+class Work:
+    """One request's share of a batch: its items, and the future that one reply answers (not one per item)."""
+
+    batch: Batch
+    size_bytes: int
+    done: asyncio.Future[Mapping[bytes, str]] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+
+class Writer:
+    """Writes batches, one at a time, over one session of its own.
+
+    What waits is bounded by waiting_items_max and waiting_size_bytes_max: past them `write` waits (which slows its
+    sender), and past request_timeout_s it raises Overloaded. While the database is away it raises BrokerUnavailable
+    after the same time; a batch under way is repeated when the database is back, which is safe, for ids make it
+    idempotent.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        segments: Segments,
+        *,
+        on_ends: Callable[[Mapping[int, int]], None],
+    ) -> None:
+        self._config = config
+        self._segments = segments
+        self._on_ends = on_ends
+        self._waiting: deque[Work] = deque()
+        self._waiting_items = 0
+        self._waiting_size_bytes = 0
+        self._arrived = asyncio.Event()
+        self._room = asyncio.Condition()
+        self._connection: AsyncConnection[Any] | None = None
+        self._database_away = ""
+        self._closing = False
+
+    async def write(self, batch: Batch, size_bytes: int) -> Mapping[bytes, str]:
+        """Returns when the batch is on disk: the problems by transaction id, empty when there are none.
+
+        Raises Overloaded when nothing was accepted, BrokerUnavailable when it is not known to be written.
+        """
+        if not len(batch):
+            return {}
+        deadline = asyncio.get_running_loop().time() + self._config.request_timeout_s
+        if self._full():
+            await self._wait_for_room(deadline)
+        if self._closing:
+            raise BrokerUnavailable("the broker is stopping: nothing was stored")
+        work = Work(batch, size_bytes)
+        self._waiting.append(work)
+        self._waiting_items += len(batch)
+        self._waiting_size_bytes += size_bytes
+        self._arrived.set()
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await work.done
+        except TimeoutError:
+            cause = self._database_away or f"no answer from the database in {self._config.request_timeout_s} s"
+            raise BrokerUnavailable(f"not known to be stored, repeat it under the same ids: {cause}") from None
+
+    def _full(self) -> bool:
+        config = self._config
+        return (
+            self._waiting_items >= config.waiting_items_max or self._waiting_size_bytes >= config.waiting_size_bytes_max
+        )
+
+    async def _wait_for_room(self, deadline: float) -> None:
+        try:
+            async with asyncio.timeout_at(deadline), self._room:
+                await self._room.wait_for(lambda: not self._full() or self._closing)
+        except TimeoutError:
+            raise Overloaded(
+                f"{self._waiting_items} items of {self._waiting_size_bytes} bytes wait to be written, which is as many "
+                "as this broker keeps: nothing was stored, send more slowly"
+            ) from None
+
+    async def run(self) -> None:
+        """Writes until cancelled, or until `close` was called and nothing waits."""
+        try:
+            while await self._has_work():
+                batch, works = self._take()
+                if works:
+                    await self._settle(batch, works)
+                async with self._room:
+                    self._room.notify_all()
+        finally:
+            if self._connection is not None:
+                await self._connection.close()
+
+    def close(self) -> None:
+        """Refuses new work; `run` ends when what was accepted is written."""
+        self._closing = True
+        self._arrived.set()
+
+    async def _has_work(self) -> bool:
+        while not self._waiting:
+            if self._closing:
+                return False
+            self._arrived.clear()
+            await self._arrived.wait()
+        return True
+
+    def _take(self) -> tuple[Batch, list[Work]]:
+        """The next batch: as much of what waits as fits, with one outcome per transaction at most."""
+        config = self._config
+        batch, works, size_bytes = Batch(), list[Work](), 0
+        ended: set[bytes] = set()
+        sent: set[bytes] = set()
+        while self._waiting:
+            work = self._waiting[0]
+            ends, plain = work.batch.ends(), work.batch.plain.ids
+            full = (
+                len(batch) + len(work.batch) > config.batch_items_max
+                or size_bytes + work.size_bytes > config.batch_size_bytes_max
+            )
+            if works and (full or not ended.isdisjoint(ends) or not sent.isdisjoint(plain)):
+                break
+            self._waiting.popleft()
+            self._waiting_items -= len(work.batch)
+            self._waiting_size_bytes -= work.size_bytes
+            if work.done.done():  # its sender has gone away or has given up
+                continue
+            ended.update(ends)
+            sent.update(plain)
+            batch.extend(work.batch)
+            works.append(work)
+            size_bytes += work.size_bytes
+        return batch, works
+
+    async def _settle(self, batch: Batch, works: list[Work]) -> None:
+        give_up_at = time.monotonic() + self._config.request_timeout_s
+        try:
+            applied = await self._apply(batch, give_up_at)
+        except BrokerUnavailable as exc:
+            for work in works:
+                if not work.done.done():
+                    work.done.set_exception(exc)
+            return
+        for work in works:
+            if not work.done.done():
+                work.done.set_result(applied.problems)
+        if applied.ends:
+            self._on_ends(applied.ends)
+
+    async def _apply(self, batch: Batch, give_up_at: float) -> Applied:
+        """Applies a batch, repeats it while the database is away, splits it when something in it is refused."""
+        while True:
+            try:
+                if self._connection is None or self._connection.closed:
+                    await self._connect()
+                assert self._connection is not None
+                applied = await apply(
+                    self._connection,
+                    batch,
+                    segment=self._segments.open,
+                    previous=self._segments.previous,
+                    first_check_s=self._config.first_check_s,
+                )
+            except psycopg.errors.DatabaseError as exc:
+                if exc.sqlstate == STALE_SEGMENT:
+                    await self._segments.refresh()
+                elif isinstance(exc, TRANSIENT):
+                    await self._pause(exc, give_up_at)
+                else:
+                    return await self._split(batch, exc, give_up_at)
+            except (*TRANSIENT, BrokerUnavailable) as exc:
+                await self._pause(exc, give_up_at)
+            else:
+                self._database_away = ""
+                return applied
+
+    async def _connect(self) -> None:
+        config = self._config
+        self._connection = await connect_writer(
+            config.storage,
+            lock_timeout_s=config.lock_timeout_s,
+            transaction_timeout_s=config.lock_timeout_s + config.request_timeout_s,
+        )
+        await self._segments.refresh()
+
+    async def _pause(self, exc: Exception, give_up_at: float) -> None:
+        if not self._database_away:
+            logger.warning("a batch is repeated: %s", exc)
+        self._database_away = f"the Notify database is away: {exc}".strip()
+        if self._connection is not None and self._connection.broken:
+            self._connection = None
+        if time.monotonic() >= give_up_at:
+            raise BrokerUnavailable(self._database_away) from exc
+        await asyncio.sleep(_RECONNECT_PAUSE_S)
+
+    async def _split(self, batch: Batch, exc: psycopg.DatabaseError, give_up_at: float) -> Applied:
+        """Applies both halves of a refused batch on their own, until the culprit stands alone."""
+        ids = sorted(batch.ids())
+        if len(ids) == 1:
+            logger.error("the database refuses transaction %s: %s", ids[0].hex(), exc)
+            return Applied(problems={ids[0]: FAILED})
+        middle = len(ids) // 2
+        result = Applied()
+        for part in (set(ids[:middle]), set(ids[middle:])):
+            applied = await self._apply(batch.only(part), give_up_at)
+            result.ends.update(applied.ends)
+            result.problems.update(applied.problems)
+        return result

@@ -1,0 +1,134 @@
+"""Values <-> bytes of the protocol, and errors <-> gRPC statuses. The one seam between txmsg's words and the wire's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from txmsg.errors import (
+    BrokerUnavailable,
+    DuplicateId,
+    InvalidMessage,
+    MisuseError,
+    OutcomeConflict,
+    OutcomeExpired,
+    Overloaded,
+    ProtocolError,
+    TxmsgError,
+    UnknownTopic,
+    error_of_code,
+)
+from txmsg.wire.v1 import txmsg_pb2 as pb
+
+__all__ = [
+    "CHANNEL_OPTIONS",
+    "CODE_KEY",
+    "MESSAGE_SIZE_BYTES_MAX",
+    "REQUEST_ITEMS_MAX",
+    "REQUEST_SIZE_BYTES_MAX",
+    "bytes_of_ids",
+    "datetime_of_us",
+    "error_of_rpc",
+    "ids_of_bytes",
+    "pack_headers",
+    "slices_of_ids",
+    "status_of_error",
+    "unpack_headers",
+]
+
+CODE_KEY = "txmsg-code"
+"""Trailing metadata that carries the code of errors.py."""
+
+MESSAGE_SIZE_BYTES_MAX = 64 * 1024 * 1024
+REQUEST_SIZE_BYTES_MAX = 8 * 1024 * 1024
+"""Bodies, keys and headers of one request. A single message may be larger than that only up to its own limit."""
+REQUEST_ITEMS_MAX = 4096
+
+CHANNEL_OPTIONS = (
+    ("grpc.max_receive_message_length", MESSAGE_SIZE_BYTES_MAX),
+    ("grpc.max_send_message_length", MESSAGE_SIZE_BYTES_MAX),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+)
+
+_ID_SIZE_BYTES = 16
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def slices_of_ids(data: bytes) -> list[bytes]:
+    """`data` cut into ids of 16 bytes. Raises ProtocolError when it does not divide."""
+    if len(data) % _ID_SIZE_BYTES:
+        raise ProtocolError(f"{len(data)} bytes of ids are not a multiple of {_ID_SIZE_BYTES}")
+    return [data[at : at + _ID_SIZE_BYTES] for at in range(0, len(data), _ID_SIZE_BYTES)]
+
+
+def ids_of_bytes(data: bytes) -> list[UUID]:
+    """The ids in a bytes field."""
+    return [UUID(bytes=piece) for piece in slices_of_ids(data)]
+
+
+def bytes_of_ids(ids: Iterable[UUID]) -> bytes:
+    """The inverse of `ids_of_bytes`."""
+    return b"".join(each.bytes for each in ids)
+
+
+def pack_headers(headers: Mapping[str, str]) -> bytes:
+    """Headers as stored and sent; no headers are no bytes. Equal headers give equal bytes."""
+    if not headers:
+        return b""
+    return pb.Headers(values=dict(headers)).SerializeToString(deterministic=True)
+
+
+def unpack_headers(data: bytes | None) -> Mapping[str, str]:
+    """The inverse of `pack_headers`. Raises ProtocolError for anything else."""
+    if not data:
+        return {}
+    try:
+        return dict(pb.Headers.FromString(data).values)
+    except DecodeError as exc:
+        raise ProtocolError(f"headers of {len(data)} bytes cannot be read") from exc
+
+
+def datetime_of_us(us: int) -> datetime:
+    """Microseconds since 1970 as a datetime in UTC."""
+    return _EPOCH + timedelta(microseconds=us)
+
+
+_STATUSES: tuple[tuple[type[TxmsgError], grpc.StatusCode], ...] = (
+    (Overloaded, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (BrokerUnavailable, grpc.StatusCode.UNAVAILABLE),
+    (InvalidMessage, grpc.StatusCode.INVALID_ARGUMENT),
+    (ProtocolError, grpc.StatusCode.INVALID_ARGUMENT),
+    (MisuseError, grpc.StatusCode.FAILED_PRECONDITION),
+    (UnknownTopic, grpc.StatusCode.NOT_FOUND),
+    (DuplicateId, grpc.StatusCode.ALREADY_EXISTS),
+    (OutcomeConflict, grpc.StatusCode.FAILED_PRECONDITION),
+    (OutcomeExpired, grpc.StatusCode.NOT_FOUND),
+)
+
+
+def status_of_error(error: TxmsgError) -> grpc.StatusCode:
+    """The gRPC status that fits an error; the code in the trailing metadata says it exactly."""
+    return next((status for kind, status in _STATUSES if isinstance(error, kind)), grpc.StatusCode.INTERNAL)
+
+
+def error_of_rpc(error: grpc.RpcError, *, broker: str) -> TxmsgError | None:
+    """The txmsg error that a broker answered with, or None when the answer did not come from a broker's service.
+
+    None means the call itself failed (no connection, deadline): what that says of its effect only the caller knows.
+    """
+    if not isinstance(error, grpc.aio.AioRpcError):
+        return None
+    for key, value in error.trailing_metadata() or ():
+        if key == CODE_KEY:
+            return error_of_code(str(value), error.details() or f"broker {broker} gave no text")
+    if error.code() in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED):
+        return ProtocolError(f"broker {broker} does not understand the request: {error.details()}")
+    return None
