@@ -1,0 +1,54 @@
+"""Subscriber "alipay_account": opens an Alipay account for every new user. Has a database of its own.
+
+Configured by the environment: DATABASE_URL, TXMSG_BROKERS, and STEP_MS, how long the work takes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from datetime import datetime
+from uuid import UUID
+
+from sqlalchemy import create_engine, func
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
+
+from txmsg import Consumer, ReceivedMessage, idempotent
+
+__all__ = ["AlipayAccount", "Base", "SessionLocal", "consumer", "engine", "open_account"]
+
+engine = create_engine(os.environ["DATABASE_URL"], pool_size=16, pool_pre_ping=True)
+SessionLocal = sessionmaker(engine)
+consumer = Consumer(os.environ.get("TXMSG_BROKERS", "localhost:7700").split(","), group="alipay_account", concurrency=8)
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class AlipayAccount(Base):
+    __tablename__ = "accounts"
+
+    number: Mapped[int] = mapped_column(primary_key=True)
+    user_id: Mapped[UUID] = mapped_column(index=True)  # not unique: a user may hold several accounts
+    balance_fen: Mapped[int] = mapped_column(default=0)
+    opened_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+def open_account(session: Session, user_id: UUID) -> None:
+    """The effect. The caller owns the transaction."""
+    time.sleep(int(os.environ.get("STEP_MS", "30")) / 1000)  # stands for the work: the bank is asked
+    session.add(AlipayAccount(user_id=user_id))
+
+
+@consumer.subscribe("user.registered")
+@idempotent(SessionLocal)
+def on_user_registered(session: Session, message: ReceivedMessage) -> None:
+    """Delivered at least once; `idempotent` lets it take effect exactly once, in one transaction with its note."""
+    open_account(session, UUID(json.loads(message.body)["user_id"]))
+
+
+if __name__ == "__main__":
+    Base.metadata.create_all(engine)
+    consumer.run()

@@ -1,0 +1,343 @@
+"""The play: users register in three ways, then with messages while processes are killed; in the end all is verified.
+
+Decides who dies when. Knows neither how processes are started (stage) nor what is right (verify, a process apart).
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from examples.user_registration.demo import GROUPS
+from examples.user_registration.demo.cluster import ServiceCluster
+from examples.user_registration.demo.stage import Stage
+from examples.user_registration.demo.users import (
+    Answer,
+    Attempt,
+    AttemptLog,
+    Latency,
+    Outcome,
+    Way,
+    invent,
+    latency_of,
+)
+from examples.user_registration.demo.web import Caller
+
+__all__ = ["Audience", "Plan", "Result", "play"]
+
+SERVICES = 2
+CALLERS_COMPARING = 4
+CALLERS_CRASHING = 8
+REFUSED_SHARE = 0.05
+RETRY_PAUSE_S = 0.1
+KILL_DELAY_S_MAX = 0.03
+SETTLE_PATIENCE_S = 30.0
+"""Nothing changes in the databases for this long: it will not get better."""
+
+TITLES: dict[Way, str] = {
+    "serial": "calling the subscribers one after the other",
+    "parallel": "calling the subscribers in parallel",
+    "message": "telling the subscribers by message",
+}
+
+POINTS = ("before-commit", "after-commit", "while-telling", "random")
+"""Scripted points of crash_points.py, and the outside supervisor's own random moment, in turn."""
+
+DOWN_FROM, BROKER_DIES, DOWN_UNTIL = 0.1, 0.4, 0.7
+"""When things happen to the broker and to the subscriber that is down, as shares of the users under crashes."""
+
+
+class Audience(Protocol):
+    """Is told how the play goes on. Called from the supervisor's main thread only."""
+
+    def phase(self, title: str, steps: int) -> None:
+        """A phase of so many steps begins."""
+
+    def progress(self, steps: int, note: str) -> None:
+        """So many steps of the phase are done."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How big the play is."""
+
+    users: int
+    """Attempts in all. A tenth (at least 5, at most 50) in each of the three ways, the rest under crashes."""
+    crashes: int
+    """SIGKILLs of service processes."""
+    slow_ms: int
+    """How long the slowest subscriber takes for a user."""
+    down: str | None
+    """The subscriber that is away for a while; None: all stay."""
+
+    def __post_init__(self) -> None:
+        if self.users < 20:
+            raise ValueError(f"{self.users} users are too few for four phases: at least 20")
+        if not 0 <= self.crashes <= self.under_crashes // 2:
+            raise ValueError(
+                f"{self.crashes} crashes among {self.under_crashes} users: at most {self.under_crashes // 2}, "
+                "half of the users who register in that phase"
+            )
+
+    @property
+    def compared(self) -> int:
+        """Users in each of the three ways that are compared."""
+        return min(50, max(5, self.users // 10))
+
+    @property
+    def under_crashes(self) -> int:
+        return self.users - 3 * self.compared
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What came out. The names are those of `txmsg demo registration --json`."""
+
+    users: int
+    committed: int
+    rolled_back: int
+    crashes: int
+    checked_back: int
+    """Transactions that a check-back ended."""
+    resolved_by_check: dict[str, int]
+    in_doubt: int
+    effects: dict[str, int]
+    missing: int
+    duplicated: int
+    phantom: int
+    latency_ms: dict[str, Latency]
+    seconds: float
+    findings: list[str]
+    """What the verifier says is wrong, in sentences."""
+
+    @property
+    def clean(self) -> bool:
+        return not (self.missing or self.duplicated or self.phantom or self.in_doubt)
+
+
+def play(plan: Plan, directory: Path, audience: Audience) -> Result:
+    """Plays it all under `directory`. Ends every process it started, also when interrupted. Raises ChildFailed when a
+    process fails that nobody killed."""
+    started = time.monotonic()
+    audience.phase("starting PostgreSQL, the broker and the subscribers", 1)
+    with Stage(directory, slow_ms=plan.slow_ms) as stage:
+        log = AttemptLog(stage.url("attempts"))
+        with ServiceCluster(stage.start_service, size=SERVICES) as cluster:
+            cluster.wait_all_up()
+            crowd = Crowd(cluster, log, audience)
+            latency: dict[str, Latency] = {}
+            for way, title in TITLES.items():
+                audience.phase(title, plan.compared)
+                attempts = invent(plan.compared, way, refused_share=0)
+                latency[way] = latency_of(crowd.register(attempts, callers=CALLERS_COMPARING))
+            checks = _play_crashes(plan, stage, cluster, crowd, audience)
+            verdict = _settle(stage, audience)
+            checks += CheckCount.of(stage)
+        log.close()
+    return Result(
+        **verdict,
+        crashes=cluster.crashes,
+        checked_back=checks.commit + checks.rollback,
+        resolved_by_check={"commit": checks.commit, "rollback": checks.rollback},
+        latency_ms=latency,
+        seconds=round(time.monotonic() - started, 1),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CheckCount:
+    """Transactions ended by a check-back."""
+
+    commit: int
+    rollback: int
+
+    @classmethod
+    def of(cls, stage: Stage) -> CheckCount:
+        """Since the present broker started."""
+        stats = stage.broker_stats()
+        return cls(stats.committed_by_check, stats.rolled_back_by_check)
+
+    def __add__(self, other: CheckCount) -> CheckCount:
+        return CheckCount(self.commit + other.commit, self.rollback + other.rollback)
+
+
+class CrashPlan:
+    """Says which attempts take a service process with them: `count`, evenly spread over `attempts`."""
+
+    def __init__(self, count: int, attempts: int) -> None:
+        self._due_at: Iterator[int] = iter([int((k + 0.5) * attempts / count) for k in range(count)])
+        self._points = iter([POINTS[k % len(POINTS)] for k in range(count)])
+        self._next_due_at = next(self._due_at, None)
+        self._lock = threading.Lock()
+
+    def take(self, place: int) -> str | None:
+        """The point of the crash that is due at the attempt of this place, if one is."""
+        with self._lock:
+            if self._next_due_at is None or place < self._next_due_at:
+                return None
+            self._next_due_at = next(self._due_at, None)
+            return next(self._points)
+
+
+class Crowd:
+    """Users, so many at a time, who register with any process of the service, and wait."""
+
+    def __init__(self, cluster: ServiceCluster, log: AttemptLog, audience: Audience) -> None:
+        self._cluster = cluster
+        self._log = log
+        self._audience = audience
+        self._caller = Caller()
+
+    def register(
+        self,
+        attempts: Sequence[Attempt],
+        *,
+        callers: int,
+        crashes: CrashPlan | None = None,
+        on_progress: Callable[[int], str] = lambda done: "",
+    ) -> list[Outcome]:
+        """Has everybody register. `on_progress` is called over and over with the number of those who are through."""
+        crashes = crashes or CrashPlan(0, len(attempts))
+        self._log.write(attempts)
+        with ThreadPoolExecutor(callers, thread_name_prefix="user") as pool:
+            calls = [pool.submit(self._register, attempt, i, crashes) for i, attempt in enumerate(attempts)]
+            try:
+                self._watch(calls, on_progress)
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+        outcomes = [call.result() for call in calls]
+        self._log.write_answers(outcomes)
+        return outcomes
+
+    def _watch(self, calls: Sequence[Future[Outcome]], on_progress: Callable[[int], str]) -> None:
+        pending: Sequence[Future[Outcome]] = calls
+        while pending:
+            finished, rest = wait(pending, timeout=0.05, return_when=FIRST_EXCEPTION)
+            for call in finished:
+                call.result()
+            pending = list(rest)
+            done = len(calls) - len(pending)
+            self._audience.progress(done, on_progress(done))
+
+    def _register(self, attempt: Attempt, place: int, crashes: CrashPlan) -> Outcome:
+        request: dict[str, Any] = {"user_id": str(attempt.user_id), "email": attempt.email, "way": attempt.way}
+        crash = None if attempt.refused else crashes.take(place)
+        started = time.perf_counter()
+        while True:
+            _, child = self._cluster.pick(doom=crash is not None)
+            if crash == "random":
+                threading.Timer(random.uniform(0, KILL_DELAY_S_MAX), child.kill).start()
+            try:
+                status, answer = self._caller.post(child.address, {**request, "crash": crash and _scripted(crash)})
+            except ConnectionRefusedError:
+                crash = None  # it died just now, of a crash ordered before: nothing was asked, ask another one
+                continue
+            except (OSError, http.client.HTTPException):
+                return _outcome(attempt, "nothing", started)
+            if status == 503:
+                crash = None
+                time.sleep(RETRY_PAUSE_S)
+                continue
+            if status not in (201, 422):
+                raise RuntimeError(f"the service answered {status} to {attempt}: {answer}")
+            return _outcome(attempt, "registered" if status == 201 else "refused", started)
+
+
+def _scripted(crash: str) -> str | None:
+    return None if crash == "random" else crash
+
+
+def _outcome(attempt: Attempt, answer: Answer, started: float) -> Outcome:
+    return Outcome(attempt=attempt, answer=answer, waited_ms=(time.perf_counter() - started) * 1000)
+
+
+def _play_crashes(plan: Plan, stage: Stage, cluster: ServiceCluster, crowd: Crowd, audience: Audience) -> CheckCount:
+    """Everybody else registers while processes die. Returns the checks that the broker counted before it was killed."""
+    count = plan.under_crashes
+    audience.phase(f"telling by message while processes are killed {plan.crashes} times", count)
+    events = _script(plan, stage)
+    before_kill = CheckCount(0, 0)
+
+    def on_progress(done: int) -> str:
+        nonlocal before_kill
+        while events and done >= events[0][0] * count:
+            checks = events.pop(0)[1]()
+            before_kill += checks or CheckCount(0, 0)
+        return f"{cluster.crashes} killed"
+
+    crowd.register(
+        invent(count, "message", refused_share=REFUSED_SHARE),
+        callers=CALLERS_CRASHING,
+        crashes=CrashPlan(plan.crashes, count),
+        on_progress=on_progress,
+    )
+    on_progress(count)
+    cluster.kill_doomed()
+    cluster.wait_all_up()
+    return before_kill
+
+
+def _script(plan: Plan, stage: Stage) -> list[tuple[float, Callable[[], CheckCount | None]]]:
+    """What happens when (a share of the users), besides the crashes of the service."""
+
+    def down() -> None:
+        assert plan.down is not None
+        stage.subscribers[plan.down].kill()
+        stage.subscribers[plan.down].stop()
+
+    def up_again() -> None:
+        assert plan.down is not None
+        stage.start_subscriber(plan.down)
+
+    def kill_broker() -> CheckCount:
+        checks = CheckCount.of(stage)
+        stage.broker.kill()
+        stage.broker.stop()
+        stage.start_broker()
+        return checks
+
+    script: list[tuple[float, Callable[[], CheckCount | None]]] = [(BROKER_DIES, kill_broker)]
+    if plan.down is not None:
+        script += [(DOWN_FROM, down), (DOWN_UNTIL, up_again)]
+    return sorted(script, key=lambda item: item[0])
+
+
+def _settle(stage: Stage, audience: Audience) -> dict[str, Any]:
+    """Waits until check-backs and deliveries are through, or until nothing moves any more; the verifier's last word."""
+    verdict = _verify(stage)
+    audience.phase("waiting for check-backs and for the subscribers", len(GROUPS) * verdict["committed"])
+    changed_at = time.monotonic()
+    while time.monotonic() < changed_at + SETTLE_PATIENCE_S:
+        audience.progress(sum(verdict["effects"].values()), f"{verdict['in_doubt']} in doubt")
+        if not verdict["missing"] and not verdict["in_doubt"] and _drained(stage):
+            break  # nothing is on its way any more that could still do harm, so the next verdict is the last one
+        time.sleep(0.5)
+        before, verdict = verdict, _verify(stage)
+        if verdict != before:
+            changed_at = time.monotonic()
+    return _verify(stage)
+
+
+def _drained(stage: Stage) -> bool:
+    return not any(lag.waiting or lag.retrying for lag in stage.broker_stats().groups)
+
+
+def _verify(stage: Stage) -> dict[str, Any]:
+    """Runs the verifier, which shares no code with this. Its exit status 1 only says that something is wrong."""
+    command = [sys.executable, "-m", "examples.user_registration.verify", stage.url("postgres")]
+    run = subprocess.run(command, capture_output=True, timeout=60, check=False)
+    if run.returncode not in (0, 1) or not run.stdout:
+        raise RuntimeError(f"the verifier failed:\n{run.stderr.decode(errors='replace')}")
+    verdict: dict[str, Any] = json.loads(run.stdout)
+    return verdict

@@ -1,0 +1,54 @@
+"""Subscriber "legality_check": looks every new user up in the lists that the law prescribes. Has its own database.
+
+Configured by the environment: DATABASE_URL, TXMSG_BROKERS, and STEP_MS, how long the work takes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from datetime import datetime
+from uuid import UUID
+
+from sqlalchemy import create_engine, func
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
+
+from txmsg import Consumer, ReceivedMessage, idempotent
+
+__all__ = ["Base", "LegalityCheck", "SessionLocal", "check_legality", "consumer", "engine"]
+
+engine = create_engine(os.environ["DATABASE_URL"], pool_size=16, pool_pre_ping=True)
+SessionLocal = sessionmaker(engine)
+consumer = Consumer(os.environ.get("TXMSG_BROKERS", "localhost:7700").split(","), group="legality_check", concurrency=8)
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class LegalityCheck(Base):
+    __tablename__ = "checks"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    user_id: Mapped[UUID] = mapped_column(index=True)  # not unique: users are checked again when the lists change
+    passed: Mapped[bool]
+    checked_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+def check_legality(session: Session, user_id: UUID) -> None:
+    """The effect. The caller owns the transaction."""
+    time.sleep(int(os.environ.get("STEP_MS", "20")) / 1000)  # stands for the work: the lists are searched
+    session.add(LegalityCheck(user_id=user_id, passed=True))
+
+
+@consumer.subscribe("user.registered")
+@idempotent(SessionLocal)
+def on_user_registered(session: Session, message: ReceivedMessage) -> None:
+    """Delivered at least once; `idempotent` lets it take effect exactly once, in one transaction with its note."""
+    check_legality(session, UUID(json.loads(message.body)["user_id"]))
+
+
+if __name__ == "__main__":
+    Base.metadata.create_all(engine)
+    consumer.run()

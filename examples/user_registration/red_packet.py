@@ -1,0 +1,54 @@
+"""Subscriber "red_packet": every newcomer finds a red packet with a few yuan in it. Has a database of its own.
+
+Configured by the environment: DATABASE_URL, TXMSG_BROKERS, and STEP_MS, how long the work takes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from datetime import datetime
+from uuid import UUID
+
+from sqlalchemy import create_engine, func
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
+
+from txmsg import Consumer, ReceivedMessage, idempotent
+
+__all__ = ["Base", "RedPacket", "SessionLocal", "consumer", "engine", "give_red_packet"]
+
+engine = create_engine(os.environ["DATABASE_URL"], pool_size=16, pool_pre_ping=True)
+SessionLocal = sessionmaker(engine)
+consumer = Consumer(os.environ.get("TXMSG_BROKERS", "localhost:7700").split(","), group="red_packet", concurrency=8)
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class RedPacket(Base):
+    __tablename__ = "red_packets"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    user_id: Mapped[UUID] = mapped_column(index=True)  # not unique: users get more packets in later years
+    amount_fen: Mapped[int]
+    given_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+def give_red_packet(session: Session, user_id: UUID) -> None:
+    """The effect. The caller owns the transaction."""
+    time.sleep(int(os.environ.get("STEP_MS", "10")) / 1000)  # stands for the work: drawing the amount
+    session.add(RedPacket(user_id=user_id, amount_fen=888))
+
+
+@consumer.subscribe("user.registered")
+@idempotent(SessionLocal)
+def on_user_registered(session: Session, message: ReceivedMessage) -> None:
+    """Delivered at least once; `idempotent` lets it take effect exactly once, in one transaction with its note."""
+    give_red_packet(session, UUID(json.loads(message.body)["user_id"]))
+
+
+if __name__ == "__main__":
+    Base.metadata.create_all(engine)
+    consumer.run()

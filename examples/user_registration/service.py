@@ -1,0 +1,61 @@
+"""The registration service. Its one duty is a row in `users`; a message tells everybody else, once that row is there.
+
+Whoever calls `register` waits for this database and for the broker, and for no subscriber. If the function raises, the
+row is rolled back and nobody hears of the user. If this process dies at any point, the broker asks another process
+of the group "user-service" what became of the transaction: FenceCheckListener answers from the database itself.
+
+Configured by the environment: USERS_DATABASE_URL (SQLAlchemy) and TXMSG_BROKERS (host:port, comma separated).
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime
+from uuid import UUID
+
+from sqlalchemy import create_engine, func
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
+
+from txmsg import FenceCheckListener, Producer, transactional_message
+
+__all__ = ["Base", "RegistrationRefused", "SessionLocal", "User", "create_user", "engine", "producer", "register"]
+
+engine = create_engine(os.environ["USERS_DATABASE_URL"], pool_size=16, pool_pre_ping=True)
+SessionLocal = sessionmaker(engine, expire_on_commit=False)
+producer = Producer(
+    os.environ.get("TXMSG_BROKERS", "localhost:7700").split(","),
+    group="user-service",
+    check_listener=FenceCheckListener(engine),
+)
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class User(Base):
+    __tablename__ = "users"
+
+    id: Mapped[UUID] = mapped_column(primary_key=True)
+    email: Mapped[str] = mapped_column(unique=True)
+    registered_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class RegistrationRefused(Exception):
+    """The business says no. The row written so far is rolled back, and the message with it."""
+
+
+def create_user(session: Session, user_id: UUID, email: str) -> User:
+    """The core step: writes the user. Knows nothing of messages; the caller owns the transaction."""
+    user = User(id=user_id, email=email)
+    session.add(user)
+    session.flush()
+    if email.endswith("@disposable.example"):
+        raise RegistrationRefused(f"{email} is a throw-away address: register with a lasting one")
+    return user
+
+
+@transactional_message(producer, topic="user.registered", key="user_id", session=SessionLocal)
+def register(session: Session, user_id: UUID, email: str) -> User:
+    """Registers a user: call `register(user_id, email)`. Commits, and the message is sent exactly if it did."""
+    return create_user(session, user_id, email)

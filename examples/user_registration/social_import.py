@@ -1,0 +1,54 @@
+"""Subscriber "social_import": imports every new user into the social network, which is slow. Has its own database.
+
+Slowness costs nobody but this subscriber: the work runs 16 at a time, and what does not fit waits in the log.
+Configured by the environment: DATABASE_URL, TXMSG_BROKERS, and STEP_MS, how long the work takes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from datetime import datetime
+from uuid import UUID
+
+from sqlalchemy import create_engine, func
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
+
+from txmsg import Consumer, ReceivedMessage, idempotent
+
+__all__ = ["Base", "SessionLocal", "SocialImport", "consumer", "engine", "import_into_social_network"]
+
+engine = create_engine(os.environ["DATABASE_URL"], pool_size=24, pool_pre_ping=True)
+SessionLocal = sessionmaker(engine)
+consumer = Consumer(os.environ.get("TXMSG_BROKERS", "localhost:7700").split(","), group="social_import", concurrency=16)
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class SocialImport(Base):
+    __tablename__ = "imports"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    user_id: Mapped[UUID] = mapped_column(index=True)  # not unique: users are imported into one network after another
+    imported_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+def import_into_social_network(session: Session, user_id: UUID) -> None:
+    """The effect. The caller owns the transaction."""
+    time.sleep(int(os.environ.get("STEP_MS", "200")) / 1000)  # stands for the work: the network takes its time
+    session.add(SocialImport(user_id=user_id))
+
+
+@consumer.subscribe("user.registered")
+@idempotent(SessionLocal)
+def on_user_registered(session: Session, message: ReceivedMessage) -> None:
+    """Delivered at least once; `idempotent` lets it take effect exactly once, in one transaction with its note."""
+    import_into_social_network(session, UUID(json.loads(message.body)["user_id"]))
+
+
+if __name__ == "__main__":
+    Base.metadata.create_all(engine)
+    consumer.run()
