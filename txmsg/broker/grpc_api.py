@@ -1,0 +1,364 @@
+"""txmsg.v1 over gRPC: turns requests into calls of the services, and their errors into statuses. Decides nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, NoReturn, Protocol, TypeVar
+from uuid import UUID
+
+import grpc
+
+from txmsg.broker.delivery.values import DeliveredMessage, GroupLag, Receipt, Refusal, Subscription
+from txmsg.broker.presence import AttachedClient, Presence
+from txmsg.broker.service import NotifyService, TopicColumns
+from txmsg.broker.store.halves import HalfRow, Halves
+from txmsg.checker.loop import DueHalf
+from txmsg.errors import InvalidMessage, ProtocolError, TxmsgError
+from txmsg.message import TransactionId, TransactionState, check_name
+from txmsg.wire.codec import CODE_KEY, bytes_of_ids, ids_of_bytes, pack_headers, slices_of_ids, status_of_error
+from txmsg.wire.v1 import txmsg_pb2 as pb
+from txmsg.wire.v1 import txmsg_pb2_grpc as rpc
+
+__all__ = ["AdminApi", "DeliveryService", "NotifyApi"]
+
+logger = logging.getLogger(__name__)
+
+Context = grpc.aio.ServicerContext[Any, Any]
+Request = TypeVar("Request")
+Reply = TypeVar("Reply")
+
+_HEARTBEAT_S = 5.0
+_WAIT_S_MAX = 30.0
+_MESSAGES_MAX = 10_000
+_INVISIBLE_S = (1.0, 12 * 3600.0)
+_STATES = {
+    pb.CheckAnswer.COMMIT: TransactionState.COMMIT,
+    pb.CheckAnswer.ROLLBACK: TransactionState.ROLLBACK,
+    pb.CheckAnswer.UNKNOWN: TransactionState.UNKNOWN,
+}
+
+
+class DeliveryService(Protocol):
+    """What receiving needs of `broker.delivery`."""
+
+    async def receive(
+        self,
+        group: str,
+        client_id: str,
+        subscriptions: Sequence[Subscription],
+        max_messages: int,
+        wait_s: float,
+        invisible_s: float,
+    ) -> Sequence[DeliveredMessage]:
+        """Messages for a member of a group, waiting up to wait_s for the first."""
+        ...
+
+    async def settle(self, group: str, acks: Sequence[Receipt], refusals: Sequence[Refusal]) -> Sequence[Receipt]:
+        """Takes acknowledgements and refusals; returns those that came too late."""
+        ...
+
+    async def groups_lag(self) -> Sequence[GroupLag]:
+        """How far each group is behind."""
+        ...
+
+
+async def _refuse(context: Context, error: TxmsgError) -> NoReturn:
+    await context.abort(status_of_error(error), str(error), ((CODE_KEY, error.code),))
+    raise AssertionError("abort() raises")
+
+
+def _answering(
+    method: Callable[[Any, Request, Context], Awaitable[Reply]],
+) -> Callable[[Any, Request, Context], Awaitable[Reply]]:
+    """Turns a txmsg error into a status with its code; logs what nobody expected."""
+
+    async def answer(self: Any, request: Request, context: Context) -> Reply:
+        try:
+            return await method(self, request, context)
+        except TxmsgError as exc:
+            await _refuse(context, exc)
+        except Exception as exc:
+            logger.exception("%s failed", method.__name__)
+            await _refuse(context, TxmsgError(f"the broker failed: {type(exc).__name__}; its log says more"))
+
+    return answer
+
+
+class NotifyApi(rpc.NotifyServicer):
+    """The service Notify."""
+
+    def __init__(
+        self,
+        service: NotifyService,
+        delivery: DeliveryService,
+        halves: Halves,
+        presence: Presence,
+        *,
+        home: UUID,
+        stopping: asyncio.Event,
+    ) -> None:
+        self._service = service
+        self._delivery = delivery
+        self._halves = halves
+        self._presence = presence
+        self._home = home.bytes
+        self._stopping = stopping
+        self.address = ""
+        """Where this broker is reached; set when the port is known."""
+
+    @_answering
+    async def Send(self, request: pb.SendRequest, context: Context) -> pb.SendReply:  # noqa: N802 - gRPC's name
+        problems = await self._service.send(
+            group=request.group,
+            fence_id=request.fence_id,
+            half=request.half,
+            batches=[
+                TopicColumns(
+                    topic=each.topic,
+                    ids=slices_of_ids(each.transaction_ids),
+                    n=list(each.n),
+                    body=list(each.body),
+                    key=list(each.key),
+                    tag=list(each.tag),
+                    headers=list(each.headers),
+                    born_at_us=list(each.born_at_us),
+                )
+                for each in request.batches
+            ],
+        )
+        return pb.SendReply(home=self._home, errors=_item_errors(problems))
+
+    @_answering
+    async def EndTransactions(  # noqa: N802
+        self, request: pb.EndTransactionsRequest, context: Context
+    ) -> pb.EndTransactionsReply:
+        if request.home and request.home != self._home:
+            raise InvalidMessage(
+                f"these transactions belong to Notify database {UUID(bytes=request.home)}, and this broker writes to "
+                f"{UUID(bytes=self._home)}: send their outcome to a broker of their own database"
+            )
+        problems = await self._service.end(
+            commit=slices_of_ids(request.commit),
+            rollback=slices_of_ids(request.rollback),
+            unknown=slices_of_ids(request.unknown),
+        )
+        return pb.EndTransactionsReply(errors=_item_errors(problems))
+
+    @_answering
+    async def Receive(self, request: pb.ReceiveRequest, context: Context) -> pb.ReceiveReply:  # noqa: N802
+        check_name("group", request.group)
+        expired: Sequence[Receipt] = ()
+        if request.acks or request.refusals:
+            expired = await self._delivery.settle(
+                request.group,
+                [_receipt(each) for each in request.acks],
+                [
+                    Refusal(_receipt(each.receipt), each.error, each.delay_ms / 1000 if each.delay_ms >= 0 else None)
+                    for each in request.refusals
+                ],
+            )
+        messages: Sequence[DeliveredMessage] = ()
+        if request.max_messages and not self._stopping.is_set():
+            messages = await self._delivery.receive(
+                request.group,
+                request.client_id,
+                [Subscription(check_name("topic", each.topic), each.tags or "*") for each in request.subscriptions],
+                min(request.max_messages, _MESSAGES_MAX),
+                min(request.wait_ms / 1000, _WAIT_S_MAX),
+                max(_INVISIBLE_S[0], min(request.invisible_ms / 1000, _INVISIBLE_S[1])),
+            )
+        return pb.ReceiveReply(
+            messages=[_delivered(each) for each in messages], expired=[_receipt_pb(each) for each in expired]
+        )
+
+    async def Attach(  # noqa: N802
+        self, requests: AsyncIterator[pb.ClientFrame], context: Context
+    ) -> AsyncIterator[pb.BrokerFrame]:
+        outgoing: asyncio.Queue[pb.BrokerFrame] = asyncio.Queue()  # bounded by the check loop's cap on checks in flight
+        try:
+            hello = await self._hello(requests)
+        except TxmsgError as exc:
+            await _refuse(context, exc)
+        client = AttachedClient(
+            client_id=hello.client_id,
+            producer_group=hello.producer_group,
+            fences=frozenset(
+                [*(UUID(bytes=each) for each in hello.fence_ids), *([None] if hello.checks_unfenced else [])]
+            ),
+            send_check=lambda half: outgoing.put_nowait(pb.BrokerFrame(check=_check(half, self._home))),
+        )
+        self._presence.attach(client)
+        reading = asyncio.create_task(self._read(client, requests))
+        stopping = asyncio.create_task(self._stopping.wait())
+        try:
+            yield pb.BrokerFrame(route_changed=pb.RouteChanged(brokers=[self.address]))
+            while not (reading.done() or stopping.done()):
+                getting = asyncio.create_task(outgoing.get())
+                await asyncio.wait(
+                    {getting, reading, stopping}, timeout=_HEARTBEAT_S, return_when=asyncio.FIRST_COMPLETED
+                )
+                if getting.done():
+                    yield getting.result()
+                else:
+                    getting.cancel()
+                    yield pb.BrokerFrame(heartbeat=pb.Heartbeat())
+        finally:
+            self._presence.detach(client)
+            reading.cancel()
+            stopping.cancel()
+
+    async def _hello(self, requests: AsyncIterator[pb.ClientFrame]) -> pb.Hello:
+        try:
+            first = await asyncio.wait_for(anext(requests), _HEARTBEAT_S)
+        except (TimeoutError, StopAsyncIteration):
+            raise ProtocolError("a client that attaches says Hello first") from None
+        if first.WhichOneof("kind") != "hello":
+            raise ProtocolError("a client that attaches says Hello first")
+        if first.hello.producer_group:
+            check_name("group", first.hello.producer_group)
+        if any(len(each) != 16 for each in first.hello.fence_ids):
+            raise ProtocolError("a fence id has 16 bytes")
+        return first.hello
+
+    async def _read(self, client: AttachedClient, requests: AsyncIterator[pb.ClientFrame]) -> None:
+        async for frame in requests:
+            if frame.WhichOneof("kind") == "check_answer":
+                answer = frame.check_answer
+                for each in ids_of_bytes(answer.transaction_id):
+                    client.answer(TransactionId(each), _STATES.get(answer.state, TransactionState.UNKNOWN))
+
+    @_answering
+    async def Route(self, request: pb.RouteRequest, context: Context) -> pb.RouteReply:  # noqa: N802
+        return pb.RouteReply(home=self._home, brokers=[self.address])
+
+    @_answering
+    async def Held(self, request: pb.HeldRequest, context: Context) -> pb.HeldReply:  # noqa: N802
+        return pb.HeldReply(held=bytes_of_ids(await self._halves.held(ids_of_bytes(request.transaction_ids))))
+
+
+class AdminApi(rpc.AdminServicer):
+    """The service Admin."""
+
+    def __init__(self, service: NotifyService, delivery: DeliveryService, halves: Halves) -> None:
+        self._service = service
+        self._delivery = delivery
+        self._halves = halves
+
+    @_answering
+    async def ListHalves(self, request: pb.ListHalvesRequest, context: Context) -> pb.ListHalvesReply:  # noqa: N802
+        ids = ids_of_bytes(request.transaction_id)
+        rows = await self._halves.list(
+            group=request.group,
+            parked_only=request.parked_only,
+            transaction_id=ids[0] if ids else None,
+            limit=min(request.limit or 100, 10_000),
+        )
+        return pb.ListHalvesReply(halves=[_half(row, with_body=request.with_bodies) for row in rows])
+
+    @_answering
+    async def ResolveHalf(self, request: pb.ResolveHalfRequest, context: Context) -> pb.ResolveHalfReply:  # noqa: N802
+        ids = slices_of_ids(request.transaction_id)
+        if len(ids) != 1:
+            raise ProtocolError(f"one transaction id is resolved at a time, not {len(ids)}")
+        problems = await self._service.end(
+            commit=ids if request.commit else (), rollback=() if request.commit else ids
+        )
+        for error in problems.values():
+            raise error
+        return pb.ResolveHalfReply()
+
+    @_answering
+    async def Stats(self, request: pb.StatsRequest, context: Context) -> pb.StatsReply:  # noqa: N802
+        halves, in_doubt = await self._halves.count()
+        counts = self._service.counts
+        return pb.StatsReply(
+            halves=halves,
+            in_doubt=in_doubt,
+            committed_by_client=counts.committed_by_client,
+            rolled_back_by_client=counts.rolled_back_by_client,
+            committed_by_check=counts.committed_by_check,
+            rolled_back_by_check=counts.rolled_back_by_check,
+            groups=[
+                pb.GroupLag(
+                    group=each.group, topic=each.topic, waiting=each.waiting, retrying=each.retrying, dead=each.dead
+                )
+                for each in await self._delivery.groups_lag()
+            ],
+        )
+
+
+def _item_errors(problems: Mapping[bytes, TxmsgError]) -> list[pb.ItemError]:
+    return [pb.ItemError(transaction_id=each, code=exc.code, text=str(exc)) for each, exc in problems.items()]
+
+
+def _receipt(receipt: pb.Receipt) -> Receipt:
+    return Receipt(receipt.queue_id, receipt.offset, receipt.token, receipt.epoch)
+
+
+def _receipt_pb(receipt: Receipt) -> pb.Receipt:
+    return pb.Receipt(queue_id=receipt.queue_id, offset=receipt.offset, token=receipt.token, epoch=receipt.epoch)
+
+
+def _delivered(message: DeliveredMessage) -> pb.Delivered:
+    return pb.Delivered(
+        receipt=_receipt_pb(message.receipt),
+        topic=message.topic,
+        queue=message.queue,
+        transaction_id=message.transaction_id,
+        n=message.n,
+        body=message.body,
+        key=message.key or "",
+        tag=message.tag or "",
+        headers=message.headers or b"",
+        born_at_us=message.born_at_us,
+        stored_at_us=message.stored_at_us,
+        attempt=message.attempt,
+    )
+
+
+def _us(moment: datetime | None) -> int:
+    if moment is None:
+        return 0
+    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+
+
+def _check(half: DueHalf, home: bytes) -> pb.Check:
+    message = half.message
+    return pb.Check(
+        home=home,
+        attempt=half.checks,
+        message=pb.Delivered(
+            topic=message.topic,
+            transaction_id=half.transaction_id.bytes,
+            body=message.body,
+            key=message.key or "",
+            tag=message.tag or "",
+            headers=pack_headers(message.headers),
+            born_at_us=_us(message.born_at),
+            stored_at_us=_us(message.stored_at),
+            attempt=half.checks,
+        ),
+    )
+
+
+def _half(row: HalfRow, *, with_body: bool) -> pb.Half:
+    return pb.Half(
+        transaction_id=row.transaction_id.bytes,
+        n=row.n,
+        topic=row.topic,
+        group=row.group_name,
+        fence_id=row.fence_id.bytes if row.fence_id else b"",
+        key=row.key or "",
+        tag=row.tag or "",
+        headers=row.headers or b"",
+        body=row.body if with_body else b"",
+        born_at_us=_us(row.born_at),
+        stored_at_us=_us(row.stored_at),
+        next_check_at_us=_us(row.next_check_at),
+        checks=row.checks,
+        parked_reason=row.parked_reason or "",
+    )

@@ -1,0 +1,231 @@
+"""What a broker does, in values: validates, hands to the writer, answers per item. Knows no protocol.
+
+A second protocol can stand beside gRPC on the same service.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from txmsg.broker.store.batch import Batch, Columns
+from txmsg.broker.store.topics import TopicRegistry
+from txmsg.broker.writer import Writer
+from txmsg.errors import (
+    BrokerUnavailable,
+    DuplicateId,
+    InvalidMessage,
+    OutcomeConflict,
+    OutcomeExpired,
+    TxmsgError,
+    UnknownTopic,
+)
+from txmsg.message import (
+    BODY_SIZE_BYTES_MAX,
+    HEADERS_SIZE_BYTES_MAX,
+    KEY_SIZE_BYTES_MAX,
+    MESSAGES_PER_TRANSACTION_MAX,
+    Message,
+    TransactionId,
+    check_name,
+)
+from txmsg.wire.codec import unpack_headers
+
+__all__ = ["CheckResolver", "Counts", "NotifyService", "TopicColumns"]
+
+_BORN_AT_US_MAX = 253_402_300_799_000_000  # the year 9999; a client's clock may say anything
+_NO_TEXT: list[str] = []
+
+Problems = Mapping[bytes, TxmsgError]
+
+
+@dataclass(slots=True)
+class TopicColumns:
+    """Messages for one topic as they came in. Columns other than ids, body and born_at_us may be empty (all none)."""
+
+    topic: str
+    ids: list[bytes]
+    n: list[int]
+    body: list[bytes]
+    key: list[str]
+    tag: list[str]
+    headers: list[bytes]
+    born_at_us: list[int]
+
+
+@dataclass(slots=True)
+class Counts:
+    """Outcomes since this broker started."""
+
+    committed_by_client: int = 0
+    rolled_back_by_client: int = 0
+    committed_by_check: int = 0
+    rolled_back_by_check: int = 0
+
+
+@dataclass(slots=True)
+class NotifyService:
+    """Sending and ending transactions."""
+
+    topics: TopicRegistry
+    writer: Writer
+    counts: Counts = field(default_factory=Counts)
+
+    async def send(self, *, group: str, fence_id: bytes, half: bool, batches: Sequence[TopicColumns]) -> Problems:
+        """Stores messages, as halves or for delivery. On return all but the problems are on disk.
+
+        A problem concerns a whole transaction: none of its messages was stored. Raises what concerns all:
+        InvalidName for the group, Overloaded, BrokerUnavailable.
+        """
+        if fence_id and len(fence_id) != 16:
+            raise InvalidMessage(f"a fence id has 16 bytes, not {len(fence_id)}")
+        producer = await self.topics.producer(group, fence_id) if half else 0
+        problems: dict[bytes, TxmsgError] = {}
+        columns = Columns()
+        for batch in batches:
+            await self._add(columns, batch, producer, problems)
+        if problems:
+            columns = columns.only(set(columns.ids) - problems.keys())
+        size_bytes = sum(map(len, columns.body)) + 100 * len(columns.ids)
+        stored = await self.writer.write(Batch(half=columns) if half else Batch(plain=columns), size_bytes)
+        problems |= _errors_of(stored, columns.ids)
+        return problems
+
+    async def _add(
+        self, columns: Columns, batch: TopicColumns, producer: int, problems: dict[bytes, TxmsgError]
+    ) -> None:
+        """Appends a batch to `columns`, completed; names what cannot be stored in `problems`."""
+        count = len(batch.ids)
+        for name, column in (("n", batch.n), ("key", batch.key), ("tag", batch.tag), ("headers", batch.headers)):
+            if column and len(column) != count:
+                raise InvalidMessage(f"column {name} has {len(column)} entries for {count} messages")
+        if len(batch.body) != count or len(batch.born_at_us) != count:
+            raise InvalidMessage(f"columns body and born_at_us must have {count} entries, as there are ids")
+        try:
+            topic = self.topics.known(batch.topic) or await self.topics.ensure(batch.topic)
+        except (UnknownTopic, InvalidMessage) as exc:
+            problems.update(dict.fromkeys(batch.ids, exc))
+            return
+        if not _all_valid(batch):
+            problems.update(_invalid(batch))
+        queues = topic.queue_ids
+        columns.extend(
+            Columns(
+                ids=batch.ids,
+                n=batch.n or [0] * count,
+                # By id, so that a repeated plain send meets its twin under the same queue's lock.
+                queue=[queues[each[-1] % len(queues)] for each in batch.ids],
+                producer=[producer] * count,
+                key=batch.key or [""] * count,
+                tag=batch.tag or [""] * count,
+                headers=batch.headers or [b""] * count,
+                body=batch.body,
+                born_at_us=batch.born_at_us,
+            )
+        )
+
+    async def end(
+        self, *, commit: Sequence[bytes] = (), rollback: Sequence[bytes] = (), unknown: Sequence[bytes] = ()
+    ) -> Problems:
+        """Makes outcomes final and asks for unknown ones soon. On return all but the problems are on disk. Idempotent.
+
+        Raises InvalidMessage when a transaction is named twice with different outcomes, Overloaded, BrokerUnavailable.
+        """
+        batch = Batch(commit=_unique(commit), rollback=_unique(rollback), check=_unique(unknown))
+        ends = batch.ends()
+        if len(set(ends)) != len(ends):
+            raise InvalidMessage("a transaction is named with two outcomes in one request")
+        problems = _errors_of(await self.writer.write(batch, 40 * len(ends)), ends)
+        self.counts.committed_by_client += len(batch.commit)
+        self.counts.rolled_back_by_client += len(batch.rollback)
+        for each in problems:
+            if each in batch.commit:
+                self.counts.committed_by_client -= 1
+            elif each in batch.rollback:
+                self.counts.rolled_back_by_client -= 1
+        return problems
+
+
+@dataclass(slots=True)
+class CheckResolver:
+    """Passes the outcomes of checks to the writer. Implements checker.Resolver."""
+
+    writer: Writer
+    counts: Counts
+
+    async def end(self, *, commit: Sequence[TransactionId] = (), rollback: Sequence[TransactionId] = ()) -> None:
+        """Makes these outcomes final. Raises the first problem, after all others were written."""
+        batch = Batch(commit=[each.bytes for each in commit], rollback=[each.bytes for each in rollback])
+        problems = _errors_of(await self.writer.write(batch, 40 * len(batch)), batch.ends())
+        self.counts.committed_by_check += sum(each not in problems for each in batch.commit)
+        self.counts.rolled_back_by_check += sum(each not in problems for each in batch.rollback)
+        for error in problems.values():
+            raise error
+
+
+def _unique(ids: Sequence[bytes]) -> list[bytes]:
+    return list(dict.fromkeys(ids))
+
+
+def _all_valid(batch: TopicColumns) -> bool:
+    """The quick look at a whole batch; says False as soon as an item needs a closer one."""
+    return (
+        max(map(len, batch.body), default=0) <= BODY_SIZE_BYTES_MAX
+        and min(batch.born_at_us, default=0) >= 0
+        and max(batch.born_at_us, default=0) <= _BORN_AT_US_MAX
+        and max(batch.n, default=0) < MESSAGES_PER_TRANSACTION_MAX
+        and not any(batch.headers)
+        and (not batch.tag or set(batch.tag) == {""})
+        and max(map(len, batch.key or _NO_TEXT), default=0) <= KEY_SIZE_BYTES_MAX // 4
+        and "\0" not in "".join(batch.key)
+    )
+
+
+def _invalid(batch: TopicColumns) -> dict[bytes, TxmsgError]:
+    """The close look at each item: those that cannot be stored, with the reason."""
+    problems: dict[bytes, TxmsgError] = {}
+    for row, each in enumerate(batch.ids):
+        try:
+            if not 0 <= batch.born_at_us[row] <= _BORN_AT_US_MAX:
+                raise InvalidMessage(f"born_at_us={batch.born_at_us[row]} is not between 1970 and the year 9999")
+            if batch.n and batch.n[row] >= MESSAGES_PER_TRANSACTION_MAX:
+                raise InvalidMessage(f"a transaction holds at most {MESSAGES_PER_TRANSACTION_MAX} messages")
+            if batch.headers and len(batch.headers[row]) > 2 * HEADERS_SIZE_BYTES_MAX:
+                raise InvalidMessage(f"headers of {len(batch.headers[row])} bytes are too large")
+            if batch.tag and batch.tag[row]:
+                check_name("tag", batch.tag[row])
+            Message(
+                batch.topic,
+                batch.body[row],
+                key=(batch.key[row] if batch.key else "") or None,
+                headers=unpack_headers(batch.headers[row] if batch.headers else b""),
+            )
+        except TxmsgError as exc:
+            problems[each] = exc
+    return problems
+
+
+def _errors_of(stored: Mapping[bytes, str], ids: Sequence[bytes]) -> dict[bytes, TxmsgError]:
+    """The writer's problems that concern these ids, as errors."""
+    if not stored:
+        return {}
+    return {each: _error_of(stored[each], UUID(bytes=each)) for each in ids if each in stored}
+
+
+def _error_of(kind: str, transaction_id: UUID) -> TxmsgError:
+    match kind:
+        case "other":
+            return DuplicateId(f"id {transaction_id} was stored before with another content, which stands: use a new id")
+        case "resolved":
+            return OutcomeConflict(f"transaction {transaction_id} is decided already; this late copy was not stored")
+        case "conflict":
+            return OutcomeConflict(f"transaction {transaction_id} already has the other outcome, which is final")
+        case "expired":
+            return OutcomeExpired(
+                f"transaction {transaction_id} is not known: it was never stored, or it was decided longer ago than "
+                "the broker remembers"
+            )
+        case "busy":
+            return BrokerUnavailable(f"transaction {transaction_id} is being stored at this moment: try again")
+    return InvalidMessage(f"the database refuses transaction {transaction_id}; the broker's log says why")

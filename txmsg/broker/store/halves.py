@@ -1,0 +1,204 @@
+"""Half messages seen one by one: claims for checks, parking, and what a person asks. Implements checker.HalfStore."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from psycopg.rows import class_row
+
+from txmsg.broker.store.connect import Pool, session
+from txmsg.checker.loop import Askable, Claim, DueHalf
+from txmsg.checker.policy import ParkReason
+from txmsg.message import ReceivedMessage, TransactionId, message_id
+from txmsg.wire.codec import unpack_headers
+
+__all__ = ["HalfRow", "Halves"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HalfRow:
+    """A half message as a person is shown it. Times are the database's, in UTC."""
+
+    transaction_id: UUID
+    n: int
+    topic: str
+    group_name: str
+    fence_id: UUID | None
+    key: str | None
+    tag: str | None
+    headers: bytes | None
+    body: bytes
+    born_at: datetime
+    stored_at: datetime
+    next_check_at: datetime | None
+    checks: int
+    parked_reason: str | None
+
+
+class Halves:
+    """The half messages of one Notify database. Every method is its own transaction."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def claim_due(self, askable: Sequence[Askable], *, limit: int, since: datetime | None) -> Claim:
+        """See `HalfStore.claim_due`. Locks only the rows it claims, and skips those that others hold."""
+        async with session(self._pool) as connection:
+            cursor = await connection.execute(_PRODUCERS)
+            ids: list[int] = []
+            intervals_s: list[float] = []
+            for producer, group, fence_id in await cursor.fetchall():
+                for each in askable:
+                    if (each.group, each.fence_id) == (group, fence_id):
+                        ids.append(producer)
+                        intervals_s.append(each.interval_s)
+            cursor = await connection.execute(
+                _CLAIM, {"ids": ids, "intervals": intervals_s, "limit": limit, "since": since}
+            )
+            rows = await cursor.fetchall()
+        halves = [
+            DueHalf(
+                transaction_id=TransactionId(row[0]),
+                group=row[1],
+                fence_id=row[2],
+                checks=row[3],
+                age_s=row[4],
+                overdue_s=row[5],
+                message=ReceivedMessage(
+                    id=message_id(row[0], 0),
+                    transaction_id=TransactionId(row[0]),
+                    topic=row[6],
+                    key=row[7],
+                    tag=row[8],
+                    headers=unpack_headers(row[9]),
+                    body=row[10],
+                    born_at=row[11],
+                    stored_at=row[12],
+                ),
+            )
+            for row in rows
+            if row[0] is not None
+        ]
+        through = rows[0][14] if len(halves) < limit else max(row[13] for row in rows)
+        return Claim(halves=halves, through=through)
+
+    async def park(self, transaction_ids: Sequence[TransactionId], reason: ParkReason) -> None:
+        """See `HalfStore.park`."""
+        async with session(self._pool) as connection:
+            await connection.execute(
+                "update txmsg.half_message set next_check_at = null, parked_reason = %s "
+                "where transaction_id = any(%s) and n = 0",
+                (reason.value, list(transaction_ids)),
+            )
+
+    async def park_abandoned(
+        self, *, overdue_s: float, groups: Sequence[str] | None, except_groups: Sequence[str], limit: int
+    ) -> int:
+        """See `HalfStore.park_abandoned`."""
+        async with session(self._pool) as connection:
+            cursor = await connection.execute(
+                _PARK_ABANDONED,
+                {
+                    "reason": ParkReason.NO_CLIENT.value,
+                    "overdue": overdue_s,
+                    "groups": None if groups is None else list(groups),
+                    "except": list(except_groups),
+                    "limit": limit,
+                },
+            )
+            return cursor.rowcount
+
+    async def list(
+        self, *, group: str, parked_only: bool, transaction_id: UUID | None, limit: int
+    ) -> Sequence[HalfRow]:
+        """What is undecided, the longest first. group "" means all."""
+        async with session(self._pool) as connection, connection.cursor(row_factory=class_row(HalfRow)) as cursor:
+            await cursor.execute(
+                _LIST, {"group": group, "parked": parked_only, "transaction_id": transaction_id, "limit": limit}
+            )
+            return await cursor.fetchall()
+
+    async def held(self, transaction_ids: Sequence[UUID]) -> Sequence[UUID]:
+        """Which of these are undecided here."""
+        async with session(self._pool) as connection:
+            cursor = await connection.execute(
+                "select distinct transaction_id from txmsg.half_message where transaction_id = any(%s)",
+                (list(transaction_ids),),
+            )
+            return [row[0] for row in await cursor.fetchall()]
+
+    async def count(self) -> tuple[int, int]:
+        """How many transactions are undecided, and how many of them are parked in doubt."""
+        async with session(self._pool) as connection:
+            cursor = await connection.execute(
+                "select count(*), count(*) filter (where parked_reason is not null) "
+                "from txmsg.half_message where n = 0"
+            )
+            row = await cursor.fetchone()
+        assert row is not None
+        return row[0], row[1]
+
+
+_PRODUCERS = "select id, group_name, fence_id from txmsg.producer"
+
+# The last column but one is next_check_at as it was, the last now(); a row of nulls brings now() when nothing is due.
+_CLAIM = """
+with due as materialized (
+    select h.transaction_id, h.next_check_at
+      from txmsg.half_message h
+     where h.next_check_at <= now()
+       and (%(since)s::timestamptz is null or h.next_check_at >= %(since)s::timestamptz)
+       and h.producer = any(%(ids)s::int[])
+     order by h.next_check_at
+     limit %(limit)s
+       for update skip locked
+), claimed as (
+    update txmsg.half_message h
+       set checks = h.checks + 1,
+           next_check_at = now() + make_interval(
+               secs => (%(intervals)s::float8[])[array_position(%(ids)s::int[], h.producer)])
+      from due
+     where h.transaction_id = due.transaction_id and h.n = 0
+    returning h.*, due.next_check_at as was_due_at
+)
+select c.transaction_id, p.group_name, p.fence_id, c.checks,
+       extract(epoch from now() - c.stored_at)::float8, extract(epoch from now() - c.was_due_at)::float8,
+       t.name, c.key, c.tag, c.headers, c.body, c.born_at, c.stored_at, c.was_due_at, now()
+  from (select 1) as one
+  left join claimed c on true
+  left join txmsg.producer p on p.id = c.producer
+  left join txmsg.queue q on q.id = c.queue
+  left join txmsg.topic t on t.id = q.topic_id
+"""
+
+_PARK_ABANDONED = """
+with abandoned as materialized (
+    select h.transaction_id
+      from txmsg.half_message h join txmsg.producer p on p.id = h.producer
+     where h.next_check_at < now() - make_interval(secs => %(overdue)s)
+       and (%(groups)s::text[] is null and p.group_name <> all (%(except)s::text[])
+            or p.group_name = any(%(groups)s::text[]))
+     order by h.next_check_at
+     limit %(limit)s
+       for update of h skip locked
+)
+update txmsg.half_message h set next_check_at = null, parked_reason = %(reason)s
+  from abandoned where h.transaction_id = abandoned.transaction_id and h.n = 0
+"""
+
+_LIST = """
+select h.transaction_id, h.n, t.name as topic, p.group_name, p.fence_id, h.key, h.tag, h.headers, h.body, h.born_at,
+       h.stored_at, h.next_check_at, h.checks, h.parked_reason
+  from txmsg.half_message h
+  join txmsg.producer p on p.id = h.producer
+  join txmsg.queue q on q.id = h.queue
+  join txmsg.topic t on t.id = q.topic_id
+ where (%(group)s = '' or p.group_name = %(group)s)
+   and (not %(parked)s or h.parked_reason is not null)
+   and (%(transaction_id)s::uuid is null or h.transaction_id = %(transaction_id)s::uuid)
+ order by h.stored_at, h.transaction_id, h.n
+ limit %(limit)s
+"""
