@@ -1,48 +1,43 @@
-"""Every statement of delivery. One function, one statement; the caller owns the transaction.
+"""Every statement of delivery but those on failures. One function, one statement; the caller owns the transaction.
 
 Ids and offsets go in as arrays and are compared by any(), never through a join with unnest on a large table: with
-statistics that say "empty" such a join reads the whole table. Values per row are then looked up by array_position.
+statistics that say "empty" such a join reads the whole table.
 Statements on a partition name it and are planned each time (prepare=False): a plan made while the partition was
 small would be kept while it grows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from psycopg import AsyncConnection, AsyncCursor, adapters, sql
 from psycopg.pq import Format
 from psycopg.rows import tuple_row
-from psycopg.types.multirange import Multirange
 
-from txmsg.broker.delivery.values import GroupLag, RetryRow, Row
+from txmsg.broker.delivery.values import Row
 
 __all__ = [
+    "MESSAGE_COLUMNS",
+    "Connection",
     "CursorRow",
-    "FailedRetry",
     "Span",
     "acquire_lease",
-    "bury",
     "claim_cursors",
     "create_group",
-    "delete_retries",
-    "due_retries",
     "failed_offsets",
     "group_id",
-    "group_lag",
-    "groups_with_due_retries",
     "hold_lease",
-    "insert_retries",
     "lease_holder",
     "open_segment",
+    "plain_cursor",
     "queue_ends",
+    "raw_cursor",
     "read_messages",
     "release_lease",
     "renew_lease",
     "segments_of_queue",
-    "update_retries",
     "write_cursors",
 ]
 
@@ -56,16 +51,15 @@ assert _INT8 is not None
 assert _BYTEA is not None
 _RAW_LOADERS = ((adapters.types["timestamptz"].oid, _INT8), (adapters.types["uuid"].oid, _BYTEA))
 
-_MESSAGE_COLUMNS = sql.SQL("queue_offset, transaction_id, n, key, tag, headers, body, born_at, stored_at")
-_COPY_COLUMNS = sql.SQL("queue_offset, transaction_id, n, key, tag, headers, body, born_at, stored_at")
+MESSAGE_COLUMNS = sql.SQL("queue_offset, transaction_id, n, key, tag, headers, body, born_at, stored_at")
 
 
-def _cursor(conn: Connection) -> AsyncCursor[tuple[Any, ...]]:
+def plain_cursor(conn: Connection) -> AsyncCursor[tuple[Any, ...]]:
     return conn.cursor(binary=True, row_factory=tuple_row)
 
 
-def _raw_cursor(conn: Connection) -> AsyncCursor[tuple[Any, ...]]:
-    cursor = _cursor(conn)
+def raw_cursor(conn: Connection) -> AsyncCursor[tuple[Any, ...]]:
+    cursor = plain_cursor(conn)
     for oid, loader in _RAW_LOADERS:
         cursor.adapters.register_loader(oid, loader)
     return cursor
@@ -79,7 +73,7 @@ async def acquire_lease(conn: Connection, name: str, broker_id: str, ttl_s: floa
 
     Locks the lease row until the transaction ends: brokers take it one after the other.
     """
-    cursor = await _cursor(conn).execute(
+    cursor = await plain_cursor(conn).execute(
         """
         insert into txmsg.lease as l (name, broker_id, epoch, expires_at)
         values (%(name)s, %(broker_id)s, 1, now() + make_interval(secs => %(ttl_s)s))
@@ -96,7 +90,7 @@ async def acquire_lease(conn: Connection, name: str, broker_id: str, ttl_s: floa
 
 async def renew_lease(conn: Connection, name: str, epoch: int, ttl_s: float) -> bool:
     """Whether the lease is still held under this epoch; then it is held for another ttl_s."""
-    cursor = await _cursor(conn).execute(
+    cursor = await plain_cursor(conn).execute(
         """
         update txmsg.lease set expires_at = now() + make_interval(secs => %(ttl_s)s)
          where name = %(name)s and epoch = %(epoch)s
@@ -108,7 +102,7 @@ async def renew_lease(conn: Connection, name: str, epoch: int, ttl_s: float) -> 
 
 async def release_lease(conn: Connection, name: str, epoch: int) -> None:
     """Ends the lease now, so that another broker need not wait for it to run out."""
-    await _cursor(conn).execute(
+    await plain_cursor(conn).execute(
         "update txmsg.lease set expires_at = now() where name = %(name)s and epoch = %(epoch)s",
         {"name": name, "epoch": epoch},
     )
@@ -116,7 +110,7 @@ async def release_lease(conn: Connection, name: str, epoch: int) -> None:
 
 async def lease_holder(conn: Connection, name: str) -> str | None:
     """The broker that has the lease, or had it last."""
-    cursor = await _cursor(conn).execute("select broker_id from txmsg.lease where name = %s", (name,))
+    cursor = await plain_cursor(conn).execute("select broker_id from txmsg.lease where name = %s", (name,))
     row = await cursor.fetchone()
     return None if row is None else str(row[0])
 
@@ -126,7 +120,7 @@ async def hold_lease(conn: Connection, name: str, epoch: int) -> bool:
 
     Locks the lease row FOR SHARE: a takeover waits for this transaction, writers of other retries do not.
     """
-    cursor = await _cursor(conn).execute(
+    cursor = await plain_cursor(conn).execute(
         "select from txmsg.lease where name = %(name)s and epoch = %(epoch)s for share", {"name": name, "epoch": epoch}
     )
     return await cursor.fetchone() is not None
@@ -145,14 +139,16 @@ class CursorRow(NamedTuple):
 
 async def group_id(conn: Connection, name: str) -> int | None:
     """The id of a consumer group, or None if there is none of this name."""
-    cursor = await _cursor(conn).execute("select id from txmsg.consumer_group where name = %s", (name,))
+    cursor = await plain_cursor(conn).execute("select id from txmsg.consumer_group where name = %s", (name,))
     row = await cursor.fetchone()
     return None if row is None else int(row[0])
 
 
 async def create_group(conn: Connection, name: str) -> None:
     """Makes a consumer group; nothing happens if there is one of this name."""
-    await _cursor(conn).execute("insert into txmsg.consumer_group (name) values (%s) on conflict do nothing", (name,))
+    await plain_cursor(conn).execute(
+        "insert into txmsg.consumer_group (name) values (%s) on conflict do nothing", (name,)
+    )
 
 
 async def claim_cursors(conn: Connection, group: int, queue_ids: Sequence[int], epoch: int) -> list[CursorRow]:
@@ -161,7 +157,7 @@ async def claim_cursors(conn: Connection, group: int, queue_ids: Sequence[int], 
     A queue new to the group starts at the earliest message that is kept. A cursor with a younger epoch is left out.
     Locks the cursor rows in queue order.
     """
-    cursor = await _cursor(conn).execute(
+    cursor = await plain_cursor(conn).execute(
         """
         insert into txmsg.cursor as c (group_id, queue_id, next_offset, epoch)
         select %(group)s, q.id, coalesce(
@@ -185,7 +181,7 @@ async def failed_offsets(
     conn: Connection, group: int, queue_ids: Sequence[int], since: Sequence[int]
 ) -> list[tuple[int, int]]:
     """(queue id, offset) of the group's retries and dead letters at or after `since`, which goes with queue_ids."""
-    cursor = await _cursor(conn).execute(
+    cursor = await plain_cursor(conn).execute(
         """
         select f.queue_id, f.queue_offset
           from unnest(%(queue_ids)s::int[], %(since)s::bigint[]) q(id, since)
@@ -210,7 +206,7 @@ async def write_cursors(
 
     A cursor claimed under another epoch is not written: fewer than given means that the lease is lost.
     """
-    cursor = await _cursor(conn).execute(
+    cursor = await plain_cursor(conn).execute(
         """
         update txmsg.cursor c
            set next_offset = f.next_offset, acked = f.acked::int8multirange, updated_at = now()
@@ -241,7 +237,7 @@ class Span(NamedTuple):
 
 async def open_segment(conn: Connection) -> int:
     """The segment that takes messages now."""
-    cursor = await _cursor(conn).execute("select id from txmsg.segment where state = 'open'")
+    cursor = await plain_cursor(conn).execute("select id from txmsg.segment where state = 'open'")
     row = await cursor.fetchone()
     assert row is not None, "there is always one open segment: migration 0001 opens the first"
     return int(row[0])
@@ -249,7 +245,7 @@ async def open_segment(conn: Connection) -> int:
 
 async def segments_of_queue(conn: Connection, queue_id: int) -> list[Span]:
     """The segments kept, oldest first, and where the queue starts in each."""
-    cursor = await _cursor(conn).execute(
+    cursor = await plain_cursor(conn).execute(
         """
         select s.id, coalesce(b.base, 0)
           from txmsg.segment s left join txmsg.segment_base b on b.segment = s.id and b.queue = %s
@@ -275,7 +271,7 @@ def _queue_ends_in(segment: int) -> sql.Composed:
 
 async def queue_ends(conn: Connection, segment: int, queue_ids: Sequence[int]) -> dict[int, int]:
     """The offset after the last message of each queue; `segment` is the open one. One index descent per queue."""
-    cursor = await _cursor(conn).execute(_queue_ends_in(segment), (list(queue_ids),), prepare=False)
+    cursor = await plain_cursor(conn).execute(_queue_ends_in(segment), (list(queue_ids),), prepare=False)
     return {queue_id: end for queue_id, end in await cursor.fetchall()}
 
 
@@ -292,70 +288,22 @@ def _read_messages_in(segment: int) -> sql.Composed:
          where m.before < %(size_bytes)s order by m.queue_offset
         """
     ).format(
-        columns=_MESSAGE_COLUMNS,
+        columns=MESSAGE_COLUMNS,
         partition=sql.Identifier("txmsg", f"message_{segment}"),
         segment=sql.Literal(segment),
     )
 
 
 async def read_messages(
-    conn: Connection, segment: int, queue_id: int, start: int, count: int, size_bytes: int
+    conn: Connection, segment: int, queue_id: int, start: int, *, count: int, size_bytes: int
 ) -> list[Row]:
     """Up to `count` messages of a queue from offset `start`, in order, as long as their bodies begin within size_bytes.
 
     Always the first one. Offsets are dense, so a range of offsets is a count. UndefinedTable: the segment is dropped.
     """
-    cursor = await _raw_cursor(conn).execute(
+    cursor = await raw_cursor(conn).execute(
         _read_messages_in(segment),
         {"queue_id": queue_id, "start": start, "end": start + count, "size_bytes": size_bytes},
         prepare=False,
     )
-    return await cursor.fetchall()  # type: ignore[return-value]
-
-
-# ---- failures
-
-
-@lru_cache(maxsize=256)
-def _insert_retries_from(segment: int) -> sql.Composed:
-    return sql.SQL(
-        """
-        insert into txmsg.retry (group_id, queue_id, attempt, due_at, last_error, {columns})
-        select %(group)s, m.queue, 1,
-               now() + make_interval(secs => (%(delays_s)s::float8[])[array_position(%(offsets)s, m.queue_offset)]),
-               (%(errors)s::text[])[array_position(%(offsets)s, m.queue_offset)], {columns}
-          from {partition} m
-         where m.segment = {segment} and m.queue = %(queue_id)s and m.queue_offset = any(%(offsets)s)
-         order by m.queue_offset
-        on conflict do nothing
-        """
-    ).format(
-        columns=_COPY_COLUMNS,
-        partition=sql.Identifier("txmsg", f"message_{segment}"),
-        segment=sql.Literal(segment),
-    )
-
-
-async def insert_retries(
-    conn: Connection,
-    group: int,
-    segment: int,
-    queue_id: int,
-    failures: Collection[tuple[int, float, str]],
-) -> int:
-    """Makes retries of (offset, delay_s, error) after their first delivery, copied from the segment; how many.
-
-    Those that are there already are left alone, so repeating is fine.
-    """
-    cursor = await _cursor(conn).execute(
-        _insert_retries_from(segment),
-        {
-            "group": group,
-            "queue_id": queue_id,
-            "offsets": _bigints(offset for offset, _, _ in failures),
-            "delays_s": [delay_s for _, delay_s, _ in failures],
-            "errors": [error for _, _, error in failures],
-        },
-        prepare=False,
-    )
-    return cursor.rowcount
+    return await cursor.fetchall()

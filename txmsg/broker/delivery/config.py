@@ -1,0 +1,75 @@
+"""Every setting of delivery, with its meaning and default. Knows nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from txmsg.broker.delivery.retry import Backoff
+
+__all__ = ["DeliveryConfig"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveryConfig:
+    """How messages are delivered. Relations between fields are checked when it is made (ValueError)."""
+
+    window_count_max: int = 10_000
+    """Messages read but not yet acknowledged, per group and queue. Default 10,000. When full, reading waits."""
+
+    window_size_bytes_max: int = 32 * 1024 * 1024
+    """Bodies held ready in memory, per group and queue. Default 32 MiB. A body alone may be larger."""
+
+    read_count_max: int = 1000
+    """Messages read from a queue at a time. Default 1000. Reading goes on when half of it is left."""
+
+    readers: int = 2
+    """Queues read at the same time. Default 2. Each takes a connection of the pool while it reads."""
+
+    reply_size_bytes_max: int = 8 * 1024 * 1024
+    """Bodies handed out by one receive. Default 8 MiB; a message alone may be larger."""
+
+    retry_count_max: int = 1000
+    """Retries in memory (ready or in the hands of consumers) per group. Default 1000. The rest waits in its table."""
+
+    retry_poll_s: float = 0.25
+    """Seconds between looks for retries that are due. Default 0.25."""
+
+    backoff: Backoff = field(default_factory=Backoff)
+    """When a failed message is tried again, and how often before it is a dead letter."""
+
+    lease_ttl_s: float = 5.0
+    """Seconds after which another broker may deliver when this one is silent. Default 5."""
+
+    lease_renew_s: float = 1.5
+    """Seconds between renewals. Default 1.5. Must leave time for two attempts within lease_ttl_s."""
+
+    flush_s: float = 0.25
+    """Seconds between writes of the cursors. Default 0.25: what is unflushed at a crash is delivered again."""
+
+    expire_s: float = 0.2
+    """Seconds between looks for messages whose invisible time has ended. Default 0.2."""
+
+    poll_s: float = 0.5
+    """Seconds between looks for messages that other brokers wrote. Default 0.5; own writes wake at once."""
+
+    statement_timeout_s: float = 10.0
+    """Seconds one step in the database may take, its wait for a connection included. Default 10."""
+
+    member_ttl_s: float = 600.0
+    """Seconds for which the tags of a silent member still count as wanted by its group. Default 600.
+
+    Matters only when members of a group want different tags of a topic: what only a silent one wants waits so long.
+    """
+
+    def __post_init__(self) -> None:
+        if self.lease_renew_s * 2 >= self.lease_ttl_s:
+            raise ValueError(
+                f"lease_renew_s={self.lease_renew_s} must be less than half of lease_ttl_s={self.lease_ttl_s}: "
+                "one lost renewal would stop delivery"
+            )
+        if not 1 <= self.read_count_max <= self.window_count_max:
+            raise ValueError(
+                f"read_count_max={self.read_count_max} must be between 1 and window_count_max={self.window_count_max}"
+            )
+        if self.readers < 1:
+            raise ValueError(f"readers={self.readers} must be at least 1")

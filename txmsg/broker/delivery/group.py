@@ -1,0 +1,202 @@
+"""One consumer group in memory: its windows, its retries, and the members that wait. Knows no database."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from txmsg.broker.delivery.retrying import Retrying
+from txmsg.broker.delivery.tags import ALL_TAGS, TagExpression
+from txmsg.broker.delivery.values import DeliveredMessage, Receipt, Row
+from txmsg.broker.delivery.window import Window
+
+__all__ = ["Feed", "Group"]
+
+_EPOCH_2000_US: Final = 946_684_800_000_000  # PostgreSQL counts from 2000, txmsg from 1970
+
+
+@dataclass(slots=True, eq=False)
+class Feed:
+    """A queue as one group reads it: its window, how far the queue is known to reach, and where it is read.
+
+    segment: the one that holds window.position, with the offset at which the next one starts (None: not known to
+    be closed). queued: whether it waits for a reader, or is being read.
+    """
+
+    group: Group
+    topic: str
+    number: int
+    queue_id: int
+    window: Window
+    end: int = 0
+    segment: int | None = None
+    segment_end: int | None = None
+    queued: bool = False
+
+
+@dataclass(slots=True)
+class _Member:
+    wants: Mapping[str, TagExpression]
+    seen_at: float
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """A group under one epoch of the delivery lease. When the lease is lost the whole object is dropped.
+
+    All methods run on the event loop and never wait, except `wait`.
+    """
+
+    id: int
+    name: str
+    epoch: int
+    retrying: Retrying
+    feeds: dict[int, Feed] = field(default_factory=dict)
+    topics: dict[str, list[Feed]] = field(default_factory=dict)
+    loading: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _members: dict[str, _Member] = field(default_factory=dict)
+    _wanted: dict[str, TagExpression] = field(default_factory=dict)
+    _waiting: dict[asyncio.Future[None], Mapping[str, TagExpression]] = field(default_factory=dict)
+    _turn: int = 0
+    _swept_at: float = 0.0
+
+    def add(self, feeds: Iterable[Feed]) -> None:
+        """Begins to deliver these queues."""
+        for feed in feeds:
+            self.feeds[feed.queue_id] = feed
+            self.topics.setdefault(feed.topic, []).append(feed)
+
+    # ---- members
+
+    def join(self, client_id: str, wants: Mapping[str, TagExpression], now: float, ttl_s: float) -> None:
+        """Notes what a member wants, and forgets members that were silent for ttl_s."""
+        member = self._members.get(client_id)
+        if member is not None and member.wants == wants and now < self._swept_at + ttl_s / 10:
+            member.seen_at = now
+            return
+        self._members[client_id] = _Member(wants, now)
+        self._members = {each: member for each, member in self._members.items() if member.seen_at > now - ttl_s}
+        self._swept_at = now
+        self._wanted = {
+            topic: TagExpression.union(m.wants[topic] for m in self._members.values() if topic in m.wants)
+            for topic in {topic for m in self._members.values() for topic in m.wants}
+        }
+
+    def wanted(self, topic: str) -> TagExpression:
+        """Which tags of a topic at least one member wants."""
+        return self._wanted.get(topic, ALL_TAGS)
+
+    # ---- giving
+
+    def take(
+        self, wants: Mapping[str, TagExpression], count: int, size_bytes: int, *, token: int, deadline: float
+    ) -> list[DeliveredMessage]:
+        """Messages for one member, now in flight: due retries first, but at most half; then the queues by turns."""
+        messages = self._take_retries(wants, (count + 1) // 2, size_bytes, token=token, deadline=deadline)
+        size_bytes -= sum(len(message.body) for message in messages)
+        feeds = [feed for topic in wants for feed in self.topics.get(topic, ()) if feed.window.ready_count]
+        if feeds:
+            self._turn += 1
+            first = self._turn % len(feeds)
+            feeds = feeds[first:] + feeds[:first]
+        for shares in (len(feeds), 1):  # first a fair share of each, then whatever is left
+            for place, feed in enumerate(feeds):
+                left = count - len(messages)
+                if left <= 0 or (messages and size_bytes <= 0):
+                    return messages
+                share = -(-left // max(1, shares - place))
+                rows = feed.window.take(
+                    share,
+                    size_bytes,
+                    token=token,
+                    deadline=deadline,
+                    mine=wants[feed.topic],
+                    group=self.wanted(feed.topic),
+                )
+                size_bytes -= sum([len(row[6]) for row in rows])
+                messages += self._delivered(feed, rows, token)
+        return messages
+
+    def _take_retries(
+        self, wants: Mapping[str, TagExpression], count: int, size_bytes: int, *, token: int, deadline: float
+    ) -> list[DeliveredMessage]:
+        if not self.retrying.ready_count:
+            return []
+
+        def is_wanted(queue_id: int, tag: str | None) -> bool:
+            # A retry whose tag nobody wants any more goes to any member of the topic: it is never dropped.
+            topic = self.feeds[queue_id].topic
+            mine = wants.get(topic)
+            return mine is not None and (mine.matches(tag) or not self.wanted(topic).matches(tag))
+
+        rows = self.retrying.take(count, size_bytes, token=token, deadline=deadline, wants=is_wanted)
+        return [
+            message
+            for queue_id, attempt, row in rows
+            for message in self._delivered(self.feeds[queue_id], [row], token, attempt + 1)
+        ]
+
+    def _delivered(self, feed: Feed, rows: Iterable[Row], token: int, attempt: int = 1) -> list[DeliveredMessage]:
+        topic, number, queue_id, epoch = feed.topic, feed.number, feed.queue_id, self.epoch
+        return [
+            DeliveredMessage(
+                Receipt(queue_id, offset, token, epoch),
+                topic,
+                number,
+                transaction_id,
+                n,
+                body,
+                key,
+                tag,
+                headers,
+                born_at + _EPOCH_2000_US,
+                stored_at + _EPOCH_2000_US,
+                attempt,
+            )
+            for offset, transaction_id, n, key, tag, headers, body, born_at, stored_at in rows
+        ]
+
+    # ---- waiting
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether a member waits for messages."""
+        return bool(self._waiting)
+
+    async def wait(self, wants: Mapping[str, TagExpression]) -> None:
+        """Returns when there may be something for this member, in the order in which members came.
+
+        Raises what `drop` was given.
+        """
+        waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[waiting] = wants
+        try:
+            await waiting
+        except asyncio.CancelledError:
+            if waiting.done() and not waiting.cancelled() and waiting.exception() is None:
+                self.wake(wants, 1)  # woken and given up at the same moment: somebody else must have the message
+            raise
+        finally:
+            self._waiting.pop(waiting, None)
+
+    def wake(self, topics: Iterable[str], count: int) -> None:
+        """Wakes as many members as there are new messages in these topics; all of them where tags differ."""
+        for topic in topics:
+            wanted = self.wanted(topic)
+            left = count
+            for waiting, wants in list(self._waiting.items()):
+                if left <= 0:
+                    break
+                if topic in wants and not waiting.done():
+                    waiting.set_result(None)
+                    del self._waiting[waiting]
+                    left -= wants[topic] == wanted
+
+    def drop(self, why: Exception) -> None:
+        """The windows are void: whoever waits is told so."""
+        for waiting in self._waiting:
+            if not waiting.done():
+                waiting.set_exception(why)
+        self._waiting.clear()

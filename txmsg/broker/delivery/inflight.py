@@ -1,0 +1,86 @@
+"""What is in the hands of consumers, and until when. Knows no database; the clock is an argument."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Hashable, Sequence
+from typing import Generic, TypeVar
+
+__all__ = ["InFlight"]
+
+K = TypeVar("K", bound=Hashable)
+
+_STALE_MIN = 64  # below this many, finished batches are not worth a sweep
+
+
+class _Batch(Generic[K]):
+    """Messages given at once: one token, one deadline, and a count of those still out."""
+
+    __slots__ = ("deadline", "keys", "left", "token")
+
+    def __init__(self, token: int, deadline: float, keys: Sequence[K]) -> None:
+        self.token = token
+        self.deadline = deadline
+        self.keys = keys
+        self.left = len(keys)
+
+    def __lt__(self, other: _Batch[K]) -> bool:
+        return self.deadline < other.deadline
+
+
+class InFlight(Generic[K]):
+    """Keys given to consumers under a token until a deadline.
+
+    One entry of the deadline heap per batch, not per message. A finished batch lets go of its keys at once and
+    its entry is swept when half of the heap is finished, so that long invisible times cost no memory.
+    """
+
+    def __init__(self) -> None:
+        self._batch_of: dict[K, _Batch[K]] = {}
+        self._heap: list[_Batch[K]] = []
+        self._finished = 0
+
+    def __len__(self) -> int:
+        return len(self._batch_of)
+
+    def __contains__(self, key: K) -> bool:
+        return key in self._batch_of
+
+    def give(self, keys: Sequence[K], token: int, deadline: float) -> None:
+        """Records that these keys are in somebody's hands until the deadline. `keys` is kept: do not change it."""
+        if not keys:
+            return
+        batch = _Batch(token, deadline, keys)
+        self._batch_of.update(dict.fromkeys(keys, batch))
+        heapq.heappush(self._heap, batch)
+
+    def give_back(self, key: K, token: int) -> bool:
+        """Whether the key was out under this very token; then it is not any more."""
+        batch = self._batch_of.get(key)
+        if batch is None or batch.token != token:
+            return False
+        del self._batch_of[key]
+        batch.left -= 1
+        if not batch.left:
+            batch.keys = ()
+            self._finished += 1
+            if self._finished > _STALE_MIN and self._finished * 2 > len(self._heap):
+                self._heap = [b for b in self._heap if b.left]
+                heapq.heapify(self._heap)
+                self._finished = 0
+        return True
+
+    def expire(self, now: float) -> list[K]:
+        """The keys whose deadline has come; they are out no more."""
+        late: list[K] = []
+        while self._heap and self._heap[0].deadline <= now:
+            batch = heapq.heappop(self._heap)
+            if not batch.left:
+                self._finished -= 1
+                continue
+            gone = [key for key in batch.keys if self._batch_of.get(key) is batch]
+            for key in gone:
+                del self._batch_of[key]
+            batch.left = 0
+            late += gone
+        return late

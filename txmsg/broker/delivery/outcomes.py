@@ -1,0 +1,81 @@
+"""Writes what became of failed messages: retries made, put off, done, or dead. The caller owns the transaction."""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Mapping
+
+from txmsg.broker.delivery.group import Feed, Group
+from txmsg.broker.delivery.retry import Backoff
+from txmsg.broker.delivery.window import Failure
+from txmsg.broker.store import delivery as store
+from txmsg.broker.store import retries as failures_store
+
+__all__ = ["clean_error", "write_first_failures", "write_retry_outcomes"]
+
+_log = logging.getLogger(__name__)
+
+_ERROR_LENGTH_MAX = 2000
+
+
+def clean_error(error: str) -> str:
+    """An error text as PostgreSQL can store it: no NUL, no lone surrogate, not longer than a person reads."""
+    return error.replace("\0", "\\0").encode("utf-8", "replace").decode()[:_ERROR_LENGTH_MAX]
+
+
+async def write_first_failures(
+    conn: store.Connection, feed: Feed, failing: Mapping[int, Failure], backoff: Backoff
+) -> None:
+    """Makes retries of messages whose first delivery failed (dead letters, if no retry is allowed).
+
+    Repeating it changes nothing. A message whose segment is gone cannot be retried: it is logged as lost.
+    """
+    spans = await store.segments_of_queue(conn, feed.queue_id)
+    bases = [span.base for span in spans]
+    by_segment: dict[int, list[tuple[int, float, str]]] = defaultdict(list)
+    for offset, failure in sorted(failing.items()):
+        place = bisect_right(bases, offset) - 1
+        delay_s = backoff.delay_s(1, failure.delay_s)
+        by_segment[spans[max(place, 0)].segment].append((offset, delay_s or 0.0, clean_error(failure.error)))
+    count = 0
+    for segment, failures in sorted(by_segment.items()):
+        count += await failures_store.insert_retries(conn, feed.group.id, segment, feed.queue_id, failures)
+    if count < len(failing):
+        await _log_lost(conn, feed, failing)
+    if backoff.delay_s(1) is None:
+        dead = [(offset, 1, clean_error(failing[offset].error)) for offset in sorted(failing)]
+        await failures_store.bury(conn, feed.group.id, feed.queue_id, dead)
+
+
+async def _log_lost(conn: store.Connection, feed: Feed, failing: Mapping[int, Failure]) -> None:
+    since = [min(failing)]
+    kept = {offset for _, offset in await store.failed_offsets(conn, feed.group.id, [feed.queue_id], since)}
+    if lost := sorted(failing.keys() - kept):
+        _log.error(
+            "group %s failed to process offsets %s of topic %s queue %d, and their segment is dropped: no retry",
+            *(feed.group.name, lost, feed.topic, feed.number),
+        )
+
+
+async def write_retry_outcomes(conn: store.Connection, group: Group, backoff: Backoff) -> list[tuple[int, int]]:
+    """Writes the outcomes of retries and returns their keys, for `Retrying.written`. Repeating it changes nothing."""
+    outcomes = group.retrying.outcomes()
+    done: dict[int, list[int]] = defaultdict(list)
+    again: dict[int, list[tuple[int, int, float, str]]] = defaultdict(list)
+    dead: dict[int, list[tuple[int, int, str]]] = defaultdict(list)
+    for (queue_id, offset), (attempt, failure) in sorted(outcomes.items(), key=lambda item: item[0]):
+        if failure is None:
+            done[queue_id].append(offset)
+        elif (delay_s := backoff.delay_s(attempt, failure.delay_s)) is None:
+            dead[queue_id].append((offset, attempt, clean_error(failure.error)))
+        else:
+            again[queue_id].append((offset, attempt, delay_s, clean_error(failure.error)))
+    for queue_id, offsets in done.items():
+        await failures_store.delete_retries(conn, group.id, queue_id, offsets)
+    for queue_id, put_off in again.items():
+        await failures_store.update_retries(conn, group.id, queue_id, put_off)
+    for queue_id, buried in dead.items():
+        await failures_store.bury(conn, group.id, queue_id, buried)
+    return list(outcomes)

@@ -1,0 +1,73 @@
+"""Reads queues from the segment that holds the wanted offset. The caller owns the connection."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from psycopg.errors import UndefinedTable
+
+from txmsg.broker.delivery.group import Feed
+from txmsg.broker.delivery.values import Row
+from txmsg.broker.store import delivery as store
+from txmsg.errors import StorageError
+
+__all__ = ["read_feed"]
+
+_log = logging.getLogger(__name__)
+
+
+async def read_feed(conn: store.Connection, feed: Feed, count_max: int) -> int:
+    """Reads the next messages of a feed into its window and tells how many.
+
+    0 means that the queue ends here for now. Reads one segment at a time, with one statement if the segment is
+    still the same, else two. StorageError if offsets are missing, which must never be: delivery of the queue stops.
+    """
+    window = feed.window
+    for _ in range(2):
+        if feed.segment is None or (feed.segment_end is not None and window.position >= feed.segment_end):
+            await _locate(conn, feed)
+        assert feed.segment is not None
+        count = min(count_max, window.room_count())
+        if count == 0:
+            return 0
+        try:
+            rows = await store.read_messages(
+                conn, feed.segment, feed.queue_id, window.position, count=count, size_bytes=window.room_bytes()
+            )
+        except UndefinedTable:
+            rows = []  # dropped meanwhile; the next look finds where the queue starts now
+        if rows:
+            _check_dense(feed, rows)
+            window.put(rows)
+            return len(rows)
+        if window.position >= feed.end:
+            return 0
+        feed.segment = None  # another segment may have been opened
+    return 0
+
+
+async def _locate(conn: store.Connection, feed: Feed) -> None:
+    """Finds the segment of the window's position: the last one that starts at or before it."""
+    window = feed.window
+    spans = await store.segments_of_queue(conn, feed.queue_id)
+    assert spans, "there is always one open segment"
+    if window.position < spans[0].base:
+        _log.warning(
+            "group %s has lost offsets %d to %d of topic %s queue %d: their segment was dropped before they were read",
+            *(feed.group.name, window.position, spans[0].base - 1, feed.topic, feed.number),
+        )
+        window.skip_to(spans[0].base)
+    place = max(i for i, span in enumerate(spans) if span.base <= window.position)
+    feed.segment = spans[place].segment
+    feed.segment_end = spans[place + 1].base if place + 1 < len(spans) else None
+
+
+def _check_dense(feed: Feed, rows: Sequence[Row]) -> None:
+    first, last = rows[0][0], rows[-1][0]
+    if (first, last - first + 1) != (feed.window.position, len(rows)):
+        raise StorageError(
+            f"topic {feed.topic} queue {feed.number} (id {feed.queue_id}) lacks offsets between "
+            f"{feed.window.position} and {last} in segment {feed.segment}: delivery of it stops; compare the table "
+            "txmsg.message with its backup"
+        )

@@ -1,0 +1,118 @@
+"""The retries of one group that are in memory. Pure: knows no database; the clock is an argument."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from txmsg.broker.delivery.inflight import InFlight
+from txmsg.broker.delivery.values import Receipt, RetryRow
+from txmsg.broker.delivery.window import EXPIRED, Failure
+
+__all__ = ["Outcome", "Retrying"]
+
+_Key = tuple[int, int]
+
+
+class Outcome(NamedTuple):
+    """What became of a retry, to be written: done (failure None), or failed at delivery `attempt`."""
+
+    attempt: int
+    failure: Failure | None
+
+
+class Retrying:
+    """Due retries: ready, in flight, or with an outcome that is not yet written. Nothing else is in memory.
+
+    Bounded by count_max in all and size_bytes_max of ready bodies; when full, due retries stay in their table.
+    """
+
+    def __init__(self, *, count_max: int = 1000, size_bytes_max: int = 8 * 1024 * 1024) -> None:
+        self._count_max = count_max
+        self._size_bytes_max = size_bytes_max
+        self._ready: deque[RetryRow] = deque()
+        self._ready_size_bytes = 0
+        self._attempts: dict[_Key, int] = {}
+        self._in_flight: InFlight[_Key] = InFlight()
+        self._outcomes: dict[_Key, Outcome] = {}
+
+    @property
+    def ready_count(self) -> int:
+        """Retries not yet given to anybody."""
+        return len(self._ready)
+
+    def known(self) -> list[_Key]:
+        """(queue id, offset) of all that are in memory."""
+        return list(self._attempts)
+
+    def room_count(self) -> int:
+        """How many may be read now."""
+        return max(0, self._count_max - len(self._attempts)) if self.room_bytes() else 0
+
+    def room_bytes(self) -> int:
+        """How many bytes of bodies may be read now."""
+        return max(0, self._size_bytes_max - self._ready_size_bytes)
+
+    def put(self, rows: Sequence[RetryRow]) -> None:
+        """Takes due retries as read. One that became known meanwhile is left out."""
+        for row in rows:
+            queue_id, attempt, message = row
+            key = (queue_id, message[0])
+            if key not in self._attempts:
+                self._attempts[key] = attempt + 1
+                self._ready.append(row)
+                self._ready_size_bytes += len(message[6])
+
+    def take(
+        self,
+        count: int,
+        size_bytes: int,
+        *,
+        token: int,
+        deadline: float,
+        wants: Callable[[int, str | None], bool],
+    ) -> list[RetryRow]:
+        """Up to `count` retries that `wants(queue id, tag)`, now in flight; as Window.take."""
+        taken: list[RetryRow] = []
+        others: list[RetryRow] = []
+        while self._ready and len(taken) < count:
+            row = self._ready.popleft()
+            body_size_bytes = len(row[2][6])
+            if not wants(row[0], row[2][4]):
+                others.append(row)
+                continue
+            if taken and body_size_bytes > size_bytes:
+                others.append(row)
+                break
+            size_bytes -= body_size_bytes
+            self._ready_size_bytes -= body_size_bytes
+            taken.append(row)
+        self._ready.extendleft(reversed(others))
+        self._in_flight.give([(row[0], row[2][0]) for row in taken], token, deadline)
+        return taken
+
+    def settle(self, receipt: Receipt, failure: Failure | None) -> bool:
+        """Records an outcome, to be written before it counts. False if the retry is not in flight under its token."""
+        key = (receipt.queue_id, receipt.offset)
+        if not self._in_flight.give_back(key, receipt.token):
+            return False
+        self._outcomes[key] = Outcome(self._attempts[key], failure)
+        return True
+
+    def expire(self, now: float) -> int:
+        """Records as failed what was not acknowledged in time, and tells how many."""
+        late = self._in_flight.expire(now)
+        for key in late:
+            self._outcomes[key] = Outcome(self._attempts[key], Failure(EXPIRED))
+        return len(late)
+
+    def outcomes(self) -> dict[_Key, Outcome]:
+        """What must be written, by (queue id, offset). Stays here until `written`."""
+        return dict(self._outcomes)
+
+    def written(self, keys: Iterable[_Key]) -> None:
+        """These outcomes are on disk: the retries are forgotten here. Telling twice is fine."""
+        for key in keys:
+            if self._outcomes.pop(key, None) is not None:
+                del self._attempts[key]

@@ -1,0 +1,55 @@
+"""Tag expressions: `*`, or tags joined by `||`. Knows nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from txmsg.errors import InvalidName
+from txmsg.message import check_name
+
+__all__ = ["ALL_TAGS", "TagExpression", "parse_tags"]
+
+
+@dataclass(frozen=True, slots=True)
+class TagExpression:
+    """Which messages of a topic are wanted. tags None: all, also those without a tag."""
+
+    tags: frozenset[str] | None
+
+    @property
+    def is_all(self) -> bool:
+        return self.tags is None
+
+    def matches(self, tag: str | None) -> bool:
+        """Whether a message with this tag (None: without one) is wanted."""
+        return self.tags is None or tag in self.tags
+
+    @staticmethod
+    def union(expressions: Iterable[TagExpression]) -> TagExpression:
+        """What at least one of them wants."""
+        wanted: set[str] = set()
+        for expression in expressions:
+            if expression.tags is None:
+                return ALL_TAGS
+            wanted |= expression.tags
+        return TagExpression(frozenset(wanted))
+
+    def __str__(self) -> str:
+        return "*" if self.tags is None else " || ".join(sorted(self.tags))
+
+
+ALL_TAGS = TagExpression(None)
+
+
+def parse_tags(text: str) -> TagExpression:
+    """`*` (or nothing) wants all; `a || b` wants messages tagged a or b. Raises InvalidName for any other text."""
+    text = text.strip()
+    if text in ("", "*"):
+        return ALL_TAGS
+    names = [name.strip() for name in text.split("||")]
+    if "*" in names:
+        raise InvalidName(f"tag expression {text!r}: `*` stands alone; leave the other tags out, or the `*`")
+    if "" in names:
+        raise InvalidName(f"tag expression {text!r} has nothing beside a `||`: write tags as in `signup || import`")
+    return TagExpression(frozenset(check_name("tag", name) for name in names))

@@ -1,0 +1,234 @@
+"""The in-flight window of one group in one queue. Pure: knows no database; the clock is an argument."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from txmsg.broker.delivery.inflight import InFlight
+from txmsg.broker.delivery.ranges import OffsetRanges, runs
+from txmsg.broker.delivery.tags import ALL_TAGS, TagExpression
+from txmsg.broker.delivery.values import Receipt, Row
+
+__all__ = ["EXPIRED", "Failure", "Progress", "Window"]
+
+EXPIRED = "not acknowledged within its invisible time"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a delivery failed, and when the consumer wants the next one (None: the back-off decides)."""
+
+    error: str
+    delay_s: float | None = None
+
+
+class Progress(NamedTuple):
+    """What is written of a window: everything below next_offset is done, and so are the ranges beyond it."""
+
+    next_offset: int
+    acked: tuple[tuple[int, int], ...]
+    version: int
+
+
+class Window:
+    """Where each offset of a queue stands for one group.
+
+        not read -> ready -> in flight -> acked
+                                 |          ^
+                                 v          |
+                              failing ------+   (once its retry row is on disk)
+
+    An offset counts as acked only when nothing is left to do for it, so `progress` may be written at any time.
+    Bounded: ready, in flight and failing together hold at most count_max offsets, ready bodies size_bytes_max
+    bytes (and one message). The acked ranges beyond the cursor are at most one more than these offsets. When
+    full, `room` is 0 and nothing is read until consumers settle.
+    """
+
+    def __init__(
+        self,
+        next_offset: int,
+        acked: Iterable[tuple[int, int]] = (),
+        *,
+        count_max: int = 10_000,
+        size_bytes_max: int = 32 * 1024 * 1024,
+    ) -> None:
+        self._cursor = next_offset
+        self._acked = OffsetRanges(acked)
+        self._position = next_offset
+        self._ready: deque[Row] = deque()
+        self._ready_size_bytes = 0
+        self._in_flight: InFlight[int] = InFlight()
+        self._failing: dict[int, Failure] = {}
+        self._count_max = count_max
+        self._size_bytes_max = size_bytes_max
+        self._version = 0
+        self._written = 0
+        self._advance()
+
+    # ---- reading
+
+    @property
+    def position(self) -> int:
+        """The offset to be read next."""
+        return self._position
+
+    @property
+    def ready_count(self) -> int:
+        """Messages read and not yet given to anybody."""
+        return len(self._ready)
+
+    @property
+    def outstanding_count(self) -> int:
+        """Messages read and not yet acknowledged."""
+        return len(self._ready) + len(self._in_flight) + len(self._failing)
+
+    def room_count(self) -> int:
+        """How many messages may be read now."""
+        return max(0, self._count_max - self.outstanding_count) if self.room_bytes() else 0
+
+    def room_bytes(self) -> int:
+        """How many bytes of bodies may be read now."""
+        return max(0, self._size_bytes_max - self._ready_size_bytes)
+
+    def put(self, rows: Sequence[Row]) -> None:
+        """Takes what was read at `position`, without gaps. Offsets acknowledged before a restart are left out."""
+        if not rows:
+            return
+        first, end = rows[0][0], rows[-1][0] + 1
+        assert (first, end - first) == (self._position, len(rows)), (
+            f"read offsets {first} to {end - 1} in {len(rows)} rows at {self._position}: offsets must be dense"
+        )
+        if len(self._acked):
+            rows = [row for row in rows if row[0] not in self._acked]
+        self._ready.extend(rows)
+        self._ready_size_bytes += sum([len(row[6]) for row in rows])
+        self._position = end
+        self._skip_acked()
+
+    def skip_to(self, offset: int) -> None:
+        """Gives up the offsets from `position` to here: they are kept no longer."""
+        assert offset > self._position, f"cannot skip back from {self._position} to {offset}"
+        start, self._position = self._position, offset
+        self._acked.add(start, offset)
+        self._advance()
+        self._version += 1
+
+    # ---- giving
+
+    def take(
+        self,
+        count: int,
+        size_bytes: int,
+        *,
+        token: int,
+        deadline: float,
+        mine: TagExpression = ALL_TAGS,
+        group: TagExpression = ALL_TAGS,
+    ) -> list[Row]:
+        """Up to `count` ready messages and `size_bytes` of bodies (the first may be larger), now in flight.
+
+        mine: what this consumer wants. group: what any member wants; what nobody wants is acked at once, what
+        only others want stays ready for them.
+        """
+        taken: list[Row] = []
+        ready, left = self._ready, size_bytes
+        if mine.is_all:
+            while ready and len(taken) < count and (left >= len(ready[0][6]) or not taken):
+                row = ready.popleft()
+                left -= len(row[6])
+                taken.append(row)
+            self._ready_size_bytes -= size_bytes - left
+        else:
+            taken = self._take_matching(count, size_bytes, mine, group)
+        self._in_flight.give([row[0] for row in taken], token, deadline)
+        return taken
+
+    def _take_matching(self, count: int, size_bytes: int, mine: TagExpression, group: TagExpression) -> list[Row]:
+        taken: list[Row] = []
+        others: list[Row] = []
+        unwanted: list[int] = []
+        ready = self._ready
+        while ready and len(taken) < count and (size_bytes >= len(ready[0][6]) or not taken):
+            row = ready.popleft()
+            if mine.matches(row[4]):
+                size_bytes -= len(row[6])
+                taken.append(row)
+            elif group.matches(row[4]):
+                others.append(row)
+                continue  # still ready: its bytes stay
+            else:
+                unwanted.append(row[0])
+            self._ready_size_bytes -= len(row[6])
+        ready.extendleft(reversed(others))
+        self._count_as_acked(unwanted)
+        return taken
+
+    # ---- settling
+
+    def ack(self, receipts: Iterable[Receipt]) -> list[Receipt]:
+        """Counts these as done. Returns those that are not in flight under their token."""
+        give_back = self._in_flight.give_back
+        done: list[int] = []
+        late: list[Receipt] = []
+        for receipt in receipts:
+            if give_back(receipt.offset, receipt.token):
+                done.append(receipt.offset)
+            else:
+                late.append(receipt)
+        self._count_as_acked(done)
+        return late
+
+    def refuse(self, receipt: Receipt, failure: Failure) -> bool:
+        """Marks a message as failing: not acked before `stored`. False if it is not in flight under its token."""
+        if not self._in_flight.give_back(receipt.offset, receipt.token):
+            return False
+        self._failing[receipt.offset] = failure
+        return True
+
+    def expire(self, now: float) -> int:
+        """Marks as failing what was not acknowledged in time, and tells how many."""
+        late = self._in_flight.expire(now)
+        self._failing.update(dict.fromkeys(late, Failure(EXPIRED)))
+        return len(late)
+
+    def failing(self) -> dict[int, Failure]:
+        """What must be written as retries, by offset. Stays here until `stored`, so an interrupted write is redone."""
+        return dict(self._failing)
+
+    def stored(self, offsets: Iterable[int]) -> None:
+        """The retries of these offsets are on disk: the queue is done with them. Telling twice is fine."""
+        self._count_as_acked([offset for offset in offsets if self._failing.pop(offset, None) is not None])
+
+    # ---- the cursor
+
+    def progress(self) -> Progress:
+        """What to write. Everything it says is done is done."""
+        return Progress(self._cursor, tuple(self._acked), self._version)
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether there is progress that is not written."""
+        return self._version != self._written
+
+    def written(self, progress: Progress) -> None:
+        """This progress is on disk."""
+        self._written = max(self._written, progress.version)
+
+    def _count_as_acked(self, offsets: list[int]) -> None:
+        if not offsets:
+            return
+        for start, end in runs(offsets):
+            self._acked.add(start, end)
+        self._advance()
+        self._version += 1
+
+    def _advance(self) -> None:
+        self._cursor = self._acked.next_missing(self._cursor)
+        self._acked.drop_below(self._cursor)
+        self._skip_acked()
+
+    def _skip_acked(self) -> None:
+        self._position = self._acked.next_missing(max(self._position, self._cursor))

@@ -1,0 +1,229 @@
+"""Every statement on failures: retries, dead letters, and how far groups are behind. The caller owns the transaction.
+
+Values per row are looked up by array_position instead of joining with unnest: see store/delivery.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from functools import lru_cache
+
+from psycopg import sql
+
+from txmsg.broker.delivery.values import GroupLag, RetryRow
+from txmsg.broker.store.delivery import MESSAGE_COLUMNS, Connection, plain_cursor, raw_cursor
+
+__all__ = [
+    "RetryKey",
+    "bury",
+    "delete_retries",
+    "due_retries",
+    "group_lag",
+    "groups_with_due_retries",
+    "insert_retries",
+    "update_retries",
+]
+
+RetryKey = tuple[int, int]
+"""Queue id and offset: which retry of a group."""
+
+
+@lru_cache(maxsize=256)
+def _insert_retries_from(segment: int) -> sql.Composed:
+    return sql.SQL(
+        """
+        insert into txmsg.retry (group_id, queue_id, attempt, due_at, last_error, {columns})
+        select %(group)s, m.queue, 1,
+               now() + make_interval(
+                   secs => (%(delays_s)s::float8[])[array_position(%(offsets)s::bigint[], m.queue_offset)]),
+               (%(errors)s::text[])[array_position(%(offsets)s::bigint[], m.queue_offset)], {columns}
+          from {partition} m
+         where m.segment = {segment} and m.queue = %(queue_id)s and m.queue_offset = any(%(offsets)s::bigint[])
+         order by m.queue_offset
+        on conflict do nothing
+        """
+    ).format(
+        columns=MESSAGE_COLUMNS,
+        partition=sql.Identifier("txmsg", f"message_{segment}"),
+        segment=sql.Literal(segment),
+    )
+
+
+async def insert_retries(
+    conn: Connection,
+    group: int,
+    segment: int,
+    queue_id: int,
+    failures: Collection[tuple[int, float, str]],
+) -> int:
+    """Makes retries of (offset, delay_s, error) after their first delivery, copied from the segment; how many.
+
+    Those that are there already are left alone, so repeating is fine.
+    """
+    cursor = await plain_cursor(conn).execute(
+        _insert_retries_from(segment),
+        {
+            "group": group,
+            "queue_id": queue_id,
+            "offsets": [offset for offset, _, _ in failures],
+            "delays_s": [delay_s for _, delay_s, _ in failures],
+            "errors": [error for _, _, error in failures],
+        },
+        prepare=False,
+    )
+    return cursor.rowcount
+
+
+async def update_retries(
+    conn: Connection, group: int, queue_id: int, failures: Collection[tuple[int, int, float, str]]
+) -> None:
+    """Puts off retries of (offset, deliveries so far, delay_s, error). Repeating it changes nothing."""
+    await plain_cursor(conn).execute(
+        """
+        update txmsg.retry r
+           set attempt = (%(attempts)s::int[])[array_position(%(offsets)s::bigint[], r.queue_offset)],
+               due_at = now() + make_interval(
+                   secs => (%(delays_s)s::float8[])[array_position(%(offsets)s::bigint[], r.queue_offset)]),
+               last_error = (%(errors)s::text[])[array_position(%(offsets)s::bigint[], r.queue_offset)]
+         where r.group_id = %(group)s and r.queue_id = %(queue_id)s and r.queue_offset = any(%(offsets)s::bigint[])
+           and r.attempt < (%(attempts)s::int[])[array_position(%(offsets)s::bigint[], r.queue_offset)]
+        """,
+        {
+            "group": group,
+            "queue_id": queue_id,
+            "offsets": [offset for offset, _, _, _ in failures],
+            "attempts": [attempt for _, attempt, _, _ in failures],
+            "delays_s": [delay_s for _, _, delay_s, _ in failures],
+            "errors": [error for _, _, _, error in failures],
+        },
+    )
+
+
+async def bury(conn: Connection, group: int, queue_id: int, failures: Collection[tuple[int, int, str]]) -> None:
+    """Moves retries of (offset, deliveries made, error) to the dead letters. Repeating it changes nothing."""
+    await plain_cursor(conn).execute(
+        sql.SQL(
+            """
+            with dead as (
+                delete from txmsg.retry r
+                 where r.group_id = %(group)s and r.queue_id = %(queue_id)s
+                   and r.queue_offset = any(%(offsets)s::bigint[])
+                returning r.*
+            )
+            insert into txmsg.dead_letter (group_id, queue_id, attempts, last_error, {columns})
+            select d.group_id, d.queue_id,
+                   (%(attempts)s::int[])[array_position(%(offsets)s::bigint[], d.queue_offset)],
+                   (%(errors)s::text[])[array_position(%(offsets)s::bigint[], d.queue_offset)], {columns}
+              from dead d
+            on conflict (group_id, queue_id, queue_offset) do update
+               set attempts = excluded.attempts, last_error = excluded.last_error, died_at = excluded.died_at
+            """
+        ).format(columns=MESSAGE_COLUMNS),
+        {
+            "group": group,
+            "queue_id": queue_id,
+            "offsets": [offset for offset, _, _ in failures],
+            "attempts": [attempt for _, attempt, _ in failures],
+            "errors": [error for _, _, error in failures],
+        },
+    )
+
+
+async def delete_retries(conn: Connection, group: int, queue_id: int, offsets: Collection[int]) -> None:
+    """Removes retries that were processed. Repeating it changes nothing."""
+    await plain_cursor(conn).execute(
+        """
+        delete from txmsg.retry
+         where group_id = %(group)s and queue_id = %(queue_id)s and queue_offset = any(%(offsets)s::bigint[])
+        """,
+        {"group": group, "queue_id": queue_id, "offsets": list(offsets)},
+    )
+
+
+async def groups_with_due_retries(conn: Connection, groups: Collection[int]) -> list[int]:
+    """Those of the groups that have a retry whose time has come. One index descent per group."""
+    cursor = await plain_cursor(conn).execute(
+        """
+        select g.id from unnest(%s::int[]) g(id)
+         where exists (select from txmsg.retry r where r.group_id = g.id and r.due_at <= now())
+        """,
+        (list(groups),),
+    )
+    return [group for (group,) in await cursor.fetchall()]
+
+
+async def due_retries(
+    conn: Connection,
+    group: int,
+    queue_ids: Sequence[int],
+    known: Collection[RetryKey],
+    *,
+    count: int,
+    size_bytes: int,
+) -> list[RetryRow]:
+    """Up to `count` due retries of these queues, without those `known` already, longest due first.
+
+    As many as begin within size_bytes of bodies; always the first. Takes no lock: one broker delivers at a time.
+    """
+    cursor = await raw_cursor(conn).execute(
+        sql.SQL(
+            """
+            select queue_id, attempt, {columns} from (
+                select d.*, sum(octet_length(d.body)) over (order by d.due_at, d.queue_id, d.queue_offset)
+                            - octet_length(d.body) as before
+                  from (select r.* from txmsg.retry r
+                         where r.group_id = %(group)s and r.due_at <= now() and r.queue_id = any(%(queue_ids)s::int[])
+                           and (r.queue_id, r.queue_offset) not in (
+                                select k.queue_id, k.queue_offset
+                                  from unnest(%(known_queues)s::int[], %(known_offsets)s::bigint[])
+                                       k(queue_id, queue_offset))
+                         order by r.due_at limit %(count)s) d) d
+             where d.before < %(size_bytes)s order by d.due_at, d.queue_id, d.queue_offset
+            """
+        ).format(columns=MESSAGE_COLUMNS),
+        {
+            "group": group,
+            "queue_ids": list(queue_ids),
+            "known_queues": [queue_id for queue_id, _ in known],
+            "known_offsets": [offset for _, offset in known],
+            "count": count,
+            "size_bytes": size_bytes,
+        },
+    )
+    return [(row[0], row[1], row[2:]) for row in await cursor.fetchall()]
+
+
+@lru_cache(maxsize=256)
+def _group_lag_in(segment: int) -> sql.Composed:
+    return sql.SQL(
+        """
+        with ends as (
+            select q.id, q.topic_id, coalesce(
+                       (select m.queue_offset + 1 from {partition} m
+                         where m.segment = {segment} and m.queue = q.id order by m.queue_offset desc limit 1),
+                       (select b.base from txmsg.segment_base b where b.segment = {segment} and b.queue = q.id), 0)
+                   as queue_end
+              from txmsg.queue q)
+        select g.name, t.name,
+               sum(greatest(0, e.queue_end - c.next_offset - (
+                   select coalesce(sum(upper(r) - lower(r)), 0) from unnest(c.acked) r)))::bigint,
+               sum((select count(*) from txmsg.retry r
+                     where r.group_id = c.group_id and r.queue_id = c.queue_id))::bigint,
+               sum((select count(*) from txmsg.dead_letter d
+                     where d.group_id = c.group_id and d.queue_id = c.queue_id))::bigint
+          from txmsg.cursor c
+          join txmsg.consumer_group g on g.id = c.group_id
+          join ends e on e.id = c.queue_id
+          join txmsg.topic t on t.id = e.topic_id
+         group by g.name, t.name order by g.name, t.name
+        """
+    ).format(partition=sql.Identifier("txmsg", f"message_{segment}"), segment=sql.Literal(segment))
+
+
+async def group_lag(conn: Connection, segment: int) -> list[GroupLag]:
+    """How far each group is behind in each topic, by the cursors as written; `segment` is the open one."""
+    cursor = await plain_cursor(conn).execute(_group_lag_in(segment), prepare=False)
+    return [
+        GroupLag(group=group, topic=topic, waiting=waiting, retrying=retrying, dead=dead)
+        for group, topic, waiting, retrying, dead in await cursor.fetchall()
+    ]
