@@ -21,7 +21,7 @@ from examples.user_registration.demo import crash_points
 from examples.user_registration.demo.processes import exit_with_parent, say_listening
 from examples.user_registration.demo.ways import DirectCalls
 from examples.user_registration.demo.web import Server
-from txmsg.errors import BrokerUnavailable, OutcomeUnknown
+from txmsg.errors import BrokerUnavailable
 
 CALLERS_MAX = 16
 
@@ -47,7 +47,7 @@ def main() -> None:
             return 422, {"error": str(exc)}
         except IntegrityError as exc:
             return 409, {"error": str(exc.orig)}
-        except (BrokerUnavailable, OutcomeUnknown) as exc:
+        except BrokerUnavailable as exc:
             # Raised only while the half message is sent: the business function has not run.
             return 503, {"error": str(exc)}
         return 201, {}

@@ -1,0 +1,69 @@
+"""The registration example is played with real processes, small, and holds; interrupted, it leaves no process behind."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from examples.user_registration.demo import GROUPS
+
+COMMAND = [sys.executable, "-m", "txmsg.cli.main", "demo", "registration"]
+
+
+def test_every_committed_user_reaches_every_subscriber_once_though_processes_are_killed(tmp_path: Path) -> None:
+    keep = tmp_path / "kept"
+    arguments = ["--users", "60", "--crash", "6", "--keep", str(keep), "--json"]
+    run = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=110, check=False)
+    assert run.returncode == 0, run.stderr[-5000:]
+
+    result = json.loads(run.stdout.splitlines()[-1])
+    assert (result["missing"], result["duplicated"], result["phantom"], result["in_doubt"]) == (0, 0, 0, 0)
+    assert result["users"] == 60
+    assert result["committed"] + result["rolled_back"] == 60
+    assert result["effects"] == dict.fromkeys(GROUPS, result["committed"])
+    assert result["crashes"] == 6
+    assert result["checked_back"] == sum(result["resolved_by_check"].values())
+    assert result["resolved_by_check"].keys() == {"commit", "rollback"}
+    assert result["checked_back"] > 0
+    waits = result["latency_ms"]
+    assert waits["message"]["p50"] < waits["parallel"]["p50"] < waits["serial"]["p50"]
+
+    # --keep: the databases can be looked at afterwards.
+    query = [sys.executable, "-m", "txmsg.cli.main", "demo", "connect", str(keep), "users"]
+    count = subprocess.run(
+        query, input="\\t \\a \nselect count(*) from users;", capture_output=True, text=True, timeout=60, check=False
+    )
+    assert str(result["committed"]) in count.stdout.split(), count.stderr
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_play_ends_all_its_processes(tmp_path: Path, signum: signal.Signals) -> None:
+    keep = tmp_path / "kept"
+    with subprocess.Popen(
+        [*COMMAND, "--users", "60", "--keep", str(keep)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as play:
+        broker_log = keep / "logs" / "broker.log"
+        while not broker_log.exists() or b"listening on" not in broker_log.read_bytes():
+            assert play.poll() is None, play.stdout and play.stdout.read().decode()
+            psutil.wait_procs([psutil.Process(play.pid)], timeout=0.05)
+        children = psutil.Process(play.pid).children(recursive=True)
+        assert len(children) >= 2
+        play.send_signal(signum)
+        play.communicate(timeout=60)
+        assert play.returncode != 0
+    gone, alive = psutil.wait_procs(children, timeout=10)
+    assert alive == []
+
+
+def test_too_few_users_for_the_crashes_is_said_before_anything_starts() -> None:
+    run = subprocess.run(
+        [*COMMAND, "--users", "30", "--crash", "29"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert run.returncode == 2
+    assert "at most 7" in run.stderr

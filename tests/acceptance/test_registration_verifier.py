@@ -1,0 +1,122 @@
+"""The verifier of the registration example finds what is planted, and nothing where all is well."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+
+from examples.user_registration.verify import EFFECT_TABLES, verify
+from txmsg.embedded import EmbeddedPostgres
+
+ANNE, BERT, CARL = uuid4(), uuid4(), uuid4()
+"""Registered; registered while the service died, so nobody told him; refused."""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
+    with EmbeddedPostgres(tmp_path_factory.mktemp("verifier") / "pg") as postgres:
+        for database in ("attempts", "users", "notify", *EFFECT_TABLES):
+            postgres.create_database(database)
+        run(postgres, "attempts", "create table attempt (user_id uuid primary key, answer text not null)")
+        run(postgres, "users", "create table users (id uuid primary key)")
+        run(postgres, "notify", "create schema txmsg")
+        run(postgres, "notify", "create table txmsg.half_message (transaction_id uuid, n int)")
+        for group, table in EFFECT_TABLES.items():
+            run(postgres, group, f"create table {table} (user_id uuid)")
+        yield postgres
+
+
+@pytest.fixture
+def played(server: EmbeddedPostgres) -> EmbeddedPostgres:
+    """The databases after a play in which all went well."""
+    run(server, "attempts", "truncate attempt")
+    run(server, "users", "truncate users")
+    run(server, "notify", "truncate txmsg.half_message")
+    for user_id, answer in ((ANNE, "registered"), (BERT, "nothing"), (CARL, "refused")):
+        run(server, "attempts", "insert into attempt values (%s, %s)", user_id, answer)
+    for group, table in EFFECT_TABLES.items():
+        run(server, group, f"truncate {table}")
+    for user_id in (ANNE, BERT):
+        run(server, "users", "insert into users values (%s)", user_id)
+        for group in EFFECT_TABLES:
+            take_effect(server, group, user_id)
+    return server
+
+
+def run(server: EmbeddedPostgres, database: str, statement: str, *values: object) -> None:
+    with psycopg.connect(server.url(database)) as connection:
+        connection.execute(statement.encode(), values)
+
+
+def take_effect(server: EmbeddedPostgres, group: str, user_id: UUID) -> None:
+    run(server, group, f"insert into {EFFECT_TABLES[group]} values (%s)", user_id)
+
+
+def test_a_good_play_is_clean(played: EmbeddedPostgres) -> None:
+    verdict = verify(played.url("postgres"))
+    assert verdict.clean
+    assert (verdict.users, verdict.committed, verdict.rolled_back) == (3, 2, 1)
+    assert verdict.effects == dict.fromkeys(EFFECT_TABLES, 2)
+    assert verdict.findings == []
+
+
+@pytest.mark.parametrize("group", EFFECT_TABLES)
+def test_a_missing_effect_is_found(played: EmbeddedPostgres, group: str) -> None:
+    run(played, group, f"delete from {EFFECT_TABLES[group]} where user_id = %s", BERT)
+    verdict = verify(played.url("postgres"))
+    assert (verdict.missing, verdict.duplicated, verdict.phantom) == (1, 0, 0)
+    assert f"{group}: user {BERT} has no effect" in verdict.findings
+
+
+@pytest.mark.parametrize("group", EFFECT_TABLES)
+def test_a_duplicated_effect_is_found(played: EmbeddedPostgres, group: str) -> None:
+    take_effect(played, group, ANNE)
+    take_effect(played, group, ANNE)
+    verdict = verify(played.url("postgres"))
+    assert (verdict.missing, verdict.duplicated, verdict.phantom) == (0, 2, 0)
+    assert not verdict.clean
+
+
+@pytest.mark.parametrize("group", EFFECT_TABLES)
+def test_an_effect_of_somebody_who_was_rolled_back_is_found(played: EmbeddedPostgres, group: str) -> None:
+    take_effect(played, group, CARL)
+    verdict = verify(played.url("postgres"))
+    assert (verdict.missing, verdict.duplicated, verdict.phantom) == (0, 0, 1)
+    assert not verdict.clean
+
+
+def test_an_effect_of_somebody_who_never_asked_is_found(played: EmbeddedPostgres) -> None:
+    take_effect(played, "red_packet", uuid4())
+    assert verify(played.url("postgres")).phantom == 1
+
+
+def test_one_missing_and_one_duplicated_do_not_cancel_out(played: EmbeddedPostgres) -> None:
+    run(played, "red_packet", "delete from red_packets where user_id = %s", ANNE)
+    take_effect(played, "red_packet", BERT)
+    verdict = verify(played.url("postgres"))
+    assert verdict.effects["red_packet"] == verdict.committed
+    assert (verdict.missing, verdict.duplicated) == (1, 1)
+
+
+def test_a_user_who_was_told_of_success_and_is_not_there_is_found(played: EmbeddedPostgres) -> None:
+    run(played, "attempts", "insert into attempt values (%s, 'registered')", uuid4())
+    assert verify(played.url("postgres")).missing == 1
+
+
+def test_a_user_who_was_refused_and_is_there_is_found(played: EmbeddedPostgres) -> None:
+    run(played, "users", "insert into users values (%s)", CARL)
+    for group in EFFECT_TABLES:
+        take_effect(played, group, CARL)
+    assert verify(played.url("postgres")).phantom == 1
+
+
+def test_a_half_message_that_is_left_is_found(played: EmbeddedPostgres) -> None:
+    transaction_id = uuid4()
+    for n in (0, 1):
+        run(played, "notify", "insert into txmsg.half_message values (%s, %s)", transaction_id, n)
+    verdict = verify(played.url("postgres"))
+    assert verdict.in_doubt == 1
+    assert not verdict.clean
