@@ -1,4 +1,4 @@
-"""The registration example is played with real processes, small, and holds; interrupted, it leaves no process behind."""
+"""The registration example is played small, with real processes, and holds; interrupted, it leaves none behind."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_an_interrupted_play_ends_all_its_processes(tmp_path: Path, signum: sign
         play.send_signal(signum)
         play.communicate(timeout=60)
         assert play.returncode != 0
-    gone, alive = psutil.wait_procs(children, timeout=10)
+    _, alive = psutil.wait_procs(children, timeout=10)
     assert alive == []
 
 
