@@ -5,7 +5,7 @@ A second protocol can stand beside gRPC on the same service.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -71,6 +71,8 @@ class NotifyService:
     topics: TopicRegistry
     writer: Writer
     counts: Counts = field(default_factory=Counts)
+    on_unknown: Callable[[], None] | None = None
+    """Called when a client has said UNKNOWN of a transaction, so that the check loop looks at once."""
 
     async def send(self, *, group: str, fence_id: bytes, half: bool, batches: Sequence[TopicColumns]) -> Problems:
         """Stores messages, as halves or for delivery. On return all but the problems are on disk.
@@ -137,6 +139,8 @@ class NotifyService:
         if len(set(ends)) != len(ends):
             raise InvalidMessage("a transaction is named with two outcomes in one request")
         problems = _errors_of(await self.writer.write(batch, 40 * len(ends)), ends)
+        if unknown and self.on_unknown is not None:
+            self.on_unknown()
         self.counts.committed_by_client += len(batch.commit)
         self.counts.rolled_back_by_client += len(batch.rollback)
         for each in problems:

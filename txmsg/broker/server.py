@@ -1,0 +1,130 @@
+"""A broker process put together: the one place that knows all of its parts."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from uuid import UUID
+
+import grpc
+
+from txmsg.broker import migrate
+from txmsg.broker.config import BrokerConfig
+from txmsg.broker.delivery import Delivery, DeliveryConfig
+from txmsg.broker.grpc_api import AdminApi, NotifyApi
+from txmsg.broker.presence import Presence
+from txmsg.broker.segments import Segments
+from txmsg.broker.service import CheckResolver, NotifyService
+from txmsg.broker.store.connect import Pool, open_pool, session
+from txmsg.broker.store.halves import Halves
+from txmsg.broker.store.topics import TopicRegistry
+from txmsg.broker.writer import Writer
+from txmsg.checker.loop import CheckLoop
+from txmsg.checker.policy import CheckPolicies, CheckPolicy
+from txmsg.errors import MisuseError
+from txmsg.wire.codec import CHANNEL_OPTIONS
+from txmsg.wire.v1 import txmsg_pb2_grpc as rpc
+
+__all__ = ["serve"]
+
+logger = logging.getLogger(__name__)
+
+
+class _DeliveryTopics:
+    """The topic registry as delivery wants to see it."""
+
+    def __init__(self, topics: TopicRegistry) -> None:
+        self._topics = topics
+
+    async def ensure(self, topic: str) -> Sequence[tuple[int, int]]:
+        found = await self._topics.ensure(topic)
+        return [(queue_id, number) for number, queue_id in enumerate(found.queue_ids)]
+
+
+async def serve(config: BrokerConfig, on_ready: Callable[[str], None], stop: asyncio.Event) -> None:
+    """Runs a broker until `stop` is set, then ends in order: what was accepted is written, cursors are flushed.
+
+    `on_ready` is called once with the address HOST:PORT when the broker answers. Raises SchemaMismatch or StorageError
+    when the database cannot be used at start, MisuseError when the port is taken; later the database may go and come.
+    """
+    await asyncio.to_thread(migrate.require, config.storage)
+    pool = open_pool(config.storage)
+    await pool.open(wait=True, timeout=config.request_timeout_s)
+    try:
+        await _serve(config, pool, on_ready, stop)
+    finally:
+        await pool.close()
+
+
+async def _serve(config: BrokerConfig, pool: Pool, on_ready: Callable[[str], None], stop: asyncio.Event) -> None:
+    topics = TopicRegistry(pool, auto_create=config.topic_auto_create, queues=config.topic_queues)
+    segments = Segments(pool, config)
+    await segments.refresh()
+    delivery = Delivery(pool, config.broker_id, DeliveryConfig(), topics=_DeliveryTopics(topics))
+    writer = Writer(config, segments, on_ends=delivery.wake)
+    service = NotifyService(topics, writer)
+    presence = Presence()
+    halves = Halves(pool)
+    checks = CheckLoop(halves, presence, CheckResolver(writer, service.counts), policies=_policies(config))
+    service.on_unknown = checks.wake
+    api = NotifyApi(service, delivery, halves, presence, home=await _home(pool), stopping=stop)
+
+    server = grpc.aio.server(options=[*CHANNEL_OPTIONS, ("grpc.so_reuseport", 0)])
+    rpc.add_NotifyServicer_to_server(api, server)
+    rpc.add_AdminServicer_to_server(AdminApi(service, delivery, halves), server)
+    api.address = _bind(server, config.listen)
+
+    async with asyncio.TaskGroup() as tasks:
+        writing = tasks.create_task(writer.run(), name="writer")
+        background = [
+            tasks.create_task(segments.run(), name="segments"),
+            tasks.create_task(checks.run(), name="checks"),
+            tasks.create_task(delivery.run(), name="delivery"),
+        ]
+        try:
+            await server.start()
+            logger.info("broker %s listens on %s", config.broker_id, api.address)
+            on_ready(api.address)
+            await stop.wait()
+        finally:
+            # Requests under way may still need the writer and delivery, so those end after the server.
+            await server.stop(config.stop_timeout_s)
+            writer.close()
+            await asyncio.wait({writing}, timeout=config.stop_timeout_s)
+            writing.cancel()
+            for task in background:
+                task.cancel()
+            await asyncio.wait(background)
+            await delivery.close()
+
+
+def _policies(config: BrokerConfig) -> CheckPolicies:
+    return CheckPolicies(
+        default=CheckPolicy(
+            first_check_s=config.first_check_s,
+            interval_s=config.check_interval_s,
+            checks_max=config.checks_max,
+            answer_timeout_s=config.check_timeout_s,
+        )
+    )
+
+
+async def _home(pool: Pool) -> UUID:
+    async with session(pool) as connection:
+        cursor = await connection.execute("select home from txmsg.notify_db")
+        row = await cursor.fetchone()
+    assert row is not None
+    home: UUID = row[0]
+    return home
+
+
+def _bind(server: grpc.aio.Server, listen: str) -> str:
+    host, _, port = listen.rpartition(":")
+    try:
+        bound = server.add_insecure_port(listen)
+    except RuntimeError as exc:
+        raise MisuseError(f"cannot listen on {listen}: is another program using the port? ({exc})") from exc
+    if bound == 0:
+        raise MisuseError(f"cannot listen on {listen}: the address is not one of this machine's, or the port is taken")
+    return f"{host}:{bound if port == '0' else port}"
