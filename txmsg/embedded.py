@@ -12,7 +12,7 @@ included, so there are no counters to repair, no signal handlers and no exit hoo
     DIR/users.lock    shared by each user; exclusive by a keeper that is stopping
     DIR/keeper.lock   exclusive by the keeper, from before PostgreSQL starts until after it ended
     DIR/cluster/      the PostgreSQL data directory
-    DIR/socket        the directory of the unix socket, or a link to it when DIR is too long for a socket's name
+    DIR/socket/       the unix socket; in /tmp/txmsg-<hash of DIR> when DIR is too long for the name of a socket
     DIR/postgres.log  the server's log, renamed to postgres.log.1 at a start that finds it over 8 MiB
 
 Only a unix socket is opened, in a directory that only its owner (and root) may enter: nobody else on the machine can
@@ -139,7 +139,7 @@ class _Place:
         if len(os.fsencode(inside / ".s.PGSQL.5432")) <= _SOCKET_PATH_BYTES_MAX:
             return inside
         digest = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:16]
-        return Path(tempfile.gettempdir()) / f"txmsg-{digest}"
+        return Path("/tmp") / f"txmsg-{digest}"  # not TMPDIR: all users must find the same
 
     @property
     def log(self) -> Path:
@@ -360,6 +360,9 @@ def _keep(root: Path) -> None:
             time.sleep(_STEP_S)
         else:
             _stop_server(place)
+    if place.socket_dir.parent != place.root:
+        with suppress(OSError):  # not empty after a crash; the next start uses it again
+            place.socket_dir.rmdir()
     os.close(users_fd)
     os.close(keeper_fd)
 
@@ -367,9 +370,10 @@ def _keep(root: Path) -> None:
 def _prepare(place: _Place) -> None:
     """Makes the directories and the log with the permissions they need; as the starting user, who may."""
     place.root.chmod(0o700)
-    place.socket_dir.mkdir(mode=0o700, exist_ok=True)
+    place.socket_dir.mkdir(exist_ok=True)
     if place.socket_dir.is_symlink() or place.socket_dir.stat().st_uid not in (os.geteuid(), _cluster_uid(place)):
         raise StorageError(f"{place.socket_dir} belongs to somebody else: remove it, or choose a shorter --data-dir")
+    place.socket_dir.chmod(0o700)
     if place.log.exists() and place.log.stat().st_size > _LOG_BYTES_MAX:
         place.log.replace(place.log.with_name("postgres.log.1"))
     place.log.touch(mode=0o600)

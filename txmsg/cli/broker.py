@@ -1,0 +1,115 @@
+"""`txmsg broker`: one broker process, on a database of yours or on the embedded one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from txmsg.cli.main import EXAMPLE_FORMAT
+
+if TYPE_CHECKING:
+    from txmsg.broker.config import BrokerConfig
+
+__all__ = ["broker"]
+
+
+@click.command(
+    epilog=f"{EXAMPLE_FORMAT}\n"
+    "  txmsg broker                                 # on the embedded database\n"
+    "  txmsg broker --storage postgresql://notify@db/notify --listen 0.0.0.0:7700\n\n"
+    "Prints `listening on HOST:PORT` when it is ready. SIGTERM and Ctrl-C end it in order: requests under way are "
+    "answered and cursors written."
+)
+@click.option(
+    "--storage",
+    metavar="URL",
+    envvar="TXMSG_STORAGE",
+    help="The Notify database, upgraded beforehand by `txmsg db upgrade`. "
+    "Default: the embedded PostgreSQL, upgraded by the broker.",
+)
+@click.option(
+    "--listen",
+    metavar="HOST:PORT",
+    default="127.0.0.1:7700",
+    show_default=True,
+    help="Where to serve. Port 0 takes a free one.",
+)
+@click.option(
+    "--data-dir",
+    metavar="DIR",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Where the embedded PostgreSQL keeps its data (in DIR/pg). Default: the user's data directory.",
+)
+@click.option(
+    "--first-check-s",
+    type=click.FloatRange(min=0),
+    default=6.0,
+    show_default=True,
+    help="Seconds before a half message is first checked.",
+)
+@click.option(
+    "--check-interval-s",
+    type=click.FloatRange(min=0),
+    default=30.0,
+    show_default=True,
+    help="Seconds between two checks of a half message.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+    help="What to log on stderr.",
+)
+def broker(
+    *,
+    storage: str | None,
+    listen: str,
+    data_dir: Path | None,
+    first_check_s: float,
+    check_interval_s: float,
+    log_level: str,
+) -> None:
+    """Run a broker: takes messages, checks back half messages, and delivers."""
+    if storage is not None and data_dir is not None:
+        raise click.UsageError("--data-dir is where the embedded database lives: leave it out with --storage")
+    from txmsg.broker.config import BrokerConfig
+
+    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+    with ExitStack() as stack:
+        if storage is None:
+            BrokerConfig(storage="", listen=listen)  # a mistake is told before a server is started
+            storage = stack.enter_context(_embedded(data_dir))
+        config = BrokerConfig(
+            storage=storage, listen=listen, first_check_s=first_check_s, check_interval_s=check_interval_s
+        )
+        asyncio.run(_serve(config))
+
+
+@contextmanager
+def _embedded(data_dir: Path | None) -> Iterator[str]:
+    """The URL of an upgraded Notify database in the embedded PostgreSQL, which this process uses meanwhile."""
+    from txmsg.broker import migrate
+    from txmsg.embedded import EmbeddedPostgres
+
+    with EmbeddedPostgres(None if data_dir is None else data_dir / "pg") as postgres:
+        url = postgres.create_database("txmsg")
+        migrate.upgrade(url)
+        yield url
+
+
+async def _serve(config: BrokerConfig) -> None:
+    from txmsg.broker.server import serve
+
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signum, stop.set)
+    await serve(config, lambda address: click.echo(f"listening on {address}"), stop)

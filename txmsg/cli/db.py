@@ -1,0 +1,82 @@
+"""`txmsg db`: the schema of a Notify database, for the operator. What it prints comes from txmsg.broker.migrate."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from txmsg.cli.main import EXAMPLE_FORMAT
+
+__all__ = ["db"]
+
+_storage: Callable[[Callable[..., Any]], Callable[..., Any]] = click.option(
+    "--storage",
+    metavar="URL",
+    envvar="TXMSG_STORAGE",
+    required=True,
+    help="The Notify database: postgresql://user@host:5432/database. Default: $TXMSG_STORAGE.",
+)
+_as_json: Callable[[Callable[..., Any]], Callable[..., Any]] = click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object."
+)
+
+
+@click.group()
+def db() -> None:
+    """Look after the schema of a Notify database.
+
+    The embedded database needs none of this: the broker upgrades it by itself.
+    """
+
+
+@db.command(epilog=f"{EXAMPLE_FORMAT}\n  txmsg db upgrade --storage postgresql://notify@db/notify")
+@_storage
+@_as_json
+def upgrade(*, storage: str, as_json: bool) -> None:
+    """Create or upgrade the tables. Doing so twice is fine, and brokers may be running."""
+    from txmsg.broker import migrate
+
+    revision = migrate.upgrade(storage)
+    click.echo(json.dumps({"revision": revision}) if as_json else f"the database is at revision {revision}")
+
+
+@db.command(epilog=f"{EXAMPLE_FORMAT}\n  txmsg db current --storage postgresql://notify@db/notify --json")
+@_storage
+@_as_json
+def current(*, storage: str, as_json: bool) -> None:
+    """Print the revision of the database, and the range this release works with."""
+    from txmsg.broker import migrate
+
+    revision = migrate.current(storage)
+    if as_json:
+        click.echo(json.dumps({"revision": revision, "works_with": list(migrate.REVISIONS)}))
+    else:
+        known = " to ".join(dict.fromkeys((migrate.REVISIONS[0], migrate.REVISIONS[-1])))
+        click.echo(f"{revision or 'no txmsg tables'} (this release works with {known})")
+
+
+@db.command(epilog=f"{EXAMPLE_FORMAT}\n  txmsg db check --storage postgresql://notify@db/notify")
+@_storage
+@_as_json
+def check(*, storage: str, as_json: bool) -> None:
+    """Look at version, settings, rights and revision. Exit status 1 if something is to be mended."""
+    from txmsg.broker import migrate
+
+    findings = migrate.check(storage)
+    ok = all(finding.ok for finding in findings)
+    if as_json:
+        click.echo(json.dumps({"ok": ok, "findings": [dataclasses.asdict(finding) for finding in findings]}))
+    else:
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table("", "What", "Is", "To do", box=None)
+        for finding in findings:
+            table.add_row("ok" if finding.ok else "!", finding.name, finding.value, finding.fix)
+        Console(highlight=False).print(table)
+    sys.exit(0 if ok else 1)

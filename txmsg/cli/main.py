@@ -1,0 +1,74 @@
+"""The `txmsg` command: its subcommands by name, loaded when they are called, and what the user sees of errors."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from importlib.metadata import version
+from typing import Any, Final
+
+try:
+    import click
+except ModuleNotFoundError:  # the command is installed with the client alone
+    sys.exit("the txmsg command needs more than the client: run `pip install 'txmsg[broker]'`")
+
+from txmsg.errors import TxmsgError
+
+__all__ = ["EXAMPLE_FORMAT", "main"]
+
+EXAMPLE_FORMAT: Final = "\b\nExample:"
+"""How an epilog begins that click shall not re-wrap."""
+
+COMMANDS: Final = {
+    "broker": "Run a broker.",
+    "db": "Look after a Notify database: upgrade, current, check.",
+    "demo": "Play an example with real processes and crashes.",
+    "half": "Look at half messages, and decide them by hand.",
+}
+"""Each is the click command of the same name in txmsg.cli.<name>; the line is what `txmsg --help` says of it."""
+
+
+class _Commands(click.Group):
+    """Imports a subcommand's module only when it is called: `txmsg --help` loads no gRPC and no SQLAlchemy."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command = getattr(import_module(f"txmsg.cli.{cmd_name}"), cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            ctx.fail(f"there is no command {args[0]!r}: choose one of {', '.join(COMMANDS)}")
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except TxmsgError as exc:
+            # One line on stderr and exit status 1, also for what libpq says in two.
+            raise click.ClickException("; ".join(filter(None, map(str.strip, str(exc).splitlines())))) from exc
+
+
+@click.command(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg broker --listen 127.0.0.1:7700\n\n`txmsg COMMAND --help` explains each command.",
+)
+@click.version_option(version("txmsg"), prog_name="txmsg", message="%(prog)s %(version)s")
+def main() -> None:
+    """Transactional messages: told to others exactly when your database committed."""
+
+
+if __name__ == "__main__":
+    main()
