@@ -6,16 +6,43 @@ SQL and no network: those are the Protocols `HalfStore`, `Clients` and `Resolver
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Protocol
+from datetime import datetime, timedelta
+from typing import Final, Protocol, assert_never
 from uuid import UUID
 
-from txmsg.checker.policy import ParkReason
+from txmsg.checker.policy import (
+    CheckPolicies,
+    Decision,
+    ParkReason,
+    decide_after_answer,
+    decide_before_check,
+)
+from txmsg.errors import OutcomeConflict, OutcomeExpired
 from txmsg.message import ReceivedMessage, TransactionId, TransactionState
 
-__all__ = ["Askable", "Claim", "Clients", "DueHalf", "HalfStore", "Resolver"]
+__all__ = [
+    "Askable",
+    "CheckCounts",
+    "CheckLoop",
+    "CheckLoopConfig",
+    "Claim",
+    "Clients",
+    "Clock",
+    "DueHalf",
+    "HalfStore",
+    "Resolver",
+    "SystemClock",
+]
+
+logger = logging.getLogger(__name__)
+
+_WINDOW_OVERLAP: Final = timedelta(seconds=2)
+"""How far each window reaches back into the one before: a half may be made due by a commit that takes a moment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,3 +133,296 @@ class Resolver(Protocol):
     async def end(self, *, commit: Sequence[TransactionId] = (), rollback: Sequence[TransactionId] = ()) -> None:
         """Makes these outcomes final; returns when they are on disk. Raises what EndTransactions would answer."""
         ...
+
+
+_PARK_BATCH: Final = 1000
+
+
+class Clock(Protocol):
+    """Time as the loop sees it. Tests bring their own."""
+
+    def now_s(self) -> float:
+        """Seconds on a clock that never goes back; the origin means nothing."""
+        ...
+
+    async def sleep(self, delay_s: float) -> None:
+        """Returns after `delay_s` seconds of this clock."""
+        ...
+
+
+class SystemClock:
+    """The machine's monotonic clock."""
+
+    def now_s(self) -> float:
+        """Seconds of `time.monotonic`."""
+        return time.monotonic()
+
+    async def sleep(self, delay_s: float) -> None:
+        """`asyncio.sleep`."""
+        await asyncio.sleep(delay_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckLoopConfig:
+    """The pace of the loop. Raises ValueError for what cannot work."""
+
+    poll_interval_s: float = 1.0
+    """Seconds between two looks for due halves. Default 1."""
+    sweep_interval_s: float = 60.0
+    """Seconds between two looks at all halves, not only at those newly due. Default 60; one comes at start."""
+    in_flight_max: int = 256
+    """Checks under way at once; more stay due in the database. Default 256."""
+    abandon_grace_s: float = 600.0
+    """Seconds after the start in which nothing is parked for want of a client: they must attach first. Default 600."""
+    retry_delay_max_s: float = 30.0
+    """Longest pause after a failed look (database away), doubled from poll_interval_s each time. Default 30."""
+
+    def __post_init__(self) -> None:
+        if self.in_flight_max < 1:
+            raise ValueError(f"in_flight_max is {self.in_flight_max}: at least one check must be allowed")
+        if not 0 < self.poll_interval_s <= self.retry_delay_max_s:
+            raise ValueError(
+                f"poll_interval_s is {self.poll_interval_s}, retry_delay_max_s {self.retry_delay_max_s}: "
+                "give more than 0 seconds, and not more than retry_delay_max_s"
+            )
+        if self.sweep_interval_s < self.poll_interval_s:
+            raise ValueError(
+                f"sweep_interval_s is {self.sweep_interval_s}, poll_interval_s {self.poll_interval_s}: "
+                "a sweep looks at more than a poll; make it the rarer one"
+            )
+
+
+@dataclass(slots=True)
+class CheckCounts:
+    """What a loop has done since it was made. Read it at any time."""
+
+    asked: int = 0
+    committed: int = 0
+    rolled_back: int = 0
+    unknown: int = 0
+    parked: int = 0
+
+
+class CheckLoop:
+    """The check-back of one broker and one Notify database.
+
+    `run` is a task for the broker's task group: it ends only when it is cancelled, and takes its checks with it; halves
+    under check then come due again after their interval. `run_once` is one step of it, with all its checks done.
+    """
+
+    def __init__(
+        self,
+        store: HalfStore,
+        clients: Clients,
+        resolver: Resolver,
+        *,
+        policies: CheckPolicies | None = None,
+        config: CheckLoopConfig | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.counts: Final = CheckCounts()
+        self._store = store
+        self._clients = clients
+        self._resolver = resolver
+        self._policies = policies or CheckPolicies()
+        self._config = config or CheckLoopConfig()
+        self._clock = clock or SystemClock()
+        self._abandon_look_s = self._clock.now_s() + self._config.abandon_grace_s
+        self._resume_at = self._config.in_flight_max * 3 // 4  # so that the next claim is a batch, not a single half
+        self._known: frozenset[tuple[str, UUID | None]] = frozenset()
+        self._swept_s: float | None = None
+        self._through: datetime | None = None
+        self._in_flight = 0
+        self._sweep_wanted = True
+        self._wake = asyncio.Event()
+
+    @property
+    def in_flight(self) -> int:
+        """Checks under way now."""
+        return self._in_flight
+
+    def wake(self, *, sweep: bool = False) -> None:
+        """Makes the next look come at once, as when a client has said UNKNOWN or has attached. `sweep`: look at all."""
+        self._sweep_wanted = self._sweep_wanted or sweep
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Looks for due halves and has them checked, until cancelled. A failing database makes it slower, never end."""
+        delay_s = self._config.poll_interval_s
+        async with asyncio.TaskGroup() as checks:
+            while True:
+                self._wake.clear()
+                try:
+                    claimed_all = await self._step(checks)
+                    delay_s = self._config.poll_interval_s
+                except Exception:
+                    logger.exception("half messages could not be looked up; next try in %.0f s", delay_s)
+                    await self._clock.sleep(delay_s)  # not ended early by wake: that would storm a database in trouble
+                    delay_s = min(delay_s * 2, self._config.retry_delay_max_s)
+                    self._sweep_wanted = True
+                    continue
+                if claimed_all or self._in_flight > self._resume_at:
+                    await self._wait(delay_s)  # the check that ends at _resume_at wakes
+
+    async def run_once(self) -> int:
+        """One look for due halves, and the checks it leads to, awaited. How many checks were begun.
+
+        Raises an ExceptionGroup of what the store raises. What clients and the resolver raise is logged, and the half
+        comes due again.
+        """
+        begun = self.counts.asked
+        async with asyncio.TaskGroup() as checks:
+            await self._step(checks)
+        return self.counts.asked - begun
+
+    async def _wait(self, delay_s: float) -> None:
+        """Until `wake`, at most `delay_s` of the loop's clock."""
+        waits = [asyncio.ensure_future(self._wake.wait()), asyncio.ensure_future(self._clock.sleep(delay_s))]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+
+    # ---- one look
+
+    async def _step(self, checks: asyncio.TaskGroup) -> bool:
+        """Claims what is due, as much as may be in flight. Whether nothing due was left behind."""
+        if self._abandon_look_due():
+            await self._park_abandoned()
+        limit = self._config.in_flight_max - self._in_flight
+        askable = self._askable()
+        if limit == 0:
+            return False
+        if not askable:
+            return True
+        sweep = self._sweep_due() or self._through is None
+        self._sweep_wanted = False  # a wake during the claim asks for another one
+        since = None if sweep or self._through is None else self._through - _WINDOW_OVERLAP
+        claim = await self._store.claim_due(askable, limit=limit, since=since)
+        if sweep:
+            self._swept_s = self._clock.now_s()
+            self._sweep_wanted = self._sweep_wanted or len(claim.halves) >= limit  # more may lie anywhere
+        self._through = claim.through
+        used_up: list[TransactionId] = []
+        for half in claim.halves:
+            match decide_before_check(self._policies.of(half.group), half.checks):
+                case Decision.ASK:
+                    self._in_flight += 1
+                    checks.create_task(self._check(half), name=f"check {half.transaction_id}")
+                case Decision.PARK:
+                    used_up.append(half.transaction_id)
+        if used_up:
+            await self._park(used_up)
+        return len(claim.halves) < limit
+
+    def _sweep_due(self) -> bool:
+        return (
+            self._sweep_wanted
+            or self._swept_s is None
+            or self._clock.now_s() - self._swept_s >= self._config.sweep_interval_s
+        )
+
+    def _askable(self) -> list[Askable]:
+        """What can be asked now. A newcomer makes the next claim a sweep: its halves lie behind the window."""
+        pairs = frozenset(self._clients.askable())
+        if pairs - self._known:
+            self._sweep_wanted = True
+        self._known = pairs
+        return [
+            Askable(group=group, fence_id=fence_id, interval_s=self._policies.of(group).interval_s)
+            for group, fence_id in pairs
+        ]
+
+    def _abandon_look_due(self) -> bool:
+        """Each sweep interval; not soon after the start, when the clients are still to attach."""
+        return self._clock.now_s() >= self._abandon_look_s
+
+    async def _park_abandoned(self) -> None:
+        """Parks what no client can answer for, by the policy of each group."""
+        self._abandon_look_s = self._clock.now_s() + self._config.sweep_interval_s
+        named = self._policies.by_group
+        await self._park_overdue(self._policies.default.no_client_park_s, groups=None, except_groups=list(named))
+        for group, policy in named.items():
+            await self._park_overdue(policy.no_client_park_s, groups=[group], except_groups=())
+
+    async def _park_overdue(
+        self, overdue_s: float, *, groups: Sequence[str] | None, except_groups: Sequence[str]
+    ) -> None:
+        while True:
+            parked = await self._store.park_abandoned(
+                overdue_s=overdue_s, groups=groups, except_groups=except_groups, limit=_PARK_BATCH
+            )
+            self.counts.parked += parked
+            if parked:
+                logger.warning("%d half messages parked: %s", parked, ParkReason.NO_CLIENT.value)
+            if parked < _PARK_BATCH:
+                return
+
+    async def _park(self, transaction_ids: Sequence[TransactionId]) -> None:
+        await self._store.park(transaction_ids, ParkReason.CHECKS_USED_UP)
+        self.counts.parked += len(transaction_ids)
+        logger.warning(
+            "%d half messages parked: %s: %s",
+            len(transaction_ids),
+            ParkReason.CHECKS_USED_UP.value,
+            ", ".join(str(transaction_id) for transaction_id in transaction_ids),
+        )
+
+    # ---- one check
+
+    async def _check(self, half: DueHalf) -> None:
+        """The root of one check's task: nothing that goes wrong in it reaches the loop or another check."""
+        try:
+            await self._settle(half, await self._answer(half))
+        except OutcomeConflict:
+            logger.exception("check %d of %s contradicts the outcome it has", half.checks, half.transaction_id)
+        except OutcomeExpired:
+            logger.info("%s was resolved while it was checked", half.transaction_id)
+        except Exception:
+            logger.exception("outcome of %s could not be stored; it is checked again", half.transaction_id)
+        finally:
+            self._in_flight -= 1
+            if self._in_flight == self._resume_at:
+                self._wake.set()
+
+    async def _answer(self, half: DueHalf) -> TransactionState:
+        """The client's answer; UNKNOWN if it raises, takes too long or answers nonsense."""
+        self.counts.asked += 1
+        timeout_s = self._policies.of(half.group).answer_timeout_s
+        ask = asyncio.ensure_future(self._clients.ask(half))
+        timeout = asyncio.ensure_future(self._clock.sleep(timeout_s))
+        try:
+            await asyncio.wait([ask, timeout], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            in_time = not ask.cancel()  # a task that is done cannot be cancelled
+            timeout.cancel()
+        if not in_time or ask.cancelled():
+            why = f"no answer within {timeout_s:g} s" if not in_time else "the client went away"
+        elif (error := ask.exception()) is not None:
+            why = repr(error)
+        elif isinstance(answer := ask.result(), TransactionState):
+            return answer
+        else:
+            why = f"{answer!r} is no TransactionState"
+        logger.warning("check %d of %s counts as UNKNOWN: %s", half.checks, half.transaction_id, why)
+        return TransactionState.UNKNOWN
+
+    async def _settle(self, half: DueHalf, answer: TransactionState) -> None:
+        decision = decide_after_answer(self._policies.of(half.group), half.checks, answer)
+        match decision:
+            case Decision.COMMIT:
+                await self._resolver.end(commit=[half.transaction_id])
+                self.counts.committed += 1
+            case Decision.ROLLBACK:
+                await self._resolver.end(rollback=[half.transaction_id])
+                self.counts.rolled_back += 1
+            case Decision.WAIT:
+                self.counts.unknown += 1  # the claim has set the time of the next check
+            case Decision.PARK:
+                self.counts.unknown += 1
+                await self._park([half.transaction_id])
+            case Decision.ASK:
+                raise AssertionError(f"an answer leads to an outcome, not to {decision}")
+            case _:
+                assert_never(decision)
