@@ -61,7 +61,7 @@ class BrokerConfig:
     checks_max: int = 15
     """Checks after which a half is parked in doubt. Default 15."""
     check_timeout_s: float = 10.0
-    """How long a client may take to answer a check. Default 10; then the answer counts as UNKNOWN."""
+    """How long a client may take to answer a check, at most 0.9 check_interval_s. Default 10; then it is UNKNOWN."""
 
     stop_timeout_s: float = 10.0
     """How long a graceful stop may wait for requests under way. Default 10."""
@@ -78,6 +78,9 @@ class BrokerConfig:
         for name in ("topic_queues", "batch_items_max", "waiting_items_max", "checks_max"):
             if getattr(self, name) < 1:
                 raise MisuseError(f"{name}={getattr(self, name)} must be at least 1")
-        for name in ("first_check_s", "check_interval_s", "check_timeout_s", "request_timeout_s", "stop_timeout_s"):
+        for name in ("first_check_s", "stop_timeout_s"):
             if getattr(self, name) < 0:
                 raise MisuseError(f"{name}={getattr(self, name)} must not be negative")
+        for name in ("check_interval_s", "check_timeout_s", "request_timeout_s", "lock_timeout_s", "segment_check_s"):
+            if getattr(self, name) <= 0:
+                raise MisuseError(f"{name}={getattr(self, name)} must be more than 0 seconds")

@@ -105,7 +105,7 @@ def _policies(config: BrokerConfig) -> CheckPolicies:
             first_check_s=config.first_check_s,
             interval_s=config.check_interval_s,
             checks_max=config.checks_max,
-            answer_timeout_s=config.check_timeout_s,
+            answer_timeout_s=min(config.check_timeout_s, config.check_interval_s * 0.9),
         )
     )
 

@@ -1,0 +1,49 @@
+"""Runs every benchmark of this folder, one after the other, and prints their figures.
+
+    python -m benchmarks.run_all [--quick] [--json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+
+from rich.console import Console
+from rich.progress import Progress
+
+BENCHMARKS = ("transactional_send",)
+
+
+def main() -> int:
+    """Exit status 1 if any benchmark failed or disagreed with the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="short runs: under a minute each")
+    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+    options = parser.parse_args()
+    results: dict[str, object] = {}
+    failed = []
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("benchmarks", total=len(BENCHMARKS))
+        for name in BENCHMARKS:
+            progress.update(task, description=name)
+            command = [sys.executable, "-m", f"benchmarks.{name}", "--json", *(["--quick"] if options.quick else [])]
+            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+            *lines, last = done.stdout.splitlines() or [""]
+            progress.console.print(f"== {name}")
+            print("\n".join(lines), flush=True)
+            if done.returncode == 0:
+                results[name] = json.loads(last)
+            else:
+                failed.append(name)
+            progress.advance(task)
+    if options.json:
+        print(json.dumps(results))
+    for name in failed:
+        print(f"{name} failed", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

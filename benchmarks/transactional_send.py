@@ -1,0 +1,209 @@
+"""How many transactional sends (half message, then commit) per second, beside pgbench calling the same function.
+
+Claims (docs/performance.md): >= 30,000/s with 256 asyncio callers, >= 0.35 x pgbench in batches of 200 on the same
+database in the same run, and a p50 of <= 3 ms with one caller. Everything runs on this machine: callers, broker and
+PostgreSQL. The rows found in the tables afterwards must equal the number claimed, or the exit status is 1.
+
+    python -m benchmarks.transactional_send [--quick] [--json] [--storage URL]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+
+import psycopg
+from rich.console import Console
+from rich.progress import Progress
+
+from benchmarks.surroundings import broker_process, notify_database, pgbench_path
+from txmsg.client import AsyncProducer, Producer
+from txmsg.message import Message, TransactionState
+
+BODY = b"x" * 200
+ASYNC_CALLERS = (1, 16, 64, 256, 1024)
+SYNC_THREADS = (1, 16, 64)
+PGBENCH_BATCH = 200
+SETTINGS = ("server_version", "fsync", "synchronous_commit", "wal_level", "shared_buffers", "commit_delay")
+
+PGBENCH_SCRIPT = f"""\
+select array_agg(uuidv7()) as ids, array_agg(1 + i % 4) as queues from generate_series(1, {PGBENCH_BATCH}) i \\gset
+select count(*) from txmsg.apply_batch_1(:segment, 0, '6 s', :'ids'::uuid[], array_fill(0::int2, array[{PGBENCH_BATCH}]),
+  :'queues'::int[], array_fill(1, array[{PGBENCH_BATCH}]), '{{}}', '{{}}', '{{}}',
+  array_fill('\\x{BODY.hex()}'::bytea, array[{PGBENCH_BATCH}]), array_fill(now(), array[{PGBENCH_BATCH}]),
+  '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}');
+select count(*) from txmsg.apply_batch_1(:segment, 0, '6 s', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}',
+  '{{}}', :'ids'::uuid[], '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}');
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One measurement. Latency is half plus commit, as the caller waits for it."""
+
+    callers: int
+    rate_per_s: float
+    p50_ms: float
+    p99_ms: float
+    sends: int
+
+
+def figure(callers: int, latencies_s: list[float], seconds: float) -> Figure:
+    """The rate and percentiles of one run."""
+    ordered = sorted(latencies_s)
+    return Figure(
+        callers=callers,
+        rate_per_s=round(len(ordered) / seconds, 1),
+        p50_ms=round(median(ordered) * 1000, 3),
+        p99_ms=round(ordered[len(ordered) * 99 // 100] * 1000, 3),
+        sends=len(ordered),
+    )
+
+
+async def run_async(address: str, callers: int, seconds: float) -> Figure:
+    """`callers` coroutines, each sending one transaction after the other."""
+    latencies_s: list[float] = []
+    async with AsyncProducer(address, group="bench") as producer:
+
+        async def caller(until: float) -> None:
+            while (start := time.perf_counter()) < until:
+                half = await producer.half([Message("bench.send", BODY)])
+                await producer.end(half, TransactionState.COMMIT)
+                latencies_s.append(time.perf_counter() - start)
+
+        began = time.perf_counter()
+        await asyncio.gather(*(caller(began + seconds) for _ in range(callers)))
+        took = time.perf_counter() - began
+    return figure(callers, latencies_s, took)
+
+
+def run_threads(address: str, threads: int, seconds: float) -> Figure:
+    """`threads` threads sharing one synchronous producer."""
+    latencies_s: list[float] = []
+    with Producer(address, group="bench") as producer:
+
+        def caller(until: float) -> None:
+            while (start := time.perf_counter()) < until:
+                half = producer.half([Message("bench.send", BODY)])
+                producer.end(half, TransactionState.COMMIT)
+                latencies_s.append(time.perf_counter() - start)
+
+        began = time.perf_counter()
+        workers = [threading.Thread(target=caller, args=(began + seconds,)) for _ in range(threads)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        took = time.perf_counter() - began
+    return figure(threads, latencies_s, took)
+
+
+def run_pgbench(url: str, seconds: float) -> tuple[float, int]:
+    """Transactions per second and their number when pgbench calls the batch function itself, in batches of 200."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        segment = connection.execute("select id from txmsg.segment where state = 'open'").fetchone()
+        assert segment is not None
+        before = count_messages(url)
+    with tempfile.NamedTemporaryFile("w", suffix=".sql") as script:
+        script.write(PGBENCH_SCRIPT)
+        script.flush()
+        arguments = ["-n", "-c", "2", "-j", "1", "-M", "prepared", "-T", str(round(seconds)), "-f", script.name]
+        began = time.perf_counter()
+        subprocess.run(
+            [pgbench_path(), *arguments, "-D", f"segment={segment[0]}", url],
+            check=True,
+            capture_output=True,
+            timeout=seconds + 60,
+        )
+        took = time.perf_counter() - began
+    done = count_messages(url) - before
+    return done / took, done
+
+
+def count_messages(url: str) -> int:
+    """The committed rows in the tables."""
+    with psycopg.connect(url) as connection:
+        row = connection.execute("select count(*) from txmsg.message").fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+@contextmanager
+def progress_of(steps: int, console: Console) -> Iterator[Progress]:
+    """A progress bar over the measurements."""
+    with Progress(console=console, transient=True) as progress:
+        progress.add_task("transactional send", total=steps)
+        yield progress
+
+
+def main() -> int:
+    """Measures, prints, and compares with what is in the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="two seconds per figure: under a minute in all")
+    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+    parser.add_argument("--storage", help="a Notify database of your own; default: a fresh embedded one")
+    options = parser.parse_args()
+    seconds = 2.0 if options.quick else 8.0
+    console = Console(stderr=True)
+    steps = 2 + len(ASYNC_CALLERS) + len(SYNC_THREADS)
+    with notify_database(options.storage) as url, broker_process(url) as address, progress_of(steps, console) as bar:
+        task = bar.task_ids[0]
+        asyncio.run(run_async(address, 64, 1.0))  # warms caches and plans; counted by its rows only
+        bar.advance(task)
+        base = count_messages(url)
+        with_async = []
+        for callers in ASYNC_CALLERS:
+            with_async.append(asyncio.run(run_async(address, callers, seconds)))
+            bar.advance(task)
+        with_threads = []
+        for threads in SYNC_THREADS:
+            with_threads.append(run_threads(address, threads, seconds))
+            bar.advance(task)
+        rows = count_messages(url) - base
+        pgbench_per_s, _ = run_pgbench(url, seconds)
+        bar.advance(task)
+        with psycopg.connect(url) as connection:
+            settings = {}
+            for name in SETTINGS:
+                row = connection.execute("select current_setting(%s)", (name,)).fetchone()
+                assert row is not None
+                settings[name] = row[0]
+    claimed = sum(each.sends for each in (*with_async, *with_threads))
+    at_256 = next(each for each in with_async if each.callers == 256)
+    result = {
+        "async": {each.callers: asdict(each) for each in with_async},
+        "threads": {each.callers: asdict(each) for each in with_threads},
+        "pgbench_per_s": round(pgbench_per_s, 1),
+        "ratio_256": round(at_256.rate_per_s / pgbench_per_s, 3),
+        "settings": settings,
+        "rows": rows,
+        "claimed": claimed,
+    }
+    for kind, figures in (("async callers", with_async), ("sync threads", with_threads)):
+        for each in figures:
+            print(
+                f"{each.callers:5d} {kind}: {each.rate_per_s:10,.0f}/s   "
+                f"p50 {each.p50_ms:8.2f} ms   p99 {each.p99_ms:8.2f} ms"
+            )
+    print(f"pgbench, batches of {PGBENCH_BATCH}: {pgbench_per_s:,.0f}/s; 256 callers reach {result['ratio_256']} of it")
+    print(", ".join(f"{name}={value}" for name, value in settings.items()))
+    print(f"rows in the tables: {rows:,}, claimed: {claimed:,}")
+    if options.json:
+        print(json.dumps(result))
+    return 0 if rows == claimed else 1
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parent.parent))
+    sys.exit(main())
