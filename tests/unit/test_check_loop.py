@@ -1,0 +1,564 @@
+"""The check loop against a store in memory, with a clock that moves only when a test moves it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from uuid import UUID, uuid4
+
+import pytest
+
+from txmsg.checker.loop import Askable, CheckLoop, CheckLoopConfig, Claim, DueHalf
+from txmsg.checker.policy import CheckPolicies, CheckPolicy, ParkReason
+from txmsg.errors import BrokerUnavailable, OutcomeConflict
+from txmsg.message import ReceivedMessage, TransactionId, TransactionState, message_id, new_transaction_id
+
+COMMIT, ROLLBACK, UNKNOWN = TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN
+EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+DAY_S = 86400.0
+
+
+class FakeClock:
+    """Stands still until `advance`, which wakes the sleepers whose time has come."""
+
+    def __init__(self) -> None:
+        self._now_s = 0.0
+        self._sleepers: list[tuple[float, asyncio.Event]] = []
+
+    def now_s(self) -> float:
+        return self._now_s
+
+    def now(self) -> datetime:
+        return EPOCH + timedelta(seconds=self._now_s)
+
+    async def sleep(self, delay_s: float) -> None:
+        woken = asyncio.Event()
+        sleeper = (self._now_s + delay_s, woken)
+        self._sleepers.append(sleeper)
+        try:
+            await woken.wait()
+        finally:
+            self._sleepers.remove(sleeper)
+
+    def advance(self, seconds: float) -> None:
+        self._now_s += seconds
+        for due_s, woken in self._sleepers:
+            if due_s <= self._now_s:
+                woken.set()
+
+    async def until_slept_on(self, delay_s: float) -> None:
+        """Returns once somebody waits for `delay_s` from now."""
+        await until(lambda: any(due_s == self._now_s + delay_s for due_s, _ in self._sleepers))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Lets the other tasks run until `condition` holds; fails after many turns."""
+    for _ in range(1000):
+        if condition():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("the condition never came true")
+
+
+@dataclass
+class Row:
+    transaction_id: TransactionId
+    group: str
+    fence_id: UUID | None
+    stored_at: datetime
+    next_check_at: datetime | None
+    checks: int = 0
+    parked: ParkReason | None = None
+
+
+@dataclass
+class MemoryStore:
+    """HalfStore with the rules of its docstrings."""
+
+    clock: FakeClock
+    rows: dict[TransactionId, Row] = field(default_factory=dict)
+    since: list[datetime | None] = field(default_factory=list)
+    broken: int = 0
+
+    def add(self, *, group: str = "users", fence_id: UUID | None = None, due_in_s: float = 0) -> TransactionId:
+        transaction_id = new_transaction_id()
+        now = self.clock.now()
+        self.rows[transaction_id] = Row(transaction_id, group, fence_id, now, now + timedelta(seconds=due_in_s))
+        return transaction_id
+
+    async def claim_due(self, askable: Sequence[Askable], *, limit: int, since: datetime | None) -> Claim:
+        assert limit > 0, "a claim of nothing"
+        if self.broken:
+            self.broken -= 1
+            raise BrokerUnavailable("the database is away")
+        self.since.append(since)
+        now = self.clock.now()
+        intervals = {(one.group, one.fence_id): one.interval_s for one in askable}
+        due = self._due(now, since, set(intervals))
+        halves = []
+        through = now
+        for row in due[:limit]:
+            assert row.next_check_at is not None
+            if len(due) >= limit:
+                through = row.next_check_at
+            overdue_s = (now - row.next_check_at).total_seconds()
+            row.checks += 1
+            row.next_check_at = now + timedelta(seconds=intervals[row.group, row.fence_id])
+            halves.append(due_half(row, now, overdue_s))
+        return Claim(halves=halves, through=through)
+
+    def _due(self, now: datetime, since: datetime | None, pairs: set[tuple[str, UUID | None]]) -> list[Row]:
+        due = [
+            (row.next_check_at, row.transaction_id)
+            for row in self.rows.values()
+            if row.next_check_at is not None
+            and (since is None or since <= row.next_check_at)
+            and row.next_check_at <= now
+            and (row.group, row.fence_id) in pairs
+        ]
+        return [self.rows[transaction_id] for _, transaction_id in sorted(due)]
+
+    async def park(self, transaction_ids: Sequence[TransactionId], reason: ParkReason) -> None:
+        for transaction_id in transaction_ids:
+            if row := self.rows.get(transaction_id):
+                row.next_check_at, row.parked = None, reason
+
+    async def park_abandoned(
+        self, *, overdue_s: float, groups: Sequence[str] | None, except_groups: Sequence[str], limit: int
+    ) -> int:
+        before = self.clock.now() - timedelta(seconds=overdue_s)
+        abandoned = [
+            row
+            for row in self.rows.values()
+            if row.next_check_at is not None
+            and row.next_check_at < before
+            and (row.group in groups if groups is not None else row.group not in except_groups)
+        ][:limit]
+        for row in abandoned:
+            row.next_check_at, row.parked = None, ParkReason.NO_CLIENT
+        return len(abandoned)
+
+    async def end(self, *, commit: Sequence[TransactionId] = (), rollback: Sequence[TransactionId] = ()) -> None:
+        """As Resolver."""
+        for transaction_id in [*commit, *rollback]:
+            del self.rows[transaction_id]
+
+
+def due_half(row: Row, now: datetime, overdue_s: float) -> DueHalf:
+    return DueHalf(
+        transaction_id=row.transaction_id,
+        group=row.group,
+        fence_id=row.fence_id,
+        checks=row.checks,
+        age_s=(now - row.stored_at).total_seconds(),
+        overdue_s=overdue_s,
+        message=ReceivedMessage(
+            id=message_id(row.transaction_id, 0),
+            transaction_id=row.transaction_id,
+            topic="user.registered",
+            body=b"{}",
+            born_at=row.stored_at,
+            stored_at=row.stored_at,
+        ),
+    )
+
+
+@dataclass
+class ScriptedClients:
+    """Clients that answer as the test says."""
+
+    answer: Callable[[DueHalf], Awaitable[TransactionState]]
+    pairs: list[tuple[str, UUID | None]] = field(default_factory=lambda: [("users", None)])
+    asked: list[DueHalf] = field(default_factory=list)
+
+    def askable(self) -> Sequence[tuple[str, UUID | None]]:
+        return self.pairs
+
+    async def ask(self, half: DueHalf) -> TransactionState:
+        self.asked.append(half)
+        return await self.answer(half)
+
+
+def always(state: TransactionState) -> Callable[[DueHalf], Awaitable[TransactionState]]:
+    async def answer(half: DueHalf) -> TransactionState:
+        return state
+
+    return answer
+
+
+async def never(half: DueHalf) -> TransactionState:
+    await asyncio.Event().wait()
+    raise AssertionError("unreachable")
+
+
+@dataclass
+class Recorder:
+    """A Resolver that notes outcomes, and fails as the test says."""
+
+    store: MemoryStore
+    commits: list[TransactionId] = field(default_factory=list)
+    rollbacks: list[TransactionId] = field(default_factory=list)
+    error: Exception | None = None
+
+    async def end(self, *, commit: Sequence[TransactionId] = (), rollback: Sequence[TransactionId] = ()) -> None:
+        if self.error is not None:
+            raise self.error
+        self.commits += commit
+        self.rollbacks += rollback
+        await self.store.end(commit=commit, rollback=rollback)
+
+
+class World:
+    """A loop with everything around it."""
+
+    def __init__(
+        self,
+        answer: Callable[[DueHalf], Awaitable[TransactionState]],
+        policies: CheckPolicies | None = None,
+        config: CheckLoopConfig | None = None,
+    ) -> None:
+        self.clock = FakeClock()
+        self.store = MemoryStore(self.clock)
+        self.clients = ScriptedClients(answer)
+        self.outcomes = Recorder(self.store)
+        self.loop = CheckLoop(
+            self.store, self.clients, self.outcomes, policies=policies, config=config, clock=self.clock
+        )
+
+    def once(self) -> int:
+        return asyncio.run(self.loop.run_once())
+
+
+# ---- answers
+
+
+def test_commit_and_rollback_are_passed_on() -> None:
+    world = World(always(COMMIT))
+    first = world.store.add()
+    assert world.once() == 1
+    world.clients.answer = always(ROLLBACK)
+    second = world.store.add()
+    assert world.once() == 1
+    assert (world.outcomes.commits, world.outcomes.rollbacks) == ([first], [second])
+    assert (world.loop.counts.committed, world.loop.counts.rolled_back, world.loop.in_flight) == (1, 1, 0)
+
+
+def test_unknown_is_asked_again_after_the_interval_and_not_before() -> None:
+    world = World(always(UNKNOWN))
+    world.store.add()
+    assert world.once() == 1
+    world.clock.advance(29)
+    assert world.once() == 0
+    world.clock.advance(1)
+    assert world.once() == 1
+    assert [half.checks for half in world.clients.asked] == [1, 2]
+
+
+def test_a_half_is_parked_after_checks_max_unknown_answers_and_not_asked_again() -> None:
+    world = World(always(UNKNOWN), CheckPolicies(default=CheckPolicy(checks_max=3)))
+    half = world.store.add()
+    for _ in range(5):
+        world.once()
+        world.clock.advance(30)
+    assert len(world.clients.asked) == 3
+    assert world.store.rows[half].parked is ParkReason.CHECKS_USED_UP
+    assert world.loop.counts.parked == 1
+
+
+def test_a_half_whose_last_check_died_with_its_broker_is_parked_without_being_asked() -> None:
+    world = World(always(COMMIT), CheckPolicies(default=CheckPolicy(checks_max=3)))
+    half = world.store.add()
+    world.store.rows[half].checks = 3
+    assert world.once() == 0
+    assert world.store.rows[half].parked is ParkReason.CHECKS_USED_UP
+
+
+def test_a_client_that_raises_counts_as_unknown() -> None:
+    async def fails(half: DueHalf) -> TransactionState:
+        raise RuntimeError("listener broke")
+
+    world = World(fails)
+    half = world.store.add()
+    world.once()
+    assert world.loop.counts.unknown == 1
+    assert world.store.rows[half].checks == 1
+
+
+def test_a_client_that_goes_away_counts_as_unknown() -> None:
+    async def leaves(half: DueHalf) -> TransactionState:
+        raise asyncio.CancelledError
+
+    world = World(leaves)
+    world.store.add()
+    world.once()
+    assert (world.loop.counts.unknown, world.loop.in_flight) == (1, 0)
+
+
+@pytest.mark.parametrize("nonsense", [None, True, "commit", 1])
+def test_an_answer_that_is_no_outcome_counts_as_unknown(nonsense: object) -> None:
+    async def answers(half: DueHalf) -> TransactionState:
+        return nonsense  # type: ignore[return-value]
+
+    world = World(answers)
+    world.store.add()
+    world.once()
+    assert (world.loop.counts.unknown, world.outcomes.commits) == (1, [])
+
+
+def test_a_client_that_hangs_counts_as_unknown_after_the_timeout() -> None:
+    world = World(never)
+    world.store.add()
+
+    async def scenario() -> None:
+        once = asyncio.create_task(world.loop.run_once())
+        await world.clock.until_slept_on(10)
+        world.clock.advance(9.9)
+        await asyncio.sleep(0)
+        assert not once.done()
+        world.clock.advance(0.1)
+        await once
+
+    asyncio.run(scenario())
+    assert (world.loop.counts.unknown, world.loop.in_flight) == (1, 0)
+
+
+def test_a_hanging_client_does_not_hold_up_the_checks_of_others() -> None:
+    async def answer(half: DueHalf) -> TransactionState:
+        return await never(half) if half.group == "stuck" else COMMIT
+
+    world = World(answer)
+    world.clients.pairs = [("stuck", None), ("users", None)]
+    world.store.add(group="stuck")
+    world.store.add()
+
+    async def scenario() -> None:
+        run = asyncio.create_task(world.loop.run())
+        await until(lambda: len(world.outcomes.commits) == 1)
+        world.store.add()
+        world.loop.wake()
+        await until(lambda: len(world.outcomes.commits) == 2)
+        run.cancel()
+        await asyncio.gather(run, return_exceptions=True)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("error", [OutcomeConflict("other outcome"), BrokerUnavailable("away"), ValueError("a bug")])
+def test_an_outcome_that_cannot_be_stored_leaves_the_half_for_the_next_check(error: Exception) -> None:
+    world = World(always(COMMIT))
+    half = world.store.add()
+    world.outcomes.error = error
+    assert world.once() == 1
+    assert half in world.store.rows
+    assert (world.loop.counts.committed, world.loop.in_flight) == (0, 0)
+    world.outcomes.error = None
+    world.clock.advance(30)
+    world.once()
+    assert world.outcomes.commits == [half]
+
+
+# ---- who is asked
+
+
+def test_only_halves_of_attached_groups_and_fences_are_claimed() -> None:
+    fence, other_fence = uuid4(), uuid4()
+    world = World(always(COMMIT))
+    world.clients.pairs = [("users", fence), ("orders", None)]
+    mine = world.store.add(fence_id=fence)
+    world.store.add(fence_id=other_fence)
+    world.store.add()
+    world.store.add(group="elsewhere")
+    unfenced = world.store.add(group="orders")
+    assert world.once() == 2
+    assert set(world.outcomes.commits) == {mine, unfenced}
+
+
+def test_the_claim_carries_the_interval_of_each_group() -> None:
+    world = World(always(UNKNOWN), CheckPolicies(by_group={"orders": CheckPolicy(interval_s=100)}))
+    world.clients.pairs = [("users", None), ("orders", None)]
+    users, orders = world.store.add(), world.store.add(group="orders")
+    world.once()
+    assert world.store.rows[users].next_check_at == EPOCH + timedelta(seconds=30)
+    assert world.store.rows[orders].next_check_at == EPOCH + timedelta(seconds=100)
+
+
+def test_the_halves_of_a_client_that_attaches_late_are_found_at_once_behind_the_window() -> None:
+    world = World(always(COMMIT))
+    world.once()
+    world.store.add(group="orders")
+    world.clock.advance(30)
+    assert world.once() == 0
+    world.clients.pairs = [*world.clients.pairs, ("orders", None)]
+    assert world.once() == 1
+
+
+# ---- the window and the sweep
+
+
+def test_the_window_moves_forward_and_a_sweep_comes_each_minute_and_at_start() -> None:
+    world = World(always(COMMIT))
+    for _ in range(5):
+        world.once()
+        world.clock.advance(20)
+    at = [None if since is None else (since - EPOCH).total_seconds() for since in world.store.since]
+    assert at == [None, -2, 18, None, 58]
+
+
+def test_a_half_that_became_visible_after_its_due_time_had_passed_is_found_by_the_sweep() -> None:
+    world = World(always(COMMIT))
+    world.clock.advance(100)
+    world.once()
+    late = world.store.add(due_in_s=-50)
+    world.clock.advance(20)
+    assert world.once() == 0
+    world.clock.advance(40)
+    assert world.once() == 1
+    assert world.outcomes.commits == [late]
+
+
+def test_wake_with_sweep_looks_at_all() -> None:
+    world = World(always(COMMIT))
+    world.once()
+    world.loop.wake(sweep=True)
+    world.once()
+    assert world.store.since == [None, None]
+
+
+def test_more_due_than_may_be_in_flight_is_found_in_steps() -> None:
+    world = World(always(COMMIT), config=CheckLoopConfig(in_flight_max=4))
+    due = [world.store.add(due_in_s=-n) for n in range(10)]
+    begun = [world.once() for _ in range(4)]
+    assert begun == [4, 4, 2, 0]
+    assert sorted(world.outcomes.commits) == sorted(due)
+
+
+def test_a_backlog_in_the_window_is_found_in_steps_too() -> None:
+    world = World(always(COMMIT), config=CheckLoopConfig(in_flight_max=4))
+    world.once()
+    for _ in range(10):
+        world.clock.advance(1)
+        world.store.add()
+    assert [world.once() for _ in range(4)] == [4, 4, 2, 0]
+    assert None not in world.store.since[1:]
+
+
+def test_never_more_checks_in_flight_than_allowed() -> None:
+    release = asyncio.Event()
+    in_flight: list[int] = []
+
+    async def answer(half: DueHalf) -> TransactionState:
+        in_flight.append(world.loop.in_flight)
+        await release.wait()
+        return COMMIT
+
+    world = World(answer, config=CheckLoopConfig(in_flight_max=4))
+    for _ in range(10):
+        world.store.add()
+
+    async def scenario() -> None:
+        run = asyncio.create_task(world.loop.run())
+        await until(lambda: len(world.clients.asked) == 4)
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert len(world.clients.asked) == 4
+        release.set()
+        await until(lambda: len(world.outcomes.commits) == 10)
+        run.cancel()
+        await asyncio.gather(run, return_exceptions=True)
+
+    asyncio.run(scenario())
+    assert max(in_flight) == 4
+
+
+# ---- nobody to ask
+
+
+def test_a_half_without_any_client_for_a_day_is_parked() -> None:
+    world = World(always(COMMIT))
+    world.clients.pairs = []
+    half = world.store.add()
+    world.clock.advance(DAY_S)
+    world.once()
+    assert world.store.rows[half].parked is None
+    world.clock.advance(60)
+    world.once()
+    assert world.store.rows[half].parked is ParkReason.NO_CLIENT
+
+
+def test_a_group_has_its_own_time_without_a_client() -> None:
+    world = World(always(COMMIT), CheckPolicies(by_group={"orders": CheckPolicy(no_client_park_s=3600)}))
+    world.clients.pairs = []
+    users, orders = world.store.add(), world.store.add(group="orders")
+    world.clock.advance(3601)
+    world.once()
+    assert world.store.rows[users].parked is None
+    assert world.store.rows[orders].parked is ParkReason.NO_CLIENT
+
+
+def test_after_a_start_clients_have_time_to_attach_before_anything_is_parked() -> None:
+    world = World(always(COMMIT))
+    world.clients.pairs = []
+    half = world.store.add(due_in_s=-2 * DAY_S)
+    world.once()
+    world.clock.advance(599)
+    world.once()
+    assert world.store.rows[half].parked is None
+    world.clock.advance(1)
+    world.once()
+    assert world.store.rows[half].parked is ParkReason.NO_CLIENT
+
+
+def test_thousands_of_abandoned_halves_are_parked_in_one_go() -> None:
+    world = World(always(COMMIT))
+    world.clients.pairs = []
+    for _ in range(2500):
+        world.store.add(due_in_s=-2 * DAY_S)
+    world.clock.advance(600)
+    world.once()
+    assert world.loop.counts.parked == 2500
+
+
+# ---- the loop around the step
+
+
+def test_the_loop_survives_a_store_that_fails_and_slows_down_meanwhile() -> None:
+    world = World(always(COMMIT), config=CheckLoopConfig(retry_delay_max_s=3))
+    world.store.broken = 4
+    world.store.add()
+
+    async def scenario() -> None:
+        run = asyncio.create_task(world.loop.run())
+        for delay_s in (1, 2, 3, 3):
+            await world.clock.until_slept_on(delay_s)
+            world.clock.advance(delay_s)
+        await until(lambda: len(world.outcomes.commits) == 1)
+        run.cancel()
+        await asyncio.gather(run, return_exceptions=True)
+
+    asyncio.run(scenario())
+    assert world.store.since == [None]
+
+
+def test_cancelling_the_loop_ends_its_checks() -> None:
+    world = World(never)
+    world.store.add()
+
+    async def scenario() -> None:
+        run = asyncio.create_task(world.loop.run())
+        await until(lambda: len(world.clients.asked) == 1)
+        run.cancel()
+        await asyncio.gather(run, return_exceptions=True)
+        await until(lambda: len(asyncio.all_tasks()) == 1)  # this one
+
+    asyncio.run(scenario())
+    assert world.loop.in_flight == 0
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("in_flight_max", 0), ("poll_interval_s", 0), ("poll_interval_s", 31), ("sweep_interval_s", 0)]
+)
+def test_a_config_that_cannot_work_is_refused_with_the_name_of_the_field(field: str, value: float) -> None:
+    with pytest.raises(ValueError, match=field):
+        replace(CheckLoopConfig(), **{field: value})  # type: ignore[arg-type]

@@ -1,0 +1,130 @@
+"""The table of a half message's life, pair by pair, and the decisions about its checks."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from txmsg.checker.policy import (
+    TRANSITIONS,
+    CheckPolicies,
+    CheckPolicy,
+    Decision,
+    HalfEvent,
+    HalfState,
+    IllegalTransitionError,
+    check_delay_s,
+    decide_after_answer,
+    decide_before_check,
+    diagram,
+    next_state,
+)
+from txmsg.message import TransactionState
+
+S, E = HalfState, HalfEvent
+
+# Written out a second time on purpose: a change of the table must be meant twice.
+LEGAL = {
+    (S.STORED, E.STORE): S.STORED,
+    (S.STORED, E.CLAIM): S.IN_CHECK,
+    (S.STORED, E.COMMIT): S.COMMITTED,
+    (S.STORED, E.ROLLBACK): S.ROLLED_BACK,
+    (S.STORED, E.ASK_NOW): S.STORED,
+    (S.STORED, E.PARK): S.PARKED,
+    (S.IN_CHECK, E.STORE): S.IN_CHECK,
+    (S.IN_CHECK, E.COMMIT): S.COMMITTED,
+    (S.IN_CHECK, E.ROLLBACK): S.ROLLED_BACK,
+    (S.IN_CHECK, E.ASK_NOW): S.IN_CHECK,
+    (S.IN_CHECK, E.UNKNOWN): S.STORED,
+    (S.IN_CHECK, E.PARK): S.PARKED,
+    (S.PARKED, E.STORE): S.PARKED,
+    (S.PARKED, E.COMMIT): S.COMMITTED,
+    (S.PARKED, E.ROLLBACK): S.ROLLED_BACK,
+    (S.PARKED, E.ASK_NOW): S.PARKED,
+    (S.PARKED, E.UNKNOWN): S.PARKED,
+    (S.PARKED, E.PARK): S.PARKED,
+    (S.PARKED, E.RESUME): S.STORED,
+    (S.COMMITTED, E.STORE): S.COMMITTED,
+    (S.COMMITTED, E.COMMIT): S.COMMITTED,
+    (S.COMMITTED, E.ASK_NOW): S.COMMITTED,
+    (S.COMMITTED, E.UNKNOWN): S.COMMITTED,
+    (S.ROLLED_BACK, E.STORE): S.ROLLED_BACK,
+    (S.ROLLED_BACK, E.ROLLBACK): S.ROLLED_BACK,
+    (S.ROLLED_BACK, E.ASK_NOW): S.ROLLED_BACK,
+    (S.ROLLED_BACK, E.UNKNOWN): S.ROLLED_BACK,
+}
+
+
+@pytest.mark.parametrize(("state", "event"), list(product(HalfState, HalfEvent)), ids=lambda value: value.value)
+def test_every_pair_of_state_and_event_is_as_listed_or_illegal(state: HalfState, event: HalfEvent) -> None:
+    if (state, event) in LEGAL:
+        assert next_state(state, event) is LEGAL[state, event]
+    else:
+        with pytest.raises(IllegalTransitionError, match=event.value):
+            next_state(state, event)
+
+
+@pytest.mark.parametrize("final", [S.COMMITTED, S.ROLLED_BACK])
+def test_no_event_leads_out_of_a_final_state(final: HalfState) -> None:
+    assert set(TRANSITIONS[final].values()) == {final}
+
+
+@pytest.mark.parametrize("state", [S.STORED, S.IN_CHECK, S.PARKED])
+@pytest.mark.parametrize("event", [E.COMMIT, E.ROLLBACK])
+def test_an_undecided_half_can_always_be_decided(state: HalfState, event: HalfEvent) -> None:
+    assert next_state(state, event) in (S.COMMITTED, S.ROLLED_BACK)
+
+
+def test_the_diagram_shows_every_transition_that_changes_the_state() -> None:
+    drawn = diagram()
+    assert drawn.startswith("stateDiagram-v2\n")
+    for state, row in TRANSITIONS.items():
+        for event, target in row.items():
+            if target is not state:
+                edge = f"{state.value} --> {target.value}: ".replace("in check", "in_check").replace(" back", "_back")
+                assert any(edge in line and event.value in line for line in drawn.splitlines()), (state, event)
+
+
+def test_the_first_check_comes_after_first_check_s_and_the_others_after_interval_s() -> None:
+    policy = CheckPolicy(first_check_s=6, interval_s=30)
+    assert [check_delay_s(policy, checks) for checks in (0, 1, 14)] == [6, 30, 30]
+
+
+def test_a_claimed_half_is_asked_about_until_its_checks_are_used_up() -> None:
+    policy = CheckPolicy(checks_max=3)
+    assert [decide_before_check(policy, checks) for checks in (1, 3, 4)] == [Decision.ASK, Decision.ASK, Decision.PARK]
+
+
+def test_unknown_waits_and_the_last_unknown_parks() -> None:
+    policy = CheckPolicy(checks_max=3)
+    decisions = [decide_after_answer(policy, checks, TransactionState.UNKNOWN) for checks in (1, 2, 3, 4)]
+    assert decisions == [Decision.WAIT, Decision.WAIT, Decision.PARK, Decision.PARK]
+
+
+@pytest.mark.parametrize("checks", [1, 15, 16])
+def test_an_outcome_counts_whichever_check_brought_it(checks: int) -> None:
+    assert decide_after_answer(CheckPolicy(), checks, TransactionState.COMMIT) is Decision.COMMIT
+    assert decide_after_answer(CheckPolicy(), checks, TransactionState.ROLLBACK) is Decision.ROLLBACK
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("first_check_s", -1),
+        ("checks_max", 0),
+        ("answer_timeout_s", 0),
+        ("interval_s", 10),
+        ("no_client_park_s", 30),
+    ],
+)
+def test_a_policy_that_makes_no_sense_is_refused_with_the_name_of_the_field(field: str, value: float) -> None:
+    with pytest.raises(ValueError, match=field):
+        CheckPolicy(**{field: value})  # type: ignore[arg-type]
+
+
+def test_a_group_without_a_policy_of_its_own_has_the_default() -> None:
+    own = CheckPolicy(checks_max=3)
+    policies = CheckPolicies(by_group={"orders": own})
+    assert policies.of("orders") is own
+    assert policies.of("users") == CheckPolicy()
