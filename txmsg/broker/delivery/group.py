@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from txmsg.broker.delivery.retrying import Retrying
 from txmsg.broker.delivery.tags import ALL_TAGS, TagExpression
-from txmsg.broker.delivery.values import DeliveredMessage, Receipt, Row
-from txmsg.broker.delivery.window import Window
+from txmsg.broker.delivery.values import DeliveredMessage, Receipt, Refusal, Row
+from txmsg.broker.delivery.window import Failure, Window
 
 __all__ = ["Feed", "Group"]
 
@@ -55,7 +56,6 @@ class Group:
     retrying: Retrying
     feeds: dict[int, Feed] = field(default_factory=dict)
     topics: dict[str, list[Feed]] = field(default_factory=dict)
-    loading: asyncio.Lock = field(default_factory=asyncio.Lock)
     _members: dict[str, _Member] = field(default_factory=dict)
     _wanted: dict[str, TagExpression] = field(default_factory=dict)
     _waiting: dict[asyncio.Future[None], Mapping[str, TagExpression]] = field(default_factory=dict)
@@ -158,6 +158,40 @@ class Group:
             for offset, transaction_id, n, key, tag, headers, body, born_at, stored_at in rows
         ]
 
+    # ---- settling
+
+    def settle(
+        self, acks: Sequence[Receipt], refusals: Sequence[Refusal | tuple[Receipt, str, float | None]]
+    ) -> tuple[list[Receipt], list[Feed]]:
+        """Takes the answers of a member: the receipts that came too late, and the feeds concerned.
+
+        Acknowledged is done; what failed, and any outcome of a retry, must be written before it counts.
+        """
+        expired: list[Receipt] = []
+        by_queue: defaultdict[int, list[Receipt]] = defaultdict(list)
+        for receipt in acks:
+            by_queue[receipt.queue_id].append(receipt)
+        touched: dict[int, Feed] = {}
+        for queue_id, receipts in by_queue.items():
+            feed = self.feeds.get(queue_id)
+            if feed is None:
+                expired += receipts
+                continue
+            touched[queue_id] = feed
+            late = feed.window.ack([receipt for receipt in receipts if receipt.epoch == self.epoch])
+            expired += [receipt for receipt in late if not self.retrying.settle(receipt, None)]
+            expired += [receipt for receipt in receipts if receipt.epoch != self.epoch]
+        for receipt, error, delay_s in refusals:
+            feed = self.feeds.get(receipt.queue_id)
+            failure = Failure(error, delay_s)
+            if feed is None or receipt.epoch != self.epoch:
+                expired.append(receipt)
+            elif feed.window.refuse(receipt, failure) or self.retrying.settle(receipt, failure):
+                touched[receipt.queue_id] = feed
+            else:
+                expired.append(receipt)
+        return expired, list(touched.values())
+
     # ---- waiting
 
     @property
@@ -193,6 +227,13 @@ class Group:
                     waiting.set_result(None)
                     del self._waiting[waiting]
                     left -= wants[topic] == wanted
+
+    def wake_all(self) -> None:
+        """Wakes every member."""
+        for waiting in self._waiting:
+            if not waiting.done():
+                waiting.set_result(None)
+        self._waiting.clear()
 
     def drop(self, why: Exception) -> None:
         """The windows are void: whoever waits is told so."""

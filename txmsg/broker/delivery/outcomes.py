@@ -18,6 +18,7 @@ __all__ = ["clean_error", "write_first_failures", "write_retry_outcomes"]
 _log = logging.getLogger(__name__)
 
 _ERROR_LENGTH_MAX = 2000
+_ROWS_MAX = 1000  # in one statement: it looks its values up in arrays, which is quadratic
 
 
 def clean_error(error: str) -> str:
@@ -41,12 +42,14 @@ async def write_first_failures(
         by_segment[spans[max(place, 0)].segment].append((offset, delay_s or 0.0, clean_error(failure.error)))
     count = 0
     for segment, failures in sorted(by_segment.items()):
-        count += await failures_store.insert_retries(conn, feed.group.id, segment, feed.queue_id, failures)
+        for start in range(0, len(failures), _ROWS_MAX):
+            chunk = failures[start : start + _ROWS_MAX]
+            count += await failures_store.insert_retries(conn, feed.group.id, segment, feed.queue_id, chunk)
+            if backoff.delay_s(1) is None:
+                dead = [(offset, 1, error) for offset, _, error in chunk]
+                await failures_store.bury(conn, feed.group.id, feed.queue_id, dead)
     if count < len(failing):
         await _log_lost(conn, feed, failing)
-    if backoff.delay_s(1) is None:
-        dead = [(offset, 1, clean_error(failing[offset].error)) for offset in sorted(failing)]
-        await failures_store.bury(conn, feed.group.id, feed.queue_id, dead)
 
 
 async def _log_lost(conn: store.Connection, feed: Feed, failing: Mapping[int, Failure]) -> None:

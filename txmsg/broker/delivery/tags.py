@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from txmsg.errors import InvalidName
 from txmsg.message import check_name
 
-__all__ = ["ALL_TAGS", "TagExpression", "parse_tags"]
+__all__ = ["ALL_TAGS", "TagExpression", "parse_tags", "wants_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,3 +54,16 @@ def parse_tags(text: str) -> TagExpression:
     if "" in names:
         raise InvalidName(f"tag expression {text!r} has nothing beside a `||`: write tags as in `signup || import`")
     return TagExpression(frozenset(check_name("tag", name) for name in names))
+
+
+@lru_cache(maxsize=4096)
+def wants_of(subscriptions: tuple[tuple[str, str], ...]) -> Mapping[str, TagExpression]:
+    """What is wanted of each topic, given (topic, tag expression). A topic named twice: what either wants.
+
+    Cached, because a consumer subscribes alike with each receive: do not change the mapping.
+    """
+    wants: dict[str, TagExpression] = {}
+    for topic, tags in subscriptions:
+        expression = parse_tags(tags)
+        wants[topic] = TagExpression.union((wants[topic], expression)) if topic in wants else expression
+    return wants

@@ -1,0 +1,377 @@
+"""Delivery: hands messages to members of groups, takes their answers, and writes what must not be forgotten.
+
+Decisions are made by the pure modules beside this one; here they are acted on. All state is in memory under one
+epoch of the delivery lease. When the database or the lease is lost, everything is dropped and read again from the
+cursors as stored: at most the acknowledgements not yet flushed come again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+from txmsg.broker.delivery.config import DeliveryConfig
+from txmsg.broker.delivery.group import Feed, Group
+from txmsg.broker.delivery.lease import LEASE_NAME, DeliveryLease
+from txmsg.broker.delivery.loading import load_feeds, load_group, write_progress
+from txmsg.broker.delivery.outcomes import write_first_failures, write_retry_outcomes
+from txmsg.broker.delivery.reader import read_feed
+from txmsg.broker.delivery.tags import TagExpression, wants_of
+from txmsg.broker.delivery.values import DeliveredMessage, GroupLag, Receipt, Refusal, Subscription, Topics
+from txmsg.broker.store import delivery as store
+from txmsg.broker.store import retries as failures_store
+from txmsg.broker.store.connect import Pool, session
+from txmsg.errors import BrokerUnavailable
+
+__all__ = ["Delivery"]
+
+_log = logging.getLogger(__name__)
+
+_REACQUIRE_S = 0.5
+_CURSORS_PER_STATEMENT = 1000
+
+
+class Delivery:
+    """Delivers to all groups while this broker holds the delivery lease.
+
+    Run it with `run()` in a task; `receive` and `settle` raise BrokerUnavailable before, after, while the database
+    is away, and while another broker holds the lease. Steps named `..._once` do one round of what `run` repeats.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        broker_id: str,
+        topics: Topics,
+        config: DeliveryConfig | None = None,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._pool = pool
+        self._topics = topics
+        self._config = config or DeliveryConfig()
+        self._monotonic = monotonic
+        self._lease = DeliveryLease(broker_id, self._config.lease_ttl_s, monotonic)
+        self._groups: dict[str, Group] = {}
+        self._feeds_of: defaultdict[int, list[Feed]] = defaultdict(list)
+        self._ends: dict[int, int] = {}
+        self._loading: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._to_read: asyncio.Queue[Feed] = asyncio.Queue()  # bounded by the feeds: each is in it once at most
+        self._token = 0
+        self._draining = False
+        self._closed = asyncio.Event()
+
+    # ---- for the service
+
+    async def receive(  # noqa: PLR0917 - as the protocol lists them
+        self,
+        group: str,
+        client_id: str,
+        subscriptions: Sequence[Subscription | tuple[str, str]],
+        max_messages: int,
+        wait_s: float,
+        invisible_s: float,
+    ) -> list[DeliveredMessage]:
+        """Up to max_messages for a member of a group, or nothing after wait_s.
+
+        Each is in this member's hands for invisible_s; if it is not settled by then, it is retried. Raises
+        BrokerUnavailable, InvalidName for a bad tag expression, and UnknownTopic.
+        """
+        wants = wants_of(tuple(subscriptions))
+        state = await self._group(group, wants)
+        state.join(client_id, wants, self._monotonic(), self._config.member_ttl_s)
+        messages = self._take(state, wants, max_messages, invisible_s)
+        if messages or wait_s <= 0:
+            return messages
+        try:
+            async with asyncio.timeout(wait_s):
+                while not messages and not self._draining:
+                    await state.wait(wants)
+                    messages = self._take(state, wants, max_messages, invisible_s)
+        except TimeoutError:
+            return []
+        return messages
+
+    async def settle(
+        self, group: str, acks: Sequence[Receipt], refusals: Sequence[Refusal | tuple[Receipt, str, float | None]]
+    ) -> list[Receipt]:
+        """Takes acknowledgements and refusals; returns the receipts that came too late, in no order.
+
+        On return an acknowledgement is in memory (the cursor follows within flush_s), that of a retry and every
+        refusal on disk. If interrupted, what was taken is written by the next round of `expire_once`.
+        """
+        epoch = self._lease.require()
+        state = self._groups.get(group)
+        if state is None or state.epoch != epoch:
+            return [*acks, *(refusal[0] for refusal in refusals)]
+        expired, touched = state.settle(acks, refusals)
+        await self._write_outcomes(state, touched)
+        for feed in touched:
+            self._read_soon(feed)
+        return expired
+
+    def wake(self, ends: Mapping[int, int]) -> None:
+        """Queues (by id) now end before these offsets: members that wait for them get the new messages at once."""
+        for queue_id, end in ends.items():
+            self._ends[queue_id] = max(end, self._ends.get(queue_id, 0))
+            for feed in self._feeds_of.get(queue_id, ()):
+                feed.end = max(feed.end, end)
+                self._read_soon(feed)
+
+    async def groups_lag(self) -> list[GroupLag]:
+        """How far each group is behind in each topic, with the acknowledgements taken so far."""
+        await self.flush_once()
+        async with self._session() as conn:
+            return await failures_store.group_lag(conn, await store.open_segment(conn))
+
+    # ---- running
+
+    async def run(self) -> None:
+        """Delivers until `close` or cancellation."""
+        config = self._config
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._repeat(self.lease_once, config.lease_renew_s), name="delivery lease")
+            tasks.create_task(self._repeat(self.flush_once, config.flush_s), name="delivery flush")
+            tasks.create_task(self._repeat(self.expire_once, config.expire_s), name="delivery expire")
+            tasks.create_task(self._repeat(self.retries_once, config.retry_poll_s), name="delivery retries")
+            tasks.create_task(self._repeat(self.poll_once, config.poll_s), name="delivery poll")
+            readers = [tasks.create_task(self._read(), name="delivery reader") for _ in range(config.readers)]
+            await self._closed.wait()
+            for reader in readers:
+                reader.cancel()
+
+    def drain(self) -> None:
+        """Answers all waiting receives with what there is, and from now on none waits. For a graceful stop."""
+        self._draining = True
+        for group in self._groups.values():
+            group.wake_all()
+
+    async def close(self) -> None:
+        """Stops, writes the cursors and lets another broker deliver at once. Twice, or before `run`, is fine.
+
+        Raises BrokerUnavailable if the database is away: then the lease runs out by itself.
+        """
+        self.drain()
+        self._closed.set()
+        if self._lease.epoch is None:
+            return
+        await self.flush_once()
+        self._drop("it is closing")
+        async with self._session() as conn:
+            await self._lease.release(conn)
+
+    async def lease_once(self) -> None:
+        """Renews the lease, or takes it if it is free."""
+        if self._lease.is_held():
+            async with self._session() as conn:
+                if await self._lease.renew(conn):
+                    return
+            self._drop("another broker has taken the delivery lease")
+        elif self._lease.epoch is not None:
+            self._drop("the delivery lease ran out before it could be renewed")
+        async with self._session() as conn:
+            if await self._lease.acquire(conn):
+                _log.info("delivering under epoch %d", self._lease.epoch)
+
+    async def flush_once(self) -> None:
+        """Writes the cursors that moved. If one was claimed under a younger epoch, everything is dropped."""
+        epoch = self._lease.epoch
+        dirty = [feed for group in self._groups.values() for feed in group.feeds.values() if feed.window.is_dirty]
+        if epoch is None or not dirty:
+            return
+        dirty.sort(key=lambda feed: (feed.group.id, feed.queue_id))
+        for start in range(0, len(dirty), _CURSORS_PER_STATEMENT):
+            async with self._session() as conn:
+                is_ours = await write_progress(conn, epoch, dirty[start : start + _CURSORS_PER_STATEMENT])
+            if not is_ours:
+                self._drop("a cursor was claimed under a younger epoch")
+                return
+
+    async def expire_once(self) -> None:
+        """Makes retries of what was not settled in time, and finishes writes that were interrupted."""
+        now = self._monotonic()
+        for group in list(self._groups.values()):
+            for feed in group.feeds.values():
+                feed.window.expire(now)
+            group.retrying.expire(now)
+            await self._write_outcomes(group, group.feeds.values())
+
+    async def retries_once(self) -> None:
+        """Reads the retries that are due into memory, as far as there is room."""
+        groups = {group.id: group for group in self._groups.values() if group.retrying.room_count()}
+        if not groups or not self._lease.is_held():
+            return
+        async with self._session() as conn:
+            for group_id in await failures_store.groups_with_due_retries(conn, list(groups)):
+                group = groups[group_id]
+                box = group.retrying
+                rows = await failures_store.due_retries(
+                    conn, group_id, list(group.feeds), box.known(), count=box.room_count(), size_bytes=box.room_bytes()
+                )
+                box.put(rows)
+                group.wake({group.feeds[queue_id].topic for queue_id, _, _ in rows}, len(rows))
+
+    async def poll_once(self) -> None:
+        """Looks for messages that other brokers wrote to queues for which somebody waits."""
+        queue_ids = sorted(
+            {
+                feed.queue_id
+                for group in self._groups.values()
+                if group.has_waiting
+                for feed in group.feeds.values()
+                if feed.window.position >= feed.end
+            }
+        )
+        if queue_ids and self._lease.is_held():
+            async with self._session() as conn:
+                ends = await store.queue_ends(conn, await store.open_segment(conn), queue_ids)
+            self.wake(ends)
+        for feeds in self._feeds_of.values():
+            for feed in feeds:
+                self._read_soon(feed)  # one whose last read failed
+
+    async def read_once(self, feed: Feed) -> None:
+        """Reads one feed once and wakes members for what was read."""
+        try:
+            if self._groups.get(feed.group.name) is not feed.group:
+                return
+            async with self._session() as conn:
+                count = await read_feed(conn, feed, self._config.read_count_max)
+        finally:
+            feed.queued = False
+        if count:
+            feed.group.wake((feed.topic,), count)
+            self._read_soon(feed)
+
+    # ---- inside
+
+    async def _repeat(self, step: Callable[[], Awaitable[None]], interval_s: float) -> None:
+        while not self._closed.is_set():
+            try:
+                await step()
+            except BrokerUnavailable as exc:
+                _log.debug("%s", exc)  # `_drop` has said it once, aloud
+            except Exception:  # noqa: BLE001 - the root of a task
+                _log.exception("delivery step failed; it is tried again")
+            pause_s = interval_s if self._lease.is_held() else min(interval_s, _REACQUIRE_S)
+            try:
+                async with asyncio.timeout(pause_s):
+                    await self._closed.wait()
+            except TimeoutError:
+                continue
+
+    async def _read(self) -> None:
+        while True:
+            feed = await self._to_read.get()
+            try:
+                await self.read_once(feed)
+            except BrokerUnavailable as exc:
+                _log.debug("%s", exc)
+            except Exception:  # noqa: BLE001 - the root of a task
+                _log.exception("reading topic %s queue %d failed; it is tried again", feed.topic, feed.number)
+
+    def _read_soon(self, feed: Feed) -> None:
+        """Lets a reader fill the window if there is something to read, little left, and room for a useful read."""
+        window, config = feed.window, self._config
+        if feed.queued or window.position >= feed.end or window.ready_count * 2 >= config.read_count_max:
+            return
+        room = window.room_count()
+        if room * 4 >= config.read_count_max or (room and feed.group.has_waiting):
+            feed.queued = True
+            self._to_read.put_nowait(feed)
+
+    def _take(
+        self, group: Group, wants: Mapping[str, TagExpression], count: int, invisible_s: float
+    ) -> list[DeliveredMessage]:
+        if self._lease.require() != group.epoch:
+            raise BrokerUnavailable("delivery has started again from its stored cursors: retry")
+        self._token += 1
+        messages = group.take(
+            wants,
+            count,
+            self._config.reply_size_bytes_max,
+            token=self._token,
+            deadline=self._monotonic() + invisible_s,
+        )
+        for topic in wants:
+            for feed in group.topics[topic]:
+                self._read_soon(feed)
+        return messages
+
+    async def _group(self, name: str, wants: Mapping[str, TagExpression]) -> Group:
+        """The group in memory, with the queues of these topics."""
+        if self._draining:
+            raise BrokerUnavailable("this broker is closing: ask another one")
+        while True:
+            epoch = self._lease.require()
+            group = self._groups.get(name)
+            if group is not None and all(topic in group.topics for topic in wants):
+                return group
+            async with self._loading[name]:
+                new = [topic for topic in wants if group is None or topic not in group.topics]
+                await self._load(name, epoch, new)
+
+    async def _load(self, name: str, epoch: int, topics: Sequence[str]) -> None:
+        """Begins to deliver topics to a group, from its cursors. Nothing happens when the epoch is over meanwhile."""
+        queues = {topic: (await self._topics.ensure(topic)).queue_ids for topic in topics}
+        async with self._session() as conn, conn.transaction():
+            group = self._groups.get(name) or await load_group(conn, name, epoch, self._config)
+            feeds = await load_feeds(conn, group, queues, self._config)
+        if self._lease.epoch != epoch or group.epoch != epoch:
+            return
+        self._groups[name] = group
+        group.add(feeds)
+        for feed in feeds:
+            feed.end = max(feed.end, self._ends.get(feed.queue_id, 0))
+            self._feeds_of[feed.queue_id].append(feed)
+            self._read_soon(feed)
+
+    async def _write_outcomes(self, group: Group, feeds: Iterable[Feed]) -> None:
+        """Makes failures durable, then counts them as acked. One transaction, which holds the lease."""
+        failing = [(feed, each) for feed in feeds if (each := feed.window.failing())]
+        if not failing and not group.retrying.outcomes():
+            return
+        if group.epoch != self._lease.require():
+            raise BrokerUnavailable("delivery has started again from its stored cursors: retry")
+        failing.sort(key=lambda item: item[0].queue_id)
+        async with self._session() as conn, conn.transaction():
+            if not await store.hold_lease(conn, LEASE_NAME, group.epoch):
+                raise BrokerUnavailable(f"epoch {group.epoch} of the delivery lease is over: another broker delivers")
+            for feed, failures in failing:
+                await write_first_failures(conn, feed, failures, self._config.backoff)
+            keys = await write_retry_outcomes(conn, group, self._config.backoff)
+        for feed, failures in failing:
+            feed.window.stored(failures)
+            self._read_soon(feed)
+        group.retrying.written(keys)
+
+    @asynccontextmanager
+    async def _session(self) -> AsyncIterator[store.Connection]:
+        """A connection for one step. If the database is away, everything in memory is dropped: BrokerUnavailable."""
+        try:
+            async with asyncio.timeout(self._config.statement_timeout_s):
+                async with session(self._pool) as conn:
+                    yield conn
+        except TimeoutError as exc:
+            error = BrokerUnavailable(
+                f"the Notify database did not answer within {self._config.statement_timeout_s:g} s: retry"
+            )
+            self._drop(str(error))
+            raise error from exc
+        except BrokerUnavailable as exc:
+            self._drop(str(exc))
+            raise
+
+    def _drop(self, why: str) -> None:
+        """Forgets the lease and everything in memory. Waiting members get BrokerUnavailable."""
+        if self._lease.epoch is not None or self._groups:
+            _log.warning("delivery stops until the lease is taken again: %s", why)
+        self._lease.lose(why)
+        groups, self._groups = self._groups, {}
+        self._feeds_of.clear()
+        for group in groups.values():
+            group.drop(BrokerUnavailable(f"delivery was interrupted ({why}): retry"))
