@@ -11,3 +11,8 @@ reader     reads messages and ends of queues, segment by segment
 lease      the right to deliver, held by one broker
 delivery   the Delivery class, which acts
 """
+
+from txmsg.broker.delivery.config import DeliveryConfig
+from txmsg.broker.delivery.delivery import Delivery
+
+__all__ = ["Delivery", "DeliveryConfig"]

@@ -46,14 +46,14 @@ class Delivery:
         self,
         pool: Pool,
         broker_id: str,
-        topics: Topics,
-        config: DeliveryConfig | None = None,
+        config: DeliveryConfig,
         *,
+        topics: Topics,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._pool = pool
         self._topics = topics
-        self._config = config or DeliveryConfig()
+        self._config = config
         self._monotonic = monotonic
         self._lease = DeliveryLease(broker_id, self._config.lease_ttl_s, monotonic)
         self._groups: dict[str, Group] = {}
@@ -317,10 +317,12 @@ class Delivery:
 
     async def _load(self, name: str, epoch: int, topics: Sequence[str]) -> None:
         """Begins to deliver topics to a group, from its cursors. Nothing happens when the epoch is over meanwhile."""
-        queues = {topic: (await self._topics.ensure(topic)).queue_ids for topic in topics}
+        places = {
+            queue_id: (topic, number) for topic in topics for queue_id, number in await self._topics.ensure(topic)
+        }
         async with self._session() as conn, conn.transaction():
             group = self._groups.get(name) or await load_group(conn, name, epoch, self._config)
-            feeds = await load_feeds(conn, group, queues, self._config)
+            feeds = await load_feeds(conn, group, places, self._config)
         if self._lease.epoch != epoch or group.epoch != epoch:
             return
         self._groups[name] = group

@@ -10,8 +10,9 @@ from typing import Final
 
 from txmsg.broker.delivery.retrying import Retrying
 from txmsg.broker.delivery.tags import ALL_TAGS, TagExpression
-from txmsg.broker.delivery.values import DeliveredMessage, Receipt, Refusal, Row
+from txmsg.broker.delivery.values import DeliveredMessage, Receipt, Refusal
 from txmsg.broker.delivery.window import Failure, Window
+from txmsg.broker.store.rows import Row
 
 __all__ = ["Feed", "Group"]
 

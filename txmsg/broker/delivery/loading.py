@@ -27,14 +27,13 @@ async def load_group(conn: store.Connection, name: str, epoch: int, config: Deli
 
 
 async def load_feeds(
-    conn: store.Connection, group: Group, topics: Mapping[str, Sequence[int]], config: DeliveryConfig
+    conn: store.Connection, group: Group, places: Mapping[int, tuple[str, int]], config: DeliveryConfig
 ) -> list[Feed]:
-    """Feeds for the queues of these topics (queue ids by number), from the cursors, claimed for the group's epoch.
+    """Feeds for these queues (id: topic and number), from the cursors, claimed for the group's epoch.
 
     An offset that has a retry or a dead letter counts as acked whatever the cursor says: the row was made before
     the cursor was written. BrokerUnavailable if a cursor was claimed under a younger epoch.
     """
-    places = {queue_id: (topic, number) for topic, ids in topics.items() for number, queue_id in enumerate(ids)}
     cursors = await store.claim_cursors(conn, group.id, sorted(places), group.epoch)
     if len(cursors) < len(places):
         raise BrokerUnavailable(f"epoch {group.epoch} of the delivery lease is over: another broker delivers; retry")

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from psycopg.errors import UndefinedTable
 
 from txmsg.broker.delivery.group import Feed
-from txmsg.broker.delivery.values import Row
 from txmsg.broker.store import delivery as store
+from txmsg.broker.store.rows import Row
 from txmsg.errors import StorageError
 
 __all__ = ["read_feed"]

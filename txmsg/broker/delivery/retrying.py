@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from txmsg.broker.delivery.inflight import InFlight
-from txmsg.broker.delivery.values import Receipt, RetryRow
+from txmsg.broker.delivery.values import Receipt
 from txmsg.broker.delivery.window import EXPIRED, Failure
+from txmsg.broker.store.rows import RetryRow
 
 __all__ = ["Outcome", "Retrying"]
 

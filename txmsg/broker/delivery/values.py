@@ -4,19 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol
 
-__all__ = [
-    "DeliveredMessage",
-    "GroupLag",
-    "QueuesOfTopic",
-    "Receipt",
-    "Refusal",
-    "RetryRow",
-    "Row",
-    "Subscription",
-    "Topics",
-]
+from txmsg.broker.store.rows import GroupLag
+
+__all__ = ["DeliveredMessage", "GroupLag", "Receipt", "Refusal", "Subscription", "Topics"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +47,6 @@ class DeliveredMessage:
     attempt: int
 
 
-Row: TypeAlias = tuple[int, bytes, int, str | None, str | None, bytes | None, bytes, int, int]
-"""A message as read: offset, transaction id, n, key, tag, headers, body, born_at and stored_at in PostgreSQL's
-microseconds since 2000. A plain tuple as the driver makes it: at 100,000 messages/s every copy counts."""
-
-RetryRow: TypeAlias = tuple[int, int, Row]
-"""A retry as read: queue id, deliveries so far, the message."""
-
-
 class Refusal(NamedTuple):
     """A consumer could not process a message. delay_s: when to try again; None leaves it to the back-off."""
 
@@ -78,27 +62,9 @@ class Subscription(NamedTuple):
     tags: str = "*"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupLag:
-    """How far a group is behind in a topic: messages not yet acknowledged, waiting for a retry, and dead."""
-
-    group: str
-    topic: str
-    waiting: int
-    retrying: int
-    dead: int
-
-
-class QueuesOfTopic(Protocol):
-    """A topic as delivery sees it: `queue_ids[number]` is the id of queue `number`."""
-
-    @property
-    def queue_ids(self) -> Sequence[int]: ...
-
-
 class Topics(Protocol):
     """Where delivery learns the queues of a topic."""
 
-    async def ensure(self, name: str, /) -> QueuesOfTopic:
-        """The topic, created when it is unknown and that is allowed; else UnknownTopic. Own transaction."""
+    async def ensure(self, topic: str) -> Sequence[tuple[int, int]]:
+        """The (queue id, number) pairs of a topic, created when it is unknown and that is allowed; else UnknownTopic."""
         ...

@@ -10,7 +10,8 @@ from typing import NamedTuple
 from txmsg.broker.delivery.inflight import InFlight
 from txmsg.broker.delivery.ranges import OffsetRanges, runs
 from txmsg.broker.delivery.tags import ALL_TAGS, TagExpression
-from txmsg.broker.delivery.values import Receipt, Row
+from txmsg.broker.delivery.values import Receipt
+from txmsg.broker.store.rows import Row
 
 __all__ = ["EXPIRED", "Failure", "Progress", "Window"]
 

@@ -16,7 +16,7 @@ from psycopg import AsyncConnection, AsyncCursor, adapters, sql
 from psycopg.pq import Format
 from psycopg.rows import tuple_row
 
-from txmsg.broker.delivery.values import Row
+from txmsg.broker.store.rows import Row
 
 __all__ = [
     "MESSAGE_COLUMNS",

@@ -10,8 +10,8 @@ from functools import lru_cache
 
 from psycopg import sql
 
-from txmsg.broker.delivery.values import GroupLag, RetryRow
 from txmsg.broker.store.delivery import MESSAGE_COLUMNS, Connection, plain_cursor, raw_cursor
+from txmsg.broker.store.rows import GroupLag, RetryRow
 
 __all__ = [
     "RetryKey",
