@@ -1,0 +1,106 @@
+"""txmsg: transactional messages for Python, told to others exactly when your database committed.
+
+Names are loaded when they are first used: importing the package loads neither gRPC nor SQLAlchemy.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from txmsg.checker.fence import Fence, FenceCheckListener
+    from txmsg.checker.listener import CheckMessageListener
+    from txmsg.client.async_consumer import AsyncConsumer
+    from txmsg.client.async_producer import AsyncProducer
+    from txmsg.client.consumer import Consumer
+    from txmsg.client.half import Half
+    from txmsg.client.inbox import create_inbox_tables, idempotent, purge_inbox
+    from txmsg.client.producer import Producer
+    from txmsg.client.transactional import transactional_message
+    from txmsg.errors import (
+        BrokerUnavailable,
+        DuplicateId,
+        InvalidMessage,
+        InvalidName,
+        MessageTooLarge,
+        MisuseError,
+        OutcomeConflict,
+        OutcomeExpired,
+        OutcomeUnknown,
+        Overloaded,
+        ProtocolError,
+        ReceiptExpired,
+        SchemaMismatch,
+        StorageError,
+        TransactionRefused,
+        TxmsgError,
+        UnknownTopic,
+    )
+    from txmsg.message import Message, MessageId, ReceivedMessage, TransactionId, TransactionState
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AsyncConsumer",
+    "AsyncProducer",
+    "BrokerUnavailable",
+    "CheckMessageListener",
+    "Consumer",
+    "DuplicateId",
+    "Fence",
+    "FenceCheckListener",
+    "Half",
+    "InvalidMessage",
+    "InvalidName",
+    "Message",
+    "MessageId",
+    "MessageTooLarge",
+    "MisuseError",
+    "OutcomeConflict",
+    "OutcomeExpired",
+    "OutcomeUnknown",
+    "Overloaded",
+    "Producer",
+    "ProtocolError",
+    "ReceiptExpired",
+    "ReceivedMessage",
+    "SchemaMismatch",
+    "StorageError",
+    "TransactionId",
+    "TransactionRefused",
+    "TransactionState",
+    "TxmsgError",
+    "UnknownTopic",
+    "__version__",
+    "create_inbox_tables",
+    "idempotent",
+    "purge_inbox",
+    "transactional_message",
+]
+
+_MODULES = {
+    "txmsg.checker.fence": ("Fence", "FenceCheckListener"),
+    "txmsg.checker.listener": ("CheckMessageListener",),
+    "txmsg.client.async_consumer": ("AsyncConsumer",),
+    "txmsg.client.async_producer": ("AsyncProducer",),
+    "txmsg.client.consumer": ("Consumer",),
+    "txmsg.client.half": ("Half",),
+    "txmsg.client.inbox": ("create_inbox_tables", "idempotent", "purge_inbox"),
+    "txmsg.client.producer": ("Producer",),
+    "txmsg.client.transactional": ("transactional_message",),
+    "txmsg.message": ("Message", "MessageId", "ReceivedMessage", "TransactionId", "TransactionState"),
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module 'txmsg' has no attribute {name!r}")
+    value: object = getattr(import_module(_MODULE_OF.get(name, "txmsg.errors")), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

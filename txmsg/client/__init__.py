@@ -1,0 +1,25 @@
+"""What an application uses: producers, the decorator, consumers and the inbox. Never loads the server."""
+
+from __future__ import annotations
+
+from txmsg.client.async_consumer import AsyncConsumer
+from txmsg.client.async_producer import AsyncProducer
+from txmsg.client.consumer import Consumer
+from txmsg.client.half import Half
+from txmsg.client.inbox import create_inbox_tables, idempotent, inbox_metadata, inbox_table, purge_inbox
+from txmsg.client.producer import Producer
+from txmsg.client.transactional import transactional_message
+
+__all__ = [
+    "AsyncConsumer",
+    "AsyncProducer",
+    "Consumer",
+    "Half",
+    "Producer",
+    "create_inbox_tables",
+    "idempotent",
+    "inbox_metadata",
+    "inbox_table",
+    "purge_inbox",
+    "transactional_message",
+]

@@ -1,0 +1,235 @@
+"""The producer for asyncio, which the sync one runs, too. Sessions are the decorator's and the late flow's business.
+
+Everything a producer sends goes through its `Sender`, which coalesces the calls that wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+from uuid import uuid4
+
+from txmsg.checker.fence import Fence, FenceCheckListener
+from txmsg.checker.listener import CheckMessageListener
+from txmsg.client.attach import Presence
+from txmsg.client.batch import EndEntry, SendEntry
+from txmsg.client.channel import Brokers, addresses_of
+from txmsg.client.half import Half
+from txmsg.client.process import check_not_forked
+from txmsg.client.sender import Sender
+from txmsg.errors import BrokerUnavailable, MisuseError, OutcomeUnknown
+from txmsg.message import (
+    Message,
+    MessageId,
+    TransactionId,
+    TransactionState,
+    check_name,
+    message_id,
+    new_transaction_id,
+)
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncSession
+
+    from txmsg.client.late import AsyncLateTransaction
+
+__all__ = ["AsyncProducer"]
+
+_log = logging.getLogger(__name__)
+
+
+class AsyncProducer:
+    """Sends messages from asyncio code. Belongs to the loop on which it is first used; not to be shared by loops.
+
+    brokers: "host:port", several of them in a list or separated by commas; they share one Notify database.
+    group: the producer group; any live client of it may be asked what became of a transaction.
+    check_listener: answers these check-backs; FenceCheckListener(engine) does it for SQLAlchemy users.
+    timeout_s: how long a call may take, waiting, retries and failing over included. Default 10.
+
+    The first call connects, and attaches for check-backs. A service calls `start` (or uses `async with`) when it
+    begins, so that transactions which an earlier process left undecided are answered at once.
+    """
+
+    def __init__(
+        self,
+        brokers: str | Sequence[str] = "localhost:7700",
+        group: str = "default",
+        check_listener: CheckMessageListener | None = None,
+        *,
+        timeout_s: float = 10.0,
+    ) -> None:
+        self.addresses = addresses_of(brokers)
+        self.group = check_name("producer group", group)
+        self.check_listener = check_listener
+        self.timeout_s = timeout_s
+        self._client_id = uuid4().hex
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._pid = 0
+        self._closed = False
+        self._starting: asyncio.Lock | None = None
+        self._brokers: Brokers | None = None
+        self._sender: Sender | None = None
+        self._presence: asyncio.Task[None] | None = None
+
+    @property
+    def fence(self) -> Fence | None:
+        """The fence of a FenceCheckListener; None with any other listener."""
+        return self.check_listener.fence if isinstance(self.check_listener, FenceCheckListener) else None
+
+    # ---- life
+
+    async def start(self) -> Self:
+        """Connects, reads the fence id and attaches for check-backs. Called by the first use. Idempotent."""
+        await self._started()
+        return self
+
+    async def close(self) -> None:
+        """Sends what is still waiting, then disconnects. Closing twice is fine."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._sender is not None:
+            await self._sender.drain()
+        if self._presence is not None:
+            self._presence.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._presence
+        if self._brokers is not None:
+            await self._brokers.close()
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _started(self) -> Sender:
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop, self._pid, self._starting = loop, os.getpid(), asyncio.Lock()
+        check_not_forked(self._pid)
+        if loop is not self._loop:
+            raise MisuseError("this AsyncProducer was first used on another event loop: make one per loop")
+        if self._closed:
+            raise BrokerUnavailable("the producer is closed")
+        assert self._starting is not None
+        async with self._starting:
+            if self._sender is None:
+                await self._connect()
+        assert self._sender is not None
+        return self._sender
+
+    async def _connect(self) -> None:
+        fence_id = await self._fence_id()
+        self._brokers = Brokers(self.addresses)
+        sender = Sender(self._brokers, group=self.group, timeout_s=self.timeout_s)
+        sender.fence_id = fence_id
+        if self.check_listener is not None:
+            presence = Presence(
+                self._brokers,
+                group=self.group,
+                client_id=self._client_id,
+                fence_id=fence_id,
+                listener=self.check_listener,
+            )
+            self._presence = asyncio.create_task(presence.run(), name=f"txmsg-attach-{self.group}")
+        self._sender = sender
+
+    async def _fence_id(self) -> bytes:
+        fence = self.fence
+        if fence is None:
+            return b""
+        if fence.is_async:
+            return (await fence.fence_id_async()).bytes
+        return (await asyncio.to_thread(fence.fence_id)).bytes
+
+    # ---- plain messages
+
+    async def send(self, message: Message) -> MessageId:
+        """Sends one message. Returns when it is on disk.
+
+        Raises BrokerUnavailable when it certainly was not stored, OutcomeUnknown when it may have been, Overloaded
+        when too much is waiting, UnknownTopic.
+        """
+        return (await self.send_many((message,)))[0]
+
+    async def send_many(self, messages: Sequence[Message]) -> list[MessageId]:
+        """Sends up to 1,000 messages (8 MiB) as one unit of retry, of one transaction id. Returns their ids in order.
+
+        Raises what `send` raises.
+        """
+        if not messages:
+            return []
+        transaction_id = new_transaction_id()
+        sender = self._sender_here() or await self._started()
+        waiter: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        sender.plain.offer(SendEntry(transaction_id.bytes, messages, waiter))
+        await waiter
+        return [message_id(transaction_id, n) for n in range(len(messages))]
+
+    # ---- transactions
+
+    def transaction(self, session: AsyncSession) -> AsyncLateTransaction:
+        """The late flow: `async with producer.transaction(session) as tx: ...; tx.send(Message(...))`.
+
+        At the exit all half messages leave in one request, the session is committed, and the broker is told.
+        """
+        from txmsg.client.late import AsyncLateTransaction
+
+        return AsyncLateTransaction(self, session)
+
+    async def half(self, messages: Sequence[Message], *, transaction_id: TransactionId | None = None) -> Half:
+        """Stores the half messages of one transaction, 1 to 1,000. Returns when they are on disk.
+
+        Idempotent under the same transaction id. Whoever calls this owes the broker an `end`. Raises
+        BrokerUnavailable: begin no local transaction then; what may have been stored is never delivered.
+        """
+        sender = self._sender_here() or await self._started()
+        if transaction_id is None:
+            transaction_id = new_transaction_id()
+        waiter: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        sender.halves.offer(SendEntry(transaction_id.bytes, messages, waiter))
+        return Half(transaction_id, await waiter)
+
+    async def end(self, half: Half, state: TransactionState, *, timeout_s: float | None = None) -> None:
+        """Tells what became of the local transaction. Returns when the outcome is on disk.
+
+        UNKNOWN has the broker ask the group. Idempotent. timeout_s shortens the wait, not the attempts, which go on
+        in the background. Raises OutcomeConflict when the other outcome stands, OutcomeExpired, and BrokerUnavailable
+        or OutcomeUnknown: the check-back then resolves it.
+        """
+        sender = self._sender_here() or await self._started()
+        waiter: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        sender.end(half.home, EndEntry(half.transaction_id.bytes, state, waiter))
+        if timeout_s is None:
+            await waiter
+            return
+        try:
+            async with asyncio.timeout(timeout_s):
+                await waiter
+        except TimeoutError as exc:
+            raise OutcomeUnknown(f"no answer within {timeout_s} s; it is still being tried") from exc
+
+    def end_soon(self, half: Half, state: TransactionState) -> None:
+        """Like `end`, but waits for nothing: for a caller that is being cancelled. To be called on the loop."""
+        if self._sender is not None:
+            self._sender.end(half.home, EndEntry(half.transaction_id.bytes, state, None))
+
+    @property
+    def sender(self) -> Sender:
+        """The hot path, for the sync producer. Only after `start`."""
+        assert self._sender is not None, "start() comes first"
+        return self._sender
+
+    def _sender_here(self) -> Sender | None:
+        """The sender if everything is as usual; None sends the caller the long way, which says what is wrong."""
+        if self._closed or self._loop is not asyncio.get_running_loop() or self._pid != os.getpid():
+            return None
+        return self._sender

@@ -1,0 +1,142 @@
+"""The presence of a producer at the brokers: says who it is, and answers their check-backs with its listener.
+
+One stream per broker, opened again when it breaks. Knows no sessions and sends no messages. Belongs to one loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import random
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import grpc.aio
+
+from txmsg.checker.listener import CheckMessageListener
+from txmsg.client.channel import Brokers
+from txmsg.client.incoming import received
+from txmsg.message import ReceivedMessage, TransactionState
+from txmsg.wire.v1.txmsg_pb2 import BrokerFrame, Check, CheckAnswer, ClientFrame, Heartbeat, Hello
+
+__all__ = ["Presence", "ask_listener"]
+
+_log = logging.getLogger(__name__)
+
+HEARTBEAT_INTERVAL_S = 5.0
+SILENCE_MAX_S = 20.0
+"""A broker that has sent heartbeats and then nothing for this long is taken for dead."""
+RECONNECT_PAUSE_S_MAX = 1.0
+CHECKS_MAX = 16
+"""Check-backs that run at once; further ones wait."""
+ANSWERS_PENDING_MAX = 1000
+
+_WIRE_STATES = {
+    TransactionState.COMMIT: CheckAnswer.COMMIT,
+    TransactionState.ROLLBACK: CheckAnswer.ROLLBACK,
+    TransactionState.UNKNOWN: CheckAnswer.UNKNOWN,
+}
+
+
+class Presence:
+    """Keeps a stream to every broker while it is open. `run` never ends by itself: cancel it."""
+
+    def __init__(
+        self, brokers: Brokers, *, group: str, client_id: str, fence_id: bytes, listener: CheckMessageListener
+    ) -> None:
+        self._brokers = brokers
+        self._listener = listener
+        self._hello = Hello(
+            client_id=client_id,
+            producer_group=group,
+            fence_ids=[fence_id] if fence_id else [],
+            checks_unfenced=not fence_id,
+        )
+        self._slots = asyncio.Semaphore(CHECKS_MAX)
+        self._threads = ThreadPoolExecutor(CHECKS_MAX, thread_name_prefix="txmsg-check")
+
+    async def run(self) -> None:
+        """Attaches to every broker and stays attached."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for index in range(len(self._brokers.addresses)):
+                    tasks.create_task(self._stay_attached(index))
+        finally:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _stay_attached(self, index: int) -> None:
+        address = self._brokers.addresses[index]
+        while True:
+            try:
+                await self._attach(index)
+                _log.info("broker %s ended the attach stream", address)
+            except grpc.aio.AioRpcError as exc:
+                _log.info("not attached to broker %s: %s; check-backs come through others", address, exc.details())
+            except TimeoutError:
+                _log.warning("broker %s has been silent for %s s: attaching again", address, SILENCE_MAX_S)
+            except Exception:  # noqa: BLE001 - a task's root
+                _log.exception("the attach stream to broker %s failed unexpectedly", address)
+            await asyncio.sleep(random.uniform(0.1, RECONNECT_PAUSE_S_MAX))
+
+    async def _attach(self, index: int) -> None:
+        answers: asyncio.Queue[CheckAnswer] = asyncio.Queue(ANSWERS_PENDING_MAX)
+        stream = self._brokers.stub(index).Attach(self._frames(answers))
+        try:
+            async with asyncio.TaskGroup() as checks:
+                silence_max_s: float | None = None
+                while True:
+                    frame: BrokerFrame | Any = await asyncio.wait_for(stream.read(), silence_max_s)
+                    if frame is grpc.aio.EOF:
+                        break
+                    if frame.HasField("heartbeat"):
+                        silence_max_s = SILENCE_MAX_S
+                    elif frame.HasField("check") and not answers.full():
+                        checks.create_task(self._answer(frame.check, answers))
+        except BaseExceptionGroup as group:  # of one: nothing in the checks raises
+            raise group.exceptions[0] from None
+        finally:
+            stream.cancel()
+
+    async def _frames(self, answers: asyncio.Queue[CheckAnswer]) -> AsyncIterator[ClientFrame]:
+        yield ClientFrame(hello=self._hello)
+        while True:
+            try:
+                async with asyncio.timeout(HEARTBEAT_INTERVAL_S):
+                    answer = await answers.get()
+            except TimeoutError:
+                yield ClientFrame(heartbeat=Heartbeat())
+            else:
+                yield ClientFrame(check_answer=answer)
+
+    async def _answer(self, check: Check, answers: asyncio.Queue[CheckAnswer]) -> None:
+        async with self._slots:
+            message = received(check.message, attempt=check.attempt)
+            state = await ask_listener(self._listener, message, self._threads)
+        _log.info("check %d of transaction %s: %s", check.attempt, message.transaction_id, state.name)
+        answer = CheckAnswer(transaction_id=check.message.transaction_id, state=_WIRE_STATES[state])
+        await answers.put(answer)
+
+
+async def ask_listener(
+    listener: CheckMessageListener, message: ReceivedMessage, threads: ThreadPoolExecutor
+) -> TransactionState:
+    """The listener's answer. Raising, and anything that is not a TransactionState, counts as UNKNOWN.
+
+    The listener is called on a thread, because it may block; what it returns is awaited here if it can be.
+    """
+    try:
+        if inspect.iscoroutinefunction(listener.check):
+            state: object = await listener.check(message)
+        else:
+            state = await asyncio.get_running_loop().run_in_executor(threads, listener.check, message)
+            if inspect.isawaitable(state):
+                state = await state
+    except Exception:  # noqa: BLE001 - the user's code: whatever it raises is no answer
+        _log.exception("the check listener raised for transaction %s: taken as UNKNOWN", message.transaction_id)
+        return TransactionState.UNKNOWN
+    if not isinstance(state, TransactionState):
+        _log.error("the check listener returned %r for transaction %s: UNKNOWN", state, message.transaction_id)
+        return TransactionState.UNKNOWN
+    return state

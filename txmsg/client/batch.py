@@ -1,0 +1,192 @@
+"""What waits to be sent, as values: one entry per caller, and how many of them become one request.
+
+Pure but for completing the callers' futures. Knows no network and no loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol, TypeVar
+
+from txmsg.errors import BrokerUnavailable, InvalidMessage, MessageTooLarge, OutcomeUnknown, TxmsgError, error_of_code
+from txmsg.message import MESSAGES_PER_TRANSACTION_MAX, Message, TransactionState, now_us
+from txmsg.wire.codec import REQUEST_SIZE_BYTES_MAX, pack_headers
+from txmsg.wire.v1.txmsg_pb2 import EndTransactionsRequest, ItemError, MessageColumns
+
+__all__ = ["EndEntry", "Entry", "SendEntry", "Waiter", "columns_of", "end_request", "settle"]
+
+E = TypeVar("E", bound="Entry")
+
+_MESSAGE_OVERHEAD_BYTES = 48  # ids, lengths, times
+
+
+class Waiter(Protocol):
+    """A caller's future: asyncio's, or that of concurrent.futures for a caller on another thread."""
+
+    def done(self) -> bool: ...
+    def set_result(self, result: bytes, /) -> None: ...
+    def set_exception(self, exception: BaseException, /) -> None: ...
+
+
+class Entry:
+    """One caller's part of a request. Not a frozen dataclass: tens of thousands are made per second."""
+
+    __slots__ = ("deadline", "items", "size_bytes", "transaction_id", "waiter")
+
+    def __init__(self, transaction_id: bytes, items: int, size_bytes: int, waiter: Waiter | None) -> None:
+        self.transaction_id = transaction_id
+        self.items = items
+        self.size_bytes = size_bytes
+        self.waiter = waiter
+        self.deadline = 0.0
+
+    def abandoned(self) -> bool:
+        """Nobody waits any more, and the entry is not worth sending."""
+        return False
+
+    def succeed(self, home: bytes) -> None:
+        """Tells the caller, if it still waits."""
+        if self.waiter is not None and not self.waiter.done():
+            self.waiter.set_result(home)
+
+    def fail(self, error: BaseException) -> None:
+        """Tells the caller, if it still waits. `error` is to be its own: tracebacks grow on shared ones."""
+        if self.waiter is not None and not self.waiter.done():
+            self.waiter.set_exception(error)
+
+
+class SendEntry(Entry):
+    """The messages of one transaction (or one plain send). Raises MessageTooLarge, InvalidMessage."""
+
+    __slots__ = ("born_at_us", "messages")
+
+    def __init__(self, transaction_id: bytes, messages: Sequence[Message], waiter: Waiter | None) -> None:
+        size_bytes = 0
+        for message in messages:
+            size_bytes += len(message.body) + _MESSAGE_OVERHEAD_BYTES
+            if message.key is not None:
+                size_bytes += 4 * len(message.key)
+            if message.headers:
+                size_bytes += sum(4 * (len(name) + len(value)) for name, value in message.headers.items())
+        super().__init__(transaction_id, len(messages), size_bytes, waiter)
+        self.messages = messages
+        self.born_at_us = now_us()
+        if not 0 < self.items <= MESSAGES_PER_TRANSACTION_MAX:
+            raise InvalidMessage(
+                f"{self.items} messages in one transaction: 1 to {MESSAGES_PER_TRANSACTION_MAX} are allowed"
+            )
+        if size_bytes > REQUEST_SIZE_BYTES_MAX:
+            raise MessageTooLarge(
+                f"the {self.items} messages of one transaction are about {size_bytes} bytes: at most "
+                f"{REQUEST_SIZE_BYTES_MAX} are allowed, because they leave in one request"
+            )
+
+    def abandoned(self) -> bool:
+        """The caller was cancelled before the request left: then nothing needs to be stored."""
+        return self.waiter is not None and self.waiter.done()
+
+
+class EndEntry(Entry):
+    """The outcome of one transaction. Sent even if the caller no longer waits."""
+
+    __slots__ = ("state",)
+
+    def __init__(self, transaction_id: bytes, state: TransactionState, waiter: Waiter | None) -> None:
+        super().__init__(transaction_id, 1, 16, waiter)
+        self.state = state
+
+
+class _Columns:
+    """The columns of one topic while they fill."""
+
+    __slots__ = ("bodies", "born_at_us", "headers", "ids", "keys", "ns", "some_header", "some_key", "some_n", "tags")
+
+    def __init__(self) -> None:
+        self.ids: list[bytes] = []
+        self.ns: list[int] = []
+        self.bodies: list[bytes] = []
+        self.keys: list[str] = []
+        self.tags: list[str] = []
+        self.headers: list[bytes] = []
+        self.born_at_us: list[int] = []
+        self.some_n = self.some_key = self.some_header = False
+
+
+def columns_of(entries: Iterable[SendEntry]) -> list[MessageColumns]:
+    """The entries' messages as columns, one set per topic, in the order of the entries.
+
+    A column that is empty for all items is left out.
+    """
+    by_topic: dict[str, _Columns] = {}
+    for entry in entries:
+        for n, message in enumerate(entry.messages):
+            columns = by_topic.get(message.topic)
+            if columns is None:
+                columns = by_topic[message.topic] = _Columns()
+            columns.ids.append(entry.transaction_id)
+            columns.ns.append(n)
+            columns.bodies.append(message.body)
+            columns.tags.append(message.tag or "")
+            columns.born_at_us.append(entry.born_at_us)
+            key = message.key
+            if key is None:
+                columns.keys.append("")
+            else:
+                columns.keys.append(key)
+                columns.some_key = True
+            if message.headers:
+                columns.headers.append(pack_headers(message.headers))
+                columns.some_header = True
+            else:
+                columns.headers.append(b"")
+            if n:
+                columns.some_n = True
+    return [
+        MessageColumns(
+            topic=topic,
+            transaction_ids=b"".join(columns.ids),
+            n=columns.ns if columns.some_n else None,
+            body=columns.bodies,
+            key=columns.keys if columns.some_key else None,
+            tag=columns.tags if any(columns.tags) else None,
+            headers=columns.headers if columns.some_header else None,
+            born_at_us=columns.born_at_us,
+        )
+        for topic, columns in by_topic.items()
+    ]
+
+
+def end_request(home: bytes, entries: Iterable[EndEntry]) -> EndTransactionsRequest:
+    """One request for the outcomes of transactions of one Notify database."""
+    ids: dict[TransactionState, list[bytes]] = {state: [] for state in TransactionState}
+    for entry in entries:
+        ids[entry.state].append(entry.transaction_id)
+    return EndTransactionsRequest(
+        home=home,
+        commit=b"".join(ids[TransactionState.COMMIT]),
+        rollback=b"".join(ids[TransactionState.ROLLBACK]),
+        unknown=b"".join(ids[TransactionState.UNKNOWN]),
+    )
+
+
+def settle(entries: Sequence[E], home: bytes, errors: Sequence[ItemError]) -> tuple[list[E], TxmsgError | None]:
+    """Tells the callers what the reply says of their items. Returns those to send again, and one of their errors."""
+    if not errors:
+        for entry in entries:
+            entry.succeed(home)
+        return [], None
+    by_id = {error.transaction_id: error for error in errors}
+    again: list[E] = []
+    retryable: TxmsgError | None = None
+    for entry in entries:
+        item = by_id.get(entry.transaction_id)
+        if item is None:
+            entry.succeed(home)
+            continue
+        error = error_of_code(item.code, item.text)
+        if isinstance(error, BrokerUnavailable | OutcomeUnknown):
+            again.append(entry)
+            retryable = error
+        else:
+            entry.fail(error)
+    return again, retryable

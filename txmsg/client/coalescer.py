@@ -1,0 +1,155 @@
+"""Turns many waiting calls into few requests: whatever waits leaves together, at most a few requests at a time.
+
+While a request is under way the next one fills, so requests grow with the load and a lone call never waits. Knows
+neither gRPC nor messages: `send` does the work. Belongs to one loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
+
+from txmsg.client.batch import Entry
+from txmsg.errors import BrokerUnavailable, Overloaded
+from txmsg.wire.codec import REQUEST_SIZE_BYTES_MAX
+
+__all__ = ["Coalescer"]
+
+_log = logging.getLogger(__name__)
+
+ITEMS_MAX = 1000
+IN_FLIGHT_MAX = 2
+PENDING_ITEMS_MAX = 20_000
+PENDING_SIZE_BYTES_MAX = 64 * 1024 * 1024
+_SPLIT_FROM_ITEMS = 32
+
+E = TypeVar("E", bound=Entry)
+
+
+class Coalescer(Generic[E]):
+    """A bounded queue of entries and the requests under way.
+
+    send: carries out one request, completes its entries, and raises nothing but bugs. When PENDING_ITEMS_MAX or
+    PENDING_SIZE_BYTES_MAX are waiting, further entries wait outside; one that has not got in by its deadline fails
+    with Overloaded, one that got in and was never sent by then with BrokerUnavailable.
+    """
+
+    def __init__(
+        self, send: Callable[[list[E]], Awaitable[None]], *, timeout_s: float, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self._send = send
+        self._timeout_s = timeout_s
+        self._loop = loop
+        self._pending: deque[E] = deque()
+        self._pending_items = 0
+        self._pending_size_bytes = 0
+        self._outside: deque[E] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._requests: set[asyncio.Task[None]] = set()
+        self._flush_is_due = False
+        self._closed = False
+
+    def offer(self, entry: E) -> None:
+        """Takes an entry; its waiter learns what became of it by the deadline. To be called on the loop."""
+        if self._closed:
+            entry.fail(BrokerUnavailable("the producer is closed"))
+            return
+        entry.deadline = self._loop.time() + self._timeout_s
+        if self._outside or self._is_full():
+            self._outside.append(entry)
+            if self._timer is None:
+                self._timer = self._loop.call_at(entry.deadline, self._refuse_late)
+            return
+        self._admit(entry)
+
+    async def drain(self) -> None:
+        """Takes nothing more; returns when all that was taken is settled. Bounded by the entries' deadlines."""
+        self._closed = True
+        while self._pending or self._outside or self._requests:
+            self._flush()
+            if self._requests:
+                await asyncio.wait(self._requests, return_when=asyncio.FIRST_COMPLETED)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _is_full(self) -> bool:
+        return self._pending_items >= PENDING_ITEMS_MAX or self._pending_size_bytes >= PENDING_SIZE_BYTES_MAX
+
+    def _admit(self, entry: E) -> None:
+        self._pending.append(entry)
+        self._pending_items += entry.items
+        self._pending_size_bytes += entry.size_bytes
+        if not self._flush_is_due and len(self._requests) < IN_FLIGHT_MAX:
+            # Not at once: callers that are ready in the same turn of the loop leave together.
+            self._flush_is_due = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_is_due = False
+        # Callers that move in step would leave the broker idle while they work: two halves take turns.
+        split = not self._requests and self._pending_items >= _SPLIT_FROM_ITEMS
+        items_max = min(ITEMS_MAX, (self._pending_items + 1) // 2) if split else ITEMS_MAX
+        while self._pending and len(self._requests) < IN_FLIGHT_MAX:
+            batch = self._take(items_max)
+            if batch:
+                task = self._loop.create_task(self._request(batch))
+                self._requests.add(task)
+                task.add_done_callback(self._request_done)
+        while self._outside and not self._is_full():
+            self._admit(self._outside.popleft())
+
+    def _take(self, items_max: int) -> list[E]:
+        batch: list[E] = []
+        items = size_bytes = 0
+        now = self._loop.time()
+        pending = self._pending
+        while pending:
+            entry = pending[0]
+            if batch and (items + entry.items > items_max or size_bytes + entry.size_bytes > REQUEST_SIZE_BYTES_MAX):
+                break
+            pending.popleft()
+            self._pending_items -= entry.items
+            self._pending_size_bytes -= entry.size_bytes
+            if entry.abandoned():
+                continue
+            if entry.deadline <= now:
+                entry.fail(BrokerUnavailable(f"not sent within {self._timeout_s} s: earlier requests still wait"))
+                continue
+            items += entry.items
+            size_bytes += entry.size_bytes
+            batch.append(entry)
+        return batch
+
+    async def _request(self, batch: list[E]) -> None:
+        try:
+            await self._send(batch)
+        except asyncio.CancelledError:
+            for entry in batch:
+                entry.fail(BrokerUnavailable("the producer was closed while the request was under way"))
+            raise
+        except Exception as exc:  # noqa: BLE001 - a task's root; no caller may hang for a bug
+            _log.exception("a request of %d entries failed unexpectedly", len(batch))
+            for entry in batch:
+                entry.fail(exc)
+
+    def _request_done(self, task: asyncio.Task[None]) -> None:
+        self._requests.discard(task)
+        if (self._pending or self._outside) and not self._flush_is_due:
+            self._flush_is_due = True
+            self._loop.call_soon(self._flush)
+
+    def _refuse_late(self) -> None:
+        self._timer = None
+        now = self._loop.time()
+        while self._outside and self._outside[0].deadline <= now:
+            self._outside.popleft().fail(
+                Overloaded(
+                    f"{self._pending_items} messages wait to be sent and none left within {self._timeout_s} s: "
+                    "send slower, or look at why the broker is slow"
+                )
+            )
+        if self._outside:
+            self._timer = self._loop.call_at(self._outside[0].deadline, self._refuse_late)

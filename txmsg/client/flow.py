@@ -1,0 +1,179 @@
+"""The classic flow around one call: half message, local transaction, outcome.
+
+The one rule: ROLLBACK is told only when COMMIT was certainly never sent. From session.commit() onward, and for any
+exception of a function that commits by itself, the answer is UNKNOWN and the check-back decides. Exceptions go to the
+caller unchanged.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
+
+from txmsg.client.async_producer import AsyncProducer
+from txmsg.client.guard import SessionGuard
+from txmsg.client.half import Half
+from txmsg.client.producer import Producer
+from txmsg.errors import MisuseError, TxmsgError
+from txmsg.message import Message, TransactionState
+
+__all__ = [
+    "OUTCOME_WAIT_S",
+    "run_async",
+    "run_in_async_session",
+    "run_in_session",
+    "run_sync",
+    "tell",
+    "tell_async",
+]
+
+_log = logging.getLogger(__name__)
+
+R = TypeVar("R")
+
+OUTCOME_WAIT_S = 2.0
+"""How long a call whose local transaction is over waits to tell the broker. The telling itself goes on until the
+producer's timeout; after that the check-back finishes it."""
+
+
+# ---- without a session of ours: the function owns its transaction
+
+
+def run_sync(producer: Producer, messages: Sequence[Message], work: Callable[[], R]) -> R:
+    """Half messages, then `work`, then the outcome."""
+    half = producer.half(messages)
+    try:
+        result = work()
+    except BaseException as exc:
+        tell(producer, half, TransactionState.UNKNOWN, wait=isinstance(exc, Exception))
+        raise
+    tell(producer, half, TransactionState.COMMIT)
+    return result
+
+
+async def run_async(producer: AsyncProducer, messages: Sequence[Message], work: Callable[[], Awaitable[R]]) -> R:
+    """`run_sync` for coroutines."""
+    half = await producer.half(messages)
+    try:
+        result = await work()
+    except BaseException as exc:
+        await tell_async(producer, half, TransactionState.UNKNOWN, wait=isinstance(exc, Exception))
+        raise
+    await tell_async(producer, half, TransactionState.COMMIT)
+    return result
+
+
+# ---- with a session of ours, behind the fence
+
+
+def run_in_session(
+    producer: Producer,
+    messages: Sequence[Message],
+    factory: Callable[[], Session],
+    work: Callable[[Session], R],
+    *,
+    owner: str,
+) -> R:
+    """Half messages, then `work` in a session of `factory` behind its fence row, then commit and outcome."""
+    half = producer.half(messages)
+    state = TransactionState.ROLLBACK
+    try:
+        with factory() as session:
+            _check_fresh(session, owner)
+            if producer.fence is not None:
+                producer.fence.write(session, half.transaction_id)
+            with SessionGuard(session, owner=owner) as guard:
+                if producer.fence is not None:
+                    guard.watch(session.connection())
+                result = work(session)
+                guard.check_intact()
+                session.flush()
+            state = TransactionState.UNKNOWN
+            session.commit()
+            state = TransactionState.COMMIT
+    except BaseException as exc:
+        tell(producer, half, state, wait=isinstance(exc, Exception))
+        raise
+    tell(producer, half, TransactionState.COMMIT)
+    return result
+
+
+async def run_in_async_session(
+    producer: AsyncProducer,
+    messages: Sequence[Message],
+    factory: Callable[[], AsyncSession],
+    work: Callable[[AsyncSession], Awaitable[R]],
+    *,
+    owner: str,
+) -> R:
+    """`run_in_session` for an AsyncSession."""
+    half = await producer.half(messages)
+    state = TransactionState.ROLLBACK
+    try:
+        async with factory() as session:
+            _check_fresh(session.sync_session, owner)
+            if producer.fence is not None:
+                await producer.fence.write_async(session, half.transaction_id)
+            with SessionGuard(session.sync_session, owner=owner) as guard:
+                if producer.fence is not None:
+                    guard.watch(await session.run_sync(lambda opened: opened.connection()))
+                result = await work(session)
+                guard.check_intact()
+                await session.flush()
+            state = TransactionState.UNKNOWN
+            await session.commit()
+            state = TransactionState.COMMIT
+    except BaseException as exc:
+        await tell_async(producer, half, state, wait=isinstance(exc, Exception))
+        raise
+    await tell_async(producer, half, TransactionState.COMMIT)
+    return result
+
+
+def _check_fresh(session: Session, owner: str) -> None:
+    if session.in_transaction():
+        raise MisuseError(
+            f"session= of {owner} gave a session that is already in a transaction: give a sessionmaker, whose sessions "
+            "are new, not a scoped_session or one session for all"
+        )
+    # The session closes with the call, so expired attributes of a returned object could never be loaded again.
+    session.expire_on_commit = False
+
+
+# ---- telling the broker
+
+
+def tell(producer: Producer, half: Half, state: TransactionState, *, wait: bool = True) -> None:
+    """Tells the outcome as well as it goes: what happened has happened, so a failure is logged, not raised."""
+    try:
+        if wait:
+            producer.end(half, state, timeout_s=OUTCOME_WAIT_S)
+        else:
+            producer.end_soon(half, state)
+    except TxmsgError as exc:
+        _untold(half, state, exc)
+
+
+async def tell_async(producer: AsyncProducer, half: Half, state: TransactionState, *, wait: bool = True) -> None:
+    """`tell` for asyncio. While the caller is being cancelled nothing may be awaited: then wait=False."""
+    try:
+        if wait:
+            await producer.end(half, state, timeout_s=OUTCOME_WAIT_S)
+        else:
+            producer.end_soon(half, state)
+    except TxmsgError as exc:
+        _untold(half, state, exc)
+
+
+def _untold(half: Half, state: TransactionState, error: TxmsgError) -> None:
+    _log.warning(
+        "transaction %s: the broker could not be told %s (%s: %s); its check-back finishes it",
+        half.transaction_id,
+        state.name,
+        type(error).__name__,
+        error,
+    )

@@ -1,0 +1,187 @@
+"""The inbox: a handler's effects exactly once, though its message comes at least once.
+
+One row per handled message, written in the transaction of the effects, in the consumer's own database. A message whose
+row is already there is skipped. Knows no network.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any, overload
+
+from sqlalchemy import (
+    Column,
+    Connection,
+    DateTime,
+    Engine,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    delete,
+    func,
+    insert,
+    select,
+)
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+from sqlalchemy.orm import Session
+
+from txmsg.client.guard import SessionGuard
+from txmsg.errors import MisuseError
+from txmsg.message import ReceivedMessage, check_name
+
+__all__ = [
+    "AsyncIdempotentHandler",
+    "IdempotentHandler",
+    "create_inbox_tables",
+    "idempotent",
+    "inbox_metadata",
+    "inbox_table",
+    "purge_inbox",
+]
+
+_log = logging.getLogger(__name__)
+
+PURGE_AGE_S = 14 * 24 * 3600.0
+
+inbox_metadata = MetaData()
+"""For an application that creates its tables by its own migrations."""
+
+inbox_table = Table(
+    "txmsg_inbox",
+    inbox_metadata,
+    Column("group_name", String(127), primary_key=True),
+    Column("message_id", String(48), primary_key=True),
+    Column("generation", Integer, primary_key=True, autoincrement=False, comment="Rises with each wanted replay."),
+    Column("handled_at", DateTime(timezone=True), server_default=func.now(), nullable=False, index=True),
+    comment="Messages whose effects are in this database: a repeat is skipped.",
+)
+
+_GENERATION = 0  # replays, which would raise it, are still to come
+
+
+def create_inbox_tables(bind: Engine | Connection) -> None:
+    """Creates the table where it is absent. For an AsyncEngine: `await connection.run_sync(create_inbox_tables)`."""
+    inbox_metadata.create_all(bind)
+
+
+def purge_inbox(engine: Engine, older_than_s: float = PURGE_AGE_S) -> int:
+    """Deletes rows older than this by the database's clock; how many they were.
+
+    Keep them for longer than a message can be repeated: its retries (up to about a day) and the consumer's downtime.
+    """
+    with engine.begin() as connection:
+        now = connection.execute(select(func.now())).scalar_one()
+        old = inbox_table.c.handled_at < now - timedelta(seconds=older_than_s)
+        return connection.execute(delete(inbox_table).where(old)).rowcount
+
+
+class _Inbox:
+    """What both kinds of handler have: a group, which the consumer's `subscribe` gives."""
+
+    def __init__(self, handler: Callable[..., Any], factory: Callable[[], Any], group: str | None) -> None:
+        self._handler = handler
+        self._factory = factory
+        self._group = None if group is None else check_name("consumer group", group)
+        self._owner = f"{getattr(handler, '__qualname__', handler)}()"
+        self.__name__ = getattr(handler, "__name__", type(handler).__name__)
+        self.__doc__ = handler.__doc__
+
+    def _row(self, message: ReceivedMessage) -> dict[str, object]:
+        if self._group is None:
+            raise MisuseError(
+                f"{self._owner} does not know its consumer group: put @consumer.subscribe(...) above @idempotent(...), "
+                "or give @idempotent(..., group=...)"
+            )
+        return {"group_name": self._group, "message_id": message.id, "generation": _GENERATION}
+
+    def _skipped(self, message: ReceivedMessage) -> None:
+        _log.info("message %s was handled before by group %s: skipped", message.id, self._group)
+
+
+class IdempotentHandler(_Inbox):
+    """A handler `(session, message)` made into a handler `(message)`."""
+
+    def bound(self, group: str) -> IdempotentHandler:
+        """The same for this consumer group, unless a group was given before."""
+        return IdempotentHandler(self._handler, self._factory, self._group or group)
+
+    def __call__(self, message: ReceivedMessage) -> None:
+        """Runs the handler in a transaction that also records the message; skips it if it is recorded."""
+        row = self._row(message)
+        with self._factory() as session:
+            try:
+                session.execute(insert(inbox_table), row)
+            except IntegrityError:  # the key is the table's only constraint that this row can break
+                self._skipped(message)
+                return
+            with SessionGuard(session, owner=self._owner) as guard:
+                guard.watch(session.connection())
+                self._handler(session, message)
+                guard.check_intact()
+            session.commit()
+
+
+class AsyncIdempotentHandler(_Inbox):
+    """A coroutine handler `(session, message)` made into a coroutine handler `(message)`."""
+
+    def bound(self, group: str) -> AsyncIdempotentHandler:
+        """The same for this consumer group, unless a group was given before."""
+        return AsyncIdempotentHandler(self._handler, self._factory, self._group or group)
+
+    async def __call__(self, message: ReceivedMessage) -> None:
+        """Runs the handler in a transaction that also records the message; skips it if it is recorded."""
+        row = self._row(message)
+        async with self._factory() as session:
+            try:
+                await session.execute(insert(inbox_table), row)
+            except IntegrityError:
+                self._skipped(message)
+                return
+            with SessionGuard(session.sync_session, owner=self._owner) as guard:
+                guard.watch(await session.run_sync(lambda opened: opened.connection()))
+                await self._handler(session, message)
+                guard.check_intact()
+            await session.commit()
+
+
+class _Decorator:
+    def __init__(self, factory: Callable[[], Any], group: str | None) -> None:
+        self._factory = factory
+        self._group = group
+
+    @overload
+    def __call__(
+        self, handler: Callable[[AsyncSession, ReceivedMessage], Awaitable[None]], /
+    ) -> AsyncIdempotentHandler: ...
+    @overload
+    def __call__(self, handler: Callable[[Session, ReceivedMessage], None], /) -> IdempotentHandler: ...
+    def __call__(self, handler: Callable[..., Any], /) -> IdempotentHandler | AsyncIdempotentHandler:
+        is_async = inspect.iscoroutinefunction(handler)
+        if is_async != isinstance(self._factory, async_sessionmaker):
+            raise MisuseError(
+                f"{handler.__qualname__} is {'async def' if is_async else 'def'}: @idempotent needs "
+                f"{'an async_sessionmaker' if is_async else 'a sessionmaker'}"
+            )
+        kind = AsyncIdempotentHandler if is_async else IdempotentHandler
+        return kind(handler, self._factory, self._group)
+
+
+def idempotent(
+    session_factory: Callable[[], Session] | Callable[[], AsyncSession], *, group: str | None = None
+) -> _Decorator:
+    """Decorates a handler `(session, message)` so that its effects happen once per message and consumer group.
+
+    session_factory: a sessionmaker, or an async_sessionmaker for `async def`. The session is opened, the message is
+    recorded in txmsg_inbox (see `create_inbox_tables`), the handler runs, all is committed together; a repeated
+    message is skipped. Committing inside raises MisuseError. group: default that of the consumer.
+
+        @consumer.subscribe("user.registered")
+        @idempotent(SessionLocal)
+        def give_red_packet(session: Session, message: ReceivedMessage) -> None: ...
+    """
+    return _Decorator(session_factory, group)

@@ -1,0 +1,190 @@
+"""The late flow: messages that depend on what a transaction computed leave just before it commits.
+
+`with producer.transaction(session) as tx` owns the end of the session's transaction: its exit flushes, writes the
+fence row, sends all half messages in one request, commits, and tells the broker. An exception inside rolls the session
+back; nothing has been sent by then. Without messages it merely commits.
+"""
+
+from __future__ import annotations
+
+import logging
+from types import TracebackType
+from typing import Self
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
+
+from txmsg.client.async_producer import AsyncProducer
+from txmsg.client.flow import tell, tell_async
+from txmsg.client.guard import SessionGuard
+from txmsg.client.producer import Producer
+from txmsg.errors import InvalidMessage, MisuseError
+from txmsg.message import (
+    MESSAGES_PER_TRANSACTION_MAX,
+    Message,
+    MessageId,
+    TransactionState,
+    message_id,
+    new_transaction_id,
+)
+
+__all__ = ["AsyncLateTransaction", "LateTransaction"]
+
+_log = logging.getLogger(__name__)
+
+_OWNER = "producer.transaction(session)"
+
+
+class _Buffer:
+    """Messages of one transaction, in the order they were sent."""
+
+    def __init__(self, producer: Producer | AsyncProducer, session: Session) -> None:
+        if producer.check_listener is None:
+            raise MisuseError(
+                "producer.transaction needs a producer with a check_listener: without one nobody can say what became "
+                "of a transaction whose outcome was lost; give it FenceCheckListener(engine)"
+            )
+        if isinstance(session.bind, Connection):
+            raise MisuseError(
+                "the session is bound to a connection, whose transaction may go on after session.commit(): "
+                "bind it to an engine"
+            )
+        self.transaction_id = new_transaction_id()
+        self._session = session
+        self._messages: list[Message] = []
+        self._open = False
+
+    def send(self, message: Message) -> MessageId:
+        """Buffers a message; it leaves when the block ends, and is delivered if and only if the session commits.
+
+        A message sent inside a savepoint stays even if the savepoint is rolled back. Raises MisuseError outside the
+        block, InvalidMessage beyond 1,000 messages.
+        """
+        if not self._open:
+            raise MisuseError("tx.send() outside its `with producer.transaction(session) as tx` block")
+        if len(self._messages) >= MESSAGES_PER_TRANSACTION_MAX:
+            raise InvalidMessage(f"more than {MESSAGES_PER_TRANSACTION_MAX} messages in one transaction")
+        self._messages.append(message)
+        return message_id(self.transaction_id, len(self._messages) - 1)
+
+    def _enter(self) -> SessionGuard:
+        if self._session.in_nested_transaction():
+            raise MisuseError(
+                f"{_OWNER} inside a savepoint: it commits the outer transaction, so begin it before "
+                "session.begin_nested()"
+            )
+        self._open = True
+        return SessionGuard(self._session, owner=_OWNER)
+
+    def _close(self, guard: SessionGuard) -> None:
+        self._open = False
+        guard.check_intact()
+        if self._session.in_nested_transaction():
+            raise MisuseError(f"a savepoint is still open at the end of {_OWNER}: end it inside")
+
+
+class LateTransaction(_Buffer):
+    """What `Producer.transaction(session)` gives. Not reusable. The session stays the caller's to close."""
+
+    def __init__(self, producer: Producer, session: Session) -> None:
+        super().__init__(producer, session)
+        self._producer = producer
+
+    def __enter__(self) -> Self:
+        self._guard = self._enter()
+        self._guard.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            try:
+                if value is None:
+                    self._close(self._guard)
+                    self._session.flush()
+                    if self._messages and self._producer.fence is not None:
+                        self._producer.fence.write(self._session, self.transaction_id)
+            finally:
+                self._open = False
+                self._guard.__exit__(None, None, None)
+            if value is None:
+                self._commit()
+        except BaseException:
+            self._roll_back()
+            raise
+        if value is not None:
+            self._roll_back()
+
+    def _roll_back(self) -> None:
+        try:
+            self._session.rollback()
+        except SQLAlchemyError:  # the connection is gone: the caller is to see the first error, not this one
+            _log.warning("rolling back the session of %s failed", _OWNER, exc_info=True)
+
+    def _commit(self) -> None:
+        if not self._messages:
+            self._session.commit()
+            return
+        half = self._producer.half(self._messages, transaction_id=self.transaction_id)
+        try:
+            self._session.commit()
+        except BaseException as exc:
+            tell(self._producer, half, TransactionState.UNKNOWN, wait=isinstance(exc, Exception))
+            raise
+        tell(self._producer, half, TransactionState.COMMIT)
+
+
+class AsyncLateTransaction(_Buffer):
+    """What `AsyncProducer.transaction(session)` gives. Not reusable. The session stays the caller's to close."""
+
+    def __init__(self, producer: AsyncProducer, session: AsyncSession) -> None:
+        super().__init__(producer, session.sync_session)
+        self._producer = producer
+        self._async_session = session
+
+    async def __aenter__(self) -> Self:
+        self._guard = self._enter()
+        self._guard.__enter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            try:
+                if value is None:
+                    self._close(self._guard)
+                    await self._async_session.flush()
+                    if self._messages and self._producer.fence is not None:
+                        await self._producer.fence.write_async(self._async_session, self.transaction_id)
+            finally:
+                self._open = False
+                self._guard.__exit__(None, None, None)
+            if value is None:
+                await self._commit()
+        except BaseException:
+            await self._roll_back()
+            raise
+        if value is not None:
+            await self._roll_back()
+
+    async def _roll_back(self) -> None:
+        try:
+            await self._async_session.rollback()
+        except SQLAlchemyError:
+            _log.warning("rolling back the session of %s failed", _OWNER, exc_info=True)
+
+    async def _commit(self) -> None:
+        if not self._messages:
+            await self._async_session.commit()
+            return
+        half = await self._producer.half(self._messages, transaction_id=self.transaction_id)
+        try:
+            await self._async_session.commit()
+        except BaseException as exc:
+            await tell_async(self._producer, half, TransactionState.UNKNOWN, wait=isinstance(exc, Exception))
+            raise
+        await tell_async(self._producer, half, TransactionState.COMMIT)

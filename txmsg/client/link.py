@@ -1,0 +1,186 @@
+"""One consumer's line to one broker: polls for messages, and carries acknowledgements and refusals back.
+
+Settlements travel with the next poll, or alone a few milliseconds later. Knows no handlers. Belongs to one loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import grpc.aio
+
+from txmsg.client.channel import Brokers, translated
+from txmsg.wire.v1.txmsg_pb2 import Delivered, Receipt, ReceiveReply, ReceiveRequest, Refusal, Subscription
+
+__all__ = ["Link", "Polling"]
+
+_log = logging.getLogger(__name__)
+
+POLL_WAIT_S = 1.0
+"""How long the broker holds a poll when there is nothing; also how long a stop may wait for it."""
+CALL_GRACE_S = 10.0
+FLUSH_DELAY_S = 0.005
+PAUSE_S_MAX = 1.0
+ERROR_TEXT_SIZE_MAX = 4000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Polling:
+    """What every poll of a consumer says."""
+
+    group: str
+    client_id: str
+    subscriptions: tuple[Subscription, ...]
+    invisible_s: float
+
+
+class Link:
+    """Polls one broker while `run` runs and `stop` has not been called.
+
+    capacity: messages that may be out at once; `take` gets each one and whoever took it calls `ack`, `refuse` or
+    `drop` exactly once.
+    """
+
+    def __init__(
+        self, brokers: Brokers, index: int, polling: Polling, capacity: int, take: Callable[[Link, Delivered], None]
+    ) -> None:
+        self.address = brokers.addresses[index]
+        self._stub = brokers.stub(index)
+        self._polling = polling
+        self._capacity = capacity
+        self._take = take
+        self._out = 0
+        self._room = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._acks: list[Receipt] = []
+        self._refusals: list[Refusal] = []
+        self._flush_timer: asyncio.TimerHandle | None = None
+        self._flushing: asyncio.Task[None] | None = None
+        self._failures = 0
+
+    # ---- settling
+
+    def ack(self, receipt: Receipt) -> None:
+        """The message is done."""
+        self._acks.append(receipt)
+        self._settled()
+
+    def refuse(self, receipt: Receipt, error: str) -> None:
+        """The message failed; it is delivered again as the group's back-off says, and `error` is shown with it."""
+        self._refusals.append(Refusal(receipt=receipt, error=error[:ERROR_TEXT_SIZE_MAX], delay_ms=-1))
+        self._settled()
+
+    def drop(self) -> None:
+        """The message is not settled at all: it is delivered again when its invisible time ends."""
+        self._out -= 1
+        self._room.set()
+
+    def _settled(self) -> None:
+        self.drop()
+        if self._flush_timer is None and self._flushing is None:
+            self._flush_timer = asyncio.get_running_loop().call_later(FLUSH_DELAY_S, self._flush_soon)
+
+    def _flush_soon(self) -> None:
+        self._flush_timer = None
+        if self._flushing is None and (self._acks or self._refusals):
+            self._flushing = asyncio.create_task(self._flush())
+            self._flushing.add_done_callback(self._flush_done)
+
+    def _flush_done(self, _: asyncio.Task[None]) -> None:
+        self._flushing = None
+        if (self._acks or self._refusals) and self._flush_timer is None:
+            delay_s = FLUSH_DELAY_S if self._failures == 0 else PAUSE_S_MAX
+            self._flush_timer = asyncio.get_running_loop().call_later(delay_s, self._flush_soon)
+
+    async def _flush(self) -> None:
+        await self._call(max_messages=0, wait_s=0)
+
+    async def flush(self, timeout_s: float) -> None:
+        """Settles everything that waits, before the end. What is left after the time is delivered again."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self._acks or self._refusals or self._flushing is not None:
+                    if self._flushing is not None:
+                        await asyncio.wait([self._flushing])
+                    elif not await self._call(max_messages=0, wait_s=0):
+                        await asyncio.sleep(random.uniform(0.05, 0.2))
+        except TimeoutError:
+            count = len(self._acks) + len(self._refusals)
+            _log.warning("%d settlements did not reach broker %s: those messages come again", count, self.address)
+        finally:
+            if self._flush_timer is not None:
+                self._flush_timer.cancel()
+
+    # ---- polling
+
+    async def run(self) -> None:
+        """Polls until `stop`. Broker failures are waited out."""
+        while not self._stopping.is_set():
+            room = self._capacity - self._out
+            if room < max(1, self._capacity // 4):
+                self._room.clear()
+                await self._room.wait()
+                continue
+            reply = await self._call(max_messages=room, wait_s=POLL_WAIT_S)
+            if reply is None:
+                await self._pause()
+                continue
+            for delivered in reply.messages:
+                self._out += 1
+                self._take(self, delivered)
+
+    def stop(self) -> None:
+        """Begins no further poll. One that is under way ends within POLL_WAIT_S, its messages are still taken."""
+        self._stopping.set()
+        self._room.set()
+
+    async def _pause(self) -> None:
+        try:
+            async with asyncio.timeout(random.uniform(0.05, min(PAUSE_S_MAX, 0.1 * 2 ** min(self._failures, 8)))):
+                await self._stopping.wait()
+        except TimeoutError:
+            return
+
+    async def _call(self, *, max_messages: int, wait_s: float) -> ReceiveReply | None:
+        """One Receive with everything that is to be settled. None after a failure: the settlements wait again."""
+        acks, self._acks = self._acks, []
+        refusals, self._refusals = self._refusals, []
+        request = ReceiveRequest(
+            group=self._polling.group,
+            client_id=self._polling.client_id,
+            subscriptions=self._polling.subscriptions,
+            max_messages=max_messages,
+            wait_ms=int(wait_s * 1000),
+            invisible_ms=int(self._polling.invisible_s * 1000),
+            acks=acks,
+            refusals=refusals,
+        )
+        settled = False
+        try:
+            reply: ReceiveReply = await self._stub.Receive(request, timeout=wait_s + CALL_GRACE_S)
+            settled = True
+        except grpc.aio.AioRpcError as exc:
+            self._failures += 1
+            error = translated(exc, self.address)
+            # The first failure is news; the rest of an outage is not.
+            level = logging.WARNING if self._failures == 1 else logging.DEBUG
+            _log.log(level, "group %s: polling broker %s failed: %s", self._polling.group, self.address, error)
+            return None
+        finally:
+            if not settled:
+                self._acks[:0] = acks
+                self._refusals[:0] = refusals
+        if self._failures:
+            _log.info("group %s: broker %s answers again", self._polling.group, self.address)
+        self._failures = 0
+        if reply.expired:
+            _log.info(
+                "group %s: %d settlements came too late, those messages come again",
+                self._polling.group,
+                len(reply.expired),
+            )
+        return reply

@@ -1,0 +1,191 @@
+"""The producer for threads: the asyncio core on the background loop of the process.
+
+A blocked caller costs one future and one wake-up of the loop, no task; callers of all threads coalesce.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import threading
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from txmsg.checker.fence import Fence
+from txmsg.checker.listener import CheckMessageListener
+from txmsg.client.async_producer import AsyncProducer
+from txmsg.client.batch import EndEntry, SendEntry
+from txmsg.client.half import Half
+from txmsg.client.process import LoopThread, check_not_forked, shared_loop
+from txmsg.errors import BrokerUnavailable, OutcomeUnknown
+from txmsg.message import Message, MessageId, TransactionId, TransactionState, message_id, new_transaction_id
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+    from txmsg.client.late import LateTransaction
+
+__all__ = ["Producer"]
+
+_GRACE_S = 5.0
+
+
+class Producer:
+    """Sends messages from threads. One per process and group is enough; all threads may share it.
+
+    brokers: "host:port", several of them in a list or separated by commas; they share one Notify database.
+    group: the producer group; any live client of it may be asked what became of a transaction.
+    check_listener: answers these check-backs; FenceCheckListener(engine) does it for SQLAlchemy users.
+    timeout_s: how long a call may take, waiting, retries and failing over included. Default 10.
+
+    Constructing it does nothing yet, so it may stand in a module that is imported before a fork. The first call
+    connects, and attaches for check-backs; a service calls `start` (or uses `with`) when it begins, so that
+    transactions which an earlier process left undecided are answered at once. After that the process must not fork
+    and go on using it: MisuseError.
+    """
+
+    def __init__(
+        self,
+        brokers: str | Sequence[str] = "localhost:7700",
+        group: str = "default",
+        check_listener: CheckMessageListener | None = None,
+        *,
+        timeout_s: float = 10.0,
+    ) -> None:
+        self._core = AsyncProducer(brokers, group, check_listener, timeout_s=timeout_s)
+        self._thread: LoopThread | None = None
+        self._pid = 0
+        self._closed = False
+        self._starting = threading.Lock()
+
+    @property
+    def group(self) -> str:
+        """The producer group."""
+        return self._core.group
+
+    @property
+    def timeout_s(self) -> float:
+        """How long a call may take."""
+        return self._core.timeout_s
+
+    @property
+    def check_listener(self) -> CheckMessageListener | None:
+        """What answers check-backs."""
+        return self._core.check_listener
+
+    @property
+    def fence(self) -> Fence | None:
+        """The fence of a FenceCheckListener; None with any other listener."""
+        return self._core.fence
+
+    # ---- life
+
+    def start(self) -> Self:
+        """Connects, reads the fence id and attaches for check-backs. Called by the first use. Idempotent."""
+        self._started()
+        return self
+
+    def close(self) -> None:
+        """Sends what is still waiting, then disconnects. Closing twice is fine."""
+        with self._starting:
+            if self._closed:
+                return
+            self._closed = True
+            if self._thread is not None:
+                check_not_forked(self._pid)
+                self._thread.call(self._core.close(), timeout_s=self.timeout_s + _GRACE_S)
+                self._thread.at_exit(self, None)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _started(self) -> LoopThread:
+        thread = self._thread
+        if thread is not None and not self._closed:
+            check_not_forked(self._pid)
+            return thread
+        with self._starting:
+            if self._closed:
+                raise BrokerUnavailable("the producer is closed")
+            if self._thread is None:
+                thread = shared_loop()
+                thread.call(self._core.start(), timeout_s=self.timeout_s + _GRACE_S)
+                thread.at_exit(self, self._core.close)
+                self._thread, self._pid = thread, os.getpid()
+            return self._thread
+
+    # ---- plain messages
+
+    def send(self, message: Message) -> MessageId:
+        """Sends one message. Returns when it is on disk.
+
+        Raises BrokerUnavailable when it certainly was not stored, OutcomeUnknown when it may have been, Overloaded
+        when too much is waiting, UnknownTopic.
+        """
+        return self.send_many((message,))[0]
+
+    def send_many(self, messages: Sequence[Message]) -> list[MessageId]:
+        """Sends up to 1,000 messages (8 MiB) as one unit of retry, of one transaction id. Returns their ids in order.
+
+        Raises what `send` raises.
+        """
+        if not messages:
+            return []
+        transaction_id = new_transaction_id()
+        thread = self._started()
+        waiter: concurrent.futures.Future[bytes] = concurrent.futures.Future()
+        thread.post(self._core.sender.plain.offer, SendEntry(transaction_id.bytes, messages, waiter))
+        self._wait(waiter)
+        return [message_id(transaction_id, n) for n in range(len(messages))]
+
+    # ---- transactions
+
+    def transaction(self, session: Session) -> LateTransaction:
+        """The late flow: `with producer.transaction(session) as tx: ...; tx.send(Message(...))`.
+
+        At the exit all half messages leave in one request, the session is committed, and the broker is told.
+        """
+        from txmsg.client.late import LateTransaction
+
+        return LateTransaction(self, session)
+
+    def half(self, messages: Sequence[Message], *, transaction_id: TransactionId | None = None) -> Half:
+        """Stores the half messages of one transaction, 1 to 1,000. Returns when they are on disk.
+
+        Idempotent under the same transaction id. Whoever calls this owes the broker an `end`. Raises
+        BrokerUnavailable: begin no local transaction then; what may have been stored is never delivered.
+        """
+        thread = self._started()
+        if transaction_id is None:
+            transaction_id = new_transaction_id()
+        waiter: concurrent.futures.Future[bytes] = concurrent.futures.Future()
+        thread.post(self._core.sender.halves.offer, SendEntry(transaction_id.bytes, messages, waiter))
+        return Half(transaction_id, self._wait(waiter))
+
+    def end(self, half: Half, state: TransactionState, *, timeout_s: float | None = None) -> None:
+        """Tells what became of the local transaction. Returns when the outcome is on disk.
+
+        UNKNOWN has the broker ask the group. Idempotent. timeout_s shortens the wait, not the attempts, which go on
+        in the background. Raises OutcomeConflict when the other outcome stands, OutcomeExpired, and BrokerUnavailable
+        or OutcomeUnknown: the check-back then resolves it.
+        """
+        thread = self._started()
+        waiter: concurrent.futures.Future[bytes] = concurrent.futures.Future()
+        thread.post(self._core.sender.end, half.home, EndEntry(half.transaction_id.bytes, state, waiter))
+        self._wait(waiter, timeout_s)
+
+    def end_soon(self, half: Half, state: TransactionState) -> None:
+        """Like `end`, but waits for nothing: for a caller that is being torn down."""
+        self._started().post(self._core.end_soon, half, state)
+
+    def _wait(self, waiter: concurrent.futures.Future[bytes], timeout_s: float | None = None) -> bytes:
+        try:
+            return waiter.result(self.timeout_s + _GRACE_S if timeout_s is None else timeout_s)
+        except TimeoutError as exc:
+            raise OutcomeUnknown("no answer in time; it is still being tried") from exc

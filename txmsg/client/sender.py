@@ -1,0 +1,124 @@
+"""Sends entries to the brokers until each has its answer: plain messages, half messages, outcomes.
+
+The hot path of producers: one request for all callers that wait, retried under the same ids until the deadline of its
+oldest entry. Knows no sessions and no listeners. Belongs to one loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from txmsg.client.batch import EndEntry, Entry, SendEntry, columns_of, end_request, settle
+from txmsg.client.channel import Brokers, retrying
+from txmsg.client.coalescer import Coalescer
+from txmsg.errors import BrokerUnavailable, OutcomeUnknown, TxmsgError
+from txmsg.wire.v1.txmsg_pb2 import ItemError, SendReply, SendRequest
+
+__all__ = ["Sender"]
+
+E = TypeVar("E", bound=Entry)
+Reply = tuple[bytes, Sequence[ItemError]]
+
+
+class Sender:
+    """Three coalescers over the brokers of one producer.
+
+    fence_id: stamped on halves; set it before the first half.
+    """
+
+    def __init__(self, brokers: Brokers, *, group: str, timeout_s: float) -> None:
+        self.fence_id = b""
+        self._brokers = brokers
+        self._group = group
+        self._timeout_s = timeout_s
+        self._loop = asyncio.get_running_loop()
+        self.plain: Coalescer[SendEntry] = Coalescer(self._send_plain, timeout_s=timeout_s, loop=self._loop)
+        self.halves: Coalescer[SendEntry] = Coalescer(self._send_halves, timeout_s=timeout_s, loop=self._loop)
+        self._ends: dict[bytes, Coalescer[EndEntry]] = {}
+
+    def end(self, home: bytes, entry: EndEntry) -> None:
+        """Queues the outcome of a transaction whose halves are in the Notify database `home`."""
+        ends = self._ends.get(home)
+        if ends is None:
+
+            async def send_ends(entries: list[EndEntry]) -> None:
+                await self._send_ends(home, entries)
+
+            ends = self._ends[home] = Coalescer(send_ends, timeout_s=self._timeout_s, loop=self._loop)
+        ends.offer(entry)
+
+    async def drain(self) -> None:
+        """Takes nothing more and returns when everything taken is settled."""
+        await asyncio.gather(self.plain.drain(), self.halves.drain())
+        await asyncio.gather(*(ends.drain() for ends in self._ends.values()))
+
+    async def _send_plain(self, entries: list[SendEntry]) -> None:
+        async def attempt(left: list[SendEntry], timeout_s: float) -> Reply:
+            request = SendRequest(group=self._group, batches=columns_of(left))
+            reply: SendReply = await self._brokers.call("Send", request, timeout_s=timeout_s)
+            return reply.home, reply.errors
+
+        await self._settle_all(entries, attempt, _worst)
+
+    async def _send_halves(self, entries: list[SendEntry]) -> None:
+        async def attempt(left: list[SendEntry], timeout_s: float) -> Reply:
+            batches = columns_of(left)
+            request = SendRequest(group=self._group, fence_id=self.fence_id, half=True, batches=batches)
+            reply: SendReply = await self._brokers.call("Send", request, timeout_s=timeout_s)
+            return reply.home, reply.errors
+
+        await self._settle_all(entries, attempt, _as_unavailable)
+
+    async def _send_ends(self, home: bytes, entries: list[EndEntry]) -> None:
+        async def attempt(left: list[EndEntry], timeout_s: float) -> Reply:
+            reply = await self._brokers.call("EndTransactions", end_request(home, left), timeout_s=timeout_s)
+            return home, reply.errors
+
+        await self._settle_all(entries, attempt, _worst)
+
+    async def _settle_all(
+        self,
+        entries: list[E],
+        attempt: Callable[[list[E], float], Awaitable[Reply]],
+        final: Callable[[TxmsgError, bool], TxmsgError],
+    ) -> None:
+        """Attempts until every entry has its answer or the deadline of the oldest has passed."""
+        left = entries
+        ambiguous = False
+        deadline = entries[0].deadline
+
+        async def once() -> None:
+            nonlocal left, ambiguous
+            try:
+                home, errors = await attempt(left, max(deadline - self._loop.time(), 0.001))
+                left, error = settle(left, home, errors)
+                if error is not None:
+                    raise error
+            except OutcomeUnknown:
+                ambiguous = True
+                raise
+
+        try:
+            await retrying(deadline - self._loop.time())(once)
+        except TxmsgError as exc:
+            error = final(exc, ambiguous)
+            for entry in left:
+                own = type(error)(str(error))
+                own.__cause__ = exc
+                entry.fail(own)
+
+
+def _worst(error: TxmsgError, ambiguous: bool) -> TxmsgError:
+    """One attempt whose effect is not known makes the whole not known, whatever the later ones say."""
+    if ambiguous and isinstance(error, BrokerUnavailable):
+        return OutcomeUnknown(f"{error}; an earlier attempt may have been carried out")
+    return error
+
+
+def _as_unavailable(error: TxmsgError, _ambiguous: bool) -> TxmsgError:
+    """A half that may be stored but is never committed is never delivered: for the caller nothing has happened."""
+    if isinstance(error, OutcomeUnknown):
+        return BrokerUnavailable(f"{error}; if a half message was stored, its check-back removes it")
+    return error

@@ -1,0 +1,220 @@
+"""`@transactional_message`: a function whose message is delivered if and only if its local transaction committed.
+
+Checks at decoration what can be checked then, so that a mistake shows at import, not at the first lost message. The
+flows themselves are in flow.py.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
+
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
+
+from txmsg.checker.fence import FenceCheckListener
+from txmsg.client.async_producer import AsyncProducer
+from txmsg.client.body import MessagePlan
+from txmsg.client.flow import run_async, run_in_async_session, run_in_session, run_sync
+from txmsg.client.producer import Producer
+from txmsg.errors import MisuseError
+from txmsg.message import Message
+
+__all__ = ["transactional_message"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
+Owner = TypeVar("Owner")
+
+Key = str | Callable[..., object] | None
+Build = Callable[..., Message | Sequence[Message] | bytes] | None
+
+
+class _SessionDecorator(Protocol):
+    """Takes the session parameter away: callers do not give it."""
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[Session, P], R], /) -> Callable[P, R]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Owner, Session, P], R], /
+    ) -> Callable[Concatenate[Owner, P], R]: ...
+
+
+class _AsyncSessionDecorator(Protocol):
+    """The same for coroutine functions."""
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[AsyncSession, P], Coroutine[Any, Any, R]], /
+    ) -> Callable[P, Coroutine[Any, Any, R]]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Owner, AsyncSession, P], Coroutine[Any, Any, R]], /
+    ) -> Callable[Concatenate[Owner, P], Coroutine[Any, Any, R]]: ...
+
+
+class _Decorator(Protocol):
+    """Without a session the signature stays as it is."""
+
+    def __call__(self, function: F, /) -> F: ...
+
+
+@overload
+def transactional_message(
+    producer: Producer,
+    *,
+    topic: str | None = None,
+    key: Key = None,
+    tag: str | None = None,
+    session: Callable[[], Session],
+    message: Build = None,
+) -> _SessionDecorator: ...
+@overload
+def transactional_message(
+    producer: AsyncProducer,
+    *,
+    topic: str | None = None,
+    key: Key = None,
+    tag: str | None = None,
+    session: Callable[[], AsyncSession],
+    message: Build = None,
+) -> _AsyncSessionDecorator: ...
+@overload
+def transactional_message(
+    producer: Producer | AsyncProducer,
+    *,
+    topic: str | None = None,
+    key: Key = None,
+    tag: str | None = None,
+    session: None = None,
+    message: Build = None,
+) -> _Decorator: ...
+def transactional_message(
+    producer: Producer | AsyncProducer,
+    *,
+    topic: str | None = None,
+    key: Key = None,
+    tag: str | None = None,
+    session: Callable[[], Session] | Callable[[], AsyncSession] | None = None,
+    message: Build = None,
+) -> Any:
+    """Decorates a function or method: half message before it, outcome after it.
+
+    producer: a Producer for `def`, an AsyncProducer for `async def`; it needs a check_listener.
+    topic, tag: of the message. key: the name of the argument that is the message's key, or a function of the
+    arguments. message: a function of the arguments that returns the body as bytes, or a whole Message, or several;
+    default: the arguments as a JSON object.
+    session: a sessionmaker or async_sessionmaker. Then the function's first parameter is a session, which callers do
+    not give: it is opened here, the fence row is its first statement, it is committed when the function returns and
+    rolled back when it raises; committing inside raises MisuseError, savepoints are free. Returned objects are not
+    expired. Without session= the function owns its transaction and the user's own listener answers checks.
+
+    A call raises, besides what the function raises (unchanged): TypeError and InvalidMessage before anything is done;
+    BrokerUnavailable when the half message could not be stored, the function has then not run; TransactionRefused when
+    the transaction was so late that its check was answered ROLLBACK. A broker that cannot be told the outcome is
+    logged, not raised: the check-back finishes it.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        _check_kinds(function, producer, session)
+        signature, receiver = _signature_of_calls(function, drop_session=session is not None)
+        plan = MessagePlan(signature=signature, topic=topic, key=key, tag=tag, builder=message, receiver=receiver)
+        wrapper = _wrapper(function, producer, session, plan)
+        wrapper.__signature__ = signature  # type: ignore[attr-defined]
+        return wrapper
+
+    return decorate
+
+
+def _wrapper(
+    function: Callable[..., Any],
+    producer: Producer | AsyncProducer,
+    session: Callable[[], Any] | None,
+    plan: MessagePlan,
+) -> Callable[..., Any]:
+    owner = f"{function.__qualname__}()"
+    # Where the session goes: first, or after self.
+    at = 0 if plan.receiver is None else 1
+
+    if isinstance(producer, AsyncProducer):
+
+        @functools.wraps(function)
+        async def call_async(*args: Any, **kwargs: Any) -> Any:
+            messages = plan.messages(args, kwargs)
+            if session is None:
+                return await run_async(producer, messages, lambda: function(*args, **kwargs))
+            return await run_in_async_session(
+                producer,
+                messages,
+                session,
+                lambda opened: function(*args[:at], opened, *args[at:], **kwargs),
+                owner=owner,
+            )
+
+        return call_async
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        messages = plan.messages(args, kwargs)
+        if session is None:
+            return run_sync(producer, messages, lambda: function(*args, **kwargs))
+        return run_in_session(
+            producer,
+            messages,
+            session,
+            lambda opened: function(*args[:at], opened, *args[at:], **kwargs),
+            owner=owner,
+        )
+
+    return call
+
+
+def _check_kinds(function: Callable[..., Any], producer: Producer | AsyncProducer, session: object) -> None:
+    name = getattr(function, "__qualname__", repr(function))
+    if not inspect.isfunction(function):
+        raise MisuseError(f"{name} is no function: put @transactional_message directly above `def`, below others")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise MisuseError(f"{name} is a generator, which has not run yet when it returns: use a plain function")
+    is_async = inspect.iscoroutinefunction(function)
+    if is_async != isinstance(producer, AsyncProducer):
+        raise MisuseError(
+            f"{name} is {'async def' if is_async else 'def'}, the producer is a {type(producer).__name__}: "
+            "give AsyncProducer for async def, Producer for def"
+        )
+    if is_async and isinstance(session, sessionmaker | scoped_session):
+        raise MisuseError(f"{name} is async def: session= must be an async_sessionmaker")
+    if not is_async and isinstance(session, async_sessionmaker):
+        raise MisuseError(f"{name} is def: session= must be a sessionmaker, not an async_sessionmaker")
+    if isinstance(session, Session | AsyncSession):
+        raise MisuseError(f"session= of {name} is one session: give the sessionmaker, each call opens its own")
+    if producer.check_listener is None:
+        raise MisuseError(
+            f"{name} needs a producer with a check_listener: without one nobody can say what became of a transaction "
+            "whose outcome was lost; give it FenceCheckListener(engine)"
+        )
+    if session is None and isinstance(producer.check_listener, FenceCheckListener):
+        raise MisuseError(
+            f"{name} is decorated without session=, so no fence row is written and FenceCheckListener would answer "
+            "ROLLBACK for every transaction: give session=, or a CheckMessageListener of your own"
+        )
+
+
+def _signature_of_calls(function: Callable[..., Any], *, drop_session: bool) -> tuple[inspect.Signature, str | None]:
+    """The signature without the session, and the name of `self` if there is one."""
+    signature = inspect.signature(function)
+    parameters = list(signature.parameters.values())
+    receiver = None
+    if parameters and parameters[0].name in ("self", "cls") and "." in function.__qualname__:
+        receiver = parameters[0].name
+    if not drop_session:
+        return signature, receiver
+    at = 0 if receiver is None else 1
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    if len(parameters) <= at or parameters[at].kind not in positional:
+        raise MisuseError(f"{function.__qualname__} has no first parameter for the session, which session= gives it")
+    del parameters[at]
+    return signature.replace(parameters=parameters), receiver
