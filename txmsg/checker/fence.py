@@ -27,6 +27,7 @@ from sqlalchemy import (
     CursorResult,
     DateTime,
     Engine,
+    Insert,
     MetaData,
     SmallInteger,
     String,
@@ -128,11 +129,15 @@ _SELECT_OUTCOME = select(fence_table.c.outcome).where(fence_table.c.transaction_
 
 # Without ON CONFLICT DO NOTHING: a late transaction would see 0 rows and go on. Through the identity table, so that a
 # session of another database inserts nothing: a fence row that no check finds would lose the message.
-_INSERT_COMMIT = insert(fence_table).from_select(
-    ["transaction_id", "outcome"],
-    select(bindparam("id", type_=Uuid()), literal("commit", String(8))).where(
-        fence_identity_table.c.fence_id == bindparam("fence", type_=Uuid())
-    ),
+_INSERT_COMMIT = (
+    insert(fence_table)
+    .from_select(
+        ["transaction_id", "outcome"],
+        select(bindparam("id", type_=Uuid()), literal("commit", String(8))).where(
+            fence_identity_table.c.fence_id == bindparam("fence", type_=Uuid())
+        ),
+    )
+    .execution_options(preserve_rowcount=True)
 )
 
 _SELECT_IDENTITY = select(fence_identity_table.c.fence_id)
@@ -142,13 +147,15 @@ _IDENTITY_ROW = {"one": 1, "fence_id": bindparam("fence", type_=Uuid())}
 
 
 def _insert_if_absent(dialect_name: str, table: Table, row: dict[str, Any]) -> Executable:
+    statement: Insert
     match dialect_name:
         case "postgresql":
-            return postgresql.insert(table).values(row).on_conflict_do_nothing()
+            statement = postgresql.insert(table).values(row).on_conflict_do_nothing()
         case "sqlite":
-            return sqlite.insert(table).values(row).on_conflict_do_nothing()
+            statement = sqlite.insert(table).values(row).on_conflict_do_nothing()
         case _:
-            return insert(table).values(row).prefix_with("IGNORE")
+            statement = insert(table).values(row).prefix_with("IGNORE")
+    return statement.inline().execution_options(preserve_rowcount=True)
 
 
 _DIALECTS = ("postgresql", "mysql", "mariadb", "sqlite")
