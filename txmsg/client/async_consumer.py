@@ -241,7 +241,7 @@ class AsyncConsumer:
 
 
 def _text_of(exc: Exception) -> str:
-    """The error as a person wants to see it beside a dead letter, in characters that the wire and the database carry."""
+    """The error for a person, in characters that the wire and the database carry."""
     where = "".join(traceback.format_tb(exc.__traceback__, limit=-5))
     text = f"{type(exc).__name__}: {exc}\n{where}"
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
