@@ -160,9 +160,9 @@ class Delivery:
         if self._lease.epoch is None:
             return
         await self.flush_once()
-        self._drop("it is closing")
         async with self._session() as conn:
             await self._lease.release(conn)
+        self._drop("this broker is closing")
 
     async def lease_once(self) -> None:
         """Renews the lease, or takes it if it is free."""
@@ -306,31 +306,33 @@ class Delivery:
         """The group in memory, with the queues of these topics."""
         if self._draining:
             raise BrokerUnavailable("this broker is closing: ask another one")
-        while True:
-            epoch = self._lease.require()
+        group = self._groups.get(name)
+        if group is not None and all(topic in group.topics for topic in wants):
+            return group
+        async with self._loading[name]:  # looked at anew inside: another member may have loaded it meanwhile
             group = self._groups.get(name)
-            if group is not None and all(topic in group.topics for topic in wants):
-                return group
-            async with self._loading[name]:
-                new = [topic for topic in wants if group is None or topic not in group.topics]
-                await self._load(name, epoch, new)
+            missing = [topic for topic in wants if group is None or topic not in group.topics]
+            if group is None or missing:
+                group = await self._load(name, self._lease.require(), missing)
+            return group
 
-    async def _load(self, name: str, epoch: int, topics: Sequence[str]) -> None:
-        """Begins to deliver topics to a group, from its cursors. Nothing happens when the epoch is over meanwhile."""
+    async def _load(self, name: str, epoch: int, topics: Sequence[str]) -> Group:
+        """Begins to deliver topics to a group, from its cursors."""
         places = {
             queue_id: (topic, number) for topic in topics for queue_id, number in await self._topics.ensure(topic)
         }
         async with self._session() as conn, conn.transaction():
             group = self._groups.get(name) or await load_group(conn, name, epoch, self._config)
             feeds = await load_feeds(conn, group, places, self._config)
-        if self._lease.epoch != epoch or group.epoch != epoch:
-            return
+        if self._lease.require() != epoch or group.epoch != epoch:
+            raise BrokerUnavailable("delivery has started again from its stored cursors: retry")
         self._groups[name] = group
         group.add(feeds)
         for feed in feeds:
             feed.end = max(feed.end, self._ends.get(feed.queue_id, 0))
             self._feeds_of[feed.queue_id].append(feed)
             self._read_soon(feed)
+        return group
 
     async def _write_outcomes(self, group: Group, feeds: Iterable[Feed]) -> None:
         """Makes failures durable, then counts them as acked. One transaction, which holds the lease."""
@@ -370,7 +372,7 @@ class Delivery:
 
     def _drop(self, why: str) -> None:
         """Forgets the lease and everything in memory. Waiting members get BrokerUnavailable."""
-        if self._lease.epoch is not None or self._groups:
+        if not self._closed.is_set() and (self._lease.epoch is not None or self._groups):
             _log.warning("delivery stops until the lease is taken again: %s", why)
         self._lease.lose(why)
         groups, self._groups = self._groups, {}

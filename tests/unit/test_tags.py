@@ -1,0 +1,48 @@
+"""Tag expressions."""
+
+from __future__ import annotations
+
+import pytest
+
+from txmsg.broker.delivery.tags import ALL_TAGS, TagExpression, parse_tags, wants_of
+from txmsg.errors import InvalidName
+
+
+@pytest.mark.parametrize("text", ["*", "", "  * "])
+def test_star_matches_all_also_without_a_tag(text: str) -> None:
+    expression = parse_tags(text)
+    assert expression.is_all
+    assert expression.matches("anything")
+    assert expression.matches(None)
+
+
+@pytest.mark.parametrize("text", ["signup || import", "signup||import", " import||signup "])
+def test_alternatives_match_each_and_nothing_else(text: str) -> None:
+    expression = parse_tags(text)
+    assert [expression.matches(tag) for tag in ("signup", "import", "sign", "*", "", None)] == [
+        *(True, True),
+        *(False, False, False, False),
+    ]
+
+
+@pytest.mark.parametrize("text", ["a ||", "|| a", "a || || b", "a | b", "a b", "a || *", "é"])
+def test_malformed_expression_is_refused_with_the_text(text: str) -> None:
+    with pytest.raises(InvalidName) as caught:
+        parse_tags(text)
+    assert "tag" in str(caught.value)
+
+
+def test_union_is_what_at_least_one_wants() -> None:
+    assert TagExpression.union([parse_tags("a"), parse_tags("b || c")]) == parse_tags("a || b || c")
+    assert TagExpression.union([parse_tags("a"), ALL_TAGS]) is ALL_TAGS
+    assert not TagExpression.union([]).matches("a")
+
+
+def test_expression_prints_as_it_is_written() -> None:
+    assert str(parse_tags("b||a")) == "a || b"
+    assert str(ALL_TAGS) == "*"
+
+
+def test_topic_subscribed_twice_wants_both() -> None:
+    wants = wants_of((("t", "a"), ("u", "*"), ("t", "b")))
+    assert wants == {"t": parse_tags("a || b"), "u": ALL_TAGS}

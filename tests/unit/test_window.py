@@ -1,0 +1,378 @@
+"""The in-flight window and what it is made of. Nothing here waits: the clock is an argument."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from txmsg.broker.delivery.inflight import InFlight
+from txmsg.broker.delivery.ranges import OffsetRanges, runs
+from txmsg.broker.delivery.retrying import Outcome, Retrying
+from txmsg.broker.delivery.tags import ALL_TAGS, parse_tags
+from txmsg.broker.delivery.values import Receipt
+from txmsg.broker.delivery.window import EXPIRED, Failure, Window
+from txmsg.broker.store.rows import Row
+
+LARGE = 1 << 30
+
+
+def row(offset: int, *, tag: str | None = None, body: bytes = b"body") -> Row:
+    return (offset, bytes(16), 0, None, tag, None, body, 0, 0)
+
+
+def rows(start: int, end: int) -> list[Row]:
+    return [row(offset) for offset in range(start, end)]
+
+
+def receipt(offset: int, token: int = 1, queue_id: int = 7) -> Receipt:
+    return Receipt(queue_id, offset, token, 1)
+
+
+def receipts(*offsets: int, token: int = 1) -> list[Receipt]:
+    return [receipt(offset, token) for offset in offsets]
+
+
+def taken(window: Window, count: int, *, token: int = 1, deadline: float = 30.0) -> list[int]:
+    return [each[0] for each in window.take(count, LARGE, token=token, deadline=deadline)]
+
+
+# ---- ranges
+
+
+def test_ranges_merge_with_neighbours_and_overlaps() -> None:
+    ranges = OffsetRanges([(5, 7), (1, 3)])
+    ranges.add(3, 5)
+    assert list(ranges) == [(1, 7)]
+    ranges.add(9, 10)
+    ranges.add(0, 20)
+    assert list(ranges) == [(0, 20)]
+
+
+def test_ranges_agree_with_a_set_of_numbers() -> None:
+    rng = random.Random(20)
+    for _ in range(200):
+        ranges, plain = OffsetRanges(), set[int]()
+        for _ in range(rng.randrange(1, 40)):
+            start = rng.randrange(60)
+            end = start + rng.randrange(1, 8)
+            ranges.add(start, end)
+            plain |= set(range(start, end))
+            assert {offset for each in ranges for offset in range(*each)} == plain
+            assert list(ranges) == list(runs(plain))
+            assert ranges.count() == len(plain)
+            assert all((offset in ranges) == (offset in plain) for offset in range(70))
+
+
+def test_runs_of_unsorted_offsets() -> None:
+    assert list(runs([5, 3, 4, 9, 1])) == [(1, 2), (3, 6), (9, 10)]
+    assert list(runs([])) == []
+
+
+# ---- in flight
+
+
+def test_key_is_given_back_once_and_only_under_its_token() -> None:
+    out: InFlight[int] = InFlight()
+    out.give([1, 2], token=8, deadline=10)
+    assert not out.give_back(1, token=7)
+    assert out.give_back(1, token=8)
+    assert not out.give_back(1, token=8)
+    assert 2 in out
+    assert len(out) == 1
+
+
+def test_expiry_comes_at_the_deadline_of_each_batch() -> None:
+    out: InFlight[int] = InFlight()
+    out.give([1, 2], token=1, deadline=10)
+    out.give([3], token=2, deadline=5)
+    assert out.expire(4.9) == []
+    assert out.expire(5) == [3]
+    out.give_back(1, token=1)
+    assert out.expire(100) == [2]
+    assert not out.give_back(2, token=1)
+
+
+def test_key_given_again_is_not_expired_by_its_old_deadline() -> None:
+    out: InFlight[int] = InFlight()
+    out.give([1], token=1, deadline=10)
+    out.give_back(1, token=1)
+    out.give([1], token=2, deadline=20)
+    assert out.expire(15) == []
+    assert out.expire(20) == [1]
+
+
+def test_finished_batches_do_not_pile_up_until_their_deadline() -> None:
+    out: InFlight[int] = InFlight()
+    for offset in range(10_000):
+        out.give([offset], token=offset, deadline=1e9)
+        out.give_back(offset, token=offset)
+    assert len(out._heap) < 200
+
+
+# ---- the window
+
+
+def test_messages_are_given_in_order_and_once() -> None:
+    window = Window(0)
+    window.put(rows(0, 5))
+    assert taken(window, 3) == [0, 1, 2]
+    assert taken(window, 3, token=2) == [3, 4]
+    assert taken(window, 3, token=3) == []
+    assert window.outstanding_count == 5
+
+
+def test_cursor_moves_over_what_is_acked_without_a_gap() -> None:
+    window = Window(0)
+    window.put(rows(0, 6))
+    taken(window, 6)
+    assert window.ack(receipts(1, 2, 5)) == []
+    assert window.progress()[:2] == (0, ((1, 3), (5, 6)))
+    window.ack(receipts(0))
+    assert window.progress()[:2] == (3, ((5, 6),))
+    window.ack(receipts(4, 3))
+    assert window.progress()[:2] == (6, ())
+    assert window.outstanding_count == 0
+
+
+def test_ack_under_another_token_is_late() -> None:
+    window = Window(0)
+    window.put(rows(0, 2))
+    taken(window, 2, token=4)
+    assert window.ack(receipts(0, token=3)) == receipts(0, token=3)
+    assert window.ack(receipts(0, token=4)) == []
+    assert window.ack(receipts(0, token=4)) == receipts(0, token=4)
+
+
+def test_refused_message_is_not_acked_before_its_retry_is_stored() -> None:
+    window = Window(0)
+    window.put(rows(0, 2))
+    taken(window, 2)
+    window.ack(receipts(1))
+    assert window.refuse(receipt(0), Failure("boom", 2.0))
+    assert window.progress()[:2] == (0, ((1, 2),))
+    assert window.failing() == {0: Failure("boom", 2.0)}
+    assert window.ack(receipts(0)) == receipts(0)
+    window.stored([0])
+    assert window.progress()[:2] == (2, ())
+    window.stored([0])
+    assert not window.failing()
+
+
+def test_message_not_acked_in_time_fails_and_its_receipt_is_void() -> None:
+    window = Window(0)
+    window.put(rows(0, 3))
+    taken(window, 2, deadline=30)
+    assert window.expire(29.9) == 0
+    assert window.expire(30.0) == 2
+    assert window.failing() == {0: Failure(EXPIRED), 1: Failure(EXPIRED)}
+    assert window.ack(receipts(0)) == receipts(0)
+    assert not window.refuse(receipt(1), Failure("late"))
+    assert window.progress().next_offset == 0
+    window.stored(window.failing())
+    assert window.progress().next_offset == 2
+
+
+def test_restart_leaves_out_what_was_acked() -> None:
+    window = Window(10, [(12, 14), (15, 16)])
+    assert window.position == 10
+    window.put(rows(10, 13))
+    assert window.position == 14, "the rest of the acked range is not even read"
+    window.put(rows(14, 18))
+    assert taken(window, 10) == [10, 11, 14, 16, 17]
+    window.ack(receipts(10, 11))
+    assert window.progress()[:2] == (14, ((15, 16),))
+
+
+def test_restart_with_ranges_at_the_cursor_moves_it() -> None:
+    assert Window(3, [(3, 5), (5, 6), (8, 9)]).progress()[:2] == (6, ((8, 9),))
+
+
+def test_put_takes_only_what_comes_next() -> None:
+    window = Window(0)
+    with pytest.raises(AssertionError, match="dense"):
+        window.put(rows(1, 3))
+    with pytest.raises(AssertionError, match="dense"):
+        window.put([row(0), row(2)])
+
+
+def test_room_is_bounded_by_messages_not_yet_acked() -> None:
+    window = Window(0, count_max=10)
+    window.put(rows(0, 10))
+    assert window.room_count() == 0
+    taken(window, 10)
+    assert window.room_count() == 0
+    window.ack(receipts(9))
+    assert window.room_count() == 1
+    window.refuse(receipt(0), Failure("boom"))
+    assert window.room_count() == 1
+    window.stored([0])
+    assert window.room_count() == 2
+
+
+def test_one_slow_message_does_not_stop_the_queue() -> None:
+    window = Window(0, count_max=10)
+    window.put(rows(0, 1))
+    assert taken(window, 1) == [0]
+    for offset in range(1, 1000):
+        assert window.room_count() == 9
+        window.put(rows(offset, offset + 1))
+        taken(window, 1, token=offset + 1)
+        window.ack([receipt(offset, offset + 1)])
+    assert window.progress()[:2] == (0, ((1, 1000),))
+
+
+def test_room_is_bounded_by_bytes_that_are_ready() -> None:
+    window = Window(0, size_bytes_max=10)
+    window.put([row(0, body=b"x" * 8)])
+    assert window.room_bytes() == 2
+    window.put([row(1, body=b"x" * 8)])
+    assert window.room_bytes() == 0
+    assert window.room_count() == 0
+    taken(window, 1)
+    assert window.room_bytes() == 2
+
+
+def test_take_is_bounded_by_bytes_but_gives_at_least_one() -> None:
+    window = Window(0)
+    window.put([row(offset, body=b"x" * 10) for offset in range(5)])
+    assert len(window.take(5, 25, token=1, deadline=1)) == 2
+    assert len(window.take(5, 3, token=2, deadline=1)) == 1
+    mine = parse_tags("*")
+    assert len(window.take(5, 20, token=3, deadline=1, mine=mine)) == 2
+
+
+def test_what_nobody_wants_is_acked_at_once() -> None:
+    window = Window(0)
+    window.put([row(0, tag="b"), row(1, tag="a"), row(2), row(3, tag="a")])
+    a = parse_tags("a")
+    assert [each[0] for each in window.take(10, LARGE, token=1, deadline=1, mine=a, group=a)] == [1, 3]
+    assert window.progress()[:2] == (1, ((2, 3),))
+    assert window.room_bytes() == Window(0).room_bytes()
+
+
+def test_what_another_member_wants_stays_for_it_in_order() -> None:
+    window = Window(0)
+    window.put([row(0, tag="b"), row(1, tag="a"), row(2, tag="b"), row(3, tag="c")])
+    a, b, both = parse_tags("a"), parse_tags("b"), parse_tags("a || b")
+    assert [each[0] for each in window.take(10, LARGE, token=1, deadline=1, mine=a, group=both)] == [1]
+    assert window.ready_count == 2
+    assert [each[0] for each in window.take(10, LARGE, token=2, deadline=1, mine=b, group=both)] == [0, 2]
+    assert window.progress().acked == ((3, 4),)
+
+
+def test_skipped_offsets_count_as_done() -> None:
+    window = Window(0)
+    window.put(rows(0, 2))
+    taken(window, 2)
+    window.skip_to(100)
+    assert window.position == 100
+    assert window.progress()[:2] == (0, ((2, 100),))
+    window.ack(receipts(0, 1))
+    assert window.progress()[:2] == (100, ())
+
+
+def test_window_is_dirty_until_its_latest_progress_is_written() -> None:
+    window = Window(0)
+    window.put(rows(0, 2))
+    taken(window, 2)
+    assert not window.is_dirty
+    window.ack(receipts(0))
+    progress = window.progress()
+    window.ack(receipts(1))
+    window.written(progress)
+    assert window.is_dirty
+    window.written(window.progress())
+    window.written(progress)
+    assert not window.is_dirty
+
+
+def test_any_interleaving_acks_each_offset_once_and_never_too_early() -> None:
+    rng = random.Random(5)
+    for _ in range(60):
+        window, end, token, now = Window(0, count_max=25), 120, 0, 0.0
+        out: dict[int, int] = {}
+        done: set[int] = set()
+        while window.progress().next_offset < end:
+            step = rng.randrange(6)
+            if step == 0 and (count := min(window.room_count(), end - window.position, 9)):
+                window.put(rows(window.position, window.position + count))
+            elif step == 1:
+                token += 1
+                out.update(dict.fromkeys(taken(window, rng.randrange(1, 8), token=token, deadline=now + 5), token))
+            elif step == 2 and out:
+                offset = rng.choice(sorted(out))
+                assert window.ack([receipt(offset, out.pop(offset))]) == []
+                done.add(offset)
+            elif step == 3 and out:
+                offset = rng.choice(sorted(out))
+                assert window.refuse(receipt(offset, out.pop(offset)), Failure("no"))
+            elif step == 4:
+                now += rng.random() * 2
+                window.expire(now)
+                out = {offset: token for offset, token in out.items() if offset not in window.failing()}
+            else:
+                done |= window.failing().keys()
+                window.stored(window.failing())
+            progress = window.progress()
+            acked = set(range(progress.next_offset)) | {o for each in progress.acked for o in range(*each)}
+            assert acked == done
+            assert window.outstanding_count <= 25
+            assert len(progress.acked) <= window.outstanding_count + 1
+
+
+# ---- retries in memory
+
+
+def wants_all(_queue_id: int, _tag: str | None) -> bool:
+    return True
+
+
+def test_retry_is_known_until_its_outcome_is_written() -> None:
+    box = Retrying()
+    box.put([(7, 1, row(3)), (7, 2, row(5))])
+    box.put([(7, 1, row(3))])
+    assert box.ready_count == 2
+    assert [each[2][0] for each in box.take(9, LARGE, token=4, deadline=10, wants=wants_all)] == [3, 5]
+    assert box.settle(receipt(3, 4), None)
+    assert not box.settle(receipt(3, 4), None)
+    assert box.settle(receipt(5, 4), Failure("again"))
+    assert box.outcomes() == {(7, 3): Outcome(2, None), (7, 5): Outcome(3, Failure("again"))}
+    assert box.known() == [(7, 3), (7, 5)]
+    box.written([(7, 3), (7, 5)])
+    box.written([(7, 3)])
+    assert box.known() == []
+    assert not box.outcomes()
+
+
+def test_retry_not_acked_in_time_fails_again() -> None:
+    box = Retrying()
+    box.put([(7, 1, row(3))])
+    box.take(9, LARGE, token=4, deadline=10, wants=wants_all)
+    assert box.expire(9) == 0
+    assert box.expire(10) == 1
+    assert box.outcomes() == {(7, 3): Outcome(2, Failure(EXPIRED))}
+    assert not box.settle(receipt(3, 4), None)
+
+
+def test_retries_are_bounded_by_count_and_bytes() -> None:
+    box = Retrying(count_max=3, size_bytes_max=10)
+    box.put([(7, 1, row(0, body=b"x" * 6)), (7, 1, row(1, body=b"x" * 6))])
+    assert box.room_count() == 0
+    assert len(box.take(9, 6, token=1, deadline=1, wants=wants_all)) == 1
+    assert box.room_count() == 1
+    assert box.room_bytes() == 4
+
+
+def test_retry_that_this_member_does_not_want_waits_for_another() -> None:
+    box = Retrying()
+    box.put([(7, 1, row(0, tag="a")), (7, 1, row(1, tag="b"))])
+    got = box.take(9, LARGE, token=1, deadline=1, wants=lambda _, tag: tag == "b")
+    assert [each[2][0] for each in got] == [1]
+    assert [each[2][0] for each in box.take(9, LARGE, token=2, deadline=1, wants=wants_all)] == [0]
+
+
+def test_star_is_the_default_of_a_window() -> None:
+    window = Window(0)
+    window.put([row(0), row(1, tag="x")])
+    assert len(window.take(2, LARGE, token=1, deadline=1, mine=ALL_TAGS)) == 2
