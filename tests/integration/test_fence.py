@@ -226,6 +226,16 @@ def test_a_late_transaction_is_refused_and_leaves_nothing(engine: Engine, fence:
     assert users_count(engine) == 0
 
 
+def test_a_late_transaction_with_an_old_snapshot_is_refused(engine: Engine, fence: Fence) -> None:
+    transaction_id = new_transaction_id()
+    with Session(engine) as session:
+        session.execute(select(users)).all()
+        session.execute(select(fence_table)).all()
+        assert fence.check(transaction_id) is ROLLBACK
+        with pytest.raises(TransactionRefused):
+            fence.write(session, transaction_id)
+
+
 def test_a_refused_session_cannot_commit_its_effects_on_postgresql(postgres_engine: Engine) -> None:
     fence = Fence(postgres_engine)
     fence.create_tables()
@@ -496,17 +506,16 @@ def test_an_outcome_that_is_none_is_refused_by_the_database(engine: Engine, fenc
 
 def test_a_check_leaves_no_setting_on_the_pooled_connection(engine: Engine, fence: Fence) -> None:
     one = create_engine(engine.url, pool_size=1, max_overflow=0)
-    queries = {
-        "postgresql": "select current_setting('lock_timeout') || current_setting('transaction_isolation') "
-        "|| current_setting('synchronous_commit')",
+    lock_wait = {
+        "postgresql": "select current_setting('lock_timeout') || current_setting('synchronous_commit')",
         "sqlite": "pragma busy_timeout",
-        "mysql": "select @@innodb_lock_wait_timeout + (@@transaction_isolation = 'READ-COMMITTED') * 1000",
-        "mariadb": "select @@innodb_lock_wait_timeout + (@@tx_isolation = 'READ-COMMITTED') * 1000",
-    }
+        "mysql": "select @@innodb_lock_wait_timeout",
+        "mariadb": "select @@innodb_lock_wait_timeout",
+    }[engine.dialect.name]
 
-    def setting() -> object:
+    def setting() -> tuple[object, str]:
         with one.connect() as connection:
-            return connection.exec_driver_sql(queries[engine.dialect.name]).scalar_one()
+            return connection.exec_driver_sql(lock_wait).scalar_one(), connection.get_isolation_level()
 
     before = setting()
     running = new_transaction_id()
