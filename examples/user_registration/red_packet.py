@@ -14,13 +14,15 @@ from uuid import UUID
 from sqlalchemy import create_engine, func
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
-from txmsg import Consumer, ReceivedMessage, idempotent
+from txmsg import Consumer, ReceivedMessage, create_inbox_tables, idempotent
 
-__all__ = ["Base", "RedPacket", "SessionLocal", "consumer", "engine", "give_red_packet"]
+__all__ = ["Base", "RedPacket", "SessionLocal", "consumer", "create_tables", "engine", "give_red_packet"]
 
 engine = create_engine(os.environ["DATABASE_URL"], pool_size=16, pool_pre_ping=True)
 SessionLocal = sessionmaker(engine)
-consumer = Consumer(os.environ.get("TXMSG_BROKERS", "localhost:7700").split(","), group="red_packet", concurrency=8)
+consumer = Consumer(
+    os.environ.get("TXMSG_BROKERS", "localhost:7700"), group="red_packet", concurrency=8, invisible_s=10
+)
 
 
 class Base(DeclarativeBase):
@@ -49,6 +51,12 @@ def on_user_registered(session: Session, message: ReceivedMessage) -> None:
     give_red_packet(session, UUID(json.loads(message.body)["user_id"]))
 
 
-if __name__ == "__main__":
+def create_tables() -> None:
+    """The subscriber's own table, and the inbox in which `idempotent` notes what has taken effect."""
     Base.metadata.create_all(engine)
+    create_inbox_tables(engine)
+
+
+if __name__ == "__main__":
+    create_tables()
     consumer.run()

@@ -4,6 +4,9 @@ Whoever calls `register` waits for this database and for the broker, and for no 
 row is rolled back and nobody hears of the user. If this process dies at any point, the broker asks another process
 of the group "user-service" what became of the transaction: FenceCheckListener answers from the database itself.
 
+`python -m examples.user_registration.service` makes the tables. Processes of the service call `producer.start()` when
+they begin, so that they answer for transactions which an earlier process left undecided.
+
 Configured by the environment: USERS_DATABASE_URL (SQLAlchemy) and TXMSG_BROKERS (host:port, comma separated).
 """
 
@@ -18,15 +21,22 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sess
 
 from txmsg import FenceCheckListener, Producer, transactional_message
 
-__all__ = ["Base", "RegistrationRefused", "SessionLocal", "User", "create_user", "engine", "producer", "register"]
+__all__ = [
+    "Base",
+    "RegistrationRefused",
+    "SessionLocal",
+    "User",
+    "create_tables",
+    "create_user",
+    "engine",
+    "producer",
+    "register",
+]
 
 engine = create_engine(os.environ["USERS_DATABASE_URL"], pool_size=16, pool_pre_ping=True)
 SessionLocal = sessionmaker(engine, expire_on_commit=False)
-producer = Producer(
-    os.environ.get("TXMSG_BROKERS", "localhost:7700").split(","),
-    group="user-service",
-    check_listener=FenceCheckListener(engine),
-)
+listener = FenceCheckListener(engine)
+producer = Producer(os.environ.get("TXMSG_BROKERS", "localhost:7700"), group="user-service", check_listener=listener)
 
 
 class Base(DeclarativeBase):
@@ -59,3 +69,13 @@ def create_user(session: Session, user_id: UUID, email: str) -> User:
 def register(session: Session, user_id: UUID, email: str) -> User:
     """Registers a user: call `register(user_id, email)`. Commits, and the message is sent exactly if it did."""
     return create_user(session, user_id, email)
+
+
+def create_tables() -> None:
+    """The service's own table, and those of the fence, which belong to this database, too."""
+    Base.metadata.create_all(engine)
+    listener.fence.create_tables()
+
+
+if __name__ == "__main__":
+    create_tables()

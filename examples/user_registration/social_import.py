@@ -15,13 +15,15 @@ from uuid import UUID
 from sqlalchemy import create_engine, func
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
-from txmsg import Consumer, ReceivedMessage, idempotent
+from txmsg import Consumer, ReceivedMessage, create_inbox_tables, idempotent
 
-__all__ = ["Base", "SessionLocal", "SocialImport", "consumer", "engine", "import_into_social_network"]
+__all__ = ["Base", "SessionLocal", "SocialImport", "consumer", "create_tables", "engine", "import_into_social_network"]
 
 engine = create_engine(os.environ["DATABASE_URL"], pool_size=24, pool_pre_ping=True)
 SessionLocal = sessionmaker(engine)
-consumer = Consumer(os.environ.get("TXMSG_BROKERS", "localhost:7700").split(","), group="social_import", concurrency=16)
+consumer = Consumer(
+    os.environ.get("TXMSG_BROKERS", "localhost:7700"), group="social_import", concurrency=16, invisible_s=10
+)
 
 
 class Base(DeclarativeBase):
@@ -49,6 +51,12 @@ def on_user_registered(session: Session, message: ReceivedMessage) -> None:
     import_into_social_network(session, UUID(json.loads(message.body)["user_id"]))
 
 
-if __name__ == "__main__":
+def create_tables() -> None:
+    """The subscriber's own table, and the inbox in which `idempotent` notes what has taken effect."""
     Base.metadata.create_all(engine)
+    create_inbox_tables(engine)
+
+
+if __name__ == "__main__":
+    create_tables()
     consumer.run()

@@ -17,12 +17,12 @@ import os
 import random
 import signal
 import threading
-from typing import Any
 
 from sqlalchemy import event
 from sqlalchemy.orm import Session, sessionmaker
 
-from txmsg import Producer
+from txmsg import Producer, TransactionState
+from txmsg.client.half import Half
 
 __all__ = ["CrashPoint", "Fuse", "install"]
 
@@ -73,9 +73,10 @@ def install(session_factory: sessionmaker[Session], producer: Producer) -> Fuse:
 
     end = producer.end
 
-    def watched_end(*args: Any, **kwargs: Any) -> Any:
-        fuse.passing(CrashPoint.WHILE_TELLING)
-        return end(*args, **kwargs)
+    def watched_end(half: Half, state: TransactionState, *, timeout_s: float | None = None) -> None:
+        if state is TransactionState.COMMIT:
+            fuse.passing(CrashPoint.WHILE_TELLING)
+        end(half, state, timeout_s=timeout_s)
 
     producer.end = watched_end  # type: ignore[method-assign]
     return fuse

@@ -29,7 +29,7 @@ CALLERS_MAX = 16
 def main() -> None:
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     exit_with_parent()
-    service.Base.metadata.create_all(service.engine)
+    service.producer.start()
     direct = DirectCalls(json.loads(os.environ["SUBSCRIBERS"]), callers=CALLERS_MAX)
     fuse = crash_points.install(service.SessionLocal, service.producer)
     ways = {

@@ -31,7 +31,7 @@ def main(group: str) -> None:
     exit_with_parent()
     module = importlib.import_module(f"examples.user_registration.{group}")
     effect = getattr(module, EFFECTS[group])
-    module.Base.metadata.create_all(module.engine)
+    module.create_tables()
 
     def take_effect(request: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         with module.SessionLocal.begin() as session:

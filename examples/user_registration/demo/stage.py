@@ -19,7 +19,7 @@ from typing import Self
 import grpc
 
 from examples.user_registration.demo import GROUPS
-from examples.user_registration.demo.processes import Child
+from examples.user_registration.demo.processes import Child, ChildFailed
 from txmsg.broker.migrate import upgrade
 from txmsg.embedded import EmbeddedPostgres
 from txmsg.wire.v1.txmsg_pb2 import StatsReply, StatsRequest
@@ -59,6 +59,7 @@ class Stage:
             self._exits.callback(self._stop_broker)
             for group in GROUPS:
                 self.start_subscriber(group)
+            self._create_users_tables()
             self.broker.wait_ready()
             for child in self.subscribers.values():
                 child.wait_ready()
@@ -93,7 +94,7 @@ class Stage:
     def broker_stats(self) -> StatsReply:
         """What the broker counted since it started."""
         with grpc.insecure_channel(self._broker_address) as channel:
-            reply: StatsReply = AdminStub(channel).Stats(StatsRequest(), timeout=10, wait_for_ready=True)
+            reply: StatsReply = AdminStub(channel).Stats(StatsRequest(), timeout=10, wait_for_ready=True)  # type: ignore[no-untyped-call]
         return reply
 
     def start_subscriber(self, group: str) -> None:
@@ -113,6 +114,16 @@ class Stage:
             USERS_DATABASE_URL=self._sqlalchemy_url("users"),
             SUBSCRIBERS=json.dumps({group: child.address for group, child in self.subscribers.items()}),
         )
+
+    def _create_users_tables(self) -> None:
+        tables = self._child(
+            "users-tables", "examples.user_registration.service", USERS_DATABASE_URL=self._sqlalchemy_url("users")
+        )
+        try:
+            if tables.wait(timeout_s=60) != 0:
+                raise ChildFailed(f"the tables of the service could not be made:\n{tables.log_tail()}")
+        finally:
+            tables.stop()
 
     def _child(self, name: str, *arguments: str, **env: str) -> Child:
         env["TXMSG_BROKERS"] = self._broker_address
