@@ -312,6 +312,8 @@ class CheckLoop:
                     checks.create_task(self._check(half), name=f"check {half.transaction_id}")
                 case Decision.PARK:
                     used_up.append(half.transaction_id)
+                case decision:
+                    raise AssertionError(f"a due half is asked about or parked, not {decision}")
         if used_up:
             await self._park(used_up)
         return len(claim.halves) < limit
