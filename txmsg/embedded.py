@@ -370,6 +370,8 @@ def _keep(root: Path) -> None:
 def _prepare(place: _Place) -> None:
     """Makes the directories and the log with the permissions they need; as the starting user, who may."""
     place.root.chmod(0o700)
+    if place.cluster_new.exists():
+        shutil.rmtree(place.cluster_new)
     place.socket_dir.mkdir(exist_ok=True)
     if place.socket_dir.is_symlink() or place.socket_dir.stat().st_uid not in (os.geteuid(), _cluster_uid(place)):
         raise StorageError(f"{place.socket_dir} belongs to somebody else: remove it, or choose a shorter --data-dir")
@@ -433,9 +435,11 @@ def _start_server(place: _Place) -> None:
         _create_cluster(place)
     settings = SETTINGS | {"unix_socket_directories": f'"{place.socket_dir}"'.replace("'", "''")}
     (place.cluster / "txmsg.conf").write_text("".join(f"{name} = '{value}'\n" for name, value in settings.items()))
-    # Nobody runs here (keeper.lock is ours): the pid in a leftover may be another program's by now, and PostgreSQL
-    # would then refuse to start. It still notices by its shared memory if old server processes are about.
+    # Nobody runs here (keeper.lock is ours): the pid in a leftover may be another program's by now, or a zombie's, and
+    # PostgreSQL would refuse to start. It still notices by its shared memory if old server processes are about.
     (place.cluster / "postmaster.pid").unlink(missing_ok=True)
+    for leftover in place.socket_dir.glob(".s.PGSQL.*"):
+        leftover.unlink()
     deadline = time.monotonic() + _START_S_MAX
     while True:
         with place.log.open("rb") as log:
@@ -464,7 +468,6 @@ def _await_ready(place: _Place) -> None:
 
 def _create_cluster(place: _Place) -> None:
     """By way of another name: a cluster that initdb did not finish is never taken for one."""
-    shutil.rmtree(place.cluster_new, ignore_errors=True)
     locale = ("--encoding=UTF8", "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8")
     done = _run("initdb", "-D", place.cluster_new, "-U", _SUPERUSER, "--auth=trust", *locale)
     if done.returncode != 0:

@@ -83,6 +83,7 @@ def broker(
     from txmsg.broker.config import BrokerConfig
 
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+    logging.getLogger("alembic").setLevel(logging.WARNING)  # it tells each start of its plugins
     with ExitStack() as stack:
         if storage is None:
             BrokerConfig(storage="", listen=listen)  # a mistake is told before a server is started

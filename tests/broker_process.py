@@ -1,0 +1,101 @@
+"""A real broker process for tests: started, killed, stopped and started again on the same port."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+__all__ = ["BrokerProcess"]
+
+_READY = "listening on "
+_START_S_MAX = 30.0
+_STOP_S_MAX = 20.0
+
+
+class BrokerProcess:
+    """`txmsg broker` as a child process. `address` is HOST:PORT, the same after a restart."""
+
+    def __init__(self, storage: str, *options: str, log: Path) -> None:
+        self.storage = storage
+        self.options = options
+        self.log = log
+        self.address = "127.0.0.1:0"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "the broker is not running"
+        return self._process.pid
+
+    def start(self) -> None:
+        """Returns when the broker says that it is ready; fails with its log when it ends or takes too long."""
+        assert self._process is None, "the broker is running"
+        command = [sys.executable, "-m", "txmsg.cli.main", "broker", "--storage", self.storage]
+        with self.log.open("ab") as stderr:
+            self._process = subprocess.Popen(
+                [*command, "--listen", self.address, *self.options], stdout=subprocess.PIPE, stderr=stderr
+            )
+        line = self._first_line()
+        if not line.startswith(_READY):
+            self.kill()
+            raise AssertionError(f"the broker printed {line!r} and logged:\n{self.log.read_text()}")
+        self.address = line.removeprefix(_READY).strip()
+
+    def kill(self) -> None:
+        """SIGKILL. Killing a broker that has ended is fine."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> int:
+        """SIGTERM; returns the exit status. Stopping a broker that has ended is fine."""
+        return self._end(signal.SIGTERM)
+
+    def restart(self, *, kill: bool = False) -> None:
+        """Ends the broker, by SIGKILL if asked, and starts it on the same port."""
+        if kill:
+            self.kill()
+        else:
+            self.stop()
+        self.start()
+
+    def pause(self) -> None:
+        """SIGSTOP: the process lives, keeps its connections, and does nothing."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    def _first_line(self) -> str:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        fd = self._process.stdout.fileno()
+        deadline = time.monotonic() + _START_S_MAX
+        read = b""
+        with selectors.DefaultSelector() as selector:
+            selector.register(fd, selectors.EVENT_READ)
+            while b"\n" not in read and selector.select(deadline - time.monotonic()):
+                piece = os.read(fd, 1000)
+                if not piece:
+                    break
+                read += piece
+        return read.decode()
+
+    def _end(self, how: signal.Signals) -> int:
+        if self._process is None:
+            return 0
+        process, self._process = self._process, None
+        assert process.stdout is not None
+        with process.stdout:
+            process.send_signal(how)
+            try:
+                return process.wait(_STOP_S_MAX)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+                raise AssertionError(
+                    f"the broker did not end by {how.name}; its log:\n{self.log.read_text()}"
+                ) from None

@@ -1,0 +1,156 @@
+"""What tests stand on: a real PostgreSQL, a fresh database per test, real broker processes. Nothing is mocked.
+
+By default the embedded PostgreSQL is used, one for the whole run. `pytest --postgres=postgresql://user@host/db` uses a
+server of yours (whose user may create databases), `--postgres=testcontainers` one in a container.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+import psutil
+import psycopg
+import pytest
+from psycopg import sql
+from sqlalchemy.engine import make_url
+
+from tests.broker_process import BrokerProcess
+from txmsg.broker import migrate
+from txmsg.embedded import EmbeddedPostgres
+
+StartBroker = Callable[..., BrokerProcess]
+
+_numbers = itertools.count(1)
+_CHILDREN_END_S_MAX = 10.0
+
+
+class PostgresServer(Protocol):
+    """What tests need of a server; EmbeddedPostgres is one."""
+
+    def url(self, dbname: str = "txmsg") -> str: ...
+    def create_database(self, name: str = "txmsg", *, template: str | None = None) -> str: ...
+    def drop_database(self, name: str) -> None: ...
+
+
+class ExternalPostgres:
+    """A server that somebody else runs."""
+
+    def __init__(self, url: str) -> None:
+        self._url = make_url(url).set(drivername="postgresql")
+
+    def url(self, dbname: str = "txmsg") -> str:
+        return self._url.set(database=dbname).render_as_string(hide_password=False)
+
+    def create_database(self, name: str = "txmsg", *, template: str | None = None) -> str:
+        statement = sql.SQL("create database {} template {}")
+        self._execute(statement.format(sql.Identifier(name), sql.Identifier(template or "template0")))
+        return self.url(name)
+
+    def drop_database(self, name: str) -> None:
+        self._execute(sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(name)))
+
+    def _execute(self, statement: sql.Composed) -> None:
+        url = self._url.render_as_string(hide_password=False)
+        with psycopg.connect(url, autocommit=True, connect_timeout=10) as connection:
+            connection.execute(statement)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--postgres",
+        default="embedded",
+        metavar="URL",
+        help="the PostgreSQL to test on: 'embedded' (default), 'testcontainers', or postgresql://user@host:port/db",
+    )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_process_is_left() -> Iterator[None]:
+    """Every process that a test starts has ended when the run ends."""
+    yield
+    children = psutil.Process().children(recursive=True)
+    _, alive = psutil.wait_procs([child for child in children if not _is_helper(child)], timeout=_CHILDREN_END_S_MAX)
+    assert not alive, f"tests left these processes: {[(child.pid, child.cmdline()) for child in alive]}"
+
+
+def _is_helper(process: psutil.Process) -> bool:
+    """Python's own helper of multiprocessing: it ends with the interpreter."""
+    try:
+        return any("multiprocessing.resource_tracker" in word for word in process.cmdline())
+    except psutil.NoSuchProcess:
+        return True
+
+
+@pytest.fixture(scope="session")
+def postgres(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
+    """A running PostgreSQL with wal_level=logical."""
+    chosen: str = request.config.getoption("--postgres")
+    if chosen == "embedded":
+        with EmbeddedPostgres(tmp_path_factory.mktemp("postgres")) as server:
+            yield server
+    elif chosen == "testcontainers":
+        from testcontainers.postgres import PostgresContainer
+
+        command = "postgres -c wal_level=logical -c max_connections=200"
+        with PostgresContainer("postgres:18", driver=None).with_command(command) as container:
+            yield ExternalPostgres(container.get_connection_url())
+    else:
+        yield ExternalPostgres(chosen)
+
+
+@pytest.fixture
+def database_url(postgres: PostgresServer) -> Iterator[str]:
+    """A fresh, empty database."""
+    name = _new_name()
+    yield postgres.create_database(name)
+    postgres.drop_database(name)
+
+
+@pytest.fixture(scope="session")
+def notify_template(postgres: PostgresServer) -> Iterator[str]:
+    """The name of a database at the newest revision, to be copied."""
+    name = _new_name()
+    migrate.upgrade(postgres.create_database(name))
+    yield name
+    postgres.drop_database(name)
+
+
+@pytest.fixture
+def notify_url(postgres: PostgresServer, notify_template: str) -> Iterator[str]:
+    """A fresh Notify database at the newest revision, with an identity of its own."""
+    name = _new_name()
+    url = postgres.create_database(name, template=notify_template)
+    with psycopg.connect(url, connect_timeout=10) as connection:
+        connection.execute("update txmsg.notify_db set home = gen_random_uuid()")
+    yield url
+    postgres.drop_database(name)
+
+
+@pytest.fixture
+def start_broker(notify_url: str, tmp_path: Path) -> Iterator[StartBroker]:
+    """Starts broker processes with options of `txmsg broker`, on notify_url unless storage= names another."""
+    brokers: list[BrokerProcess] = []
+
+    def start(*options: str, storage: str = notify_url) -> BrokerProcess:
+        broker = BrokerProcess(storage, *options, log=tmp_path / f"broker-{len(brokers)}.log")
+        brokers.append(broker)
+        broker.start()
+        return broker
+
+    yield start
+    for broker in brokers:
+        broker.kill()
+
+
+@pytest.fixture
+def broker(start_broker: StartBroker) -> BrokerProcess:
+    """A running broker on notify_url."""
+    return start_broker()
+
+
+def _new_name() -> str:
+    return f"test_{os.getpid()}_{next(_numbers)}"

@@ -1,0 +1,263 @@
+"""The embedded PostgreSQL: shared, stopped with its last user however that one ends, recovered after crashes."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pwd
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+import psutil
+import psycopg
+import pytest
+
+from txmsg.embedded import EmbeddedPostgres
+from txmsg.errors import MisuseError, StorageError
+
+USER = """
+import sys
+from pathlib import Path
+from txmsg.embedded import EmbeddedPostgres
+with EmbeddedPostgres(Path(sys.argv[1])) as postgres:
+    print(postgres.create_database(), flush=True)
+    sys.stdin.read()
+"""
+
+
+class User:
+    """A process that uses the server until its stdin ends."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", USER, str(data_dir)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def await_ready(self) -> str:
+        assert self.process.stdout is not None
+        url = self.process.stdout.readline().strip()
+        assert url, "the user did not start"
+        return url
+
+    def leave(self) -> None:
+        self.end(None)
+        assert self.process.returncode == 0
+
+    def end(self, how: signal.Signals | None) -> None:
+        if how is not None:
+            self.process.send_signal(how)
+        self.process.communicate(timeout=60)
+
+
+class StartUser(Protocol):
+    def __call__(self) -> User: ...
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    return tmp_path / "pg"
+
+
+@pytest.fixture
+def start_user(data_dir: Path) -> Iterator[Callable[[], User]]:
+    users: list[User] = []
+
+    def start() -> User:
+        users.append(User(data_dir))
+        return users[-1]
+
+    yield start
+    for user in users:
+        if user.process.returncode is None:
+            user.end(signal.SIGKILL)
+    await_server_end(data_dir)
+
+
+def await_server_end(data_dir: Path) -> None:
+    """Returns when no keeper is there: it holds this lock until the server has ended."""
+    with (data_dir / "keeper.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+
+
+def server_of(data_dir: Path) -> psutil.Process:
+    return psutil.Process(int((data_dir / "cluster" / "postmaster.pid").read_text().split("\n", 1)[0]))
+
+
+def keeper_of(data_dir: Path) -> psutil.Process:
+    command = ["-m", "txmsg.embedded", str(data_dir)]
+    processes = psutil.process_iter(["cmdline"])
+    [keeper] = [each for each in processes if (each.info["cmdline"] or [])[1:] == command]
+    return keeper
+
+
+def numbers(url: str) -> list[int]:
+    with psycopg.connect(url, connect_timeout=10) as connection:
+        return [row[0] for row in connection.execute("select n from number order by n")]
+
+
+def insert(url: str, n: int) -> None:
+    with psycopg.connect(url, connect_timeout=10) as connection:
+        connection.execute("create table if not exists number (n int)")
+        connection.execute("insert into number values (%s)", [n])
+
+
+def test_commits_are_durable_and_readable_by_the_tailer(data_dir: Path) -> None:
+    with EmbeddedPostgres(data_dir) as postgres, psycopg.connect(postgres.url("postgres")) as connection:
+        for name, value in {
+            "fsync": "on",
+            "synchronous_commit": "on",
+            "full_page_writes": "on",
+            "wal_level": "logical",
+            "data_checksums": "on",
+            "max_slot_wal_keep_size": "4GB",
+            "listen_addresses": "",
+        }.items():
+            assert connection.execute("select current_setting(%s)", [name]).fetchone() == (value,), name
+
+
+def test_starting_and_stopping_twice_is_fine(data_dir: Path) -> None:
+    postgres = EmbeddedPostgres(data_dir)
+    postgres.stop()
+    postgres.start()
+    postgres.start()
+    assert postgres.running
+    postgres.stop()
+    postgres.stop()
+    assert not postgres.running
+
+
+def test_creating_a_database_twice_is_fine(data_dir: Path) -> None:
+    with EmbeddedPostgres(data_dir) as postgres:
+        insert(postgres.create_database("shop-1"), 1)
+        assert numbers(postgres.create_database("shop-1")) == [1]
+        assert numbers(postgres.create_database("copy", template="shop-1")) == [1]
+        postgres.drop_database("shop-1")
+        postgres.drop_database("shop-1")
+
+
+def test_two_processes_share_the_server_until_the_last_one_ends(data_dir: Path, start_user: StartUser) -> None:
+    first, second = start_user(), start_user()
+    url = first.await_ready()
+    assert second.await_ready() == url
+    server = server_of(data_dir)
+    first.leave()
+    assert server.is_running()
+    insert(url, 1)
+    assert server_of(data_dir) == server
+    second.leave()
+    await_server_end(data_dir)
+    assert not EmbeddedPostgres(data_dir).running
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL], ids=lambda how: how.name)
+def test_server_stops_when_its_last_user_is_ended_by(
+    how: signal.Signals, data_dir: Path, start_user: StartUser
+) -> None:
+    first, second = start_user(), start_user()
+    first.await_ready()
+    second.await_ready()
+    first.end(how)
+    assert EmbeddedPostgres(data_dir).running
+    second.end(how)
+    await_server_end(data_dir)
+    assert not EmbeddedPostgres(data_dir).running
+
+
+def test_commits_survive_a_killed_server(data_dir: Path) -> None:
+    with EmbeddedPostgres(data_dir) as postgres:
+        insert(postgres.create_database(), 1)
+        postgres.kill()
+        assert not postgres.running
+        with pytest.raises(psycopg.OperationalError):
+            psycopg.connect(postgres.url())
+        postgres.start()
+        assert numbers(postgres.url()) == [1]
+        postgres.restart(crash=True)
+        insert(postgres.url(), 2)
+        postgres.restart()
+        assert numbers(postgres.url()) == [1, 2]
+
+
+def test_commits_survive_when_all_processes_are_killed_at_once(data_dir: Path, start_user: StartUser) -> None:
+    user = start_user()
+    insert(user.await_ready(), 1)
+    server = server_of(data_dir)
+    for process in (keeper_of(data_dir), server):
+        process.kill()
+    user.end(signal.SIGKILL)
+    assert (data_dir / "cluster" / "postmaster.pid").exists()
+    with EmbeddedPostgres(data_dir) as postgres:
+        assert numbers(postgres.url()) == [1]
+
+
+def test_pid_of_a_dead_server_that_now_belongs_to_another_program_does_not_prevent_a_start(data_dir: Path) -> None:
+    with EmbeddedPostgres(data_dir) as postgres:
+        content = (data_dir / "cluster" / "postmaster.pid").read_text()
+        postgres.kill()
+        (data_dir / "cluster" / "postmaster.pid").write_text(
+            content.replace(content.split("\n")[0], str(os.getpid()), 1)
+        )
+        postgres.start()
+        assert postgres.running
+
+
+def test_server_whose_keeper_was_killed_is_adopted_by_the_next_user(data_dir: Path, start_user: StartUser) -> None:
+    user = start_user()
+    user.await_ready()
+    server = server_of(data_dir)
+    keeper_of(data_dir).kill()
+    await_server_end(data_dir)
+    user.leave()
+    assert server.is_running()
+    with EmbeddedPostgres(data_dir):
+        assert server_of(data_dir) == server
+    assert not EmbeddedPostgres(data_dir).running
+
+
+def test_cluster_that_initdb_did_not_finish_is_made_anew(data_dir: Path) -> None:
+    (data_dir / "cluster.new").mkdir(parents=True)
+    (data_dir / "cluster.new" / "PG_VERSION").write_text("18\n")
+    with EmbeddedPostgres(data_dir) as postgres:
+        assert postgres.running
+    assert not (data_dir / "cluster.new").exists()
+
+
+def test_directory_too_long_for_a_socket_and_full_of_odd_characters_works(tmp_path: Path) -> None:
+    with EmbeddedPostgres(tmp_path / ("it's 100 % odd & long " * 6)) as postgres:
+        insert(postgres.create_database(), 1)
+        assert numbers(postgres.url()) == [1]
+
+
+def test_directory_that_cannot_be_used_is_named_in_the_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match=r"file/pg cannot be used: .* --data-dir"):
+        EmbeddedPostgres(tmp_path / "file" / "pg").start()
+
+
+def test_error_shows_what_the_server_logged(data_dir: Path) -> None:
+    postgres = EmbeddedPostgres(data_dir)
+    with postgres:
+        pass
+    with (data_dir / "cluster" / "postgresql.conf").open("a") as conf:
+        conf.write("no_such_setting = 1\n")
+    with pytest.raises(StorageError, match="no_such_setting"):
+        postgres.start()
+    assert not postgres.running
+
+
+def test_server_that_is_not_started_cannot_be_killed(data_dir: Path) -> None:
+    with pytest.raises(MisuseError, match=r"call start\(\) first"):
+        EmbeddedPostgres(data_dir).kill()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes somebody else")
+def test_root_runs_the_server_as_nobody_without_opening_any_directory(data_dir: Path) -> None:
+    data_dir.parent.chmod(0o700)
+    with EmbeddedPostgres(data_dir):
+        assert server_of(data_dir).uids().real == pwd.getpwnam("nobody").pw_uid
+        assert data_dir.parent.stat().st_mode & 0o777 == 0o700
+        assert data_dir.stat().st_mode & 0o777 == 0o700
