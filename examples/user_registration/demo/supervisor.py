@@ -12,11 +12,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
+from uuid import UUID
 
 from examples.user_registration.demo import GROUPS
 from examples.user_registration.demo.cluster import ServiceCluster
@@ -36,8 +38,12 @@ from examples.user_registration.demo.web import Caller
 __all__ = ["Audience", "Plan", "Result", "play"]
 
 SERVICES = 2
-CALLERS_COMPARING = 4
+CALLERS_COMPARING = 32
 CALLERS_CRASHING = 8
+COMPARING_PER_S = 15.0
+COMPARING_AT_ONCE_MAX = 16
+CRASHING_PER_S = 25.0
+CRASHING_S_MAX = 30.0
 REFUSED_SHARE = 0.05
 RETRY_PAUSE_S = 0.1
 KILL_DELAY_S_MAX = 0.03
@@ -95,6 +101,16 @@ class Plan:
         return min(50, max(5, self.users // 10))
 
     @property
+    def compared_per_s(self) -> float:
+        """How many of them come per second: as many in each way, and so few that the slowest way keeps up."""
+        return min(COMPARING_PER_S, COMPARING_AT_ONCE_MAX / (1.5 * max(1, self.slow_ms) / 1000))
+
+    @property
+    def crashing_per_s(self) -> float:
+        """How many come per second under crashes."""
+        return max(CRASHING_PER_S, self.under_crashes / CRASHING_S_MAX)
+
+    @property
     def under_crashes(self) -> int:
         return self.users - 3 * self.compared
 
@@ -139,7 +155,9 @@ def play(plan: Plan, directory: Path, audience: Audience) -> Result:
             for way, title in TITLES.items():
                 audience.phase(title, plan.compared)
                 attempts = invent(plan.compared, way, refused_share=0)
-                latency[way] = latency_of(crowd.register(attempts, callers=CALLERS_COMPARING))
+                latency[way] = latency_of(
+                    crowd.register(attempts, callers=CALLERS_COMPARING, per_s=plan.compared_per_s)
+                )
             checks = _play_crashes(plan, stage, cluster, crowd, audience)
             verdict = _settle(stage, audience)
             checks += CheckCount.of(stage)
@@ -171,22 +189,13 @@ class CheckCount:
         return CheckCount(self.commit + other.commit, self.rollback + other.rollback)
 
 
-class CrashPlan:
-    """Says which attempts take a service process with them: `count`, evenly spread over `attempts`."""
+def crash_plan(count: int, attempts: Sequence[Attempt]) -> dict[UUID, str]:
+    """Which attempts take a service process with them, and at which point: `count`, evenly spread.
 
-    def __init__(self, count: int, attempts: int) -> None:
-        self._due_at: Iterator[int] = iter([int((k + 0.5) * attempts / count) for k in range(count)])
-        self._points = iter([POINTS[k % len(POINTS)] for k in range(count)])
-        self._next_due_at = next(self._due_at, None)
-        self._lock = threading.Lock()
-
-    def take(self, place: int) -> str | None:
-        """The point of the crash that is due at the attempt of this place, if one is."""
-        with self._lock:
-            if self._next_due_at is None or place < self._next_due_at:
-                return None
-            self._next_due_at = next(self._due_at, None)
-            return next(self._points)
+    Not those whom the business will refuse: they never come to a commit.
+    """
+    candidates = [attempt.user_id for attempt in attempts if not attempt.refused]
+    return {candidates[int((k + 0.5) * len(candidates) / count)]: POINTS[k % len(POINTS)] for k in range(count)}
 
 
 class Crowd:
@@ -203,14 +212,19 @@ class Crowd:
         attempts: Sequence[Attempt],
         *,
         callers: int,
-        crashes: CrashPlan | None = None,
+        per_s: float,
+        crashes: Mapping[UUID, str] = MappingProxyType({}),
         on_progress: Callable[[int], str] = lambda done: "",
     ) -> list[Outcome]:
-        """Has everybody register. `on_progress` is called over and over with the number of those who are through."""
-        crashes = crashes or CrashPlan(0, len(attempts))
+        """Has everybody register: `per_s` come per second, `callers` of them are served at once. `on_progress` is
+        called over and over with the number of those who are through."""
         self._log.write(attempts)
+        began = time.perf_counter()
         with ThreadPoolExecutor(callers, thread_name_prefix="user") as pool:
-            calls = [pool.submit(self._register, attempt, i, crashes) for i, attempt in enumerate(attempts)]
+            calls = [
+                pool.submit(self._register, attempt, began + i / per_s, crashes.get(attempt.user_id))
+                for i, attempt in enumerate(attempts)
+            ]
             try:
                 self._watch(calls, on_progress)
             except BaseException:
@@ -230,10 +244,10 @@ class Crowd:
             done = len(calls) - len(pending)
             self._audience.progress(done, on_progress(done))
 
-    def _register(self, attempt: Attempt, place: int, crashes: CrashPlan) -> Outcome:
+    def _register(self, attempt: Attempt, comes_at: float, crash: str | None) -> Outcome:
+        """One user, who comes at that moment of time.perf_counter() and waits from then on, also for a free caller."""
+        time.sleep(max(0.0, comes_at - time.perf_counter()))
         request: dict[str, Any] = {"user_id": str(attempt.user_id), "email": attempt.email, "way": attempt.way}
-        crash = None if attempt.refused else crashes.take(place)
-        started = time.perf_counter()
         while True:
             _, child = self._cluster.pick(doom=crash is not None)
             if crash == "random":
@@ -244,22 +258,22 @@ class Crowd:
                 crash = None  # it died just now, of a crash ordered before: nothing was asked, ask another one
                 continue
             except (OSError, http.client.HTTPException):
-                return _outcome(attempt, "nothing", started)
+                return _outcome(attempt, "nothing", comes_at)
             if status == 503:
                 crash = None
                 time.sleep(RETRY_PAUSE_S)
                 continue
             if status not in (201, 422):
                 raise RuntimeError(f"the service answered {status} to {attempt}: {answer}")
-            return _outcome(attempt, "registered" if status == 201 else "refused", started)
+            return _outcome(attempt, "registered" if status == 201 else "refused", comes_at)
 
 
 def _scripted(crash: str) -> str | None:
     return None if crash == "random" else crash
 
 
-def _outcome(attempt: Attempt, answer: Answer, started: float) -> Outcome:
-    return Outcome(attempt=attempt, answer=answer, waited_ms=(time.perf_counter() - started) * 1000)
+def _outcome(attempt: Attempt, answer: Answer, comes_at: float) -> Outcome:
+    return Outcome(attempt=attempt, answer=answer, waited_ms=(time.perf_counter() - comes_at) * 1000)
 
 
 def _play_crashes(plan: Plan, stage: Stage, cluster: ServiceCluster, crowd: Crowd, audience: Audience) -> CheckCount:
@@ -276,10 +290,12 @@ def _play_crashes(plan: Plan, stage: Stage, cluster: ServiceCluster, crowd: Crow
             before_kill += checks or CheckCount(0, 0)
         return f"{cluster.crashes} killed"
 
+    attempts = invent(count, "message", refused_share=REFUSED_SHARE)
     crowd.register(
-        invent(count, "message", refused_share=REFUSED_SHARE),
+        attempts,
         callers=CALLERS_CRASHING,
-        crashes=CrashPlan(plan.crashes, count),
+        per_s=plan.crashing_per_s,
+        crashes=crash_plan(plan.crashes, attempts),
         on_progress=on_progress,
     )
     on_progress(count)
