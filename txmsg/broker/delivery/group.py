@@ -105,7 +105,7 @@ class Group:
         for shares in (len(feeds), 1):  # first a fair share of each, then whatever is left
             for place, feed in enumerate(feeds):
                 left = count - len(messages)
-                if left <= 0 or (messages and size_bytes <= 0):
+                if left <= 0:
                     return messages
                 share = -(-left // max(1, shares - place))
                 rows = feed.window.take(
@@ -115,6 +115,7 @@ class Group:
                     deadline=deadline,
                     mine=wants[feed.topic],
                     group=self.wanted(feed.topic),
+                    at_least_one=not messages,
                 )
                 size_bytes -= sum([len(row[6]) for row in rows])
                 messages += self._delivered(feed, rows, token)

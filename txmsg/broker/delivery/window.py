@@ -128,33 +128,40 @@ class Window:
         deadline: float,
         mine: TagExpression = ALL_TAGS,
         group: TagExpression = ALL_TAGS,
+        at_least_one: bool = True,
     ) -> list[Row]:
-        """Up to `count` ready messages and `size_bytes` of bodies (the first may be larger), now in flight.
+        """Up to `count` ready messages and `size_bytes` of bodies, now in flight.
 
+        at_least_one: the first may be larger than size_bytes, else nobody would ever get it.
         mine: what this consumer wants. group: what any member wants; what nobody wants is acked at once, what
         only others want stays ready for them.
         """
         taken: list[Row] = []
         ready, left = self._ready, size_bytes
-        if mine.is_all:
-            while ready and len(taken) < count and (left >= len(ready[0][6]) or not taken):
+        if not mine.is_all:
+            taken = self._take_matching(count, size_bytes, mine, group, at_least_one)
+        else:
+            while ready and len(taken) < count and (left >= len(ready[0][6]) or (at_least_one and not taken)):
                 row = ready.popleft()
                 left -= len(row[6])
                 taken.append(row)
             self._ready_size_bytes -= size_bytes - left
-        else:
-            taken = self._take_matching(count, size_bytes, mine, group)
         self._in_flight.give([row[0] for row in taken], token, deadline)
         return taken
 
-    def _take_matching(self, count: int, size_bytes: int, mine: TagExpression, group: TagExpression) -> list[Row]:
+    def _take_matching(
+        self, count: int, size_bytes: int, mine: TagExpression, group: TagExpression, at_least_one: bool
+    ) -> list[Row]:
         taken: list[Row] = []
         others: list[Row] = []
         unwanted: list[int] = []
         ready = self._ready
-        while ready and len(taken) < count and (size_bytes >= len(ready[0][6]) or not taken):
+        while ready and len(taken) < count:
             row = ready.popleft()
             if mine.matches(row[4]):
+                if len(row[6]) > size_bytes and (taken or not at_least_one):
+                    others.append(row)
+                    break
                 size_bytes -= len(row[6])
                 taken.append(row)
             elif group.matches(row[4]):

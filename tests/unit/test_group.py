@@ -1,0 +1,145 @@
+"""A group in memory: turns, waiting members, answers."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from txmsg.broker.delivery.group import Feed, Group
+from txmsg.broker.delivery.retrying import Retrying
+from txmsg.broker.delivery.tags import ALL_TAGS, parse_tags
+from txmsg.broker.delivery.values import Receipt
+from txmsg.broker.delivery.window import Window
+from txmsg.broker.store.rows import Row
+from txmsg.errors import BrokerUnavailable
+
+T = {"t": ALL_TAGS}
+LARGE = 1 << 30
+
+
+def row(offset: int, tag: str | None = None) -> Row:
+    return (offset, bytes(16), 0, None, tag, None, b"body", 0, 0)
+
+
+def group_of(*lengths: int, tag: str | None = None) -> Group:
+    """A group with one topic t; queue i (id 10 + i) has as many messages ready as `lengths` says."""
+    group = Group(1, "g", 3, Retrying())
+    for number, length in enumerate(lengths):
+        window = Window(0)
+        window.put([row(offset, tag) for offset in range(length)])
+        group.add([Feed(group, "t", number, 10 + number, window)])
+    return group
+
+
+def queues_of(group: Group, count: int, token: int = 1) -> list[int]:
+    return [m.queue for m in group.take(T, count, LARGE, token=token, deadline=30)]
+
+
+def test_queues_are_served_alike() -> None:
+    got = queues_of(group_of(100, 100, 100, 100), 40)
+    assert [got.count(number) for number in range(4)] == [10, 10, 10, 10]
+
+
+def test_single_messages_come_from_the_queues_by_turns() -> None:
+    group = group_of(100, 100, 100)
+    got = [queues_of(group, 1, token)[0] for token in range(30)]
+    assert [got.count(number) for number in range(3)] == [10, 10, 10]
+
+
+def test_what_one_queue_lacks_another_gives() -> None:
+    assert sorted(queues_of(group_of(100, 1, 0, 2), 40)) == [0] * 37 + [1] + [3] * 2
+
+
+def test_retries_take_at_most_half_so_that_new_messages_flow() -> None:
+    group = group_of(100)
+    group.retrying.put([(10, 1, row(1000 + n)) for n in range(100)])
+    attempts = [m.attempt for m in group.take(T, 10, LARGE, token=1, deadline=30)]
+    assert attempts == [2] * 5 + [1] * 5
+
+
+def test_retry_whose_tag_nobody_wants_any_more_is_given_to_somebody() -> None:
+    group = group_of(0)
+    group.join("c", {"t": parse_tags("new")}, 0, 60)
+    group.retrying.put([(10, 1, row(5, "old"))])
+    assert len(group.take({"t": parse_tags("new")}, 10, LARGE, token=1, deadline=30)) == 1
+
+
+def test_member_that_fell_silent_is_forgotten() -> None:
+    group = group_of(0)
+    group.join("a", {"t": parse_tags("a")}, 0, 60)
+    group.join("b", {"t": parse_tags("b")}, 50, 60)
+    assert group.wanted("t") == parse_tags("a || b")
+    group.join("b", {"t": parse_tags("b")}, 70, 60)
+    assert group.wanted("t") == parse_tags("b")
+
+
+def test_answers_under_another_epoch_or_queue_are_late() -> None:
+    group = group_of(2)
+    good, bad = (m.receipt for m in group.take(T, 2, LARGE, token=1, deadline=30))
+    old = Receipt(bad.queue_id, bad.offset, bad.token, 2)
+    alien = Receipt(99, 0, 1, 3)
+    expired, feeds = group.settle([good, old, alien], [(old, "x", None), (alien, "x", None)])
+    assert sorted(r.queue_id for r in expired) == [10, 10, 99, 99]
+    assert good not in expired
+    assert [feed.queue_id for feed in feeds] == [10]
+
+
+async def _waiters(group: Group, count: int) -> list[asyncio.Task[None]]:
+    tasks = [asyncio.create_task(group.wait(T)) for _ in range(count)]
+    await asyncio.sleep(0)
+    return tasks
+
+
+def test_as_many_members_wake_as_there_are_messages_in_the_order_they_came() -> None:
+    async def scenario() -> None:
+        group = group_of(0)
+        tasks = await _waiters(group, 3)
+        group.wake(["other"], 5)
+        group.wake(["t"], 2)
+        await asyncio.wait(tasks[:2], timeout=5)
+        assert [task.done() for task in tasks] == [True, True, False]
+        group.wake_all()
+        await asyncio.wait_for(tasks[2], 5)
+        assert not group.has_waiting
+
+    asyncio.run(scenario())
+
+
+def test_member_that_gives_up_when_woken_passes_it_on() -> None:
+    async def scenario() -> None:
+        group = group_of(0)
+        first, second = await _waiters(group, 2)
+        group.wake(["t"], 1)
+        first.cancel()
+        await asyncio.wait({second}, timeout=5)
+        assert first.cancelled()
+        assert second.done()
+
+    asyncio.run(scenario())
+
+
+def test_all_members_wake_where_tags_differ() -> None:
+    async def scenario() -> None:
+        group = group_of(0)
+        a, b = {"t": parse_tags("a")}, {"t": parse_tags("b")}
+        group.join("a", a, 0, 60)
+        group.join("b", b, 0, 60)
+        tasks = [asyncio.create_task(group.wait(wants)) for wants in (a, b)]
+        await asyncio.sleep(0)
+        group.wake(["t"], 1)
+        done, _ = await asyncio.wait(tasks, timeout=5)
+        assert len(done) == 2
+
+    asyncio.run(scenario())
+
+
+def test_dropped_group_tells_those_who_wait() -> None:
+    async def scenario() -> None:
+        group = group_of(0)
+        (task,) = await _waiters(group, 1)
+        group.drop(BrokerUnavailable("gone"))
+        with pytest.raises(BrokerUnavailable, match="gone"):
+            await task
+
+    asyncio.run(scenario())
