@@ -1,0 +1,57 @@
+# Needs nothing but Python 3.11 or newer and make. `make help` lists what there is.
+
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.complete
+DEMO_ARGS ?=
+PYTEST_ARGS ?=
+BENCH_ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint generate bench docs clean
+
+help: ## Show this list
+	@echo "make TARGET; each sets up what it needs:"
+	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  \1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
+		printf '  %-10s %s\n' "$$name" "$$text"; done
+
+setup: $(STAMP) ## Create .venv with everything (PYTHON=... chooses the interpreter)
+
+# The first interpreter that is new enough and can make environments; a shim that runs nothing is passed over.
+$(STAMP): pyproject.toml
+	@found=; for python in $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11 python); do \
+		if $$python -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+			found=$$python; break; fi; done; \
+	if [ -z "$$found" ]; then \
+		echo "no Python 3.11 or newer with venv found: install one (Debian: python3-venv), or name it: make PYTHON=..." >&2; \
+		exit 1; fi; \
+	echo "setting up $(VENV) with $$($$found --version)"; \
+	$$found -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+demo: $(STAMP) ## Users register while processes are killed; then the databases are compared (DEMO_ARGS='--users 500')
+	$(BIN)/txmsg demo registration $(DEMO_ARGS)
+
+test: $(STAMP) ## Run all tests (PYTEST_ARGS='-k fence', or --postgres=URL for a server of yours)
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(STAMP) ## Check style, format, types, the layers, and that generated files are as generated
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python tools/generate.py --check
+
+generate: $(STAMP) ## Generate the modules of txmsg/wire anew from the .proto files
+	$(BIN)/python tools/generate.py
+
+bench: $(STAMP) ## Measure (BENCH_ARGS=--quick for a short run)
+	$(BIN)/python -m benchmarks.run_all $(BENCH_ARGS)
+
+docs: $(STAMP) ## Check the links of all pages and write them as HTML to build/docs
+	$(BIN)/python tools/docs.py build/docs
+
+clean: ## Remove .venv and all that was made here; your databases stay
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

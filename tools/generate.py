@@ -1,0 +1,58 @@
+"""Generates the modules of txmsg/wire from the .proto files, or checks that the committed ones are as generated.
+
+python tools/generate.py [--check]
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+WIRE = Path("txmsg/wire")
+SUFFIXES = ("_pb2.py", "_pb2.pyi", "_pb2_grpc.py")
+
+
+def main() -> int:
+    """Exit status 1 if `--check` finds a difference."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="change nothing; fail if a committed file differs")
+    check: bool = parser.parse_args().check
+    with tempfile.TemporaryDirectory() as directory:
+        made = generate(Path(directory))
+        stale = [each for each, text in made.items() if not (ROOT / each).exists() or (ROOT / each).read_text() != text]
+    foreign = [each for each in committed() if each not in made]
+    if not check:
+        for each in stale:
+            (ROOT / each).write_text(made[each])
+            print(f"wrote {each}")
+        for each in foreign:
+            (ROOT / each).unlink()
+            print(f"removed {each}")
+        return 0
+    for each in stale:
+        print(f"{each} is not what its .proto generates: run `make generate`", file=sys.stderr)
+    for each in foreign:
+        print(f"{each} has no .proto: run `make generate`", file=sys.stderr)
+    return 1 if stale or foreign else 0
+
+
+def generate(directory: Path) -> dict[Path, str]:
+    """The text of every generated file by its path below the root. `directory` is for the compiler."""
+    sources = sorted((ROOT / WIRE).rglob("*.proto"))
+    outputs = [f"--{kind}_out={directory}" for kind in ("python", "pyi", "grpc_python")]
+    command = [sys.executable, "-m", "grpc_tools.protoc", f"--proto_path={ROOT}", *outputs, *map(str, sources)]
+    subprocess.run(command, check=True)
+    return {path.relative_to(directory): path.read_text() for path in directory.rglob("*.py*")}
+
+
+def committed() -> list[Path]:
+    """The generated files that are in the tree."""
+    return [path.relative_to(ROOT) for path in (ROOT / WIRE).rglob("*.py*") if path.name.endswith(SUFFIXES)]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
