@@ -18,9 +18,12 @@ _STOP_S_MAX = 20.0
 
 
 class BrokerProcess:
-    """`txmsg broker` as a child process. `address` is HOST:PORT, the same after a restart."""
+    """`txmsg broker` as a child process, on a database or (None) the embedded one.
 
-    def __init__(self, storage: str, *options: str, log: Path) -> None:
+    `address` is HOST:PORT, the same after a restart.
+    """
+
+    def __init__(self, storage: str | None, *options: str, log: Path) -> None:
         self.storage = storage
         self.options = options
         self.log = log
@@ -35,11 +38,10 @@ class BrokerProcess:
     def start(self) -> None:
         """Returns when the broker says that it is ready; fails with its log when it ends or takes too long."""
         assert self._process is None, "the broker is running"
-        command = [sys.executable, "-m", "txmsg.cli.main", "broker", "--storage", self.storage]
+        storage = [] if self.storage is None else ["--storage", self.storage]
+        command = [sys.executable, "-m", "txmsg.cli.main", "broker", *storage, "--listen", self.address, *self.options]
         with self.log.open("ab") as stderr:
-            self._process = subprocess.Popen(
-                [*command, "--listen", self.address, *self.options], stdout=subprocess.PIPE, stderr=stderr
-            )
+            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr)
         line = self._first_line()
         if not line.startswith(_READY):
             self.kill()
@@ -48,11 +50,11 @@ class BrokerProcess:
 
     def kill(self) -> None:
         """SIGKILL. Killing a broker that has ended is fine."""
-        self._end(signal.SIGKILL)
+        self.end(signal.SIGKILL)
 
     def stop(self) -> int:
         """SIGTERM; returns the exit status. Stopping a broker that has ended is fine."""
-        return self._end(signal.SIGTERM)
+        return self.end(signal.SIGTERM)
 
     def restart(self, *, kill: bool = False) -> None:
         """Ends the broker, by SIGKILL if asked, and starts it on the same port."""
@@ -84,7 +86,8 @@ class BrokerProcess:
                 read += piece
         return read.decode()
 
-    def _end(self, how: signal.Signals) -> int:
+    def end(self, how: signal.Signals) -> int:
+        """Sends a signal and returns the exit status, which must come in time."""
         if self._process is None:
             return 0
         process, self._process = self._process, None

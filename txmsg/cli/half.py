@@ -67,7 +67,10 @@ def list_(*, group: str, parked: bool, limit: int, broker: str, as_json: bool) -
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("Transaction", "Group", "Topic", "Key", "Stored", "Checks", "State", box=None)
+    table = Table(box=None)
+    table.add_column("Transaction", no_wrap=True, min_width=36)  # an id cut short cannot be copied
+    for name in ("Group", "Topic", "Key", "Stored", "Checks", "State"):
+        table.add_column(name)
     for each in halves:
         values = _values(each)
         state = f"parked: {each.parked_reason}" if each.parked_reason else f"next check {values['next_check_at']}"
@@ -81,7 +84,7 @@ def list_(*, group: str, parked: bool, limit: int, broker: str, as_json: bool) -
             str(each.checks),
             state,
         )
-    Console(highlight=False, soft_wrap=True).print(table)
+    Console(highlight=False).print(table)
     if len(halves) == limit:
         click.echo(f"only the first {limit}: raise --limit to see more", err=True)
 
