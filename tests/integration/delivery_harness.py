@@ -1,0 +1,168 @@
+"""What the delivery tests stand on: a Notify database seen from outside, and a Delivery that runs on it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from txmsg.broker.delivery import Delivery, DeliveryConfig
+from txmsg.broker.delivery.retry import Backoff
+from txmsg.broker.delivery.values import DeliveredMessage
+from txmsg.broker.store.connect import open_pool
+from txmsg.broker.store.topics import TopicRegistry
+from txmsg.errors import BrokerUnavailable
+
+__all__ = [
+    "AT_ONCE",
+    "NEVER_S",
+    "Notify",
+    "T",
+    "delivering",
+    "eventually",
+    "notify_at",
+    "offsets",
+    "receipts",
+    "receive",
+    "until",
+]
+
+T = [("t", "*")]
+NEVER_S = 3600.0
+AT_ONCE = Backoff(delays_s=(0.0,))
+
+
+@dataclass
+class Notify:
+    """The Notify database of a test, seen from outside the broker."""
+
+    url: str
+    topics: TopicRegistry
+
+    async def ensure(self, topic: str) -> Sequence[tuple[int, int]]:
+        found = await self.topics.ensure(topic)
+        return [(queue_id, number) for number, queue_id in enumerate(found.queue_ids)]
+
+    async def queue_ids(self, topic: str = "t") -> list[int]:
+        return [queue_id for queue_id, _ in await self.ensure(topic)]
+
+    def query(self, statement: str, *args: object) -> list[tuple[Any, ...]]:
+        with psycopg.connect(self.url, autocommit=True, connect_timeout=10) as conn:
+            cursor = conn.execute(statement.encode(), args)
+            return cursor.fetchall() if cursor.description else []
+
+    async def add(
+        self, count: int, *, topic: str = "t", tag: str | None = None, body: bytes = b"body"
+    ) -> dict[int, int]:
+        """`count` messages in each queue of a topic, in the open segment; the ends of the queues, for `wake`."""
+        ends: dict[int, int] = {}
+        for queue_id in await self.queue_ids(topic):
+            (row,) = self.query(
+                """
+                with base as (select s.id as segment, coalesce(
+                    (select max(m.queue_offset) + 1 from txmsg.message m where m.segment = s.id and m.queue = %s),
+                    (select b.base from txmsg.segment_base b where b.segment = s.id and b.queue = %s), 0) as base
+                  from txmsg.segment s where s.state = 'open'),
+                added as (insert into txmsg.message
+                    (segment, queue, queue_offset, transaction_id, n, key, tag, headers, body, born_at)
+                    select segment, %s, base + g, gen_random_uuid(), 0, 'k' || g, %s, null, %s, now()
+                      from base, generate_series(0, %s - 1) g returning queue_offset)
+                select max(queue_offset) + 1 from added
+                """,
+                *(queue_id, queue_id, queue_id, tag, body, count),
+            )
+            ends[queue_id] = row[0]
+        return ends
+
+    def rotate(self) -> None:
+        self.query("select txmsg.rotate_1((select id from txmsg.segment where state = 'open'))")
+        self.query("select txmsg.add_segment_1()")
+
+
+@asynccontextmanager
+async def notify_at(url: str, *, queues: int = 1) -> AsyncIterator[Notify]:
+    pool = open_pool(url)
+    await pool.open()
+    try:
+        yield Notify(url, TopicRegistry(pool, auto_create=True, queues=queues))
+    finally:
+        await pool.close()
+
+
+@asynccontextmanager
+async def delivering(
+    notify: Notify,
+    broker_id: str = "b1",
+    *,
+    graceful: bool = True,
+    monotonic: Callable[[], float] = time.monotonic,
+    background: bool = True,
+    **settings: Any,
+) -> AsyncIterator[Delivery]:
+    """A delivery that runs. graceful=False ends it as a crash would: nothing is flushed, the lease is kept."""
+    pool = open_pool(notify.url)
+    await pool.open()
+    delivery = Delivery(pool, broker_id, DeliveryConfig(**settings), topics=notify, monotonic=monotonic)
+    task = asyncio.create_task(delivery.run() if background else asyncio.Event().wait())
+    try:
+        if background:
+            await until(delivery._lease.is_held)
+        else:
+            await delivery.lease_once()
+        yield delivery
+        if graceful:
+            await delivery.close()
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+        await pool.close()
+
+
+async def until(condition: Callable[[], bool], timeout_s: float = 15.0) -> None:
+    async with asyncio.timeout(timeout_s):
+        while not condition():  # noqa: ASYNC110 - the database has no event for it
+            await asyncio.sleep(0.01)
+
+
+async def receive(
+    delivery: Delivery,
+    count: int = 100,
+    *,
+    wait_s: float = 5.0,
+    invisible_s: float = 60.0,
+    group: str = "g",
+    **how: Any,
+) -> list[DeliveredMessage]:
+    """`count` messages, or as many as come before a receive finds nothing for wait_s."""
+    got: list[DeliveredMessage] = []
+    while len(got) < count:
+        more = await delivery.receive(
+            group, how.get("client", "c"), how.get("topics", T), count - len(got), wait_s, invisible_s
+        )
+        if not more:
+            break
+        got += more
+    return got
+
+
+def receipts(messages: Sequence[DeliveredMessage]) -> list[Any]:
+    return [message.receipt for message in messages]
+
+
+def offsets(messages: Sequence[DeliveredMessage]) -> list[int]:
+    return [message.receipt.offset for message in messages]
+
+
+async def eventually(step: Callable[[], Awaitable[Any]], timeout_s: float = 15.0) -> Any:
+    """The result of a step that answers BrokerUnavailable for a while."""
+    async with asyncio.timeout(timeout_s):
+        while True:
+            try:
+                return await step()
+            except BrokerUnavailable:
+                await asyncio.sleep(0.02)

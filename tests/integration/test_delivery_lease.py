@@ -1,0 +1,188 @@
+"""Cursors and the lease on a real PostgreSQL: crashes, takeovers, a database that goes and comes."""
+
+from __future__ import annotations
+
+import asyncio
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from tests.integration.delivery_harness import (
+    NEVER_S,
+    T,
+    delivering,
+    eventually,
+    notify_at,
+    offsets,
+    receipts,
+    receive,
+    until,
+)
+from txmsg.broker.delivery import Delivery, DeliveryConfig
+from txmsg.broker.delivery.lease import LEASE_NAME
+from txmsg.broker.store.connect import open_pool
+from txmsg.errors import BrokerUnavailable
+
+
+def test_acknowledged_messages_do_not_come_again_after_a_graceful_stop(notify_url: str) -> None:
+    async def scenario() -> None:
+        async with notify_at(notify_url) as notify:
+            await notify.add(10)
+            async with delivering(notify, flush_s=NEVER_S) as delivery:
+                got = await receive(delivery, 10)
+                await delivery.settle("g", receipts([got[n] for n in (0, 1, 2, 5, 7)]), [])
+            ((next_offset, acked),) = notify.query("select next_offset, acked::text from txmsg.cursor")
+            assert (next_offset, acked) == (3, "{[5,6),[7,8)}")
+            async with delivering(notify, "b2") as delivery:
+                assert offsets(await receive(delivery, 10, wait_s=0.3)) == [3, 4, 6, 8, 9]
+
+    asyncio.run(scenario())
+
+
+def test_after_a_crash_only_unflushed_acknowledgements_come_again(notify_url: str) -> None:
+    async def scenario() -> None:
+        async with notify_at(notify_url) as notify:
+            await notify.add(10)
+            async with delivering(notify, graceful=False, flush_s=NEVER_S) as delivery:
+                got = await receive(delivery, 10)
+                await delivery.settle("g", receipts(got[:4]), [])
+                await delivery.flush_once()
+                await delivery.settle("g", receipts(got[4:6]), [])
+            async with delivering(notify) as delivery:
+                assert offsets(await receive(delivery, 10, wait_s=0.3)) == [4, 5, 6, 7, 8, 9]
+
+    asyncio.run(scenario())
+
+
+def test_stale_epoch_cannot_write_cursors_and_stops_delivering(notify_url: str) -> None:
+    async def scenario() -> None:
+        async with notify_at(notify_url) as notify:
+            await notify.add(4)
+            async with delivering(notify, "old", graceful=False, background=False) as old:
+                assert await old.receive("g", "c", T, 4, 0, 60) == []
+                await old.read_once(next(iter(old._groups["g"].feeds.values())))
+                got = await old.receive("g", "c", T, 4, 0, 60)
+                await old.settle("g", receipts(got), [])
+                notify.query("update txmsg.lease set expires_at = now() - interval '1 s'")
+                async with delivering(notify, "new") as new:
+                    assert offsets(await receive(new, 4)) == [0, 1, 2, 3]
+                    await old.flush_once()
+                    assert notify.query("select next_offset from txmsg.cursor") == [(0,)]
+                    with pytest.raises(BrokerUnavailable):
+                        await old.receive("g", "c", T, 4, 0, 60)
+
+    asyncio.run(scenario())
+
+
+def test_stale_epoch_cannot_make_retries(notify_url: str) -> None:
+    async def scenario() -> None:
+        async with notify_at(notify_url) as notify:
+            await notify.add(1)
+            async with delivering(notify, "old", graceful=False, background=False) as old:
+                await old.receive("g", "c", T, 4, 0, 60)
+                await old.read_once(next(iter(old._groups["g"].feeds.values())))
+                (message,) = await old.receive("g", "c", T, 4, 0, 60)
+                notify.query("update txmsg.lease set expires_at = now() - interval '1 s'")
+                async with delivering(notify, "new"):
+                    with pytest.raises(BrokerUnavailable):
+                        await old.settle("g", [], [(message.receipt, "boom", 0.0)])
+                    assert notify.query("select * from txmsg.retry") == []
+
+    asyncio.run(scenario())
+
+
+def test_second_broker_does_not_deliver_and_names_the_first(notify_url: str) -> None:
+    async def scenario() -> None:
+        async with notify_at(notify_url) as notify, delivering(notify, "first") as first:
+            async with delivering(notify, "second", background=False, graceful=False) as second:
+                with pytest.raises(BrokerUnavailable, match="first"):
+                    await second.receive("g", "c", T, 1, 0, 60)
+                await first.close()
+                await second.lease_once()
+                assert await second.receive("g", "c", T, 1, 0, 60) == []
+
+    asyncio.run(scenario())
+
+
+def test_nothing_is_delivered_past_the_deadline_of_the_lease(notify_url: str) -> None:
+    async def scenario() -> None:
+        now = [100.0]
+        async with (
+            notify_at(notify_url) as notify,
+            delivering(notify, background=False, graceful=False, monotonic=lambda: now[0]) as delivery,
+        ):
+            await notify.add(1)
+            await delivery.receive("g", "c", T, 1, 0, 60)
+            (feed,) = delivery._groups["g"].feeds.values()
+            await delivery.read_once(feed)
+            now[0] += DeliveryConfig().lease_ttl_s
+            with pytest.raises(BrokerUnavailable, match="ran out"):
+                await delivery.receive("g", "c", T, 1, 0, 60)
+            await delivery.lease_once()
+            assert await delivery.receive("g", "c", T, 1, 0, 60) == []
+            (feed,) = delivery._groups["g"].feeds.values()
+            await delivery.read_once(feed)
+            (message,) = await delivery.receive("g", "c", T, 1, 0, 60)
+            assert message.receipt.epoch == 2
+
+    asyncio.run(scenario())
+
+
+def test_waiting_members_hear_of_a_lost_database_and_delivery_comes_back(notify_url: str) -> None:
+    async def scenario() -> None:
+        database = str(psycopg.conninfo.conninfo_to_dict(notify_url)["dbname"])
+        elsewhere = psycopg.conninfo.make_conninfo(notify_url, dbname="postgres")
+        async with notify_at(notify_url) as notify, delivering(notify, flush_s=NEVER_S, poll_s=0.05) as delivery:
+            await notify.add(5)
+            got = await receive(delivery, 2)
+            await delivery.settle("g", receipts(got), [])
+            other = asyncio.create_task(delivery.receive("other", "c", [("u", "*")], 1, 30, 60))
+            await until(lambda: "other" in delivery._groups and delivery._groups["other"].has_waiting)
+            with psycopg.connect(elsewhere, autocommit=True, connect_timeout=10) as admin:
+                name = sql.Identifier(database)
+                admin.execute(sql.SQL("alter database {} with allow_connections false").format(name))
+                admin.execute("select pg_terminate_backend(pid) from pg_stat_activity where datname = %s", (database,))
+                with pytest.raises(BrokerUnavailable):
+                    await asyncio.wait_for(other, 15)
+                with pytest.raises(BrokerUnavailable):
+                    await delivery.receive("g", "c", T, 1, 0, 60)
+                admin.execute(sql.SQL("alter database {} with allow_connections true").format(name))
+            again = await eventually(lambda: receive(delivery, 5, wait_s=2))
+            assert offsets(again) == [0, 1, 2, 3, 4], "the unflushed acknowledgements come again"
+            assert await delivery.settle("g", receipts(got), []) == receipts(got), "receipts of before are void"
+            assert await delivery.settle("g", receipts(again), []) == []
+
+    asyncio.run(scenario())
+
+
+def test_draining_answers_those_who_wait(notify_url: str) -> None:
+    async def scenario() -> None:
+        async with notify_at(notify_url) as notify, delivering(notify) as delivery:
+            waiting = asyncio.create_task(delivery.receive("g", "c", T, 1, 30, 60))
+            await until(lambda: "g" in delivery._groups and delivery._groups["g"].has_waiting)
+            delivery.drain()
+            assert await asyncio.wait_for(waiting, 5) == []
+            with pytest.raises(BrokerUnavailable, match="closing"):
+                await delivery.receive("g", "c", T, 1, 0, 60)
+
+    asyncio.run(scenario())
+
+
+def test_closing_twice_and_before_running_is_fine(notify_url: str) -> None:
+    async def scenario() -> None:
+        async with notify_at(notify_url) as notify:
+            pool = open_pool(notify.url)
+            await pool.open()
+            delivery = Delivery(pool, "b", DeliveryConfig(), topics=notify)
+            await delivery.close()
+            await delivery.close()
+            await asyncio.wait_for(delivery.run(), 5)
+            async with delivering(notify) as running:
+                await running.close()
+                await running.close()
+            ((free,),) = notify.query("select expires_at <= now() from txmsg.lease where name = %s", LEASE_NAME)
+            assert free
+            await pool.close()
+
+    asyncio.run(scenario())
