@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
@@ -14,6 +15,8 @@ from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.errors import BrokerUnavailable, OutcomeExpired, TxmsgError
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from txmsg.wire.v1 import txmsg_pb2 as pb
 
 __all__ = ["half"]
@@ -64,7 +67,6 @@ def list_(*, group: str, parked: bool, limit: int, broker: str, as_json: bool) -
     if not halves:
         click.echo("no half message" + (" is in doubt" if parked else " waits for its outcome"))
         return
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(box=None)
@@ -84,7 +86,7 @@ def list_(*, group: str, parked: bool, limit: int, broker: str, as_json: bool) -
             str(each.checks),
             state,
         )
-    Console(highlight=False).print(table)
+    _print(table)
     if len(halves) == limit:
         click.echo(f"only the first {limit}: raise --limit to see more", err=True)
 
@@ -99,7 +101,6 @@ def show(*, transaction_id: UUID, broker: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"halves": [_values(each, with_body=True) for each in halves]}))
         return
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -107,7 +108,7 @@ def show(*, transaction_id: UUID, broker: str, as_json: bool) -> None:
         table = Table(show_header=False, box=None)
         for name, value in _values(each, with_body=True).items():
             table.add_row(name, Text(json.dumps(value) if isinstance(value, dict) else str(value)))
-        Console(highlight=False).print(table)
+        _print(table)
 
 
 @half.command(epilog=f"{EXAMPLE_FORMAT}\n  txmsg half commit 0197f3a2-8d5e-7c11-b0a4-5f1f6f3f9c01")
@@ -126,6 +127,13 @@ def commit(*, transaction_id: UUID, broker: str, yes: bool) -> None:
 def rollback(*, transaction_id: UUID, broker: str, yes: bool) -> None:
     """Decide that the local transaction did not commit: its messages are dropped. This is final."""
     _decide(broker, transaction_id, committed=False, yes=yes)
+
+
+def _print(table: Table) -> None:
+    """In a terminal as wide as it is; in a pipe without folding what somebody may search for."""
+    from rich.console import Console
+
+    Console(highlight=False, width=None if sys.stdout.isatty() else 250).print(table)
 
 
 def _decide(broker: str, transaction_id: UUID, *, committed: bool, yes: bool) -> None:
