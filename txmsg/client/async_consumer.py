@@ -6,6 +6,7 @@ Delivery is at least once: a handler that must not repeat its effects is wrapped
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import inspect
 import logging
 import traceback
@@ -30,6 +31,9 @@ _log = logging.getLogger(__name__)
 H = TypeVar("H", bound=Callable[[ReceivedMessage], Any])
 
 FLUSH_TIMEOUT_S = 5.0
+
+in_handler: contextvars.ContextVar[bool] = contextvars.ContextVar("txmsg_in_handler", default=False)
+"""Whether a handler is being run: one that calls `stop` must not wait for itself."""
 
 
 class _Job(NamedTuple):
@@ -141,10 +145,19 @@ class AsyncConsumer:
         return self
 
     async def stop(self) -> None:
-        """Stops receiving, lets handlers finish for up to stop_timeout_s, settles what they did. Idempotent."""
+        """Stops receiving, lets handlers finish for up to stop_timeout_s, settles what they did. Idempotent.
+
+        Called by a handler, it begins to stop and returns at once.
+        """
+        stopping = self.begin_stop()
+        if not in_handler.get():
+            await asyncio.shield(stopping)
+
+    def begin_stop(self) -> asyncio.Task[None]:
+        """Begins what `stop` waits for. To be called on the loop. Idempotent."""
         if self._stopping is None:
             self._stopping = asyncio.create_task(self._stop())
-        await asyncio.shield(self._stopping)
+        return self._stopping
 
     async def run(self) -> None:
         """Starts, and returns when `stop` was called and has done its work. Cancelling it stops, too."""
@@ -235,9 +248,17 @@ class AsyncConsumer:
             raise InvalidMessage(f"group {self.group} has no handler for topic {delivered.topic!r}")
         message = received(delivered)
         if subscribed.is_async:
-            result: Awaitable[Any] = subscribed.handler(message)
-            return result
-        return asyncio.get_running_loop().run_in_executor(self._threads, subscribed.handler, message)
+            return self._call_async(subscribed.handler, message)
+        context = contextvars.copy_context()
+        context.run(in_handler.set, True)
+        return asyncio.get_running_loop().run_in_executor(self._threads, context.run, subscribed.handler, message)
+
+    async def _call_async(self, handler: Callable[[ReceivedMessage], Any], message: ReceivedMessage) -> None:
+        token = in_handler.set(True)
+        try:
+            await handler(message)
+        finally:
+            in_handler.reset(token)
 
 
 def _text_of(exc: Exception) -> str:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any, Self, TypeVar
 
-from txmsg.client.async_consumer import FLUSH_TIMEOUT_S, AsyncConsumer
+from txmsg.client.async_consumer import FLUSH_TIMEOUT_S, AsyncConsumer, in_handler
 from txmsg.client.link import CALL_GRACE_S, POLL_WAIT_S
 from txmsg.client.process import LoopThread, check_not_forked, shared_loop
 from txmsg.message import ReceivedMessage
@@ -71,11 +71,17 @@ class Consumer:
         return self
 
     def stop(self) -> None:
-        """Stops receiving, lets handlers finish for up to stop_timeout_s, settles what they did. Idempotent."""
+        """Stops receiving, lets handlers finish for up to stop_timeout_s, settles what they did. Idempotent.
+
+        Called by a handler, it begins to stop and returns at once; `run` then returns when all is done.
+        """
         self._stop_wanted.set()
         with self._lock:
             if self._thread is not None:
                 check_not_forked(self._pid)
+                if in_handler.get():
+                    self._thread.post(self._core.begin_stop)
+                    return
                 self._thread.call(self._core.stop(), timeout_s=self._stop_wait_s)
                 self._thread.at_exit(self, None)
 
