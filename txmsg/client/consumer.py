@@ -76,12 +76,12 @@ class Consumer:
         Called by a handler, it begins to stop and returns at once; `run` then returns when all is done.
         """
         self._stop_wanted.set()
+        if in_handler.get() and self._thread is not None:  # before the lock: who holds it may wait for this handler
+            self._thread.post(self._core.begin_stop)
+            return
         with self._lock:
             if self._thread is not None:
                 check_not_forked(self._pid)
-                if in_handler.get():
-                    self._thread.post(self._core.begin_stop)
-                    return
                 self._thread.call(self._core.stop(), timeout_s=self._stop_wait_s)
                 self._thread.at_exit(self, None)
 
