@@ -5,6 +5,7 @@ Decides who dies when. Knows neither how processes are started (stage) nor what 
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import random
@@ -40,20 +41,21 @@ __all__ = ["Audience", "Plan", "Result", "play"]
 SERVICES = 2
 CALLERS_COMPARING = 32
 CALLERS_CRASHING = 8
-COMPARING_PER_S = 15.0
+COMPARING_PER_S = 10.0
 COMPARING_AT_ONCE_MAX = 16
 CRASHING_PER_S = 25.0
 CRASHING_S_MAX = 30.0
 REFUSED_SHARE = 0.05
 RETRY_PAUSE_S = 0.1
+RETRY_S_MAX = 60.0
 KILL_DELAY_S_MAX = 0.03
 SETTLE_PATIENCE_S = 30.0
 """Nothing changes in the databases for this long: it will not get better."""
 
 TITLES: dict[Way, str] = {
-    "serial": "calling the subscribers one after the other",
-    "parallel": "calling the subscribers in parallel",
-    "message": "telling the subscribers by message",
+    "serial": "serial calls",
+    "parallel": "parallel calls",
+    "message": "messages",
 }
 
 POINTS = ("before-commit", "after-commit", "while-telling", "random")
@@ -145,10 +147,12 @@ def play(plan: Plan, directory: Path, audience: Audience) -> Result:
     """Plays it all under `directory`. Ends every process it started, also when interrupted. Raises ChildFailed when a
     process fails that nobody killed."""
     started = time.monotonic()
-    audience.phase("starting PostgreSQL, the broker and the subscribers", 1)
+    audience.phase("starting all processes", 1)
     with Stage(directory, slow_ms=plan.slow_ms) as stage:
-        log = AttemptLog(stage.url("attempts"))
-        with ServiceCluster(stage.start_service, size=SERVICES) as cluster:
+        with (
+            contextlib.closing(AttemptLog(stage.url("attempts"))) as log,
+            ServiceCluster(stage.start_service, size=SERVICES) as cluster,
+        ):
             cluster.wait_all_up()
             crowd = Crowd(cluster, log, audience)
             latency: dict[str, Latency] = {}
@@ -161,7 +165,6 @@ def play(plan: Plan, directory: Path, audience: Audience) -> Result:
             checks = _play_crashes(plan, stage, cluster, crowd, audience)
             verdict = _settle(stage, audience)
             checks += CheckCount.of(stage)
-        log.close()
     return Result(
         **verdict,
         crashes=cluster.crashes,
@@ -259,7 +262,7 @@ class Crowd:
                 continue
             except (OSError, http.client.HTTPException):
                 return _outcome(attempt, "nothing", comes_at)
-            if status == 503:
+            if status == 503 and time.perf_counter() < comes_at + RETRY_S_MAX:
                 crash = None
                 time.sleep(RETRY_PAUSE_S)
                 continue
@@ -279,7 +282,7 @@ def _outcome(attempt: Attempt, answer: Answer, comes_at: float) -> Outcome:
 def _play_crashes(plan: Plan, stage: Stage, cluster: ServiceCluster, crowd: Crowd, audience: Audience) -> CheckCount:
     """Everybody else registers while processes die. Returns the checks that the broker counted before it was killed."""
     count = plan.under_crashes
-    audience.phase(f"telling by message while processes are killed {plan.crashes} times", count)
+    audience.phase(f"messages, {plan.crashes} services killed", count)
     events = _script(plan, stage)
     before_kill = CheckCount(0, 0)
 
@@ -288,7 +291,7 @@ def _play_crashes(plan: Plan, stage: Stage, cluster: ServiceCluster, crowd: Crow
         while events and done >= events[0][0] * count:
             checks = events.pop(0)[1]()
             before_kill += checks or CheckCount(0, 0)
-        return f"{cluster.crashes} killed"
+        return f"{cluster.crashes} dead"
 
     attempts = invent(count, "message", refused_share=REFUSED_SHARE)
     crowd.register(
@@ -332,7 +335,7 @@ def _script(plan: Plan, stage: Stage) -> list[tuple[float, Callable[[], CheckCou
 def _settle(stage: Stage, audience: Audience) -> dict[str, Any]:
     """Waits until check-backs and deliveries are through, or until nothing moves any more; the verifier's last word."""
     verdict = _verify(stage)
-    audience.phase("waiting for check-backs and for the subscribers", len(GROUPS) * verdict["committed"])
+    audience.phase("check-backs, subscribers catch up", len(GROUPS) * verdict["committed"])
     changed_at = time.monotonic()
     while time.monotonic() < changed_at + SETTLE_PATIENCE_S:
         audience.progress(sum(verdict["effects"].values()), f"{verdict['in_doubt']} in doubt")
