@@ -242,6 +242,24 @@ def test_take_is_bounded_by_bytes_but_gives_at_least_one() -> None:
     assert len(window.take(5, 20, token=3, deadline=1, mine=mine)) == 2
 
 
+def test_headers_weigh_too() -> None:
+    window = Window(0, size_bytes_max=20)
+    heavy: Row = (0, bytes(16), 0, None, None, b"h" * 10, b"x" * 10, 0, 0)
+    window.put([heavy, (1, *heavy[1:])])
+    assert window.room_count() == 0
+    assert len(window.take(5, 39, token=1, deadline=1)) == 1
+    assert len(window.take(5, 40, token=2, deadline=1)) == 1
+    assert window.room_bytes() == 20
+
+
+def test_what_is_too_large_for_the_rest_of_a_reply_stays() -> None:
+    window = Window(0)
+    window.put([row(0, tag="a", body=b"x" * 10)])
+    for mine in (ALL_TAGS, parse_tags("a")):
+        assert window.take(5, 9, token=1, deadline=1, mine=mine, at_least_one=False) == []
+    assert [each[0] for each in window.take(5, 10, token=1, deadline=1, at_least_one=False)] == [0]
+
+
 def test_what_nobody_wants_is_acked_at_once() -> None:
     window = Window(0)
     window.put([row(0, tag="b"), row(1, tag="a"), row(2), row(3, tag="a")])

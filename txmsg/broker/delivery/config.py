@@ -17,7 +17,7 @@ class DeliveryConfig:
     """Messages read but not yet acknowledged, per group and queue. Default 10,000. When full, reading waits."""
 
     window_size_bytes_max: int = 32 * 1024 * 1024
-    """Bodies held ready in memory, per group and queue. Default 32 MiB. A body alone may be larger."""
+    """Bodies and headers held ready in memory, per group and queue. Default 32 MiB. A message alone may be larger."""
 
     read_count_max: int = 1000
     """Messages read from a queue at a time. Default 1000. Reading goes on when half of it is left."""
@@ -26,7 +26,7 @@ class DeliveryConfig:
     """Queues read at the same time. Default 2. Each takes a connection of the pool while it reads."""
 
     reply_size_bytes_max: int = 8 * 1024 * 1024
-    """Bodies handed out by one receive. Default 8 MiB; a message alone may be larger."""
+    """Bodies and headers handed out by one receive. Default 8 MiB; a message alone may be larger."""
 
     retry_count_max: int = 1000
     """Retries in memory (ready or in the hands of consumers) per group. Default 1000. The rest waits in its table."""

@@ -12,7 +12,7 @@ from txmsg.broker.delivery.retrying import Retrying
 from txmsg.broker.delivery.tags import ALL_TAGS, TagExpression
 from txmsg.broker.delivery.values import DeliveredMessage, Receipt, Refusal
 from txmsg.broker.delivery.window import Failure, Window
-from txmsg.broker.store.rows import Row
+from txmsg.broker.store.rows import Row, size_bytes_of
 
 __all__ = ["Feed", "Group"]
 
@@ -96,7 +96,7 @@ class Group:
     ) -> list[DeliveredMessage]:
         """Messages for one member, now in flight: due retries first, but at most half; then the queues by turns."""
         messages = self._take_retries(wants, (count + 1) // 2, size_bytes, token=token, deadline=deadline)
-        size_bytes -= sum(len(message.body) for message in messages)
+        size_bytes -= sum(len(message.body) + len(message.headers or b"") for message in messages)
         feeds = [feed for topic in wants for feed in self.topics.get(topic, ()) if feed.window.ready_count]
         if feeds:
             self._turn += 1
@@ -117,7 +117,7 @@ class Group:
                     group=self.wanted(feed.topic),
                     at_least_one=not messages,
                 )
-                size_bytes -= sum([len(row[6]) for row in rows])
+                size_bytes -= sum(map(size_bytes_of, rows))
                 messages += self._delivered(feed, rows, token)
         return messages
 

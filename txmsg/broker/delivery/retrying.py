@@ -9,7 +9,7 @@ from typing import NamedTuple
 from txmsg.broker.delivery.inflight import InFlight
 from txmsg.broker.delivery.values import Receipt
 from txmsg.broker.delivery.window import EXPIRED, Failure
-from txmsg.broker.store.rows import RetryRow
+from txmsg.broker.store.rows import RetryRow, size_bytes_of
 
 __all__ = ["Outcome", "Retrying"]
 
@@ -26,7 +26,7 @@ class Outcome(NamedTuple):
 class Retrying:
     """Due retries: ready, in flight, or with an outcome that is not yet written. Nothing else is in memory.
 
-    Bounded by count_max in all and size_bytes_max of ready bodies; when full, due retries stay in their table.
+    Bounded by count_max in all and size_bytes_max of ready messages; when full, due retries stay in their table.
     """
 
     def __init__(self, *, count_max: int = 1000, size_bytes_max: int = 8 * 1024 * 1024) -> None:
@@ -52,7 +52,7 @@ class Retrying:
         return max(0, self._count_max - len(self._attempts)) if self.room_bytes() else 0
 
     def room_bytes(self) -> int:
-        """How many bytes of bodies may be read now."""
+        """How many bytes may be read now."""
         return max(0, self._size_bytes_max - self._ready_size_bytes)
 
     def put(self, rows: Sequence[RetryRow]) -> None:
@@ -63,7 +63,7 @@ class Retrying:
             if key not in self._attempts:
                 self._attempts[key] = attempt + 1
                 self._ready.append(row)
-                self._ready_size_bytes += len(message[6])
+                self._ready_size_bytes += size_bytes_of(message)
 
     def take(
         self,
@@ -79,15 +79,15 @@ class Retrying:
         others: list[RetryRow] = []
         while self._ready and len(taken) < count:
             row = self._ready.popleft()
-            body_size_bytes = len(row[2][6])
+            row_size_bytes = size_bytes_of(row[2])
             if not wants(row[0], row[2][4]):
                 others.append(row)
                 continue
-            if taken and body_size_bytes > size_bytes:
+            if taken and row_size_bytes > size_bytes:
                 others.append(row)
                 break
-            size_bytes -= body_size_bytes
-            self._ready_size_bytes -= body_size_bytes
+            size_bytes -= row_size_bytes
+            self._ready_size_bytes -= row_size_bytes
             taken.append(row)
         self._ready.extendleft(reversed(others))
         self._in_flight.give([(row[0], row[2][0]) for row in taken], token, deadline)

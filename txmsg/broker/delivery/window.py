@@ -11,7 +11,7 @@ from txmsg.broker.delivery.inflight import InFlight
 from txmsg.broker.delivery.ranges import OffsetRanges, runs
 from txmsg.broker.delivery.tags import ALL_TAGS, TagExpression
 from txmsg.broker.delivery.values import Receipt
-from txmsg.broker.store.rows import Row
+from txmsg.broker.store.rows import Row, size_bytes_of
 
 __all__ = ["EXPIRED", "Failure", "Progress", "Window"]
 
@@ -43,9 +43,9 @@ class Window:
                               failing ------+   (once its retry row is on disk)
 
     An offset counts as acked only when nothing is left to do for it, so `progress` may be written at any time.
-    Bounded: ready, in flight and failing together hold at most count_max offsets, ready bodies size_bytes_max
-    bytes (and one message). The acked ranges beyond the cursor are at most one more than these offsets. When
-    full, `room` is 0 and nothing is read until consumers settle.
+    Bounded: ready, in flight and failing together hold at most count_max offsets; ready messages weigh at most
+    size_bytes_max (and one message). The acked ranges beyond the cursor are at most one more than these offsets.
+    When full, `room_count` is 0 and nothing is read until consumers settle.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Window:
         return max(0, self._count_max - self.outstanding_count) if self.room_bytes() else 0
 
     def room_bytes(self) -> int:
-        """How many bytes of bodies may be read now."""
+        """How many bytes may be read now."""
         return max(0, self._size_bytes_max - self._ready_size_bytes)
 
     def put(self, rows: Sequence[Row]) -> None:
@@ -105,7 +105,7 @@ class Window:
         if len(self._acked):
             rows = [row for row in rows if row[0] not in self._acked]
         self._ready.extend(rows)
-        self._ready_size_bytes += sum([len(row[6]) for row in rows])
+        self._ready_size_bytes += sum(map(size_bytes_of, rows))
         self._position = end
         self._skip_acked()
 
@@ -130,7 +130,7 @@ class Window:
         group: TagExpression = ALL_TAGS,
         at_least_one: bool = True,
     ) -> list[Row]:
-        """Up to `count` ready messages and `size_bytes` of bodies, now in flight.
+        """Up to `count` ready messages and `size_bytes` of bodies and headers, now in flight.
 
         at_least_one: the first may be larger than size_bytes, else nobody would ever get it.
         mine: what this consumer wants. group: what any member wants; what nobody wants is acked at once, what
@@ -141,10 +141,12 @@ class Window:
         if not mine.is_all:
             taken = self._take_matching(count, size_bytes, mine, group, at_least_one)
         else:
-            while ready and len(taken) < count and (left >= len(ready[0][6]) or (at_least_one and not taken)):
-                row = ready.popleft()
-                left -= len(row[6])
-                taken.append(row)
+            while ready and len(taken) < count:
+                size = size_bytes_of(ready[0])
+                if size > left and (taken or not at_least_one):
+                    break
+                left -= size
+                taken.append(ready.popleft())
             self._ready_size_bytes -= size_bytes - left
         self._in_flight.give([row[0] for row in taken], token, deadline)
         return taken
@@ -159,17 +161,17 @@ class Window:
         while ready and len(taken) < count:
             row = ready.popleft()
             if mine.matches(row[4]):
-                if len(row[6]) > size_bytes and (taken or not at_least_one):
+                if size_bytes_of(row) > size_bytes and (taken or not at_least_one):
                     others.append(row)
                     break
-                size_bytes -= len(row[6])
+                size_bytes -= size_bytes_of(row)
                 taken.append(row)
             elif group.matches(row[4]):
                 others.append(row)
                 continue  # still ready: its bytes stay
             else:
                 unwanted.append(row[0])
-            self._ready_size_bytes -= len(row[6])
+            self._ready_size_bytes -= size_bytes_of(row)
         ready.extendleft(reversed(others))
         self._count_as_acked(unwanted)
         return taken

@@ -280,12 +280,12 @@ def _read_messages_in(segment: int) -> sql.Composed:
     return sql.SQL(
         """
         select {columns} from (
-            select m.*, sum(octet_length(m.body)) over (order by m.queue_offset rows unbounded preceding)
-                        - octet_length(m.body) as before
+            select m.*, sum(octet_length(m.body) + coalesce(octet_length(m.headers), 0))
+                        over (order by m.queue_offset rows between unbounded preceding and 1 preceding) as before
               from {partition} m
              where m.segment = {segment} and m.queue = %(queue_id)s
                and m.queue_offset >= %(start)s and m.queue_offset < %(end)s) m
-         where m.before < %(size_bytes)s order by m.queue_offset
+         where m.before is null or m.before < %(size_bytes)s order by m.queue_offset
         """
     ).format(
         columns=MESSAGE_COLUMNS,
@@ -297,9 +297,10 @@ def _read_messages_in(segment: int) -> sql.Composed:
 async def read_messages(
     conn: Connection, segment: int, queue_id: int, start: int, *, count: int, size_bytes: int
 ) -> list[Row]:
-    """Up to `count` messages of a queue from offset `start`, in order, as long as their bodies begin within size_bytes.
+    """Up to `count` messages of a queue from offset `start`, in order, as long as they begin within size_bytes.
 
-    Always the first one. Offsets are dense, so a range of offsets is a count. UndefinedTable: the segment is dropped.
+    Sizes are bodies and headers. Always the first one. Offsets are dense, so a range of offsets is a count.
+    UndefinedTable: the segment is dropped.
     """
     cursor = await raw_cursor(conn).execute(
         _read_messages_in(segment),

@@ -163,14 +163,16 @@ async def due_retries(
 ) -> list[RetryRow]:
     """Up to `count` due retries of these queues, without those `known` already, longest due first.
 
-    As many as begin within size_bytes of bodies; always the first. Takes no lock: one broker delivers at a time.
+    As many as begin within size_bytes of bodies and headers; always the first.
+    Takes no lock: one broker delivers at a time.
     """
     cursor = await raw_cursor(conn).execute(
         sql.SQL(
             """
             select queue_id, attempt, {columns} from (
-                select d.*, sum(octet_length(d.body)) over (order by d.due_at, d.queue_id, d.queue_offset)
-                            - octet_length(d.body) as before
+                select d.*, sum(octet_length(d.body) + coalesce(octet_length(d.headers), 0))
+                            over (order by d.due_at, d.queue_id, d.queue_offset
+                                  rows between unbounded preceding and 1 preceding) as before
                   from (select r.* from txmsg.retry r
                          where r.group_id = %(group)s and r.due_at <= now() and r.queue_id = any(%(queue_ids)s::int[])
                            and (r.queue_id, r.queue_offset) not in (
@@ -178,7 +180,7 @@ async def due_retries(
                                   from unnest(%(known_queues)s::int[], %(known_offsets)s::bigint[])
                                        k(queue_id, queue_offset))
                          order by r.due_at limit %(count)s) d) d
-             where d.before < %(size_bytes)s order by d.due_at, d.queue_id, d.queue_offset
+             where d.before is null or d.before < %(size_bytes)s order by d.due_at, d.queue_id, d.queue_offset
             """
         ).format(columns=MESSAGE_COLUMNS),
         {

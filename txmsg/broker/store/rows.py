@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-__all__ = ["GroupLag", "RetryRow", "Row"]
+__all__ = ["GroupLag", "RetryRow", "Row", "size_bytes_of"]
 
 Row: TypeAlias = tuple[int, bytes, int, str | None, str | None, bytes | None, bytes, int, int]
 """A message as read: offset, transaction id, n, key, tag, headers, body, born_at and stored_at in PostgreSQL's
@@ -13,6 +13,11 @@ microseconds since 2000. A plain tuple as the driver makes it: at 100,000 messag
 
 RetryRow: TypeAlias = tuple[int, int, Row]
 """A retry as read: queue id, deliveries so far, the message."""
+
+
+def size_bytes_of(row: Row) -> int:
+    """What a message weighs: its body and its headers."""
+    return len(row[6]) + len(row[5]) if row[5] else len(row[6])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
