@@ -89,6 +89,7 @@ async def _serve(config: BrokerConfig, pool: Pool, on_ready: Callable[[str], Non
             await stop.wait()
         finally:
             # Requests under way may still need the writer and delivery, so those end after the server.
+            delivery.drain()
             await server.stop(config.stop_timeout_s)
             writer.close()
             await asyncio.wait({writing}, timeout=config.stop_timeout_s)
