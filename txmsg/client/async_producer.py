@@ -230,6 +230,5 @@ class AsyncProducer:
 
     def _sender_here(self) -> Sender | None:
         """The sender if everything is as usual; None sends the caller the long way, which says what is wrong."""
-        if self._closed or self._loop is not asyncio.get_running_loop() or self._pid != os.getpid():
-            return None
-        return self._sender
+        # A forked child has another loop, or none: no need to ask for the pid each time.
+        return None if self._closed or self._loop is not asyncio.get_running_loop() else self._sender

@@ -19,7 +19,7 @@ from txmsg.errors import BrokerUnavailable, InvalidName, OutcomeUnknown, Protoco
 from txmsg.wire.codec import CHANNEL_OPTIONS, error_of_rpc
 from txmsg.wire.v1.txmsg_pb2_grpc import NotifyStub
 
-__all__ = ["Brokers", "addresses_of", "retrying", "translated"]
+__all__ = ["RETRYABLE", "Brokers", "addresses_of", "retrying", "translated"]
 
 RETRYABLE = (BrokerUnavailable, OutcomeUnknown)
 

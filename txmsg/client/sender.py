@@ -7,11 +7,12 @@ oldest entry. Knows no sessions and no listeners. Belongs to one loop.
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from txmsg.client.batch import EndEntry, Entry, SendEntry, columns_of, end_request, settle
-from txmsg.client.channel import Brokers, retrying
+from txmsg.client.channel import RETRYABLE, Brokers, retrying
 from txmsg.client.coalescer import Coalescer
 from txmsg.errors import BrokerUnavailable, OutcomeUnknown, TxmsgError
 from txmsg.wire.v1.txmsg_pb2 import ItemError, SendReply, SendRequest
@@ -19,6 +20,8 @@ from txmsg.wire.v1.txmsg_pb2 import ItemError, SendReply, SendRequest
 __all__ = ["Sender"]
 
 E = TypeVar("E", bound=Entry)
+FIRST_PAUSE_S_MAX = 0.02
+
 Reply = tuple[bytes, Sequence[ItemError]]
 
 
@@ -101,7 +104,14 @@ class Sender:
                 raise
 
         try:
-            await retrying(deadline - self._loop.time())(once)
+            try:
+                await once()  # the usual case, without the cost of the machinery below
+            except RETRYABLE:
+                pause_s = random.uniform(0.0, FIRST_PAUSE_S_MAX)
+                if self._loop.time() + pause_s >= deadline:
+                    raise
+                await asyncio.sleep(pause_s)
+                await retrying(deadline - self._loop.time())(once)
         except TxmsgError as exc:
             error = final(exc, ambiguous)
             for entry in left:
