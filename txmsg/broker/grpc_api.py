@@ -44,7 +44,7 @@ _STATES = {
 class DeliveryService(Protocol):
     """What receiving needs of `broker.delivery`."""
 
-    async def receive(
+    async def receive(  # noqa: PLR0917 - as delivery has it
         self,
         group: str,
         client_id: str,
@@ -193,6 +193,7 @@ class NotifyApi(rpc.NotifyServicer):
         self._presence.attach(client)
         reading = asyncio.create_task(self._read(client, requests))
         stopping = asyncio.create_task(self._stopping.wait())
+        getting: asyncio.Task[pb.BrokerFrame] | None = None
         try:
             yield pb.BrokerFrame(route_changed=pb.RouteChanged(brokers=[self.address]))
             while not (reading.done() or stopping.done()):
@@ -207,8 +208,9 @@ class NotifyApi(rpc.NotifyServicer):
                     yield pb.BrokerFrame(heartbeat=pb.Heartbeat())
         finally:
             self._presence.detach(client)
-            reading.cancel()
-            stopping.cancel()
+            for task in (reading, stopping, getting):
+                if task is not None:
+                    task.cancel()
 
     async def _hello(self, requests: AsyncIterator[pb.ClientFrame]) -> pb.Hello:
         try:
@@ -263,9 +265,7 @@ class AdminApi(rpc.AdminServicer):
         ids = slices_of_ids(request.transaction_id)
         if len(ids) != 1:
             raise ProtocolError(f"one transaction id is resolved at a time, not {len(ids)}")
-        problems = await self._service.end(
-            commit=ids if request.commit else (), rollback=() if request.commit else ids
-        )
+        problems = await self._service.end(commit=ids if request.commit else (), rollback=() if request.commit else ids)
         for error in problems.values():
             raise error
         return pb.ResolveHalfReply()
