@@ -63,6 +63,8 @@ class SessionGuard:
             self._refuse_commit()
 
     def _connection_commit(self, connection: Connection) -> None:
+        # An error here would leave the connection's transaction open and put it back into the pool like that.
+        connection.invalidate()
         self._refuse_commit()
 
     def _refuse_commit(self) -> None:

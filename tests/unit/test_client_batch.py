@@ -1,0 +1,90 @@
+"""Claims about the columns of a request and about what a reply means for each caller."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+
+import pytest
+
+from txmsg.client.batch import EndEntry, SendEntry, columns_of, end_request, settle
+from txmsg.errors import InvalidMessage, MessageTooLarge, OutcomeUnknown, UnknownTopic
+from txmsg.message import BODY_SIZE_BYTES_MAX, Message, TransactionState
+from txmsg.wire.codec import unpack_headers
+from txmsg.wire.v1.txmsg_pb2 import ItemError
+
+HOME = b"h" * 16
+
+
+def id_of(number: int) -> bytes:
+    return number.to_bytes(16, "big")
+
+
+def test_columns_that_are_empty_for_all_are_left_out() -> None:
+    [columns] = columns_of([SendEntry(id_of(i), [Message("t", b"b%d" % i)], None) for i in range(3)])
+    assert columns.topic == "t"
+    assert columns.transaction_ids == id_of(0) + id_of(1) + id_of(2)
+    assert list(columns.body) == [b"b0", b"b1", b"b2"]
+    assert len(columns.born_at_us) == 3
+    assert (len(columns.n), len(columns.key), len(columns.tag), len(columns.headers)) == (0, 0, 0, 0)
+
+
+def test_a_column_that_one_message_needs_is_there_for_all() -> None:
+    full = Message("t", b"2", key="k", tag="g", headers={"a": "ü"})
+    [columns] = columns_of([SendEntry(id_of(1), [Message("t", b"1"), full], None)])
+    assert list(columns.n) == [0, 1]
+    assert list(columns.key) == ["", "k"]
+    assert list(columns.tag) == ["", "g"]
+    assert unpack_headers(columns.headers[1]) == {"a": "ü"}
+    assert columns.headers[0] == b""
+
+
+def test_a_transaction_of_several_topics_keeps_its_numbering() -> None:
+    entry = SendEntry(id_of(1), [Message("a", b"0"), Message("b", b"1"), Message("a", b"2")], None)
+    of_a, of_b = columns_of([entry])
+    assert (list(of_a.n), list(of_a.body)) == ([0, 2], [b"0", b"2"])
+    assert (list(of_b.n), list(of_b.body)) == ([1], [b"1"])
+    assert of_b.transaction_ids == id_of(1)
+
+
+def test_one_transaction_must_fit_a_request() -> None:
+    with pytest.raises(MessageTooLarge, match="one request"):
+        SendEntry(id_of(1), [Message("t", b"x" * BODY_SIZE_BYTES_MAX)] * 2, None)
+    with pytest.raises(InvalidMessage, match="1001 messages"):
+        SendEntry(id_of(1), [Message("t", b"x")] * 1001, None)
+    with pytest.raises(InvalidMessage, match="0 messages"):
+        SendEntry(id_of(1), [], None)
+
+
+def test_outcomes_travel_by_kind() -> None:
+    states = [TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN, TransactionState.COMMIT]
+    request = end_request(HOME, [EndEntry(id_of(i), state, None) for i, state in enumerate(states)])
+    assert request.home == HOME
+    assert request.commit == id_of(0) + id_of(3)
+    assert request.rollback == id_of(1)
+    assert request.unknown == id_of(2)
+
+
+def test_who_is_not_named_by_an_error_has_succeeded() -> None:
+    waiters: list[Future[bytes]] = [Future() for _ in range(3)]
+    entries = [EndEntry(id_of(i), TransactionState.COMMIT, waiters[i]) for i in range(3)]
+    errors = [
+        ItemError(transaction_id=id_of(1), code="unknown_topic", text="no topic"),
+        ItemError(transaction_id=id_of(2), code="outcome_unknown", text="standby"),
+    ]
+    again, error = settle(entries, HOME, errors)
+    assert waiters[0].result(0) == HOME
+    with pytest.raises(UnknownTopic, match="no topic"):
+        waiters[1].result(0)
+    assert not waiters[2].done()
+    assert again == [entries[2]]
+    assert isinstance(error, OutcomeUnknown)
+
+
+def test_a_send_nobody_waits_for_is_abandoned_but_an_outcome_is_not() -> None:
+    waiter: Future[bytes] = Future()
+    send = SendEntry(id_of(1), [Message("t", b"x")], waiter)
+    end = EndEntry(id_of(1), TransactionState.COMMIT, waiter)
+    assert not send.abandoned()
+    waiter.cancel()
+    assert send.abandoned()
+    assert not end.abandoned()

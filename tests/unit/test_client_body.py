@@ -1,0 +1,100 @@
+"""Claims about how a call becomes a message."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from uuid import UUID
+
+import pytest
+
+from txmsg.client.body import Builder, MessagePlan, body_of_arguments
+from txmsg.errors import InvalidMessage, InvalidName, MisuseError
+from txmsg.message import Message
+
+USER = UUID("01890000-0000-7000-8000-000000000001")
+
+
+def plan_of(
+    function: Callable[..., object],
+    *,
+    topic: str | None = "user.registered",
+    key: str | Callable[..., object] | None = None,
+    builder: Builder | None = None,
+) -> MessagePlan:
+    return MessagePlan(signature=inspect.signature(function), topic=topic, key=key, tag=None, builder=builder)
+
+
+def register(user_id: UUID, email: str, plan: str = "free") -> None: ...
+
+
+def test_the_body_is_the_arguments_as_json_with_defaults() -> None:
+    [message] = plan_of(register, key="user_id").messages((USER,), {"email": "ö@example.org"})
+    assert json.loads(message.body) == {"user_id": str(USER), "email": "ö@example.org", "plan": "free"}
+    assert message.key == str(USER)
+    assert message.topic == "user.registered"
+
+
+def test_ids_decimals_and_times_become_strings() -> None:
+    at = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    body = json.loads(body_of_arguments({"id": USER, "price": Decimal("1.10"), "at": at, "on": date(2026, 1, 2)}))
+    assert body == {"id": str(USER), "price": "1.10", "at": "2026-01-02T03:04:05+00:00", "on": "2026-01-02"}
+
+
+@pytest.mark.parametrize("value", [object(), {1, 2}, b"bytes", float("nan"), "\ud800", {USER: 1}])
+def test_an_argument_that_json_cannot_carry_is_named(value: object) -> None:
+    with pytest.raises(InvalidMessage, match="argument 'odd'"):
+        body_of_arguments({"fine": 1, "odd": value})
+
+
+def test_an_argument_that_holds_itself_is_named() -> None:
+    loop: list[object] = []
+    loop.append(loop)
+    with pytest.raises(InvalidMessage, match="argument 'odd'"):
+        body_of_arguments({"odd": loop})
+
+
+def test_a_key_that_names_no_argument_is_refused_when_the_plan_is_made() -> None:
+    with pytest.raises(MisuseError, match="there are user_id, email, plan"):
+        plan_of(register, key="userid")
+
+
+def test_a_badly_formed_topic_is_refused_when_the_plan_is_made() -> None:
+    with pytest.raises(InvalidName, match="topic 'user registered'"):
+        plan_of(register, topic="user registered")
+
+
+def test_without_topic_and_message_there_is_nothing_to_send() -> None:
+    with pytest.raises(MisuseError, match="topic="):
+        plan_of(register, topic=None)
+
+
+@pytest.mark.parametrize(("value", "key"), [(7, "7"), (USER, str(USER)), ("k", "k"), (None, None)])
+def test_a_key_function_may_return_what_has_an_obvious_text(value: object, key: str | None) -> None:
+    [message] = plan_of(register, key=lambda *_args, **_kwargs: value).messages((USER, "e"), {})
+    assert message.key == key
+
+
+def test_a_key_without_an_obvious_text_is_refused() -> None:
+    with pytest.raises(InvalidMessage, match="the key is a list"):
+        plan_of(register, key=lambda *_args: []).messages((USER, "e"), {})
+
+
+def test_wrong_arguments_raise_type_error_before_anything_is_sent() -> None:
+    with pytest.raises(TypeError, match="email"):
+        plan_of(register).messages((USER,), {})
+
+
+def test_a_builder_may_return_bytes_a_message_or_several() -> None:
+    def build(user_id: UUID, email: str) -> bytes:
+        return email.encode()
+
+    [of_bytes] = plan_of(register, key="email", builder=build).messages((USER, "e@x"), {})
+    assert (of_bytes.topic, of_bytes.key, of_bytes.body) == ("user.registered", "e@x", b"e@x")
+
+    whole = Message("other", b"1", key="k")
+    assert plan_of(register, topic=None, builder=lambda *_: whole).messages((USER, "e"), {}) == [whole]
+    assert plan_of(register, topic=None, builder=lambda *_: [whole, whole]).messages((USER, "e"), {}) == [whole, whole]

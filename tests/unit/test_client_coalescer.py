@@ -1,0 +1,167 @@
+"""Claims about how waiting calls become requests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from txmsg.client import coalescer as module
+from txmsg.client.batch import Entry
+from txmsg.client.coalescer import Coalescer
+from txmsg.errors import BrokerUnavailable, Overloaded
+
+HOME = b"h" * 16
+
+
+class Broker:
+    """Holds each request until `release` is set, and remembers what came."""
+
+    def __init__(self) -> None:
+        self.requests: list[list[Entry]] = []
+        self.arrived = asyncio.Event()
+        self.release = asyncio.Event()
+
+    async def send(self, entries: list[Entry]) -> None:
+        self.requests.append(entries)
+        self.arrived.set()
+        await self.release.wait()
+        for entry in entries:
+            entry.succeed(HOME)
+
+
+def run(case: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(20):
+            await case()
+
+    asyncio.run(bounded())
+
+
+def offered(queue: Coalescer[Entry], count: int, *, size_bytes: int = 100) -> list[asyncio.Future[bytes]]:
+    loop = asyncio.get_running_loop()
+    waiters: list[asyncio.Future[bytes]] = [loop.create_future() for _ in range(count)]
+    for number, waiter in enumerate(waiters):
+        queue.offer(Entry(number.to_bytes(16, "big"), 1, size_bytes, waiter))
+    return waiters
+
+
+def queue_to(broker: Broker, *, timeout_s: float = 10.0) -> Coalescer[Entry]:
+    return Coalescer(broker.send, timeout_s=timeout_s, loop=asyncio.get_running_loop())
+
+
+def test_calls_of_one_turn_of_the_loop_leave_in_one_request() -> None:
+    async def case() -> None:
+        broker = Broker()
+        broker.release.set()
+        queue = queue_to(broker)
+        assert await asyncio.gather(*offered(queue, 100)) == [HOME] * 100
+        assert [len(request) for request in broker.requests] == [100]
+        await queue.drain()
+
+    run(case)
+
+
+def test_what_comes_while_requests_are_under_way_waits_and_leaves_together() -> None:
+    async def case() -> None:
+        broker = Broker()
+        queue = queue_to(broker)
+        waiters = []
+        for count in (1, 1, 5, 7):
+            waiters += offered(queue, count)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        assert [len(request) for request in broker.requests] == [1] * module.IN_FLIGHT_MAX
+        broker.release.set()
+        await asyncio.gather(*waiters)
+        assert [len(request) for request in broker.requests] == [1, 1, 12]
+        await queue.drain()
+
+    run(case)
+
+
+def test_requests_are_capped_by_items_and_by_bytes() -> None:
+    async def case() -> None:
+        broker = Broker()
+        broker.release.set()
+        queue = queue_to(broker)
+        await asyncio.gather(*offered(queue, module.ITEMS_MAX + 1))
+        assert [len(request) for request in broker.requests] == [module.ITEMS_MAX, 1]
+        broker.requests.clear()
+        await asyncio.gather(*offered(queue, 5, size_bytes=3 * 1024 * 1024))
+        assert [len(request) for request in broker.requests] == [2, 2, 1]
+        await queue.drain()
+
+    run(case)
+
+
+def test_a_full_queue_slows_callers_then_refuses_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PENDING_ITEMS_MAX", 3)
+
+    async def case() -> None:
+        broker = Broker()
+        queue = queue_to(broker, timeout_s=0.2)
+        under_way = offered(queue, 1)
+        await broker.arrived.wait()
+        monkeypatch.setattr(module, "IN_FLIGHT_MAX", 1)
+        waiting = offered(queue, 3)
+        outside = offered(queue, 2)
+        for waiter in outside:
+            with pytest.raises(Overloaded, match="3 messages wait"):
+                await waiter
+        broker.release.set()
+        assert await under_way[0] == HOME
+        for waiter in waiting:  # in the queue, but never sent
+            with pytest.raises(BrokerUnavailable, match="not sent within"):
+                await waiter
+        assert await asyncio.gather(*offered(queue, 3)) == [HOME] * 3
+        await queue.drain()
+
+    run(case)
+
+
+def test_callers_outside_a_full_queue_get_in_when_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PENDING_ITEMS_MAX", 3)
+
+    async def case() -> None:
+        broker = Broker()
+        queue = queue_to(broker)
+        waiters = offered(queue, 20)
+        broker.release.set()
+        assert await asyncio.gather(*waiters) == [HOME] * 20
+        await queue.drain()
+
+    run(case)
+
+
+def test_draining_settles_what_was_taken_and_takes_nothing_more() -> None:
+    async def case() -> None:
+        broker = Broker()
+        queue = queue_to(broker)
+        waiters = offered(queue, 5)
+        draining = asyncio.ensure_future(queue.drain())
+        await broker.arrived.wait()
+        [late] = offered(queue, 1)
+        with pytest.raises(BrokerUnavailable, match="closed"):
+            await late
+        broker.release.set()
+        await draining
+        assert await asyncio.gather(*waiters) == [HOME] * 5
+
+    run(case)
+
+
+def test_a_bug_in_sending_leaves_nobody_waiting(caplog: pytest.LogCaptureFixture) -> None:
+    async def case() -> None:
+        async def broken(entries: list[Entry]) -> None:
+            raise ZeroDivisionError("a bug")
+
+        queue: Coalescer[Entry] = Coalescer(broken, timeout_s=10, loop=asyncio.get_running_loop())
+        [waiter] = offered(queue, 1)
+        with pytest.raises(ZeroDivisionError):
+            await waiter
+        await queue.drain()
+
+    run(case)
+    assert "failed unexpectedly" in caplog.text

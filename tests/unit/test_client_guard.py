@@ -1,0 +1,147 @@
+"""Claims about what code may do with the session inside a transaction that txmsg ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine, create_engine, func, select, text
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
+
+from txmsg.client.guard import SessionGuard
+from txmsg.errors import MisuseError
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Row(Base):
+    __tablename__ = "row"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
+class Elsewhere(Base):
+    __tablename__ = "elsewhere"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    engine = create_engine(f"sqlite:///{tmp_path / 'one.db'}")
+    Base.metadata.create_all(engine)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def session(engine: Engine) -> Iterator[Session]:
+    with Session(engine) as session:
+        yield session
+
+
+def count(engine: Engine) -> int:
+    with engine.connect() as connection:
+        return connection.execute(select(func.count()).select_from(Row)).scalar_one()
+
+
+def test_flushes_and_savepoints_are_free(engine: Engine, session: Session) -> None:
+    with SessionGuard(session, owner="f()") as guard:
+        session.add(Row(id=1))
+        session.flush()
+        with session.begin_nested():
+            session.add(Row(id=2))
+        with pytest.raises(ZeroDivisionError), session.begin_nested():
+            session.add(Row(id=3))
+            session.flush()
+            raise ZeroDivisionError
+        guard.check_intact()
+    session.commit()
+    assert count(engine) == 2
+
+
+def test_a_commit_inside_is_refused(engine: Engine, session: Session) -> None:
+    with SessionGuard(session, owner="f()"):
+        session.add(Row(id=1))
+        with pytest.raises(MisuseError, match=r"commit inside f\(\)"):
+            session.commit()
+    session.close()
+    assert count(engine) == 0
+
+
+def test_a_commit_to_the_outer_transaction_from_a_savepoint_is_refused(engine: Engine, session: Session) -> None:
+    with SessionGuard(session, owner="f()"):
+        session.add(Row(id=1))
+        session.flush()  # or the driver begins no transaction, and releasing a savepoint commits
+        session.begin_nested()
+        session.add(Row(id=2))
+        with pytest.raises(MisuseError, match="commit inside"):
+            session.commit()
+    session.close()
+    assert count(engine) == 0
+
+
+def test_a_commit_of_the_connection_is_refused(engine: Engine, session: Session) -> None:
+    with SessionGuard(session, owner="f()"):
+        session.add(Row(id=1))
+        session.flush()
+        with pytest.raises(MisuseError, match="commit inside"):
+            session.connection().commit()
+    session.close()
+    assert count(engine) == 0
+
+
+def test_a_statement_after_a_rollback_is_refused(session: Session) -> None:
+    with SessionGuard(session, owner="f()"):
+        session.execute(text("select 1"))
+        session.rollback()
+        with pytest.raises(MisuseError, match="after the rollback"):
+            session.execute(text("select 1"))
+
+
+@pytest.mark.parametrize("end", ["rollback", "close"])
+def test_a_rolled_back_transaction_is_not_intact(session: Session, end: str) -> None:
+    with SessionGuard(session, owner="f()") as guard:
+        session.execute(text("select 1"))
+        getattr(session, end)()
+        with pytest.raises(MisuseError, match="returned normally"):
+            guard.check_intact()
+
+
+def test_a_rollback_followed_by_an_exception_is_the_users_right(session: Session) -> None:
+    with pytest.raises(IntegrityError), SessionGuard(session, owner="f()"):
+        session.add_all([Row(id=1)])
+        session.flush()
+        session.expunge_all()
+        session.add(Row(id=1))
+        try:
+            session.flush()
+        except IntegrityError:
+            session.rollback()
+            raise
+
+
+def test_a_second_database_is_refused(tmp_path: Path, engine: Engine) -> None:
+    other = create_engine(f"sqlite:///{tmp_path / 'two.db'}")
+    Base.metadata.create_all(other)
+    with sessionmaker(binds={Row: engine, Elsewhere: other})() as session, SessionGuard(session, owner="f()"):
+        session.add(Row(id=1))
+        session.flush()
+        session.add(Elsewhere(id=1))
+        with pytest.raises(MisuseError, match="one transaction is one database"):
+            session.flush()
+    other.dispose()
+
+
+def test_after_the_guard_the_session_is_as_free_as_before(engine: Engine, session: Session) -> None:
+    with SessionGuard(session, owner="f()"):
+        session.add(Row(id=1))
+    session.commit()
+    session.add(Row(id=2))
+    session.commit()
+    session.rollback()
+    assert count(engine) == 2
