@@ -1,6 +1,6 @@
 """Runs every benchmark of this folder, one after the other, and prints their figures.
 
-    python -m benchmarks.run_all [--quick] [--json]
+python -m benchmarks.run_all [--quick] [--json]
 """
 
 from __future__ import annotations

@@ -1,22 +1,22 @@
 """Every error a user of txmsg can meet. Each says who acts: the caller, an operator, or nobody (retry).
 
-    TxmsgError
-     +-- InvalidMessage            caller: the message cannot be sent as it is
-     |    +-- InvalidName          caller: a topic, group, tag or key is badly formed
-     |    +-- MessageTooLarge      caller: body or headers over the limit
-     +-- UnknownTopic              caller: create the topic, or check the spelling
-     +-- DuplicateId               caller: the id was used before with another content
-     +-- OutcomeConflict           nobody: the transaction already has the other outcome, which is final
-     +-- OutcomeExpired            operator: the broker no longer remembers the transaction
-     +-- ReceiptExpired            nobody: the message has been given to another consumer meanwhile
-     +-- BrokerUnavailable         retry: nothing is known to be stored
-     |    +-- Overloaded           retry later: the broker's queues are full
-     +-- OutcomeUnknown            retry under the same id: the request may have been carried out
-     +-- TransactionRefused        caller: a late local transaction whose check was already answered ROLLBACK
-     +-- MisuseError               caller: the API was used in a way that would lose a guarantee
-     +-- SchemaMismatch            operator: the database has another schema revision than this release
-     +-- StorageError              operator: the Notify database lacks something (rights, settings)
-     +-- ProtocolError             operator: the peer sent what this release does not understand
+TxmsgError
+ +-- InvalidMessage            caller: the message cannot be sent as it is
+ |    +-- InvalidName          caller: a topic, group, tag or key is badly formed
+ |    +-- MessageTooLarge      caller: body or headers over the limit
+ +-- UnknownTopic              caller: create the topic, or check the spelling
+ +-- DuplicateId               caller: the id was used before with another content
+ +-- OutcomeConflict           nobody: the transaction already has the other outcome, which is final
+ +-- OutcomeExpired            operator: the broker no longer remembers the transaction
+ +-- ReceiptExpired            nobody: the message has been given to another consumer meanwhile
+ +-- BrokerUnavailable         retry: nothing is known to be stored
+ |    +-- Overloaded           retry later: the broker's queues are full
+ +-- OutcomeUnknown            retry under the same id: the request may have been carried out
+ +-- TransactionRefused        caller: a late local transaction whose check was already answered ROLLBACK
+ +-- MisuseError               caller: the API was used in a way that would lose a guarantee
+ +-- SchemaMismatch            operator: the database has another schema revision than this release
+ +-- StorageError              operator: the Notify database lacks something (rights, settings)
+ +-- ProtocolError             operator: the peer sent what this release does not understand
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ def _differences(connection: Connection) -> list[object]:
     def ours(name: str | None, kind: str, parents: object) -> bool:
         if kind == "schema":
             return name == "txmsg"
-        return not (kind == "table" and name is not None and name.startswith(_PARTITION) or name == "revision")
+        return not ((kind == "table" and name is not None and name.startswith(_PARTITION)) or name == "revision")
 
     context = MigrationContext.configure(
         connection, opts={"include_schemas": True, "include_name": ours, "version_table_schema": "txmsg"}
@@ -59,7 +59,7 @@ def test_a_newer_database_is_neither_used_nor_upgraded(notify_url: str) -> None:
 
 
 def test_a_database_that_is_away_is_named_without_its_password() -> None:
-    with pytest.raises(StorageError, match="127.0.0.1:1/") as caught:
+    with pytest.raises(StorageError, match=r"127\.0\.0\.1:1/") as caught:
         migrate.current("postgresql://somebody:secret@127.0.0.1:1/nothing")
     assert "secret" not in str(caught.value)
 

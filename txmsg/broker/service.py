@@ -220,7 +220,7 @@ def _errors_of(stored: Mapping[bytes, str], ids: Sequence[bytes]) -> dict[bytes,
 def _error_of(kind: str, transaction_id: UUID) -> TxmsgError:
     match kind:
         case "other":
-            return DuplicateId(f"id {transaction_id} was stored before with another content, which stands: use a new id")
+            return DuplicateId(f"id {transaction_id} was stored before with another content: use a new id")
         case "resolved":
             return OutcomeConflict(f"transaction {transaction_id} is decided already; this late copy was not stored")
         case "conflict":

@@ -10,7 +10,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import psycopg
@@ -37,7 +37,7 @@ class Work:
 
     batch: Batch
     size_bytes: int
-    done: asyncio.Future[Mapping[bytes, str]] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    done: asyncio.Future[Mapping[bytes, str]]
 
 
 class Writer:
@@ -80,7 +80,7 @@ class Writer:
             await self._wait_for_room(deadline)
         if self._closing:
             raise BrokerUnavailable("the broker is stopping: nothing was stored")
-        work = Work(batch, size_bytes)
+        work = Work(batch, size_bytes, asyncio.get_running_loop().create_future())
         self._waiting.append(work)
         self._waiting_items += len(batch)
         self._waiting_size_bytes += size_bytes

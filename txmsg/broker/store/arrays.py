@@ -53,10 +53,10 @@ class ArrayDumper(Dumper):
 
     format = Format.BINARY
 
-    def get_key(self, obj: Array, format: object) -> tuple[type, int]:  # noqa: A002 - psycopg's name
+    def get_key(self, obj: Array, format: object) -> tuple[type, int]:
         return (Array, obj.oid)
 
-    def upgrade(self, obj: Array, format: object) -> ArrayDumper:  # noqa: A002 - psycopg's name
+    def upgrade(self, obj: Array, format: object) -> ArrayDumper:
         dumper = type(self)(Array)
         dumper.oid = obj.oid
         return dumper
@@ -67,7 +67,7 @@ class ArrayDumper(Dumper):
 
 def uuid_array(ids: Sequence[bytes]) -> Array:
     """uuid[] from ids of 16 bytes."""
-    return Array(_UUID, len(ids), b"".join(chain.from_iterable(zip(repeat(_UUID_LENGTH), ids))))  # noqa: B905
+    return Array(_UUID, len(ids), b"".join(chain.from_iterable(zip(repeat(_UUID_LENGTH), ids))))
 
 
 def bytea_array(values: Sequence[bytes]) -> Array:
@@ -91,20 +91,20 @@ def optional_bytea_array(values: Sequence[bytes]) -> Array:
 
 def int4_array(values: Sequence[int]) -> Array:
     """int[]."""
-    flat = chain.from_iterable(zip(repeat(4), values))  # noqa: B905 - endless on the left
+    flat = chain.from_iterable(zip(repeat(4), values))
     return Array(_INT4, len(values), pack(f">{2 * len(values)}i", *flat))
 
 
 def smallint_array(values: Sequence[int]) -> Array:
     """smallint[]."""
-    flat = chain.from_iterable(zip(repeat(2), values))  # noqa: B905
+    flat = chain.from_iterable(zip(repeat(2), values))
     return Array(_INT2, len(values), pack(">" + "ih" * len(values), *flat))
 
 
 def moment_array(times_us: Iterable[int]) -> Array:
     """timestamptz[] from microseconds since 1970."""
     shifted = [us - _2000_US for us in times_us]
-    flat = chain.from_iterable(zip(repeat(8), shifted))  # noqa: B905
+    flat = chain.from_iterable(zip(repeat(8), shifted))
     return Array(_TIMESTAMPTZ, len(shifted), pack(">" + "iq" * len(shifted), *flat))
 
 

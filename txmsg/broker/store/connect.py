@@ -5,6 +5,7 @@ Translates the driver's errors: whoever gets BrokerUnavailable from here may try
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -74,8 +75,15 @@ def open_pool(url: str, *, size_max: int = 8) -> Pool:
 @asynccontextmanager
 async def session(pool: Pool) -> AsyncIterator[AsyncConnection[Any]]:
     """A connection from the pool, in autocommit. Raises BrokerUnavailable while the database is away."""
+    task = asyncio.current_task()
+    assert task is not None
+    cancelled_before = task.cancelling()
     try:
         async with pool.connection() as connection:
+            # The pool waits by asyncio.wait_for, which before Python 3.12 may lose a cancellation that comes together
+            # with the connection; a loop would then go on for ever.
+            if task.cancelling() > cancelled_before:
+                raise asyncio.CancelledError
             yield connection
     except TRANSIENT as exc:
         raise BrokerUnavailable(f"the Notify database is away: {exc}") from exc

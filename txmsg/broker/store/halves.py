@@ -134,8 +134,7 @@ class Halves:
         """How many transactions are undecided, and how many of them are parked in doubt."""
         async with session(self._pool) as connection:
             cursor = await connection.execute(
-                "select count(*), count(*) filter (where parked_reason is not null) "
-                "from txmsg.half_message where n = 0"
+                "select count(*), count(*) filter (where parked_reason is not null) from txmsg.half_message where n = 0"
             )
             row = await cursor.fetchone()
         assert row is not None

@@ -20,4 +20,4 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    raise NotImplementedError("the first revision is not undone: drop the schema txmsg if you mean to lose all messages")
+    raise NotImplementedError("the first revision is not undone: drop the schema txmsg to lose all messages")
