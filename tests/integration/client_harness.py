@@ -1,0 +1,54 @@
+"""What the client's tests share: a collecting consumer, and a look into the Notify database."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+
+from txmsg.client import Consumer
+from txmsg.message import ReceivedMessage
+
+__all__ = ["collecting", "half_count", "message_count", "nothing_comes"]
+
+WAIT_S = 30.0
+
+
+@contextmanager
+def collecting(
+    address: str, topic: str, *, group: str = "collector", tag: str = "*"
+) -> Iterator[queue.Queue[ReceivedMessage]]:
+    """A consumer that puts what it gets into a queue."""
+    got: queue.Queue[ReceivedMessage] = queue.Queue()
+    consumer = Consumer(address, group=group)
+    consumer.subscribe(topic, tag)(got.put)
+    with consumer:
+        yield got
+
+
+def message_count(notify_url: str) -> int:
+    """Messages that are committed in the Notify database."""
+    return _count(notify_url, "select count(*) from txmsg.message")
+
+
+def half_count(notify_url: str) -> int:
+    """Halves that are undecided in the Notify database."""
+    return _count(notify_url, "select count(*) from txmsg.half_message")
+
+
+def _count(notify_url: str, statement: str) -> int:
+    with psycopg.connect(notify_url, connect_timeout=10) as connection:
+        row = connection.execute(statement).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def nothing_comes(got: queue.Queue[ReceivedMessage], *, within_s: float = 0.5) -> bool:
+    """Whether the queue stays empty this long."""
+    try:
+        got.get(timeout=within_s)
+    except queue.Empty:
+        return True
+    return False

@@ -1,0 +1,177 @@
+"""Claims about producers, against real brokers."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.broker_process import BrokerProcess
+from tests.conftest import StartBroker
+from tests.integration.client_harness import WAIT_S, collecting, half_count, message_count, nothing_comes
+from txmsg.client import AsyncProducer, Producer
+from txmsg.errors import BrokerUnavailable, MisuseError, OutcomeConflict
+from txmsg.message import Message, TransactionState, message_id
+
+
+def test_a_message_arrives_with_all_it_was_given(broker: BrokerProcess) -> None:
+    with Producer(broker.address, group="p") as producer, collecting(broker.address, "user") as got:
+        sent = producer.send(Message("user", b"body", key="k", tag="signup", headers={"trace": "ü"}))
+        message = got.get(timeout=WAIT_S)
+    assert (message.id, message.topic, message.body, message.key, message.tag) == (sent, "user", b"body", "k", "signup")
+    assert message.headers == {"trace": "ü"}
+    assert message.attempt == 1
+
+
+def test_many_messages_of_one_call_share_a_transaction(broker: BrokerProcess, notify_url: str) -> None:
+    with Producer(broker.address, group="p") as producer:
+        ids = producer.send_many([Message("a", b"1"), Message("b", b"2"), Message("a", b"3")])
+        assert producer.send_many([]) == []
+    assert len({each.partition(".")[0] for each in ids}) == 1
+    assert [each.partition(".")[2] for each in ids] == ["0", "1", "2"]
+    assert message_count(notify_url) == 3
+
+
+def test_a_half_message_is_delivered_after_commit_and_not_before(broker: BrokerProcess) -> None:
+    with Producer(broker.address, group="p") as producer, collecting(broker.address, "user") as got:
+        half = producer.half([Message("user", b"x")])
+        assert nothing_comes(got)
+        producer.end(half, TransactionState.COMMIT)
+        assert got.get(timeout=WAIT_S).id == message_id(half.transaction_id, 0)
+        producer.end(half, TransactionState.COMMIT)  # told again: fine
+        with pytest.raises(OutcomeConflict):
+            producer.end(half, TransactionState.ROLLBACK)
+
+
+def test_a_rolled_back_half_message_is_never_delivered(broker: BrokerProcess, notify_url: str) -> None:
+    with Producer(broker.address, group="p") as producer:
+        half = producer.half([Message("user", b"x"), Message("user", b"y")])
+        assert half_count(notify_url) == 2
+        producer.end(half, TransactionState.ROLLBACK)
+        assert half_count(notify_url) == 0
+        with pytest.raises(OutcomeConflict):
+            producer.end(half, TransactionState.COMMIT)
+    assert message_count(notify_url) == 0
+
+
+def test_a_half_sent_twice_is_one_half(broker: BrokerProcess, notify_url: str) -> None:
+    with Producer(broker.address, group="p") as producer:
+        half = producer.half([Message("user", b"x")])
+        assert producer.half([Message("user", b"x")], transaction_id=half.transaction_id) == half
+        producer.end(half, TransactionState.COMMIT)
+    assert message_count(notify_url) == 1
+
+
+def test_without_a_broker_the_call_fails_within_its_deadline() -> None:
+    with Producer("127.0.0.1:1", group="p", timeout_s=0.5) as producer:
+        with pytest.raises(BrokerUnavailable, match=r"127\.0\.0\.1:1"):
+            producer.send(Message("user", b"x"))
+        with pytest.raises(BrokerUnavailable):
+            producer.half([Message("user", b"x")])
+
+
+def test_a_producer_finds_a_restarted_broker_again(broker: BrokerProcess, notify_url: str) -> None:
+    with Producer(broker.address, group="p") as producer:
+        producer.send(Message("user", b"1"))
+        broker.kill()
+        with ThreadPoolExecutor() as threads:
+            sending = threads.submit(producer.send, Message("user", b"2"))
+            broker.start()
+            sending.result(WAIT_S)
+    assert message_count(notify_url) == 2
+
+
+def test_when_one_broker_is_killed_the_next_takes_over(start_broker: StartBroker, notify_url: str) -> None:
+    first, second = start_broker(), start_broker()
+    with Producer([first.address, second.address], group="p") as producer:
+        half = producer.half([Message("user", b"1")])
+        first.kill()
+        producer.end(half, TransactionState.COMMIT)
+        producer.send(Message("user", b"2"))
+    assert message_count(notify_url) == 2
+
+
+def test_a_send_that_a_paused_broker_carries_out_late_is_stored_once(
+    start_broker: StartBroker, notify_url: str
+) -> None:
+    first, second = start_broker(), start_broker()
+    with Producer([first.address, second.address], group="p", timeout_s=4.0) as producer:
+        producer.send(Message("user", b"1"))
+        first.pause()
+        producer.send(Message("user", b"2"))  # no answer from the first: the second gets the same ids
+        half = producer.half([Message("user", b"3")])
+        first.resume()
+        producer.end(half, TransactionState.COMMIT)
+        first.stop()  # in good order: it has carried out what it had
+    assert message_count(notify_url) == 3
+    assert half_count(notify_url) == 0
+
+
+def test_threads_and_coroutines_lose_nothing_under_load(broker: BrokerProcess, notify_url: str) -> None:
+    async def coroutines() -> None:
+        async with AsyncProducer(broker.address, group="p") as producer:
+
+            async def one() -> None:
+                for _ in range(10):
+                    half = await producer.half([Message("user", b"x")])
+                    await producer.end(half, TransactionState.COMMIT)
+
+            await asyncio.gather(*(one() for _ in range(50)))
+
+    with Producer(broker.address, group="p") as producer:
+
+        def thread() -> None:
+            for _ in range(10):
+                half = producer.half([Message("user", b"x")])
+                producer.end(half, TransactionState.COMMIT)
+
+        threads = [threading.Thread(target=thread) for _ in range(20)]
+        for each in threads:
+            each.start()
+        asyncio.run(coroutines())
+        for each in threads:
+            each.join(WAIT_S)
+    assert message_count(notify_url) == 700
+    assert half_count(notify_url) == 0
+
+
+def test_a_cancelled_caller_harms_no_other(broker: BrokerProcess, notify_url: str) -> None:
+    async def case() -> None:
+        async with AsyncProducer(broker.address, group="p") as producer:
+            calls = [asyncio.create_task(producer.send(Message("user", b"x"))) for _ in range(20)]
+            await asyncio.sleep(0)  # all are queued, none has left
+            for call in calls[::2]:
+                call.cancel()
+            results = await asyncio.gather(*calls, return_exceptions=True)
+        assert sum(isinstance(result, str) for result in results) == 10
+
+    asyncio.run(case())
+    assert message_count(notify_url) == 10
+
+
+def test_an_async_producer_belongs_to_one_loop(broker: BrokerProcess) -> None:
+    producer = AsyncProducer(broker.address, group="p")
+
+    async def on_first_loop() -> None:
+        await producer.send(Message("user", b"x"))
+
+    async def on_second_loop() -> None:
+        with pytest.raises(MisuseError, match="another event loop"):
+            await producer.send(Message("user", b"x"))
+
+    async def both() -> None:
+        await on_first_loop()
+        await asyncio.to_thread(asyncio.run, on_second_loop())
+        await producer.close()
+
+    asyncio.run(both())
+
+
+def test_a_closed_producer_says_so(broker: BrokerProcess) -> None:
+    producer = Producer(broker.address, group="p").start()
+    producer.close()
+    producer.close()
+    with pytest.raises(BrokerUnavailable, match="closed"):
+        producer.send(Message("user", b"x"))
