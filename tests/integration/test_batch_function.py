@@ -73,7 +73,7 @@ def on_database(test: Callable[[Notify], Awaitable[None]]) -> Callable[[str], No
     def wrapper(notify_url: str) -> None:
         asyncio.run(run(notify_url))
 
-    wrapper.__name__ = test.__name__  # type: ignore[attr-defined]
+    wrapper.__name__ = test.__name__
     return wrapper
 
 

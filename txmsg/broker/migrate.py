@@ -122,7 +122,10 @@ def check(url: str) -> list[Finding]:
         replication = scalar("select rolreplication or rolsuper from pg_roles where rolname = current_user") == "True"
         may_create = scalar("select has_database_privilege(current_database(), 'CREATE')") == "True"
         # A transaction pooler hands each transaction to any server process; a session keeps its own.
-        pids = {scalar("select pg_backend_pid()") for _ in range(5) if connection.rollback() is None}
+        pids = set()
+        for _ in range(5):
+            pids.add(scalar("select pg_backend_pid()"))
+            connection.rollback()
         revision = _revision(connection)
         return [
             Finding("version", scalar("show server_version"), "" if version >= _VERSION_MIN else "use PostgreSQL 15+"),

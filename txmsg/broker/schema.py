@@ -23,14 +23,13 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.dialects.postgresql import INT8MULTIRANGE, TIMESTAMP
-from sqlalchemy.types import TypeEngine
 
 __all__ = ["metadata"]
 
 metadata = MetaData(schema="txmsg")
 
 
-def _moment() -> TypeEngine[object]:
+def _moment() -> TIMESTAMP:
     return TIMESTAMP(timezone=True)
 
 

@@ -49,7 +49,8 @@ class Segments:
             )
             row = await cursor.fetchone()
             assert row is not None
-            segment, age_s, size_bytes = row
+            segment: int = row[0]
+            _, age_s, size_bytes = row
             config = self._config
             due = age_s >= config.segment_age_s or size_bytes >= config.segment_size_bytes
             if due and age_s >= config.outcome_memory_s:

@@ -10,25 +10,26 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import chain, repeat
 from struct import Struct, pack
+from typing import ClassVar
 
+from psycopg.abc import AdaptContext
 from psycopg.adapt import Buffer, Dumper
 from psycopg.pq import Format
 
 __all__ = [
     "Array",
-    "ArrayDumper",
     "bytea_array",
     "int4_array",
     "moment_array",
     "optional_bytea_array",
+    "register_arrays",
     "smallint_array",
     "text_array",
     "uuid_array",
 ]
 
-_BYTEA, _INT2, _INT4, _TEXT, _TIMESTAMPTZ, _UUID = 17, 21, 23, 25, 1184, 2950
-_ARRAY_OIDS = {_BYTEA: 1001, _INT2: 1005, _INT4: 1007, _TEXT: 1009, _TIMESTAMPTZ: 1185, _UUID: 2951}
 _HEAD = Struct(">iiIii")
+_EMPTY_HEAD = Struct(">iiI")
 _LENGTH = Struct(">i")
 _NULL = _LENGTH.pack(-1)
 _UUID_LENGTH = _LENGTH.pack(16)
@@ -36,76 +37,103 @@ _2000_US = 946_684_800_000_000  # PostgreSQL counts microseconds from 2000, Unix
 
 
 class Array:
-    """An array ready for the wire: `oid` of the array type and its binary `data`."""
+    """An array ready for the wire: `data` in binary. The subclass says of which type, by the oids of pg_type."""
 
-    __slots__ = ("data", "oid")
+    __slots__ = ("data",)
+    oid: ClassVar[int]
+    element_oid: ClassVar[int]
 
-    def __init__(self, element_oid: int, length: int, elements: bytes) -> None:
-        self.oid = _ARRAY_OIDS[element_oid]
+    def __init__(self, length: int, elements: bytes) -> None:
         if length:
-            self.data = _HEAD.pack(1, 1, element_oid, length, 1) + elements
+            self.data = _HEAD.pack(1, 1, self.element_oid, length, 1) + elements
         else:
-            self.data = pack(">iiI", 0, 0, element_oid)
+            self.data = _EMPTY_HEAD.pack(0, 0, self.element_oid)
 
 
-class ArrayDumper(Dumper):
+class _ByteaArray(Array):
+    oid, element_oid = 1001, 17
+
+
+class _SmallintArray(Array):
+    oid, element_oid = 1005, 21
+
+
+class _IntArray(Array):
+    oid, element_oid = 1007, 23
+
+
+class _TextArray(Array):
+    oid, element_oid = 1009, 25
+
+
+class _MomentArray(Array):
+    oid, element_oid = 1185, 1184
+
+
+class _UuidArray(Array):
+    oid, element_oid = 2951, 2950
+
+
+class _ArrayDumper(Dumper):
     """Teaches psycopg to send an `Array` as it is."""
 
     format = Format.BINARY
 
-    def get_key(self, obj: Array, format: object) -> tuple[type, int]:
-        return (Array, obj.oid)
-
-    def upgrade(self, obj: Array, format: object) -> ArrayDumper:
-        dumper = type(self)(Array)
-        dumper.oid = obj.oid
-        return dumper
+    def __init__(self, cls: type[Array], context: AdaptContext | None = None) -> None:
+        super().__init__(cls, context)
+        self.oid = cls.oid
 
     def dump(self, obj: Array) -> Buffer | None:
         return obj.data
 
 
+def register_arrays(context: AdaptContext) -> None:
+    """Lets `context` (a connection) take arrays made here as parameters."""
+    for each in Array.__subclasses__():
+        context.adapters.register_dumper(each, _ArrayDumper)
+
+
 def uuid_array(ids: Sequence[bytes]) -> Array:
     """uuid[] from ids of 16 bytes."""
-    return Array(_UUID, len(ids), b"".join(chain.from_iterable(zip(repeat(_UUID_LENGTH), ids))))
+    return _UuidArray(len(ids), b"".join(chain.from_iterable(zip(repeat(_UUID_LENGTH), ids))))
 
 
 def bytea_array(values: Sequence[bytes]) -> Array:
     """bytea[]."""
-    return Array(_BYTEA, len(values), _with_lengths(values))
+    return _ByteaArray(len(values), _with_lengths(values))
 
 
 def text_array(values: Sequence[str]) -> Array:
     """text[]; "" becomes NULL. An all-empty column is '{}', which unnest() fills with NULLs."""
     if not any(values):
-        return Array(_TEXT, 0, b"")
-    return Array(_TEXT, len(values), _with_nulls([value.encode() for value in values]))
+        return _TextArray(0, b"")
+    return _TextArray(len(values), _with_nulls([value.encode() for value in values]))
 
 
 def optional_bytea_array(values: Sequence[bytes]) -> Array:
     """bytea[]; b"" becomes NULL. An all-empty column is '{}', which unnest() fills with NULLs."""
     if not any(values):
-        return Array(_BYTEA, 0, b"")
-    return Array(_BYTEA, len(values), _with_nulls(values))
+        return _ByteaArray(0, b"")
+    return _ByteaArray(len(values), _with_nulls(values))
 
 
 def int4_array(values: Sequence[int]) -> Array:
     """int[]."""
     flat = chain.from_iterable(zip(repeat(4), values))
-    return Array(_INT4, len(values), pack(f">{2 * len(values)}i", *flat))
+    return _IntArray(len(values), pack(f">{2 * len(values)}i", *flat))
 
 
 def smallint_array(values: Sequence[int]) -> Array:
     """smallint[]."""
     flat = chain.from_iterable(zip(repeat(2), values))
-    return Array(_INT2, len(values), pack(">" + "ih" * len(values), *flat))
+    return _SmallintArray(len(values), pack(">" + "ih" * len(values), *flat))
 
 
 def moment_array(times_us: Iterable[int]) -> Array:
     """timestamptz[] from microseconds since 1970."""
     shifted = [us - _2000_US for us in times_us]
     flat = chain.from_iterable(zip(repeat(8), shifted))
-    return Array(_TIMESTAMPTZ, len(shifted), pack(">" + "iq" * len(shifted), *flat))
+    return _MomentArray(len(shifted), pack(">" + "iq" * len(shifted), *flat))
 
 
 def _with_lengths(values: Sequence[bytes]) -> bytes:

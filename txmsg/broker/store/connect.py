@@ -14,7 +14,7 @@ import psycopg
 from psycopg import AsyncConnection
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 
-from txmsg.broker.store.arrays import Array, ArrayDumper
+from txmsg.broker.store.arrays import register_arrays
 from txmsg.errors import BrokerUnavailable
 
 __all__ = ["TRANSIENT", "connect_writer", "open_pool", "session"]
@@ -24,7 +24,7 @@ Pool = AsyncConnectionPool[AsyncConnection[Any]]
 TRANSIENT = (psycopg.OperationalError, psycopg.InterfaceError, PoolTimeout, PoolClosed, OSError)
 """What the driver raises when the database is away or restarts."""
 
-_KEEPALIVES = {
+_KEEPALIVES: dict[str, Any] = {
     "connect_timeout": 5,
     "keepalives_idle": 5,
     "keepalives_interval": 2,
@@ -42,7 +42,7 @@ async def connect_writer(url: str, *, lock_timeout_s: float, transaction_timeout
     connection = await AsyncConnection.connect(
         url, autocommit=True, application_name="txmsg writer", prepare_threshold=0, **_KEEPALIVES
     )
-    connection.adapters.register_dumper(Array, ArrayDumper)
+    register_arrays(connection)
     settings = {
         "default_transaction_isolation": "read committed",
         "lock_timeout": f"{lock_timeout_s * 1000:.0f}ms",

@@ -15,8 +15,7 @@ _SQL = Path(__file__).parent.parent / "sql"
 def upgrade() -> None:
     for name in ("0001_tables.sql", "0001_functions.sql"):
         # The driver's own cursor: SQLAlchemy would read the colons and percent signs of the functions as parameters.
-        with op.get_bind().connection.cursor() as cursor:
-            cursor.execute((_SQL / name).read_text(encoding="utf-8"))
+        op.get_bind().exec_driver_sql((_SQL / name).read_text(encoding="utf-8").replace("%", "%%"))
 
 
 def downgrade() -> None:
