@@ -42,7 +42,7 @@ def store_half(broker: BrokerProcess, *, group: str = "shop", body: bytes = b'{"
         born_at_us=[1_700_000_000_000_000],
     )
     with grpc.insecure_channel(broker.address) as channel:
-        notify = rpc.NotifyStub(channel)  # type: ignore[no-untyped-call]
+        notify = rpc.NotifyStub(channel)
         reply = notify.Send(pb.SendRequest(group=group, half=True, batches=[batch]), timeout=10)
     assert not reply.errors
     return str(transaction_id)

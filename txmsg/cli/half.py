@@ -171,7 +171,7 @@ def _call(broker: str, method: Callable[[Any], Awaitable[Reply]]) -> Reply:
 
     async def call() -> Reply:
         async with grpc.aio.insecure_channel(broker, options=CHANNEL_OPTIONS) as channel:
-            return await method(rpc.AdminStub(channel))  # type: ignore[no-untyped-call]
+            return await method(rpc.AdminStub(channel))
 
     try:
         return asyncio.run(call())

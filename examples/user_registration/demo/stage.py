@@ -94,7 +94,7 @@ class Stage:
     def broker_stats(self) -> StatsReply:
         """What the broker counted since it started."""
         with grpc.insecure_channel(self._broker_address) as channel:
-            reply: StatsReply = AdminStub(channel).Stats(StatsRequest(), timeout=10, wait_for_ready=True)  # type: ignore[no-untyped-call]
+            reply: StatsReply = AdminStub(channel).Stats(StatsRequest(), timeout=10, wait_for_ready=True)
         return reply
 
     def start_subscriber(self, group: str) -> None:
