@@ -1,0 +1,294 @@
+"""Claims about consumers and the inbox, against a real broker."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import queue
+import signal
+import threading
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import Engine, create_engine, func, select
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
+
+from tests.broker_process import BrokerProcess
+from tests.integration.client_harness import WAIT_S, collecting, nothing_comes
+from txmsg.client import (
+    AsyncConsumer,
+    AsyncProducer,
+    Consumer,
+    Producer,
+    create_inbox_tables,
+    idempotent,
+    inbox_table,
+    purge_inbox,
+)
+from txmsg.errors import MisuseError
+from txmsg.message import Message, ReceivedMessage
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Effect(Base):
+    __tablename__ = "effects"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    message_id: Mapped[str]
+
+
+@pytest.fixture
+def engine(database_url: str) -> Iterator[Engine]:
+    engine = create_engine(database_url.replace("postgresql://", "postgresql+psycopg://"))
+    Base.metadata.create_all(engine)
+    create_inbox_tables(engine)
+    yield engine
+    engine.dispose()
+
+
+def effects(engine: Engine) -> Counter[str]:
+    with engine.connect() as connection:
+        return Counter(connection.execute(select(Effect.message_id)).scalars())
+
+
+@pytest.fixture
+def producer(broker: BrokerProcess) -> Iterator[Producer]:
+    with Producer(broker.address, group="p") as producer:
+        yield producer
+
+
+def test_every_group_gets_every_message_and_each_member_a_part(broker: BrokerProcess, producer: Producer) -> None:
+    with (
+        collecting(broker.address, "t", group="a") as first,
+        collecting(broker.address, "t", group="a") as second,
+        collecting(broker.address, "t", group="b") as other,
+    ):
+        ids = producer.send_many([Message("t", b"x") for _ in range(100)])
+        assert sorted(other.get(timeout=WAIT_S).id for _ in range(100)) == sorted(ids)
+        got: list[str] = []
+        while len(got) < 100:
+            for each in (first, second):
+                try:
+                    got.append(each.get(timeout=0.05).id)
+                except queue.Empty:
+                    continue
+    assert sorted(got) == sorted(ids)
+
+
+def test_only_wanted_tags_come(broker: BrokerProcess, producer: Producer) -> None:
+    with collecting(broker.address, "t", tag="a || b") as got:
+        producer.send_many([Message("t", tag.encode(), tag=tag) for tag in "abc"])
+        assert {got.get(timeout=WAIT_S).body, got.get(timeout=WAIT_S).body} == {b"a", b"b"}
+        assert nothing_comes(got)
+
+
+def test_a_handler_that_raises_gets_the_message_again(broker: BrokerProcess, producer: Producer) -> None:
+    attempts: queue.Queue[int] = queue.Queue()
+    consumer = Consumer(broker.address, group="c")
+
+    @consumer.subscribe("t")
+    def handle(message: ReceivedMessage) -> None:
+        attempts.put(message.attempt)
+        if message.attempt == 1:
+            raise ValueError("not yet")
+
+    with consumer:
+        producer.send(Message("t", b"x"))
+        assert [attempts.get(timeout=WAIT_S), attempts.get(timeout=WAIT_S)] == [1, 2]
+
+
+def test_async_handlers_run_side_by_side(broker: BrokerProcess) -> None:
+    async def case() -> None:
+        consumer = AsyncConsumer(broker.address, group="c", concurrency=5)
+        together = asyncio.Barrier(5)
+        done: asyncio.Queue[bytes] = asyncio.Queue()
+
+        @consumer.subscribe("t")
+        async def handle(message: ReceivedMessage) -> None:
+            await together.wait()  # passes only when five handlers are in it
+            done.put_nowait(message.body)
+
+        async with consumer, AsyncProducer(broker.address, group="p") as producer:
+            await producer.send_many([Message("t", b"%d" % i) for i in range(10)])
+            async with asyncio.timeout(WAIT_S):
+                assert {await done.get() for _ in range(10)} == {b"%d" % i for i in range(10)}
+
+    asyncio.run(case())
+
+
+def test_a_stop_lets_handlers_finish_and_acknowledges_them(broker: BrokerProcess, producer: Producer) -> None:
+    began, go_on = threading.Event(), threading.Event()
+    handled: list[bytes] = []
+    consumer = Consumer(broker.address, group="c")
+
+    @consumer.subscribe("t")
+    def handle(message: ReceivedMessage) -> None:
+        began.set()
+        go_on.wait(WAIT_S)
+        handled.append(message.body)
+
+    consumer.start()
+    producer.send(Message("t", b"x"))
+    assert began.wait(WAIT_S)
+    stopping = threading.Thread(target=consumer.stop)
+    stopping.start()
+    go_on.set()
+    stopping.join(WAIT_S)
+    assert handled == [b"x"]
+    with collecting(broker.address, "t", group="c") as got:
+        assert nothing_comes(got, within_s=1.5)
+
+
+def test_a_handler_that_outlasts_the_stop_gets_its_message_again(broker: BrokerProcess, producer: Producer) -> None:
+    began, go_on = threading.Event(), threading.Event()
+    consumer = Consumer(broker.address, group="c", stop_timeout_s=0.2, invisible_s=2)
+
+    @consumer.subscribe("t")
+    def handle(message: ReceivedMessage) -> None:
+        began.set()
+        go_on.wait(WAIT_S)
+
+    consumer.start()
+    producer.send(Message("t", b"x"))
+    assert began.wait(WAIT_S)
+    consumer.stop()
+    with collecting(broker.address, "t", group="c") as got:
+        assert got.get(timeout=WAIT_S).body == b"x"
+    go_on.set()
+
+
+def test_a_consumer_outlives_its_broker(broker: BrokerProcess, producer: Producer) -> None:
+    with collecting(broker.address, "t") as got:
+        producer.send(Message("t", b"1"))
+        assert got.get(timeout=WAIT_S).body == b"1"
+        broker.restart(kill=True)
+        producer.send(Message("t", b"2"))
+        bodies = {got.get(timeout=WAIT_S).body}
+        if bodies == {b"1"}:  # its acknowledgement died with the broker
+            bodies = {got.get(timeout=WAIT_S).body}
+        assert bodies == {b"2"}
+
+
+def test_run_ends_in_good_order_at_sigterm(broker: BrokerProcess, producer: Producer) -> None:
+    consumer = Consumer(broker.address, group="c")
+    before = signal.getsignal(signal.SIGTERM)
+
+    @consumer.subscribe("t")
+    def handle(message: ReceivedMessage) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    producer.send(Message("t", b"x"))
+    consumer.run()
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_repeated_message_has_its_effect_once(broker: BrokerProcess, producer: Producer, engine: Engine) -> None:
+    """The handler's work commits, but its acknowledgement never comes: the message is delivered again."""
+    seen: queue.Queue[int] = queue.Queue()
+    consumer = Consumer(broker.address, group="c")
+
+    @idempotent(sessionmaker(engine), group="c")
+    def effect(session: Session, message: ReceivedMessage) -> None:
+        session.add(Effect(message_id=message.id))
+
+    @consumer.subscribe("t")
+    def handle(message: ReceivedMessage) -> None:
+        effect(message)
+        seen.put(message.attempt)
+        if message.attempt == 1:
+            raise ValueError("dies after its commit")
+
+    with consumer:
+        sent = producer.send(Message("t", b"x"))
+        assert [seen.get(timeout=WAIT_S), seen.get(timeout=WAIT_S)] == [1, 2]
+    assert effects(engine) == {sent: 1}
+
+
+def test_two_groups_in_one_database_have_their_own_effects(
+    broker: BrokerProcess, producer: Producer, engine: Engine
+) -> None:
+    done: queue.Queue[str] = queue.Queue()
+    consumers = [Consumer(broker.address, group=group) for group in ("a", "b")]
+    for consumer in consumers:
+
+        @consumer.subscribe("t")
+        @idempotent(sessionmaker(engine))
+        def handle(session: Session, message: ReceivedMessage) -> None:
+            session.add(Effect(message_id=message.id))
+            done.put(message.id)
+
+    with consumers[0], consumers[1]:
+        sent = producer.send(Message("t", b"x"))
+        assert [done.get(timeout=WAIT_S), done.get(timeout=WAIT_S)] == [sent, sent]
+    assert effects(engine) == {sent: 2}
+
+
+def test_a_handler_that_fails_leaves_no_trace_in_the_inbox(
+    broker: BrokerProcess, producer: Producer, engine: Engine
+) -> None:
+    done = threading.Event()
+    consumer = Consumer(broker.address, group="c")
+
+    @consumer.subscribe("t")
+    @idempotent(sessionmaker(engine))
+    def handle(session: Session, message: ReceivedMessage) -> None:
+        session.add(Effect(message_id=message.id))
+        session.flush()
+        if message.attempt == 1:
+            raise ValueError("not yet")
+        done.set()
+
+    with consumer:
+        sent = producer.send(Message("t", b"x"))
+        assert done.wait(WAIT_S)
+    assert effects(engine) == {sent: 1}
+
+
+def test_async_handlers_have_an_inbox_too(broker: BrokerProcess, engine: Engine) -> None:
+    async def case() -> None:
+        async_engine = create_async_engine(engine.url)
+        sessions = async_sessionmaker(async_engine)
+        consumer = AsyncConsumer(broker.address, group="c")
+        again: asyncio.Queue[int] = asyncio.Queue()
+
+        @idempotent(sessions, group="c")
+        async def effect(session: AsyncSession, message: ReceivedMessage) -> None:
+            session.add(Effect(message_id=message.id))
+
+        @consumer.subscribe("t")
+        async def handle(message: ReceivedMessage) -> None:
+            await effect(message)
+            again.put_nowait(message.attempt)
+            if message.attempt == 1:
+                raise ValueError("dies after its commit")
+
+        async with consumer, AsyncProducer(broker.address, group="p") as producer:
+            await producer.send(Message("t", b"x"))
+            async with asyncio.timeout(WAIT_S):
+                assert [await again.get(), await again.get()] == [1, 2]
+        await async_engine.dispose()
+
+    asyncio.run(case())
+    assert effects(engine).total() == 1
+
+
+def test_purging_removes_only_what_is_old(engine: Engine) -> None:
+    with engine.begin() as connection:
+        for number, age_days in enumerate((1, 30)):
+            row = {"group_name": "g", "message_id": str(number), "generation": 0}
+            handled_at = func.now() - func.make_interval(0, 0, 0, age_days)
+            connection.execute(inbox_table.insert().values(**row, handled_at=handled_at))
+    assert purge_inbox(engine) == 1
+
+
+def test_an_inbox_without_a_group_says_so(engine: Engine) -> None:
+    @idempotent(sessionmaker(engine))
+    def handle(session: Session, message: ReceivedMessage) -> None: ...
+
+    with pytest.raises(MisuseError, match=r"above @idempotent"):
+        handle(None)  # type: ignore[arg-type]

@@ -1,0 +1,186 @@
+"""Claims about `producer.transaction(session)`, against a real broker and a real business database."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import Engine, String, create_engine, func, select
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+
+from tests.broker_process import BrokerProcess
+from tests.integration.client_harness import WAIT_S, collecting, half_count, message_count
+from txmsg.checker.fence import FenceCheckListener
+from txmsg.client import AsyncProducer, Producer
+from txmsg.errors import BrokerUnavailable, MisuseError
+from txmsg.message import Message
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Order(Base):
+    __tablename__ = "orders"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    item: Mapped[str] = mapped_column(String(50))
+
+
+@pytest.fixture
+def engine(database_url: str) -> Iterator[Engine]:
+    engine = create_engine(database_url.replace("postgresql://", "postgresql+psycopg://"))
+    Base.metadata.create_all(engine)
+    FenceCheckListener(engine).fence.create_tables()
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def producer(broker: BrokerProcess, engine: Engine) -> Iterator[Producer]:
+    with Producer(broker.address, group="orders", check_listener=FenceCheckListener(engine)) as producer:
+        yield producer
+
+
+def orders(engine: Engine) -> int:
+    with engine.connect() as connection:
+        return connection.execute(select(func.count()).select_from(Order)).scalar_one()
+
+
+def test_messages_may_depend_on_what_the_transaction_computed(
+    broker: BrokerProcess, producer: Producer, engine: Engine
+) -> None:
+    with collecting(broker.address, "order") as got, Session(engine) as session:
+        with producer.transaction(session) as tx:
+            order = Order(item="tea")
+            session.add(order)
+            session.flush()
+            ids = {tx.send(Message("order", str(order.id).encode())), tx.send(Message("order", b"second"))}
+        assert not session.in_transaction()
+        assert {got.get(timeout=WAIT_S).id, got.get(timeout=WAIT_S).id} == ids
+        with producer.transaction(session) as tx:  # the session is still the caller's: once more
+            tx.send(Message("order", b"third"))
+        assert got.get(timeout=WAIT_S).body == b"third"
+    assert orders(engine) == 1
+
+
+def test_an_exception_rolls_back_and_nothing_has_left(producer: Producer, engine: Engine, notify_url: str) -> None:
+    def work(session: Session) -> None:
+        with producer.transaction(session) as tx:
+            session.add(Order(item="tea"))
+            tx.send(Message("order", b"x"))
+            raise ZeroDivisionError
+
+    with Session(engine) as session, pytest.raises(ZeroDivisionError):
+        work(session)
+    assert (orders(engine), half_count(notify_url), message_count(notify_url)) == (0, 0, 0)
+
+
+def test_without_messages_it_merely_commits(producer: Producer, engine: Engine, notify_url: str) -> None:
+    with Session(engine) as session, producer.transaction(session):
+        session.add(Order(item="tea"))
+    assert (orders(engine), message_count(notify_url)) == (1, 0)
+
+
+def test_without_a_broker_nothing_commits(engine: Engine) -> None:
+    listener = FenceCheckListener(engine)
+
+    def work(producer: Producer, session: Session) -> None:
+        with producer.transaction(session) as tx:
+            session.add(Order(item="tea"))
+            tx.send(Message("order", b"x"))
+
+    with Producer("127.0.0.1:1", group="g", check_listener=listener, timeout_s=0.5) as producer:
+        with Session(engine) as session, pytest.raises(BrokerUnavailable):
+            work(producer, session)
+    assert orders(engine) == 0
+
+
+def test_savepoints_inside_do_not_send_or_commit(producer: Producer, engine: Engine, notify_url: str) -> None:
+    with Session(engine) as session, producer.transaction(session) as tx:
+        session.add(Order(item="tea"))
+        with session.begin_nested():
+            session.add(Order(item="cup"))
+        tx.send(Message("order", b"x"))
+        savepoint = session.begin_nested()
+        session.add(Order(item="spoon"))
+        session.flush()
+        savepoint.rollback()
+        assert (half_count(notify_url), orders(engine)) == (0, 0)
+    assert (orders(engine), message_count(notify_url)) == (2, 1)
+
+
+def test_a_savepoint_around_it_is_refused(producer: Producer, engine: Engine) -> None:
+    with Session(engine) as session:
+        session.begin_nested()
+        with pytest.raises(MisuseError, match="inside a savepoint"):
+            producer.transaction(session).__enter__()
+
+
+def test_a_savepoint_left_open_is_refused(producer: Producer, engine: Engine) -> None:
+    def work(session: Session) -> None:
+        with producer.transaction(session):
+            session.add(Order(item="tea"))
+            session.begin_nested()
+
+    with Session(engine) as session, pytest.raises(MisuseError, match="still open"):
+        work(session)
+    assert orders(engine) == 0
+
+
+def test_committing_inside_is_refused(producer: Producer, engine: Engine, notify_url: str) -> None:
+    def work(session: Session) -> None:
+        with producer.transaction(session) as tx:
+            session.add(Order(item="tea"))
+            tx.send(Message("order", b"x"))
+            session.commit()
+
+    with Session(engine) as session, pytest.raises(MisuseError, match="commit inside"):
+        work(session)
+    assert (orders(engine), half_count(notify_url), message_count(notify_url)) == (0, 0, 0)
+
+
+def test_sending_after_the_end_is_refused(producer: Producer, engine: Engine) -> None:
+    with Session(engine) as session, producer.transaction(session) as tx:
+        pass
+    with pytest.raises(MisuseError, match="outside"):
+        tx.send(Message("order", b"x"))
+
+
+def test_a_session_on_somebody_elses_transaction_is_refused(producer: Producer, engine: Engine) -> None:
+    with engine.connect() as connection, Session(connection) as session:
+        with pytest.raises(MisuseError, match="bind it to an engine"):
+            producer.transaction(session)
+
+
+def test_a_producer_without_a_listener_is_refused(engine: Engine) -> None:
+    with Session(engine) as session, pytest.raises(MisuseError, match="check_listener"):
+        Producer("127.0.0.1:1", group="g").transaction(session)
+
+
+def test_coroutines_have_the_late_flow_too(broker: BrokerProcess, engine: Engine, notify_url: str) -> None:
+    async def work(producer: AsyncProducer, session: AsyncSession, item: str) -> None:
+        async with producer.transaction(session) as tx:
+            order = Order(item=item)
+            session.add(order)
+            await session.flush()
+            tx.send(Message("order", str(order.id).encode()))
+            async with session.begin_nested():
+                session.add(Order(item="cup"))
+            if item == "bad":
+                await session.commit()
+
+    async def case() -> None:
+        async_engine = create_async_engine(engine.url)
+        listener = FenceCheckListener(async_engine)
+        async with AsyncProducer(broker.address, group="orders", check_listener=listener) as producer:
+            async with AsyncSession(async_engine) as session:
+                await work(producer, session, "tea")
+                with pytest.raises(MisuseError, match="commit inside"):
+                    await work(producer, session, "bad")
+        await async_engine.dispose()
+
+    asyncio.run(case())
+    assert (orders(engine), half_count(notify_url), message_count(notify_url)) == (2, 0, 1)

@@ -1,0 +1,398 @@
+"""Claims about @transactional_message, against a real broker and a real business database."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import queue
+from collections.abc import Iterator
+from uuid import UUID, uuid4
+
+import pytest
+from sqlalchemy import Engine, create_engine, event, func, select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
+
+from tests.broker_process import BrokerProcess
+from tests.integration.client_harness import WAIT_S, collecting, half_count, message_count, nothing_comes
+from txmsg.checker.fence import FenceCheckListener
+from txmsg.client import AsyncProducer, Producer, transactional_message
+from txmsg.errors import BrokerUnavailable, MisuseError
+from txmsg.message import ReceivedMessage, TransactionState
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class User(Base):
+    __tablename__ = "users"
+
+    id: Mapped[UUID] = mapped_column(primary_key=True)
+    email: Mapped[str] = mapped_column(unique=True)
+
+
+class Refused(Exception):
+    pass
+
+
+@pytest.fixture
+def engine(database_url: str) -> Iterator[Engine]:
+    engine = create_engine(database_url.replace("postgresql://", "postgresql+psycopg://"))
+    Base.metadata.create_all(engine)
+    FenceCheckListener(engine).fence.create_tables()
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def sessions(engine: Engine) -> sessionmaker[Session]:
+    return sessionmaker(engine)
+
+
+@pytest.fixture
+def producer(broker: BrokerProcess, engine: Engine) -> Iterator[Producer]:
+    with Producer(broker.address, group="user-service", check_listener=FenceCheckListener(engine)) as producer:
+        yield producer
+
+
+def users(engine: Engine) -> int:
+    with engine.connect() as connection:
+        return connection.execute(select(func.count()).select_from(User)).scalar_one()
+
+
+def test_a_committed_call_is_told_with_its_arguments(
+    broker: BrokerProcess, producer: Producer, sessions: sessionmaker[Session], engine: Engine
+) -> None:
+    @transactional_message(producer, topic="user", key="user_id", tag="signup", session=sessions)
+    def register(session: Session, user_id: UUID, email: str) -> User:
+        user = User(id=user_id, email=email)
+        session.add(user)
+        return user
+
+    user_id = uuid4()
+    with collecting(broker.address, "user") as got:
+        user = register(user_id, email="e@example.org")
+        assert user.email == "e@example.org"  # not expired, though the session is closed
+        message = got.get(timeout=WAIT_S)
+    assert json.loads(message.body) == {"user_id": str(user_id), "email": "e@example.org"}
+    assert (message.key, message.tag) == (str(user_id), "signup")
+    assert users(engine) == 1
+
+
+def test_an_exception_rolls_both_back_and_comes_out_unchanged(
+    producer: Producer, sessions: sessionmaker[Session], engine: Engine, notify_url: str
+) -> None:
+    error = Refused("no")
+
+    @transactional_message(producer, topic="user", session=sessions)
+    def register(session: Session, email: str) -> None:
+        session.add(User(id=uuid4(), email=email))
+        session.flush()
+        raise error
+
+    with pytest.raises(Refused) as caught:
+        register("e")
+    assert caught.value is error
+    assert (users(engine), half_count(notify_url), message_count(notify_url)) == (0, 0, 0)
+
+
+def test_a_violation_that_shows_at_the_flush_rolls_both_back(
+    producer: Producer, sessions: sessionmaker[Session], engine: Engine, notify_url: str
+) -> None:
+    @transactional_message(producer, topic="user", session=sessions)
+    def register(session: Session, email: str) -> None:
+        session.add(User(id=uuid4(), email=email))
+
+    register("e")
+    with pytest.raises(IntegrityError):
+        register("e")
+    assert (users(engine), half_count(notify_url), message_count(notify_url)) == (1, 0, 1)
+
+
+def test_without_a_broker_the_function_does_not_run(engine: Engine, sessions: sessionmaker[Session]) -> None:
+    ran = []
+    listener = FenceCheckListener(engine)
+    with Producer("127.0.0.1:1", group="g", check_listener=listener, timeout_s=0.5) as producer:
+
+        @transactional_message(producer, topic="user", session=sessions)
+        def register(session: Session) -> None:
+            ran.append(1)
+
+        with pytest.raises(BrokerUnavailable):
+            register()
+    assert ran == []
+
+
+def test_a_broker_that_dies_after_the_half_is_told_by_the_check_back(
+    broker: BrokerProcess,
+    producer: Producer,
+    sessions: sessionmaker[Session],
+    engine: Engine,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    @transactional_message(producer, topic="user", session=sessions)
+    def register(session: Session, email: str) -> str:
+        session.add(User(id=uuid4(), email=email))
+        broker.kill()
+        return "done"
+
+    assert register("e") == "done"
+    assert users(engine) == 1
+    assert "its check-back finishes it" in caplog.text
+    broker.start()
+    with collecting(broker.address, "user") as got:
+        assert json.loads(got.get(timeout=WAIT_S).body) == {"email": "e"}
+
+
+def test_an_error_from_the_commit_onward_is_left_to_the_check(
+    broker: BrokerProcess, producer: Producer, engine: Engine, sessions: sessionmaker[Session]
+) -> None:
+    """The reply of COMMIT is lost: the client cannot know, the fence does."""
+
+    class LosesReply(Session):
+        def commit(self) -> None:
+            super().commit()
+            raise ConnectionError("the reply was lost")
+
+    @transactional_message(producer, topic="user", session=sessionmaker(engine, class_=LosesReply))
+    def register(session: Session, email: str) -> None:
+        session.add(User(id=uuid4(), email=email))
+
+    with collecting(broker.address, "user") as got:
+        with pytest.raises(ConnectionError):
+            register("e")
+        assert json.loads(got.get(timeout=WAIT_S).body) == {"email": "e"}
+
+
+def test_a_commit_that_failed_is_rolled_back_by_the_check(
+    producer: Producer, engine: Engine, notify_url: str, broker: BrokerProcess
+) -> None:
+    class NeverCommits(Session):
+        def commit(self) -> None:
+            raise ConnectionError("cut before it was sent")
+
+    @transactional_message(producer, topic="user", session=sessionmaker(engine, class_=NeverCommits))
+    def register(session: Session, email: str) -> None:
+        session.add(User(id=uuid4(), email=email))
+
+    with collecting(broker.address, "user") as got:
+        with pytest.raises(ConnectionError):
+            register("e")
+        assert nothing_comes(got, within_s=1)
+    assert users(engine) == 0
+
+
+def test_committing_inside_is_refused_and_nothing_is_kept(
+    producer: Producer, sessions: sessionmaker[Session], engine: Engine, notify_url: str
+) -> None:
+    @transactional_message(producer, topic="user", session=sessions)
+    def register(session: Session, email: str) -> None:
+        session.add(User(id=uuid4(), email=email))
+        session.commit()
+
+    with pytest.raises(MisuseError, match="commit inside"):
+        register("e")
+    assert (users(engine), half_count(notify_url), message_count(notify_url)) == (0, 0, 0)
+
+
+def test_swallowing_a_rollback_is_refused(
+    producer: Producer, sessions: sessionmaker[Session], engine: Engine, notify_url: str
+) -> None:
+    @transactional_message(producer, topic="user", session=sessions)
+    def register(session: Session, email: str) -> None:
+        session.add(User(id=uuid4(), email=email))
+        session.flush()
+        session.rollback()
+
+    with pytest.raises(MisuseError, match="returned normally"):
+        register("e")
+    assert (users(engine), half_count(notify_url), message_count(notify_url)) == (0, 0, 0)
+
+
+def test_a_savepoint_may_fail_and_the_rest_commits(
+    producer: Producer, sessions: sessionmaker[Session], engine: Engine, notify_url: str
+) -> None:
+    @transactional_message(producer, topic="user", session=sessions)
+    def register(session: Session, email: str) -> None:
+        session.add(User(id=uuid4(), email=email))
+        for _ in range(2):
+            try:
+                with session.begin_nested():
+                    session.add(User(id=uuid4(), email="friend"))
+            except IntegrityError:
+                continue
+
+    register("e")
+    assert (users(engine), message_count(notify_url)) == (2, 1)
+
+
+def test_a_check_during_the_call_does_not_decide_it(
+    producer: Producer, sessions: sessionmaker[Session], notify_url: str
+) -> None:
+    seen = []
+
+    @transactional_message(producer, topic="user", session=sessions)
+    def register(session: Session, email: str) -> None:
+        from txmsg.checker.fence import fence_table
+
+        transaction_id = session.execute(select(fence_table.c.transaction_id)).scalar_one()
+        assert producer.fence is not None
+        seen.append(producer.fence.check(transaction_id))
+
+    register("e")
+    assert seen == [TransactionState.UNKNOWN]
+    assert message_count(notify_url) == 1
+
+
+def test_methods_are_decorated_like_functions(
+    producer: Producer, sessions: sessionmaker[Session], engine: Engine, broker: BrokerProcess
+) -> None:
+    class Service:
+        @transactional_message(producer, topic="user", key="email", session=sessions)
+        def register(self, session: Session, email: str) -> str:
+            session.add(User(id=uuid4(), email=email))
+            return email
+
+    with collecting(broker.address, "user") as got:
+        assert Service().register("e") == "e"
+        assert json.loads(got.get(timeout=WAIT_S).body) == {"email": "e"}
+
+
+def test_without_a_session_the_users_listener_decides_after_an_exception(broker: BrokerProcess) -> None:
+    answers: queue.Queue[ReceivedMessage] = queue.Queue()
+
+    class Listener:
+        def check(self, message: ReceivedMessage) -> TransactionState:
+            answers.put(message)
+            return TransactionState.COMMIT
+
+    with (
+        Producer(broker.address, group="own", check_listener=Listener()) as producer,
+        collecting(broker.address, "user") as got,
+    ):
+
+        @transactional_message(producer, topic="user")
+        def register(email: str) -> str:
+            if email == "bad":
+                raise Refused
+            return email
+
+        assert register("good") == "good"
+        assert json.loads(got.get(timeout=WAIT_S).body) == {"email": "good"}
+        with pytest.raises(Refused):
+            register("bad")
+        asked = answers.get(timeout=WAIT_S)
+        assert (asked.topic, json.loads(asked.body), asked.queue, asked.offset) == (
+            "user",
+            {"email": "bad"},
+            None,
+            None,
+        )
+        assert json.loads(got.get(timeout=WAIT_S).body) == {"email": "bad"}
+
+
+# ---- async
+
+
+async def in_async(broker: BrokerProcess, engine: Engine) -> tuple[AsyncProducer, async_sessionmaker[AsyncSession]]:
+    async_engine = create_async_engine(engine.url)
+    producer = AsyncProducer(broker.address, group="async-service", check_listener=FenceCheckListener(async_engine))
+    return await producer.start(), async_sessionmaker(async_engine)
+
+
+def test_coroutines_commit_and_roll_back_alike(broker: BrokerProcess, engine: Engine, notify_url: str) -> None:
+    async def case() -> None:
+        producer, sessions = await in_async(broker, engine)
+
+        @transactional_message(producer, topic="user", key="email", session=sessions)
+        async def register(session: AsyncSession, email: str) -> User:
+            user = User(id=uuid4(), email=email)
+            session.add(user)
+            if email == "bad":
+                raise Refused
+            async with session.begin_nested():
+                session.add(User(id=uuid4(), email=f"friend of {email}"))
+            return user
+
+        assert (await register("good")).email == "good"
+        with pytest.raises(Refused):
+            await register("bad")
+        with pytest.raises(IntegrityError):
+            await register("good")
+        await producer.close()
+        await sessions.kw["bind"].dispose()
+
+    asyncio.run(case())
+    assert (users(engine), half_count(notify_url), message_count(notify_url)) == (2, 0, 1)
+
+
+def test_a_commit_inside_a_coroutine_is_refused(broker: BrokerProcess, engine: Engine, notify_url: str) -> None:
+    async def case() -> None:
+        producer, sessions = await in_async(broker, engine)
+
+        @transactional_message(producer, topic="user", session=sessions)
+        async def register(session: AsyncSession) -> None:
+            session.add(User(id=uuid4(), email="e"))
+            await session.commit()
+
+        with pytest.raises(MisuseError, match="commit inside"):
+            await register()
+        await producer.close()
+        await sessions.kw["bind"].dispose()
+
+    asyncio.run(case())
+    assert (users(engine), half_count(notify_url), message_count(notify_url)) == (0, 0, 0)
+
+
+def test_a_coroutine_cancelled_in_its_body_rolls_back(broker: BrokerProcess, engine: Engine, notify_url: str) -> None:
+    async def case() -> None:
+        producer, sessions = await in_async(broker, engine)
+        inside = asyncio.Event()
+
+        @transactional_message(producer, topic="user", session=sessions)
+        async def register(session: AsyncSession) -> None:
+            session.add(User(id=uuid4(), email="e"))
+            await session.flush()
+            inside.set()
+            await asyncio.Event().wait()
+
+        call = asyncio.create_task(register())
+        await inside.wait()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await producer.close()  # sends what waits: the rollback
+        await sessions.kw["bind"].dispose()
+
+    asyncio.run(case())
+    assert (users(engine), half_count(notify_url), message_count(notify_url)) == (0, 0, 0)
+
+
+def test_a_coroutine_cancelled_in_its_commit_is_decided_by_the_fence(broker: BrokerProcess, engine: Engine) -> None:
+    """The row may be there though the caller saw a cancellation: then the message must be, too."""
+
+    async def case() -> None:
+        producer, sessions = await in_async(broker, engine)
+        calls: list[asyncio.Task[None]] = []
+
+        @transactional_message(producer, topic="user", session=sessions)
+        async def register(session: AsyncSession, email: str) -> None:
+            session.add(User(id=uuid4(), email=email))
+            event.listen(session.sync_session, "before_commit", lambda _: calls[0].cancel())
+
+        calls.append(asyncio.create_task(register("e")))
+        with pytest.raises(asyncio.CancelledError):
+            await calls[0]
+        with collecting(broker.address, "user") as got:
+            count = await asyncio.to_thread(users, engine)
+            if count:
+                message = await asyncio.to_thread(got.get, timeout=WAIT_S)
+                assert json.loads(message.body) == {"email": "e"}
+            else:
+                assert await asyncio.to_thread(nothing_comes, got, within_s=1)
+        await producer.close()
+        await sessions.kw["bind"].dispose()
+
+    asyncio.run(case())

@@ -1,0 +1,110 @@
+"""Claims about forks and about the one loop of a process. Each runs in a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+TIMEOUT_S = 60
+
+
+def run_program(text: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(text)], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "producer.send(Message('t', b'x'))",
+        "Producer('127.0.0.1:1', group='g').start()",
+        "Consumer('127.0.0.1:1', group='g').run()",
+        "asyncio.run(AsyncProducer('127.0.0.1:1', group='g').start())",
+    ],
+)
+def test_the_child_of_a_process_that_used_txmsg_is_told_so(use: str) -> None:
+    done = run_program(f"""
+        import asyncio, os, sys, warnings
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from txmsg import AsyncProducer, Consumer, Message, MisuseError, Producer
+        _subscribe = Consumer.__init__
+        def with_handler(self, *args, **kwargs):
+            _subscribe(self, *args, **kwargs)
+            self.subscribe("t")(print)
+        Consumer.__init__ = with_handler
+        producer = Producer("127.0.0.1:1", group="g", timeout_s=1).start()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                {use}
+            except MisuseError as exc:
+                os._exit(0 if "does not survive a fork" in str(exc) else 2)
+            os._exit(3)
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        producer.close()
+        sys.exit(status)
+    """)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_producer_made_before_the_fork_and_used_after_it_is_fine() -> None:
+    done = run_program("""
+        import os, sys, warnings
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from txmsg import BrokerUnavailable, Message, Producer
+        producer = Producer("127.0.0.1:1", group="g", timeout_s=0.3)
+        pid = os.fork()
+        if pid == 0:
+            try:
+                producer.send(Message("t", b"x"))
+            except BrokerUnavailable:
+                sys.exit(0)
+            sys.exit(2)
+        sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    """)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_process_that_closes_nothing_still_ends_in_good_order() -> None:
+    done = run_program("""
+        import logging
+        logging.disable()  # that there is no broker is said, and is not the point
+        from txmsg import Consumer, Message, Producer
+        producer = Producer("127.0.0.1:1", group="g").start()
+        consumer = Consumer("127.0.0.1:1", group="g")
+        consumer.subscribe("t")(print)
+        consumer.start()
+    """)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_importing_the_package_loads_neither_grpc_nor_sqlalchemy() -> None:
+    done = run_program("""
+        import sys
+        import txmsg
+        assert not {"grpc", "sqlalchemy"} & set(sys.modules), "heavy import"
+        txmsg.Message("t", b"x")
+        assert not {"grpc", "sqlalchemy"} & set(sys.modules), "heavy import"
+        from txmsg import *
+        assert Producer and FenceCheckListener and BrokerUnavailable
+    """)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_blocking_call_on_the_loop_of_txmsg_is_refused() -> None:
+    done = run_program("""
+        from txmsg.client.process import shared_loop
+        from txmsg.errors import MisuseError
+        async def nested():
+            async def inner(): ...
+            try:
+                shared_loop().call(inner())
+            except MisuseError:
+                return "refused"
+        assert shared_loop().call(nested()) == "refused"
+    """)
+    assert done.returncode == 0, done.stderr
