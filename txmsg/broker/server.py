@@ -62,8 +62,9 @@ async def _serve(config: BrokerConfig, pool: Pool, on_ready: Callable[[str], Non
     segments = Segments(pool, config)
     await segments.refresh()
     delivery = Delivery(pool, config.broker_id, DeliveryConfig(), topics=_DeliveryTopics(topics))
+    half_writer = Writer(config, segments, on_ends=delivery.wake)
     writer = Writer(config, segments, on_ends=delivery.wake)
-    service = NotifyService(topics, writer)
+    service = NotifyService(topics, half_writer, writer)
     presence = Presence()
     halves = Halves(pool)
     checks = CheckLoop(halves, presence, CheckResolver(writer, service.counts), policies=_policies(config))
@@ -76,7 +77,10 @@ async def _serve(config: BrokerConfig, pool: Pool, on_ready: Callable[[str], Non
     api.address = _bind(server, config.listen)
 
     async with asyncio.TaskGroup() as tasks:
-        writing = tasks.create_task(writer.run(), name="writer")
+        writing = [
+            tasks.create_task(half_writer.run(), name="half writer"),
+            tasks.create_task(writer.run(), name="writer"),
+        ]
         background = [
             tasks.create_task(segments.run(), name="segments"),
             tasks.create_task(checks.run(), name="checks"),
@@ -91,12 +95,12 @@ async def _serve(config: BrokerConfig, pool: Pool, on_ready: Callable[[str], Non
             # Requests under way may still need the writer and delivery, so those end after the server.
             delivery.drain()
             await server.stop(config.stop_timeout_s)
+            half_writer.close()
             writer.close()
-            await asyncio.wait({writing}, timeout=config.stop_timeout_s)
-            writing.cancel()
-            for task in background:
+            await asyncio.wait(writing, timeout=config.stop_timeout_s)
+            for task in (*writing, *background):
                 task.cancel()
-            await asyncio.wait(background)
+            await asyncio.wait((*writing, *background))
             await delivery.close()
 
 

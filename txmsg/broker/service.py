@@ -69,7 +69,10 @@ class NotifyService:
     """Sending and ending transactions."""
 
     topics: TopicRegistry
+    half_writer: Writer
+    """For half messages, which take no queue lock: so they never wait behind outcomes, nor outcomes behind them."""
     writer: Writer
+    """For outcomes and plain messages."""
     counts: Counts = field(default_factory=Counts)
     on_unknown: Callable[[], None] | None = None
     """Called when a client has said UNKNOWN of a transaction, so that the check loop looks at once."""
@@ -90,7 +93,10 @@ class NotifyService:
         if problems:
             columns = columns.only(set(columns.ids) - problems.keys())
         size_bytes = sum(map(len, columns.body)) + 100 * len(columns.ids)
-        stored = await self.writer.write(Batch(half=columns) if half else Batch(plain=columns), size_bytes)
+        if half:
+            stored = await self.half_writer.write(Batch(half=columns), size_bytes)
+        else:
+            stored = await self.writer.write(Batch(plain=columns), size_bytes)
         problems |= _errors_of(stored, columns.ids)
         return problems
 
