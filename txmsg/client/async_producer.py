@@ -31,6 +31,7 @@ from txmsg.message import (
     check_name,
     message_id,
     new_transaction_id,
+    new_transaction_id_bytes,
 )
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ class AsyncProducer:
             return []
         transaction_id = new_transaction_id()
         sender = self._sender_here() or await self._started()
-        waiter: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        waiter = sender.new_waiter()
         sender.plain.offer(SendEntry(transaction_id.bytes, messages, waiter))
         await waiter
         return [message_id(transaction_id, n) for n in range(len(messages))]
@@ -192,11 +193,10 @@ class AsyncProducer:
         BrokerUnavailable: begin no local transaction then; what may have been stored is never delivered.
         """
         sender = self._sender_here() or await self._started()
-        if transaction_id is None:
-            transaction_id = new_transaction_id()
-        waiter: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        sender.halves.offer(SendEntry(transaction_id.bytes, messages, waiter))
-        return Half(transaction_id, await waiter)
+        id_bytes = new_transaction_id_bytes() if transaction_id is None else transaction_id.bytes
+        waiter = sender.new_waiter()
+        sender.halves.offer(SendEntry(id_bytes, messages, waiter))
+        return Half(id_bytes, await waiter)
 
     async def end(self, half: Half, state: TransactionState, *, timeout_s: float | None = None) -> None:
         """Tells what became of the local transaction. Returns when the outcome is on disk.
@@ -206,8 +206,8 @@ class AsyncProducer:
         or OutcomeUnknown: the check-back then resolves it.
         """
         sender = self._sender_here() or await self._started()
-        waiter: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        sender.end(half.home, EndEntry(half.transaction_id.bytes, state, waiter))
+        waiter = sender.new_waiter()
+        sender.end(half.home, EndEntry(half.id_bytes, state, waiter))
         if timeout_s is None:
             await waiter
             return
@@ -220,7 +220,7 @@ class AsyncProducer:
     def end_soon(self, half: Half, state: TransactionState) -> None:
         """Like `end`, but waits for nothing: for a caller that is being cancelled. To be called on the loop."""
         if self._sender is not None:
-            self._sender.end(half.home, EndEntry(half.transaction_id.bytes, state, None))
+            self._sender.end(half.home, EndEntry(half.id_bytes, state, None))
 
     @property
     def sender(self) -> Sender:

@@ -156,24 +156,27 @@ def columns_of(entries: Iterable[SendEntry]) -> list[MessageColumns]:
     ]
 
 
-def end_request(home: bytes, entries: Iterable[EndEntry]) -> EndTransactionsRequest:
+def end_request(home: bytes, entries: Sequence[EndEntry]) -> EndTransactionsRequest:
     """One request for the outcomes of transactions of one Notify database."""
-    ids: dict[TransactionState, list[bytes]] = {state: [] for state in TransactionState}
-    for entry in entries:
-        ids[entry.state].append(entry.transaction_id)
+
+    def ids_of(state: TransactionState) -> bytes:
+        return b"".join([entry.transaction_id for entry in entries if entry.state is state])
+
     return EndTransactionsRequest(
         home=home,
-        commit=b"".join(ids[TransactionState.COMMIT]),
-        rollback=b"".join(ids[TransactionState.ROLLBACK]),
-        unknown=b"".join(ids[TransactionState.UNKNOWN]),
+        commit=ids_of(TransactionState.COMMIT),
+        rollback=ids_of(TransactionState.ROLLBACK),
+        unknown=ids_of(TransactionState.UNKNOWN),
     )
 
 
 def settle(entries: Sequence[E], home: bytes, errors: Sequence[ItemError]) -> tuple[list[E], TxmsgError | None]:
     """Tells the callers what the reply says of their items. Returns those to send again, and one of their errors."""
     if not errors:
-        for entry in entries:
-            entry.succeed(home)
+        for entry in entries:  # `succeed` by hand: this is the hot path
+            waiter = entry.waiter
+            if waiter is not None and not waiter.done():
+                waiter.set_result(home)
         return [], None
     by_id = {error.transaction_id: error for error in errors}
     again: list[E] = []

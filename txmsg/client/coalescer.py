@@ -100,25 +100,35 @@ class Coalescer(Generic[E]):
             self._admit(self._outside.popleft())
 
     def _take(self) -> list[E]:
+        """The entries of the next request: the oldest that fit, without those that are not worth sending."""
+        pending = self._pending
+        if self._pending_items <= ITEMS_MAX and self._pending_size_bytes <= REQUEST_SIZE_BYTES_MAX:
+            batch = list(pending)
+            pending.clear()
+            self._pending_items = self._pending_size_bytes = 0
+        else:
+            batch = self._take_some()
+        now = self._loop.time()
+        if batch[0].deadline <= now:  # the oldest comes first
+            for entry in batch:
+                if entry.deadline <= now:
+                    entry.fail(BrokerUnavailable(f"not sent within {self._timeout_s} s: earlier requests still wait"))
+            batch = [entry for entry in batch if entry.deadline > now]
+        return [entry for entry in batch if not entry.abandoned()]
+
+    def _take_some(self) -> list[E]:
         batch: list[E] = []
         items = size_bytes = 0
-        now = self._loop.time()
         pending = self._pending
         while pending:
             entry = pending[0]
             if batch and (items + entry.items > ITEMS_MAX or size_bytes + entry.size_bytes > REQUEST_SIZE_BYTES_MAX):
                 break
-            pending.popleft()
-            self._pending_items -= entry.items
-            self._pending_size_bytes -= entry.size_bytes
-            if entry.abandoned():
-                continue
-            if entry.deadline <= now:
-                entry.fail(BrokerUnavailable(f"not sent within {self._timeout_s} s: earlier requests still wait"))
-                continue
+            batch.append(pending.popleft())
             items += entry.items
             size_bytes += entry.size_bytes
-            batch.append(entry)
+        self._pending_items -= items
+        self._pending_size_bytes -= size_bytes
         return batch
 
     async def _request(self, batch: list[E]) -> None:

@@ -19,7 +19,15 @@ from txmsg.client.batch import EndEntry, SendEntry
 from txmsg.client.half import Half
 from txmsg.client.process import LoopThread, check_not_forked, shared_loop
 from txmsg.errors import BrokerUnavailable, OutcomeUnknown
-from txmsg.message import Message, MessageId, TransactionId, TransactionState, message_id, new_transaction_id
+from txmsg.message import (
+    Message,
+    MessageId,
+    TransactionId,
+    TransactionState,
+    message_id,
+    new_transaction_id,
+    new_transaction_id_bytes,
+)
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -162,11 +170,10 @@ class Producer:
         BrokerUnavailable: begin no local transaction then; what may have been stored is never delivered.
         """
         thread = self._started()
-        if transaction_id is None:
-            transaction_id = new_transaction_id()
+        id_bytes = new_transaction_id_bytes() if transaction_id is None else transaction_id.bytes
         waiter: concurrent.futures.Future[bytes] = concurrent.futures.Future()
-        thread.post(self._core.sender.halves.offer, SendEntry(transaction_id.bytes, messages, waiter))
-        return Half(transaction_id, self._wait(waiter))
+        thread.post(self._core.sender.halves.offer, SendEntry(id_bytes, messages, waiter))
+        return Half(id_bytes, self._wait(waiter))
 
     def end(self, half: Half, state: TransactionState, *, timeout_s: float | None = None) -> None:
         """Tells what became of the local transaction. Returns when the outcome is on disk.
@@ -177,7 +184,7 @@ class Producer:
         """
         thread = self._started()
         waiter: concurrent.futures.Future[bytes] = concurrent.futures.Future()
-        thread.post(self._core.sender.end, half.home, EndEntry(half.transaction_id.bytes, state, waiter))
+        thread.post(self._core.sender.end, half.home, EndEntry(half.id_bytes, state, waiter))
         self._wait(waiter, timeout_s)
 
     def end_soon(self, half: Half, state: TransactionState) -> None:

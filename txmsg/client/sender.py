@@ -37,6 +37,7 @@ class Sender:
         self._group = group
         self._timeout_s = timeout_s
         self._loop = asyncio.get_running_loop()
+        self.new_waiter: Callable[[], asyncio.Future[bytes]] = self._loop.create_future
         self.plain: Coalescer[SendEntry] = Coalescer(self._send_plain, timeout_s=timeout_s, loop=self._loop)
         self.halves: Coalescer[SendEntry] = Coalescer(self._send_halves, timeout_s=timeout_s, loop=self._loop)
         self._ends: dict[bytes, Coalescer[EndEntry]] = {}
