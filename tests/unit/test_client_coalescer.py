@@ -86,11 +86,25 @@ def test_requests_are_capped_by_items_and_by_bytes() -> None:
         broker = Broker()
         broker.release.set()
         queue = queue_to(broker)
-        await asyncio.gather(*offered(queue, module.ITEMS_MAX + 1))
-        assert [len(request) for request in broker.requests] == [module.ITEMS_MAX, 1]
+        await asyncio.gather(*offered(queue, 2 * module.ITEMS_MAX + 300))
+        assert [len(request) for request in broker.requests][:2] == [module.ITEMS_MAX] * 2
         broker.requests.clear()
         await asyncio.gather(*offered(queue, 5, size_bytes=3 * 1024 * 1024))
         assert [len(request) for request in broker.requests] == [2, 2, 1]
+        await queue.drain()
+
+    run(case)
+
+
+def test_large_crowds_take_turns_in_two_halves_and_small_ones_do_not() -> None:
+    async def case() -> None:
+        broker = Broker()
+        broker.release.set()
+        queue = queue_to(broker)
+        for count, sizes in ((100, [100]), (256, [128, 128]), (800, [400, 400])):
+            broker.requests.clear()
+            await asyncio.gather(*offered(queue, count))
+            assert [len(request) for request in broker.requests] == sizes
         await queue.drain()
 
     run(case)

@@ -38,8 +38,12 @@ class Sender:
         self._timeout_s = timeout_s
         self._loop = asyncio.get_running_loop()
         self.new_waiter: Callable[[], asyncio.Future[bytes]] = self._loop.create_future
-        self.plain: Coalescer[SendEntry] = Coalescer(self._send_plain, timeout_s=timeout_s, loop=self._loop)
-        self.halves: Coalescer[SendEntry] = Coalescer(self._send_halves, timeout_s=timeout_s, loop=self._loop)
+        self.plain: Coalescer[SendEntry] = Coalescer(
+            self._send_plain, timeout_s=timeout_s, loop=self._loop, crowd=self._crowd
+        )
+        self.halves: Coalescer[SendEntry] = Coalescer(
+            self._send_halves, timeout_s=timeout_s, loop=self._loop, crowd=self._crowd
+        )
         self._ends: dict[bytes, Coalescer[EndEntry]] = {}
 
     def end(self, home: bytes, entry: EndEntry) -> None:
@@ -50,13 +54,18 @@ class Sender:
             async def send_ends(entries: list[EndEntry]) -> None:
                 await self._send_ends(home, entries)
 
-            ends = self._ends[home] = Coalescer(send_ends, timeout_s=self._timeout_s, loop=self._loop)
+            ends = self._ends[home] = Coalescer(
+                send_ends, timeout_s=self._timeout_s, loop=self._loop, crowd=self._crowd
+            )
         ends.offer(entry)
 
     async def drain(self) -> None:
         """Takes nothing more and returns when everything taken is settled."""
         await asyncio.gather(self.plain.drain(), self.halves.drain())
         await asyncio.gather(*(ends.drain() for ends in self._ends.values()))
+
+    def _crowd(self) -> int:
+        return self.plain.items() + self.halves.items() + sum([ends.items() for ends in self._ends.values()])
 
     async def _send_plain(self, entries: list[SendEntry]) -> None:
         async def attempt(left: list[SendEntry], timeout_s: float) -> Reply:

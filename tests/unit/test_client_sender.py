@@ -1,0 +1,194 @@
+"""Claims about retries, against a scripted broker that speaks real gRPC: what it got, and what it does next."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from txmsg.client import AsyncProducer
+from txmsg.client.half import Half
+from txmsg.errors import BrokerUnavailable, OutcomeConflict, OutcomeUnknown, Overloaded, UnknownTopic
+from txmsg.message import Message, TransactionState
+from txmsg.wire.codec import CODE_KEY
+from txmsg.wire.v1 import txmsg_pb2 as pb
+from txmsg.wire.v1.txmsg_pb2_grpc import NotifyServicer, add_NotifyServicer_to_server
+
+HOME = b"h" * 16
+X = Message("t", b"x")
+
+Step = Callable[[Any, Any], Coroutine[Any, Any, Any]]
+
+
+class Script(NotifyServicer):
+    """Does the next step for each request, and answers well when none is left."""
+
+    def __init__(self) -> None:
+        self.sends: list[pb.SendRequest] = []
+        self.ends: list[pb.EndTransactionsRequest] = []
+        self.steps: deque[Step] = deque()
+
+    async def Send(self, request: pb.SendRequest, context: Any) -> Any:  # noqa: N802
+        self.sends.append(request)
+        if self.steps:
+            return await self.steps.popleft()(request, context)
+        return pb.SendReply(home=HOME)
+
+    async def EndTransactions(  # noqa: N802
+        self, request: pb.EndTransactionsRequest, context: Any
+    ) -> Any:
+        self.ends.append(request)
+        if self.steps:
+            return await self.steps.popleft()(request, context)
+        return pb.EndTransactionsReply()
+
+
+async def lose_reply(request: Any, context: Any) -> None:
+    """It was carried out, and the connection broke before the reply: UNAVAILABLE without a code of ours."""
+    await context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")
+
+
+async def hang(request: Any, context: Any) -> None:
+    await asyncio.Event().wait()
+
+
+def refuse(code: str) -> Step:
+    async def step(request: Any, context: Any) -> None:
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "told so", ((CODE_KEY, code),))
+
+    return step
+
+
+def fail_item(place: int, code: str, reply: type[Any]) -> Step:
+    async def step(request: Any, context: Any) -> Any:
+        ids = request.batches[0].transaction_ids if isinstance(request, pb.SendRequest) else request.commit
+        error = pb.ItemError(transaction_id=ids[16 * place : 16 * place + 16], code=code, text="told so")
+        return reply(home=HOME, errors=[error]) if reply is pb.SendReply else reply(errors=[error])
+
+    return step
+
+
+@asynccontextmanager
+async def scripted(*, timeout_s: float = 5.0) -> AsyncIterator[tuple[Script, AsyncProducer]]:
+    script = Script()
+    server = grpc.aio.server()
+    add_NotifyServicer_to_server(script, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        async with AsyncProducer(f"127.0.0.1:{port}", group="g", timeout_s=timeout_s) as producer:
+            yield script, producer
+    finally:
+        await server.stop(None)
+
+
+def run(case: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(30):
+            await case()
+
+    asyncio.run(bounded())
+
+
+def ids_sent(script: Script) -> list[bytes]:
+    return [request.batches[0].transaction_ids for request in script.sends]
+
+
+@pytest.mark.parametrize("failure", [lose_reply, refuse("broker_unavailable"), refuse("outcome_unknown")])
+def test_a_failed_or_ambiguous_request_is_repeated_under_the_same_ids(failure: Step) -> None:
+    async def case() -> None:
+        async with scripted() as (script, producer):
+            script.steps.extend([failure, failure])
+            sent = await producer.send(X)
+            assert len(set(ids_sent(script))) == 1
+            assert len(script.sends) == 3
+            assert sent.startswith("0")
+            half = await producer.half([X])
+            script.steps.extend([failure, failure])
+            await producer.end(half, TransactionState.COMMIT)
+            assert [request.commit for request in script.ends] == [half.id_bytes] * 3
+
+    run(case)
+
+
+def test_a_send_that_may_have_been_carried_out_is_never_called_failed() -> None:
+    async def case() -> None:
+        async with scripted(timeout_s=0.5) as (script, producer):
+            script.steps.extend([lose_reply] + [refuse("broker_unavailable")] * 1000)
+            with pytest.raises(OutcomeUnknown, match="may have been carried out"):
+                await producer.send(X)
+
+    run(case)
+
+
+def test_a_send_that_was_certainly_not_carried_out_is_called_so() -> None:
+    async def case() -> None:
+        async with scripted(timeout_s=0.5) as (script, producer):
+            script.steps.extend([refuse("overloaded")] * 1000)
+            with pytest.raises(Overloaded):
+                await producer.send(X)
+
+    run(case)
+
+
+@pytest.mark.parametrize("failure", [lose_reply, hang])
+def test_a_half_without_an_answer_is_unavailable_for_it_will_never_be_delivered(failure: Step) -> None:
+    async def case() -> None:
+        async with scripted(timeout_s=0.5) as (script, producer):
+            script.steps.extend([failure] * 1000)
+            with pytest.raises(BrokerUnavailable, match="its check-back removes it"):
+                await producer.half([X])
+
+    run(case)
+
+
+def test_only_the_items_that_failed_are_sent_again() -> None:
+    async def case() -> None:
+        async with scripted() as (script, producer):
+            script.steps.append(fail_item(1, "outcome_unknown", pb.SendReply))
+            await asyncio.gather(*(producer.send(X) for _ in range(3)))
+            first, second = ids_sent(script)
+            assert second == first[16:32]
+
+    run(case)
+
+
+def test_an_items_error_reaches_its_caller_alone() -> None:
+    async def case() -> None:
+        async with scripted() as (script, producer):
+            script.steps.append(fail_item(1, "unknown_topic", pb.SendReply))
+            results = await asyncio.gather(*(producer.half([X]) for _ in range(3)), return_exceptions=True)
+            assert [type(each) for each in results] == [Half, UnknownTopic, Half]
+            halves = [each for each in results if isinstance(each, Half)]
+            script.steps.append(fail_item(0, "outcome_conflict", pb.EndTransactionsReply))
+            ends = [producer.end(half, TransactionState.COMMIT) for half in halves]
+            ended = await asyncio.gather(*ends, return_exceptions=True)
+            assert [type(each) for each in ended] == [OutcomeConflict, type(None)]
+
+    run(case)
+
+
+def test_a_short_wait_for_an_outcome_does_not_take_it_back() -> None:
+    async def case() -> None:
+        async with scripted() as (script, producer):
+            half = await producer.half([X])
+            go_on = asyncio.Event()
+
+            async def slow(request: Any, context: Any) -> pb.EndTransactionsReply:
+                await go_on.wait()
+                return pb.EndTransactionsReply()
+
+            script.steps.extend([slow, slow])
+            with pytest.raises(OutcomeUnknown, match="still being tried"):
+                await producer.end(half, TransactionState.COMMIT, timeout_s=0.1)
+            go_on.set()
+            producer.end_soon(half, TransactionState.COMMIT)  # nobody waits, and it is sent all the same
+        assert [request.commit for request in script.ends] == [half.id_bytes] * 2
+
+    run(case)
