@@ -28,6 +28,9 @@ logger = logging.getLogger(__name__)
 
 FAILED = "failed"
 """The problem of an item that the database refuses whatever stands beside it."""
+_ITEM_ERROR_CLASSES = ("22", "23", "54")
+"""SQLSTATE classes that an item can cause: data exception, integrity violation, limit exceeded. All else (a restart, a
+full disk, a standby that is read-only) is the database's, and the batch is repeated until its time is up."""
 _RECONNECT_PAUSE_S = 0.2
 
 
@@ -193,10 +196,10 @@ class Writer:
             except psycopg.errors.DatabaseError as exc:
                 if exc.sqlstate == STALE_SEGMENT:
                     await self._segments.refresh()
-                elif isinstance(exc, TRANSIENT):
-                    await self._pause(exc, give_up_at)
-                else:
+                elif exc.sqlstate is not None and exc.sqlstate[:2] in _ITEM_ERROR_CLASSES:
                     return await self._split(batch, exc, give_up_at)
+                else:
+                    await self._pause(exc, give_up_at)
             except (*TRANSIENT, BrokerUnavailable) as exc:
                 await self._pause(exc, give_up_at)
             else:
