@@ -38,7 +38,7 @@ def _columns(queue: int, keys: list[str]) -> Columns:
 
 def _writable(url: str) -> str:
     """The same database for sessions that may write whatever its default is."""
-    options = {"options": "-c default_transaction_read_only=off"}
+    options = {"options": "-cdefault_transaction_read_only=off"}
     return make_url(url).update_query_dict(options).render_as_string(hide_password=False)
 
 
