@@ -9,13 +9,14 @@ from collections.abc import Iterator
 from uuid import UUID, uuid4
 
 import pytest
-from sqlalchemy import Engine, create_engine, event, func, select
+from sqlalchemy import Engine, create_engine, event, func, select, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
 from tests.broker_process import BrokerProcess
 from tests.integration.client_harness import WAIT_S, collecting, half_count, message_count, nothing_comes
+from tests.integration.delivery_harness import until
 from txmsg.checker.fence import FenceCheckListener
 from txmsg.client import AsyncProducer, Producer, transactional_message
 from txmsg.errors import BrokerUnavailable, MisuseError
@@ -363,7 +364,9 @@ def test_a_coroutine_cancelled_in_its_body_rolls_back(broker: BrokerProcess, eng
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
-        await producer.close()  # sends what waits: the rollback
+        # A cancelled caller waits for nothing more, so UNKNOWN is told, and the check-back finds that it rolled back.
+        await until(lambda: half_count(notify_url) == 0)
+        await producer.close()
         await sessions.kw["bind"].dispose()
 
     asyncio.run(case())
@@ -396,3 +399,21 @@ def test_a_coroutine_cancelled_in_its_commit_is_decided_by_the_fence(broker: Bro
         await sessions.kw["bind"].dispose()
 
     asyncio.run(case())
+
+
+def test_a_commit_sent_as_sql_before_an_exception_is_told_as_a_commit(
+    broker: BrokerProcess, engine: Engine, notify_url: str
+) -> None:
+    """No event of SQLAlchemy sees such a commit; the fence does."""
+    with Producer(broker.address, group="shop", check_listener=FenceCheckListener(engine)) as producer:
+
+        @transactional_message(producer, topic="user", session=sessionmaker(engine))
+        def register(session: Session) -> None:
+            session.add(User(id=uuid4(), email="e"))
+            session.flush()
+            session.execute(text("commit"))
+            raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            register()
+    assert (users(engine), half_count(notify_url), message_count(notify_url)) == (1, 0, 1)

@@ -31,6 +31,7 @@ Request = TypeVar("Request")
 Reply = TypeVar("Reply")
 
 _HEARTBEAT_S = 5.0
+_CHECKS_WAITING_MAX = 64
 _WAIT_S_MAX = 30.0
 _MESSAGES_MAX = 10_000
 _INVISIBLE_S = (1.0, 12 * 3600.0)
@@ -177,7 +178,8 @@ class NotifyApi(rpc.NotifyServicer):
     async def Attach(  # noqa: N802
         self, requests: AsyncIterator[pb.ClientFrame], context: Context
     ) -> AsyncIterator[pb.BrokerFrame]:
-        outgoing: asyncio.Queue[pb.BrokerFrame] = asyncio.Queue()  # bounded by the check loop's cap on checks in flight
+        # Full when the client does not read: a check then fails with QueueFull, which counts as UNKNOWN.
+        outgoing: asyncio.Queue[DueHalf] = asyncio.Queue(_CHECKS_WAITING_MAX)
         try:
             hello = await self._hello(requests)
         except TxmsgError as exc:
@@ -188,12 +190,12 @@ class NotifyApi(rpc.NotifyServicer):
             fences=frozenset(
                 [*(UUID(bytes=each) for each in hello.fence_ids), *([None] if hello.checks_unfenced else [])]
             ),
-            send_check=lambda half: outgoing.put_nowait(pb.BrokerFrame(check=_check(half, self._home))),
+            send_check=outgoing.put_nowait,
         )
         self._presence.attach(client)
         reading = asyncio.create_task(self._read(client, requests))
         stopping = asyncio.create_task(self._stopping.wait())
-        getting: asyncio.Task[pb.BrokerFrame] | None = None
+        getting: asyncio.Task[DueHalf] | None = None
         try:
             yield pb.BrokerFrame(route_changed=pb.RouteChanged(brokers=[self.address]))
             while not (reading.done() or stopping.done()):
@@ -202,7 +204,9 @@ class NotifyApi(rpc.NotifyServicer):
                     {getting, reading, stopping}, timeout=_HEARTBEAT_S, return_when=asyncio.FIRST_COMPLETED
                 )
                 if getting.done():
-                    yield getting.result()
+                    half = getting.result()
+                    if half.transaction_id in client.asked:  # else its time to answer is over
+                        yield pb.BrokerFrame(check=_check(half, self._home))
                 else:
                     getting.cancel()
                     yield pb.BrokerFrame(heartbeat=pb.Heartbeat())

@@ -65,8 +65,8 @@ class Presence:
         future = client.asked.get(half.transaction_id)
         if future is None:
             future = client.asked[half.transaction_id] = asyncio.get_running_loop().create_future()
-            client.send_check(half)
         try:
+            client.send_check(half)
             return await future
         finally:
             client.asked.pop(half.transaction_id, None)

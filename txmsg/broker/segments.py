@@ -66,4 +66,6 @@ class Segments:
                     logger.info("segment %d is open", self.open)
             except BrokerUnavailable as exc:
                 logger.warning("segments were not looked at: %s", exc)
+            except Exception:  # a read-only or failing database must not end the broker
+                logger.exception("segments were not looked at")
             await asyncio.sleep(self._config.segment_check_s)

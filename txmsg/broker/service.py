@@ -138,13 +138,21 @@ class NotifyService:
     ) -> Problems:
         """Makes outcomes final and asks for unknown ones soon. On return all but the problems are on disk. Idempotent.
 
-        Raises InvalidMessage when a transaction is named twice with different outcomes, Overloaded, BrokerUnavailable.
+        A transaction named with both outcomes is a problem of its own. Raises Overloaded, BrokerUnavailable.
         """
-        batch = Batch(commit=_unique(commit), rollback=_unique(rollback), check=_unique(unknown))
+        said = {*commit, *rollback}
+        torn = set(commit) & set(rollback)
+        batch = Batch(
+            commit=[each for each in _unique(commit) if each not in torn],
+            rollback=[each for each in _unique(rollback) if each not in torn],
+            check=[each for each in _unique(unknown) if each not in said],  # an outcome answers the question
+        )
         ends = batch.ends()
-        if len(set(ends)) != len(ends):
-            raise InvalidMessage("a transaction is named with two outcomes in one request")
-        problems = _errors_of(await self.writer.write(batch, 40 * len(ends)), ends)
+        problems: dict[bytes, TxmsgError] = {
+            each: InvalidMessage(f"transaction {UUID(bytes=each)} is named with both outcomes in one request")
+            for each in torn
+        }
+        problems |= _errors_of(await self.writer.write(batch, 40 * len(ends)), ends)
         if unknown and self.on_unknown is not None:
             self.on_unknown()
         self.counts.committed_by_client += len(batch.commit)

@@ -31,6 +31,7 @@ FAILED = "failed"
 _ITEM_ERROR_CLASSES = ("22", "23", "54")
 """SQLSTATE classes that an item can cause: data exception, integrity violation, limit exceeded. All else (a restart, a
 full disk, a standby that is read-only) is the database's, and the batch is repeated until its time is up."""
+_CONTENTION = (psycopg.errors.LockNotAvailable, psycopg.errors.TransactionRollback)
 _RECONNECT_PAUSE_S = 0.2
 
 
@@ -181,10 +182,14 @@ class Writer:
 
     async def _apply(self, batch: Batch, give_up_at: float) -> Applied:
         """Applies a batch, repeats it while the database is away, splits it when something in it is refused."""
+        stale = False
         while True:
             try:
                 if self._connection is None or self._connection.closed:
                     await self._connect()
+                elif stale:
+                    await self._segments.refresh()
+                stale = False
                 assert self._connection is not None
                 applied = await apply(
                     self._connection,
@@ -195,7 +200,7 @@ class Writer:
                 )
             except psycopg.errors.DatabaseError as exc:
                 if exc.sqlstate == STALE_SEGMENT:
-                    await self._segments.refresh()
+                    stale = True
                 elif exc.sqlstate is not None and exc.sqlstate[:2] in _ITEM_ERROR_CLASSES:
                     return await self._split(batch, exc, give_up_at)
                 else:
@@ -219,7 +224,9 @@ class Writer:
         if not self._database_away:
             logger.warning("a batch is repeated: %s", exc)
         self._database_away = f"the Notify database is away: {exc}".strip()
-        if self._connection is not None and self._connection.broken:
+        if self._connection is not None and not isinstance(exc, _CONTENTION):
+            # Also when it still answers: behind the same address may be a new primary by now.
+            await self._connection.close()
             self._connection = None
         if time.monotonic() >= give_up_at:
             raise BrokerUnavailable(self._database_away) from exc

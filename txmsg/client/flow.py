@@ -11,9 +11,11 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
+from txmsg.checker.fence import Fence
 from txmsg.client.async_producer import AsyncProducer
 from txmsg.client.guard import SessionGuard
 from txmsg.client.half import Half
@@ -96,6 +98,8 @@ def run_in_session(
             session.commit()
             state = TransactionState.COMMIT
     except BaseException as exc:
+        if state is TransactionState.ROLLBACK and producer.fence is not None:
+            state = _settle_by_fence(producer.fence, half) if isinstance(exc, Exception) else TransactionState.UNKNOWN
         tell(producer, half, state, wait=isinstance(exc, Exception))
         raise
     tell(producer, half, TransactionState.COMMIT)
@@ -128,10 +132,35 @@ async def run_in_async_session(
             await session.commit()
             state = TransactionState.COMMIT
     except BaseException as exc:
+        if state is TransactionState.ROLLBACK and producer.fence is not None:
+            if isinstance(exc, Exception):
+                state = await _settle_by_fence_async(producer.fence, half)
+            else:
+                state = TransactionState.UNKNOWN
         await tell_async(producer, half, state, wait=isinstance(exc, Exception))
         raise
     await tell_async(producer, half, TransactionState.COMMIT)
     return result
+
+
+# A COMMIT that the function itself sent as SQL, or that MySQL did before a CREATE TABLE, is seen by no event. So a
+# function that raised is asked about like any other: the fence says what its transaction became, and shuts the door.
+
+
+def _settle_by_fence(fence: Fence, half: Half) -> TransactionState:
+    try:
+        return fence.check(half.transaction_id)
+    except SQLAlchemyError as exc:
+        _log.warning("transaction %s: its fence cannot be read (%s); the broker asks later", half.transaction_id, exc)
+        return TransactionState.UNKNOWN
+
+
+async def _settle_by_fence_async(fence: Fence, half: Half) -> TransactionState:
+    try:
+        return await fence.check_async(half.transaction_id)
+    except SQLAlchemyError as exc:
+        _log.warning("transaction %s: its fence cannot be read (%s); the broker asks later", half.transaction_id, exc)
+        return TransactionState.UNKNOWN
 
 
 def _check_fresh(session: Session, owner: str) -> None:
