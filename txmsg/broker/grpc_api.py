@@ -15,7 +15,7 @@ from txmsg.broker.delivery.values import DeliveredMessage, GroupLag, Receipt, Re
 from txmsg.broker.presence import AttachedClient, Presence
 from txmsg.broker.service import NotifyService, TopicColumns
 from txmsg.broker.store.halves import HalfRow, Halves
-from txmsg.checker.loop import DueHalf
+from txmsg.checker.ports import DueHalf
 from txmsg.errors import InvalidMessage, ProtocolError, TxmsgError
 from txmsg.message import TransactionId, TransactionState, check_name
 from txmsg.wire.codec import CODE_KEY, bytes_of_ids, ids_of_bytes, pack_headers, slices_of_ids, status_of_error

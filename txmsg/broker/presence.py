@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from txmsg.checker.loop import DueHalf
+from txmsg.checker.ports import DueHalf
 from txmsg.errors import BrokerUnavailable
 from txmsg.message import TransactionId, TransactionState
 

@@ -1,7 +1,7 @@
 """Finds half messages whose outcome is overdue, has a client asked, and passes the outcome on.
 
-Owns the pace: which halves are looked for when, how many checks are in flight, what a missing answer means. Knows no
-SQL and no network: those are the Protocols `HalfStore`, `Clients` and `Resolver`, joined to it by the broker.
+Owns the pace: which halves are looked for when, how many checks are in flight, what a missing answer means. What it
+needs from outside is in ports.py, joined to it by the broker.
 """
 
 from __future__ import annotations
@@ -15,126 +15,17 @@ from datetime import datetime, timedelta
 from typing import Final, Protocol, assert_never
 from uuid import UUID
 
-from txmsg.checker.policy import (
-    CheckPolicies,
-    Decision,
-    ParkReason,
-    decide_after_answer,
-    decide_before_check,
-)
+from txmsg.checker.policy import CheckPolicies, Decision, ParkReason, decide_after_answer, decide_before_check
+from txmsg.checker.ports import Askable, Clients, DueHalf, HalfStore, Resolver
 from txmsg.errors import OutcomeConflict, OutcomeExpired
-from txmsg.message import ReceivedMessage, TransactionId, TransactionState
+from txmsg.message import TransactionId, TransactionState
 
-__all__ = [
-    "Askable",
-    "CheckCounts",
-    "CheckLoop",
-    "CheckLoopConfig",
-    "Claim",
-    "Clients",
-    "Clock",
-    "DueHalf",
-    "HalfStore",
-    "Resolver",
-    "SystemClock",
-]
+__all__ = ["CheckCounts", "CheckLoop", "CheckLoopConfig", "Clock", "SystemClock"]
 
 logger = logging.getLogger(__name__)
 
 _WINDOW_OVERLAP: Final = timedelta(seconds=2)
 """How far each window reaches back into the one before: a half may be made due by a commit that takes a moment."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Askable:
-    """Half messages that a client attached to this broker can answer for."""
-
-    group: str
-    """The producer group."""
-    fence_id: UUID | None
-    """The fence those clients can read. None: halves without a fence, answered by the user's own listener."""
-    interval_s: float
-    """How far a claim moves next_check_at, from the group's policy."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DueHalf:
-    """A half message claimed for a check: one per transaction, however many messages the transaction holds."""
-
-    transaction_id: TransactionId
-    group: str
-    fence_id: UUID | None
-    checks: int
-    """Which check this is, from 1: the claim has counted it."""
-    age_s: float
-    """Seconds since it was stored, by the database's clock."""
-    overdue_s: float
-    """Seconds it was due before it was claimed, by the database's clock."""
-    message: ReceivedMessage
-    """The first (n = 0) of its messages, for the listener. queue and offset are None."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
-    """What one claim found."""
-
-    halves: Sequence[DueHalf]
-    through: datetime
-    """Where the window has got to, by the database's clock: if fewer than `limit` were found, the statement's now();
-    else the latest next_check_at (as it was before the claim) among those found."""
-
-
-class HalfStore(Protocol):
-    """The half messages of one Notify database, as the check loop sees them. Every call is its own transaction."""
-
-    async def claim_due(self, askable: Sequence[Askable], *, limit: int, since: datetime | None) -> Claim:
-        """Claims at most `limit` halves that are due and answerable by one of `askable`, the longest due first.
-
-        Due is since <= next_check_at <= now() of the database, and not parked; `since` None looks at all (the sweep).
-        Answerable is: same group and same fence id (None equals None). One statement: FOR UPDATE SKIP LOCKED, and in
-        the same statement next_check_at = now() + the group's interval_s and checks = checks + 1, so that no other
-        broker claims them before the interval is over, even if this one dies.
-        """
-        ...
-
-    async def park(self, transaction_ids: Sequence[TransactionId], reason: ParkReason) -> None:
-        """Ends the checks of these halves (next_check_at = null, parked_reason = the text of `reason`).
-
-        Halves that have been resolved meanwhile are passed over. Idempotent.
-        """
-        ...
-
-    async def park_abandoned(
-        self, *, overdue_s: float, groups: Sequence[str] | None, except_groups: Sequence[str], limit: int
-    ) -> int:
-        """Parks (NO_CLIENT) at most `limit` halves with next_check_at < now() - overdue_s; how many they were.
-
-        A half is claimed by whichever broker has a client for it; so one that stays due has none anywhere.
-        `groups` None means all groups but `except_groups`; otherwise only `groups`. FOR UPDATE SKIP LOCKED.
-        """
-        ...
-
-
-class Clients(Protocol):
-    """The clients attached to this broker, as the check loop sees them."""
-
-    def askable(self) -> Sequence[tuple[str, UUID | None]]:
-        """Producer group and fence id of everything that can be asked now. A fence id of None: has a listener."""
-        ...
-
-    async def ask(self, half: DueHalf) -> TransactionState:
-        """Asks one client with the group and the fence id of `half`. May be cancelled. Any error counts as UNKNOWN."""
-        ...
-
-
-class Resolver(Protocol):
-    """The broker's writer, as the check loop sees it."""
-
-    async def end(self, *, commit: Sequence[TransactionId] = (), rollback: Sequence[TransactionId] = ()) -> None:
-        """Makes these outcomes final; returns when they are on disk. Raises what EndTransactions would answer."""
-        ...
-
-
 _PARK_BATCH: Final = 1000
 
 

@@ -10,8 +10,8 @@ from uuid import UUID
 from psycopg.rows import class_row
 
 from txmsg.broker.store.connect import Pool, session
-from txmsg.checker.loop import Askable, Claim, DueHalf
 from txmsg.checker.policy import ParkReason
+from txmsg.checker.ports import Askable, Claim, DueHalf
 from txmsg.message import ReceivedMessage, TransactionId, message_id
 from txmsg.wire.codec import unpack_headers
 
