@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from itertools import product
+from pathlib import Path
+from pathlib import Path
 
 import pytest
 
@@ -74,6 +76,11 @@ def test_no_event_leads_out_of_a_final_state(final: HalfState) -> None:
 @pytest.mark.parametrize("event", [E.COMMIT, E.ROLLBACK])
 def test_an_undecided_half_can_always_be_decided(state: HalfState, event: HalfEvent) -> None:
     assert next_state(state, event) in (S.COMMITTED, S.ROLLED_BACK)
+
+
+def test_the_diagram_in_the_docs_is_drawn_from_the_table() -> None:
+    page = Path(__file__).resolve().parents[2] / "docs" / "architecture.md"
+    assert f"```mermaid\n{diagram()}```" in page.read_text(), "draw it anew with txmsg.checker.policy.diagram()"
 
 
 def test_the_diagram_shows_every_transition_that_changes_the_state() -> None:

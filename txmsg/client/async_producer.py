@@ -11,8 +11,10 @@ import logging
 import os
 from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 from uuid import uuid4
+
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from txmsg.checker.fence import Fence, FenceCheckListener
 from txmsg.checker.listener import CheckMessageListener
@@ -20,6 +22,7 @@ from txmsg.client.attach import Presence
 from txmsg.client.batch import EndEntry, SendEntry
 from txmsg.client.channel import Brokers, addresses_of
 from txmsg.client.half import Half
+from txmsg.client.late import AsyncLateTransaction
 from txmsg.client.process import check_not_forked
 from txmsg.client.sender import Sender
 from txmsg.errors import BrokerUnavailable, MisuseError, OutcomeUnknown
@@ -33,11 +36,6 @@ from txmsg.message import (
     new_transaction_id,
     new_transaction_id_bytes,
 )
-
-if TYPE_CHECKING:
-    from sqlalchemy.ext.asyncio import AsyncSession
-
-    from txmsg.client.late import AsyncLateTransaction
 
 __all__ = ["AsyncProducer"]
 
@@ -182,8 +180,6 @@ class AsyncProducer:
 
         At the exit all half messages leave in one request, the session is committed, and the broker is told.
         """
-        from txmsg.client.late import AsyncLateTransaction
-
         return AsyncLateTransaction(self, session)
 
     async def half(self, messages: Sequence[Message], *, transaction_id: TransactionId | None = None) -> Half:

@@ -16,10 +16,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from txmsg.checker.fence import Fence
-from txmsg.client.async_producer import AsyncProducer
 from txmsg.client.guard import SessionGuard
-from txmsg.client.half import Half
-from txmsg.client.producer import Producer
+from txmsg.client.half import AsyncHalves, Half, Halves
 from txmsg.errors import MisuseError, TxmsgError
 from txmsg.message import Message, TransactionState
 
@@ -45,7 +43,7 @@ producer's timeout; after that the check-back finishes it."""
 # ---- without a session of ours: the function owns its transaction
 
 
-def run_sync(producer: Producer, messages: Sequence[Message], work: Callable[[], R]) -> R:
+def run_sync(producer: Halves, messages: Sequence[Message], work: Callable[[], R]) -> R:
     """Half messages, then `work`, then the outcome."""
     half = producer.half(messages)
     try:
@@ -57,7 +55,7 @@ def run_sync(producer: Producer, messages: Sequence[Message], work: Callable[[],
     return result
 
 
-async def run_async(producer: AsyncProducer, messages: Sequence[Message], work: Callable[[], Awaitable[R]]) -> R:
+async def run_async(producer: AsyncHalves, messages: Sequence[Message], work: Callable[[], Awaitable[R]]) -> R:
     """`run_sync` for coroutines."""
     half = await producer.half(messages)
     try:
@@ -73,7 +71,7 @@ async def run_async(producer: AsyncProducer, messages: Sequence[Message], work: 
 
 
 def run_in_session(
-    producer: Producer,
+    producer: Halves,
     messages: Sequence[Message],
     factory: Callable[[], Session],
     work: Callable[[Session], R],
@@ -107,7 +105,7 @@ def run_in_session(
 
 
 async def run_in_async_session(
-    producer: AsyncProducer,
+    producer: AsyncHalves,
     messages: Sequence[Message],
     factory: Callable[[], AsyncSession],
     work: Callable[[AsyncSession], Awaitable[R]],
@@ -176,7 +174,7 @@ def _check_fresh(session: Session, owner: str) -> None:
 # ---- telling the broker
 
 
-def tell(producer: Producer, half: Half, state: TransactionState, *, wait: bool = True) -> None:
+def tell(producer: Halves, half: Half, state: TransactionState, *, wait: bool = True) -> None:
     """Tells the outcome as well as it goes: what happened has happened, so a failure is logged, not raised."""
     try:
         if wait:
@@ -187,7 +185,7 @@ def tell(producer: Producer, half: Half, state: TransactionState, *, wait: bool 
         _untold(half, state, exc)
 
 
-async def tell_async(producer: AsyncProducer, half: Half, state: TransactionState, *, wait: bool = True) -> None:
+async def tell_async(producer: AsyncHalves, half: Half, state: TransactionState, *, wait: bool = True) -> None:
     """`tell` for asyncio. While the caller is being cancelled nothing may be awaited: then wait=False."""
     try:
         if wait:

@@ -1,13 +1,16 @@
-"""The value a producer holds between the half message and the outcome."""
+"""Half messages as the flows see them: the value between half and outcome, and what a producer does with it."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 from uuid import UUID
 
-from txmsg.message import TransactionId
+from txmsg.checker.fence import Fence
+from txmsg.checker.listener import CheckMessageListener
+from txmsg.message import Message, TransactionId, TransactionState
 
-__all__ = ["Half"]
+__all__ = ["AsyncHalves", "Half", "Halves"]
 
 
 class Half(NamedTuple):
@@ -24,3 +27,27 @@ class Half(NamedTuple):
     def transaction_id(self) -> TransactionId:
         """The id of the transaction, and with `message_id` those of its messages."""
         return TransactionId(UUID(bytes=self.id_bytes))
+
+
+class Halves(Protocol):
+    """Stores half messages and tells outcomes: what the flows need of a `Producer`, where the contracts stand."""
+
+    @property
+    def check_listener(self) -> CheckMessageListener | None: ...
+    @property
+    def fence(self) -> Fence | None: ...
+    def half(self, messages: Sequence[Message], *, transaction_id: TransactionId | None = None) -> Half: ...
+    def end(self, half: Half, state: TransactionState, *, timeout_s: float | None = None) -> None: ...
+    def end_soon(self, half: Half, state: TransactionState) -> None: ...
+
+
+class AsyncHalves(Protocol):
+    """The same of an `AsyncProducer`."""
+
+    @property
+    def check_listener(self) -> CheckMessageListener | None: ...
+    @property
+    def fence(self) -> Fence | None: ...
+    async def half(self, messages: Sequence[Message], *, transaction_id: TransactionId | None = None) -> Half: ...
+    async def end(self, half: Half, state: TransactionState, *, timeout_s: float | None = None) -> None: ...
+    def end_soon(self, half: Half, state: TransactionState) -> None: ...

@@ -16,10 +16,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
-from txmsg.client.async_producer import AsyncProducer
 from txmsg.client.flow import tell, tell_async
 from txmsg.client.guard import SessionGuard
-from txmsg.client.producer import Producer
+from txmsg.client.half import AsyncHalves, Halves
 from txmsg.errors import InvalidMessage, MisuseError
 from txmsg.message import (
     MESSAGES_PER_TRANSACTION_MAX,
@@ -40,7 +39,7 @@ _OWNER = "producer.transaction(session)"
 class _Buffer:
     """Messages of one transaction, in the order they were sent."""
 
-    def __init__(self, producer: Producer | AsyncProducer, session: Session) -> None:
+    def __init__(self, producer: Halves | AsyncHalves, session: Session) -> None:
         if producer.check_listener is None:
             raise MisuseError(
                 "producer.transaction needs a producer with a check_listener: without one nobody can say what became "
@@ -88,7 +87,7 @@ class _Buffer:
 class LateTransaction(_Buffer):
     """What `Producer.transaction(session)` gives. Not reusable. The session stays the caller's to close."""
 
-    def __init__(self, producer: Producer, session: Session) -> None:
+    def __init__(self, producer: Halves, session: Session) -> None:
         super().__init__(producer, session)
         self._producer = producer
 
@@ -140,7 +139,7 @@ class LateTransaction(_Buffer):
 class AsyncLateTransaction(_Buffer):
     """What `AsyncProducer.transaction(session)` gives. Not reusable. The session stays the caller's to close."""
 
-    def __init__(self, producer: AsyncProducer, session: AsyncSession) -> None:
+    def __init__(self, producer: AsyncHalves, session: AsyncSession) -> None:
         super().__init__(producer, session.sync_session)
         self._producer = producer
         self._async_session = session

@@ -10,13 +10,16 @@ import os
 import threading
 from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
+
+from sqlalchemy.orm import Session
 
 from txmsg.checker.fence import Fence
 from txmsg.checker.listener import CheckMessageListener
 from txmsg.client.async_producer import AsyncProducer
 from txmsg.client.batch import EndEntry, SendEntry
 from txmsg.client.half import Half
+from txmsg.client.late import LateTransaction
 from txmsg.client.process import LoopThread, check_not_forked, shared_loop
 from txmsg.errors import BrokerUnavailable, OutcomeUnknown
 from txmsg.message import (
@@ -28,11 +31,6 @@ from txmsg.message import (
     new_transaction_id,
     new_transaction_id_bytes,
 )
-
-if TYPE_CHECKING:
-    from sqlalchemy.orm import Session
-
-    from txmsg.client.late import LateTransaction
 
 __all__ = ["Producer"]
 
@@ -159,8 +157,6 @@ class Producer:
 
         At the exit all half messages leave in one request, the session is committed, and the broker is told.
         """
-        from txmsg.client.late import LateTransaction
-
         return LateTransaction(self, session)
 
     def half(self, messages: Sequence[Message], *, transaction_id: TransactionId | None = None) -> Half:
