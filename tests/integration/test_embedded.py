@@ -88,7 +88,7 @@ def server_of(data_dir: Path) -> psutil.Process:
 
 
 def keeper_of(data_dir: Path) -> psutil.Process:
-    command = ["-m", "txmsg.embedded", str(data_dir)]
+    command = ["-m", "txmsg.embedded.keeper", str(data_dir)]
     processes = psutil.process_iter(["cmdline"])
     [keeper] = [each for each in processes if (each.info["cmdline"] or [])[1:] == command]
     return keeper

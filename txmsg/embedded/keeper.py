@@ -1,0 +1,81 @@
+"""The process that keeps a server running for as long as somebody uses it: `python -m txmsg.embedded.keeper DIR`."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from txmsg.embedded.cluster import await_ready, start_server, stop_server
+from txmsg.embedded.place import STEP_S, STOP_S_MAX, Place, lock
+from txmsg.embedded.privileges import become_owner_of, cluster_uid
+from txmsg.errors import StorageError
+
+__all__ = ["keep"]
+
+_LOG_BYTES_MAX: Final = 8 * 1024 * 1024
+
+
+def keep(root: Path) -> None:
+    """Starts PostgreSQL, lets the caller go, and stops PostgreSQL when nobody uses it any more."""
+    place = Place(root)
+    keeper_fd = lock(place.keeper_lock, fcntl.LOCK_EX, timeout_s=STOP_S_MAX)
+    users_fd = os.open(place.users_lock, os.O_RDWR | os.O_CREAT, 0o600)
+    _prepare(place)
+    if os.geteuid() == 0:
+        become_owner_of(place)
+    if place.postmaster() is None:
+        start_server(place)
+    else:
+        await_ready(place)  # its keeper was killed: this one adopts it
+    if os.fork() != 0:
+        os._exit(0)  # the caller reads: ready. The locks live on in the child.
+    os.setsid()
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(null, fd)
+    os.chdir("/")
+    while place.postmaster() is not None:
+        try:
+            fcntl.flock(users_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(STEP_S)
+        else:
+            stop_server(place)
+    if place.socket_dir.parent != place.root:
+        with suppress(OSError):  # not empty after a crash; the next start uses it again
+            place.socket_dir.rmdir()
+    os.close(users_fd)
+    os.close(keeper_fd)
+
+
+def _prepare(place: Place) -> None:
+    """Makes the directories and the log with the permissions they need; as the starting user, who may."""
+    place.root.chmod(0o700)
+    if place.cluster_new.exists():
+        shutil.rmtree(place.cluster_new)
+    place.socket_dir.mkdir(exist_ok=True)
+    if place.socket_dir.is_symlink() or place.socket_dir.stat().st_uid not in (os.geteuid(), cluster_uid(place)):
+        raise StorageError(f"{place.socket_dir} belongs to somebody else: remove it, or choose a shorter --data-dir")
+    place.socket_dir.chmod(0o700)
+    if place.log.exists() and place.log.stat().st_size > _LOG_BYTES_MAX:
+        place.log.replace(place.log.with_name("postgres.log.1"))
+    place.log.touch(mode=0o600)
+
+
+def _main(args: list[str]) -> int:
+    try:
+        keep(Path(args[0]))
+    except (StorageError, OSError, KeyError) as exc:
+        print(exc, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_main(sys.argv[1:]))

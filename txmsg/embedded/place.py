@@ -1,0 +1,121 @@
+"""Every file name in a data directory, and the locks on three of them. Knows how to find a server, starts none."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from txmsg.errors import StorageError
+
+__all__ = ["START_S_MAX", "STEP_S", "STOP_S_MAX", "Place", "default_data_dir", "is_locked", "lock", "locked"]
+
+START_S_MAX: Final = 120.0
+"""Recovery of 4 GB of WAL on a slow disk."""
+STOP_S_MAX: Final = 60.0
+STEP_S: Final = 0.05
+_SOCKET_PATH_BYTES_MAX: Final = 100  # the kernel's limit is 107 on Linux, 103 on macOS
+
+
+def default_data_dir() -> Path:
+    """The user's data directory for txmsg, such as ~/.local/share/txmsg. Not created here."""
+    from platformdirs import user_data_path
+
+    return user_data_path("txmsg", appauthor=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Every file name in a data directory."""
+
+    root: Path
+
+    @property
+    def cluster(self) -> Path:
+        return self.root / "cluster"
+
+    @property
+    def cluster_new(self) -> Path:
+        return self.root / "cluster.new"
+
+    @property
+    def socket_dir(self) -> Path:
+        inside = self.root / "socket"
+        if len(os.fsencode(inside / ".s.PGSQL.5432")) <= _SOCKET_PATH_BYTES_MAX:
+            return inside
+        digest = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:16]
+        return Path("/tmp") / f"txmsg-{digest}"  # not TMPDIR: all users must find the same
+
+    @property
+    def log(self) -> Path:
+        return self.root / "postgres.log"
+
+    @property
+    def start_lock(self) -> Path:
+        return self.root / "start.lock"
+
+    @property
+    def users_lock(self) -> Path:
+        return self.root / "users.lock"
+
+    @property
+    def keeper_lock(self) -> Path:
+        return self.root / "keeper.lock"
+
+    def postmaster(self) -> psutil.Process | None:
+        """The running server of this cluster, or None. A pid that now belongs to another program is not it."""
+        try:
+            pid = int((self.cluster / "postmaster.pid").read_text().split("\n", 1)[0])
+            process = psutil.Process(pid)
+            running = process.status() != psutil.STATUS_ZOMBIE and str(self.cluster) in process.cmdline()
+        except (FileNotFoundError, ValueError, psutil.NoSuchProcess, psutil.ZombieProcess):
+            return None
+        return process if running else None
+
+
+def lock(path: Path, how: int, *, timeout_s: float) -> int:
+    """Takes a lock and returns the file descriptor that holds it; closed on exec, so programs do not inherit it."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            fcntl.flock(fd, how | fcntl.LOCK_NB)
+            return fd
+        except BlockingIOError as exc:
+            if time.monotonic() > deadline:
+                os.close(fd)
+                raise StorageError(
+                    f"{path} is held by another process for more than {timeout_s:.0f} s: look with `fuser {path}`"
+                ) from exc
+        except BaseException:
+            os.close(fd)
+            raise
+        time.sleep(STEP_S)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    fd = lock(path, fcntl.LOCK_EX, timeout_s=START_S_MAX + STOP_S_MAX)
+    try:
+        yield
+    finally:
+        os.close(fd)
+
+
+def is_locked(path: Path) -> bool:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False

@@ -1,0 +1,140 @@
+"""The embedded PostgreSQL as its users see it: starts a keeper where there is none, and holds a share of the server."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from urllib.parse import quote
+
+from txmsg.embedded.cluster import SUPERUSER
+from txmsg.embedded.place import STOP_S_MAX, Place, default_data_dir, is_locked, lock, locked
+from txmsg.errors import MisuseError, StorageError
+
+__all__ = ["EmbeddedPostgres"]
+
+
+class EmbeddedPostgres:
+    """A PostgreSQL shared by all processes that name the same data directory; a context manager.
+
+    The server is started by the first user and stopped when the last one ends, however it ends. Objects may be
+    used from several threads once started. A forked child counts as a user until it ends or executes a program.
+    Raises StorageError, with the end of the server's log, when PostgreSQL cannot be started.
+    """
+
+    def __init__(self, data_dir: Path | None = None) -> None:
+        self._place = Place((data_dir or default_data_dir() / "pg").expanduser().resolve())
+        self._users_fd: int | None = None
+
+    @property
+    def data_dir(self) -> Path:
+        return self._place.root
+
+    @property
+    def running(self) -> bool:
+        """Whether the server process is there; for tests and status pages, it may end the next moment."""
+        return self._place.postmaster() is not None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Returns when the server accepts connections. Starting twice is fine, also after `kill`."""
+        try:
+            self._place.root.mkdir(parents=True, exist_ok=True)
+            with locked(self._place.start_lock):
+                if self._users_fd is None:
+                    self._users_fd = lock(self._place.users_lock, fcntl.LOCK_SH, timeout_s=STOP_S_MAX)
+                try:
+                    self._start_keeper()
+                except BaseException:
+                    self._leave()
+                    raise
+        except OSError as exc:
+            raise StorageError(
+                f"the data directory {self._place.root} cannot be used: {exc.strerror or exc}: choose another one with "
+                "--data-dir"
+            ) from exc
+
+    def stop(self) -> None:
+        """Gives up this use. When it was the last one, returns after the server has ended. Twice is fine."""
+        if self._users_fd is None:
+            return
+        with locked(self._place.start_lock):
+            self._leave()
+            if not is_locked(self._place.users_lock):
+                self._await_keeper_end()
+
+    def kill(self) -> None:
+        """Ends the server at once as a crash would, without checkpoint: for tests. `start` brings it back."""
+        self._end(signal.SIGQUIT)
+
+    def restart(self, *, crash: bool = False) -> None:
+        """Ends the server for everybody and starts it again. With `crash`, as `kill` does."""
+        self._end(signal.SIGQUIT if crash else signal.SIGINT)
+        self.start()
+
+    def url(self, dbname: str = "txmsg") -> str:
+        """postgresql://... for psycopg and libpq; SQLAlchemy wants postgresql+psycopg:// in front."""
+        return f"postgresql://{SUPERUSER}@/{quote(dbname)}?host={quote(str(self._place.socket_dir), safe='')}"
+
+    def create_database(self, name: str = "txmsg", *, template: str | None = None) -> str:
+        """Creates the database unless it exists, as a copy of `template` if given, and returns its URL."""
+        import psycopg
+        from psycopg import sql
+
+        statement = sql.SQL("create database {}").format(sql.Identifier(name))
+        if template is not None:
+            # file_copy would force a checkpoint on each side; the log of a small template is cheaper.
+            statement += sql.SQL(" template {} strategy wal_log").format(sql.Identifier(template))
+        with psycopg.connect(self.url("postgres"), autocommit=True, connect_timeout=10) as connection:
+            if connection.execute("select from pg_database where datname = %s", [name]).fetchone() is None:
+                # Another process may have done it since: that is as good.
+                with suppress(psycopg.errors.DuplicateDatabase, psycopg.errors.UniqueViolation):
+                    connection.execute(statement)
+        return self.url(name)
+
+    def drop_database(self, name: str) -> None:
+        """Drops the database, throwing out who is connected. Dropping what is not there is fine."""
+        import psycopg
+        from psycopg import sql
+
+        with psycopg.connect(self.url("postgres"), autocommit=True, connect_timeout=10) as connection:
+            connection.execute(sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(name)))
+
+    def _start_keeper(self) -> None:
+        """Caller holds start.lock and a share of users.lock."""
+        if is_locked(self._place.keeper_lock) and self._place.postmaster() is None:
+            self._await_keeper_end()  # of a server that was killed this moment
+        if not is_locked(self._place.keeper_lock):
+            command = [sys.executable, "-m", "txmsg.embedded.keeper", str(self._place.root)]
+            # No session of its own yet: Ctrl-C while it starts reaches both. It leaves the group when it is ready.
+            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+            if done.returncode != 0:
+                raise StorageError(done.stderr.strip() or f"the keeper of {self._place.root} ended: {done.returncode}")
+
+    def _end(self, how: signal.Signals) -> None:
+        if self._users_fd is None:
+            raise MisuseError("this EmbeddedPostgres is not started: call start() first")
+        with locked(self._place.start_lock):
+            if (process := self._place.postmaster()) is not None:
+                process.send_signal(how)
+            self._await_keeper_end()
+
+    def _leave(self) -> None:
+        if self._users_fd is not None:
+            os.close(self._users_fd)
+            self._users_fd = None
+
+    def _await_keeper_end(self) -> None:
+        os.close(lock(self._place.keeper_lock, fcntl.LOCK_SH, timeout_s=STOP_S_MAX + 30))
