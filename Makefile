@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
+# Tests wait more than they compute: one process more than there are cores.
+TEST_PROCESSES ?= $$($(BIN)/python -c 'import os; print(os.cpu_count() + 1)')
 BENCH_ARGS ?=
 
 .DEFAULT_GOAL := help
@@ -34,7 +36,7 @@ demo: $(STAMP) ## Users register while processes are killed; then the databases 
 	$(BIN)/txmsg demo registration $(DEMO_ARGS)
 
 test: $(STAMP) ## Run all tests (PYTEST_ARGS='-k fence', or --postgres=URL for a server of yours)
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) $(PYTEST_ARGS)
 
 lint: $(STAMP) ## Check style, format, types, the layers, and that generated files are as generated
 	$(BIN)/ruff check .
