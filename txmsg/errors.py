@@ -21,6 +21,8 @@ TxmsgError
 
 from __future__ import annotations
 
+import reprlib
+
 __all__ = [
     "BrokerUnavailable",
     "DuplicateId",
@@ -40,7 +42,16 @@ __all__ = [
     "TxmsgError",
     "UnknownTopic",
     "error_of_code",
+    "shown",
 ]
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 80
+
+
+def shown(value: object) -> str:
+    """A value as an error text names it: its repr, cut to a length that a person reads."""
+    return _SHORT.repr(value)
 
 
 class TxmsgError(Exception):

@@ -14,18 +14,21 @@ from uuid import UUID
 
 import uuid_utils
 
-from txmsg.errors import InvalidMessage, InvalidName, MessageTooLarge
+from txmsg.errors import InvalidMessage, InvalidName, MessageTooLarge, shown
 
 __all__ = [
+    "BODY_SIZE_BYTES_CEILING",
     "BODY_SIZE_BYTES_MAX",
     "HEADERS_SIZE_BYTES_MAX",
     "KEY_SIZE_BYTES_MAX",
     "MESSAGES_PER_TRANSACTION_MAX",
+    "NAME_SIZE_MAX",
     "Message",
     "MessageId",
     "ReceivedMessage",
     "TransactionId",
     "TransactionState",
+    "check_body_size",
     "check_name",
     "message_id",
     "new_transaction_id",
@@ -40,11 +43,16 @@ MessageId = NewType("MessageId", str)
 """`<transaction id>.<n>`: a function of the transaction and of the message's place in it."""
 
 BODY_SIZE_BYTES_MAX = 4 * 1024 * 1024
+"""What a broker takes unless it is told otherwise."""
+BODY_SIZE_BYTES_CEILING = 32 * 1024 * 1024
+"""The most that a broker can be told to take: a message travels whole in one gRPC message of 64 MiB."""
+NAME_SIZE_MAX = 127
 HEADERS_SIZE_BYTES_MAX = 64 * 1024
 KEY_SIZE_BYTES_MAX = 512  # an index entry must fit a PostgreSQL btree page
 MESSAGES_PER_TRANSACTION_MAX = 1000
 
-_NAME = re.compile(r"[A-Za-z0-9%_][A-Za-z0-9._%-]{0,126}\Z")
+_NAME = re.compile(rf"[A-Za-z0-9%_][A-Za-z0-9._%-]{{0,{NAME_SIZE_MAX - 1}}}\Z")
+_ODD_IN_NAME = re.compile(r"[^A-Za-z0-9._%-]")
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
@@ -77,30 +85,52 @@ def parse_message_id(text: str) -> tuple[TransactionId, int]:
     try:
         return TransactionId(UUID(head)), int(tail or "0")
     except ValueError as exc:
-        raise InvalidMessage(f"message id {text!r} is not of the form <uuid>.<number>") from exc
+        raise InvalidMessage(f"message id {shown(text)} is not of the form <uuid>.<number>") from exc
 
 
 def check_name(what: str, name: object) -> str:
     """`name` if it can name a topic, group or tag; else InvalidName. `what` stands in the error."""
-    if not isinstance(name, str) or not _NAME.match(name):
-        raise InvalidName(
-            f"{what} {name!r} is not a valid name: use 1 to 127 of the characters A-Z a-z 0-9 . _ - %, "
-            "beginning with a letter, a digit, _ or %"
+    if isinstance(name, str) and _NAME.match(name):
+        return name
+    if not isinstance(name, str):
+        why = f"it is of type {type(name).__name__}, not str"
+    elif not name:
+        why = "it is empty"
+    elif len(name) > NAME_SIZE_MAX:
+        why = f"it has {len(name)} characters"
+    elif odd := _ODD_IN_NAME.search(name):
+        why = f"it holds {odd[0]!r}"
+    else:
+        why = f"it begins with {name[0]!r}"
+    raise InvalidName(
+        f"{what} {shown(name)} is not a valid name: {why}; use 1 to {NAME_SIZE_MAX} of the characters "
+        "A-Z a-z 0-9 . _ - %, beginning with a letter, a digit, _ or %"
+    )
+
+
+def check_body_size(body: bytes, topic: str, size_bytes_max: int) -> None:
+    """Raises MessageTooLarge for a body over the limit: the broker's, or the greatest that any broker can have."""
+    if len(body) > size_bytes_max:
+        may_rise = size_bytes_max < BODY_SIZE_BYTES_CEILING
+        raise MessageTooLarge(
+            f"body of {len(body)} bytes for topic {topic!r} is over the limit of {size_bytes_max}: store it elsewhere "
+            "and send its address" + (", or start the brokers with a higher --body-size-max" if may_rise else "")
         )
-    return name
 
 
-def _check_text(what: str, text: object, size_bytes_max: int) -> str:
+def _check_text(what: str, text: object, error: type[InvalidMessage]) -> str:
+    """`text` if PostgreSQL and the wire can carry it; else `error`."""
     if not isinstance(text, str):
-        raise InvalidMessage(f"{what} must be str, not {type(text).__name__}")
+        raise InvalidMessage(f"{what} must be str, not {type(text).__name__} ({shown(text)}): make a text of it first")
     if "\0" in text:
-        raise InvalidName(f"{what} {text[:60]!r} holds a NUL character, which the database cannot store")
+        raise error(f"{what} {shown(text)} holds a NUL character, which many programs take for the end: remove it")
     try:
-        size_bytes = len(text.encode())
+        text.encode()
     except UnicodeEncodeError as exc:
-        raise InvalidName(f"{what} {text[:60]!r} holds a lone surrogate, which is not valid Unicode") from exc
-    if size_bytes > size_bytes_max:
-        raise InvalidName(f"{what} is {size_bytes} bytes long in UTF-8: at most {size_bytes_max} are allowed")
+        raise error(
+            f"{what} {shown(text)} holds a lone surrogate at position {exc.start}, which is not valid Unicode: decode "
+            "the text with the encoding it was written in, without errors='surrogateescape'"
+        ) from exc
     return text
 
 
@@ -109,8 +139,9 @@ class Message:
     """A message to be sent.
 
     topic: first-level class; body: the payload, opaque to txmsg; key: a business id to find it by;
-    tag: second-level class, for filtering; headers: text pairs for applications.
-    Raises InvalidMessage, InvalidName or MessageTooLarge when made of anything that cannot be stored.
+    tag: second-level class, for filtering; headers: text pairs for applications, of which a copy is kept.
+    Raises InvalidMessage, InvalidName or MessageTooLarge when made of anything that cannot be stored. A body may be
+    as large as any broker's limit can be (32 MiB); the broker that is sent to refuses what is over its own (4 MiB).
     """
 
     topic: str
@@ -122,27 +153,43 @@ class Message:
     def __post_init__(self) -> None:
         check_name("topic", self.topic)
         if not isinstance(self.body, bytes):
-            raise InvalidMessage(f"body must be bytes, not {type(self.body).__name__}: encode it first")
-        if len(self.body) > BODY_SIZE_BYTES_MAX:
-            raise MessageTooLarge(
-                f"body of {len(self.body)} bytes for topic {self.topic!r} is over the limit of "
-                f"{BODY_SIZE_BYTES_MAX}: store it elsewhere and send its address"
+            raise InvalidMessage(
+                f"body for topic {self.topic!r} must be bytes, not {type(self.body).__name__}: encode it first, as by "
+                "text.encode(), json.dumps(value).encode() or bytes(buffer)"
             )
+        check_body_size(self.body, self.topic, BODY_SIZE_BYTES_CEILING)
         if self.tag is not None:
             check_name("tag", self.tag)
-        if self.key is not None and not _check_text("key", self.key, KEY_SIZE_BYTES_MAX):
-            raise InvalidName("key is empty: give None for a message without a key")
-        if self.headers:
-            self._check_headers()
+        if self.key is not None:
+            self._check_key(self.key)
+        if self.headers is not _NO_HEADERS:
+            self._copy_headers()
 
-    def _check_headers(self) -> None:
+    def _check_key(self, key: str) -> None:
+        size_bytes = len(_check_text("key", key, InvalidName).encode())
+        if not size_bytes:
+            raise InvalidName("key is empty: give None for a message without a key")
+        if size_bytes > KEY_SIZE_BYTES_MAX:
+            raise InvalidName(
+                f"key {shown(key)} is {size_bytes} bytes long in UTF-8: at most {KEY_SIZE_BYTES_MAX} are allowed; "
+                "a digest of it is a key, too"
+            )
+
+    def _copy_headers(self) -> None:
+        """Keeps a checked copy: what the caller does to its dict later must not reach a batch with others' messages."""
+        if not isinstance(self.headers, Mapping):
+            raise InvalidMessage(f"headers must be a mapping of str to str, not {type(self.headers).__name__}")
+        headers = dict(self.headers)
         size_bytes = 0
-        for name, value in self.headers.items():
-            _check_text("header name", name, HEADERS_SIZE_BYTES_MAX)
-            _check_text(f"header {name!r}", value, HEADERS_SIZE_BYTES_MAX)
-            size_bytes += len(name.encode()) + len(value.encode())
+        for name, value in headers.items():
+            size_bytes += len(_check_text("header name", name, InvalidMessage).encode())
+            size_bytes += len(_check_text(f"header {shown(name)}", value, InvalidMessage).encode())
         if size_bytes > HEADERS_SIZE_BYTES_MAX:
-            raise MessageTooLarge(f"headers are {size_bytes} bytes long: at most {HEADERS_SIZE_BYTES_MAX} are allowed")
+            raise MessageTooLarge(
+                f"headers are {size_bytes} bytes long: at most {HEADERS_SIZE_BYTES_MAX} are allowed; the body is the "
+                "place for more"
+            )
+        object.__setattr__(self, "headers", MappingProxyType(headers) if headers else _NO_HEADERS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from uuid import uuid4
 
 from txmsg.errors import MisuseError
+from txmsg.message import BODY_SIZE_BYTES_CEILING, BODY_SIZE_BYTES_MAX
 
 __all__ = ["BrokerConfig"]
 
@@ -31,6 +32,9 @@ class BrokerConfig:
     """Whether sending or subscribing to an unknown topic creates it. Default true; false answers UnknownTopic."""
     topic_queues: int = 4
     """Queues of a topic created that way. Default 4."""
+
+    body_size_bytes_max: int = BODY_SIZE_BYTES_MAX
+    """The largest body that is taken. Default 4 MiB; at most 32 MiB, so that a message fits one gRPC message."""
 
     batch_items_max: int = 4096
     """Items that one call of the database function carries at most. Default 4096."""
@@ -74,6 +78,11 @@ class BrokerConfig:
             raise MisuseError(
                 f"segment_age_s={self.segment_age_s} is shorter than outcome_memory_s={self.outcome_memory_s}: "
                 "outcomes are remembered by the open and the previous segment, so raise segment_age_s"
+            )
+        if not 1 <= self.body_size_bytes_max <= BODY_SIZE_BYTES_CEILING:
+            raise MisuseError(
+                f"body_size_bytes_max={self.body_size_bytes_max} must be between 1 and {BODY_SIZE_BYTES_CEILING}: "
+                "a message travels whole in one gRPC message"
             )
         for name in ("topic_queues", "batch_items_max", "waiting_items_max", "checks_max"):
             if getattr(self, name) < 1:

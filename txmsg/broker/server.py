@@ -64,7 +64,7 @@ async def _serve(config: BrokerConfig, pool: Pool, on_ready: Callable[[str], Non
     delivery = Delivery(pool, config.broker_id, DeliveryConfig(), topics=_DeliveryTopics(topics))
     half_writer = Writer(config, segments, on_ends=delivery.wake)
     writer = Writer(config, segments, on_ends=delivery.wake)
-    service = NotifyService(topics, half_writer, writer)
+    service = NotifyService(topics, half_writer, writer, body_size_bytes_max=config.body_size_bytes_max)
     presence = Presence()
     halves = Halves(pool)
     checks = CheckLoop(halves, presence, CheckResolver(writer, service.counts), policies=_policies(config))

@@ -28,6 +28,7 @@ from txmsg.message import (
     MESSAGES_PER_TRANSACTION_MAX,
     Message,
     TransactionId,
+    check_body_size,
     check_name,
 )
 from txmsg.wire.codec import unpack_headers
@@ -73,6 +74,7 @@ class NotifyService:
     """For half messages, which take no queue lock: so they never wait behind outcomes, nor outcomes behind them."""
     writer: Writer
     """For outcomes and plain messages."""
+    body_size_bytes_max: int = BODY_SIZE_BYTES_MAX
     counts: Counts = field(default_factory=Counts)
     on_unknown: Callable[[], None] | None = None
     """Called when a client has said UNKNOWN of a transaction, so that the check loop looks at once."""
@@ -115,8 +117,8 @@ class NotifyService:
         except (UnknownTopic, InvalidMessage) as exc:
             problems.update(dict.fromkeys(batch.ids, exc))
             return
-        if not _all_valid(batch):
-            problems.update(_invalid(batch))
+        if not _all_valid(batch, self.body_size_bytes_max):
+            problems.update(_invalid(batch, self.body_size_bytes_max))
         queues = topic.queue_ids
         columns.extend(
             Columns(
@@ -186,10 +188,10 @@ def _unique(ids: Sequence[bytes]) -> list[bytes]:
     return list(dict.fromkeys(ids))
 
 
-def _all_valid(batch: TopicColumns) -> bool:
+def _all_valid(batch: TopicColumns, body_size_bytes_max: int) -> bool:
     """The quick look at a whole batch; says False as soon as an item needs a closer one."""
     return (
-        max(map(len, batch.body), default=0) <= BODY_SIZE_BYTES_MAX
+        max(map(len, batch.body), default=0) <= body_size_bytes_max
         and min(batch.born_at_us, default=0) >= 0
         and max(batch.born_at_us, default=0) <= _BORN_AT_US_MAX
         and max(batch.n, default=0) < MESSAGES_PER_TRANSACTION_MAX
@@ -200,7 +202,7 @@ def _all_valid(batch: TopicColumns) -> bool:
     )
 
 
-def _invalid(batch: TopicColumns) -> dict[bytes, TxmsgError]:
+def _invalid(batch: TopicColumns, body_size_bytes_max: int) -> dict[bytes, TxmsgError]:
     """The close look at each item: those that cannot be stored, with the reason."""
     problems: dict[bytes, TxmsgError] = {}
     for row, each in enumerate(batch.ids):
@@ -213,6 +215,7 @@ def _invalid(batch: TopicColumns) -> dict[bytes, TxmsgError]:
                 raise InvalidMessage(f"headers of {len(batch.headers[row])} bytes are too large")
             if batch.tag and batch.tag[row]:
                 check_name("tag", batch.tag[row])
+            check_body_size(batch.body[row], batch.topic, body_size_bytes_max)
             Message(
                 batch.topic,
                 batch.body[row],

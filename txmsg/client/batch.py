@@ -75,7 +75,7 @@ class SendEntry(Entry):
             raise InvalidMessage(
                 f"{self.items} messages in one transaction: 1 to {MESSAGES_PER_TRANSACTION_MAX} are allowed"
             )
-        if size_bytes > REQUEST_SIZE_BYTES_MAX:
+        if size_bytes > REQUEST_SIZE_BYTES_MAX and self.items > 1:  # one has the limit of its own
             raise MessageTooLarge(
                 f"the {self.items} messages of one transaction are about {size_bytes} bytes: at most "
                 f"{REQUEST_SIZE_BYTES_MAX} are allowed, because they leave in one request"

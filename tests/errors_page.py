@@ -1,0 +1,38 @@
+"""docs/errors.md as data: which error is promised with which text. `…` in the page stands for any text."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+__all__ = ["Row", "is_documented", "rows"]
+
+PAGE = Path(__file__).parents[1] / "docs" / "errors.md"
+_CELL_BORDER = re.compile(r"(?<!\\)\|")
+_CLASS_AND_TEXT = re.compile(r"`([A-Za-z]+)` (.+)")
+
+
+class Row(NamedTuple):
+    """One promise of the page: this class with a text that matches the pattern."""
+
+    kind: str
+    pattern: re.Pattern[str]
+
+
+@cache
+def rows() -> tuple[Row, ...]:
+    """Every row whose second cell begins with the name of an error class."""
+    found = []
+    for line in PAGE.read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip().replace(r"\|", "|") for cell in _CELL_BORDER.split(line)]
+        if len(cells) == 5 and (promised := _CLASS_AND_TEXT.fullmatch(cells[2])):
+            text = ".*".join(re.escape(piece) for piece in promised[2].split("…"))
+            found.append(Row(promised[1], re.compile(text, re.DOTALL)))
+    return tuple(found)
+
+
+def is_documented(error: BaseException) -> bool:
+    """Whether a row promises this class with this text."""
+    return any(row.kind == type(error).__name__ and row.pattern.fullmatch(str(error)) for row in rows())

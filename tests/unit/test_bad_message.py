@@ -1,0 +1,90 @@
+"""A message that cannot be sent is refused when it is made, by an error that names the value and the way out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.errors_page import is_documented
+from txmsg.errors import InvalidMessage, InvalidName, MessageTooLarge, shown
+from txmsg.message import BODY_SIZE_BYTES_CEILING, HEADERS_SIZE_BYTES_MAX, KEY_SIZE_BYTES_MAX, Message
+
+SURROGATE = b"caf\xe9".decode(errors="surrogateescape")  # how Python reads a file name that is not UTF-8
+
+NAMES = {
+    "empty": ("", "it is empty"),
+    "none": (None, "it is of type NoneType"),
+    "bytes": (b"user", "it is of type bytes"),
+    "too long": ("x" * 128, "it has 128 characters"),
+    "endless": ("x" * 10_000_000, "it has 10000000 characters"),
+    "space": ("user registered", "it holds ' '"),
+    "line end": ("user\n", "it holds '\\n'"),
+    "NUL": ("user\0", "it holds '\\x00'"),
+    "accent": ("benutzé", "it holds 'é'"),
+    "surrogate": (SURROGATE, "it holds '\\udce9'"),
+    "slash": ("a/b", "it holds '/'"),
+    "beginning": (".user", "it begins with '.'"),
+}
+CONTENTS: dict[str, tuple[dict[str, Any], type[InvalidMessage], str]] = {
+    "key of another type": ({"key": 42}, InvalidMessage, "key must be str, not int (42)"),
+    "empty key": ({"key": ""}, InvalidName, "give None"),
+    "long key": ({"key": "é" * 257}, InvalidName, "514 bytes long in UTF-8: at most 512"),
+    "NUL in key": ({"key": "a\0b"}, InvalidName, "key 'a\\x00b' holds a NUL"),
+    "tag that is no name": ({"tag": "a b"}, InvalidName, "tag 'a b' is not a valid name: it holds ' '"),
+    "empty tag": ({"tag": ""}, InvalidName, "tag '' is not a valid name: it is empty"),
+    "surrogate in key": ({"key": SURROGATE}, InvalidName, "key 'caf\\udce9' holds a lone surrogate at position 3"),
+    "body of str": ({"body": "text"}, InvalidMessage, "body for topic 't' must be bytes, not str"),
+    "body of bytearray": ({"body": bytearray(b"x")}, InvalidMessage, "not bytearray"),
+    "no body": ({"body": None}, InvalidMessage, "not NoneType"),
+    "large body": ({"body": bytes(BODY_SIZE_BYTES_CEILING + 1)}, MessageTooLarge, "body of 33554433 bytes"),
+    "headers that are a list": ({"headers": ["a"]}, InvalidMessage, "must be a mapping of str to str, not list"),
+    "headers that are None": ({"headers": None}, InvalidMessage, "not NoneType"),
+    "header of another type": ({"headers": {"n": 1}}, InvalidMessage, "header 'n' must be str, not int (1)"),
+    "header name of another type": ({"headers": {1: "n"}}, InvalidMessage, "header name must be str, not int (1)"),
+    "NUL in header": ({"headers": {"n": "\0"}}, InvalidMessage, "header 'n' '\\x00' holds a NUL"),
+    "surrogate in header": ({"headers": {"n": SURROGATE}}, InvalidMessage, "header 'n' 'caf\\udce9' holds a lone"),
+    "surrogate in header name": ({"headers": {SURROGATE: "n"}}, InvalidMessage, "header name 'caf\\udce9' holds"),
+    "large header": ({"headers": {"n": "x" * HEADERS_SIZE_BYTES_MAX}}, MessageTooLarge, "headers are 65537 bytes"),
+    "large headers": ({"headers": {"a": "x" * 40_000, "b": "x" * 40_000}}, MessageTooLarge, "at most 65536"),
+}
+
+
+@pytest.mark.parametrize(("name", "why"), NAMES.values(), ids=NAMES)
+def test_what_is_no_name_is_refused_with_the_reason(name: Any, why: str) -> None:
+    with pytest.raises(InvalidName) as caught:
+        Message(name, b"x")
+    text = str(caught.value)
+    assert text.startswith(f"topic {shown(name)} is not a valid name: {why}")
+    assert len(text) < 400
+    assert is_documented(caught.value)
+
+
+@pytest.mark.parametrize(("content", "kind", "words"), CONTENTS.values(), ids=CONTENTS)
+def test_what_cannot_be_stored_is_refused_by_name(content: dict[str, Any], kind: type[Exception], words: str) -> None:
+    with pytest.raises(InvalidMessage) as caught:
+        Message(**({"topic": "t", "body": b"x"} | content))
+    assert type(caught.value) is kind
+    assert words in str(caught.value)
+    assert len(str(caught.value)) < 400
+    assert is_documented(caught.value)
+
+
+def test_the_longest_of_everything_is_taken() -> None:
+    message = Message(
+        "%" + "x" * 126,
+        b"",
+        key="é" * (KEY_SIZE_BYTES_MAX // 2),
+        tag="_" + "9" * 126,
+        headers={"": "", "n": "x" * (HEADERS_SIZE_BYTES_MAX - 1)},
+    )
+    assert len(message.headers) == 2
+
+
+def test_headers_changed_by_their_owner_later_do_not_change_the_message() -> None:
+    headers: dict[str, Any] = {"n": "1"}
+    message = Message("t", b"x", headers=headers)
+    headers["n"] = object()
+    assert message.headers == {"n": "1"}
+    with pytest.raises(TypeError):
+        message.headers["n"] = "2"  # type: ignore[index]
