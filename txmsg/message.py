@@ -83,9 +83,13 @@ def parse_message_id(text: str) -> tuple[TransactionId, int]:
     """The inverse of `message_id`. Raises InvalidMessage for any other text."""
     head, _, tail = text.partition(".")
     try:
-        return TransactionId(UUID(head)), int(tail or "0")
-    except ValueError as exc:
-        raise InvalidMessage(f"message id {shown(text)} is not of the form <uuid>.<number>") from exc
+        transaction_id, n = TransactionId(UUID(head)), int(tail)
+    except ValueError:
+        pass
+    else:  # UUID and int read more than what is written here: braces, spaces, signs, digits of other scripts
+        if message_id(transaction_id, n) == text and n >= 0:
+            return transaction_id, n
+    raise InvalidMessage(f"message id {shown(text)} is not of the form <uuid>.<number>")
 
 
 def check_name(what: str, name: object) -> str:

@@ -3,38 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Protocol
 from uuid import UUID
 
-import grpc
-
 from txmsg.broker.delivery.values import DeliveredMessage, GroupLag, Receipt, Refusal, Subscription
+from txmsg.broker.grpc_errors import Context, answering, refuse
 from txmsg.broker.presence import AttachedClient, Presence
 from txmsg.broker.service import NotifyService, TopicColumns
 from txmsg.broker.store.halves import HalfRow, Halves
 from txmsg.checker.ports import DueHalf
 from txmsg.errors import InvalidMessage, ProtocolError, TxmsgError
 from txmsg.message import TransactionId, TransactionState, check_name
-from txmsg.wire.codec import CODE_KEY, bytes_of_ids, ids_of_bytes, pack_headers, slices_of_ids, status_of_error
+from txmsg.wire.codec import REQUEST_ITEMS_MAX, bytes_of_ids, ids_of_bytes, pack_headers, slices_of_ids
 from txmsg.wire.v1 import txmsg_pb2 as pb
 from txmsg.wire.v1 import txmsg_pb2_grpc as rpc
 
 __all__ = ["AdminApi", "DeliveryService", "NotifyApi"]
-
-logger = logging.getLogger(__name__)
-
-Context = grpc.aio.ServicerContext[Any, Any]
-Request = TypeVar("Request")
-Reply = TypeVar("Reply")
 
 _HEARTBEAT_S = 5.0
 _CHECKS_WAITING_MAX = 64
 _WAIT_S_MAX = 30.0
 _MESSAGES_MAX = 10_000
 _INVISIBLE_S = (1.0, 12 * 3600.0)
+_CLIENT_ID_LENGTH_MAX = 200
+_FENCES_MAX = 100
+_LIST_SIZE_BYTES_MAX = 16 * 1024 * 1024
 _STATES = {
     pb.CheckAnswer.COMMIT: TransactionState.COMMIT,
     pb.CheckAnswer.ROLLBACK: TransactionState.ROLLBACK,
@@ -66,28 +61,6 @@ class DeliveryService(Protocol):
         ...
 
 
-async def _refuse(context: Context, error: TxmsgError) -> NoReturn:
-    await context.abort(status_of_error(error), str(error), ((CODE_KEY, error.code),))
-    raise AssertionError("abort() raises")
-
-
-def _answering(
-    method: Callable[[Any, Request, Context], Awaitable[Reply]],
-) -> Callable[[Any, Request, Context], Awaitable[Reply]]:
-    """Turns a txmsg error into a status with its code; logs what nobody expected."""
-
-    async def answer(self: Any, request: Request, context: Context) -> Reply:
-        try:
-            return await method(self, request, context)
-        except TxmsgError as exc:
-            await _refuse(context, exc)
-        except Exception as exc:
-            logger.exception("%s failed", method.__name__)
-            await _refuse(context, TxmsgError(f"the broker failed: {type(exc).__name__}; its log says more"))
-
-    return answer
-
-
 class NotifyApi(rpc.NotifyServicer):
     """The service Notify."""
 
@@ -110,8 +83,9 @@ class NotifyApi(rpc.NotifyServicer):
         self.address = ""
         """Where this broker is reached; set when the port is known."""
 
-    @_answering
+    @answering
     async def Send(self, request: pb.SendRequest, context: Context) -> pb.SendReply:  # noqa: N802 - gRPC's name
+        _check_items(sum(len(each.body) for each in request.batches))
         problems = await self._service.send(
             group=request.group,
             fence_id=request.fence_id,
@@ -132,25 +106,26 @@ class NotifyApi(rpc.NotifyServicer):
         )
         return pb.SendReply(home=self._home, errors=_item_errors(problems))
 
-    @_answering
+    @answering
     async def EndTransactions(  # noqa: N802
         self, request: pb.EndTransactionsRequest, context: Context
     ) -> pb.EndTransactionsReply:
+        if len(request.home) not in (0, 16):
+            raise ProtocolError(f"the id of a Notify database has 16 bytes, not {len(request.home)}")
         if request.home and request.home != self._home:
             raise InvalidMessage(
                 f"these transactions belong to Notify database {UUID(bytes=request.home)}, and this broker writes to "
                 f"{UUID(bytes=self._home)}: send their outcome to a broker of their own database"
             )
-        problems = await self._service.end(
-            commit=slices_of_ids(request.commit),
-            rollback=slices_of_ids(request.rollback),
-            unknown=slices_of_ids(request.unknown),
-        )
+        commit, rollback, unknown = map(slices_of_ids, (request.commit, request.rollback, request.unknown))
+        _check_items(len(commit) + len(rollback) + len(unknown))
+        problems = await self._service.end(commit=commit, rollback=rollback, unknown=unknown)
         return pb.EndTransactionsReply(errors=_item_errors(problems))
 
-    @_answering
+    @answering
     async def Receive(self, request: pb.ReceiveRequest, context: Context) -> pb.ReceiveReply:  # noqa: N802
         check_name("group", request.group)
+        _check_client_id(request.client_id)
         expired: Sequence[Receipt] = ()
         if request.acks or request.refusals:
             expired = await self._delivery.settle(
@@ -183,7 +158,7 @@ class NotifyApi(rpc.NotifyServicer):
         try:
             hello = await self._hello(requests)
         except TxmsgError as exc:
-            await _refuse(context, exc)
+            await refuse(context, exc)
         client = AttachedClient(
             client_id=hello.client_id,
             producer_group=hello.producer_group,
@@ -210,6 +185,8 @@ class NotifyApi(rpc.NotifyServicer):
                 else:
                     getting.cancel()
                     yield pb.BrokerFrame(heartbeat=pb.Heartbeat())
+            if reading.done() and not reading.cancelled() and (error := reading.result()) is not None:
+                await refuse(context, error)
         finally:
             self._presence.detach(client)
             for task in (reading, stopping, getting):
@@ -225,24 +202,34 @@ class NotifyApi(rpc.NotifyServicer):
             raise ProtocolError("a client that attaches says Hello first")
         if first.hello.producer_group:
             check_name("group", first.hello.producer_group)
+        _check_client_id(first.hello.client_id)
+        if len(first.hello.fence_ids) > _FENCES_MAX:
+            raise ProtocolError(f"a client reads at most {_FENCES_MAX} fences, not {len(first.hello.fence_ids)}")
         if any(len(each) != 16 for each in first.hello.fence_ids):
             raise ProtocolError("a fence id has 16 bytes")
         return first.hello
 
-    async def _read(self, client: AttachedClient, requests: AsyncIterator[pb.ClientFrame]) -> None:
-        async for frame in requests:
-            if frame.WhichOneof("kind") == "check_answer":
-                answer = frame.check_answer
-                for each in ids_of_bytes(answer.transaction_id):
-                    client.answer(TransactionId(each), _STATES.get(answer.state, TransactionState.UNKNOWN))
+    async def _read(self, client: AttachedClient, requests: AsyncIterator[pb.ClientFrame]) -> TxmsgError | None:
+        """Takes answers until the client ends its side. Returns what was wrong with a frame, if one was."""
+        try:
+            async for frame in requests:
+                if frame.WhichOneof("kind") == "check_answer":
+                    answer = frame.check_answer
+                    for each in ids_of_bytes(answer.transaction_id):
+                        client.answer(TransactionId(each), _STATES.get(answer.state, TransactionState.UNKNOWN))
+        except TxmsgError as exc:
+            return exc
+        return None
 
-    @_answering
+    @answering
     async def Route(self, request: pb.RouteRequest, context: Context) -> pb.RouteReply:  # noqa: N802
         return pb.RouteReply(home=self._home, brokers=[self.address])
 
-    @_answering
+    @answering
     async def Held(self, request: pb.HeldRequest, context: Context) -> pb.HeldReply:  # noqa: N802
-        return pb.HeldReply(held=bytes_of_ids(await self._halves.held(ids_of_bytes(request.transaction_ids))))
+        ids = ids_of_bytes(request.transaction_ids)
+        _check_items(len(ids))
+        return pb.HeldReply(held=bytes_of_ids(await self._halves.held(ids)))
 
 
 class AdminApi(rpc.AdminServicer):
@@ -253,18 +240,24 @@ class AdminApi(rpc.AdminServicer):
         self._delivery = delivery
         self._halves = halves
 
-    @_answering
+    @answering
     async def ListHalves(self, request: pb.ListHalvesRequest, context: Context) -> pb.ListHalvesReply:  # noqa: N802
         ids = ids_of_bytes(request.transaction_id)
-        rows = await self._halves.list(
-            group=request.group,
+        if len(ids) > 1:
+            raise ProtocolError(f"one transaction id is looked for at a time, not {len(ids)}")
+        limit = min(request.limit or 100, 10_000)
+        found = await self._halves.list(
+            group=check_name("group", request.group) if request.group else "",
             parked_only=request.parked_only,
             transaction_id=ids[0] if ids else None,
-            limit=min(request.limit or 100, 10_000),
+            limit=limit + 1,
+            with_bodies=request.with_bodies,
+            size_bytes_max=_LIST_SIZE_BYTES_MAX,
         )
-        return pb.ListHalvesReply(halves=[_half(row, with_body=request.with_bodies) for row in rows])
+        rows = found[:limit]
+        return pb.ListHalvesReply(halves=[_half(row) for row in rows], more=bool(rows) and rows[-1].more)
 
-    @_answering
+    @answering
     async def ResolveHalf(self, request: pb.ResolveHalfRequest, context: Context) -> pb.ResolveHalfReply:  # noqa: N802
         ids = slices_of_ids(request.transaction_id)
         if len(ids) != 1:
@@ -274,7 +267,7 @@ class AdminApi(rpc.AdminServicer):
             raise error
         return pb.ResolveHalfReply()
 
-    @_answering
+    @answering
     async def Stats(self, request: pb.StatsRequest, context: Context) -> pb.StatsReply:  # noqa: N802
         halves, in_doubt = await self._halves.count()
         counts = self._service.counts
@@ -292,6 +285,16 @@ class AdminApi(rpc.AdminServicer):
                 for each in await self._delivery.groups_lag()
             ],
         )
+
+
+def _check_items(count: int) -> None:
+    if count > REQUEST_ITEMS_MAX:
+        raise InvalidMessage(f"{count} items in one request: at most {REQUEST_ITEMS_MAX} are allowed, send several")
+
+
+def _check_client_id(client_id: str) -> None:
+    if len(client_id) > _CLIENT_ID_LENGTH_MAX:
+        raise ProtocolError(f"a client id of {len(client_id)} characters: at most {_CLIENT_ID_LENGTH_MAX} are allowed")
 
 
 def _item_errors(problems: Mapping[bytes, TxmsgError]) -> list[pb.ItemError]:
@@ -349,7 +352,7 @@ def _check(half: DueHalf, home: bytes) -> pb.Check:
     )
 
 
-def _half(row: HalfRow, *, with_body: bool) -> pb.Half:
+def _half(row: HalfRow) -> pb.Half:
     return pb.Half(
         transaction_id=row.transaction_id.bytes,
         n=row.n,
@@ -359,7 +362,7 @@ def _half(row: HalfRow, *, with_body: bool) -> pb.Half:
         key=row.key or "",
         tag=row.tag or "",
         headers=row.headers or b"",
-        body=row.body if with_body else b"",
+        body=row.body,
         born_at_us=_us(row.born_at),
         stored_at_us=_us(row.stored_at),
         next_check_at_us=_us(row.next_check_at),

@@ -13,6 +13,7 @@ from txmsg.broker import migrate
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.delivery import Delivery, DeliveryConfig
 from txmsg.broker.grpc_api import AdminApi, NotifyApi
+from txmsg.broker.grpc_errors import RefuseUnreadable
 from txmsg.broker.presence import Presence
 from txmsg.broker.segments import Segments
 from txmsg.broker.service import CheckResolver, NotifyService
@@ -71,7 +72,8 @@ async def _serve(config: BrokerConfig, pool: Pool, on_ready: Callable[[str], Non
     service.on_unknown = checks.wake
     api = NotifyApi(service, delivery, halves, presence, home=await _home(pool), stopping=stop)
 
-    server = grpc.aio.server(options=[*CHANNEL_OPTIONS, ("grpc.so_reuseport", 0)])
+    options = [*CHANNEL_OPTIONS, ("grpc.so_reuseport", 0)]
+    server = grpc.aio.server(interceptors=[RefuseUnreadable()], options=options)
     rpc.add_NotifyServicer_to_server(api, server)
     rpc.add_AdminServicer_to_server(AdminApi(service, delivery, halves), server)
     api.address = _bind(server, config.listen)

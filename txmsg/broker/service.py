@@ -5,6 +5,7 @@ A second protocol can stand beside gRPC on the same service.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
@@ -92,6 +93,8 @@ class NotifyService:
         columns = Columns()
         for batch in batches:
             await self._add(columns, batch, producer, problems)
+        if half:
+            problems |= _incomplete(columns)
         if problems:
             columns = columns.only(set(columns.ids) - problems.keys())
         size_bytes = sum(map(len, columns.body)) + 100 * len(columns.ids)
@@ -225,6 +228,23 @@ def _invalid(batch: TopicColumns, body_size_bytes_max: int) -> dict[bytes, Txmsg
         except TxmsgError as exc:
             problems[each] = exc
     return problems
+
+
+def _incomplete(columns: Columns) -> dict[bytes, TxmsgError]:
+    """Transactions whose messages are not numbered 0, 1, 2, ...: the first one carries the checks of all."""
+    if not any(columns.n):
+        return {}
+    places: defaultdict[bytes, set[int]] = defaultdict(set)
+    for each, n in zip(columns.ids, columns.n, strict=True):
+        places[each].add(n)
+    return {
+        each: InvalidMessage(
+            f"the half messages of transaction {UUID(bytes=each)} are numbered {sorted(found)[:10]}: send all of them "
+            "in one request, numbered from 0 without a gap"
+        )
+        for each, found in places.items()
+        if len(found) != max(found) + 1
+    }
 
 
 def _errors_of(stored: Mapping[bytes, str], ids: Sequence[bytes]) -> dict[bytes, TxmsgError]:

@@ -60,7 +60,8 @@ def list_(*, group: str, parked: bool, limit: int, broker: str, as_json: bool) -
     from txmsg.wire.v1 import txmsg_pb2 as pb
 
     request = pb.ListHalvesRequest(group=group, parked_only=parked, limit=limit)
-    halves = _call(broker, lambda admin: admin.ListHalves(request, timeout=_CALL_TIMEOUT_S)).halves
+    reply = _call(broker, lambda admin: admin.ListHalves(request, timeout=_CALL_TIMEOUT_S))
+    halves = reply.halves
     if as_json:
         click.echo(json.dumps({"halves": [_values(each) for each in halves]}))
         return
@@ -87,8 +88,8 @@ def list_(*, group: str, parked: bool, limit: int, broker: str, as_json: bool) -
             state,
         )
     _print(table)
-    if len(halves) == limit:
-        click.echo(f"only the first {limit}: raise --limit to see more", err=True)
+    if reply.more:
+        click.echo(f"only the first {len(halves)}: raise --limit to see more, or name a --group", err=True)
 
 
 @half.command(epilog=f"{EXAMPLE_FORMAT}\n  txmsg half show 0197f3a2-8d5e-7c11-b0a4-5f1f6f3f9c01")

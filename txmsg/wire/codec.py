@@ -47,6 +47,7 @@ MESSAGE_SIZE_BYTES_MAX = 64 * 1024 * 1024
 REQUEST_SIZE_BYTES_MAX = 8 * 1024 * 1024
 """Bodies, keys and headers of one request. A single message may be larger than that only up to its own limit."""
 REQUEST_ITEMS_MAX = 4096
+"""Messages or transactions of one request; a broker refuses more."""
 
 CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", MESSAGE_SIZE_BYTES_MAX),
@@ -97,8 +98,11 @@ def unpack_headers(data: bytes | None) -> Mapping[str, str]:
 
 
 def datetime_of_us(us: int) -> datetime:
-    """Microseconds since 1970 as a datetime in UTC."""
-    return _EPOCH + timedelta(microseconds=us)
+    """Microseconds since 1970 as a datetime in UTC. Raises ProtocolError when they are not in the years 1 to 9999."""
+    try:
+        return _EPOCH + timedelta(microseconds=us)
+    except OverflowError as exc:
+        raise ProtocolError(f"{us} microseconds since 1970 are not in the years 1 to 9999") from exc
 
 
 _STATUSES: tuple[tuple[type[TxmsgError], grpc.StatusCode], ...] = (

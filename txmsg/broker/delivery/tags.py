@@ -6,10 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from txmsg.errors import InvalidName
+from txmsg.errors import InvalidMessage, InvalidName, shown
 from txmsg.message import check_name
 
-__all__ = ["ALL_TAGS", "TagExpression", "parse_tags", "wants_of"]
+__all__ = ["ALL_TAGS", "SUBSCRIPTIONS_LENGTH_MAX", "TagExpression", "parse_tags", "wants_of"]
+
+SUBSCRIPTIONS_LENGTH_MAX = 64 * 1024
+"""Characters of topics and tag expressions in one request: a broker remembers them while the member lives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +53,25 @@ def parse_tags(text: str) -> TagExpression:
         return ALL_TAGS
     names = [name.strip() for name in text.split("||")]
     if "*" in names:
-        raise InvalidName(f"tag expression {text!r}: `*` stands alone; leave the other tags out, or the `*`")
+        raise InvalidName(f"tag expression {shown(text)}: `*` stands alone; leave the other tags out, or the `*`")
     if "" in names:
-        raise InvalidName(f"tag expression {text!r} has nothing beside a `||`: write tags as in `signup || import`")
+        raise InvalidName(f"tag expression {shown(text)} has nothing beside a `||`: write it as in `signup || import`")
     return TagExpression(frozenset(check_name("tag", name) for name in names))
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=512)
 def wants_of(subscriptions: tuple[tuple[str, str], ...]) -> Mapping[str, TagExpression]:
     """What is wanted of each topic, given (topic, tag expression). A topic named twice: what either wants.
 
-    Cached, because a consumer subscribes alike with each receive: do not change the mapping.
+    Cached, because a consumer subscribes alike with each receive: do not change the mapping. Raises InvalidMessage
+    past SUBSCRIPTIONS_LENGTH_MAX.
     """
+    length = sum(len(topic) + len(tags) for topic, tags in subscriptions)
+    if length > SUBSCRIPTIONS_LENGTH_MAX:
+        raise InvalidMessage(
+            f"subscriptions of {length} characters: at most {SUBSCRIPTIONS_LENGTH_MAX} are allowed; name fewer topics "
+            "or tags in one consumer"
+        )
     wants: dict[str, TagExpression] = {}
     for topic, tags in subscriptions:
         expression = parse_tags(tags)

@@ -36,6 +36,7 @@ class HalfRow:
     next_check_at: datetime | None
     checks: int
     parked_reason: str | None
+    more: bool
 
 
 class Halves:
@@ -112,12 +113,30 @@ class Halves:
             return cursor.rowcount
 
     async def list(
-        self, *, group: str, parked_only: bool, transaction_id: UUID | None, limit: int
+        self,
+        *,
+        group: str,
+        parked_only: bool,
+        transaction_id: UUID | None,
+        limit: int,
+        with_bodies: bool,
+        size_bytes_max: int,
     ) -> Sequence[HalfRow]:
-        """What is undecided, the longest first. group "" means all."""
+        """What is undecided, the longest first. group "" means all.
+
+        As many as begin within size_bytes_max of bodies and headers. `more` of a row: it is not the last one.
+        """
         async with session(self._pool) as connection, connection.cursor(row_factory=class_row(HalfRow)) as cursor:
             await cursor.execute(
-                _LIST, {"group": group, "parked": parked_only, "transaction_id": transaction_id, "limit": limit}
+                _LIST,
+                {
+                    "group": group,
+                    "parked": parked_only,
+                    "transaction_id": transaction_id,
+                    "limit": limit,
+                    "with_bodies": with_bodies,
+                    "size_bytes_max": size_bytes_max,
+                },
             )
             return await cursor.fetchall()
 
@@ -189,15 +208,27 @@ update txmsg.half_message h set next_check_at = null, parked_reason = %(reason)s
 """
 
 _LIST = """
-select h.transaction_id, h.n, t.name as topic, p.group_name, p.fence_id, h.key, h.tag, h.headers, h.body, h.born_at,
-       h.stored_at, h.next_check_at, h.checks, h.parked_reason
-  from txmsg.half_message h
-  join txmsg.producer p on p.id = h.producer
-  join txmsg.queue q on q.id = h.queue
-  join txmsg.topic t on t.id = q.topic_id
- where (%(group)s = '' or p.group_name = %(group)s)
-   and (not %(parked)s or h.parked_reason is not null)
-   and (%(transaction_id)s::uuid is null or h.transaction_id = %(transaction_id)s::uuid)
- order by h.stored_at, h.transaction_id, h.n
- limit %(limit)s
+with found as materialized (
+    select h.transaction_id, h.n, t.name as topic, p.group_name, p.fence_id, h.key, h.tag, h.headers,
+           case when %(with_bodies)s then h.body else '' end as body, h.born_at,
+           h.stored_at, h.next_check_at, h.checks, h.parked_reason
+      from txmsg.half_message h
+      join txmsg.producer p on p.id = h.producer
+      join txmsg.queue q on q.id = h.queue
+      join txmsg.topic t on t.id = q.topic_id
+     where (%(group)s = '' or p.group_name = %(group)s)
+       and (not %(parked)s or h.parked_reason is not null)
+       and (%(transaction_id)s::uuid is null or h.transaction_id = %(transaction_id)s::uuid)
+     order by h.stored_at, h.transaction_id, h.n
+     limit %(limit)s
+), sized as (
+    select f.*, sum(octet_length(f.body) + coalesce(octet_length(f.headers), 0)) over w as through,
+           row_number() over w < count(*) over () as more
+      from found f window w as (order by f.stored_at, f.transaction_id, f.n)
+)
+select s.transaction_id, s.n, s.topic, s.group_name, s.fence_id, s.key, s.tag, s.headers, s.body, s.born_at,
+       s.stored_at, s.next_check_at, s.checks, s.parked_reason, s.more
+  from sized s
+ where s.through - octet_length(s.body) - coalesce(octet_length(s.headers), 0) <= %(size_bytes_max)s
+ order by s.stored_at, s.transaction_id, s.n
 """

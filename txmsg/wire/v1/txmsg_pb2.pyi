@@ -313,10 +313,12 @@ class Half(_message.Message):
     def __init__(self, transaction_id: _Optional[bytes] = ..., n: _Optional[int] = ..., topic: _Optional[str] = ..., group: _Optional[str] = ..., fence_id: _Optional[bytes] = ..., key: _Optional[str] = ..., tag: _Optional[str] = ..., headers: _Optional[bytes] = ..., body: _Optional[bytes] = ..., born_at_us: _Optional[int] = ..., stored_at_us: _Optional[int] = ..., next_check_at_us: _Optional[int] = ..., checks: _Optional[int] = ..., parked_reason: _Optional[str] = ...) -> None: ...
 
 class ListHalvesReply(_message.Message):
-    __slots__ = ("halves",)
+    __slots__ = ("halves", "more")
     HALVES_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
     halves: _containers.RepeatedCompositeFieldContainer[Half]
-    def __init__(self, halves: _Optional[_Iterable[_Union[Half, _Mapping]]] = ...) -> None: ...
+    more: bool
+    def __init__(self, halves: _Optional[_Iterable[_Union[Half, _Mapping]]] = ..., more: _Optional[bool] = ...) -> None: ...
 
 class ResolveHalfRequest(_message.Message):
     __slots__ = ("transaction_id", "commit")

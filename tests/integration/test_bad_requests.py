@@ -1,0 +1,142 @@
+"""Requests that no client of ours sends: each is refused in words, and its neighbours are served."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
+
+import grpc
+import psycopg
+import pytest
+
+from tests.broker_process import BrokerProcess
+from txmsg.message import BODY_SIZE_BYTES_MAX, new_transaction_id
+from txmsg.wire.codec import CHANNEL_OPTIONS, CODE_KEY, REQUEST_ITEMS_MAX
+from txmsg.wire.v1 import txmsg_pb2 as pb
+
+_GARBAGE = b"\xff\xff\xff"
+_ID = UUID(int=7).bytes
+_MANY = (REQUEST_ITEMS_MAX + 1) * _ID
+_LONG = "x" * 1_000_000
+_TIMEOUT_S = 20.0
+
+_REFUSED: list[tuple[str, object, str, str]] = [
+    ("Notify/Send", _GARBAGE, "protocol", "cannot be read"),
+    ("Notify/Receive", _GARBAGE, "protocol", "cannot be read"),
+    ("Admin/Stats", _GARBAGE, "protocol", "cannot be read"),
+    ("Notify/Send", pb.SendRequest(group="g", half=True, fence_id=b"short"), "invalid_message", "16 bytes, not 5"),
+    ("Notify/Send", pb.SendRequest(group=_LONG, half=True), "invalid_name", "1000000"),
+    (
+        "Notify/Send",
+        pb.SendRequest(batches=[pb.MessageColumns(topic="t", transaction_ids=_MANY, body=[b""] * (len(_MANY) // 16))]),
+        "invalid_message",
+        "4097 items",
+    ),
+    ("Notify/EndTransactions", pb.EndTransactionsRequest(home=b"short"), "protocol", "16 bytes, not 5"),
+    ("Notify/EndTransactions", pb.EndTransactionsRequest(commit=_ID + b"x"), "protocol", "17 bytes"),
+    ("Notify/EndTransactions", pb.EndTransactionsRequest(rollback=_MANY), "invalid_message", "4097 items"),
+    ("Notify/Held", pb.HeldRequest(transaction_ids=_MANY), "invalid_message", "4097 items"),
+    ("Notify/Receive", pb.ReceiveRequest(group="g", client_id=_LONG), "protocol", "1000000 characters"),
+    (
+        "Notify/Receive",
+        pb.ReceiveRequest(group="g", max_messages=1, subscriptions=[pb.Subscription(topic="t", tags="a||" * 30_000)]),
+        "invalid_message",
+        "90001 characters",
+    ),
+    (
+        "Notify/Receive",
+        pb.ReceiveRequest(group="g", max_messages=1, subscriptions=[pb.Subscription(topic=_LONG)]),
+        "invalid_name",
+        "1000000",
+    ),
+    ("Admin/ListHalves", pb.ListHalvesRequest(group="\0"), "invalid_name", "group"),
+    ("Admin/ListHalves", pb.ListHalvesRequest(transaction_id=_ID + _ID), "protocol", "not 2"),
+]
+
+
+@pytest.fixture
+def channel(broker: BrokerProcess) -> Iterator[grpc.Channel]:
+    """A channel to a broker for bytes as they are."""
+    with grpc.insecure_channel(broker.address, options=CHANNEL_OPTIONS) as opened:
+        yield opened
+    log = broker.log.read_text()
+    assert "Traceback" not in log, log
+
+
+def call(channel: grpc.Channel, method: str, request: object) -> bytes:
+    data = request if isinstance(request, bytes) else request.SerializeToString()  # type: ignore[attr-defined]
+    send: Any = channel.unary_unary(f"/txmsg.v1.{method}")
+    reply: bytes = send(data, timeout=_TIMEOUT_S)
+    return reply
+
+
+def send_halves(channel: grpc.Channel, rows: list[tuple[bytes, int, bytes]], topic: str = "t") -> pb.SendReply:
+    ids, places, bodies = zip(*rows, strict=True)
+    columns = pb.MessageColumns(
+        topic=topic, transaction_ids=b"".join(ids), n=places, body=bodies, born_at_us=[0] * len(rows)
+    )
+    return pb.SendReply.FromString(
+        call(channel, "Notify/Send", pb.SendRequest(group="g", half=True, batches=[columns]))
+    )
+
+
+def test_a_bad_request_is_refused_with_a_code_and_a_short_text(channel: grpc.Channel) -> None:
+    for method, request, code, text in _REFUSED:
+        with pytest.raises(grpc.RpcError) as caught:
+            call(channel, method, request)
+        error = caught.value
+        assert isinstance(error, grpc.Call)
+        assert dict(error.trailing_metadata()).get(CODE_KEY) == code, (method, error)
+        assert text in error.details(), (method, error.details())
+        assert len(error.details()) <= 1000
+
+
+def test_a_text_about_many_items_does_not_repeat_a_huge_value(channel: grpc.Channel) -> None:
+    reply = send_halves(channel, [(new_transaction_id().bytes, 0, b"") for _ in range(1000)], topic=_LONG)
+    assert len(reply.errors) == 1000
+    assert reply.ByteSize() < 1_000_000
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_frame_that_cannot_be_read_ends_the_stream_in_words(channel: grpc.Channel, first: bool) -> None:
+    hello = pb.ClientFrame(hello=pb.Hello(client_id="c", producer_group="g")).SerializeToString()
+    half_an_id = pb.ClientFrame(check_answer=pb.CheckAnswer(transaction_id=b"half an id")).SerializeToString()
+    for bad in (_GARBAGE, half_an_id) if not first else (_GARBAGE, b"", half_an_id):
+        attach: Any = channel.stream_stream("/txmsg.v1.Notify/Attach")
+        frames = attach(iter([bad] if first else [hello, bad]), timeout=_TIMEOUT_S)
+        with pytest.raises(grpc.RpcError):
+            list(frames)
+        assert dict(frames.trailing_metadata()).get(CODE_KEY) == "protocol", (bad, frames.details())
+
+
+def test_halves_that_no_check_would_ever_reach_are_refused_and_their_neighbours_stored(
+    channel: grpc.Channel, notify_url: str
+) -> None:
+    headless, torn, whole = sorted(new_transaction_id().bytes for _ in range(3))
+    rows = [(headless, 1, b""), (torn, 0, b""), (torn, 2, b""), (whole, 1, b""), (whole, 0, b"")]
+    reply = send_halves(channel, rows)
+    assert [(each.transaction_id, each.code) for each in reply.errors] == [
+        (headless, "invalid_message"),
+        (torn, "invalid_message"),
+    ]
+    with psycopg.connect(notify_url, connect_timeout=10) as connection:
+        stored = connection.execute("select transaction_id, n from txmsg.half_message order by n").fetchall()
+    assert stored == [(UUID(bytes=whole), 0), (UUID(bytes=whole), 1)]
+
+
+def test_a_list_of_halves_is_cut_at_a_size_that_a_reply_can_carry_and_says_so(channel: grpc.Channel) -> None:
+    for _ in range(6):
+        send_halves(channel, [(new_transaction_id().bytes, 0, b"x" * BODY_SIZE_BYTES_MAX)])
+
+    def listed(*, limit: int = 0, with_bodies: bool = False) -> pb.ListHalvesReply:
+        request = pb.ListHalvesRequest(limit=limit, with_bodies=with_bodies)
+        return pb.ListHalvesReply.FromString(call(channel, "Admin/ListHalves", request))
+
+    reply = listed(with_bodies=True)
+    assert (len(reply.halves), reply.more) == (5, True)  # as many as begin within 16 MiB
+    assert {len(each.body) for each in reply.halves} == {BODY_SIZE_BYTES_MAX}
+    reply = listed(limit=2)
+    assert (len(reply.halves), reply.more, reply.halves[0].body) == (2, True, b"")
+    reply = listed(limit=6)
+    assert (len(reply.halves), reply.more) == (6, False)
