@@ -7,10 +7,11 @@ DEMO_ARGS ?=
 PYTEST_ARGS ?=
 # Tests wait more than they compute: one process more than there are cores.
 TEST_PROCESSES ?= $$($(BIN)/python -c 'import os; print(os.cpu_count() + 1)')
+DURATION ?= 60
 BENCH_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint generate bench docs clean
+.PHONY: help setup demo test fuzz lint generate bench docs clean
 
 help: ## Show this list
 	@echo "make TARGET; each sets up what it needs:"
@@ -37,6 +38,9 @@ demo: $(STAMP) ## Users register while processes are killed; then the databases 
 
 test: $(STAMP) ## Run all tests (PYTEST_ARGS='-k fence', or --postgres=URL for a server of yours)
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) $(PYTEST_ARGS)
+
+fuzz: $(STAMP) ## Feed wild input to everything that reads any, each target for DURATION=60 seconds; prints what came back
+	$(BIN)/python -m pytest tests/fuzz -n 0 -s --timeout 0 --fuzz-s $(DURATION) $(PYTEST_ARGS)
 
 lint: $(STAMP) ## Check style, format, types, the layers, and that generated files are as generated
 	$(BIN)/ruff check .

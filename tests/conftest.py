@@ -66,6 +66,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="URL",
         help="the PostgreSQL to test on: 'embedded' (default), 'testcontainers', or postgresql://user@host:port/db",
     )
+    parser.addoption(
+        "--fuzz-s", default=3.0, type=float, metavar="SECONDS", help="how long each fuzz test goes on (default 3)"
+    )
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,0 +1,196 @@
+"""A broker under fuzz: raw bytes in, and what must hold of every answer, of its log, its memory and its database."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+import psutil
+import psycopg
+from google.protobuf import message_factory
+from google.protobuf.message import DecodeError
+
+from tests.broker_process import BrokerProcess
+from tests.fuzz.wild import METHODS, STREAMS, Exchange, Pick
+from txmsg.errors import TxmsgError, error_of_code
+from txmsg.message import HEADERS_SIZE_BYTES_MAX, Message, check_name
+from txmsg.wire.codec import CHANNEL_OPTIONS, CODE_KEY, unpack_headers
+from txmsg.wire.v1 import txmsg_pb2 as pb
+
+__all__ = ["BrokerUnderFuzz", "broken_rules"]
+
+_DEADLINE_S = 20.0
+_SHORT_S = 0.3
+_WAIT_MS_MAX = 1000
+_TEXT_SIZE_MAX = 1000
+_REFUSALS = {
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.NOT_FOUND,
+    grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.ALREADY_EXISTS,
+}
+"""What a broker in good health says of a bad request. No UNAVAILABLE: no request may cost others the delivery."""
+_REPLIES = {name: message_factory.GetMessageClass(each.output_type) for name, each in {**METHODS, **STREAMS}.items()}
+
+
+class BrokerUnderFuzz:
+    """Sends raw requests to a broker process and asserts of each answer what docs/protocol.md says of answers."""
+
+    def __init__(self, broker: BrokerProcess) -> None:
+        self._broker = broker
+        self._process = psutil.Process(broker.pid)
+        self._channel = grpc.insecure_channel(broker.address, options=CHANNEL_OPTIONS)
+        self._receipts: deque[pb.Receipt] = deque(maxlen=64)
+        self.answers: Counter[str] = Counter()
+        """How often each method answered with each status."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._channel.close()
+
+    def exchange(self, exchanges: Sequence[Exchange]) -> None:
+        """Makes these calls at once, and checks their answers."""
+        calls: list[tuple[str, bytes, bool, Any]] = []
+        for each in exchanges:
+            request = self._with_real_receipts(each)
+            patient = _is_patient(each.method, request)
+            send: Any = self._channel.unary_unary(f"/{each.method}")
+            call = send.future(request, timeout=_SHORT_S if patient else _DEADLINE_S)
+            calls.append((each.method, request, patient, call))
+        for name, request, patient, call in calls:
+            code = call.code()
+            self.answers[f"{name} {code.name}"] += 1
+            if code is grpc.StatusCode.OK:
+                self._check_reply(name, len(request), call.result())
+            elif not (patient and code is grpc.StatusCode.DEADLINE_EXCEEDED):
+                _check_refusal(name, code, call.details(), call.trailing_metadata())
+
+    def attach(self, frames: Iterable[bytes]) -> None:
+        """Opens an Attach stream, sends these frames, closes its own side, and reads to the end."""
+        (name,) = STREAMS
+        send: Any = self._channel.stream_stream(f"/{name}")
+        call = send(iter(list(frames)), timeout=_DEADLINE_S)
+        try:
+            for frame in call:
+                _REPLIES[name].FromString(frame)
+        except grpc.RpcError:
+            _check_refusal(name, call.code(), call.details(), call.trailing_metadata())
+        self.answers[f"{name} {call.code().name}"] += 1
+
+    def rss_bytes(self) -> int:
+        """What the broker occupies now."""
+        return int(self._process.memory_info().rss)
+
+    def complaints(self) -> list[str]:
+        """The lines of the broker's log that no request may cause: errors, tracebacks, an interrupted delivery."""
+        bad = (" ERROR ", " CRITICAL ", "Traceback", "delivery stops")
+        return [line for line in self._broker.log.read_text().splitlines() if any(each in line for each in bad)]
+
+    def _with_real_receipts(self, exchange: Exchange) -> bytes:
+        if not exchange.picks or not self._receipts:
+            return exchange.request
+        more = pb.ReceiveRequest()
+        for pick in exchange.picks:
+            receipt = _changed(self._receipts[pick.slot % len(self._receipts)], pick)
+            if pick.refuse:
+                more.refusals.add(receipt=receipt, error="no \0 good", delay_ms=0)
+            else:
+                more.acks.append(receipt)
+        return exchange.request + more.SerializeToString()  # messages in protobuf are joined by joining their bytes
+
+    def _check_reply(self, name: str, request_size_bytes: int, data: bytes) -> None:
+        reply = _REPLIES[name].FromString(data)
+        errors = getattr(reply, "errors", ())
+        for error in errors:
+            _check_code(name, error.code)
+            self.answers[f"{name} item {error.code}"] += 1
+            assert len(error.text) <= _TEXT_SIZE_MAX, f"{name} tells of one item in {len(error.text)} characters"
+        if errors:
+            size_bytes_max = 60 * request_size_bytes + 1000
+            assert len(data) <= size_bytes_max, f"{name} answers {request_size_bytes} bytes with {len(data)}"
+        if isinstance(reply, pb.ReceiveReply):
+            self._receipts.extend(each.receipt for each in reply.messages)
+            self.answers[f"{name} delivered"] += len(reply.messages)
+
+
+def _changed(receipt: pb.Receipt, pick: Pick) -> pb.Receipt:
+    changed = pb.Receipt()
+    changed.CopyFrom(receipt)
+    if pick.change:
+        setattr(changed, pick.change, getattr(changed, pick.change) + 1)
+    return changed
+
+
+def _is_patient(name: str, request: bytes) -> bool:
+    """Whether the request asks the broker to hold the call for longer than a test waits."""
+    try:
+        return name.endswith("/Receive") and pb.ReceiveRequest.FromString(request).wait_ms > _WAIT_MS_MAX
+    except DecodeError:
+        return False
+
+
+def _check_refusal(name: str, code: grpc.StatusCode, details: str, metadata: Iterable[tuple[str, str]]) -> None:
+    said = dict(metadata or ())
+    assert code in _REFUSALS, f"{name} answers {code.name}: {details}"
+    assert CODE_KEY in said, f"{name} answers {code.name} without a code of errors.py: {details}"
+    _check_code(name, said[CODE_KEY])
+    assert 0 < len(details) <= _TEXT_SIZE_MAX, f"{name} refuses in {len(details)} characters"
+
+
+def _check_code(name: str, code: str) -> None:
+    assert type(error_of_code(code, "")) is not TxmsgError, f"{name} answers with code {code!r}, which says nothing"
+
+
+# ---- the database afterwards
+
+_RULES = {
+    "offsets are dense": "select queue from txmsg.message group by queue having min(queue_offset) <> 0 "
+    "or max(queue_offset) <> count(*) - 1 or count(distinct queue_offset) <> count(*)",
+    "an outcome is final": "select transaction_id from txmsg.message join txmsg.rolled_back using (transaction_id)",
+    "what is decided is no half": "select transaction_id from txmsg.half_message where transaction_id in "
+    "(select transaction_id from txmsg.message union select transaction_id from txmsg.rolled_back)",
+    "a message is stored once": "select transaction_id, n from txmsg.message group by 1, 2 having count(*) > 1",
+    "a half is checked or parked": "select transaction_id from txmsg.half_message group by 1 "
+    "having count(*) filter (where n = 0 and (next_check_at is not null or parked_reason is not null)) = 0",
+    "n counts from 0": "select transaction_id from txmsg.half_message group by 1 having max(n) >= count(*)",
+    "cursors stay in their queue": "select c.* from txmsg.cursor c where c.next_offset > coalesce((select "
+    "max(m.queue_offset) + 1 from txmsg.message m where m.queue = c.queue_id), 0)",
+    "retries are of messages": "select queue_id, queue_offset from txmsg.retry r where not exists (select from "
+    "txmsg.message m where (m.queue, m.queue_offset, m.body) = (r.queue_id, r.queue_offset, r.body))",
+}
+"""Each finds the rows that break it."""
+
+_STORED = """
+select topic.name, key, tag, headers, body, n from
+  (select queue, key, tag, headers, body, n from txmsg.message
+   union all select queue, key, tag, headers, body, n from txmsg.half_message) m
+  join txmsg.queue on queue.id = m.queue join txmsg.topic on topic.id = topic_id
+"""
+
+
+def broken_rules(url: str) -> list[str]:
+    """What in a Notify database the public API could not have made: names of rules and the rows that break them."""
+    broken = []
+    with psycopg.connect(url, connect_timeout=10) as connection:
+        for name, query in _RULES.items():
+            if rows := connection.execute(query.encode()).fetchmany(3):
+                broken.append(f"{name}: {rows}")
+        for topic, key, tag, headers, body, n in connection.execute(_STORED):
+            try:
+                assert 0 <= n < 1000, f"n={n}"
+                assert len(headers or b"") <= 2 * HEADERS_SIZE_BYTES_MAX
+                Message(topic, body, key=key, tag=tag, headers=unpack_headers(headers))
+            except (TxmsgError, AssertionError) as exc:
+                broken.append(f"a message that cannot be sent is stored: {exc}")
+        for table in ("topic.name", "consumer_group.name", "producer.group_name"):
+            table_name, column = table.split(".")
+            for (name,) in connection.execute(f"select {column} from txmsg.{table_name}".encode()):
+                check_name(table, name)
+    return broken
