@@ -28,6 +28,10 @@ class BrokerConfig:
     broker_id: str = field(default_factory=_new_broker_id)
     """Names this broker process among others. Default: host, process id and a random part."""
 
+    connections_max: int = 16_000
+    """Clients that may be connected at once. Default 16,000; fewer where the process may not open so many files. Past
+    it a connection is closed as soon as it is made."""
+
     topic_auto_create: bool = True
     """Whether sending or subscribing to an unknown topic creates it. Default true; false answers UnknownTopic."""
     topic_queues: int = 4
@@ -84,7 +88,7 @@ class BrokerConfig:
                 f"body_size_bytes_max={self.body_size_bytes_max} must be between 1 and {BODY_SIZE_BYTES_CEILING}: "
                 "a message travels whole in one gRPC message"
             )
-        for name in ("topic_queues", "batch_items_max", "waiting_items_max", "checks_max"):
+        for name in ("connections_max", "topic_queues", "batch_items_max", "waiting_items_max", "checks_max"):
             if getattr(self, name) < 1:
                 raise MisuseError(f"{name}={getattr(self, name)} must be at least 1")
         for name in ("first_check_s", "stop_timeout_s"):

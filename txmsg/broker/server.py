@@ -7,13 +7,11 @@ import logging
 from collections.abc import Callable, Sequence
 from uuid import UUID
 
-import grpc
-
 from txmsg.broker import migrate
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.delivery import Delivery, DeliveryConfig
 from txmsg.broker.grpc_api import AdminApi, NotifyApi
-from txmsg.broker.grpc_errors import RefuseUnreadable
+from txmsg.broker.grpc_server import bind, connections_allowed, new_server
 from txmsg.broker.presence import Presence
 from txmsg.broker.segments import Segments
 from txmsg.broker.service import CheckResolver, NotifyService
@@ -23,9 +21,6 @@ from txmsg.broker.store.topics import TopicRegistry
 from txmsg.broker.writer import Writer
 from txmsg.checker.loop import CheckLoop
 from txmsg.checker.policy import CheckPolicies, CheckPolicy
-from txmsg.errors import MisuseError
-from txmsg.wire.codec import CHANNEL_OPTIONS
-from txmsg.wire.v1 import txmsg_pb2_grpc as rpc
 
 __all__ = ["serve"]
 
@@ -72,11 +67,9 @@ async def _serve(config: BrokerConfig, pool: Pool, on_ready: Callable[[str], Non
     service.on_unknown = checks.wake
     api = NotifyApi(service, delivery, halves, presence, home=await _home(pool), stopping=stop)
 
-    options = [*CHANNEL_OPTIONS, ("grpc.so_reuseport", 0)]
-    server = grpc.aio.server(interceptors=[RefuseUnreadable()], options=options)
-    rpc.add_NotifyServicer_to_server(api, server)
-    rpc.add_AdminServicer_to_server(AdminApi(service, delivery, halves), server)
-    api.address = _bind(server, config.listen)
+    connections_max = connections_allowed(config.connections_max)
+    server = new_server(api, AdminApi(service, delivery, halves), connections_max=connections_max)
+    api.address = bind(server, config.listen)
 
     async with asyncio.TaskGroup() as tasks:
         writing = [
@@ -124,14 +117,3 @@ async def _home(pool: Pool) -> UUID:
     assert row is not None
     home: UUID = row[0]
     return home
-
-
-def _bind(server: grpc.aio.Server, listen: str) -> str:
-    host, _, port = listen.rpartition(":")
-    try:
-        bound = server.add_insecure_port(listen)
-    except RuntimeError as exc:
-        raise MisuseError(f"cannot listen on {listen}: is another program using the port? ({exc})") from exc
-    if bound == 0:
-        raise MisuseError(f"cannot listen on {listen}: the address is not one of this machine's, or the port is taken")
-    return f"{host}:{bound if port == '0' else port}"

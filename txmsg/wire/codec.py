@@ -133,6 +133,11 @@ def error_of_rpc(error: grpc.RpcError, *, broker: str) -> TxmsgError | None:
     for key, value in error.trailing_metadata() or ():
         if key == CODE_KEY:
             return error_of_code(str(value), error.details() or f"broker {broker} gave no text")
-    if error.code() in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED):
+    if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+        return ProtocolError(
+            f"broker {broker} does not know this call ({error.details()}): it is of an older release than this client, "
+            "or no txmsg broker; upgrade brokers before clients"
+        )
+    if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
         return ProtocolError(f"broker {broker} does not understand the request: {error.details()}")
     return None

@@ -1,0 +1,86 @@
+"""The gRPC server of a broker: where it listens, and its bounds against strangers on the port."""
+
+from __future__ import annotations
+
+import logging
+import resource
+
+import grpc
+
+from txmsg.broker.grpc_api import AdminApi, NotifyApi
+from txmsg.broker.grpc_errors import RefuseUnreadable
+from txmsg.errors import MisuseError
+from txmsg.wire.codec import CHANNEL_OPTIONS
+from txmsg.wire.v1 import txmsg_pb2_grpc as rpc
+
+__all__ = ["bind", "connections_allowed", "new_server"]
+
+logger = logging.getLogger(__name__)
+
+_FILES_RESERVED = 256
+"""File descriptors that are not for clients: the database's connections, pipes, logs, the listening socket."""
+_HALF_OPEN_MAX_MS = 10_000
+"""A connection that has not finished its HTTP/2 handshake by then is closed."""
+_PING_TIMEOUT_MS = 10_000
+"""So is one that has not answered a ping; there is a ping every keepalive_time_ms, with and without calls.
+grpc.keepalive_timeout_ms alone closes nothing: gRPC waits for grpc.http2.ping_timeout_ms, a minute by default (ran)."""
+_STREAMS_PER_CONNECTION_MAX = 1000
+
+
+def connections_allowed(connections_max: int) -> int:
+    """How many clients may be connected: `connections_max`, or fewer where the process may not open that many files.
+
+    Raises the process's soft limit of open files to what it needs, as far as the hard limit lets it: running out of
+    them would also keep the broker from its database.
+    """
+    wanted = connections_max + _FILES_RESERVED
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        if soft < wanted:
+            allowed = max(soft - _FILES_RESERVED, soft // 2)
+            logger.warning(
+                "at most %d clients can be connected, not connections_max=%d: the process may open %d files; raise its "
+                "hard limit (ulimit -Hn, or LimitNOFILE= of systemd)",
+                allowed,
+                connections_max,
+                soft,
+            )
+            return allowed
+    return connections_max
+
+
+def new_server(notify: NotifyApi, admin: AdminApi, *, connections_max: int) -> grpc.aio.Server:
+    """A server that serves both, not started."""
+    server = grpc.aio.server(
+        interceptors=[RefuseUnreadable()],
+        options=[
+            *CHANNEL_OPTIONS,
+            ("grpc.so_reuseport", 0),  # else two brokers would share a port, and clients find now one, now the other
+            ("grpc.max_allowed_incoming_connections", connections_max),
+            ("grpc.max_concurrent_streams", _STREAMS_PER_CONNECTION_MAX),
+            ("grpc.server_handshake_timeout_ms", _HALF_OPEN_MAX_MS),
+            ("grpc.http2.settings_timeout", _HALF_OPEN_MAX_MS),
+            ("grpc.keepalive_permit_without_calls", 1),
+            ("grpc.http2.ping_timeout_ms", _PING_TIMEOUT_MS),
+        ],
+    )
+    rpc.add_NotifyServicer_to_server(notify, server)
+    rpc.add_AdminServicer_to_server(admin, server)
+    return server
+
+
+def bind(server: grpc.aio.Server, listen: str) -> str:
+    """Listens; returns HOST:PORT with the port that was taken for 0. Raises MisuseError when it cannot."""
+    host, _, port = listen.rpartition(":")
+    try:
+        bound = server.add_insecure_port(listen)
+    except RuntimeError:
+        bound = 0
+    if bound == 0:
+        raise MisuseError(
+            f"cannot listen on {listen}: another program, perhaps another broker, has port {port}, or {host} is no "
+            "address of this machine: look with `ss -ltnp`, or give another --listen HOST:PORT (port 0: a free one)"
+        )
+    return f"{host}:{bound if port == '0' else port}"
