@@ -4,77 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import Any
 
 import psycopg
 import pytest
 from psycopg import AsyncConnection
 
-from txmsg.broker.store.batch import STALE_SEGMENT, Applied, Batch, Columns, apply
-from txmsg.broker.store.connect import connect_writer, open_pool
-from txmsg.broker.store.topics import TopicRegistry
+from tests.integration.batch_harness import Notify, on_database
+from txmsg.broker.store.batch import STALE_SEGMENT, Batch, apply
+from txmsg.broker.store.connect import connect_writer
 from txmsg.message import new_transaction_id
-
-
-@dataclass
-class Notify:
-    """A Notify database with a topic of four queues, a producer, and one writer session."""
-
-    url: str
-    queues: tuple[int, ...]
-    producer: int
-    connection: AsyncConnection[Any]
-
-    def columns(self, count: int, *, ids: list[bytes] | None = None, body: bytes = b"body") -> Columns:
-        ids = ids or [new_transaction_id().bytes for _ in range(count)]
-        return Columns(
-            ids=ids,
-            n=[0] * count,
-            queue=[self.queues[each[-1] % 4] for each in ids],
-            producer=[self.producer] * count,
-            key=[""] * count,
-            tag=[""] * count,
-            headers=[b""] * count,
-            body=[body] * count,
-            born_at_us=[time.time_ns() // 1000] * count,
-        )
-
-    async def apply(self, batch: Batch, *, segment: int = 1, previous: int = 0) -> Applied:
-        return await apply(self.connection, batch, segment=segment, previous=previous, first_check_s=6)
-
-    async def rows(self, statement: str) -> list[tuple[Any, ...]]:
-        cursor = await self.connection.execute(statement.encode())
-        return await cursor.fetchall()
-
-
-@asynccontextmanager
-async def notify(url: str) -> AsyncIterator[Notify]:
-    pool = open_pool(url)
-    await pool.open(wait=True)
-    topics = TopicRegistry(pool, auto_create=True, queues=4)
-    topic = await topics.ensure("orders")
-    producer = await topics.producer("shop", b"")
-    async with await connect_writer(url, lock_timeout_s=5, transaction_timeout_s=15) as connection:
-        yield Notify(url, topic.queue_ids, producer, connection)
-    await pool.close()
-
-
-def on_database(test: Callable[[Notify], Awaitable[None]]) -> Callable[[str], None]:
-    """Runs an async test with a `Notify`; pytest gives the fixture."""
-
-    async def run(url: str) -> None:
-        async with notify(url) as database:
-            await test(database)
-
-    def wrapper(notify_url: str) -> None:
-        asyncio.run(run(notify_url))
-
-    wrapper.__name__ = test.__name__
-    return wrapper
 
 
 @on_database
@@ -162,6 +100,65 @@ async def test_a_repeated_plain_send_is_stored_once(db: Notify) -> None:
 
 
 @on_database
+async def test_two_contents_under_one_id_in_one_batch_are_told_apart(db: Notify) -> None:
+    plain, half = db.columns(2), db.columns(2)
+    for columns in (plain, half):
+        columns.extend(columns.only({columns.ids[0]}))
+        columns.body[2] = b"another"
+    applied = await db.apply(Batch(plain=plain, half=half))
+    assert applied.problems == {plain.ids[0]: "other", half.ids[0]: "other"}
+    assert await db.rows("select body from txmsg.message") == [(b"body",)] * 2
+    assert await db.rows("select body from txmsg.half_message") == [(b"body",)] * 2
+
+
+@on_database
+async def test_messages_of_one_plain_send_are_known_one_by_one(db: Notify) -> None:
+    first = db.columns(1)
+    await db.apply(Batch(plain=first))
+    more = db.columns(2, ids=first.ids * 2)
+    more.n[1] = 1
+    assert (await db.apply(Batch(plain=more))).problems == {}
+    assert await db.rows("select n from txmsg.message order by n") == [(0,), (1,)]
+
+
+@pytest.mark.parametrize("column", ["key", "tag", "headers", "queue"])
+def test_a_repeat_that_differs_in_anything_is_another_content(notify_url: str, column: str) -> None:
+    async def run(db: Notify) -> None:
+        (elsewhere,) = await db.rows(
+            "with made as (insert into txmsg.topic (name, queue_count) values ('elsewhere', 1) returning id) "
+            "insert into txmsg.queue (topic_id, number) select id, 0 from made returning id"
+        )
+        plain, half = db.columns(2), db.columns(2)
+        await db.apply(Batch(plain=plain, half=half))
+        for columns in (plain, half):
+            getattr(columns, column)[0] = {"headers": b"h", "queue": elsewhere[0]}.get(column, "other")
+        applied = await db.apply(Batch(plain=plain, half=half))
+        assert applied.problems == {plain.ids[0]: "other", half.ids[0]: "other"}
+
+    on_database(run)(notify_url)
+
+
+@on_database
+async def test_a_repeat_in_another_queue_of_its_topic_is_a_repeat(db: Notify) -> None:
+    plain, half = db.columns(4), db.columns(4)
+    await db.apply(Batch(plain=plain, half=half))
+    for columns in (plain, half):
+        columns.queue = [db.queues[(db.queues.index(each) + 1) % 4] for each in columns.queue]
+    assert (await db.apply(Batch(plain=plain, half=half))).problems == {}
+    assert await db.rows("select count(*) from txmsg.message") == [(4,)]
+
+
+@on_database
+async def test_a_repeat_says_where_the_queues_end(db: Notify) -> None:
+    half, plain = db.columns(9), db.columns(9)
+    await db.apply(Batch(half=half))
+    batch = Batch(plain=plain, commit=half.ids)
+    ends = (await db.apply(batch)).ends
+    assert sum(ends.values()) == 18
+    assert (await db.apply(batch)).ends == ends, "a broker whose answer was lost would not deliver them at once"
+
+
+@on_database
 async def test_unknown_makes_the_check_due_now(db: Notify) -> None:
     half = db.columns(2)
     await db.apply(Batch(half=half))
@@ -189,16 +186,7 @@ async def test_offsets_and_memory_go_on_across_a_rotation(db: Notify) -> None:
     again = await db.apply(Batch(half=half, commit=[], rollback=half.ids[:1]), segment=2, previous=1)
     assert again.problems[half.ids[0]] in ("resolved", "conflict")
     assert len(again.problems) == 8
-    await assert_dense(db)
-
-
-async def assert_dense(db: Notify) -> None:
-    """I4: offsets of every queue are 0, 1, 2, ... without a gap or a repeat."""
-    bad = await db.rows(
-        "select queue from txmsg.message group by queue "
-        "having min(queue_offset) <> 0 or max(queue_offset) <> count(*) - 1 or count(distinct queue_offset) <> count(*)"
-    )
-    assert bad == []
+    await db.assert_dense()
 
 
 @on_database
@@ -221,7 +209,7 @@ async def test_writers_with_repeats_in_opposite_orders_neither_deadlock_nor_leav
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         for turn in range(4):
             tasks.create_task(writer(turn))
-    await assert_dense(db)
+    await db.assert_dense()
     both = await db.rows("select 1 from txmsg.message m join txmsg.rolled_back r using (transaction_id)")
     assert both == []
     again = await db.rows(

@@ -1,8 +1,9 @@
-"""The batch: everything that goes into the database in one call of `txmsg.apply_batch_1`, and what comes back."""
+"""The batch: everything that goes into the database in one call of `txmsg.write_batch_1`, and what comes back."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -20,10 +21,14 @@ from txmsg.broker.store.arrays import (
     uuid_array,
 )
 
-__all__ = ["STALE_SEGMENT", "Applied", "Batch", "Columns", "apply"]
+__all__ = ["STALE_SEGMENT", "Applied", "Batch", "Columns", "Unwritable", "apply"]
 
 STALE_SEGMENT = "TX001"
 """SQLSTATE: the segment given is not open any more. Read the segments again and repeat the batch."""
+
+
+class Unwritable(Exception):
+    """Something in a batch has no form in the database, such as a number out of range: nothing was written."""
 
 
 @dataclass(slots=True)
@@ -121,7 +126,7 @@ class Batch:
 
 @dataclass(slots=True)
 class Applied:
-    """What a batch did. ends: queue id -> the offset the queue now ends before. problems: id -> kind.
+    """What a batch did. ends: queue id -> an offset that the queue reaches to. problems: id -> kind.
 
     Kinds are those of the function: other, resolved, conflict, expired, busy.
     """
@@ -131,52 +136,58 @@ class Applied:
 
 
 _CALL = (
-    "select kind, id, queue, queue_offset from txmsg.apply_batch_1("
+    "call txmsg.write_batch_1("
     "%b, %b, make_interval(secs => %b), %b, %b, %b, %b, %b, %b, %b, %b, %b, "
-    "%b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b)"
+    "%b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, null, null, null, null)"
 )
 
 
 async def apply(
     connection: AsyncConnection[Any], batch: Batch, *, segment: int, previous: int, first_check_s: float
 ) -> Applied:
-    """Calls the batch function. When this returns, the batch is committed and on disk. Idempotent by ids.
+    """Calls the batch procedure. When this returns, the batch is committed and on disk. Idempotent by ids.
 
-    Takes the shared rotation lock and the locks of the queues that messages enter, until its commit is visible.
+    Takes the shared rotation lock and the locks of the queues that messages enter, until its commit is visible; not
+    until the answer is read. Not in a transaction block: the procedure commits. Raises Unwritable.
     """
-    half, plain = batch.half, batch.plain
+    try:
+        arrays = _arrays(batch)
+    except (struct.error, ValueError) as exc:
+        raise Unwritable(f"{type(exc).__name__}: {exc}") from exc
     cursor = connection.cursor(binary=True)
-    await cursor.execute(
-        _CALL,
-        (
-            segment,
-            previous,
-            float(first_check_s),
-            uuid_array(half.ids),
-            smallint_array(half.n),
-            int4_array(half.queue),
-            int4_array(half.producer),
-            *half._arrays(),
-            uuid_array(batch.commit),
-            uuid_array(batch.rollback),
-            uuid_array(batch.check),
-            uuid_array(plain.ids),
-            smallint_array(plain.n),
-            int4_array(plain.queue),
-            *plain._arrays(),
-        ),
-        prepare=True,
-    )
-    return _read(await cursor.fetchall())
+    await cursor.execute(_CALL, (segment, previous, float(first_check_s), *arrays), prepare=True)
+    row = await cursor.fetchone()
+    assert row is not None
+    return _read(*(column or () for column in row))
 
 
-def _read(rows: Iterable[tuple[str, UUID | None, int | None, int | None]]) -> Applied:
+def _arrays(batch: Batch) -> list[Array]:
+    half, plain = batch.half, batch.plain
+    return [
+        uuid_array(half.ids),
+        smallint_array(half.n),
+        int4_array(half.queue),
+        int4_array(half.producer),
+        *half._arrays(),
+        uuid_array(batch.commit),
+        uuid_array(batch.rollback),
+        uuid_array(batch.check),
+        uuid_array(plain.ids),
+        smallint_array(plain.n),
+        int4_array(plain.queue),
+        *plain._arrays(),
+    ]
+
+
+def _read(
+    kinds: Sequence[str], ids: Sequence[UUID | None], queues: Sequence[int | None], queue_offsets: Sequence[int | None]
+) -> Applied:
     applied = Applied()
-    for kind, each, queue, queue_offset in rows:
+    for kind, each, queue, queue_offset in zip(kinds, ids, queues, queue_offsets, strict=True):
         if each is None:
             assert queue is not None
             assert queue_offset is not None
-            applied.ends[queue] = queue_offset
+            applied.ends[queue] = max(queue_offset, applied.ends.get(queue, 0))
         else:
             applied.problems.setdefault(each.bytes, kind)
     return applied

@@ -1,0 +1,90 @@
+"""What tests of the batch function stand on: a Notify database, and a writer session as a broker has it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from psycopg import AsyncConnection
+
+from txmsg.broker.store.batch import Applied, Batch, Columns, apply
+from txmsg.broker.store.connect import connect_writer, open_pool
+from txmsg.broker.store.topics import TopicRegistry
+from txmsg.message import new_transaction_id_bytes
+
+__all__ = ["Notify", "columns_of", "on_database"]
+
+
+def columns_of(queues: Sequence[int], *, ids: list[bytes] | None = None, producer: int = 1) -> Columns:
+    """One message per queue named, under new ids unless given."""
+    count = len(queues)
+    return Columns(
+        ids=ids or [new_transaction_id_bytes() for _ in queues],
+        n=[0] * count,
+        queue=list(queues),
+        producer=[producer] * count,
+        key=[""] * count,
+        tag=[""] * count,
+        headers=[b""] * count,
+        body=[b"body"] * count,
+        born_at_us=[time.time_ns() // 1000] * count,
+    )
+
+
+@dataclass
+class Notify:
+    """A Notify database with a topic of four queues, a producer, and one writer session."""
+
+    url: str
+    queues: tuple[int, ...]
+    producer: int
+    connection: AsyncConnection[Any]
+
+    def columns(self, count: int, *, ids: list[bytes] | None = None) -> Columns:
+        ids = ids or [new_transaction_id_bytes() for _ in range(count)]
+        return columns_of([self.queues[each[-1] % 4] for each in ids], ids=ids, producer=self.producer)
+
+    async def apply(self, batch: Batch, *, segment: int = 1, previous: int = 0) -> Applied:
+        return await apply(self.connection, batch, segment=segment, previous=previous, first_check_s=6)
+
+    async def assert_dense(self) -> None:
+        """I4: offsets of every queue are 0, 1, 2, ... without a gap or a repeat."""
+        bad = await self.rows(
+            "select queue from txmsg.message group by queue having min(queue_offset) <> 0 "
+            "or max(queue_offset) <> count(*) - 1 or count(distinct queue_offset) <> count(*)"
+        )
+        assert bad == []
+
+    async def rows(self, statement: str) -> list[tuple[Any, ...]]:
+        cursor = await self.connection.execute(statement.encode())
+        return await cursor.fetchall()
+
+
+@asynccontextmanager
+async def notify(url: str) -> AsyncIterator[Notify]:
+    pool = open_pool(url)
+    await pool.open(wait=True)
+    topics = TopicRegistry(pool, auto_create=True, queues=4)
+    topic = await topics.ensure("orders")
+    producer = await topics.producer("shop", b"")
+    async with await connect_writer(url, lock_timeout_s=5, transaction_timeout_s=15) as connection:
+        yield Notify(url, topic.queue_ids, producer, connection)
+    await pool.close()
+
+
+def on_database(test: Callable[[Notify], Awaitable[None]]) -> Callable[[str], None]:
+    """Runs an async test with a `Notify`; pytest gives the fixture."""
+
+    async def run(url: str) -> None:
+        async with notify(url) as database:
+            await test(database)
+
+    def wrapper(notify_url: str) -> None:
+        asyncio.run(run(notify_url))
+
+    wrapper.__name__ = test.__name__
+    return wrapper
