@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 from psycopg import AsyncConnection
 
+from txmsg.broker.config import BrokerConfig
+from txmsg.broker.segments import Segments
 from txmsg.broker.store.batch import Applied, Batch, Columns, apply
 from txmsg.broker.store.connect import connect_writer, open_pool
 from txmsg.broker.store.topics import TopicRegistry
+from txmsg.broker.writer import Writer
 from txmsg.message import new_transaction_id_bytes
 
-__all__ = ["Notify", "columns_of", "on_database"]
+__all__ = ["Notify", "columns_of", "on_database", "running_writer"]
 
 
 def columns_of(queues: Sequence[int], *, ids: list[bytes] | None = None, producer: int = 1) -> Columns:
@@ -88,3 +91,28 @@ def on_database(test: Callable[[Notify], Awaitable[None]]) -> Callable[[str], No
 
     wrapper.__name__ = test.__name__
     return wrapper
+
+
+@asynccontextmanager
+async def running_writer(
+    config: BrokerConfig, *, running: bool = True
+) -> AsyncIterator[tuple[Writer, int, dict[int, int]]]:
+    """A writer, the id of a queue, and the ends it reports."""
+    pool = open_pool(config.storage)
+    await pool.open(wait=True)
+    topic = await TopicRegistry(pool, auto_create=True, queues=1).ensure("orders")
+    segments = Segments(pool, config)
+    await segments.refresh()
+    ends: dict[int, int] = {}
+
+    def note(grown: Mapping[int, int]) -> None:
+        ends.update(grown)
+
+    writer = Writer(config, segments, on_ends=note)
+    task = asyncio.create_task(writer.run()) if running else None
+    yield writer, topic.queue_ids[0], ends
+    if task is not None:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+    await pool.close()

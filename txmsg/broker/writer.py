@@ -18,7 +18,7 @@ from psycopg import AsyncConnection
 
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.segments import Segments
-from txmsg.broker.store.batch import STALE_SEGMENT, Applied, Batch, apply
+from txmsg.broker.store.batch import STALE_SEGMENT, Applied, Batch, Unwritable, apply
 from txmsg.broker.store.connect import TRANSIENT, connect_writer
 from txmsg.errors import BrokerUnavailable, Overloaded
 
@@ -201,10 +201,12 @@ class Writer:
             except psycopg.errors.DatabaseError as exc:
                 if exc.sqlstate == STALE_SEGMENT:
                     stale = True
-                elif exc.sqlstate is not None and exc.sqlstate[:2] in _ITEM_ERROR_CLASSES:
+                elif (exc.sqlstate or "")[:2] in _ITEM_ERROR_CLASSES:
                     return await self._split(batch, exc, give_up_at)
                 else:
                     await self._pause(exc, give_up_at)
+            except Unwritable as exc:
+                return await self._split(batch, exc, give_up_at)
             except (*TRANSIENT, BrokerUnavailable) as exc:
                 await self._pause(exc, give_up_at)
             else:
@@ -232,7 +234,7 @@ class Writer:
             raise BrokerUnavailable(self._database_away) from exc
         await asyncio.sleep(_RECONNECT_PAUSE_S)
 
-    async def _split(self, batch: Batch, exc: psycopg.DatabaseError, give_up_at: float) -> Applied:
+    async def _split(self, batch: Batch, exc: Exception, give_up_at: float) -> Applied:
         """Applies both halves of a refused batch on their own, until the culprit stands alone."""
         ids = sorted(batch.ids())
         if len(ids) == 1:
