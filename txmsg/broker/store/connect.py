@@ -6,7 +6,7 @@ Translates the driver's errors: whoever gets BrokerUnavailable from here may try
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -33,6 +33,16 @@ _KEEPALIVES: dict[str, Any] = {
 }
 
 
+_SERVER_KEEPALIVES = {
+    "tcp_keepalives_idle": "5",
+    "tcp_keepalives_interval": "2",
+    "tcp_keepalives_count": "3",
+    "tcp_user_timeout": "15s",
+}
+"""The same from the other side: how soon the server ends the session of a broker that was cut off. By the defaults of
+most systems it would keep it for two hours. A session on a Unix socket passes over them."""
+
+
 async def connect_writer(url: str, *, lock_timeout_s: float, transaction_timeout_s: float) -> AsyncConnection[Any]:
     """The session that calls the batch function: autocommit, READ COMMITTED, no wait without an end.
 
@@ -50,12 +60,19 @@ async def connect_writer(url: str, *, lock_timeout_s: float, transaction_timeout
         "enable_seqscan": "off",
         "jit": "off",
         "synchronous_commit": "on",
+        **_SERVER_KEEPALIVES,
     }
     if connection.info.server_version >= 170000:
         settings["transaction_timeout"] = f"{transaction_timeout_s * 1000:.0f}ms"
-    for name, value in settings.items():
-        await connection.execute("select set_config(%s, %s, false)", (name, value))
+    await _set(connection, settings)
     return connection
+
+
+async def _set(connection: AsyncConnection[Any], settings: Mapping[str, str]) -> None:
+    await connection.execute(
+        "select set_config(name, value, false) from unnest(%s::text[], %s::text[]) as setting(name, value)",
+        (list(settings), list(settings.values())),
+    )
 
 
 def open_pool(url: str, *, size_max: int = 8) -> Pool:
@@ -68,8 +85,14 @@ def open_pool(url: str, *, size_max: int = 8) -> Pool:
         timeout=5.0,
         reconnect_timeout=1.0,
         kwargs={"autocommit": True, "application_name": "txmsg broker", **_KEEPALIVES},
+        configure=_configure,
         check=AsyncConnectionPool.check_connection,
     )
+
+
+async def _configure(connection: AsyncConnection[Any]) -> None:
+    # Whatever the database's default is: a rotation must see every batch that it waited for.
+    await _set(connection, {"default_transaction_isolation": "read committed", **_SERVER_KEEPALIVES})
 
 
 @asynccontextmanager
