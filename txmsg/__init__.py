@@ -94,12 +94,14 @@ _MODULES = {
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 
-def __getattr__(name: str) -> object:
-    if name not in __all__:
-        raise AttributeError(f"module 'txmsg' has no attribute {name!r}")
-    value: object = getattr(import_module(_MODULE_OF.get(name, "txmsg.errors")), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # a type checker that saw it would take every misspelt name for an object
+
+    def __getattr__(name: str) -> object:
+        if name not in __all__:
+            raise AttributeError(f"module 'txmsg' has no attribute {name!r}")
+        value: object = getattr(import_module(_MODULE_OF.get(name, "txmsg.errors")), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

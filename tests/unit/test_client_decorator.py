@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import create_engine
@@ -103,23 +103,22 @@ def test_def_and_async_def_need_their_own_producer() -> None:
     with pytest.raises(MisuseError, match="AsyncProducer for async def"):
         transactional_message(own, topic="t")(plain_async)
     with pytest.raises(MisuseError, match="Producer for def"):
-        transactional_message(own_async, topic="t")(plain)
+        transactional_message(own_async, topic="t")(plain)  # type: ignore[type-var]
 
 
 def test_the_session_must_fit_the_function() -> None:
     with pytest.raises(MisuseError, match="must be an async_sessionmaker"):
-        transactional_message(own_async, topic="t", session=sessions)(with_async_session)  # type: ignore[arg-type]
+        transactional_message(own_async, topic="t", session=sessions)(with_async_session)  # type: ignore[type-var,arg-type]
     with pytest.raises(MisuseError, match="must be a sessionmaker"):
-        transactional_message(own, topic="t", session=async_sessions)(with_session)  # type: ignore[arg-type]
+        transactional_message(own, topic="t", session=async_sessions)(with_session)  # type: ignore[type-var,arg-type]
     with Session() as one, pytest.raises(MisuseError, match="is one session"):
         transactional_message(own, topic="t", session=one)(with_session)  # type: ignore[call-overload]
 
 
 def test_a_scoped_session_is_refused_for_coroutines() -> None:
+    scoped: Any = scoped_session(sessions)
     with pytest.raises(MisuseError, match="must be an async_sessionmaker"):
-        transactional_message(own_async, topic="t", session=scoped_session(sessions))(  # type: ignore[arg-type]
-            with_async_session
-        )
+        transactional_message(own_async, topic="t", session=scoped)(with_async_session)
 
 
 def test_a_function_without_room_for_the_session_is_refused() -> None:

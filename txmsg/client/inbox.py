@@ -10,7 +10,7 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 from sqlalchemy import (
     Column,
@@ -45,6 +45,9 @@ __all__ = [
 ]
 
 _log = logging.getLogger(__name__)
+
+S = TypeVar("S", bound=Session)
+A = TypeVar("A", bound=AsyncSession)
 
 PURGE_AGE_S = 14 * 24 * 3600.0
 
@@ -149,31 +152,17 @@ class AsyncIdempotentHandler(_Inbox):
             await session.commit()
 
 
-class _Decorator:
-    def __init__(self, factory: Callable[[], Any], group: str | None) -> None:
-        self._factory = factory
-        self._group = group
-
-    @overload
-    def __call__(
-        self, handler: Callable[[AsyncSession, ReceivedMessage], Awaitable[None]], /
-    ) -> AsyncIdempotentHandler: ...
-    @overload
-    def __call__(self, handler: Callable[[Session, ReceivedMessage], None], /) -> IdempotentHandler: ...
-    def __call__(self, handler: Callable[..., Any], /) -> IdempotentHandler | AsyncIdempotentHandler:
-        is_async = inspect.iscoroutinefunction(handler)
-        if is_async != isinstance(self._factory, async_sessionmaker):
-            raise MisuseError(
-                f"{handler.__qualname__} is {'async def' if is_async else 'def'}: @idempotent needs "
-                f"{'an async_sessionmaker' if is_async else 'a sessionmaker'}"
-            )
-        kind = AsyncIdempotentHandler if is_async else IdempotentHandler
-        return kind(handler, self._factory, self._group)
-
-
+@overload
+def idempotent(
+    session_factory: Callable[[], S], *, group: str | None = None
+) -> Callable[[Callable[[S, ReceivedMessage], None]], IdempotentHandler]: ...
+@overload
+def idempotent(
+    session_factory: Callable[[], A], *, group: str | None = None
+) -> Callable[[Callable[[A, ReceivedMessage], Awaitable[None]]], AsyncIdempotentHandler]: ...
 def idempotent(
     session_factory: Callable[[], Session] | Callable[[], AsyncSession], *, group: str | None = None
-) -> _Decorator:
+) -> Callable[[Any], Any]:
     """Decorates a handler `(session, message)` so that its effects happen once per message and consumer group.
 
     session_factory: a sessionmaker, or an async_sessionmaker for `async def`. The session is opened, the message is
@@ -184,4 +173,15 @@ def idempotent(
         @idempotent(SessionLocal)
         def give_red_packet(session: Session, message: ReceivedMessage) -> None: ...
     """
-    return _Decorator(session_factory, group)
+
+    def decorate(handler: Callable[..., Any]) -> IdempotentHandler | AsyncIdempotentHandler:
+        is_async = inspect.iscoroutinefunction(handler)
+        if is_async != isinstance(session_factory, async_sessionmaker):
+            raise MisuseError(
+                f"{handler.__qualname__} is {'async def' if is_async else 'def'}: @idempotent needs "
+                f"{'an async_sessionmaker' if is_async else 'a sessionmaker'}"
+            )
+        kind = AsyncIdempotentHandler if is_async else IdempotentHandler
+        return kind(handler, session_factory, group)
+
+    return decorate

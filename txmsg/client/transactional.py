@@ -27,33 +27,34 @@ __all__ = ["transactional_message"]
 P = ParamSpec("P")
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
+C = TypeVar("C", bound=Callable[..., Coroutine[Any, Any, Any]])
+S_co = TypeVar("S_co", bound=Session, covariant=True)
+A_co = TypeVar("A_co", bound=AsyncSession, covariant=True)
 Owner = TypeVar("Owner")
 
 Key = str | Callable[..., object] | None
 Build = Callable[..., Message | Sequence[Message] | bytes] | None
 
 
-class _SessionDecorator(Protocol):
-    """Takes the session parameter away: callers do not give it."""
+class _SessionDecorator(Protocol[S_co]):
+    """Takes the session parameter away: callers do not give it. S is what the session factory makes."""
 
     @overload
-    def __call__(self, function: Callable[Concatenate[Session, P], R], /) -> Callable[P, R]: ...
+    def __call__(self, function: Callable[Concatenate[S_co, P], R], /) -> Callable[P, R]: ...
     @overload
-    def __call__(
-        self, function: Callable[Concatenate[Owner, Session, P], R], /
-    ) -> Callable[Concatenate[Owner, P], R]: ...
+    def __call__(self, function: Callable[Concatenate[Owner, S_co, P], R], /) -> Callable[Concatenate[Owner, P], R]: ...
 
 
-class _AsyncSessionDecorator(Protocol):
+class _AsyncSessionDecorator(Protocol[A_co]):
     """The same for coroutine functions."""
 
     @overload
     def __call__(
-        self, function: Callable[Concatenate[AsyncSession, P], Coroutine[Any, Any, R]], /
+        self, function: Callable[Concatenate[A_co, P], Coroutine[Any, Any, R]], /
     ) -> Callable[P, Coroutine[Any, Any, R]]: ...
     @overload
     def __call__(
-        self, function: Callable[Concatenate[Owner, AsyncSession, P], Coroutine[Any, Any, R]], /
+        self, function: Callable[Concatenate[Owner, A_co, P], Coroutine[Any, Any, R]], /
     ) -> Callable[Concatenate[Owner, P], Coroutine[Any, Any, R]]: ...
 
 
@@ -63,6 +64,12 @@ class _Decorator(Protocol):
     def __call__(self, function: F, /) -> F: ...
 
 
+class _AsyncDecorator(Protocol):
+    """The same for coroutine functions."""
+
+    def __call__(self, function: C, /) -> C: ...
+
+
 @overload
 def transactional_message(
     producer: Producer,
@@ -70,9 +77,9 @@ def transactional_message(
     topic: str | None = None,
     key: Key = None,
     tag: str | None = None,
-    session: Callable[[], Session],
+    session: Callable[[], S_co],
     message: Build = None,
-) -> _SessionDecorator: ...
+) -> _SessionDecorator[S_co]: ...
 @overload
 def transactional_message(
     producer: AsyncProducer,
@@ -80,12 +87,12 @@ def transactional_message(
     topic: str | None = None,
     key: Key = None,
     tag: str | None = None,
-    session: Callable[[], AsyncSession],
+    session: Callable[[], A_co],
     message: Build = None,
-) -> _AsyncSessionDecorator: ...
+) -> _AsyncSessionDecorator[A_co]: ...
 @overload
 def transactional_message(
-    producer: Producer | AsyncProducer,
+    producer: Producer,
     *,
     topic: str | None = None,
     key: Key = None,
@@ -93,6 +100,16 @@ def transactional_message(
     session: None = None,
     message: Build = None,
 ) -> _Decorator: ...
+@overload
+def transactional_message(
+    producer: AsyncProducer,
+    *,
+    topic: str | None = None,
+    key: Key = None,
+    tag: str | None = None,
+    session: None = None,
+    message: Build = None,
+) -> _AsyncDecorator: ...
 def transactional_message(
     producer: Producer | AsyncProducer,
     *,

@@ -1,0 +1,227 @@
+"""Producers, listeners, consumers and the inbox as users write them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import assert_type
+
+from sqlalchemy import create_engine
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.orm import Session, sessionmaker
+
+from txmsg import (
+    AsyncConsumer,
+    AsyncProducer,
+    CheckMessageListener,
+    Consumer,
+    Fence,
+    FenceCheckListener,
+    Half,
+    Message,
+    MessageId,
+    Producer,
+    ReceivedMessage,
+    TransactionId,
+    TransactionState,
+    TxmsgError,
+    create_inbox_tables,
+    idempotent,
+    purge_inbox,
+)
+
+engine = create_engine("sqlite:///shop.db")
+async_engine = create_async_engine("sqlite+aiosqlite:///shop.db")
+sessions = sessionmaker(engine)
+async_sessions = async_sessionmaker(async_engine)
+
+
+# ---- messages
+
+message = Message("order", b"body", key="k", tag="t", headers={"trace": "1"})
+Message("order", "text")  # error: mypy[arg-type] pyright[reportArgumentType]
+Message("order", b"", key=1)  # error: mypy[arg-type] pyright[reportArgumentType]
+Message("order", b"", headers={"trace": 1})  # error: mypy[dict-item] pyright[reportArgumentType]
+Message(b"order", b"")  # error: mypy[arg-type] pyright[reportArgumentType]
+message.topic = "other"  # error: mypy[misc] pyright[reportAttributeAccessIssue]
+
+
+# ---- listeners
+
+
+class Listener:
+    def check(self, message: ReceivedMessage) -> TransactionState:
+        return TransactionState.COMMIT
+
+
+class AsyncListener:
+    async def check(self, message: ReceivedMessage) -> TransactionState:
+        return TransactionState.COMMIT
+
+
+class ListenerOfNothing:
+    def check(self) -> TransactionState:
+        return TransactionState.COMMIT
+
+
+class ListenerOfIds:
+    def check(self, message: MessageId) -> TransactionState:
+        return TransactionState.COMMIT
+
+
+class ListenerOfBools:
+    def check(self, message: ReceivedMessage) -> bool:
+        return True
+
+
+class ListenerByAnotherName:
+    def check_local_transaction(self, message: ReceivedMessage) -> TransactionState:
+        return TransactionState.COMMIT
+
+
+listeners: list[CheckMessageListener] = [
+    Listener(),
+    AsyncListener(),
+    FenceCheckListener(engine),
+    FenceCheckListener(async_engine),
+]
+Producer(check_listener=Listener())
+AsyncProducer(check_listener=AsyncListener())
+Producer(check_listener=Listener)  # error: mypy[arg-type] pyright[reportArgumentType]
+Producer(check_listener=ListenerOfNothing())  # error: mypy[arg-type] pyright[reportArgumentType]
+Producer(check_listener=ListenerOfIds())  # error: mypy[arg-type] pyright[reportArgumentType]
+AsyncProducer(check_listener=ListenerOfBools())  # error: mypy[arg-type] pyright[reportArgumentType]
+AsyncProducer(check_listener=ListenerByAnotherName())  # error: mypy[arg-type] pyright[reportArgumentType]
+FenceCheckListener("sqlite:///shop.db")  # error: mypy[arg-type] pyright[reportArgumentType]
+FenceCheckListener(sessions)  # error: mypy[arg-type] pyright[reportArgumentType]
+assert_type(FenceCheckListener(engine).fence, Fence)
+
+
+# ---- producers
+
+producer = Producer(["a:1", "b:2"], group="shop", timeout_s=3)
+Producer(timeout_s="3")  # error: mypy[arg-type] pyright[reportArgumentType]
+Producer("a:1", "shop", None, 3.0)  # error: mypy[call-arg] pyright[reportCallIssue]
+
+
+def uses_producer(session: Session, async_session: AsyncSession) -> None:
+    with producer as same:
+        assert_type(same, Producer)
+    assert_type(producer.send(message), MessageId)
+    assert_type(producer.send_many([message]), list[MessageId])
+    half = producer.half([message])
+    assert_type(half, Half)
+    assert_type(half.transaction_id, TransactionId)
+    producer.end(half, TransactionState.COMMIT)
+    with producer.transaction(session) as tx:
+        assert_type(tx.send(message), MessageId)
+        tx.send(b"body")  # error: mypy[arg-type] pyright[reportArgumentType]
+    producer.send("body")  # error: mypy[arg-type] pyright[reportArgumentType]
+    producer.send(producer.send(message))  # error: mypy[arg-type] pyright[reportArgumentType]
+    producer.end(half, "commit")  # error: mypy[arg-type] pyright[reportArgumentType]
+    producer.end(half.transaction_id, TransactionState.COMMIT)  # error: mypy[arg-type] pyright[reportArgumentType]
+    producer.transaction(async_session)  # error: mypy[arg-type] pyright[reportArgumentType]
+    producer.transaction(sessions)  # error: mypy[arg-type] pyright[reportArgumentType]
+
+
+async def uses_async_producer(session: Session, async_session: AsyncSession) -> None:
+    async with AsyncProducer() as opened:
+        assert_type(opened, AsyncProducer)
+        assert_type(await opened.send(message), MessageId)
+        assert_type(await opened.send_many((message,)), list[MessageId])
+        half = await opened.half([message])
+        assert_type(half, Half)
+        await opened.end(half, TransactionState.ROLLBACK)
+        async with opened.transaction(async_session) as tx:
+            assert_type(tx.send(message), MessageId)
+        opened.transaction(session)  # error: mypy[arg-type] pyright[reportArgumentType]
+        with opened:  # error: mypy[attr-defined] pyright[reportGeneralTypeIssues]
+            pass
+
+
+# ---- consumers: a handler stays what it is
+
+consumer = Consumer(group="mailer", concurrency=4)
+async_consumer = AsyncConsumer(group="mailer")
+Consumer(concurrency="4")  # error: mypy[arg-type] pyright[reportArgumentType]
+
+
+@consumer.subscribe("order", tag="a || b")
+def mail(message: ReceivedMessage) -> int:
+    return 1
+
+
+@async_consumer.subscribe("order")
+async def mail_async(message: ReceivedMessage) -> None: ...
+
+
+assert_type(mail(ReceivedMessage.__new__(ReceivedMessage)), int)
+returned: Awaitable[None] = mail_async(ReceivedMessage.__new__(ReceivedMessage))
+
+
+# fmt: off
+@consumer.subscribe("order")  # error: mypy[type-var] pyright[reportArgumentType]
+def mail_of_nothing() -> None: ...
+
+
+@consumer.subscribe("order")  # error: mypy[type-var] pyright[reportArgumentType]
+def mail_of_two(session: Session, message: ReceivedMessage) -> None: ...
+
+
+@consumer.subscribe("order")  # error: mypy[type-var] pyright[reportArgumentType]
+def mail_of_text(message: str) -> None: ...
+
+
+@consumer.subscribe  # error: mypy[arg-type] pyright[reportArgumentType]
+def mail_of_no_topic(message: ReceivedMessage) -> None: ...
+# fmt: on
+
+
+# ---- the inbox: the session is the decorator's
+
+
+@consumer.subscribe("paid")
+@idempotent(sessions)
+def pay(session: Session, message: ReceivedMessage) -> None: ...
+
+
+@async_consumer.subscribe("paid")
+@idempotent(async_sessions, group="payer")
+async def pay_async(session: AsyncSession, message: ReceivedMessage) -> None: ...
+
+
+assert_type(pay(ReceivedMessage.__new__(ReceivedMessage)), None)
+
+
+# fmt: off
+@idempotent(sessions)  # error: mypy[arg-type] pyright[reportArgumentType]
+def pay_without_session(message: ReceivedMessage) -> None: ...
+
+
+@idempotent(sessions)  # error: mypy[arg-type] pyright[reportArgumentType]
+async def pay_async_in_sync_session(session: AsyncSession, message: ReceivedMessage) -> None: ...
+
+
+@idempotent(async_sessions)  # error: mypy[arg-type] pyright[reportArgumentType]
+def pay_in_async_session(session: Session, message: ReceivedMessage) -> None: ...
+# fmt: on
+
+
+idempotent(engine)  # error: mypy[call-overload] pyright[reportCallIssue,reportArgumentType]
+idempotent(sessions())  # error: mypy[call-overload] pyright[reportCallIssue,reportArgumentType]
+
+create_inbox_tables(engine)
+create_inbox_tables(sessions)  # error: mypy[arg-type] pyright[reportArgumentType]
+assert_type(purge_inbox(engine), int)
+purge_inbox(async_engine)  # error: mypy[arg-type] pyright[reportArgumentType]
+
+
+# ---- the fence, and errors
+
+
+def uses_fence(fence: Fence, transaction_id: TransactionId) -> None:
+    assert_type(fence.check(transaction_id), TransactionState)
+    fence.check("0197f3a2")  # error: mypy[arg-type] pyright[reportArgumentType]
+    try:
+        fence.create_tables()
+    except TxmsgError as exc:
+        assert_type(exc.code, str)

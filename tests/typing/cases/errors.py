@@ -1,0 +1,32 @@
+"""Errors are classes of one tree, which say on the wire what they are."""
+
+from __future__ import annotations
+
+from typing import assert_type
+
+import txmsg
+from txmsg import Produser  # error: mypy[attr-defined] pyright[reportAttributeAccessIssue,reportUnknownVariableType]
+
+raised: list[type[txmsg.TxmsgError]] = [
+    txmsg.BrokerUnavailable,
+    txmsg.DuplicateId,
+    txmsg.InvalidMessage,
+    txmsg.InvalidName,
+    txmsg.MessageTooLarge,
+    txmsg.MisuseError,
+    txmsg.OutcomeConflict,
+    txmsg.OutcomeExpired,
+    txmsg.OutcomeUnknown,
+    txmsg.Overloaded,
+    txmsg.ProtocolError,
+    txmsg.ReceiptExpired,
+    txmsg.SchemaMismatch,
+    txmsg.StorageError,
+    txmsg.TransactionRefused,
+    txmsg.UnknownTopic,
+]
+temporary: type[txmsg.BrokerUnavailable] = txmsg.Overloaded
+wrong: type[txmsg.BrokerUnavailable] = txmsg.OutcomeUnknown  # error: mypy[assignment] pyright[reportAssignmentType]
+assert_type(txmsg.__version__, str)
+txmsg.NoSuchName  # error: mypy[attr-defined] pyright[reportAttributeAccessIssue,reportUnknownMemberType]
+Produser()

@@ -1,0 +1,94 @@
+"""User code is checked as users check it, by mypy --strict and by pyright: what they must say stands on the lines.
+
+A line marked `# error: mypy[CODES] pyright[RULES]` must be an error of both, or of the one named; no other line may be.
+`assert_type` says what passes, and as what.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+import txmsg
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).resolve().parent
+CASES = HERE / "cases"
+
+_RUN_S_MAX = 110
+_MARK = re.compile(r"# error:(?P<checkers>.*)")
+_CHECKER = re.compile(r"(?P<name>\w+)\[(?P<codes>[^\]]+)\]")
+
+Errors = dict[str, set[str]]
+"""`FILE:LINE` to the codes of its errors."""
+
+
+def expected(checker: str) -> Errors:
+    """What the marks say."""
+    errors: Errors = {}
+    for path in sorted(CASES.glob("*.py")):
+        for number, line in enumerate(path.read_text().splitlines(), start=1):
+            if mark := _MARK.search(line):
+                for each in _CHECKER.finditer(mark["checkers"]):
+                    if each["name"] == checker:
+                        errors[f"{path.name}:{number}"] = set(each["codes"].split(","))
+    return errors
+
+
+def mypy(cache: Path) -> Errors:
+    """What mypy --strict says, without the project's own settings."""
+    options = ["--strict", "--output=json", "--config-file=", "--python-version=3.11", f"--cache-dir={cache}"]
+    output = _run([sys.executable, "-m", "mypy", *options, str(CASES)])
+    found: Errors = defaultdict(set)
+    for line in output.splitlines():
+        said = json.loads(line)
+        if said["severity"] == "error" and Path(said["file"]).parent.resolve() == CASES:
+            found[f"{Path(said['file']).name}:{said['line']}"].add(said["code"])
+    return dict(found)
+
+
+def pyright() -> Errors:
+    """What pyright says in strict mode."""
+    command = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable, "-p", str(HERE)]
+    said = json.loads(_run(command))
+    assert said["summary"]["filesAnalyzed"] == len(list(CASES.glob("*.py"))), said["summary"]
+    found: Errors = defaultdict(set)
+    for each in said["generalDiagnostics"]:
+        if each["severity"] == "error":
+            line = each["range"]["start"]["line"] + 1
+            found[f"{Path(each['file']).name}:{line}"].add(each.get("rule", "syntax"))
+    return dict(found)
+
+
+def _run(command: list[str]) -> str:
+    environment = {**os.environ, "MYPYPATH": str(ROOT)}
+    done = subprocess.run(
+        command, check=False, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=_RUN_S_MAX
+    )
+    assert done.returncode in (0, 1), f"{command} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def test_mypy_finds_the_mistakes_of_users_and_nothing_else(pytestconfig: pytest.Config) -> None:
+    assert pytestconfig.cache is not None
+    assert mypy(pytestconfig.cache.mkdir("mypy")) == expected("mypy")
+
+
+def test_pyright_finds_the_mistakes_of_users_and_nothing_else() -> None:
+    assert pyright() == expected("pyright")
+
+
+def test_every_public_name_is_used_in_the_cases() -> None:
+    written = "\n".join(path.read_text() for path in CASES.glob("*.py"))
+    assert [name for name in txmsg.__all__ if not re.search(rf"\b{name}\b", written)] == []
+
+
+def test_the_package_says_that_it_is_typed() -> None:
+    assert (Path(txmsg.__file__).parent / "py.typed").is_file()
