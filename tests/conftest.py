@@ -1,7 +1,8 @@
 """What tests stand on: a real PostgreSQL, a fresh database per test, real broker processes. Nothing is mocked.
 
 By default the embedded PostgreSQL is used, one for the whole run. `pytest --postgres=postgresql://user@host/db` uses a
-server of yours (whose user may create databases), `--postgres=testcontainers` one in a container.
+server of yours (whose user may create databases), `--postgres=testcontainers` one in a container. Tests on MariaDB run
+on the one that is installed, or on `--mariadb=URL`; without either they are skipped, or fail with `--require-mariadb`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ import pytest
 from psycopg import sql
 from sqlalchemy.engine import make_url
 
+from tests import mariadb_server
 from tests.broker_process import BrokerProcess
+from tests.mariadb_server import MariaDBServer, PrivateMariaDB
 from txmsg.broker import migrate
 from txmsg.embedded import EmbeddedPostgres
 
@@ -67,6 +70,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="the PostgreSQL to test on: 'embedded' (default), 'testcontainers', or postgresql://user@host:port/db",
     )
     parser.addoption(
+        "--mariadb",
+        default="installed",
+        metavar="URL",
+        help="the MariaDB or MySQL to test on: 'installed' (default), or mariadb+pymysql://user@host:port/db",
+    )
+    parser.addoption("--require-mariadb", action="store_true", help="fail, not skip, where MariaDB is not installed")
+    parser.addoption(
         "--fuzz-s", default=3.0, type=float, metavar="SECONDS", help="how long each fuzz test goes on (default 3)"
     )
 
@@ -103,6 +113,29 @@ def postgres(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
             yield ExternalPostgres(container.get_connection_url())
     else:
         yield ExternalPostgres(chosen)
+
+
+@pytest.fixture(scope="session")
+def mariadb(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDBServer]:
+    """A running MariaDB; without one the test is skipped, or fails with --require-mariadb."""
+    chosen: str = request.config.getoption("--mariadb")
+    if chosen != "installed":
+        yield MariaDBServer(chosen)
+    elif mariadb_server.is_installed():
+        with PrivateMariaDB(tmp_path_factory.mktemp("mariadb")) as server:
+            yield server
+    elif request.config.getoption("--require-mariadb"):
+        pytest.fail(mariadb_server.HOW_TO_INSTALL)
+    else:
+        pytest.skip(mariadb_server.HOW_TO_INSTALL)
+
+
+@pytest.fixture
+def mariadb_url(mariadb: MariaDBServer) -> Iterator[str]:
+    """A fresh, empty database on MariaDB: mariadb+pymysql://..."""
+    name = _new_name()
+    yield mariadb.create_database(name)
+    mariadb.drop_database(name)
 
 
 @pytest.fixture

@@ -1,0 +1,71 @@
+"""What the tests of the fence stand on: business databases with one table of their own, users."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Final
+from uuid import UUID
+
+from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, create_engine, func, insert, select, text
+from sqlalchemy.orm import Session
+
+from txmsg.checker.fence import fence_table
+from txmsg.message import ReceivedMessage, TransactionId, TransactionState, message_id
+
+COMMIT, ROLLBACK, UNKNOWN = TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN
+
+LEVELS: Final = ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE")
+
+users = Table("users", MetaData(), Column("id", Integer, primary_key=True), Column("email", String(80)))
+
+
+def create_users(url: str, *, wal: bool = False) -> None:
+    engine = create_engine(url)
+    if wal:  # a property of the file
+        with engine.connect() as connection:
+            connection.exec_driver_sql("pragma journal_mode = wal")
+    users.metadata.create_all(engine)
+    engine.dispose()
+
+
+def register(session: Session) -> None:
+    session.execute(insert(users).values(email="a@example.org"))
+
+
+def users_count(engine: Engine) -> int:
+    with engine.connect() as connection:
+        return int(connection.scalar(select(func.count()).select_from(users)) or 0)
+
+
+def recorded(engine: Engine) -> dict[UUID, str]:
+    with engine.connect() as connection:
+        return {row.transaction_id: row.outcome for row in connection.execute(select(fence_table))}
+
+
+CONNECTION_ID: Final = {
+    "postgresql": text("select pg_backend_pid()"),
+    "mariadb": text("select connection_id()"),
+    "mysql": text("select connection_id()"),
+}
+
+
+def kill(engine: Engine, connection_id: int) -> None:
+    """Ends a connection of the server; returns when its transaction is over on PostgreSQL, soon before on MariaDB."""
+    with engine.connect() as connection:
+        if engine.dialect.name == "postgresql":
+            connection.execute(text("select pg_terminate_backend(:id, 10000)"), {"id": connection_id})
+        else:
+            connection.execute(text(f"kill {connection_id:d}"))
+
+
+def message(transaction_id: TransactionId) -> ReceivedMessage:
+    """What a listener is asked about."""
+    now = datetime.now(UTC)
+    return ReceivedMessage(
+        id=message_id(transaction_id, 0),
+        transaction_id=transaction_id,
+        topic="user.registered",
+        body=b"",
+        born_at=now,
+        stored_at=now,
+    )

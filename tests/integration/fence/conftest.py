@@ -1,0 +1,79 @@
+"""The business databases: PostgreSQL, MariaDB, and SQLite with either journal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine, create_engine
+
+from tests.integration.fence.business import create_users
+from txmsg.checker.fence import Fence
+
+SERVERS = ("postgresql", "mariadb")
+
+
+def make_business(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a fresh database with the table users and nothing of the fence."""
+    if name == "postgresql":
+        url: str = request.getfixturevalue("database_url").replace("postgresql:", "postgresql+psycopg:", 1)
+    elif name == "mariadb":
+        url = request.getfixturevalue("mariadb_url")
+    else:
+        url = f"sqlite:///{tmp_path / 'business.db'}"
+    create_users(url, wal=name == "sqlite-wal")
+    return url
+
+
+@pytest.fixture(params=[*SERVERS, "sqlite", "sqlite-wal"])
+def business_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return make_business(request.param, request, tmp_path)
+
+
+@pytest.fixture(params=["postgresql", "asyncpg", "mariadb", "sqlite"])
+def async_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The same for each driver of asyncio."""
+    if request.param == "asyncpg":
+        return make_business("postgresql", request, tmp_path).replace("+psycopg:", "+asyncpg:")
+    url = make_business(request.param, request, tmp_path)
+    return url.replace("+pymysql:", "+aiomysql:").replace("sqlite:", "sqlite+aiosqlite:")
+
+
+@pytest.fixture
+def engine(business_url: str) -> Iterator[Engine]:
+    engine = create_engine(business_url)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def fence(engine: Engine) -> Fence:
+    fence = Fence(engine)
+    fence.create_tables()
+    return fence
+
+
+@pytest.fixture(params=SERVERS)
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
+    """A database of a server, with the fence's tables."""
+    engine = create_engine(make_business(request.param, request, tmp_path))
+    Fence(engine).create_tables()
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def postgres_engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
+    engine = create_engine(make_business("postgresql", request, tmp_path))
+    Fence(engine).create_tables()
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def mariadb_engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
+    engine = create_engine(make_business("mariadb", request, tmp_path))
+    Fence(engine).create_tables()
+    yield engine
+    engine.dispose()

@@ -1,0 +1,91 @@
+"""The fence with an AsyncEngine, by each driver."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection
+from datetime import UTC, datetime
+
+import pytest
+from sqlalchemy import (
+    update,
+)
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
+
+from tests.integration.fence.business import (
+    COMMIT,
+    ROLLBACK,
+    UNKNOWN,
+    message,
+)
+from txmsg.checker.fence import Fence, FenceCheckListener, fence_table
+from txmsg.errors import MisuseError, TransactionRefused
+from txmsg.message import TransactionId, TransactionState, new_transaction_id
+
+
+async def _states_of_a_transaction(engine: AsyncEngine) -> None:
+    listener = FenceCheckListener(engine)
+    fence = listener.fence
+    await fence.create_tables_async()
+    done, undone, late = (new_transaction_id() for _ in range(3))
+    async with AsyncSession(engine) as session:
+        await fence.write_async(session, done)
+        assert await fence.check_async(done) is UNKNOWN
+        await session.commit()
+        await fence.write_async(session, undone)
+        await session.rollback()
+        assert [await fence.check_async(each) for each in (done, undone, late)] == [COMMIT, ROLLBACK, ROLLBACK]
+        with pytest.raises(TransactionRefused):
+            await fence.write_async(session, late)
+        await session.rollback()
+        async with session.begin(), session.begin_nested():
+            with pytest.raises(MisuseError, match="savepoint"):
+                await fence.write_async(session, new_transaction_id())
+    answer = listener.check(message(done))
+    assert not isinstance(answer, TransactionState)
+    assert await answer is COMMIT
+
+
+async def _purge(engine: AsyncEngine) -> None:
+    fence = Fence(engine)
+    await fence.create_tables_async()
+    old, held_by_a_broker = new_transaction_id(), new_transaction_id()
+    await fence.check_async(old)
+    await fence.check_async(held_by_a_broker)
+    async with engine.begin() as connection:
+        await connection.execute(update(fence_table).values(created_at=datetime(2020, 1, 1, tzinfo=UTC)))
+
+    async def held(ids: list[TransactionId]) -> Collection[TransactionId]:
+        return [held_by_a_broker]
+
+    assert await fence.purge_async(600, held) == 1
+    assert await fence.check_async(held_by_a_broker) is ROLLBACK
+
+
+async def _cancelled_check(engine: AsyncEngine) -> None:
+    fence = Fence(engine)
+    await fence.create_tables_async()
+    transaction_id = new_transaction_id()
+    async with AsyncSession(engine) as session:
+        await fence.write_async(session, transaction_id)
+        check = asyncio.create_task(fence.check_async(transaction_id))
+        done, _ = await asyncio.wait([check], timeout=0.05)
+        assert not done
+        check.cancel()
+        await asyncio.gather(check, return_exceptions=True)
+        await session.commit()
+    assert await fence.check_async(transaction_id) is COMMIT
+
+
+@pytest.mark.parametrize("scenario", [_states_of_a_transaction, _purge, _cancelled_check])
+def test_the_async_fence_behaves_as_the_sync_one(
+    async_url: str, scenario: Callable[[AsyncEngine], Awaitable[None]]
+) -> None:
+    async def run() -> None:
+        engine = create_async_engine(async_url)
+        try:
+            await scenario(engine)
+        finally:
+            await engine.dispose()
+
+    asyncio.run(run())

@@ -1,0 +1,95 @@
+"""The tables of the fence, and which fence it is."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from sqlalchemy import (
+    Engine,
+    create_engine,
+    insert,
+    select,
+)
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
+
+from tests.integration.fence.business import COMMIT, ROLLBACK, UNKNOWN, recorded
+from txmsg.checker.fence import Fence, fence_identity_table, fence_metadata, fence_table
+from txmsg.errors import MisuseError, StorageError, TransactionRefused
+from txmsg.message import new_transaction_id
+
+
+def test_the_fence_id_is_kept_and_differs_between_databases(engine: Engine, fence: Fence, tmp_path: Path) -> None:
+    other = create_engine(f"sqlite:///{tmp_path / 'other.db'}")
+    other_fence = Fence(other)
+    other_fence.create_tables()
+    fence.create_tables()
+    assert Fence(engine).fence_id() == fence.fence_id() != other_fence.fence_id()
+    other.dispose()
+
+
+def test_the_fence_id_is_made_on_first_use_of_tables_that_migrations_created(engine: Engine) -> None:
+    fence_metadata.create_all(engine)
+    assert Fence(engine).fence_id() == Fence(engine).fence_id()
+    with engine.connect() as connection:
+        assert len(connection.execute(select(fence_identity_table)).all()) == 1
+
+
+def test_absent_tables_are_named_with_the_remedy(engine: Engine) -> None:
+    with pytest.raises(StorageError, match=r"create_tables\(\)"):
+        Fence(engine).fence_id()
+
+
+def test_several_processes_may_create_the_tables_at_once(engine: Engine) -> None:
+    ids: list[UUID] = []
+
+    def create() -> None:
+        fence = Fence(engine)
+        fence.create_tables()
+        ids.append(fence.fence_id())
+
+    threads = [threading.Thread(target=create) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert len(ids) == 4
+    assert len(set(ids)) == 1
+
+
+def test_an_outcome_that_is_none_is_refused_by_the_database(engine: Engine, fence: Fence) -> None:
+    with engine.begin() as connection, pytest.raises(DBAPIError):
+        connection.execute(insert(fence_table).values(transaction_id=new_transaction_id(), outcome="maybe"))
+
+
+def test_services_that_name_one_server_mysql_and_mariadb_agree(mariadb_engine: Engine) -> None:
+    named_mysql = create_engine(mariadb_engine.url.set(drivername="mysql+pymysql"))
+    for business, checks in ((mariadb_engine, named_mysql), (named_mysql, mariadb_engine)):
+        done, undone = new_transaction_id(), new_transaction_id()
+        with Session(business) as session:
+            Fence(business).write(session, done)
+            session.commit()
+            assert [Fence(checks).check(each) for each in (done, undone)] == [COMMIT, ROLLBACK]
+            with pytest.raises(TransactionRefused):
+                Fence(business).write(session, undone)
+    named_mysql.dispose()
+
+
+def test_a_copy_with_an_id_of_its_own_concludes_nothing_for_a_client_that_knows_the_old_one(
+    engine: Engine, fence: Fence
+) -> None:
+    old_id = fence.fence_id()
+    done, absent = new_transaction_id(), new_transaction_id()
+    with Session(engine) as session:
+        fence.write(session, done)
+        session.commit()
+    new_id = Fence(engine).renew_fence_id()
+    assert old_id != new_id == Fence(engine).fence_id()
+    assert [fence.check(each) for each in (done, absent)] == [COMMIT, UNKNOWN]
+    assert set(recorded(engine)) == {done}
+    with Session(engine) as session, pytest.raises(MisuseError, match=str(old_id)):
+        fence.write(session, absent)
+    assert Fence(engine).check(absent) is ROLLBACK

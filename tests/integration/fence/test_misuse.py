@@ -1,0 +1,82 @@
+"""What the fence refuses."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from sqlalchemy import (
+    Engine,
+    create_engine,
+)
+from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.orm import Session
+from sqlalchemy.pool import StaticPool
+
+from tests.integration.fence.business import (
+    COMMIT,
+    recorded,
+    register,
+    users_count,
+)
+from txmsg.checker.fence import Fence
+from txmsg.errors import MisuseError
+from txmsg.message import new_transaction_id
+
+
+def test_a_fence_row_inside_a_savepoint_is_refused(engine: Engine, fence: Fence) -> None:
+    with Session(engine) as session, session.begin(), session.begin_nested():
+        with pytest.raises(MisuseError, match="savepoint"):
+            fence.write(session, new_transaction_id())
+
+
+def test_savepoints_after_the_fence_row_are_fine(engine: Engine, fence: Fence) -> None:
+    transaction_id = new_transaction_id()
+    with Session(engine) as session:
+        fence.write(session, transaction_id)
+        with session.begin_nested() as savepoint:
+            register(session)
+            savepoint.rollback()
+        session.commit()
+    assert (fence.check(transaction_id), users_count(engine)) == (COMMIT, 0)
+
+
+def test_a_session_inside_somebody_elses_savepoint_or_transaction_is_refused(engine: Engine, fence: Fence) -> None:
+    with engine.connect() as connection, connection.begin():
+        with Session(connection) as session, pytest.raises(MisuseError, match="began outside"):
+            fence.write(session, new_transaction_id())
+        with Session(connection, join_transaction_mode="create_savepoint") as session:
+            with pytest.raises(MisuseError, match="savepoint"):
+                fence.write(session, new_transaction_id())
+
+
+def test_a_session_in_autocommit_is_refused(engine: Engine, fence: Fence) -> None:
+    autocommit_engine = create_engine(engine.url, isolation_level="AUTOCOMMIT")
+    for autocommit in (autocommit_engine, engine.execution_options(isolation_level="AUTOCOMMIT")):
+        with Session(autocommit) as session, pytest.raises(MisuseError, match="AUTOCOMMIT"):
+            fence.write(session, new_transaction_id())
+    assert recorded(engine) == {}
+    autocommit_engine.dispose()
+
+
+def test_a_session_of_another_database_is_refused(fence: Fence, tmp_path: Path) -> None:
+    other = create_engine(f"sqlite:///{tmp_path / 'other.db'}")
+    Fence(other).create_tables()
+    with Session(other) as session, pytest.raises(MisuseError, match="not that of fence"):
+        fence.write(session, new_transaction_id())
+    other.dispose()
+
+
+def test_engines_whose_checks_would_join_the_business_transaction_are_refused() -> None:
+    for engine in (create_engine("sqlite://"), create_engine("sqlite:///x.db", poolclass=StaticPool)):
+        with pytest.raises(MisuseError, match="one connection"):
+            Fence(engine)
+
+
+def test_the_sync_methods_of_an_async_fence_and_the_reverse_name_the_right_one(engine: Engine, tmp_path: Path) -> None:
+    async_engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'a.db'}")
+    with pytest.raises(MisuseError, match="_async"):
+        Fence(async_engine).check(new_transaction_id())
+    with pytest.raises(MisuseError, match="without _async"):
+        asyncio.run(Fence(engine).check_async(new_transaction_id()))

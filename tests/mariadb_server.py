@@ -1,0 +1,127 @@
+"""A private MariaDB for tests: the installed `mariadbd`, with a data directory and a socket of its own.
+
+On Debian the packages mariadb-server-core and mariadb-client-core are enough; they install no service.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from urllib.parse import quote
+
+import pymysql
+from sqlalchemy import create_engine
+from sqlalchemy.engine import make_url
+
+__all__ = ["HOW_TO_INSTALL", "MariaDBServer", "PrivateMariaDB", "is_installed"]
+
+HOW_TO_INSTALL = (
+    "MariaDB's server is not installed: `apt-get install --no-install-recommends mariadb-server-core "
+    "mariadb-client-core` (Debian), or name a server of yours with --mariadb=mariadb+pymysql://user@host/db"
+)
+_PROGRAMS = ("mariadbd", "mariadb-install-db", "my_print_defaults")
+_PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/local/sbin"])
+_START_S_MAX = 60
+_STOP_S_MAX = 30.0
+_PR_SET_PDEATHSIG = 1
+
+
+def is_installed() -> bool:
+    return all(shutil.which(program, path=_PATH) for program in _PROGRAMS)
+
+
+class MariaDBServer:
+    """A running server, by a URL whose user may create databases."""
+
+    def __init__(self, url: str) -> None:
+        self._url = make_url(url)
+
+    def create_database(self, name: str) -> str:
+        """Creates it, and returns its URL with the sync driver."""
+        self._execute(f"CREATE DATABASE `{name}` CHARACTER SET utf8mb4")
+        return self._url.set(database=name).render_as_string(hide_password=False)
+
+    def drop_database(self, name: str) -> None:
+        self._execute(f"DROP DATABASE IF EXISTS `{name}`")
+
+    def _execute(self, statement: str) -> None:
+        engine = create_engine(self._url)
+        with engine.connect() as connection:
+            connection.exec_driver_sql(statement)
+        engine.dispose()
+
+
+class PrivateMariaDB(MariaDBServer):
+    """Runs inside `with`, in a directory that is removed afterwards; ends also when this process is killed."""
+
+    def __init__(self, directory: Path) -> None:
+        self._data_dir = directory / "data"
+        self._log = directory / "mariadbd.log"
+        self._socket_dir = tempfile.mkdtemp(prefix="txmsg-mariadb-", dir="/tmp")  # a socket's path must be short
+        self._socket = f"{self._socket_dir}/s"
+        super().__init__(f"mariadb+pymysql://root@localhost/?unix_socket={quote(self._socket, safe='')}")
+
+    def __enter__(self) -> Self:
+        install = ["mariadb-install-db", "--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"]
+        done = subprocess.run(
+            [*install, f"--datadir={self._data_dir}", *self._user()],
+            env=os.environ | {"PATH": _PATH},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"mariadb-install-db failed:\n{done.stdout}"
+        server = [
+            "mariadbd",
+            "--no-defaults",
+            "--skip-networking",
+            "--innodb-log-file-size=48M",
+            "--max-connections=200",
+        ]
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [*server, f"--datadir={self._data_dir}", f"--socket={self._socket}", *self._user()],
+                executable=shutil.which("mariadbd", path=_PATH),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                preexec_fn=_end_with_parent,  # noqa: PLW1509 - runs before any test's threads
+            )
+        self._await_ready()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(_STOP_S_MAX)
+        finally:
+            self._process.kill()
+            self._process.wait()
+            shutil.rmtree(self._data_dir)
+            shutil.rmtree(self._socket_dir)
+
+    def _user(self) -> list[str]:
+        return ["--user=root"] if os.geteuid() == 0 else []
+
+    def _await_ready(self) -> None:
+        deadline_s = time.monotonic() + _START_S_MAX
+        while not Path(self._socket).exists():  # an attempt that fails would leave PyMySQL's socket open
+            if self._process.poll() is not None or time.monotonic() > deadline_s:
+                raise AssertionError(f"mariadbd does not start:\n{self._log.read_text()}")
+            time.sleep(0.02)
+        pymysql.connect(unix_socket=self._socket, user="root", connect_timeout=_START_S_MAX).close()
+
+
+def _end_with_parent() -> None:
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "prctl"):  # Linux
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -1,0 +1,133 @@
+"""The checker's side of the fence. Each step begins and ends its own transactions on the connection, which has none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+from uuid import UUID
+
+from sqlalchemy import Connection, Insert, Select, String, bindparam, exc, insert, literal, select, text
+from sqlalchemy.dialects import postgresql, sqlite
+
+from txmsg.checker.fence.tables import ID, fence_identity_table, fence_table
+from txmsg.message import TransactionId, TransactionState
+
+__all__ = ["LOCK_WAIT_S", "check"]
+
+LOCK_WAIT_S = 0.2
+"""Seconds a check waits for a running transaction before it answers UNKNOWN. MySQL rounds it up to 1 s."""
+
+_SELECT_OUTCOME = select(fence_table.c.outcome).where(fence_table.c.transaction_id == bindparam("id", type_=ID))
+
+# Through the identity table, like the business row: in a copy of the database that has been given an id of its own,
+# a client that still knows the old one finds no row of a new transaction, and must not conclude anything from that.
+_ROLLBACK_ROW: Select[UUID, str] = select(bindparam("id", type_=ID), literal("rollback", String(8))).where(
+    fence_identity_table.c.fence_id == bindparam("fence", type_=ID)
+)
+_COLUMNS: Final = ["transaction_id", "outcome"]
+_INSERT_ROLLBACK: Final[dict[str, Insert]] = {
+    "postgresql": postgresql.insert(fence_table).from_select(_COLUMNS, _ROLLBACK_ROW).on_conflict_do_nothing(),
+    "sqlite": sqlite.insert(fence_table).from_select(_COLUMNS, _ROLLBACK_ROW).on_conflict_do_nothing(),
+    # Not INSERT IGNORE: it makes warnings of all errors, and a row that is not the one meant.
+    "mysql": insert(fence_table).from_select(_COLUMNS, _ROLLBACK_ROW),
+    "mariadb": insert(fence_table).from_select(_COLUMNS, _ROLLBACK_ROW),
+}
+
+
+def check(connection: Connection, transaction_id: TransactionId, fence_id: UUID) -> TransactionState:
+    """See `Fence.check`."""
+    # Three transactions, not one statement: a combined CTE returns no row when the other side commits during the wait.
+    with _bounded_lock_wait(connection):
+        try:
+            state = _recorded(connection, transaction_id)
+            if state is TransactionState.UNKNOWN:
+                if _insert_rollback(connection, transaction_id, fence_id):
+                    return TransactionState.ROLLBACK
+                state = _recorded(connection, transaction_id)
+            return state
+        except exc.DBAPIError as error:
+            if _is_in_flight(connection.dialect.name, error):
+                return TransactionState.UNKNOWN
+            raise
+
+
+def _recorded(connection: Connection, transaction_id: TransactionId) -> TransactionState:
+    with _transaction(connection):
+        outcome: str | None = connection.execute(_SELECT_OUTCOME, {"id": transaction_id}).scalar_one_or_none()
+    return TransactionState.UNKNOWN if outcome is None else TransactionState(outcome)
+
+
+def _insert_rollback(connection: Connection, transaction_id: TransactionId, fence_id: UUID) -> bool:
+    """Whether the row is in, and committed. False: there is a row already, or the fence is another one now."""
+    statement = _INSERT_ROLLBACK[connection.dialect.name].execution_options(preserve_rowcount=True)
+    try:
+        with _transaction(connection):
+            result = connection.execute(statement, {"id": transaction_id, "fence": fence_id})
+    except exc.IntegrityError:
+        return False
+    return result.rowcount == 1
+
+
+@contextmanager
+def _transaction(connection: Connection) -> Iterator[None]:
+    with connection.begin():
+        if connection.dialect.name == "postgresql":
+            # LOCAL: a plain SET leaks into the pool. The rollback row must be on disk before it is told, even where the
+            # business has synchronous_commit off by default.
+            connection.execute(_SET_LOCAL)
+        yield
+
+
+_SET_LOCAL = select(
+    text(f"set_config('lock_timeout', '{int(LOCK_WAIT_S * 1000)}ms', true)"),
+    text(
+        "set_config('synchronous_commit', case current_setting('synchronous_commit') "
+        "when 'remote_apply' then 'remote_apply' else 'on' end, true)"
+    ),
+)
+
+
+@contextmanager
+def _bounded_lock_wait(connection: Connection) -> Iterator[None]:
+    """Limits the waits on this connection where only the session can say so, and puts the old limit back."""
+    match connection.dialect.name:
+        case "postgresql":
+            yield  # per transaction, see _transaction
+        case "sqlite":
+            with _session_setting(
+                connection, "PRAGMA busy_timeout", "PRAGMA busy_timeout = {}", int(LOCK_WAIT_S * 1000)
+            ):
+                yield
+        case _:
+            with _session_setting(
+                connection, "SELECT @@innodb_lock_wait_timeout", "SET SESSION innodb_lock_wait_timeout = {}", 1
+            ):
+                yield
+
+
+@contextmanager
+def _session_setting(connection: Connection, query: str, command: str, value: int) -> Iterator[None]:
+    with connection.begin():
+        before = int(connection.exec_driver_sql(query).scalar_one())
+        connection.exec_driver_sql(command.format(value))
+    try:
+        yield
+    finally:
+        if not connection.invalidated:  # a broken connection does not go back to the pool
+            with connection.begin():
+                connection.exec_driver_sql(command.format(before))
+
+
+def _is_in_flight(dialect_name: str, error: exc.DBAPIError) -> bool:
+    """Whether the wait for another transaction ran out, or was ended as a deadlock: both say that it is running."""
+    original = error.orig
+    match dialect_name:
+        case "postgresql":  # psycopg and asyncpg say sqlstate, psycopg2 pgcode
+            codes = getattr(original, "sqlstate", None), getattr(original, "pgcode", None)
+            return not {"55P03", "40P01"}.isdisjoint(codes)
+        case "sqlite":  # SQLITE_BUSY, SQLITE_LOCKED and their extended codes
+            return getattr(original, "sqlite_errorcode", 0) & 0xFF in (5, 6)
+        case _:
+            codes = getattr(original, "errno", None), *getattr(original, "args", ())[:1]
+            return not {1205, 1213}.isdisjoint(codes)

@@ -1,0 +1,66 @@
+"""Which fence this is: makes the tables, and the id that one of them keeps. Each step owns its transactions."""
+
+from __future__ import annotations
+
+from uuid import UUID, uuid4
+
+from sqlalchemy import Connection, bindparam, delete, exc, insert, select, text
+from sqlalchemy.schema import CreateTable
+
+from txmsg.checker.fence.tables import ID, fence_identity_table, fence_metadata
+from txmsg.errors import StorageError
+
+__all__ = ["create_tables", "fence_id", "renew_fence_id"]
+
+_CREATION_LOCK = 7_269_853_771_002  # any number: a PostgreSQL advisory lock key of our own
+
+_SELECT_IDENTITY = select(fence_identity_table.c.fence_id)
+_INSERT_IDENTITY = insert(fence_identity_table).values(one=1, fence_id=bindparam("fence", type_=ID)).inline()
+
+
+def create_tables(connection: Connection) -> None:
+    """Creates what is absent, the id included."""
+    with connection.begin():
+        if connection.dialect.name == "postgresql":  # where two CREATE TABLE IF NOT EXISTS at once can fail
+            connection.execute(select(text("pg_advisory_xact_lock(:key)")), {"key": _CREATION_LOCK})
+        for table in fence_metadata.sorted_tables:
+            connection.execute(CreateTable(table, if_not_exists=True))
+    fence_id(connection)
+
+
+def fence_id(connection: Connection) -> UUID:
+    """The id; made now where there is none yet."""
+    found = _found(connection)
+    if found is not None:
+        return found
+    try:
+        with connection.begin():
+            connection.execute(_INSERT_IDENTITY, {"fence": uuid4()})
+    except exc.IntegrityError:
+        pass  # another process was first
+    made = _found(connection)
+    assert made is not None, "the row of the identity is there once an INSERT has succeeded or met it"
+    return made
+
+
+def renew_fence_id(connection: Connection) -> UUID:
+    """Replaces the id, in one transaction with the removal of the old one."""
+    new = uuid4()
+    with connection.begin():
+        connection.execute(delete(fence_identity_table))
+        connection.execute(_INSERT_IDENTITY, {"fence": new})
+    return new
+
+
+def _found(connection: Connection) -> UUID | None:
+    try:
+        with connection.begin():
+            found: UUID | None = connection.execute(_SELECT_IDENTITY).scalar_one_or_none()
+            return found
+    except (exc.ProgrammingError, exc.OperationalError) as error:
+        if connection.dialect.has_table(connection, fence_identity_table.name):
+            raise
+        raise StorageError(
+            f"table {fence_identity_table.name} is absent from {connection.engine.url}: call "
+            "Fence(engine).create_tables(), or add txmsg.checker.fence.fence_metadata to your migrations"
+        ) from error

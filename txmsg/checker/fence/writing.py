@@ -1,0 +1,74 @@
+"""The business side of the fence: the row that commits with the effects. Runs in the caller's transaction."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+from uuid import UUID
+
+from sqlalchemy import Connection, CursorResult, String, bindparam, exc, insert, literal, select
+from sqlalchemy.orm import Session
+
+from txmsg.checker.fence.tables import ID, fence_identity_table, fence_table
+from txmsg.errors import MisuseError, TransactionRefused
+from txmsg.message import TransactionId
+
+__all__ = ["write"]
+
+# Without ON CONFLICT DO NOTHING: a late transaction would see 0 rows and go on. Through the identity table, so that a
+# session of another database inserts nothing: a fence row that no check finds would lose the message.
+_INSERT_COMMIT = (
+    insert(fence_table)
+    .from_select(
+        ["transaction_id", "outcome"],
+        select(bindparam("id", type_=ID), literal("commit", String(8))).where(
+            fence_identity_table.c.fence_id == bindparam("fence", type_=ID)
+        ),
+    )
+    .execution_options(preserve_rowcount=True)
+)
+
+
+def write(session: Session, transaction_id: TransactionId, fence_id: UUID) -> None:
+    _refuse_misuse(session)
+    try:
+        result = session.execute(_INSERT_COMMIT, {"id": transaction_id, "fence": fence_id})
+    except exc.IntegrityError as error:
+        raise TransactionRefused(
+            f"transaction {transaction_id} must not commit: its fence row exists already, because a check has decided "
+            "ROLLBACK meanwhile, or because the id was used before; run the operation again as a new transaction"
+        ) from error
+    if cast("CursorResult[Any]", result).rowcount != 1:
+        raise MisuseError(
+            f"the session's database {session.connection().engine.url} is not that of fence {fence_id}: checks would "
+            "look for the transaction elsewhere and throw its message away; give both the same database"
+        )
+
+
+def _refuse_misuse(session: Session) -> None:
+    bind = session.get_bind()
+    owned = session.in_transaction() or not (isinstance(bind, Connection) and bind.in_transaction())
+    if session.in_nested_transaction() or session.connection().in_nested_transaction():
+        raise MisuseError(
+            "a fence row inside a savepoint is lost when the savepoint is rolled back and the transaction commits: "
+            "write it before session.begin_nested()"
+        )
+    if not owned:
+        raise MisuseError(
+            "the session is bound to a connection whose transaction began outside it, so session.commit() does not "
+            "commit: bind the session to an engine"
+        )
+    if _in_autocommit(session.connection()):
+        raise MisuseError(
+            "the session's connection is in AUTOCOMMIT, so the fence row would not depend on the business effects: "
+            "use a transactional isolation level"
+        )
+
+
+def _in_autocommit(connection: Connection) -> bool:
+    if connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
+        return True
+    pooled = connection.connection
+    # An SQLite driver may be in autocommit while SQLAlchemy's recipe for it sends BEGIN by itself.
+    begun = getattr(pooled.driver_connection, "in_transaction", False)
+    assert pooled.dbapi_connection is not None, "a connection in use has a driver connection"
+    return not begun and connection.dialect.detect_autocommit_setting(pooled.dbapi_connection)
