@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from uuid import UUID
@@ -25,7 +25,12 @@ def plan_of(
     key: str | Callable[..., object] | None = None,
     builder: Builder | None = None,
 ) -> MessagePlan:
-    return MessagePlan(signature=inspect.signature(function), topic=topic, key=key, tag=None, builder=builder)
+    signature = inspect.signature(function)
+    return MessagePlan(owner="register()", signature=signature, topic=topic, key=key, tag=None, builder=builder)
+
+
+def body_of(arguments: Mapping[str, object]) -> bytes:
+    return body_of_arguments(arguments, owner="register()")
 
 
 def register(user_id: UUID, email: str, plan: str = "free") -> None: ...
@@ -40,21 +45,21 @@ def test_the_body_is_the_arguments_as_json_with_defaults() -> None:
 
 def test_ids_decimals_and_times_become_strings() -> None:
     at = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-    body = json.loads(body_of_arguments({"id": USER, "price": Decimal("1.10"), "at": at, "on": date(2026, 1, 2)}))
+    body = json.loads(body_of({"id": USER, "price": Decimal("1.10"), "at": at, "on": date(2026, 1, 2)}))
     assert body == {"id": str(USER), "price": "1.10", "at": "2026-01-02T03:04:05+00:00", "on": "2026-01-02"}
 
 
 @pytest.mark.parametrize("value", [object(), {1, 2}, b"bytes", float("nan"), "\ud800", {USER: 1}])
 def test_an_argument_that_json_cannot_carry_is_named(value: object) -> None:
     with pytest.raises(InvalidMessage, match="argument 'odd'"):
-        body_of_arguments({"fine": 1, "odd": value})
+        body_of({"fine": 1, "odd": value})
 
 
 def test_an_argument_that_holds_itself_is_named() -> None:
     loop: list[object] = []
     loop.append(loop)
     with pytest.raises(InvalidMessage, match="argument 'odd'"):
-        body_of_arguments({"odd": loop})
+        body_of({"odd": loop})
 
 
 def test_a_key_that_names_no_argument_is_refused_when_the_plan_is_made() -> None:
@@ -79,7 +84,7 @@ def test_a_key_function_may_return_what_has_an_obvious_text(value: object, key: 
 
 
 def test_a_key_without_an_obvious_text_is_refused() -> None:
-    with pytest.raises(InvalidMessage, match="the key is a list"):
+    with pytest.raises(InvalidMessage, match=r"the key of register\(\) is a list"):
         plan_of(register, key=lambda *_args: []).messages((USER, "e"), {})
 
 

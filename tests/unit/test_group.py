@@ -8,11 +8,11 @@ import pytest
 
 from txmsg.broker.delivery.group import Feed, Group
 from txmsg.broker.delivery.retrying import Retrying
-from txmsg.broker.delivery.tags import ALL_TAGS, parse_tags
 from txmsg.broker.delivery.values import Receipt
 from txmsg.broker.delivery.window import Window
 from txmsg.broker.store.rows import Row
 from txmsg.errors import BrokerUnavailable
+from txmsg.wire.tags import ALL_TAGS, parse_tags
 
 T = {"t": ALL_TAGS}
 LARGE = 1 << 30

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from txmsg.broker.delivery.tags import ALL_TAGS, TagExpression, parse_tags, wants_of
 from txmsg.errors import InvalidName
+from txmsg.wire.tags import ALL_TAGS, TagExpression, parse_tags, wants_of
 
 
 @pytest.mark.parametrize("text", ["*", "", "  * "])

@@ -9,10 +9,10 @@ import pytest
 from txmsg.broker.delivery.inflight import InFlight
 from txmsg.broker.delivery.ranges import OffsetRanges, runs
 from txmsg.broker.delivery.retrying import Outcome, Retrying
-from txmsg.broker.delivery.tags import ALL_TAGS, parse_tags
 from txmsg.broker.delivery.values import Receipt
 from txmsg.broker.delivery.window import EXPIRED, Failure, Window
 from txmsg.broker.store.rows import Row
+from txmsg.wire.tags import ALL_TAGS, parse_tags
 
 LARGE = 1 << 30
 

@@ -7,21 +7,23 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import inspect
 import logging
 import traceback
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
-from uuid import uuid4
+from uuid import UUID, uuid4
 
-from txmsg.client.channel import Brokers, addresses_of
+from txmsg.client.channel import Brokers
 from txmsg.client.inbox import AsyncIdempotentHandler, IdempotentHandler
 from txmsg.client.incoming import received
 from txmsg.client.link import Link, Polling
+from txmsg.client.options import addresses_of, check_count, check_seconds
+from txmsg.client.user_function import UserFunction
 from txmsg.errors import InvalidMessage, MisuseError
-from txmsg.message import ReceivedMessage, check_name
+from txmsg.message import ReceivedMessage, check_name, message_id
+from txmsg.wire.tags import parse_tags
 from txmsg.wire.v1.txmsg_pb2 import Delivered, Subscription
 
 __all__ = ["AsyncConsumer"]
@@ -31,6 +33,10 @@ _log = logging.getLogger(__name__)
 H = TypeVar("H", bound=Callable[[ReceivedMessage], Any])
 
 FLUSH_TIMEOUT_S = 5.0
+WATCH_INTERVAL_S_MAX = 5.0
+CONCURRENCY_MAX = 4096
+INVISIBLE_S_MAX = 12 * 3600.0
+STOP_TIMEOUT_S_MAX = 24 * 3600.0
 
 in_handler: contextvars.ContextVar[bool] = contextvars.ContextVar("txmsg_in_handler", default=False)
 """Whether a handler is being run: one that calls `stop` must not wait for itself."""
@@ -44,8 +50,7 @@ class _Job(NamedTuple):
 
 class _Subscribed(NamedTuple):
     subscription: Subscription
-    handler: Callable[[ReceivedMessage], Any]
-    is_async: bool
+    handler: UserFunction
 
 
 class AsyncConsumer:
@@ -69,20 +74,17 @@ class AsyncConsumer:
         invisible_s: float = 60.0,
         stop_timeout_s: float = 30.0,
     ) -> None:
-        if concurrency < 1:
-            raise MisuseError(f"concurrency={concurrency}: at least 1 handler is needed")
-        if invisible_s < 1:
-            raise MisuseError(f"invisible_s={invisible_s}: at least 1 second is needed")
         self.addresses = addresses_of(brokers)
         self.group = check_name("consumer group", group)
-        self._concurrency = concurrency
-        self._invisible_s = invisible_s
-        self._stop_timeout_s = stop_timeout_s
+        self._concurrency = check_count("concurrency", concurrency, most=CONCURRENCY_MAX)
+        self._invisible_s = check_seconds("invisible_s", invisible_s, least_s=1, most_s=INVISIBLE_S_MAX)
+        self._stop_timeout_s = check_seconds("stop_timeout_s", stop_timeout_s, least_s=0, most_s=STOP_TIMEOUT_S_MAX)
         self._subscribed: dict[str, _Subscribed] = {}
         self._brokers: Brokers | None = None
         self._links: list[Link] = []
         self._polls: list[asyncio.Task[None]] = []
         self._workers: list[asyncio.Task[None]] = []
+        self._handled: list[_Job | None] = [None] * self._concurrency
         self._threads: ThreadPoolExecutor | None = None
         self._stopping: asyncio.Task[None] | None = None
         self._stopped = asyncio.Event()
@@ -93,10 +95,10 @@ class AsyncConsumer:
         tag: "*" for all, or tags such as "signup || import". One handler per topic and consumer; subscribe before
         `start`.
         """
+        if callable(topic):
+            raise MisuseError('@consumer.subscribe stands without its topic: write @consumer.subscribe("topic")')
         check_name("topic", topic)
-        if tag != "*":
-            for each in tag.split("||"):
-                check_name("tag", each.strip())
+        parse_tags(tag)
 
         def register(handler: H) -> H:
             if topic in self._subscribed:
@@ -106,8 +108,8 @@ class AsyncConsumer:
             call: Callable[[ReceivedMessage], Any] = handler
             if isinstance(handler, IdempotentHandler | AsyncIdempotentHandler):
                 call = handler.bound(self.group)
-            is_async = inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(type(call).__call__)
-            self._subscribed[topic] = _Subscribed(Subscription(topic=topic, tags=tag), call, is_async)
+            function = UserFunction(f"the handler of topic {topic!r}", call, "message")
+            self._subscribed[topic] = _Subscribed(Subscription(topic=topic, tags=tag), function)
             return handler
 
         return register
@@ -141,7 +143,8 @@ class AsyncConsumer:
             Link(self._brokers, index, polling, 2 * self._concurrency, take) for index in range(len(self.addresses))
         ]
         self._polls = [asyncio.create_task(self._poll(link)) for link in self._links]
-        self._workers = [asyncio.create_task(self._work()) for _ in range(self._concurrency)]
+        self._workers = [asyncio.create_task(self._work(place)) for place in range(self._concurrency)]
+        self._workers.append(asyncio.create_task(self._watch()))
         return self
 
     async def stop(self) -> None:
@@ -212,20 +215,39 @@ class AsyncConsumer:
                 _log.exception("group %s: polling broker %s failed unexpectedly", self.group, link.address)
                 await asyncio.sleep(1)
 
-    async def _work(self) -> None:
+    async def _work(self, place: int) -> None:
         while True:
-            job = await self._jobs.get()
+            job = self._handled[place] = await self._jobs.get()
             try:
                 await self._handle(job)
             finally:
+                self._handled[place] = None
                 self._jobs.task_done()
+
+    async def _watch(self) -> None:
+        """Says of each handler that takes too long, or hangs, that it does: nothing else would."""
+        loop = asyncio.get_running_loop()
+        told: list[_Job | None] = [None] * self._concurrency
+        while True:
+            await asyncio.sleep(min(self._invisible_s / 4, WATCH_INTERVAL_S_MAX))
+            late = [job is not None and job.useless_at <= loop.time() for job in self._handled]
+            for place, job in enumerate(self._handled):
+                if job is not None and late[place] and told[place] is not job:
+                    told[place] = job
+                    _log.warning(
+                        "group %s: the handler of topic %r has held message %s for longer than invisible_s=%g: it is "
+                        "given to somebody else, too. %d of %d handlers are late; one that hangs is never ended: give "
+                        "its calls timeouts, or raise invisible_s",
+                        *(self.group, job.delivered.topic, _id_of(job.delivered), self._invisible_s),
+                        *(sum(late), self._concurrency),
+                    )
 
     async def _handle(self, job: _Job) -> None:
         link, delivered, useless_at = job
         if asyncio.get_running_loop().time() >= useless_at:
             _log.warning(
-                "group %s: a message waited here for longer than invisible_s=%s and comes again; lower concurrency "
-                "or raise invisible_s",
+                "group %s: a message waited here for longer than invisible_s=%g and comes again: handlers hang, or "
+                "are slow; raise invisible_s, or concurrency if they only wait",
                 self.group,
                 self._invisible_s,
             )
@@ -237,28 +259,29 @@ class AsyncConsumer:
             link.drop()
             raise
         except Exception as exc:  # noqa: BLE001 - whatever a handler raises refuses the message
-            _log.warning("group %s: the handler of %r raised", self.group, delivered.topic, exc_info=True)
+            _log.warning(
+                "group %s: the handler of topic %r raised for message %s, delivery %d; it comes again after a pause",
+                *(self.group, delivered.topic, _id_of(delivered), delivered.attempt),
+                exc_info=True,
+            )
             link.refuse(delivered.receipt, _text_of(exc))
         else:
             link.ack(delivered.receipt)
 
-    def _call(self, delivered: Delivered) -> Awaitable[Any]:
+    async def _call(self, delivered: Delivered) -> None:
         subscribed = self._subscribed.get(delivered.topic)
         if subscribed is None:
             raise InvalidMessage(f"group {self.group} has no handler for topic {delivered.topic!r}")
-        message = received(delivered)
-        if subscribed.is_async:
-            return self._call_async(subscribed.handler, message)
-        context = contextvars.copy_context()
-        context.run(in_handler.set, True)
-        return asyncio.get_running_loop().run_in_executor(self._threads, context.run, subscribed.handler, message)
-
-    async def _call_async(self, handler: Callable[[ReceivedMessage], Any], message: ReceivedMessage) -> None:
+        assert self._threads is not None
         token = in_handler.set(True)
         try:
-            await handler(message)
+            await subscribed.handler(received(delivered), self._threads)
         finally:
             in_handler.reset(token)
+
+
+def _id_of(delivered: Delivered) -> str:
+    return message_id(UUID(bytes=delivered.transaction_id), delivered.n)
 
 
 def _text_of(exc: Exception) -> str:

@@ -19,10 +19,11 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from txmsg.checker.fence import Fence, FenceCheckListener
 from txmsg.checker.listener import CheckMessageListener
 from txmsg.client.attach import Presence
-from txmsg.client.batch import EndEntry, SendEntry
-from txmsg.client.channel import Brokers, addresses_of
-from txmsg.client.half import Half
+from txmsg.client.batch import EndEntry, SendEntry, messages_of
+from txmsg.client.channel import Brokers
+from txmsg.client.half import Half, check_half, id_bytes_of
 from txmsg.client.late import AsyncLateTransaction
+from txmsg.client.options import addresses_of, check_listener_of, check_seconds
 from txmsg.client.process import check_not_forked
 from txmsg.client.sender import Sender
 from txmsg.errors import BrokerUnavailable, MisuseError, OutcomeUnknown
@@ -38,6 +39,8 @@ from txmsg.message import (
 )
 
 __all__ = ["AsyncProducer"]
+
+TIMEOUT_S_MAX = 24 * 3600.0
 
 _log = logging.getLogger(__name__)
 
@@ -64,8 +67,8 @@ class AsyncProducer:
     ) -> None:
         self.addresses = addresses_of(brokers)
         self.group = check_name("producer group", group)
-        self.check_listener = check_listener
-        self.timeout_s = timeout_s
+        self.check_listener = check_listener_of(check_listener)
+        self.timeout_s = check_seconds("timeout_s", timeout_s, least_s=0.001, most_s=TIMEOUT_S_MAX)
         self._client_id = uuid4().hex
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = 0
@@ -164,6 +167,7 @@ class AsyncProducer:
 
         Raises what `send` raises.
         """
+        messages = messages_of(messages)
         if not messages:
             return []
         transaction_id = new_transaction_id()
@@ -189,9 +193,9 @@ class AsyncProducer:
         BrokerUnavailable: begin no local transaction then; what may have been stored is never delivered.
         """
         sender = self._sender_here() or await self._started()
-        id_bytes = new_transaction_id_bytes() if transaction_id is None else transaction_id.bytes
+        id_bytes = new_transaction_id_bytes() if transaction_id is None else id_bytes_of(transaction_id)
         waiter = sender.new_waiter()
-        sender.halves.offer(SendEntry(id_bytes, messages, waiter))
+        sender.halves.offer(SendEntry(id_bytes, messages_of(messages), waiter))
         return Half(id_bytes, await waiter)
 
     async def end(self, half: Half, state: TransactionState, *, timeout_s: float | None = None) -> None:
@@ -203,7 +207,7 @@ class AsyncProducer:
         """
         sender = self._sender_here() or await self._started()
         waiter = sender.new_waiter()
-        sender.end(half.home, EndEntry(half.id_bytes, state, waiter))
+        sender.end(check_half(half).home, EndEntry(half.id_bytes, state, waiter))
         if timeout_s is None:
             await waiter
             return
@@ -211,7 +215,7 @@ class AsyncProducer:
             async with asyncio.timeout(timeout_s):
                 await waiter
         except TimeoutError as exc:
-            raise OutcomeUnknown(f"no answer within {timeout_s} s; it is still being tried") from exc
+            raise OutcomeUnknown(f"no answer within {timeout_s:g} s; it is still being tried") from exc
 
     def end_soon(self, half: Half, state: TransactionState) -> None:
         """Like `end`, but waits for nothing: for a caller that is being cancelled. To be called on the loop."""

@@ -6,22 +6,21 @@ One stream per broker, opened again when it breaks. Knows no sessions and sends 
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import random
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc.aio
 
 from txmsg.checker.listener import CheckMessageListener
+from txmsg.client.asking import Asker
 from txmsg.client.channel import Brokers
 from txmsg.client.incoming import received
-from txmsg.message import ReceivedMessage, TransactionState
+from txmsg.message import TransactionState
 from txmsg.wire.v1.txmsg_pb2 import BrokerFrame, Check, CheckAnswer, ClientFrame, Heartbeat, Hello
 
-__all__ = ["Presence", "ask_listener"]
+__all__ = ["Presence"]
 
 _log = logging.getLogger(__name__)
 
@@ -47,7 +46,6 @@ class Presence:
         self, brokers: Brokers, *, group: str, client_id: str, fence_id: bytes, listener: CheckMessageListener
     ) -> None:
         self._brokers = brokers
-        self._listener = listener
         self._hello = Hello(
             client_id=client_id,
             producer_group=group,
@@ -55,7 +53,7 @@ class Presence:
             checks_unfenced=not fence_id,
         )
         self._slots = asyncio.Semaphore(CHECKS_MAX)
-        self._threads = ThreadPoolExecutor(CHECKS_MAX, thread_name_prefix="txmsg-check")
+        self._asker = Asker(listener, threads=CHECKS_MAX)
 
     async def run(self) -> None:
         """Attaches to every broker and stays attached."""
@@ -64,7 +62,7 @@ class Presence:
                 for index in range(len(self._brokers.addresses)):
                     tasks.create_task(self._stay_attached(index))
         finally:
-            self._threads.shutdown(wait=False, cancel_futures=True)
+            self._asker.close()
 
     async def _stay_attached(self, index: int) -> None:
         address = self._brokers.addresses[index]
@@ -113,30 +111,7 @@ class Presence:
     async def _answer(self, check: Check, answers: asyncio.Queue[CheckAnswer]) -> None:
         async with self._slots:
             message = received(check.message, attempt=check.attempt)
-            state = await ask_listener(self._listener, message, self._threads)
+            state = await self._asker.ask(message)
         _log.info("check %d of transaction %s: %s", check.attempt, message.transaction_id, state.name)
         answer = CheckAnswer(transaction_id=check.message.transaction_id, state=_WIRE_STATES[state])
         await answers.put(answer)
-
-
-async def ask_listener(
-    listener: CheckMessageListener, message: ReceivedMessage, threads: ThreadPoolExecutor
-) -> TransactionState:
-    """The listener's answer. Raising, and anything that is not a TransactionState, counts as UNKNOWN.
-
-    The listener is called on a thread, because it may block; what it returns is awaited here if it can be.
-    """
-    try:
-        if inspect.iscoroutinefunction(listener.check):
-            state: object = await listener.check(message)
-        else:
-            state = await asyncio.get_running_loop().run_in_executor(threads, listener.check, message)
-            if inspect.isawaitable(state):
-                state = await state
-    except Exception:  # noqa: BLE001 - the user's code: whatever it raises is no answer
-        _log.exception("the check listener raised for transaction %s: taken as UNKNOWN", message.transaction_id)
-        return TransactionState.UNKNOWN
-    if not isinstance(state, TransactionState):
-        _log.error("the check listener returned %r for transaction %s: UNKNOWN", state, message.transaction_id)
-        return TransactionState.UNKNOWN
-    return state

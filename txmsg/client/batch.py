@@ -5,15 +5,25 @@ Pure but for completing the callers' futures. Knows no network and no loop.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
-from txmsg.errors import BrokerUnavailable, InvalidMessage, MessageTooLarge, OutcomeUnknown, TxmsgError, error_of_code
+from txmsg.client.untold import is_contradiction, log_untold
+from txmsg.errors import (
+    BrokerUnavailable,
+    InvalidMessage,
+    MessageTooLarge,
+    MisuseError,
+    OutcomeUnknown,
+    TxmsgError,
+    error_of_code,
+    shown,
+)
 from txmsg.message import MESSAGES_PER_TRANSACTION_MAX, Message, TransactionState, now_us
 from txmsg.wire.codec import REQUEST_SIZE_BYTES_MAX, pack_headers
 from txmsg.wire.v1.txmsg_pb2 import EndTransactionsRequest, ItemError, MessageColumns
 
-__all__ = ["EndEntry", "Entry", "SendEntry", "Waiter", "columns_of", "end_request", "settle"]
+__all__ = ["EndEntry", "Entry", "SendEntry", "Waiter", "columns_of", "end_request", "messages_of", "settle"]
 
 E = TypeVar("E", bound="Entry")
 
@@ -26,6 +36,21 @@ class Waiter(Protocol):
     def done(self) -> bool: ...
     def set_result(self, result: bytes, /) -> None: ...
     def set_exception(self, exception: BaseException, /) -> None: ...
+    def exception(self) -> BaseException | None: ...
+
+
+def messages_of(messages: object) -> tuple[Message, ...]:
+    """The messages of one call, in a tuple that no caller changes while they wait. Their types are SendEntry's to see.
+
+    Raises InvalidMessage for what holds no messages at all.
+    """
+    if isinstance(messages, tuple):
+        return messages
+    if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Iterable):
+        raise InvalidMessage(
+            f"{shown(messages)} is of type {type(messages).__name__}: give a list of Message(topic, body)"
+        )
+    return tuple(messages)
 
 
 class Entry:
@@ -63,6 +88,10 @@ class SendEntry(Entry):
     def __init__(self, transaction_id: bytes, messages: Sequence[Message], waiter: Waiter | None) -> None:
         size_bytes = 0
         for message in messages:
+            if not isinstance(message, Message):
+                raise InvalidMessage(
+                    f"{shown(message)} is no Message but of type {type(message).__name__}: send Message(topic, body)"
+                )
             size_bytes += len(message.body) + _MESSAGE_OVERHEAD_BYTES
             if message.key is not None:
                 size_bytes += 4 * len(message.key)
@@ -92,8 +121,26 @@ class EndEntry(Entry):
     __slots__ = ("state",)
 
     def __init__(self, transaction_id: bytes, state: TransactionState, waiter: Waiter | None) -> None:
+        if not isinstance(state, TransactionState):  # any other would be in no column: told to nobody, and believed
+            raise MisuseError(
+                f"outcome {shown(state)} is of type {type(state).__name__}: give TransactionState.COMMIT, ROLLBACK or "
+                "UNKNOWN"
+            )
         super().__init__(transaction_id, 1, 16, waiter)
         self.state = state
+
+    def fail(self, error: BaseException) -> None:
+        """Tells the caller; where none waits any more, the log, if the error is one that no check-back mends."""
+        if self.waiter is not None and not self.waiter.done():
+            self.waiter.set_exception(error)
+        elif is_contradiction(self.state, error):
+            log_untold(self.transaction_id, self.state, error)
+
+    def forsake(self) -> None:
+        """The caller waits no more. To be called on the loop."""
+        waiter, self.waiter = self.waiter, None
+        if waiter is not None and waiter.done() and (error := waiter.exception()) is not None:
+            self.fail(error)
 
 
 class _Columns:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time
 from decimal import Decimal
 from uuid import UUID
 
-from txmsg.errors import InvalidMessage, MisuseError
+from txmsg.errors import InvalidMessage, MisuseError, shown
 from txmsg.message import Message, check_name
 
 __all__ = ["MessagePlan", "body_of_arguments"]
+
+_INT_KEY_MAX = 10**100
 
 Builder = Callable[..., Message | Sequence[Message] | bytes]
 
@@ -22,9 +24,11 @@ Builder = Callable[..., Message | Sequence[Message] | bytes]
 class MessagePlan:
     """How the messages of a decorated function are made. Raises MisuseError for a key that names no argument.
 
-    signature: that of the calls, without the session. receiver: the name of `self`, which is no part of the message.
+    owner: the function, as errors name it. signature: that of the calls, without the session. receiver: the name of
+    `self`, which is no part of the message.
     """
 
+    owner: str
     signature: inspect.Signature
     topic: str | None
     key: str | Callable[..., object] | None
@@ -36,57 +40,84 @@ class MessagePlan:
         if self.topic is not None:
             check_name("topic", self.topic)
         elif self.builder is None:
-            raise MisuseError("@transactional_message needs topic=, or message= that builds whole messages")
+            raise MisuseError(
+                f"@transactional_message of {self.owner} needs topic=, or message= that builds whole messages"
+            )
+        if self.builder is not None and (not callable(self.builder) or inspect.iscoroutinefunction(self.builder)):
+            raise MisuseError(
+                f"message={shown(self.builder)} of {self.owner} must be a plain function of the same arguments, that "
+                "returns the body as bytes, a Message, or several"
+            )
         if self.tag is not None:
             check_name("tag", self.tag)
-        if isinstance(self.key, str) and self.key not in self._names():
+        if self.key is not None and not callable(self.key) and self.key not in self._names():
             raise MisuseError(
-                f"key={self.key!r} names no argument: there are {', '.join(self._names()) or 'none'}; "
-                "give one of these, or a function of the arguments"
+                f"key={shown(self.key)} names no argument of {self.owner}: there are "
+                f"{', '.join(self._names()) or 'none'}; give one of these, or a function of the arguments"
             )
 
     def _names(self) -> list[str]:
         return [name for name in self.signature.parameters if name != self.receiver]
 
     def messages(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> list[Message]:
-        """The messages of one call. Raises TypeError for arguments that do not fit, InvalidMessage."""
+        """The messages of one call. Raises TypeError for arguments that do not fit, InvalidMessage, MisuseError."""
         bound = self.signature.bind(*args, **kwargs)
         bound.apply_defaults()
         arguments = {name: value for name, value in bound.arguments.items() if name != self.receiver}
-        built: Message | Sequence[Message] | bytes
-        built = body_of_arguments(arguments) if self.builder is None else self.builder(*args, **kwargs)
+        built: object
+        if self.builder is None:
+            built = body_of_arguments(arguments, owner=self.owner)
+        else:
+            built = self.builder(*args, **kwargs)
         if isinstance(built, bytes):
             if self.topic is None:
-                raise MisuseError("message= returned bytes, which need a topic=")
-            key = _key_text(self.key, arguments, args, kwargs)
+                raise MisuseError(f"message= of {self.owner} returned bytes, which need a topic=")
+            key = self._key_text(arguments, args, kwargs)
             return [Message(topic=self.topic, body=built, key=key, tag=self.tag)]
-        return [built] if isinstance(built, Message) else list(built)
+        messages = [built] if isinstance(built, Message) else self._several(built)
+        if not messages:
+            raise MisuseError(f"message= of {self.owner} returned no message: give one, or do not decorate it")
+        return messages
+
+    def _several(self, built: object) -> list[Message]:
+        several: list[Message] = []
+        for each in built if isinstance(built, Iterable) and not isinstance(built, str | Mapping) else [built]:
+            if not isinstance(each, Message):
+                raise MisuseError(
+                    f"message= of {self.owner} returned {shown(each)} of type {type(each).__name__}: return the body "
+                    "as bytes, a Message, or a list of Message"
+                )
+            several.append(each)
+        return several
+
+    def _key_text(
+        self, arguments: Mapping[str, object], args: tuple[object, ...], kwargs: Mapping[str, object]
+    ) -> str | None:
+        if self.key is None:
+            return None
+        value = self.key(*args, **kwargs) if callable(self.key) else arguments[self.key]
+        if value is None or isinstance(value, str):
+            return value
+        if isinstance(value, UUID | Decimal) or (isinstance(value, int) and abs(value) < _INT_KEY_MAX):
+            return str(value)
+        if isinstance(value, date | time):
+            return value.isoformat()
+        raise InvalidMessage(
+            f"the key of {self.owner} is {_named(value)}, which has no short text of its own: give key= a function "
+            "that returns str"
+        )
 
 
-def _key_text(
-    key: str | Callable[..., object] | None,
-    arguments: Mapping[str, object],
-    args: tuple[object, ...],
-    kwargs: Mapping[str, object],
-) -> str | None:
-    if key is None:
-        return None
-    value = arguments[key] if isinstance(key, str) else key(*args, **kwargs)
-    if value is None or isinstance(value, str):
-        return value
-    if isinstance(value, int | UUID | Decimal):
-        return str(value)
-    if isinstance(value, date | time):
-        return value.isoformat()
-    raise InvalidMessage(
-        f"the key is a {type(value).__name__}, which has no text of its own: give key= a function that returns str"
-    )
+def _named(value: object) -> str:
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiouAEIO' else 'a'} {name}"
 
 
-def body_of_arguments(arguments: Mapping[str, object]) -> bytes:
+def body_of_arguments(arguments: Mapping[str, object], *, owner: str) -> bytes:
     """The arguments as one JSON object in UTF-8. UUID, Decimal, datetime, date and time become strings.
 
-    Raises InvalidMessage naming the argument that JSON cannot carry (NaN and infinities are among these).
+    Raises InvalidMessage naming the argument that JSON cannot carry (NaN and infinities are among these), and `owner`,
+    the function that was called.
     """
     try:
         return _ENCODER.encode(arguments).encode()
@@ -96,10 +127,18 @@ def body_of_arguments(arguments: Mapping[str, object]) -> bytes:
                 _ENCODER.encode(value).encode()
             except (TypeError, ValueError, RecursionError) as exc:
                 raise InvalidMessage(
-                    f"argument {name!r} ({type(value).__name__}) cannot stand in a JSON body: {exc}; "
-                    "build the message with message="
+                    f"argument {name!r} of {owner} is {_named(value)} that JSON cannot carry ({_reason(exc)}): give "
+                    "@transactional_message a message= function that builds the body"
                 ) from exc
         raise
+
+
+def _reason(exc: Exception) -> str:
+    if isinstance(exc, UnicodeEncodeError):
+        return f"it holds the lone surrogate {exc.object[exc.start]!r}"
+    if isinstance(exc, RecursionError):
+        return "it is nested too deeply"
+    return str(exc).removesuffix("; use sys.set_int_max_str_digits() to increase the limit")
 
 
 def _plain(value: object) -> str:
@@ -107,7 +146,7 @@ def _plain(value: object) -> str:
         return str(value)
     if isinstance(value, datetime | date | time):
         return value.isoformat()
-    raise TypeError(f"{type(value).__name__} is not JSON")
+    raise TypeError(f"there is no JSON for {type(value).__name__}")
 
 
 _ENCODER = json.JSONEncoder(default=_plain, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

@@ -15,11 +15,11 @@ import grpc.aio
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_before_delay, wait_random_exponential
 
 from txmsg.client.process import claim_process
-from txmsg.errors import BrokerUnavailable, InvalidName, OutcomeUnknown, ProtocolError, TxmsgError
+from txmsg.errors import BrokerUnavailable, OutcomeUnknown, ProtocolError, TxmsgError
 from txmsg.wire.codec import CHANNEL_OPTIONS, error_of_rpc
 from txmsg.wire.v1.txmsg_pb2_grpc import NotifyStub
 
-__all__ = ["RETRYABLE", "Brokers", "addresses_of", "retrying", "translated"]
+__all__ = ["RETRYABLE", "Brokers", "retrying", "translated"]
 
 RETRYABLE = (BrokerUnavailable, OutcomeUnknown)
 
@@ -31,19 +31,6 @@ _OPTIONS = [
     ("grpc.enable_http_proxy", 0),  # a broker is a neighbour: a proxy meant for the web must not catch it
     ("grpc.use_local_subchannel_pool", 1),
 ]
-
-
-def addresses_of(brokers: str | Sequence[str]) -> list[str]:
-    """The addresses in "host:port", "host:port,host:port" or a list of these. Raises InvalidName for anything else."""
-    texts = brokers.split(",") if isinstance(brokers, str) else list(brokers)
-    addresses = [text.strip() for text in texts]
-    for address in addresses:
-        host, _, port = address.rpartition(":")
-        if not host or not port.isdigit():
-            raise InvalidName(f"broker address {address!r} is not of the form host:port, such as localhost:7700")
-    if not addresses:
-        raise InvalidName("no broker address was given: give at least one host:port, such as localhost:7700")
-    return list(dict.fromkeys(addresses))
 
 
 class Brokers:

@@ -40,7 +40,7 @@ class Consumer:
         self._core = AsyncConsumer(
             brokers, group, concurrency=concurrency, invisible_s=invisible_s, stop_timeout_s=stop_timeout_s
         )
-        self._stop_wait_s = stop_timeout_s + FLUSH_TIMEOUT_S + POLL_WAIT_S + CALL_GRACE_S
+        self._stop_wait_s = float(stop_timeout_s) + FLUSH_TIMEOUT_S + POLL_WAIT_S + CALL_GRACE_S
         self._thread: LoopThread | None = None
         self._pid = 0
         self._stop_wanted = threading.Event()

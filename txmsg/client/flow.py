@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session
 from txmsg.checker.fence import Fence
 from txmsg.client.guard import SessionGuard
 from txmsg.client.half import AsyncHalves, Half, Halves
+from txmsg.client.untold import log_untold
 from txmsg.errors import MisuseError, TxmsgError
 from txmsg.message import Message, TransactionState
 
@@ -182,7 +183,7 @@ def tell(producer: Halves, half: Half, state: TransactionState, *, wait: bool = 
         else:
             producer.end_soon(half, state)
     except TxmsgError as exc:
-        _untold(half, state, exc)
+        log_untold(half.id_bytes, state, exc)
 
 
 async def tell_async(producer: AsyncHalves, half: Half, state: TransactionState, *, wait: bool = True) -> None:
@@ -193,14 +194,4 @@ async def tell_async(producer: AsyncHalves, half: Half, state: TransactionState,
         else:
             producer.end_soon(half, state)
     except TxmsgError as exc:
-        _untold(half, state, exc)
-
-
-def _untold(half: Half, state: TransactionState, error: TxmsgError) -> None:
-    _log.warning(
-        "transaction %s: the broker could not be told %s (%s: %s); its check-back finishes it",
-        half.transaction_id,
-        state.name,
-        type(error).__name__,
-        error,
-    )
+        log_untold(half.id_bytes, state, exc)

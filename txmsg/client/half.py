@@ -8,9 +8,10 @@ from uuid import UUID
 
 from txmsg.checker.fence import Fence
 from txmsg.checker.listener import CheckMessageListener
+from txmsg.errors import MisuseError, shown
 from txmsg.message import Message, TransactionId, TransactionState
 
-__all__ = ["AsyncHalves", "Half", "Halves"]
+__all__ = ["AsyncHalves", "Half", "Halves", "check_half", "id_bytes_of"]
 
 
 class Half(NamedTuple):
@@ -27,6 +28,21 @@ class Half(NamedTuple):
     def transaction_id(self) -> TransactionId:
         """The id of the transaction, and with `message_id` those of its messages."""
         return TransactionId(UUID(bytes=self.id_bytes))
+
+
+def id_bytes_of(transaction_id: object) -> bytes:
+    """The 16 bytes of a transaction id. Raises MisuseError for anything else."""
+    id_bytes = getattr(transaction_id, "bytes", None)
+    if not isinstance(id_bytes, bytes) or len(id_bytes) != 16:
+        raise MisuseError(f"transaction_id {shown(transaction_id)} is no UUID: give new_transaction_id(), or none")
+    return id_bytes
+
+
+def check_half(half: object) -> Half:
+    """`half` if it is one; else MisuseError."""
+    if not isinstance(half, Half):
+        raise MisuseError(f"{shown(half)} is no Half: give what producer.half() returned")
+    return half
 
 
 class Halves(Protocol):

@@ -31,6 +31,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session
 
 from txmsg.client.guard import SessionGuard
+from txmsg.client.user_function import check_takes, name_of
 from txmsg.errors import MisuseError
 from txmsg.message import ReceivedMessage, check_name
 
@@ -90,7 +91,7 @@ class _Inbox:
         self._handler = handler
         self._factory = factory
         self._group = None if group is None else check_name("consumer group", group)
-        self._owner = f"{getattr(handler, '__qualname__', handler)}()"
+        self._owner = name_of(handler)
         self.__name__ = getattr(handler, "__name__", type(handler).__name__)
         self.__doc__ = handler.__doc__
 
@@ -173,12 +174,16 @@ def idempotent(
         @idempotent(SessionLocal)
         def give_red_packet(session: Session, message: ReceivedMessage) -> None: ...
     """
+    if isinstance(session_factory, Session | AsyncSession):
+        raise MisuseError("@idempotent was given one session: give the sessionmaker, each message opens its own")
+    check_takes("@idempotent(session_factory)", session_factory)
 
     def decorate(handler: Callable[..., Any]) -> IdempotentHandler | AsyncIdempotentHandler:
+        check_takes("the handler under @idempotent", handler, "session", "message")
         is_async = inspect.iscoroutinefunction(handler)
         if is_async != isinstance(session_factory, async_sessionmaker):
             raise MisuseError(
-                f"{handler.__qualname__} is {'async def' if is_async else 'def'}: @idempotent needs "
+                f"{name_of(handler)} is {'async def' if is_async else 'def'}: @idempotent needs "
                 f"{'an async_sessionmaker' if is_async else 'a sessionmaker'}"
             )
         kind = AsyncIdempotentHandler if is_async else IdempotentHandler

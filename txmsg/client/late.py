@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 from txmsg.client.flow import tell, tell_async
 from txmsg.client.guard import SessionGuard
 from txmsg.client.half import AsyncHalves, Halves
-from txmsg.errors import InvalidMessage, MisuseError
+from txmsg.errors import InvalidMessage, MisuseError, shown
 from txmsg.message import (
     MESSAGES_PER_TRANSACTION_MAX,
     Message,
@@ -63,6 +63,8 @@ class _Buffer:
         """
         if not self._open:
             raise MisuseError("tx.send() outside its `with producer.transaction(session) as tx` block")
+        if not isinstance(message, Message):
+            raise InvalidMessage(f"tx.send got {shown(message)} of type {type(message).__name__}: send a Message")
         if len(self._messages) >= MESSAGES_PER_TRANSACTION_MAX:
             raise InvalidMessage(f"more than {MESSAGES_PER_TRANSACTION_MAX} messages in one transaction")
         self._messages.append(message)
@@ -84,10 +86,19 @@ class _Buffer:
             raise MisuseError(f"a savepoint is still open at the end of {_OWNER}: end it inside")
 
 
+def _check_kind(session: object, kind: type[Session | AsyncSession]) -> None:
+    if not isinstance(session, kind):
+        raise MisuseError(
+            f"producer.transaction got {shown(session)} of type {type(session).__name__}: give a Session to a "
+            "Producer, an AsyncSession to an AsyncProducer; of a scoped_session, what calling it returns"
+        )
+
+
 class LateTransaction(_Buffer):
     """What `Producer.transaction(session)` gives. Not reusable. The session stays the caller's to close."""
 
     def __init__(self, producer: Halves, session: Session) -> None:
+        _check_kind(session, Session)
         super().__init__(producer, session)
         self._producer = producer
 
@@ -140,6 +151,7 @@ class AsyncLateTransaction(_Buffer):
     """What `AsyncProducer.transaction(session)` gives. Not reusable. The session stays the caller's to close."""
 
     def __init__(self, producer: AsyncHalves, session: AsyncSession) -> None:
+        _check_kind(session, AsyncSession)
         super().__init__(producer, session.sync_session)
         self._producer = producer
         self._async_session = session

@@ -17,8 +17,8 @@ from sqlalchemy.orm import Session
 from txmsg.checker.fence import Fence
 from txmsg.checker.listener import CheckMessageListener
 from txmsg.client.async_producer import AsyncProducer
-from txmsg.client.batch import EndEntry, SendEntry
-from txmsg.client.half import Half
+from txmsg.client.batch import EndEntry, SendEntry, messages_of
+from txmsg.client.half import Half, check_half, id_bytes_of
 from txmsg.client.late import LateTransaction
 from txmsg.client.process import LoopThread, check_not_forked, shared_loop
 from txmsg.errors import BrokerUnavailable, OutcomeUnknown
@@ -141,6 +141,7 @@ class Producer:
 
         Raises what `send` raises.
         """
+        messages = messages_of(messages)
         if not messages:
             return []
         transaction_id = new_transaction_id()
@@ -166,9 +167,9 @@ class Producer:
         BrokerUnavailable: begin no local transaction then; what may have been stored is never delivered.
         """
         thread = self._started()
-        id_bytes = new_transaction_id_bytes() if transaction_id is None else transaction_id.bytes
+        id_bytes = new_transaction_id_bytes() if transaction_id is None else id_bytes_of(transaction_id)
         waiter: concurrent.futures.Future[bytes] = concurrent.futures.Future()
-        thread.post(self._core.sender.halves.offer, SendEntry(id_bytes, messages, waiter))
+        thread.post(self._core.sender.halves.offer, SendEntry(id_bytes, messages_of(messages), waiter))
         return Half(id_bytes, self._wait(waiter))
 
     def end(self, half: Half, state: TransactionState, *, timeout_s: float | None = None) -> None:
@@ -180,15 +181,21 @@ class Producer:
         """
         thread = self._started()
         waiter: concurrent.futures.Future[bytes] = concurrent.futures.Future()
-        thread.post(self._core.sender.end, half.home, EndEntry(half.id_bytes, state, waiter))
-        self._wait(waiter, timeout_s)
+        entry = EndEntry(check_half(half).id_bytes, state, waiter)
+        thread.post(self._core.sender.end, half.home, entry)
+        try:
+            self._wait(waiter, timeout_s)
+        except (OutcomeUnknown, KeyboardInterrupt):
+            thread.post(entry.forsake)
+            raise
 
     def end_soon(self, half: Half, state: TransactionState) -> None:
         """Like `end`, but waits for nothing: for a caller that is being torn down."""
         self._started().post(self._core.end_soon, half, state)
 
     def _wait(self, waiter: concurrent.futures.Future[bytes], timeout_s: float | None = None) -> bytes:
+        wait_s = self.timeout_s + _GRACE_S if timeout_s is None else timeout_s
         try:
-            return waiter.result(self.timeout_s + _GRACE_S if timeout_s is None else timeout_s)
+            return waiter.result(wait_s)
         except TimeoutError as exc:
-            raise OutcomeUnknown("no answer in time; it is still being tried") from exc
+            raise OutcomeUnknown(f"no answer within {wait_s:g} s; it is still being tried") from exc

@@ -19,7 +19,8 @@ from txmsg.client.async_producer import AsyncProducer
 from txmsg.client.body import MessagePlan
 from txmsg.client.flow import run_async, run_in_async_session, run_in_session, run_sync
 from txmsg.client.producer import Producer
-from txmsg.errors import MisuseError
+from txmsg.client.user_function import check_takes, name_of
+from txmsg.errors import MisuseError, shown
 from txmsg.message import Message
 
 __all__ = ["transactional_message"]
@@ -136,10 +137,24 @@ def transactional_message(
     logged, not raised: the check-back finishes it.
     """
 
+    if not isinstance(producer, Producer | AsyncProducer):
+        raise MisuseError(
+            f"@transactional_message was given {shown(producer)} as its producer: write "
+            "@transactional_message(producer, topic=...) with a Producer, or with an AsyncProducer for async def"
+        )
+
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         _check_kinds(function, producer, session)
         signature, receiver = _signature_of_calls(function, drop_session=session is not None)
-        plan = MessagePlan(signature=signature, topic=topic, key=key, tag=tag, builder=message, receiver=receiver)
+        plan = MessagePlan(
+            owner=name_of(function),
+            signature=signature,
+            topic=topic,
+            key=key,
+            tag=tag,
+            builder=message,
+            receiver=receiver,
+        )
         wrapper = _wrapper(function, producer, session, plan)
         wrapper.__signature__ = signature  # type: ignore[attr-defined]
         return wrapper
@@ -153,7 +168,6 @@ def _wrapper(
     session: Callable[[], Any] | None,
     plan: MessagePlan,
 ) -> Callable[..., Any]:
-    owner = f"{function.__qualname__}()"
     # Where the session goes: first, or after self.
     at = 0 if plan.receiver is None else 1
 
@@ -169,7 +183,7 @@ def _wrapper(
                 messages,
                 session,
                 lambda opened: function(*args[:at], opened, *args[at:], **kwargs),
-                owner=owner,
+                owner=plan.owner,
             )
 
         return call_async
@@ -184,7 +198,7 @@ def _wrapper(
             messages,
             session,
             lambda opened: function(*args[:at], opened, *args[at:], **kwargs),
-            owner=owner,
+            owner=plan.owner,
         )
 
     return call
@@ -208,6 +222,8 @@ def _check_kinds(function: Callable[..., Any], producer: Producer | AsyncProduce
         raise MisuseError(f"{name} is def: session= must be a sessionmaker, not an async_sessionmaker")
     if isinstance(session, Session | AsyncSession):
         raise MisuseError(f"session= of {name} is one session: give the sessionmaker, each call opens its own")
+    if session is not None:
+        check_takes(f"session= of {name}", session)
     if producer.check_listener is None:
         raise MisuseError(
             f"{name} needs a producer with a check_listener: without one nobody can say what became of a transaction "

@@ -20,12 +20,12 @@ from txmsg.broker.delivery.lease import LEASE_NAME, DeliveryLease
 from txmsg.broker.delivery.loading import load_feeds, load_group, write_progress
 from txmsg.broker.delivery.outcomes import write_first_failures, write_retry_outcomes
 from txmsg.broker.delivery.reader import read_feed
-from txmsg.broker.delivery.tags import TagExpression, wants_of
 from txmsg.broker.delivery.values import DeliveredMessage, GroupLag, Receipt, Refusal, Subscription, Topics
 from txmsg.broker.store import delivery as store
 from txmsg.broker.store import retries as failures_store
 from txmsg.broker.store.connect import Pool, session
 from txmsg.errors import BrokerUnavailable
+from txmsg.wire.tags import TagExpression, wants_of
 
 __all__ = ["Delivery"]
 

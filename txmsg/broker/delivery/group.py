@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from txmsg.broker.delivery.retrying import Retrying
-from txmsg.broker.delivery.tags import ALL_TAGS, TagExpression
 from txmsg.broker.delivery.values import DeliveredMessage, Receipt, Refusal
 from txmsg.broker.delivery.window import Failure, Window
 from txmsg.broker.store.rows import Row, size_bytes_of
+from txmsg.wire.tags import ALL_TAGS, TagExpression
 
 __all__ = ["Feed", "Group"]
 

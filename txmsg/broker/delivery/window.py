@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from txmsg.broker.delivery.inflight import InFlight
 from txmsg.broker.delivery.ranges import OffsetRanges, runs
-from txmsg.broker.delivery.tags import ALL_TAGS, TagExpression
 from txmsg.broker.delivery.values import Receipt
 from txmsg.broker.store.rows import Row, size_bytes_of
+from txmsg.wire.tags import ALL_TAGS, TagExpression
 
 __all__ = ["EXPIRED", "Failure", "Progress", "Window"]
 

@@ -13,7 +13,7 @@ from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
 from txmsg.checker.fence import checking, identity, purging, writing
 from txmsg.checker.fence.tables import DIALECTS
-from txmsg.errors import MisuseError
+from txmsg.errors import MisuseError, shown
 from txmsg.message import ReceivedMessage, TransactionId, TransactionState
 
 __all__ = ["Fence", "FenceCheckListener"]
@@ -30,6 +30,11 @@ class Fence:
     """
 
     def __init__(self, engine: Engine | AsyncEngine) -> None:
+        if not isinstance(engine, Engine | AsyncEngine):
+            raise MisuseError(
+                f"the fence needs the engine of the business database, not {shown(engine)} of type "
+                f"{type(engine).__name__}: give what create_engine() or create_async_engine() returned"
+            )
         sync_engine = engine.sync_engine if isinstance(engine, AsyncEngine) else engine
         if sync_engine.dialect.name not in DIALECTS:
             raise MisuseError(

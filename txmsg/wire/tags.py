@@ -48,6 +48,11 @@ ALL_TAGS = TagExpression(None)
 
 def parse_tags(text: str) -> TagExpression:
     """`*` (or nothing) wants all; `a || b` wants messages tagged a or b. Raises InvalidName for any other text."""
+    if not isinstance(text, str):
+        raise InvalidName(
+            f"tag expression {shown(text)} is of type {type(text).__name__}, not str: give `*`, or tags as in "
+            "`signup || import`"
+        )
     text = text.strip()
     if text in ("", "*"):
         return ALL_TAGS

@@ -1,0 +1,297 @@
+"""What a program gives txmsg wrongly is refused where it stands, at import, by an error that says what to give."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
+
+from tests.errors_page import is_documented
+from txmsg.checker.fence import FenceCheckListener
+from txmsg.client import AsyncConsumer, AsyncProducer, Consumer, Producer, idempotent, transactional_message
+from txmsg.client.half import Half
+from txmsg.errors import InvalidMessage, InvalidName, MisuseError, TxmsgError
+from txmsg.message import Message, ReceivedMessage, TransactionState
+
+X = Message("t", b"x")
+HALF = Half(b"i" * 16, b"h" * 16)
+SURROGATE = b"\xe9".decode(errors="surrogateescape")
+Refused = dict[str, tuple[Callable[[], object], type[TxmsgError], str]]
+
+
+class Listener:
+    def check(self, message: ReceivedMessage) -> TransactionState:
+        return TransactionState.UNKNOWN
+
+
+class ListenerOfNothing:
+    def check(self) -> TransactionState:
+        return TransactionState.UNKNOWN
+
+
+# What is given below no type checker lets through.
+anything: Any = None
+fence_listener: Any = FenceCheckListener
+decorate: Any = transactional_message
+inbox: Any = idempotent
+async_producer: Any = AsyncProducer
+engine = create_engine("sqlite://")
+sessions = sessionmaker(engine)
+
+
+def producer(**options: Any) -> Any:
+    given: dict[str, Any] = {"brokers": "localhost:1", "group": "g", "check_listener": Listener()}
+    return Producer(**given | options)
+
+
+def consumer(**options: Any) -> Any:
+    given: dict[str, Any] = {"brokers": "localhost:1", "group": "g"}
+    return Consumer(**given | options)
+
+
+def two(session: Session, message: object) -> None: ...
+
+
+def generator(message: object) -> Iterator[int]:
+    yield 1
+
+
+async def async_generator(message: object) -> AsyncIterator[int]:
+    yield 1
+
+
+ADDRESSES: Refused = {
+    repr(brokers): (partial(producer, brokers=brokers), InvalidName, words)
+    for brokers, words in (
+        (None, "broker address None is not of the form HOST:PORT"),
+        (7700, "broker address 7700 is not"),
+        ("", "broker address '' is not of the form HOST:PORT, such as localhost:7700"),
+        ("localhost", "broker address 'localhost' is not"),
+        ("a:1,,b:1", "broker address '' is not"),
+        (":7700", "broker address ':7700' is not"),
+        ("localhost:port", "broker address 'localhost:port' is not"),
+        ("localhost:²", "broker address 'localhost:²' is not"),
+        ("localhost:99999", "has port 99999: ports end at 65535"),
+        ("http://localhost:7700", "leave out what stands before ://"),
+        ("local host:1", "broker address 'local host:1' is not"),
+        (f"{SURROGATE}:1", "broker address '\\udce9:1' is not"),
+        ("local\0host:1", "broker address 'local\\x00host:1' is not"),
+    )
+}
+ADDRESSES["none"] = (partial(producer, brokers=[]), InvalidName, "no broker address was given")
+ADDRESSES["list with None"] = (partial(producer, brokers=["a:1", None]), InvalidName, "broker address None is not")
+ADDRESSES["of a consumer"] = (partial(consumer, brokers="a"), InvalidName, "broker address 'a' is not")
+
+NUMBERS: Refused = {
+    f"{name}={value}": (partial(make, **{name: value}), MisuseError, f"{name}={value!r}{note} must be {rule}")
+    for make, name, rule, values in (
+        (producer, "timeout_s", "a number of seconds from 0.001 to 86400", (0, -1, "10", None, float("inf"), True)),
+        (consumer, "invisible_s", "a number of seconds from 1 to 43200", (0.5, "60", float("inf"))),
+        (consumer, "stop_timeout_s", "a number of seconds from 0 to 86400", (-1, None)),
+        (consumer, "concurrency", "a whole number from 1 to 4096", (0, -1, 1.5, "3", None, True, 5000)),
+    )
+    for value, note in ((value, "") for value in values)
+}
+NUMBERS["nan"] = (partial(producer, timeout_s=float("nan")), MisuseError, "timeout_s=nan (not a number) must be")
+
+GROUPS: Refused = {
+    f"{what} {group!r}"[:35]: (partial(make, group=group), InvalidName, f"{what} {group!r}"[:40])
+    for make, what in ((producer, "producer group"), (consumer, "consumer group"))
+    for group in ("", None, "a b", "x" * 128, "\0", SURROGATE)
+}
+
+LISTENERS: Refused = {
+    "a function": (partial(producer, check_listener=two), MisuseError, "has no method check(message)"),
+    "a class": (partial(producer, check_listener=Listener), MisuseError, "is the class Listener: give an object"),
+    "an engine": (partial(producer, check_listener=engine), MisuseError, "such as FenceCheckListener(engine)"),
+    "check without a message": (
+        partial(producer, check_listener=ListenerOfNothing()),
+        MisuseError,
+        "ListenerOfNothing.check() takes () -> 'TransactionState', but is called as (message)",
+    ),
+    "fence of a URL": (lambda: fence_listener("sqlite:///x"), MisuseError, "not 'sqlite:///x' of type"),
+    "fence of a sessionmaker": (lambda: fence_listener(sessions), MisuseError, "give what create_eng"),
+    "fence of nothing": (lambda: fence_listener(anything), MisuseError, "not None of type NoneType"),
+    "fence in memory": (lambda: fence_listener(engine), MisuseError, "use a database file or server"),
+}
+
+SUBSCRIPTIONS: Refused = {
+    "no topic": (lambda: consumer().subscribe(""), InvalidName, "topic '' is not a valid name"),
+    "topic forgotten": (lambda: consumer().subscribe(print), MisuseError, "write @consumer.subscribe("),
+    "tag of None": (
+        lambda: consumer().subscribe("t", anything),
+        InvalidName,
+        "tag expression None is of type NoneType",
+    ),
+    "half a tag expression": (
+        lambda: consumer().subscribe("t", "a ||"),
+        InvalidName,
+        "'a ||' has nothing beside a",
+    ),
+    "all and one tag": (lambda: consumer().subscribe("t", "* || a"), InvalidName, "`*` stands alone"),
+    "and": (lambda: consumer().subscribe("t", "a && b"), InvalidName, "tag 'a && b' is not a valid name: it holds ' '"),
+    "no handler": (lambda: consumer().subscribe("t")(anything), MisuseError, "the handler of topic 't' is None"),
+    "session without an inbox": (
+        lambda: consumer().subscribe("t")(two),
+        MisuseError,
+        "but is called as (message): missing a required argument: 'message'",
+    ),
+    "generator": (lambda: consumer().subscribe("t")(generator), MisuseError, "generator() is a generator"),
+    "async generator": (lambda: consumer().subscribe("t")(async_generator), MisuseError, "async_generator() is a gen"),
+    "class": (lambda: consumer().subscribe("t")(Listener), MisuseError, "is the class Listener"),
+    "inbox without its sessions": (lambda: inbox(two), MisuseError, "two() takes (session"),
+    "inbox of one session": (lambda: inbox(Session()), MisuseError, "give the sessionmaker"),
+    "inbox of an engine": (lambda: inbox(engine), MisuseError, "is Engine(sqlite://), no function"),
+    "inbox for a handler of one": (
+        lambda: inbox(sessions)(print_one),
+        MisuseError,
+        "but is called as (session, message): too many positional arguments",
+    ),
+    "nothing subscribed": (lambda: consumer().start(), MisuseError, "subscribes to nothing"),
+}
+
+
+def print_one(message: object) -> None: ...
+
+
+SENDS: Refused = {
+    "str": (lambda: producer().send("x"), InvalidMessage, "'x' is no Message but of type str"),
+    "None": (lambda: producer().send(anything), InvalidMessage, "None is no Message but of type NoneType"),
+    "list": (lambda: producer().send([X]), InvalidMessage, "of type list: send Message(topic, body)"),
+    "many of one": (lambda: producer().send_many(X), InvalidMessage, "of type Message: give a list"),
+    "many of None": (lambda: producer().send_many(anything), InvalidMessage, "None is of type NoneType: give a list"),
+    "many of a str": (lambda: producer().send_many("ab"), InvalidMessage, "'ab' is of type str: give a"),
+    "many with None": (lambda: producer().send_many([X, anything]), InvalidMessage, "None is no Message"),
+    "half of nothing": (lambda: producer().half([]), InvalidMessage, "0 messages in one transaction: 1 to 1000"),
+    "half of too many": (lambda: producer().half([X] * 1001), InvalidMessage, "1001 messages in one transaction"),
+    "half under a str": (
+        lambda: producer().half([X], transaction_id="7"),
+        MisuseError,
+        "transaction_id '7' is no UUID",
+    ),
+    "outcome as str": (
+        lambda: producer().end(HALF, "commit"),
+        MisuseError,
+        "outcome 'commit' is of type str: give TransactionState.COMMIT",
+    ),
+    "outcome as bool": (lambda: producer().end(HALF, True), MisuseError, "outcome True is of type bool"),
+    "outcome of no half": (
+        lambda: producer().end(anything, TransactionState.COMMIT),
+        MisuseError,
+        "None is no Half: give what producer.half() returned",
+    ),
+    "transaction of a sessionmaker": (
+        lambda: producer().transaction(sessions),
+        MisuseError,
+        "of type sessionmaker: give a Session to a Producer",
+    ),
+    "transaction of a scoped_session": (
+        lambda: producer().transaction(scoped_session(sessions)),
+        MisuseError,
+        "of a scoped_session, what calling it returns",
+    ),
+    "transaction of an AsyncSession": (
+        lambda: producer().transaction(AsyncSession()),
+        MisuseError,
+        "an AsyncSession to an AsyncProducer",
+    ),
+    "async transaction of a Session": (
+        lambda: async_producer("a:1", group="g", check_listener=Listener()).transaction(Session()),
+        MisuseError,
+        "an AsyncSession to an AsyncProducer",
+    ),
+    "transaction without a listener": (
+        lambda: producer(check_listener=None).transaction(Session()),
+        MisuseError,
+        "needs a producer with a check_listener",
+    ),
+}
+
+DECORATORS: Refused = {
+    "its parentheses forgotten": (
+        lambda: decorate(two),
+        MisuseError,
+        "write @transactional_message(producer, topic=...)",
+    ),
+    "no producer": (lambda: decorate(anything, topic="t"), MisuseError, "was given None as its producer"),
+    "a key of another type": (
+        lambda: decorate(producer(), topic="t", key=7)(two),
+        MisuseError,
+        "key=7 names no argument of two(): there are session, message; give one of these",
+    ),
+    "message= that is no function": (
+        lambda: decorate(producer(), topic="t", message=b"x")(two),
+        MisuseError,
+        "message=b'x' of two() must be a plain function",
+    ),
+    "message= that is async": (
+        lambda: decorate(producer(), topic="t", message=Coroutines.build)(two),
+        MisuseError,
+        "must be a plain function",
+    ),
+    "session= that is an engine": (
+        lambda: decorate(producer(), topic="t", session=engine)(two),
+        MisuseError,
+        "session= of two is Engine(sqlite://), no function",
+    ),
+}
+
+
+class Coroutines:
+    @staticmethod
+    async def build(session: Session, message: object) -> bytes:
+        return b""
+
+
+ALL: Refused = {
+    f"{about}: {case}": refused
+    for about, cases in (
+        ("address", ADDRESSES),
+        ("number", NUMBERS),
+        ("group", GROUPS),
+        ("listener", LISTENERS),
+        ("subscription", SUBSCRIPTIONS),
+        ("send", SENDS),
+        ("decorator", DECORATORS),
+    )
+    for case, refused in cases.items()
+}
+
+
+@pytest.mark.parametrize(("use", "kind", "words"), ALL.values(), ids=ALL)
+def test_wrong_use_is_refused_by_name(use: Callable[[], object], kind: type[TxmsgError], words: str) -> None:
+    with pytest.raises(TxmsgError) as caught:
+        use()
+    assert type(caught.value) is kind
+    assert words in str(caught.value)
+    assert len(str(caught.value)) < 500
+    assert is_documented(caught.value), str(caught.value)
+
+
+@pytest.mark.parametrize("brokers", ["localhost:7700", " a:1 , b:2 ", "[::1]:7700", ["10.0.0.1:65535"], ("a_b.c-d:1",)])
+def test_addresses_as_people_write_them_are_taken(brokers: Any) -> None:
+    assert producer(brokers=brokers)
+    assert AsyncConsumer(brokers, group="g")
+
+
+def test_handlers_as_people_write_them_are_taken() -> None:
+    class Handling:
+        def __call__(self, message: object) -> None: ...
+
+        def method(self, message: object, verbose: bool = False) -> None: ...
+
+        async def coroutine(self, message: object) -> None: ...
+
+    taken = consumer()
+    for number, handler in enumerate(
+        (
+            *(print, print_one, [].append, Handling(), Handling().method, Handling().coroutine),
+            *(lambda message: None, partial(two, anything), inbox(sessions)(two)),
+        )
+    ):
+        assert taken.subscribe(f"t{number}")(handler) is handler

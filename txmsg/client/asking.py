@@ -1,0 +1,78 @@
+"""Asks the application's check listener what became of a transaction. Whatever it does, there is an answer in time.
+
+Knows no brokers. Belongs to one loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from txmsg.checker.listener import CheckMessageListener
+from txmsg.client.user_function import UserFunction
+from txmsg.errors import shown
+from txmsg.message import ReceivedMessage, TransactionId, TransactionState
+
+__all__ = ["LISTENER_TIMEOUT_S", "Asker"]
+
+_log = logging.getLogger(__name__)
+
+LISTENER_TIMEOUT_S = 10.0
+"""How long a listener may take. A broker waits as long by default; it asks again after its check interval."""
+
+
+class Asker:
+    """A check listener, and the threads on which it is asked.
+
+    Raising, hanging, and anything that is not a TransactionState count as UNKNOWN. A thread cannot be ended from
+    outside: so a transaction whose check hangs is not asked about again while it does, and holds one thread, not all.
+    """
+
+    def __init__(self, listener: CheckMessageListener, *, threads: int, timeout_s: float = LISTENER_TIMEOUT_S) -> None:
+        self._listener = listener
+        self._timeout_s = timeout_s
+        self._thread_count = threads
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="txmsg-check")
+        self._function = UserFunction("check_listener's", self._on_thread, "message")
+        self._running: set[TransactionId] = set()
+
+    async def ask(self, message: ReceivedMessage) -> TransactionState:
+        """The listener's answer, or UNKNOWN."""
+        each = message.transaction_id
+        if each in self._running:
+            _log.error("check of transaction %s: the listener still hangs in an earlier one: UNKNOWN", each)
+            return TransactionState.UNKNOWN
+        try:
+            async with asyncio.timeout(self._timeout_s) as limit:
+                state: object = await self._function(message, self._threads)
+        except Exception as exc:  # noqa: BLE001 - the user's code: whatever it raises is no answer
+            if isinstance(exc, TimeoutError) and limit.expired():
+                _log.error(
+                    "check of transaction %s: the listener gave no answer within %g s: UNKNOWN; calls that hang hold "
+                    "%d of %d threads",
+                    *(each, self._timeout_s, len(self._running), self._thread_count),
+                )
+            else:
+                _log.exception("check of transaction %s: the listener raised: UNKNOWN", each)
+            return TransactionState.UNKNOWN
+        if not isinstance(state, TransactionState):
+            _log.error(
+                "check of transaction %s: the listener returned %s: UNKNOWN; it is to return TransactionState.COMMIT, "
+                "ROLLBACK or UNKNOWN",
+                *(each, shown(state)),
+            )
+            return TransactionState.UNKNOWN
+        return state
+
+    def close(self) -> None:
+        """Asks no more. Calls that hang are not waited for."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _on_thread(self, message: ReceivedMessage) -> Any:
+        self._running.add(message.transaction_id)
+        try:
+            return self._listener.check(message)
+        finally:
+            self._running.discard(message.transaction_id)

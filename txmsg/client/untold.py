@@ -1,0 +1,52 @@
+"""What is logged when the broker could not be told an outcome, or holds the other one. Decides nothing."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from uuid import UUID
+
+from txmsg.errors import OutcomeConflict, OutcomeExpired
+from txmsg.message import TransactionState
+
+__all__ = ["is_contradiction", "log_untold"]
+
+_log = logging.getLogger(__name__)
+
+_CONTRADICTIONS: Mapping[tuple[TransactionState, type[BaseException]], str] = {
+    (TransactionState.COMMIT, OutcomeConflict): (
+        "transaction %s COMMITTED in its own database, but the broker has rolled its messages back: they are LOST to "
+        "their consumers. Send them again as a new transaction, and find who decided: a check listener that answered "
+        "ROLLBACK while the transaction ran, or a person (`txmsg half rollback`)"
+    ),
+    (TransactionState.COMMIT, OutcomeExpired): (
+        "transaction %s COMMITTED in its own database, but the broker does not know it (any more): its outcome was "
+        "decided too long ago to be remembered. Look whether its messages were delivered; if not, send them again"
+    ),
+    (TransactionState.ROLLBACK, OutcomeConflict): (
+        "transaction %s was ROLLED BACK in its own database, but the broker has delivered its messages: consumers act "
+        "on what did not happen. Undo that, and find who decided: a check listener that answered COMMIT without a "
+        "trace of the transaction, or a person (`txmsg half commit`)"
+    ),
+}
+
+
+def is_contradiction(state: TransactionState, error: BaseException) -> bool:
+    """Whether the error means that the two databases differ for good: no check-back mends that."""
+    return (state, type(error)) in _CONTRADICTIONS
+
+
+def log_untold(transaction_id: bytes, state: TransactionState, error: BaseException) -> None:
+    """Logs why an outcome was not taken: a warning when the check-back finishes it, an error when only a person can."""
+    each = UUID(bytes=transaction_id)
+    contradiction = _CONTRADICTIONS.get((state, type(error)))
+    if contradiction is not None:
+        _log.error(contradiction, each)
+    else:
+        _log.warning(
+            "transaction %s: the broker could not be told %s (%s: %s); its check-back finishes it",
+            each,
+            state.name,
+            type(error).__name__,
+            error,
+        )

@@ -1,0 +1,98 @@
+"""The user's functions that txmsg calls: handlers and check listeners. Whatever they do, the loop goes on.
+
+Checks what can be checked when they are given, so that a mistake shows at import and not at the first lost message.
+Knows neither messages nor brokers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import Any
+
+from txmsg.errors import MisuseError, shown
+
+__all__ = ["UserFunction", "check_takes", "name_of"]
+
+
+class UserFunction:
+    """A function of one argument, `def` or `async def`. Raises MisuseError for what cannot be called like that."""
+
+    __slots__ = ("_function", "_is_coroutine", "_name")
+
+    def __init__(self, what: str, function: object, parameter: str) -> None:
+        self._function = check_takes(what, function, parameter)
+        self._name = name_of(function)
+        bodies = (function, type(self._function).__call__)
+        self._is_coroutine = any(inspect.iscoroutinefunction(each) for each in bodies)
+
+    async def __call__(self, argument: object, threads: Executor) -> Any:
+        """What the function returns; a plain one runs on a thread, an awaitable that it returns is awaited here.
+
+        Raises what it raises, but as an Exception: asyncio lets SystemExit end the loop, takes a CancelledError for
+        the cancellation of the caller, and never learns of a StopIteration.
+        """
+        try:
+            if self._is_coroutine:
+                result = await self._function(argument)
+            else:
+                context = contextvars.copy_context()
+                result = await asyncio.get_running_loop().run_in_executor(
+                    threads, context.run, self._on_thread, argument
+                )
+                if inspect.isawaitable(result):
+                    result = await result
+        except asyncio.CancelledError as exc:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise RuntimeError(f"{self._name} ended in a CancelledError, though nobody cancelled it") from exc
+        except SystemExit as exc:
+            raise self._left(exc) from exc
+        if inspect.isgenerator(result) or inspect.isasyncgen(result):
+            raise MisuseError(f"{self._name} returned a generator, whose body has not run: use a plain function")
+        return result
+
+    def _on_thread(self, argument: object) -> Any:
+        try:
+            return self._function(argument)
+        except (StopIteration, SystemExit, KeyboardInterrupt) as exc:
+            raise self._left(exc) from exc
+
+    def _left(self, exc: BaseException) -> RuntimeError:
+        return RuntimeError(f"{self._name} raised {type(exc).__name__}({exc}): taken as any other exception")
+
+
+def name_of(function: object) -> str:
+    """How an error names a function."""
+    name = getattr(function, "__qualname__", None) or getattr(function, "__name__", None)
+    return f"{name}()" if name else shown(function)
+
+
+def check_takes(what: str, function: object, *parameters: str) -> Callable[..., Any]:
+    """`function` if it can be called with these parameters, by place; else MisuseError."""
+    if not callable(function):
+        raise MisuseError(f"{what} is {shown(function)}, no function: give one that is called as {_call(parameters)}")
+    if isinstance(function, type):
+        raise MisuseError(f"{what} is the class {function.__name__}: give a function, or an object made of the class")
+    bodies = (function, type(function).__call__)
+    if any(inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each) for each in bodies):
+        raise MisuseError(f"{what} {name_of(function)} is a generator, whose body would never run: leave out yield")
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # some functions written in C do not tell
+        return function
+    try:
+        signature.bind(*parameters)
+    except TypeError as exc:
+        raise MisuseError(
+            f"{what} {name_of(function)} takes {signature}, but is called as {_call(parameters)}: {exc}"
+        ) from exc
+    return function
+
+
+def _call(parameters: tuple[str, ...]) -> str:
+    return f"({', '.join(parameters)})"

@@ -1,0 +1,24 @@
+"""What an address is: HOST:PORT. Knows no network."""
+
+from __future__ import annotations
+
+import re
+
+from txmsg.errors import InvalidName, shown
+
+__all__ = ["PORT_MAX", "check_address"]
+
+PORT_MAX = 65535
+_ADDRESS = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+(?:%[A-Za-z0-9._-]+)?\]):([0-9]{1,5})\Z")
+
+
+def check_address(what: str, text: object) -> str:
+    """`text` without blanks around it, if it is HOST:PORT; else InvalidName. `what` stands in the error."""
+    stripped = text.strip() if isinstance(text, str) else ""
+    found = _ADDRESS.match(stripped)
+    if found is None:
+        hint = "; leave out what stands before ://" if "://" in stripped else ""
+        raise InvalidName(f"{what} {shown(text)} is not of the form HOST:PORT, such as localhost:7700{hint}")
+    if int(found[1]) > PORT_MAX:
+        raise InvalidName(f"{what} {shown(text)} has port {found[1]}: ports end at {PORT_MAX}")
+    return stripped
