@@ -5,6 +5,7 @@ TxmsgError
  |    +-- InvalidName          caller: a topic, group, tag or key is badly formed
  |    +-- MessageTooLarge      caller: body or headers over the limit
  +-- UnknownTopic              caller: create the topic, or check the spelling
+ +-- TopicExists               caller: the topic is there with other settings
  +-- DuplicateId               caller: the id was used before with another content
  +-- OutcomeConflict           nobody: the transaction already has the other outcome, which is final
  +-- OutcomeExpired            operator: the broker no longer remembers the transaction
@@ -38,6 +39,7 @@ __all__ = [
     "ReceiptExpired",
     "SchemaMismatch",
     "StorageError",
+    "TopicExists",
     "TransactionRefused",
     "TxmsgError",
     "UnknownTopic",
@@ -82,6 +84,12 @@ class UnknownTopic(TxmsgError):
     """The topic does not exist and the broker does not create topics by itself."""
 
     code = "unknown_topic"
+
+
+class TopicExists(TxmsgError):
+    """A topic of this name exists with other settings, which stay as they are."""
+
+    code = "topic_exists"
 
 
 class DuplicateId(TxmsgError):

@@ -67,7 +67,19 @@ def test_help_loads_neither_grpc_nor_a_database_driver() -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["", "broker", "db upgrade", "db current", "db check", "half list", "half show", "half commit", "half rollback"],
+    [
+        "",
+        "broker",
+        "db upgrade",
+        "db current",
+        "db check",
+        "half list",
+        "half show",
+        "half commit",
+        "half rollback",
+        "topic create",
+        "topic list",
+    ],
 )
 def test_help_has_an_example(command: str) -> None:
     lines = txmsg(*command.split(), "--help").splitlines()
@@ -76,7 +88,7 @@ def test_help_has_an_example(command: str) -> None:
 
 
 def test_unknown_command_is_answered_with_the_known_ones() -> None:
-    assert "no command 'brokr': choose one of broker, db, demo, half" in txmsg("brokr", status=2)
+    assert "no command 'brokr': choose one of broker, db, demo, half, topic" in txmsg("brokr", status=2)
 
 
 def test_version_is_printed() -> None:

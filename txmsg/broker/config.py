@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from uuid import uuid4
 
+from txmsg.broker.store.topics import QUEUES_MAX
+from txmsg.checker.policy import CheckPolicy
 from txmsg.errors import MisuseError
 from txmsg.message import BODY_SIZE_BYTES_CEILING, BODY_SIZE_BYTES_MAX
+from txmsg.wire.address import check_address
 
 __all__ = ["BrokerConfig"]
 
@@ -75,9 +79,11 @@ class BrokerConfig:
     """How long a graceful stop may wait for requests under way. Default 10."""
 
     def __post_init__(self) -> None:
-        host, _, port = self.listen.rpartition(":")
-        if not host or not port.isdigit():
-            raise MisuseError(f"listen={self.listen!r} is not of the form HOST:PORT, such as 127.0.0.1:7700")
+        check_address("listen", self.listen)
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if isinstance(value, float) and not math.isfinite(value):
+                raise MisuseError(f"{each.name}={value} must be a finite number of seconds")
         if self.segment_age_s < self.outcome_memory_s:
             raise MisuseError(
                 f"segment_age_s={self.segment_age_s} is shorter than outcome_memory_s={self.outcome_memory_s}: "
@@ -97,3 +103,18 @@ class BrokerConfig:
         for name in ("check_interval_s", "check_timeout_s", "request_timeout_s", "lock_timeout_s", "segment_check_s"):
             if getattr(self, name) <= 0:
                 raise MisuseError(f"{name}={getattr(self, name)} must be more than 0 seconds")
+        if self.topic_queues > QUEUES_MAX:
+            raise MisuseError(f"topic_queues={self.topic_queues} must be at most {QUEUES_MAX}")
+        try:
+            self.check_policy()
+        except ValueError as exc:
+            raise MisuseError(str(exc)) from exc
+
+    def check_policy(self) -> CheckPolicy:
+        """When half messages are checked, as the check loop wants to have it."""
+        return CheckPolicy(
+            first_check_s=self.first_check_s,
+            interval_s=self.check_interval_s,
+            checks_max=self.checks_max,
+            answer_timeout_s=min(self.check_timeout_s, self.check_interval_s * 0.9),
+        )

@@ -13,6 +13,7 @@ from txmsg.broker.grpc_errors import Context, answering, refuse
 from txmsg.broker.presence import AttachedClient, Presence
 from txmsg.broker.service import NotifyService, TopicColumns
 from txmsg.broker.store.halves import HalfRow, Halves
+from txmsg.broker.store.topics import TopicRow
 from txmsg.checker.ports import DueHalf
 from txmsg.errors import InvalidMessage, ProtocolError, TxmsgError
 from txmsg.message import TransactionId, TransactionState, check_name
@@ -241,6 +242,19 @@ class AdminApi(rpc.AdminServicer):
         self._halves = halves
 
     @answering
+    async def CreateTopic(  # noqa: N802
+        self, request: pb.CreateTopicRequest, context: Context
+    ) -> pb.CreateTopicReply:
+        row, created = await self._service.topics.create(request.name, request.queues)
+        return pb.CreateTopicReply(topic=_topic(row), created=created)
+
+    @answering
+    async def ListTopics(self, request: pb.ListTopicsRequest, context: Context) -> pb.ListTopicsReply:  # noqa: N802
+        limit = min(request.limit or 1000, 10_000)
+        rows = await self._service.topics.list(limit + 1)
+        return pb.ListTopicsReply(topics=[_topic(row) for row in rows[:limit]], more=len(rows) > limit)
+
+    @answering
     async def ListHalves(self, request: pb.ListHalvesRequest, context: Context) -> pb.ListHalvesReply:  # noqa: N802
         ids = ids_of_bytes(request.transaction_id)
         if len(ids) > 1:
@@ -295,6 +309,10 @@ def _check_items(count: int) -> None:
 def _check_client_id(client_id: str) -> None:
     if len(client_id) > _CLIENT_ID_LENGTH_MAX:
         raise ProtocolError(f"a client id of {len(client_id)} characters: at most {_CLIENT_ID_LENGTH_MAX} are allowed")
+
+
+def _topic(row: TopicRow) -> pb.Topic:
+    return pb.Topic(name=row.name, queues=row.queue_count, created_at_us=_us(row.created_at))
 
 
 def _item_errors(problems: Mapping[bytes, TxmsgError]) -> list[pb.ItemError]:

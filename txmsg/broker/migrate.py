@@ -5,28 +5,31 @@ Expand, then contract: a broker works with a range of revisions, so that brokers
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import psycopg
 from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, create_engine, text
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, OperationalError
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from txmsg.errors import SchemaMismatch, StorageError
 
-__all__ = ["REVISIONS", "Finding", "check", "current", "require", "upgrade"]
+__all__ = ["REVISIONS", "VERSION_MIN", "Finding", "check", "current", "require", "upgrade"]
 
 REVISIONS = ("0001",)
 """The revisions this release works with, oldest first. `upgrade` goes to the last."""
 
 _UPGRADE_LOCK = 7704  # two brokers that start together upgrade one after the other
-_VERSION_MIN = 150000
+VERSION_MIN = 150000
+"""PostgreSQL 15, as the server numbers it: the schema needs NULLS NOT DISTINCT."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +46,45 @@ class Finding:
 
 
 @contextmanager
-def _connect(url: str) -> Iterator[Connection]:
-    try:
-        engine = create_engine(make_url(url).set(drivername="postgresql+psycopg"), connect_args={"connect_timeout": 10})
-    except ArgumentError as exc:
-        raise StorageError(f"{url!r} is not a database URL: write postgresql://user@host:5432/database") from exc
+def _connect(url: str, *, any_version: bool = False) -> Iterator[Connection]:
+    parsed = _parsed(url)
+    engine = create_engine(parsed.set(drivername="postgresql+psycopg"), connect_args={"connect_timeout": 10})
     try:
         with engine.connect() as connection:
+            version = int(connection.execute(text("show server_version_num")).scalar_one())
+            if version < VERSION_MIN and not any_version:
+                raise StorageError(
+                    f"the Notify database {parsed} is PostgreSQL {version // 10_000}: use {VERSION_MIN // 10_000} or "
+                    "newer"
+                )
             yield connection
-    except OperationalError as exc:
-        shown = make_url(url).render_as_string(hide_password=True)
-        raise StorageError(f"the Notify database {shown} cannot be used: {exc.orig}") from exc
+    except DBAPIError as exc:
+        raise StorageError(f"the Notify database {parsed} cannot be used: {exc.orig}; {_advice(exc)}") from exc
     finally:
         engine.dispose()
+
+
+def _parsed(url: str) -> URL:
+    """The URL, whose text hides the password. Raises StorageError for anything but one of PostgreSQL."""
+    try:
+        parsed = make_url(url)
+    except ArgumentError as exc:
+        without_password = re.sub(r":[^:@/]*@", ":***@", url)
+        raise StorageError(
+            f"{without_password!r} is not a database URL: write postgresql://user@host:5432/database"
+        ) from exc
+    if parsed.get_backend_name() != "postgresql":
+        raise StorageError(f"the Notify database {parsed} is none of PostgreSQL: write postgresql://user@host:5432/...")
+    return parsed
+
+
+def _advice(error: DBAPIError) -> str:
+    if isinstance(error.orig, psycopg.errors.InsufficientPrivilege):
+        return (
+            "`grant create on database ... to ...` lets the role make the schema txmsg; one that another role has made "
+            "is that role's to use"
+        )
+    return "check the URL (host, port, user, password, database), and that the server runs"
 
 
 def _config(connection: Connection) -> Config:
@@ -112,7 +141,7 @@ def require(url: str) -> None:
 
 def check(url: str) -> list[Finding]:
     """What an operator should know of the database: version, settings, rights, revision, a pooler in between."""
-    with _connect(url) as connection:
+    with _connect(url, any_version=True) as connection:
 
         def scalar(statement: str) -> str:
             return str(connection.execute(text(statement)).scalar())
@@ -128,7 +157,7 @@ def check(url: str) -> list[Finding]:
             connection.rollback()
         revision = _revision(connection)
         return [
-            Finding("version", scalar("show server_version"), "" if version >= _VERSION_MIN else "use PostgreSQL 15+"),
+            Finding("version", scalar("show server_version"), "" if version >= VERSION_MIN else "use PostgreSQL 15+"),
             Finding("fsync", scalar("show fsync"), "" if scalar("show fsync") == "on" else "set fsync = on"),
             Finding(
                 "wal_level",

@@ -20,7 +20,7 @@ from txmsg.broker.store.halves import Halves
 from txmsg.broker.store.topics import TopicRegistry
 from txmsg.broker.writer import Writer
 from txmsg.checker.loop import CheckLoop
-from txmsg.checker.policy import CheckPolicies, CheckPolicy
+from txmsg.checker.policy import CheckPolicies
 
 __all__ = ["serve"]
 
@@ -63,7 +63,9 @@ async def _serve(config: BrokerConfig, pool: Pool, on_ready: Callable[[str], Non
     service = NotifyService(topics, half_writer, writer, body_size_bytes_max=config.body_size_bytes_max)
     presence = Presence()
     halves = Halves(pool)
-    checks = CheckLoop(halves, presence, CheckResolver(writer, service.counts), policies=_policies(config))
+    checks = CheckLoop(
+        halves, presence, CheckResolver(writer, service.counts), policies=CheckPolicies(default=config.check_policy())
+    )
     service.on_unknown = checks.wake
     api = NotifyApi(service, delivery, halves, presence, home=await _home(pool), stopping=stop)
 
@@ -97,17 +99,6 @@ async def _serve(config: BrokerConfig, pool: Pool, on_ready: Callable[[str], Non
                 task.cancel()
             await asyncio.wait((*writing, *background))
             await delivery.close()
-
-
-def _policies(config: BrokerConfig) -> CheckPolicies:
-    return CheckPolicies(
-        default=CheckPolicy(
-            first_check_s=config.first_check_s,
-            interval_s=config.check_interval_s,
-            checks_max=config.checks_max,
-            answer_timeout_s=min(config.check_timeout_s, config.check_interval_s * 0.9),
-        )
-    )
 
 
 async def _home(pool: Pool) -> UUID:

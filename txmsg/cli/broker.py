@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import signal
 from collections.abc import Iterator
@@ -62,6 +63,27 @@ __all__ = ["broker"]
     help="Seconds between two checks of a half message.",
 )
 @click.option(
+    "--topic-auto-create/--no-topic-auto-create",
+    default=True,
+    show_default=True,
+    help="Whether sending or subscribing to an unknown topic creates it; if not, `txmsg topic create` does.",
+)
+@click.option(
+    "--topic-queues",
+    type=int,
+    default=4,
+    show_default=True,
+    help="Queues of a topic for which nobody says how many.",
+)
+@click.option(
+    "--body-size-max",
+    metavar="BYTES",
+    type=int,
+    default=4 * 1024 * 1024,
+    show_default=True,
+    help="The largest body that is taken, up to 33554432. Give all brokers of a database the same.",
+)
+@click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="info",
@@ -75,6 +97,9 @@ def broker(
     data_dir: Path | None,
     first_check_s: float,
     check_interval_s: float,
+    topic_auto_create: bool,
+    topic_queues: int,
+    body_size_max: int,
     log_level: str,
 ) -> None:
     """Run a broker: takes messages, checks back half messages, and delivers."""
@@ -84,13 +109,18 @@ def broker(
 
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
     logging.getLogger("alembic").setLevel(logging.WARNING)  # it tells each start of its plugins
+    config = BrokerConfig(
+        storage=storage or "",
+        listen=listen,
+        first_check_s=first_check_s,
+        check_interval_s=check_interval_s,
+        topic_auto_create=topic_auto_create,
+        topic_queues=topic_queues,
+        body_size_bytes_max=body_size_max,
+    )
     with ExitStack() as stack:
-        if storage is None:
-            BrokerConfig(storage="", listen=listen)  # a mistake is told before a server is started
-            storage = stack.enter_context(_embedded(data_dir))
-        config = BrokerConfig(
-            storage=storage, listen=listen, first_check_s=first_check_s, check_interval_s=check_interval_s
-        )
+        if storage is None:  # only now: a mistake in an option is told before a server is started
+            config = dataclasses.replace(config, storage=stack.enter_context(_embedded(data_dir)))
         asyncio.run(_serve(config))
 
 

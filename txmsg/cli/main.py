@@ -24,6 +24,7 @@ COMMANDS: Final = {
     "db": "Look after a Notify database: upgrade, current, check.",
     "demo": "Play an example with real processes and crashes.",
     "half": "Look at half messages, and decide them by hand.",
+    "topic": "Create and list topics.",
 }
 """Each is the click command of the same name in txmsg.cli.<name>; the line is what `txmsg --help` says of it."""
 

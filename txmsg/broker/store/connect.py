@@ -15,7 +15,7 @@ from psycopg import AsyncConnection
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 
 from txmsg.broker.store.arrays import register_arrays
-from txmsg.errors import BrokerUnavailable
+from txmsg.errors import BrokerUnavailable, StorageError
 
 __all__ = ["TRANSIENT", "connect_writer", "open_pool", "session"]
 
@@ -108,5 +108,10 @@ async def session(pool: Pool) -> AsyncIterator[AsyncConnection[Any]]:
             if task.cancelling() > cancelled_before:
                 raise asyncio.CancelledError
             yield connection
+    except psycopg.errors.InsufficientPrivilege as exc:
+        raise StorageError(
+            f"the broker's role may not use the tables of the Notify database ({exc.diag.message_primary}): run the "
+            "broker as the role that ran `txmsg db upgrade`"
+        ) from exc
     except TRANSIENT as exc:
         raise BrokerUnavailable(f"the Notify database is away: {exc}") from exc

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from uuid import UUID
 
+from psycopg.rows import class_row
+
 from txmsg.broker.store.connect import Pool, session
-from txmsg.errors import UnknownTopic
+from txmsg.errors import MisuseError, TopicExists, UnknownTopic
 from txmsg.message import check_name
 
-__all__ = ["Topic", "TopicRegistry"]
+__all__ = ["QUEUES_MAX", "Topic", "TopicRegistry", "TopicRow"]
+
+QUEUES_MAX = 1024
+
+_SELECT_ROWS = "select name, queue_count, created_at from txmsg.topic"
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +26,15 @@ class Topic:
 
     name: str
     queue_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicRow:
+    """A topic as a person is shown it."""
+
+    name: str
+    queue_count: int
+    created_at: datetime
 
 
 class TopicRegistry:
@@ -44,9 +61,10 @@ class TopicRegistry:
         if topic is None:
             if not self._auto_create:
                 raise UnknownTopic(
-                    f"topic {name!r} is unknown and this broker creates none by itself: check the spelling"
+                    f"topic {name!r} is unknown and this broker creates none by itself: create it with `txmsg topic "
+                    f"create {name}`, or check the spelling"
                 )
-            await self._create(name)
+            await self._create(name, self._queues)
             topic = await self._load(name)
             assert topic is not None
         return topic
@@ -99,12 +117,39 @@ class TopicRegistry:
         self._of_queue.update({queue_id: (topic, number) for number, queue_id in enumerate(topic.queue_ids)})
         return topic
 
-    async def _create(self, name: str) -> None:
+    async def create(self, name: str, queues: int) -> tuple[TopicRow, bool]:
+        """The topic, and whether it was made now. `queues` 0 means as many as topics get that are created unasked.
+
+        Raises InvalidName, MisuseError, TopicExists for another number of queues, BrokerUnavailable.
+        """
+        check_name("topic", name)
+        if not 0 <= queues <= QUEUES_MAX:
+            raise MisuseError(f"{queues} queues for topic {name!r}: 1 to {QUEUES_MAX} are allowed")
+        created = await self._create(name, queues or self._queues)
+        async with session(self._pool) as connection, connection.cursor(row_factory=class_row(TopicRow)) as cursor:
+            await cursor.execute(f"{_SELECT_ROWS} where name = %s", (name,))
+            row = await cursor.fetchone()
+        assert row is not None
+        if queues and row.queue_count != queues:
+            raise TopicExists(
+                f"topic {name!r} exists with {row.queue_count} queues, not {queues}: take it as it is, or create one "
+                "of another name"
+            )
+        return row, created
+
+    async def list(self, limit: int) -> Sequence[TopicRow]:
+        """The first topics by name."""
+        async with session(self._pool) as connection, connection.cursor(row_factory=class_row(TopicRow)) as cursor:
+            await cursor.execute(f"{_SELECT_ROWS} order by name limit %s", (limit,))
+            return await cursor.fetchall()
+
+    async def _create(self, name: str, queues: int) -> bool:
         # One statement, so that nobody sees a topic without its queues; a race loses quietly.
         async with session(self._pool) as connection:
-            await connection.execute(
+            cursor = await connection.execute(
                 "with made as (insert into txmsg.topic (name, queue_count) values (%s, %s) on conflict do nothing "
                 "returning id, queue_count) insert into txmsg.queue (topic_id, number) "
                 "select made.id, generate_series(0, made.queue_count - 1) from made",
-                (name, self._queues),
+                (name, queues),
             )
+            return cursor.rowcount > 0

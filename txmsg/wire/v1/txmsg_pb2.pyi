@@ -332,6 +332,46 @@ class ResolveHalfReply(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class Topic(_message.Message):
+    __slots__ = ("name", "queues", "created_at_us")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    CREATED_AT_US_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    queues: int
+    created_at_us: int
+    def __init__(self, name: _Optional[str] = ..., queues: _Optional[int] = ..., created_at_us: _Optional[int] = ...) -> None: ...
+
+class CreateTopicRequest(_message.Message):
+    __slots__ = ("name", "queues")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    queues: int
+    def __init__(self, name: _Optional[str] = ..., queues: _Optional[int] = ...) -> None: ...
+
+class CreateTopicReply(_message.Message):
+    __slots__ = ("topic", "created")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    CREATED_FIELD_NUMBER: _ClassVar[int]
+    topic: Topic
+    created: bool
+    def __init__(self, topic: _Optional[_Union[Topic, _Mapping]] = ..., created: _Optional[bool] = ...) -> None: ...
+
+class ListTopicsRequest(_message.Message):
+    __slots__ = ("limit",)
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    limit: int
+    def __init__(self, limit: _Optional[int] = ...) -> None: ...
+
+class ListTopicsReply(_message.Message):
+    __slots__ = ("topics", "more")
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    topics: _containers.RepeatedCompositeFieldContainer[Topic]
+    more: bool
+    def __init__(self, topics: _Optional[_Iterable[_Union[Topic, _Mapping]]] = ..., more: _Optional[bool] = ...) -> None: ...
+
 class StatsRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

@@ -342,6 +342,16 @@ class AdminStub:
                 request_serializer=txmsg_dot_wire_dot_v1_dot_txmsg__pb2.StatsRequest.SerializeToString,
                 response_deserializer=txmsg_dot_wire_dot_v1_dot_txmsg__pb2.StatsReply.FromString,
                 _registered_method=True)
+        self.CreateTopic = channel.unary_unary(
+                '/txmsg.v1.Admin/CreateTopic',
+                request_serializer=txmsg_dot_wire_dot_v1_dot_txmsg__pb2.CreateTopicRequest.SerializeToString,
+                response_deserializer=txmsg_dot_wire_dot_v1_dot_txmsg__pb2.CreateTopicReply.FromString,
+                _registered_method=True)
+        self.ListTopics = channel.unary_unary(
+                '/txmsg.v1.Admin/ListTopics',
+                request_serializer=txmsg_dot_wire_dot_v1_dot_txmsg__pb2.ListTopicsRequest.SerializeToString,
+                response_deserializer=txmsg_dot_wire_dot_v1_dot_txmsg__pb2.ListTopicsReply.FromString,
+                _registered_method=True)
 
 
 class AdminServicer:
@@ -366,6 +376,19 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CreateTopic(self, request, context):
+        """Makes a topic. Idempotent; refused when it exists with another number of queues.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListTopics(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -383,6 +406,16 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.Stats,
                     request_deserializer=txmsg_dot_wire_dot_v1_dot_txmsg__pb2.StatsRequest.FromString,
                     response_serializer=txmsg_dot_wire_dot_v1_dot_txmsg__pb2.StatsReply.SerializeToString,
+            ),
+            'CreateTopic': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateTopic,
+                    request_deserializer=txmsg_dot_wire_dot_v1_dot_txmsg__pb2.CreateTopicRequest.FromString,
+                    response_serializer=txmsg_dot_wire_dot_v1_dot_txmsg__pb2.CreateTopicReply.SerializeToString,
+            ),
+            'ListTopics': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListTopics,
+                    request_deserializer=txmsg_dot_wire_dot_v1_dot_txmsg__pb2.ListTopicsRequest.FromString,
+                    response_serializer=txmsg_dot_wire_dot_v1_dot_txmsg__pb2.ListTopicsReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -466,6 +499,60 @@ class Admin:
             '/txmsg.v1.Admin/Stats',
             txmsg_dot_wire_dot_v1_dot_txmsg__pb2.StatsRequest.SerializeToString,
             txmsg_dot_wire_dot_v1_dot_txmsg__pb2.StatsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateTopic(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/txmsg.v1.Admin/CreateTopic',
+            txmsg_dot_wire_dot_v1_dot_txmsg__pb2.CreateTopicRequest.SerializeToString,
+            txmsg_dot_wire_dot_v1_dot_txmsg__pb2.CreateTopicReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListTopics(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/txmsg.v1.Admin/ListTopics',
+            txmsg_dot_wire_dot_v1_dot_txmsg__pb2.ListTopicsRequest.SerializeToString,
+            txmsg_dot_wire_dot_v1_dot_txmsg__pb2.ListTopicsReply.FromString,
             options,
             channel_credentials,
             insecure,

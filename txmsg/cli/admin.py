@@ -1,0 +1,63 @@
+"""What the commands that talk to a broker share: the option that names it, one call of its Admin, tables."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from txmsg.errors import BrokerUnavailable, TxmsgError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = ["Decorator", "ask_broker", "broker_option", "json_option", "print_table"]
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+_CALL_TIMEOUT_S = 10.0
+
+broker_option: Decorator = click.option(
+    "--broker",
+    metavar="HOST:PORT",
+    envvar="TXMSG_BROKER",
+    default="localhost:7700",
+    show_default=True,
+    help="Any broker of the Notify database.",
+)
+json_option: Decorator = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+
+
+def ask_broker(broker: str, method: str, request: object) -> Any:
+    """The reply to one call of the service Admin. Raises the errors of errors.py."""
+    import grpc
+
+    from txmsg.wire.address import check_address
+    from txmsg.wire.codec import CHANNEL_OPTIONS, error_of_rpc
+    from txmsg.wire.v1 import txmsg_pb2_grpc as rpc
+
+    address = check_address("--broker", broker)
+
+    async def call() -> Any:
+        async with grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
+            stub: Any = rpc.AdminStub(channel)
+            return await getattr(stub, method)(request, timeout=_CALL_TIMEOUT_S)
+
+    try:
+        return asyncio.run(call())
+    except grpc.aio.AioRpcError as exc:
+        error: TxmsgError = error_of_rpc(exc, broker=broker) or BrokerUnavailable(
+            f"no answer from a broker at {broker} ({exc.code().name.lower()}): is `txmsg broker` running there? "
+            "Name another one with --broker"
+        )
+        raise error from exc
+
+
+def print_table(table: Table) -> None:
+    """In a terminal as wide as it is; in a pipe without folding what somebody may search for."""
+    from rich.console import Console
+
+    Console(highlight=False, width=None if sys.stdout.isatty() else 250).print(table)
