@@ -6,6 +6,7 @@ Knows no brokers. Belongs to one loop.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -35,7 +36,9 @@ class Asker:
         self._timeout_s = timeout_s
         self._thread_count = threads
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="txmsg-check")
-        self._function = UserFunction("check_listener's", self._on_thread, "message")
+        # A coroutine function holds no thread: it is cancelled when its time is over.
+        function = listener.check if inspect.iscoroutinefunction(listener.check) else self._on_thread
+        self._function = UserFunction("check_listener's", function, "message")
         self._running: set[TransactionId] = set()
 
     async def ask(self, message: ReceivedMessage) -> TransactionState:

@@ -26,13 +26,14 @@ from sqlalchemy import (
     insert,
     select,
 )
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import inspect as inspect_database
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, ProgrammingError
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session
 
 from txmsg.client.guard import SessionGuard
 from txmsg.client.user_function import check_takes, name_of
-from txmsg.errors import MisuseError
+from txmsg.errors import MisuseError, StorageError
 from txmsg.message import ReceivedMessage, check_name
 
 __all__ = [
@@ -84,6 +85,15 @@ def purge_inbox(engine: Engine, older_than_s: float = PURGE_AGE_S) -> int:
         return connection.execute(delete(inbox_table).where(old)).rowcount
 
 
+def _refuse_absent_table(session: Session, error: DBAPIError) -> None:
+    """Raises StorageError if the reason for `error` is that the table is absent."""
+    if not inspect_database(session.connection()).has_table(inbox_table.name):
+        raise StorageError(
+            f"table {inbox_table.name} is absent from {session.connection().engine.url}: call "
+            "create_inbox_tables(engine), or add txmsg.client.inbox_metadata to your migrations"
+        ) from error
+
+
 class _Inbox:
     """What both kinds of handler have: a group, which the consumer's `subscribe` gives."""
 
@@ -123,6 +133,10 @@ class IdempotentHandler(_Inbox):
             except IntegrityError:  # the key is the table's only constraint that this row can break
                 self._skipped(message)
                 return
+            except (ProgrammingError, OperationalError) as exc:
+                session.rollback()
+                _refuse_absent_table(session, exc)
+                raise
             with SessionGuard(session, owner=self._owner) as guard:
                 guard.watch(session.connection())
                 self._handler(session, message)
@@ -146,6 +160,10 @@ class AsyncIdempotentHandler(_Inbox):
             except IntegrityError:
                 self._skipped(message)
                 return
+            except (ProgrammingError, OperationalError) as exc:
+                await session.rollback()
+                await session.run_sync(_refuse_absent_table, exc)
+                raise
             with SessionGuard(session.sync_session, owner=self._owner) as guard:
                 guard.watch(await session.run_sync(lambda opened: opened.connection()))
                 await self._handler(session, message)

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import grpc.aio
 
-from txmsg.client.channel import Brokers, translated
+from txmsg.client.channel import RETRYABLE, Brokers, translated
+from txmsg.errors import TxmsgError
 from txmsg.wire.v1.txmsg_pb2 import Delivered, Receipt, ReceiveReply, ReceiveRequest, Refusal, Subscription
 
 __all__ = ["Link", "Polling"]
@@ -26,6 +27,7 @@ CALL_GRACE_S = 10.0
 FLUSH_DELAY_S = 0.005
 PAUSE_S_MAX = 1.0
 ERROR_TEXT_SIZE_MAX = 4000
+SAY_AGAIN_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +63,7 @@ class Link:
         self._flush_timer: asyncio.TimerHandle | None = None
         self._flushing: asyncio.Task[None] | None = None
         self._failures = 0
+        self._said_at = 0.0
 
     # ---- settling
 
@@ -145,6 +148,16 @@ class Link:
         except TimeoutError:
             return
 
+    def _log_failure(self, error: TxmsgError) -> None:
+        """The first failure is news; the rest of an outage is not. But what somebody must mend is said every minute."""
+        level = logging.WARNING if isinstance(error, RETRYABLE) else logging.ERROR
+        now = asyncio.get_running_loop().time()
+        if self._failures > 1 and (level == logging.WARNING or now < self._said_at + SAY_AGAIN_S):
+            level = logging.DEBUG
+        else:
+            self._said_at = now
+        _log.log(level, "group %s gets nothing from broker %s: %s", self._polling.group, self.address, error)
+
     async def _call(self, *, max_messages: int, wait_s: float) -> ReceiveReply | None:
         """One Receive with everything that is to be settled. None after a failure: the settlements wait again."""
         acks, self._acks = self._acks, []
@@ -165,10 +178,7 @@ class Link:
             settled = True
         except grpc.aio.AioRpcError as exc:
             self._failures += 1
-            error = translated(exc, self.address)
-            # The first failure is news; the rest of an outage is not.
-            level = logging.WARNING if self._failures == 1 else logging.DEBUG
-            _log.log(level, "group %s: polling broker %s failed: %s", self._polling.group, self.address, error)
+            self._log_failure(translated(exc, self.address))
             return None
         finally:
             if not settled:

@@ -1,0 +1,187 @@
+"""Claims about asking check listeners: whatever they do, there is an answer, and the next question is asked."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from txmsg.client.asking import Asker
+from txmsg.message import ReceivedMessage, TransactionState, message_id, new_transaction_id
+
+COMMIT, UNKNOWN = TransactionState.COMMIT, TransactionState.UNKNOWN
+WAIT_S = 30.0
+
+
+def a_check() -> ReceivedMessage:
+    transaction_id = new_transaction_id()
+    now = datetime.now(UTC)
+    return ReceivedMessage(
+        id=message_id(transaction_id, 0),
+        transaction_id=transaction_id,
+        topic="t",
+        body=b"x",
+        born_at=now,
+        stored_at=now,
+    )
+
+
+class Listener:
+    """Answers as the function it is given."""
+
+    def __init__(self, answer: Callable[[], Any]) -> None:
+        self._answer = answer
+
+    def check(self, message: ReceivedMessage) -> Any:
+        return self._answer()
+
+
+class AsyncListener(Listener):
+    async def check(self, message: ReceivedMessage) -> Any:
+        answer = self._answer()
+        return await answer if isinstance(answer, Awaitable) else answer
+
+
+def run(case: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(WAIT_S):
+            await case()
+
+    asyncio.run(bounded())
+
+
+def raising(error: BaseException) -> Callable[[], Any]:
+    def answer() -> Any:
+        raise error
+
+    return answer
+
+
+MISBEHAVING: dict[str, tuple[Callable[[], Any], str]] = {
+    "raises": (raising(KeyError("row")), "the listener raised"),
+    "raises TimeoutError": (raising(TimeoutError("its database")), "the listener raised"),
+    "exits": (lambda: sys.exit(3), "the listener raised"),
+    "returns None": (lambda: None, "the listener returned None"),
+    "returns a word": (lambda: "COMMIT", "the listener returned 'COMMIT'"),
+    "returns True": (lambda: True, "the listener returned True"),
+    "returns much": (lambda: "x" * 1_000_000, "the listener returned 'xxx"),
+}
+
+
+@pytest.mark.parametrize("kind", [Listener, AsyncListener])
+@pytest.mark.parametrize(("answer", "words"), MISBEHAVING.values(), ids=MISBEHAVING)
+def test_what_is_no_answer_counts_as_unknown_and_the_log_says_why(
+    answer: Callable[[], Any], words: str, kind: type[Listener], caplog: pytest.LogCaptureFixture
+) -> None:
+    question = a_check()
+
+    async def case() -> None:
+        asker = Asker(kind(answer), threads=1)
+        assert await asker.ask(question) is UNKNOWN
+        asker.close()
+
+    run(case)
+    [record] = caplog.records
+    assert record.levelno == logging.ERROR
+    assert f"check of transaction {question.transaction_id}: {words}" in record.getMessage()
+    assert len(record.getMessage()) < 400
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"),
+    [
+        (Listener, StopIteration()),
+        (Listener, KeyboardInterrupt()),
+        (Listener, asyncio.CancelledError()),
+        (AsyncListener, asyncio.CancelledError()),
+    ],
+)
+def test_what_asyncio_would_take_for_its_own_ends_nothing(kind: type[Listener], error: BaseException) -> None:
+    async def case() -> None:
+        asker = Asker(kind(raising(error)), threads=1)
+        assert await asker.ask(a_check()) is UNKNOWN
+        assert await asker.ask(a_check()) is UNKNOWN
+        asker.close()
+
+    run(case)
+
+
+def test_a_call_that_hangs_is_unknown_holds_one_thread_and_lets_others_be_asked(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    go_on, hung = threading.Event(), a_check()
+
+    class Hanging:
+        asked = 0
+
+        def check(self, message: ReceivedMessage) -> TransactionState:
+            if message is hung:
+                self.asked += 1
+                go_on.wait(WAIT_S)
+            return COMMIT
+
+    async def case() -> None:
+        listener = Hanging()
+        asker = Asker(listener, threads=2, timeout_s=0.05)
+        assert [await asker.ask(hung) for _ in range(5)] == [UNKNOWN] * 5
+        assert listener.asked == 1
+        patient = Asker(listener, threads=1, timeout_s=WAIT_S)
+        assert await patient.ask(a_check()) is COMMIT
+        patient.close()
+        go_on.set()
+        while await asker.ask(hung) is not COMMIT:  # noqa: ASYNC110 - a thread ends by itself; bounded by `run`
+            await asyncio.sleep(0.01)
+        asker.close()
+
+    try:
+        run(case)
+    finally:
+        go_on.set()
+    first, second, *_ = [record.getMessage() for record in caplog.records]
+    assert f"check of transaction {hung.transaction_id}: the listener gave no answer within 0.05 s: UNKNOWN" in first
+    assert "hold 1 of 2 threads" in first
+    assert "the listener still hangs in an earlier one: UNKNOWN" in second
+
+
+def test_a_coroutine_that_hangs_is_ended(caplog: pytest.LogCaptureFixture) -> None:
+    ended = []
+
+    async def forever() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(True)
+
+    async def case() -> None:
+        asker = Asker(AsyncListener(forever), threads=1, timeout_s=0.05)
+        assert await asker.ask(a_check()) is UNKNOWN
+        asker.close()
+
+    run(case)
+    assert ended == [True]
+    assert "no answer within 0.05 s: UNKNOWN; calls that hang hold 0 of 1 threads" in caplog.text
+
+
+def test_a_check_that_is_cancelled_from_outside_stays_cancelled() -> None:
+    async def case() -> None:
+        began = asyncio.Event()
+
+        async def forever() -> None:
+            began.set()
+            await asyncio.Event().wait()
+
+        asker = Asker(AsyncListener(forever), threads=1)
+        asking = asyncio.create_task(asker.ask(a_check()))
+        await began.wait()
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        asker.close()
+
+    run(case)
