@@ -22,6 +22,7 @@ raised: list[type[txmsg.TxmsgError]] = [
     txmsg.ReceiptExpired,
     txmsg.SchemaMismatch,
     txmsg.StorageError,
+    txmsg.TopicExists,
     txmsg.TransactionRefused,
     txmsg.UnknownTopic,
 ]
