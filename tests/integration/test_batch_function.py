@@ -100,6 +100,17 @@ async def test_a_repeated_plain_send_is_stored_once(db: Notify) -> None:
 
 
 @on_database
+async def test_a_plain_message_under_the_id_of_a_transaction_is_refused(db: Notify) -> None:
+    half, plain = db.columns(2), db.columns(1)
+    undecided, rolled_back = half.ids
+    await db.apply(Batch(half=half))
+    await db.apply(Batch(rollback=[rolled_back]))
+    plain.extend(half)
+    assert (await db.apply(Batch(plain=plain))).problems == {undecided: "other", rolled_back: "other"}
+    assert [row[0].bytes for row in await db.rows("select transaction_id from txmsg.message")] == plain.ids[:1]
+
+
+@on_database
 async def test_two_contents_under_one_id_in_one_batch_are_told_apart(db: Notify) -> None:
     plain, half = db.columns(2), db.columns(2)
     for columns in (plain, half):

@@ -166,6 +166,13 @@ begin
         if cardinality(p_plain_id) > 0 then
             select array_agg(m.transaction_id), array_agg(m.n) into v_known_ids, v_known_ns from txmsg.message m
              where m.segment in (p_segment, p_previous) and m.transaction_id = any(p_plain_id);
+            -- A plain message under the id of a transaction would be delivered whatever became of that.
+            select coalesce(array_agg(d.transaction_id), '{}') into v_done from (
+                select h.transaction_id from txmsg.half_message h where h.transaction_id = any(p_plain_id)
+                union
+                select r.transaction_id from txmsg.rolled_back r
+                 where r.segment in (p_segment, p_previous) and r.transaction_id = any(p_plain_id)) d;
+            return query select 'other', unnest(v_done), null::int, null::bigint;
         end if;
         select array_agg(coalesce(
                    (select m.queue_offset + 1 from txmsg.message m
@@ -186,6 +193,7 @@ begin
                               p_plain_body, p_plain_born_at)
                        with ordinality as u(id, n, queue, key, tag, headers, body, born_at, place)
                  where (u.id, u.n) not in (select k.id, k.n from unnest(v_known_ids, v_known_ns) k(id, n))
+                   and u.id <> all (v_done)
                  order by u.id, u.n, u.place) u
         ), placed as (
             insert into txmsg.message as m
