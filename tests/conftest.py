@@ -77,7 +77,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addoption("--require-mariadb", action="store_true", help="fail, not skip, where MariaDB is not installed")
     parser.addoption(
-        "--fuzz-s", default=3.0, type=float, metavar="SECONDS", help="how long each fuzz test goes on (default 3)"
+        "--fuzz-s", default=1.5, type=float, metavar="SECONDS", help="how long each fuzz test goes on (default 1.5)"
     )
 
 

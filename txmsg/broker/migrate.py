@@ -68,7 +68,7 @@ def _parsed(url: str) -> URL:
     """The URL, whose text hides the password. Raises StorageError for anything but one of PostgreSQL."""
     try:
         parsed = make_url(url)
-    except ArgumentError as exc:
+    except (ArgumentError, ValueError) as exc:  # ValueError: a port that is no number
         without_password = re.sub(r":[^:@/]*@", ":***@", url)
         raise StorageError(
             f"{without_password!r} is not a database URL: write postgresql://user@host:5432/database"

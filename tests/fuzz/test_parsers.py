@@ -1,0 +1,216 @@
+"""What reads text or bytes from outside, without a broker: it gives a value or an error of ours, never another one.
+
+What is written by us is read back as it was.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import grpc
+import pytest
+from click.testing import CliRunner
+from google.protobuf.message import DecodeError
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from psycopg.conninfo import conninfo_to_dict
+from sqlalchemy.engine import make_url
+
+from tests.fuzz.conftest import Fuzz
+from tests.fuzz.wild import damaged, wild
+from txmsg.broker.config import BrokerConfig
+from txmsg.cli.main import main
+from txmsg.client import AsyncConsumer, AsyncProducer
+from txmsg.client.body import body_of_arguments
+from txmsg.client.incoming import received
+from txmsg.embedded import EmbeddedPostgres
+from txmsg.errors import InvalidMessage, TxmsgError
+from txmsg.message import BODY_SIZE_BYTES_MAX, Message, message_id, parse_message_id
+from txmsg.wire.codec import datetime_of_us, error_of_rpc, pack_headers, slices_of_ids, status_of_error, unpack_headers
+from txmsg.wire.tags import parse_tags, wants_of
+from txmsg.wire.v1 import txmsg_pb2 as pb
+
+_SETTINGS = settings(max_examples=50, deadline=None)
+_ERROR_LENGTH_MAX = 2000
+_ANY_TEXT = st.text() | st.text("a|*.-%_, :0", max_size=40) | st.builds(lambda n: "x" * n, st.integers(0, 200_000))
+_ANYTHING: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary() | st.datetimes() | st.uuids(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text() | st.integers() | st.binary(), inner),
+    max_leaves=8,
+)
+_HEADERS = st.dictionaries(_ANY_TEXT, _ANY_TEXT, max_size=4)
+
+
+def refused_or_read(read: Callable[..., object], *args: object, **kwargs: object) -> object | None:
+    """What was read, or None after an error of ours, which is of a size that a person reads."""
+    try:
+        return read(*args, **kwargs)
+    except TxmsgError as exc:
+        text = str(exc)
+    assert 0 < len(text) <= _ERROR_LENGTH_MAX
+    return None
+
+
+def test_texts_are_read_or_refused(fuzz: Fuzz) -> None:
+    @_SETTINGS
+    @given(_ANY_TEXT)
+    @example("\ud800")
+    @example("a" * 127 + "\n")
+    @example("٧")
+    def texts(text: str) -> None:
+        if (tags := refused_or_read(parse_tags, text)) is not None:
+            assert parse_tags(str(tags)) == tags
+        refused_or_read(wants_of, ((text, text),))
+        refused_or_read(lambda: AsyncConsumer(group="g").subscribe(text, text))
+        with suppress(TxmsgError):
+            BrokerConfig(storage="", listen=text)
+        with suppress(TxmsgError):
+            AsyncProducer(text, group=text)
+        if (parsed := refused_or_read(parse_message_id, text)) is not None:
+            assert isinstance(parsed, tuple)
+            assert message_id(*parsed) == text
+
+    fuzz(texts)
+
+
+def test_message_ids_come_back_and_their_neighbours_do_not(fuzz: Fuzz) -> None:
+    @_SETTINGS
+    @given(st.uuids(), st.integers(0, 2**70), st.text(" +-._0٧{}\n", min_size=1, max_size=3), st.integers(0, 60))
+    def ids(transaction_id: UUID, n: int, noise: str, at: int) -> None:
+        text = message_id(transaction_id, n)
+        assert parse_message_id(text) == (transaction_id, n)
+        noisy = text[:at] + noise + text[at:]
+        with suppress(InvalidMessage):  # a digit more may be the id of another message
+            assert message_id(*parse_message_id(noisy)) == noisy
+
+    fuzz(ids)
+
+
+def test_messages_are_made_of_what_can_be_stored_only(fuzz: Fuzz) -> None:
+    sizes = st.sampled_from([0, 1, BODY_SIZE_BYTES_MAX, 64 * 1024 * 1024 + 1])
+    bodies = st.binary() | sizes.map(bytes) | _ANYTHING
+
+    @_SETTINGS
+    @given(_ANY_TEXT | _ANYTHING, bodies, _ANY_TEXT | _ANYTHING, _ANY_TEXT | _ANYTHING, _HEADERS | _ANYTHING)
+    @example("t", b"", None, None, None)
+    @example("t", b"", None, None, [("a", "b")])
+    @example("t", b"", "\ud800", None, {})
+    def messages(topic: Any, body: Any, key: Any, tag: Any, headers: Any) -> None:
+        message = refused_or_read(Message, topic, body, key, tag, headers)
+        if message is not None:
+            assert isinstance(message, Message)
+            "".join((message.topic, message.key or "", message.tag or "")).encode()
+            assert unpack_headers(pack_headers(message.headers)) == message.headers
+
+    fuzz(messages)
+
+
+def test_arguments_become_json_or_are_refused(fuzz: Fuzz) -> None:
+    @_SETTINGS
+    @given(st.dictionaries(st.text(), _ANYTHING | st.just(object()), max_size=3))
+    def arguments(values: dict[str, Any]) -> None:
+        body = refused_or_read(body_of_arguments, values, owner="f()")
+        if body is not None:
+            assert isinstance(body, bytes)
+            assert list(json.loads(body)) == list(values)
+
+    fuzz(arguments)
+
+
+def test_bytes_of_the_wire_are_read_or_refused(fuzz: Fuzz) -> None:
+    @_SETTINGS
+    @given(st.data())
+    def wire(data: st.DataObject) -> None:
+        packed = pack_headers(
+            data.draw(st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), st.just("v")))
+        )
+        for each in (packed, data.draw(damaged(packed)), data.draw(st.binary())):
+            found = refused_or_read(unpack_headers, each)
+            assert found is None or len(pack_headers(found)) <= len(each) + 4 * len(found)  # type: ignore[arg-type]
+            refused_or_read(slices_of_ids, each)
+        us = data.draw(st.integers(-(2**70), 2**70))
+        assert refused_or_read(datetime_of_us, us) in (None, datetime(1970, 1, 1, tzinfo=UTC) + _delta(us))
+        with suppress(DecodeError):
+            refused_or_read(received, data.draw(wild(pb.Delivered.DESCRIPTOR)))
+            refused_or_read(received, pb.Delivered.FromString(data.draw(st.binary())), attempt=1)
+
+    fuzz(wire)
+
+
+def _delta(us: int) -> timedelta:
+    with suppress(OverflowError):
+        datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=us)
+        return timedelta(microseconds=us)
+    return timedelta(0)
+
+
+def test_a_status_of_any_broker_becomes_an_error_of_ours(fuzz: Fuzz) -> None:
+    @_SETTINGS
+    @given(st.sampled_from(list(grpc.StatusCode)), st.none() | st.text(), st.lists(st.tuples(st.text(), st.text())))
+    @example(grpc.StatusCode.INTERNAL, None, [("txmsg-code", "no such code")])
+    def statuses(code: grpc.StatusCode, details: str | None, metadata: list[tuple[str, str]]) -> None:
+        trailing = grpc.aio.Metadata(*metadata)
+        error = grpc.aio.AioRpcError(code, grpc.aio.Metadata(), trailing, details=details)
+        found = error_of_rpc(error, broker="b:1")
+        if found is not None:
+            assert str(found)
+            assert status_of_error(found) in grpc.StatusCode
+
+    fuzz(statuses)
+
+
+_URL_PARTS = st.sampled_from(
+    [
+        "postgresql://",
+        "mysql://",
+        "u:p@",
+        "127.0.0.1:1",
+        ":",
+        "@",
+        "/",
+        "/d",
+        "?",
+        "host=%2F",
+        "&",
+        "=",
+        "[",
+        "%",
+        "\0",
+        "ü",
+    ]
+)
+
+
+@pytest.mark.parametrize("command", ["current", "upgrade", "check"])
+def test_a_database_that_cannot_be_one_is_said_in_a_line(command: str) -> None:
+    @settings(max_examples=25, deadline=None)
+    @given(st.lists(_URL_PARTS, max_size=6).map("".join))
+    @example("postgresql://127.0.0.1:port/d")
+    @example("postgresql://127.0.0.1:1/d?unknown=1")
+    def urls(url: str) -> None:
+        result = CliRunner().invoke(main, ["db", command, "--storage", url], env={"PGHOST": "127.0.0.1", "PGPORT": "1"})
+        assert isinstance(result.exception, SystemExit), (url, result.exception)
+        assert result.exit_code in (1, 2)
+        assert result.stderr.count("\n") <= 4, result.stderr
+
+    urls()
+
+
+def test_urls_of_the_embedded_database_are_read_as_they_were_meant(tmp_path: Path, fuzz: Fuzz) -> None:
+    postgres = EmbeddedPostgres(tmp_path / "a dir%2F?&=#@:é")
+
+    @_SETTINGS
+    @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1))
+    def names(name: str) -> None:
+        url = postgres.url(name)
+        assert conninfo_to_dict(url)["dbname"] == name
+        parsed = make_url(url)
+        assert (parsed.database, parsed.query["host"]) == (name, conninfo_to_dict(url)["host"])
+
+    fuzz(names)
