@@ -44,9 +44,20 @@ engine = create_engine("sqlite://")
 sessions = sessionmaker(engine)
 
 
+made: list[Producer] = []
+
+
+@pytest.fixture(autouse=True)
+def _producers_end() -> Iterator[None]:
+    yield
+    while made:
+        made.pop().close()
+
+
 def producer(**options: Any) -> Any:
     given: dict[str, Any] = {"brokers": "localhost:1", "group": "g", "check_listener": Listener()}
-    return Producer(**given | options)
+    made.append(Producer(**given | options))
+    return made[-1]
 
 
 def consumer(**options: Any) -> Any:
