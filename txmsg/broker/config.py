@@ -43,6 +43,8 @@ class BrokerConfig:
 
     body_size_bytes_max: int = BODY_SIZE_BYTES_MAX
     """The largest body that is taken. Default 4 MiB; at most 32 MiB, so that a message fits one gRPC message."""
+    topic_refresh_s: float = 5.0
+    """How often to look whether topics have got more queues. Default 5."""
 
     batch_items_max: int = 4096
     """Items that one call of the database function carries at most. Default 4096."""
@@ -97,10 +99,17 @@ class BrokerConfig:
         for name in ("connections_max", "topic_queues", "batch_items_max", "waiting_items_max", "checks_max"):
             if getattr(self, name) < 1:
                 raise MisuseError(f"{name}={getattr(self, name)} must be at least 1")
-        for name in ("first_check_s", "stop_timeout_s"):
+        for name in ("first_check_s", "stop_timeout_s", "outcome_memory_s"):
             if getattr(self, name) < 0:
                 raise MisuseError(f"{name}={getattr(self, name)} must not be negative")
-        for name in ("check_interval_s", "check_timeout_s", "request_timeout_s", "lock_timeout_s", "segment_check_s"):
+        for name in (
+            "check_interval_s",
+            "check_timeout_s",
+            "request_timeout_s",
+            "lock_timeout_s",
+            "segment_check_s",
+            "topic_refresh_s",
+        ):
             if getattr(self, name) <= 0:
                 raise MisuseError(f"{name}={getattr(self, name)} must be more than 0 seconds")
         if self.topic_queues > QUEUES_MAX:

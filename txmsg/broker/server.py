@@ -80,6 +80,7 @@ async def _serve(config: BrokerConfig, pool: Pool, on_ready: Callable[[str], Non
         ]
         background = [
             tasks.create_task(segments.run(), name="segments"),
+            tasks.create_task(topics.run(config.topic_refresh_s), name="topics"),
             tasks.create_task(checks.run(), name="checks"),
             tasks.create_task(delivery.run(), name="delivery"),
         ]

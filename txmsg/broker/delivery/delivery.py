@@ -139,6 +139,7 @@ class Delivery:
             tasks.create_task(self._repeat(self.expire_once, config.expire_s), name="delivery expire")
             tasks.create_task(self._repeat(self.retries_once, config.retry_poll_s), name="delivery retries")
             tasks.create_task(self._repeat(self.poll_once, config.poll_s), name="delivery poll")
+            tasks.create_task(self._repeat(self.queues_once, config.poll_s), name="delivery queues")
             readers = [tasks.create_task(self._read(), name="delivery reader") for _ in range(config.readers)]
             await self._closed.wait()
             for reader in readers:
@@ -234,6 +235,15 @@ class Delivery:
             for feed in feeds:
                 self._read_soon(feed)  # one whose last read failed
 
+    async def queues_once(self) -> None:
+        """Begins to deliver the queues that topics have got since they were subscribed to."""
+        for group in list(self._groups.values()):
+            for topic in list(group.topics):
+                queue_ids = {queue_id for queue_id, _ in await self._topics.ensure(topic)}
+                if not queue_ids <= group.feeds.keys():
+                    async with self._loading[group.name]:
+                        await self._load(group.name, self._lease.require(), [topic])
+
     async def read_once(self, feed: Feed) -> None:
         """Reads one feed once and wakes members for what was read."""
         try:
@@ -317,9 +327,13 @@ class Delivery:
             return group
 
     async def _load(self, name: str, epoch: int, topics: Sequence[str]) -> Group:
-        """Begins to deliver topics to a group, from its cursors."""
+        """Begins to deliver topics to a group, or what they have got more of queues, from its cursors."""
+        loaded = self._groups[name].feeds if name in self._groups else {}
         places = {
-            queue_id: (topic, number) for topic in topics for queue_id, number in await self._topics.ensure(topic)
+            queue_id: (topic, number)
+            for topic in topics
+            for queue_id, number in await self._topics.ensure(topic)
+            if queue_id not in loaded
         }
         async with self._session() as conn, conn.transaction():
             group = self._groups.get(name) or await load_group(conn, name, epoch, self._config)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,12 +12,15 @@ from uuid import UUID
 from psycopg.rows import class_row
 
 from txmsg.broker.store.connect import Pool, session
-from txmsg.errors import MisuseError, TopicExists, UnknownTopic
+from txmsg.errors import BrokerUnavailable, MisuseError, TopicExists, UnknownTopic
 from txmsg.message import check_name
 
 __all__ = ["QUEUES_MAX", "Topic", "TopicRegistry", "TopicRow"]
 
+logger = logging.getLogger(__name__)
+
 QUEUES_MAX = 1024
+"""Queues of a topic at most; the table `topic` says the same."""
 
 _SELECT_ROWS = "select name, queue_count, created_at from txmsg.topic"
 
@@ -40,7 +45,8 @@ class TopicRow:
 class TopicRegistry:
     """Topics by name and producers by (group, fence), each read from the database once.
 
-    Rows are never changed once made, so what is remembered stays true.
+    Queues are never taken away, so what is remembered stays usable. That another broker has given a topic more
+    queues is learned by `refresh_once`, which `run` repeats.
     """
 
     def __init__(self, pool: Pool, *, auto_create: bool, queues: int) -> None:
@@ -68,6 +74,57 @@ class TopicRegistry:
             topic = await self._load(name)
             assert topic is not None
         return topic
+
+    async def raise_queue_count(self, name: str, count: int) -> Topic:
+        """Gives a topic queues until it has `count`; one that has as many already is left as it is.
+
+        Other brokers send to its former queues only until they look again, which loses and doubles nothing: a plain
+        message's queue follows from its id and the number of queues, but copies of it are told by its id alone.
+        Raises UnknownTopic, MisuseError, BrokerUnavailable.
+        """
+        if not 1 <= count <= QUEUES_MAX:
+            raise MisuseError(f"{count} queues for topic {name!r}: 1 to {QUEUES_MAX} are allowed")
+        async with session(self._pool) as connection:
+            # The row is locked, and read as it is then: of two that raise at the same moment, the second adds to
+            # what the first made.
+            await connection.execute(
+                "with topic as (select id, queue_count from txmsg.topic "
+                "    where name = %(name)s and queue_count < %(count)s for update), "
+                "raised as (update txmsg.topic t set queue_count = %(count)s from topic where t.id = topic.id) "
+                "insert into txmsg.queue (topic_id, number) "
+                "select topic.id, generate_series(topic.queue_count, %(count)s - 1) from topic",
+                {"name": name, "count": count},
+            )
+        topic = await self._load(name)
+        if topic is None:
+            raise UnknownTopic(f"topic {name!r} is unknown: check the spelling")
+        return topic
+
+    async def refresh_once(self) -> list[str]:
+        """Reads the queues of topics that have got more of them; returns these topics' names."""
+        known = list(self._topics.values())
+        async with session(self._pool) as connection:
+            cursor = await connection.execute(
+                "select t.name from txmsg.topic t join unnest(%s::text[], %s::int[]) known(name, queue_count) "
+                "on known.name = t.name where known.queue_count < t.queue_count",
+                ([each.name for each in known], [len(each.queue_ids) for each in known]),
+            )
+            grown: list[str] = [row[0] for row in await cursor.fetchall()]
+        for name in grown:
+            await self._load(name)
+        return grown
+
+    async def run(self, interval_s: float) -> None:
+        """Repeats `refresh_once`, also while the database is away."""
+        while True:
+            await asyncio.sleep(interval_s)
+            try:
+                for name in await self.refresh_once():
+                    logger.info("topic %s has %d queues now", name, len(self._topics[name].queue_ids))
+            except BrokerUnavailable as exc:
+                logger.warning("topics were not looked at: %s", exc)
+            except Exception:  # a failing database must not end the broker
+                logger.exception("topics were not looked at")
 
     async def topic_of_queue(self, queue_id: int) -> tuple[Topic, int]:
         """The topic that a queue belongs to, and the queue's number in it."""

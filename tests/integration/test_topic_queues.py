@@ -1,0 +1,122 @@
+"""A topic gets more queues while messages are under way: nothing is lost, nothing is stored twice, all is delivered."""
+
+from __future__ import annotations
+
+import asyncio
+
+import psycopg
+import pytest
+
+from tests.conftest import StartBroker
+from tests.integration.batch_harness import Notify, columns_of, on_database, running_writer
+from tests.integration.client_harness import collecting
+from tests.integration.delivery_harness import delivering, notify_at, receive, until
+from txmsg.broker.config import BrokerConfig
+from txmsg.broker.store.batch import Batch
+from txmsg.broker.store.connect import open_pool
+from txmsg.broker.store.topics import QUEUES_MAX, TopicRegistry
+from txmsg.client import AsyncProducer
+from txmsg.errors import MisuseError, UnknownTopic
+from txmsg.message import Message, MessageId
+
+
+def test_raising_the_number_of_queues_at_the_same_moment_leaves_the_higher_one(notify_url: str) -> None:
+    async def run() -> None:
+        async with notify_at(notify_url, queues=2) as notify:
+            await notify.ensure("t")
+            first = await notify.queue_ids()
+            others = [TopicRegistry(notify.topics._pool, auto_create=True, queues=2) for _ in range(4)]
+            await asyncio.gather(*(each.raise_queue_count("t", 3 + 2 * n) for n, each in enumerate(others)))
+            assert await notify.topics.refresh_once() == ["t"]
+            queue_ids = await notify.queue_ids()
+            assert len(queue_ids) == 9
+            assert queue_ids[:2] == first, "the queues that were there are what they were"
+            assert await notify.topics.refresh_once() == []
+            assert len((await notify.topics.raise_queue_count("t", 5)).queue_ids) == 9
+
+    asyncio.run(run())
+    with psycopg.connect(notify_url) as connection:
+        rows = connection.execute(
+            "select t.queue_count, array_agg(q.number order by q.number) "
+            "from txmsg.topic t join txmsg.queue q on q.topic_id = t.id group by t.id"
+        ).fetchall()
+    assert rows == [(9, list(range(9)))]
+
+
+def test_a_number_of_queues_out_of_range_or_of_no_topic_is_refused(notify_url: str) -> None:
+    async def run() -> None:
+        async with notify_at(notify_url) as notify:
+            for count in (0, QUEUES_MAX + 1):
+                with pytest.raises(MisuseError, match=f"{count} queues"):
+                    await notify.topics.raise_queue_count("t", count)
+            with pytest.raises(UnknownTopic, match="nowhere"):
+                await notify.topics.raise_queue_count("nowhere", 2)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("first_stands", [True, False])
+def test_two_copies_at_one_moment_that_name_different_queues_are_one_message(
+    notify_url: str, *, first_stands: bool
+) -> None:
+    """One broker knows the topic with four queues, the other with eight; the first copy is not visible yet."""
+
+    async def run(db: Notify) -> None:
+        neighbours = columns_of([db.queues[1]] * 50)
+        copy = columns_of(db.queues[1:2])
+        copy.extend(neighbours)
+        async with running_writer(BrokerConfig(storage=notify_url)) as (writer, _, ends):
+            with psycopg.connect(notify_url) as other:
+                other.execute(
+                    "select txmsg.apply_batch_1(1, 0, '6 s', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', "
+                    "'{}', '{}', '{}', %s::uuid[], '{0}', %s, '{}', '{}', '{}', array['body'::bytea], array[now()])",
+                    ([copy.ids[0].hex()], [db.queues[0]]),
+                )
+                writing = asyncio.create_task(writer.write(Batch(plain=copy), 1))
+                async with asyncio.timeout(20):
+                    while await db.rows("select from pg_locks where not granted and locktype = 'transactionid'") == []:
+                        assert not writing.done(), "the copy is stored beside the first one"
+                other.commit() if first_stands else other.rollback()
+            assert await writing == {}
+            assert ends[db.queues[1]] == (50 if first_stands else 51)
+        await db.assert_dense()
+        assert await db.rows("select count(*), count(distinct transaction_id) from txmsg.message") == [(51, 51)]
+
+    on_database(run)(notify_url)
+
+
+def test_a_group_that_waits_gets_messages_from_the_new_queues(notify_url: str) -> None:
+    async def run() -> None:
+        async with notify_at(notify_url) as notify, delivering(notify, poll_s=0.05) as delivery:
+            waiting = asyncio.create_task(receive(delivery, 10))
+            await until(lambda: "g" in delivery._groups)
+            await notify.topics.raise_queue_count("t", 5)
+            await notify.add(2)
+            got = await waiting
+            assert sorted((each.queue, each.receipt.offset) for each in got) == [
+                (number, offset) for number in range(5) for offset in range(2)
+            ]
+
+    asyncio.run(run())
+
+
+def test_brokers_under_load_take_to_the_new_queues_and_lose_nothing(start_broker: StartBroker, notify_url: str) -> None:
+    brokers = [start_broker(), start_broker()]
+    sent: set[MessageId] = set()
+
+    async def send_until_all_queues_are_used() -> None:
+        pool = open_pool(notify_url)
+        async with pool, AsyncProducer([each.address for each in brokers], group="shop") as producer:
+            sent.add(await producer.send(Message("orders", b"first")))
+            topic = await TopicRegistry(pool, auto_create=False, queues=1).raise_queue_count("orders", 8)
+            async with asyncio.timeout(60), pool.connection() as connection:
+                while True:
+                    sent.update(await asyncio.gather(*(producer.send(Message("orders", b"more")) for _ in range(50))))
+                    cursor = await connection.execute("select distinct queue from txmsg.message")
+                    if {row[0] for row in await cursor.fetchall()} == set(topic.queue_ids):
+                        return
+
+    with collecting(",".join(each.address for each in brokers), "orders") as got:
+        asyncio.run(send_until_all_queues_are_used())
+        received = [got.get(timeout=30).id for _ in sent]
+    assert sorted(received) == sorted(sent)
