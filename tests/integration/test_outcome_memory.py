@@ -1,0 +1,196 @@
+"""Outcomes that are repeated, late, or contradict: answered one by one, as long as they are remembered and after."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+
+import grpc
+import psycopg
+import pytest
+from psycopg import AsyncConnection
+
+from tests.broker_process import BrokerProcess
+from tests.conftest import StartBroker
+from tests.integration.batch_harness import Notify, columns_of, on_database
+from tests.integration.client_harness import collecting, half_count, message_count
+from tests.postgres_proxy import CUT_AFTER, FORWARD, PostgresProxy, Request, Verdict
+from txmsg.broker.config import BrokerConfig
+from txmsg.broker.segments import Segments
+from txmsg.broker.store.batch import Batch
+from txmsg.broker.store.connect import open_pool
+from txmsg.client import AsyncProducer
+from txmsg.errors import OutcomeConflict
+from txmsg.message import Message, TransactionState, new_transaction_id_bytes
+from txmsg.wire.v1 import txmsg_pb2 as pb
+from txmsg.wire.v1 import txmsg_pb2_grpc as rpc
+
+_TIMEOUT_S = 30
+
+
+class Client:
+    """The protocol by hand: exactly these requests, nothing repeated."""
+
+    def __init__(self, address: str) -> None:
+        self.channel = grpc.insecure_channel(address)
+        self._notify = rpc.NotifyStub(self.channel)
+
+    def halves(self, ids: Sequence[bytes]) -> dict[bytes, str]:
+        columns = pb.MessageColumns(
+            topic="orders",
+            transaction_ids=b"".join(ids),
+            body=[b"body"] * len(ids),
+            born_at_us=[1_700_000_000_000_000] * len(ids),
+        )
+        reply = self._notify.Send(pb.SendRequest(group="shop", half=True, batches=[columns]), timeout=_TIMEOUT_S)
+        return {error.transaction_id: error.code for error in reply.errors}
+
+    def end(self, *, commit: Sequence[bytes] = (), rollback: Sequence[bytes] = ()) -> dict[bytes, str]:
+        request = pb.EndTransactionsRequest(commit=b"".join(commit), rollback=b"".join(rollback))
+        reply = self._notify.EndTransactions(request, timeout=_TIMEOUT_S)
+        return {error.transaction_id: error.code for error in reply.errors}
+
+
+@pytest.fixture
+def client(broker: BrokerProcess) -> Iterator[Client]:
+    client = Client(broker.address)
+    yield client
+    client.channel.close()
+
+
+def _rotate(url: str) -> None:
+    with psycopg.connect(url) as connection:
+        connection.execute("select txmsg.rotate_1((select id from txmsg.segment where state = 'open'))")
+        connection.execute("select txmsg.add_segment_1()")
+
+
+def test_outcomes_are_answered_one_by_one_while_remembered_and_expired_afterwards(
+    client: Client, notify_url: str
+) -> None:
+    committed, rolled_back, undecided, never = ids = [new_transaction_id_bytes() for _ in range(4)]
+    assert client.halves(ids[:3]) == {}
+    assert client.end(commit=[committed], rollback=[rolled_back]) == {}
+    for _ in ("in the open segment", "in the one before"):
+        assert client.end(commit=[committed, never], rollback=[rolled_back]) == {never: "outcome_expired"}
+        assert client.end(commit=[rolled_back], rollback=[committed, never]) == {
+            rolled_back: "outcome_conflict",
+            committed: "outcome_conflict",
+            never: "outcome_expired",
+        }
+        assert client.halves(ids[:3]) == {committed: "outcome_conflict", rolled_back: "outcome_conflict"}
+        assert half_count(notify_url) == 1, "a late copy of a half came back to life"
+        _rotate(notify_url)
+    assert client.end(commit=[committed, undecided], rollback=[rolled_back]) == {
+        committed: "outcome_expired",
+        rolled_back: "outcome_expired",
+    }, "of an outcome that is forgotten nothing is known, be it the same or the other; a half is not forgotten"
+    assert client.end(commit=[rolled_back], rollback=[committed, undecided]) == {
+        committed: "outcome_expired",
+        rolled_back: "outcome_expired",
+        undecided: "outcome_conflict",
+    }
+    assert (message_count(notify_url), half_count(notify_url)) == (2, 0)
+
+
+def test_what_was_done_though_its_answer_was_lost_is_repeated_to_the_same_end(
+    start_broker: StartBroker, notify_url: str
+) -> None:
+    """The database does what the broker asks, and its answer is lost: once for each kind of batch."""
+    with PostgresProxy(notify_url) as proxy:
+        lose_next = False
+
+        def cut(request: Request) -> Verdict:
+            nonlocal lose_next
+            if not lose_next or "write_batch_1" not in request.sql:
+                return FORWARD
+            lose_next = False
+            return CUT_AFTER
+
+        proxy.on_request = cut
+        broker = start_broker(storage=proxy.url)
+
+        async def run() -> None:
+            nonlocal lose_next
+            async with AsyncProducer(broker.address, group="shop", timeout_s=_TIMEOUT_S) as producer:
+                lose_next = True
+                sent = await producer.send(Message("orders", b"plain"))
+                assert (await asyncio.to_thread(got.get, timeout=_TIMEOUT_S)).id == sent
+                lose_next = True
+                committed = await producer.half([Message("orders", b"commit")])
+                rolled_back = await producer.half([Message("orders", b"rollback")])
+                for half, state, other in (
+                    (committed, TransactionState.COMMIT, TransactionState.ROLLBACK),
+                    (rolled_back, TransactionState.ROLLBACK, TransactionState.COMMIT),
+                ):
+                    lose_next = True
+                    await producer.end(half, state)
+                    assert not lose_next, "no answer was lost"
+                    lose_next = True
+                    with pytest.raises(OutcomeConflict):
+                        await producer.end(half, other)
+                assert (await asyncio.to_thread(got.get, timeout=_TIMEOUT_S)).body == b"commit"
+
+        with collecting(broker.address, "orders") as got:
+            asyncio.run(run())
+            assert got.empty()
+    assert (message_count(notify_url), half_count(notify_url)) == (2, 0)
+
+
+# ---- how long the memory is
+
+
+@on_database
+async def test_segments_that_fill_in_no_time_are_kept_open_for_as_long_as_outcomes_are_remembered(db: Notify) -> None:
+    config = BrokerConfig(storage=db.url, segment_size_bytes=1, outcome_memory_s=600)
+    half = db.columns(2)
+    await db.apply(Batch(half=half))
+    await db.apply(Batch(commit=half.ids[:1], rollback=half.ids[1:]))
+    async with open_pool(db.url) as pool:
+        brokers = [Segments(pool, config) for _ in range(3)]
+
+        async def look() -> int:
+            await asyncio.gather(*(each.run_once() for each in brokers))
+            (place,) = {(each.open, each.previous) for each in brokers}
+            assert place[1] == place[0] - 1
+            return place[0]
+
+        async def opened(ago_s: int) -> None:
+            await db.connection.execute(
+                f"update txmsg.segment set opened_at = now() - interval '{ago_s} s' where state = 'open'".encode()
+            )
+
+        await opened(300)
+        assert await look() == 1
+        await opened(601)
+        assert await look() == 2, "one rotation, though three brokers found that it is time"
+        await opened(300)
+        assert await look() == 2
+        remembered = await db.apply(Batch(commit=half.ids[1:], rollback=half.ids[:1]), segment=2, previous=1)
+        assert remembered.problems == dict.fromkeys(half.ids, "conflict")
+        await db.apply(Batch(plain=db.columns(1)), segment=2, previous=1)
+        assert await look() == 2
+        await opened(601)
+        assert await look() == 3
+
+
+@on_database
+async def test_a_segment_is_as_young_as_the_last_batch_it_waited_for(db: Notify) -> None:
+    """A rotation may wait; what is written meanwhile is to be remembered as long as everything else."""
+    half = columns_of(db.queues)
+    await db.apply(Batch(half=half))
+    async with (
+        await AsyncConnection.connect(db.url) as batch,
+        await AsyncConnection.connect(db.url, autocommit=True) as keeper,
+    ):
+        await batch.execute("select pg_advisory_xact_lock_shared(7701, 0)")
+        rotating = asyncio.create_task(keeper.execute("select txmsg.rotate_1(1)"))
+        async with asyncio.timeout(20):
+            while await db.rows("select from pg_locks where locktype = 'advisory' and not granted") == []:
+                pass
+        cursor = await batch.execute("select clock_timestamp()")
+        written_at = await cursor.fetchone()
+        await batch.commit()
+        await rotating
+    (opened_at,) = await db.rows("select opened_at from txmsg.segment where state = 'open'")
+    assert written_at is not None
+    assert opened_at[0] > written_at[0]
