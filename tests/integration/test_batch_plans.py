@@ -1,0 +1,96 @@
+"""What a batch reads does not depend on what was written before it, nor on who looks on, nor on statistics.
+
+Counted in buffers, not in time: what a batch reads is the same on any machine.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from psycopg import AsyncConnection
+
+from tests.integration.batch_harness import Notify, on_database
+from txmsg.broker.store.arrays import bytea_array, int4_array, moment_array, smallint_array, uuid_array
+from txmsg.broker.store.batch import Batch, Columns
+from txmsg.broker.store.connect import connect_writer
+
+_BATCH = 200
+_DEAD = 100_000
+_ROWS_MAX = 4096
+
+_CALL = """
+explain (analyze, buffers, costs off, timing off, summary off, format json)
+select * from txmsg.apply_batch_1(
+    1, 0, '6 s', %b, %b, %b, %b, '{}', '{}', '{}', %b, %b, %b, '{}', '{}',
+    %b, %b, %b, '{}', '{}', '{}', %b, %b)
+"""
+
+
+async def _buffers(connection: AsyncConnection[Any], *, half: Columns, commit: list[bytes], plain: Columns) -> int:
+    """Applies a batch; the number of pages it looked at, in memory or not."""
+    cursor = connection.cursor()
+    await cursor.execute(
+        _CALL,
+        (
+            uuid_array(half.ids),
+            smallint_array(half.n),
+            int4_array(half.queue),
+            int4_array(half.producer),
+            bytea_array(half.body),
+            moment_array(half.born_at_us),
+            uuid_array(commit),
+            uuid_array(plain.ids),
+            smallint_array(plain.n),
+            int4_array(plain.queue),
+            bytea_array(plain.body),
+            moment_array(plain.born_at_us),
+        ),
+    )
+    row = await cursor.fetchone()
+    assert row is not None
+    explained = row[0] if isinstance(row[0], list) else json.loads(row[0])
+    plan = explained[0]["Plan"]
+    return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+
+
+async def _measured(db: Notify) -> dict[str, int]:
+    """Pages per batch of halves, of commits and of plain messages, in a session that has seen no batch before."""
+    nothing = Columns()
+    async with await connect_writer(db.url, lock_timeout_s=5, transaction_timeout_s=15) as connection:
+        counted: dict[str, int] = {}
+        for _ in range(2):  # the first also reads the catalogue
+            half, plain = db.columns(_BATCH), db.columns(_BATCH)
+            counted = {
+                "halves": await _buffers(connection, half=half, commit=[], plain=nothing),
+                "commits": await _buffers(connection, half=nothing, commit=half.ids, plain=nothing),
+                "plain messages": await _buffers(connection, half=nothing, commit=[], plain=plain),
+            }
+        return counted
+
+
+@on_database
+async def test_batches_read_no_more_beside_a_held_snapshot_dead_rows_and_statistics_of_an_empty_table(
+    db: Notify,
+) -> None:
+    await db.connection.execute("alter table txmsg.half_message set (autovacuum_enabled = off)")
+    first = await _measured(db)
+    async with await AsyncConnection.connect(db.url) as reader:
+        await reader.execute("set transaction isolation level repeatable read")
+        await reader.execute("select count(*) from txmsg.message")  # no row that dies from now on can be vacuumed
+        await db.connection.execute("analyze txmsg.half_message")  # which is empty, so it says
+        for _ in range(_DEAD // _ROWS_MAX + 1):
+            half = db.columns(_ROWS_MAX)
+            await db.apply(Batch(half=half))
+            await db.apply(Batch(commit=half.ids))
+        await db.connection.execute("vacuum txmsg.half_message")
+        await db.connection.execute("analyze txmsg.half_message")
+        (size,) = await db.rows(
+            "select reltuples, pg_relation_size(oid) / 8192 from pg_class where oid = 'txmsg.half_message'::regclass"
+        )
+        then = await _measured(db)
+    assert size[0] == 0, "the statistics know better, so this shows nothing"
+    assert size[1] > _DEAD / 100, "the dead rows are gone, so this shows nothing"
+    for kind, pages in first.items():
+        # Two fifths more are for indexes that have grown a level.
+        assert then[kind] <= 1.4 * pages, f"{kind}: {pages} pages in the beginning, {then[kind]} now"
