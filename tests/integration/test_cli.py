@@ -79,6 +79,7 @@ def test_help_loads_neither_grpc_nor_a_database_driver() -> None:
         "half rollback",
         "topic create",
         "topic list",
+        "topic raise",
     ],
 )
 def test_help_has_an_example(command: str) -> None:

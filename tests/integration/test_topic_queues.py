@@ -6,6 +6,8 @@ import asyncio
 
 import psycopg
 import pytest
+from click.testing import CliRunner
+from psycopg import AsyncConnection
 
 from tests.conftest import StartBroker
 from tests.integration.batch_harness import Notify, columns_of, on_database, running_writer
@@ -13,8 +15,8 @@ from tests.integration.client_harness import collecting
 from tests.integration.delivery_harness import delivering, notify_at, receive, until
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.store.batch import Batch
-from txmsg.broker.store.connect import open_pool
 from txmsg.broker.store.topics import QUEUES_MAX, TopicRegistry
+from txmsg.cli.main import main
 from txmsg.client import AsyncProducer
 from txmsg.errors import MisuseError, UnknownTopic
 from txmsg.message import Message, MessageId
@@ -105,16 +107,20 @@ def test_brokers_under_load_take_to_the_new_queues_and_lose_nothing(start_broker
     sent: set[MessageId] = set()
 
     async def send_until_all_queues_are_used() -> None:
-        pool = open_pool(notify_url)
-        async with pool, AsyncProducer([each.address for each in brokers], group="shop") as producer:
+        async with (
+            await AsyncConnection.connect(notify_url, autocommit=True) as connection,
+            AsyncProducer([each.address for each in brokers], group="shop") as producer,
+            asyncio.timeout(60),
+        ):
             sent.add(await producer.send(Message("orders", b"first")))
-            topic = await TopicRegistry(pool, auto_create=False, queues=1).raise_queue_count("orders", 8)
-            async with asyncio.timeout(60), pool.connection() as connection:
-                while True:
-                    sent.update(await asyncio.gather(*(producer.send(Message("orders", b"more")) for _ in range(50))))
-                    cursor = await connection.execute("select distinct queue from txmsg.message")
-                    if {row[0] for row in await cursor.fetchall()} == set(topic.queue_ids):
-                        return
+            command = ["topic", "raise", "orders", "--queues", "8", "--broker", brokers[1].address]
+            raised = await asyncio.to_thread(CliRunner().invoke, main, command)
+            assert raised.output == "topic orders has 8 queues\n"
+            used = 0
+            while used < 8:
+                sent.update(await asyncio.gather(*(producer.send(Message("orders", b"more")) for _ in range(50))))
+                cursor = await connection.execute("select count(distinct queue) from txmsg.message")
+                ((used,),) = await cursor.fetchall()
 
     with collecting(",".join(each.address for each in brokers), "orders") as got:
         asyncio.run(send_until_all_queues_are_used())

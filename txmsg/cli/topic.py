@@ -20,7 +20,7 @@ _QUEUES_MAX = 1024
 
 @click.group()
 def topic() -> None:
-    """Create topics, and list those there are.
+    """Create topics, give them more queues, and list those there are.
 
     A broker started with --no-topic-auto-create refuses messages and consumers of any other topic.
     """
@@ -31,7 +31,7 @@ def topic() -> None:
 @click.option(
     "--queues",
     type=click.IntRange(1, _QUEUES_MAX),
-    help="Parts that are delivered side by side; they stay as many.  [default: the broker's --topic-queues]",
+    help="Parts that are delivered side by side; can be raised later.  [default: the broker's --topic-queues]",
 )
 @broker_option
 @json_option
@@ -45,6 +45,25 @@ def create(*, name: str, queues: int | None, broker: str, as_json: bool) -> None
     else:
         what = "created" if reply.created else "existed already"
         click.echo(f"topic {reply.topic.name} {what}, with {reply.topic.queues} queues")
+
+
+@topic.command("raise", epilog=f"{EXAMPLE_FORMAT}\n  txmsg topic raise user.registered --queues 16")
+@click.argument("name")
+@click.option("--queues", type=click.IntRange(1, _QUEUES_MAX), required=True, help="As many as it shall have.")
+@broker_option
+@json_option
+def raise_(*, name: str, queues: int, broker: str, as_json: bool) -> None:
+    """Give a topic more queues, while messages are under way.
+
+    Other brokers send to the new ones within 5 seconds. A topic with more queues than that stays as it is.
+    """
+    from txmsg.wire.v1 import txmsg_pb2 as pb
+
+    reply = ask_broker(broker, "RaiseQueues", pb.RaiseQueuesRequest(name=name, queues=queues))
+    if as_json:
+        click.echo(json.dumps({"topic": name, "queues": reply.queues}))
+    else:
+        click.echo(f"topic {name} has {reply.queues} queues")
 
 
 @topic.command("list", epilog=f"{EXAMPLE_FORMAT}\n  txmsg topic list --json")

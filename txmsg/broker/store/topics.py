@@ -80,8 +80,9 @@ class TopicRegistry:
 
         Other brokers send to its former queues only until they look again, which loses and doubles nothing: a plain
         message's queue follows from its id and the number of queues, but copies of it are told by its id alone.
-        Raises UnknownTopic, MisuseError, BrokerUnavailable.
+        Raises UnknownTopic, InvalidName, MisuseError, BrokerUnavailable.
         """
+        check_name("topic", name)
         if not 1 <= count <= QUEUES_MAX:
             raise MisuseError(f"{count} queues for topic {name!r}: 1 to {QUEUES_MAX} are allowed")
         async with session(self._pool) as connection:
@@ -97,10 +98,12 @@ class TopicRegistry:
             )
         topic = await self._load(name)
         if topic is None:
-            raise UnknownTopic(f"topic {name!r} is unknown: check the spelling")
+            raise UnknownTopic(
+                f"topic {name!r} is unknown: create it with `txmsg topic create {name}`, or check the spelling"
+            )
         return topic
 
-    async def refresh_once(self) -> list[str]:
+    async def refresh_once(self) -> Sequence[str]:
         """Reads the queues of topics that have got more of them; returns these topics' names."""
         known = list(self._topics.values())
         async with session(self._pool) as connection:
