@@ -189,7 +189,7 @@ class Link:
         self._failures = 0
         if reply.expired:
             _log.info(
-                "group %s: %d settlements came too late, those messages come again",
+                "group %s: %d acknowledgements or refusals came too late: those messages come again",
                 self._polling.group,
                 len(reply.expired),
             )

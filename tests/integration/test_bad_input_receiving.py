@@ -1,0 +1,353 @@
+"""Bad input on the receiving side: handlers and listeners that misbehave, receipts that are not good."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import sys
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import grpc
+import psycopg
+import pytest
+from sqlalchemy import create_engine
+from sqlalchemy.orm import Session, sessionmaker
+
+from tests.broker_process import BrokerProcess
+from tests.conftest import PostgresServer
+from tests.errors_page import is_documented
+from tests.integration.client_harness import WAIT_S, collecting, half_count
+from txmsg.client import Consumer, Producer, idempotent
+from txmsg.errors import StorageError
+from txmsg.message import Message, ReceivedMessage, TransactionState
+from txmsg.wire.v1 import txmsg_pb2 as pb
+from txmsg.wire.v1 import txmsg_pb2_grpc as rpc
+
+
+@pytest.fixture(scope="module")
+def notify_url(postgres: PostgresServer, notify_template: str) -> Iterator[str]:
+    """One Notify database for the tests of this file; each has a topic and groups of its own."""
+    yield postgres.create_database("bad_receiving", template=notify_template)
+    postgres.drop_database("bad_receiving")
+
+
+@pytest.fixture(scope="module")
+def broker(notify_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """A broker that checks half messages every second."""
+    options = ("--first-check-s", "0", "--check-interval-s", "1")
+    broker = BrokerProcess(notify_url, *options, log=tmp_path_factory.mktemp("broker") / "log")
+    broker.start()
+    yield broker
+    broker.kill()
+    assert "Traceback" not in broker.log.read_text()
+
+
+@pytest.fixture
+def producer(broker: BrokerProcess) -> Iterator[Producer]:
+    with Producer(broker.address, group="p") as producer:
+        yield producer
+
+
+# ---- handlers
+
+
+def exits() -> None:
+    sys.exit("bye")
+
+
+def stops() -> None:
+    next(iter(()))
+
+
+def cancels() -> None:
+    raise asyncio.CancelledError
+
+
+def interrupts() -> None:
+    raise KeyboardInterrupt
+
+
+def odd_text() -> None:
+    raise ValueError("NUL \0, surrogate \udce9")
+
+
+MISBEHAVING: dict[bytes, tuple[Callable[[], None], str]] = {
+    b"exits": (exits, "raised SystemExit(bye): taken as any other exception"),
+    b"stops": (stops, "raised StopIteration()"),
+    b"cancels": (cancels, "ended in a CancelledError, though nobody cancelled it"),
+    b"interrupts": (interrupts, "raised KeyboardInterrupt()"),
+    b"odd text": (odd_text, "ValueError: NUL \\0, surrogate \\udce9"),
+}
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["def", "async def"])
+def test_whatever_a_handler_raises_its_message_comes_again_and_the_consumer_goes_on(
+    broker: BrokerProcess, producer: Producer, notify_url: str, is_async: bool
+) -> None:
+    topic = f"raise.{is_async}"
+    handled: queue.Queue[bytes] = queue.Queue()
+    kinds = {body: each for body, each in MISBEHAVING.items() if not (is_async and body == b"interrupts")}
+    consumer = Consumer(broker.address, group=topic, concurrency=1)  # the only worker must outlive them all
+
+    def handle(message: ReceivedMessage) -> None:
+        if message.attempt == 1:
+            kinds[message.body][0]()
+        handled.put(message.body)
+
+    async def handle_async(message: ReceivedMessage) -> None:
+        handle(message)
+
+    consumer.subscribe(topic)(handle_async if is_async else handle)
+    with consumer:
+        producer.send_many([Message(topic, body) for body in kinds])
+        texts = last_errors(notify_url, topic, count=len(kinds))
+        assert {handled.get(timeout=WAIT_S) for _ in kinds} == kinds.keys()
+    for body, (_, words) in kinds.items():
+        if body == b"stops" and is_async:
+            words = "coroutine raised StopIteration"  # noqa: PLW2901 - in a coroutine, Python itself says so
+        assert words in texts[body]
+
+
+def last_errors(notify_url: str, group: str, *, count: int) -> dict[bytes, str]:
+    """What people are shown of a group's retries, by body, when there are this many."""
+    found: dict[bytes, str] = {}
+    deadline = threading.Event()
+    timer = threading.Timer(WAIT_S, deadline.set)
+    timer.start()
+    with psycopg.connect(notify_url, autocommit=True, connect_timeout=10) as connection:
+        while len(found) < count:
+            assert not deadline.wait(0.02), f"only {found} within {WAIT_S} s"
+            rows = connection.execute(
+                "select r.body, r.last_error from txmsg.retry r join txmsg.consumer_group g on g.id = r.group_id "
+                "where g.name = %s",
+                (group,),
+            )
+            found.update({row[0]: row[1] for row in rows})
+    timer.cancel()
+    return found
+
+
+def test_a_coroutine_that_a_plain_handler_returns_is_awaited_before_the_message_counts_as_done(
+    broker: BrokerProcess, producer: Producer
+) -> None:
+    handled: queue.Queue[int] = queue.Queue()
+    consumer = Consumer(broker.address, group="returning")
+
+    async def work(message: ReceivedMessage) -> None:
+        await asyncio.sleep(0)
+        handled.put(message.attempt)
+        if message.attempt == 1:
+            raise ValueError("its error counts, too")
+
+    @consumer.subscribe("returning")
+    def returning(message: ReceivedMessage) -> Coroutine[Any, Any, None]:
+        return work(message)
+
+    with consumer:
+        producer.send(Message("returning", b"x"))
+        assert [handled.get(timeout=WAIT_S) for _ in range(2)] == [1, 2]
+
+
+def test_a_handler_whose_decorator_hides_a_generator_acknowledges_nothing(
+    broker: BrokerProcess, producer: Producer, notify_url: str
+) -> None:
+    consumer = Consumer(broker.address, group="hidden")
+
+    def generator(message: ReceivedMessage) -> Iterator[int]:
+        yield 1
+
+    def hiding(handler: Any) -> Any:
+        @wraps(handler)
+        def call(message: ReceivedMessage) -> Any:
+            return handler(message)
+
+        return call
+
+    consumer.subscribe("hidden")(hiding(generator))
+    with consumer:
+        producer.send(Message("hidden", b"x"))
+        assert "returned a generator, whose body has not run" in last_errors(notify_url, "hidden", count=1)[b"x"]
+
+
+def test_a_handler_that_hangs_is_named_while_others_work_and_its_message_goes_to_somebody_else(
+    broker: BrokerProcess, producer: Producer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="txmsg.client")
+    go_on = threading.Event()
+    handled: queue.Queue[tuple[bytes, int]] = queue.Queue()
+    consumer = Consumer(broker.address, group="hang", concurrency=2, invisible_s=1)
+
+    @consumer.subscribe("hang")
+    def handle(message: ReceivedMessage) -> None:
+        if message.body == b"hangs" and message.attempt == 1:
+            go_on.wait(WAIT_S)
+        handled.put((message.body, message.attempt))
+
+    with consumer:
+        hung = producer.send(Message("hang", b"hangs"))
+        producer.send_many([Message("hang", b"fine")] * 3)
+        assert sorted(handled.get(timeout=WAIT_S) for _ in range(4)) == [(b"fine", 1)] * 3 + [(b"hangs", 2)]
+        [said] = [each.getMessage() for each in caplog.records if "longer than" in each.getMessage()]
+        go_on.set()
+        assert handled.get(timeout=WAIT_S) == (b"hangs", 1)
+    assert f"the handler of topic 'hang' has held message {hung} for longer than invisible_s=1" in said
+    assert "1 of 2 handlers are late" in said
+    assert "1 acknowledgements or refusals came too late" in caplog.text
+
+
+def test_an_inbox_without_its_table_says_so_and_nothing_counts_as_handled(
+    broker: BrokerProcess, producer: Producer, notify_url: str, tmp_path: Path
+) -> None:
+    engine = create_engine(f"sqlite:///{tmp_path / 'consumer.db'}")
+    consumer = Consumer(broker.address, group="inbox")
+
+    @consumer.subscribe("inbox")
+    @idempotent(sessionmaker(engine))
+    def handle(session: Session, message: ReceivedMessage) -> None:
+        raise AssertionError("must not run")
+
+    with consumer:
+        producer.send(Message("inbox", b"x"))
+        said = last_errors(notify_url, "inbox", count=1)[b"x"].splitlines()[0]
+    engine.dispose()
+    kind, _, words = said.partition(": ")
+    assert kind == "StorageError"
+    assert is_documented(StorageError(words)), said
+
+
+# ---- receipts
+
+
+def test_a_receipt_that_is_not_good_acknowledges_nothing_and_is_told_one_by_one(broker: BrokerProcess) -> None:
+    with grpc.insecure_channel(broker.address) as channel, Producer(broker.address, group="p") as producer:
+        notify, admin = rpc.NotifyStub(channel), rpc.AdminStub(channel)
+
+        def receive(group: str, *, count: int = 10, **more: Any) -> pb.ReceiveReply:
+            subscriptions = [pb.Subscription(topic="receipts")]
+            request = pb.ReceiveRequest(
+                group=group, client_id=group, subscriptions=subscriptions, max_messages=count, wait_ms=10_000, **more
+            )
+            reply: pb.ReceiveReply = notify.Receive(request, timeout=WAIT_S)
+            return reply
+
+        def take(group: str, *, invisible_ms: int) -> list[pb.Delivered]:
+            taken: list[pb.Delivered] = []
+            while len(taken) < 3:
+                taken += receive(group, invisible_ms=invisible_ms).messages
+            return taken
+
+        def waiting(group: str) -> int:
+            stats = admin.Stats(pb.StatsRequest(), timeout=WAIT_S)
+            return sum(each.waiting for each in stats.groups if each.group == group)
+
+        producer.send_many([Message("receipts", b"%d" % n) for n in range(3)])
+        mine = [each.receipt for each in take("a", invisible_ms=60_000)]
+        theirs = [each.receipt for each in take("b", invisible_ms=60_000)]
+
+        def like(receipt: pb.Receipt, **changes: int) -> pb.Receipt:
+            changed = pb.Receipt()
+            changed.CopyFrom(receipt)
+            for name, value in changes.items():
+                setattr(changed, name, value)
+            return changed
+
+        bad = [
+            *theirs,
+            like(mine[0], token=mine[0].token + 1_000_000),
+            like(mine[0], token=0),
+            like(mine[0], epoch=mine[0].epoch - 1),
+            like(mine[0], epoch=2**64 - 1),
+            like(mine[0], offset=2**64 - 1),
+            like(mine[0], queue_id=2**32 - 1),
+            pb.Receipt(),
+        ]
+        reply = receive("a", count=0, acks=[*bad, mine[1]], refusals=[pb.Refusal(receipt=each) for each in bad])
+        assert sorted(map(str, reply.expired)) == sorted(map(str, bad * 2))
+        assert (waiting("a"), waiting("b")) == (2, 3)
+        assert [str(each) for each in receive("a", count=0, acks=[mine[1]]).expired] == [str(mine[1])]  # once only
+        assert list(receive("a", count=0, acks=[mine[0], mine[2]]).expired) == []
+        assert list(receive("b", count=0, acks=theirs).expired) == []
+        assert (waiting("a"), waiting("b")) == (0, 0)
+        assert [str(each) for each in receive("nobody", count=0, acks=mine).expired] == [str(each) for each in mine]
+
+
+def test_a_receipt_whose_time_is_over_settles_nothing(broker: BrokerProcess, producer: Producer) -> None:
+    with grpc.insecure_channel(broker.address) as channel:
+        notify = rpc.NotifyStub(channel)
+
+        def receive(**more: Any) -> pb.ReceiveReply:
+            request = pb.ReceiveRequest(
+                group="slow",
+                client_id="c",
+                subscriptions=[pb.Subscription(topic="slow")],
+                wait_ms=10_000,
+                invisible_ms=1000,
+                **more,
+            )
+            reply: pb.ReceiveReply = notify.Receive(request, timeout=WAIT_S)
+            return reply
+
+        def one() -> pb.Delivered:
+            while not (messages := receive(max_messages=1).messages):
+                continue
+            delivered: pb.Delivered = messages[0]
+            return delivered
+
+        producer.send(Message("slow", b"x"))
+        first, second = one(), one()
+        assert (first.attempt, second.attempt) == (1, 2)
+        assert list(receive(acks=[first.receipt]).expired) == [first.receipt]
+        assert list(receive(acks=[second.receipt]).expired) == []
+
+
+# ---- check listeners
+
+
+def test_a_listener_that_raises_talks_nonsense_and_hangs_is_asked_until_it_answers(
+    broker: BrokerProcess, notify_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    go_on = threading.Event()
+    caplog.set_level(logging.INFO, logger="txmsg.client")
+
+    class Listener:
+        asked = 0
+
+        def check(self, message: ReceivedMessage) -> Any:
+            self.asked += 1
+            match self.asked:
+                case 1:
+                    raise ConnectionError("the business database is away")
+                case 2:
+                    return "commit"
+                case 3:
+                    go_on.wait(WAIT_S)  # its answer, when it comes at last, is one that nobody waits for
+                    return TransactionState.ROLLBACK
+            return TransactionState.COMMIT
+
+    with (
+        Producer(broker.address, group="moody", check_listener=Listener()) as producer,
+        collecting(broker.address, "moody", group="moody") as got,
+    ):
+        half = producer.half([Message("moody", b"x")])
+        said = waited_for(caplog, "the listener still hangs in an earlier one")
+        go_on.set()
+        assert got.get(timeout=WAIT_S).transaction_id == half.transaction_id
+        assert half_count(notify_url) == 0
+    assert f"check of transaction {half.transaction_id}: the listener raised: UNKNOWN" in said
+    assert "the listener returned 'commit': UNKNOWN" in said
+
+
+def waited_for(caplog: pytest.LogCaptureFixture, words: str) -> str:
+    """The log when it has these words."""
+    deadline = threading.Event()
+    timer = threading.Timer(WAIT_S, deadline.set)
+    timer.start()
+    while words not in caplog.text:
+        assert not deadline.wait(0.05), caplog.text
+    timer.cancel()
+    return caplog.text
