@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from types import TracebackType
@@ -14,7 +15,7 @@ from google.protobuf import message_factory
 from google.protobuf.message import DecodeError
 
 from tests.broker_process import BrokerProcess
-from tests.fuzz.wild import METHODS, STREAMS, Exchange, Pick
+from tests.fuzz.wild import ID_PREFIX, METHODS, STREAMS, Exchange, Pick
 from txmsg.errors import TxmsgError, error_of_code
 from txmsg.message import HEADERS_SIZE_BYTES_MAX, Message, check_name
 from txmsg.wire.codec import CHANNEL_OPTIONS, CODE_KEY, unpack_headers
@@ -44,8 +45,10 @@ class BrokerUnderFuzz:
         self._process = psutil.Process(broker.pid)
         self._channel = grpc.insecure_channel(broker.address, options=CHANNEL_OPTIONS)
         self._receipts: deque[pb.Receipt] = deque(maxlen=64)
+        self._id_prefix = ID_PREFIX
         self.answers: Counter[str] = Counter()
-        """How often each method answered with each status."""
+        """How often each method answered with each status, what it said of items, and what it delivered."""
+        self.calls = 0
 
     def __enter__(self) -> Self:
         return self
@@ -55,17 +58,22 @@ class BrokerUnderFuzz:
     ) -> None:
         self._channel.close()
 
+    def renew_ids(self) -> None:
+        """From now on the ids in requests are ones that the broker has not seen."""
+        self._id_prefix = os.urandom(len(ID_PREFIX))
+
     def exchange(self, exchanges: Sequence[Exchange]) -> None:
         """Makes these calls at once, and checks their answers."""
         calls: list[tuple[str, bytes, bool, Any]] = []
         for each in exchanges:
-            request = self._with_real_receipts(each)
+            request = self._with_real_receipts(each).replace(ID_PREFIX, self._id_prefix)
             patient = _is_patient(each.method, request)
             send: Any = self._channel.unary_unary(f"/{each.method}")
             call = send.future(request, timeout=_SHORT_S if patient else _DEADLINE_S)
             calls.append((each.method, request, patient, call))
         for name, request, patient, call in calls:
             code = call.code()
+            self.calls += 1
             self.answers[f"{name} {code.name}"] += 1
             if code is grpc.StatusCode.OK:
                 self._check_reply(name, len(request), call.result())
@@ -82,6 +90,7 @@ class BrokerUnderFuzz:
                 _REPLIES[name].FromString(frame)
         except grpc.RpcError:
             _check_refusal(name, call.code(), call.details(), call.trailing_metadata())
+        self.calls += 1
         self.answers[f"{name} {call.code().name}"] += 1
 
     def rss_bytes(self) -> int:
