@@ -49,7 +49,7 @@ lint: $(STAMP) ## Check style, format, types, the layers, and that generated fil
 	$(BIN)/lint-imports
 	$(BIN)/python tools/generate.py --check
 
-generate: $(STAMP) ## Generate the modules of txmsg/wire anew from the .proto files
+generate: $(STAMP) ## Generate the modules of txmsg/wire anew from the .proto files, and the reference page
 	$(BIN)/python tools/generate.py
 
 bench: $(STAMP) ## Measure (BENCH_ARGS=--quick for a short run)

@@ -1,4 +1,4 @@
-"""Generates the modules of txmsg/wire from the .proto files, or checks that the committed ones are as generated.
+"""Generates the modules of txmsg/wire and the reference page, or checks that the committed ones are as generated.
 
 python tools/generate.py [--check]
 """
@@ -11,8 +11,11 @@ import sys
 import tempfile
 from pathlib import Path
 
+from reference import reference
+
 ROOT = Path(__file__).resolve().parent.parent
 WIRE = Path("txmsg/wire")
+REFERENCE = Path("docs/reference.md")
 SUFFIXES = ("_pb2.py", "_pb2.pyi", "_pb2_grpc.py")
 
 
@@ -22,7 +25,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="change nothing; fail if a committed file differs")
     check: bool = parser.parse_args().check
     with tempfile.TemporaryDirectory() as directory:
-        made = generate(Path(directory))
+        made = {**generate(Path(directory)), REFERENCE: reference()}
         stale = [each for each, text in made.items() if not (ROOT / each).exists() or (ROOT / each).read_text() != text]
     foreign = [each for each in committed() if each not in made]
     if not check:
@@ -34,14 +37,14 @@ def main() -> int:
             print(f"removed {each}")
         return 0
     for each in stale:
-        print(f"{each} is not what its .proto generates: run `make generate`", file=sys.stderr)
+        print(f"{each} is not as generated: run `make generate`", file=sys.stderr)
     for each in foreign:
         print(f"{each} has no .proto: run `make generate`", file=sys.stderr)
     return 1 if stale or foreign else 0
 
 
 def generate(directory: Path) -> dict[Path, str]:
-    """The text of every generated file by its path below the root. `directory` is for the compiler."""
+    """The text of every generated module by its path below the root. `directory` is for the compiler."""
     sources = sorted((ROOT / WIRE).rglob("*.proto"))
     outputs = [f"--{kind}_out={directory}" for kind in ("python", "pyi", "grpc_python")]
     command = [sys.executable, "-m", "grpc_tools.protoc", f"--proto_path={ROOT}", *outputs, *map(str, sources)]

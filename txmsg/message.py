@@ -47,9 +47,13 @@ BODY_SIZE_BYTES_MAX = 4 * 1024 * 1024
 BODY_SIZE_BYTES_CEILING = 32 * 1024 * 1024
 """The most that a broker can be told to take: a message travels whole in one gRPC message of 64 MiB."""
 NAME_SIZE_MAX = 127
+"""Characters of a topic, group or tag."""
 HEADERS_SIZE_BYTES_MAX = 64 * 1024
-KEY_SIZE_BYTES_MAX = 512  # an index entry must fit a PostgreSQL btree page
+"""Names and values of a message's headers, in UTF-8."""
+KEY_SIZE_BYTES_MAX = 512
+"""A message's key, in UTF-8: an index entry must fit a page of PostgreSQL's btree."""
 MESSAGES_PER_TRANSACTION_MAX = 1000
+"""Messages of one transaction, or of one `send_many`."""
 
 _NAME = re.compile(rf"[A-Za-z0-9%_][A-Za-z0-9._%-]{{0,{NAME_SIZE_MAX - 1}}}\Z")
 _ODD_IN_NAME = re.compile(r"[^A-Za-z0-9._%-]")

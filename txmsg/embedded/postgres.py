@@ -34,6 +34,7 @@ class EmbeddedPostgres:
 
     @property
     def data_dir(self) -> Path:
+        """Where the server keeps its data, as an absolute path."""
         return self._place.root
 
     @property

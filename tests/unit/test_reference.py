@@ -1,0 +1,38 @@
+"""What the reference page says is what there is to import."""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import txmsg
+
+_PAGE = (Path(__file__).resolve().parents[2] / "docs" / "reference.md").read_text()
+_SECTIONS = dict(re.findall(r"^## (\S+)\n(.*?)(?=^## |\Z)", _PAGE, re.MULTILINE | re.DOTALL))
+_ROW = re.compile(r"^\| `(?P<name>\w+)[^`]*` \| (?P<summary>.*) \|$", re.MULTILINE)
+
+
+def names_of(module: str) -> set[str]:
+    return {name for name in import_module(module).__all__ if not name.startswith("__")}
+
+
+def test_the_page_has_every_public_name_once_and_no_other() -> None:
+    assert {"txmsg", "txmsg.client"} <= _SECTIONS.keys()
+    said: set[str] = set()
+    for module, text in _SECTIONS.items():
+        rows = {row["name"] for row in _ROW.finditer(text)}
+        assert rows == names_of(module) - said, module
+        said |= rows
+
+
+def test_every_row_says_what_the_name_is() -> None:
+    assert [row["name"] for row in _ROW.finditer(_PAGE) if not row["summary"].strip()] == []
+
+
+@pytest.mark.parametrize("name", txmsg.__all__)
+def test_a_name_of_the_package_is_there_when_asked_for(name: str) -> None:
+    assert name in dir(txmsg)
+    assert getattr(txmsg, name) is not None
