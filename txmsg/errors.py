@@ -9,7 +9,6 @@ TxmsgError
  +-- DuplicateId               caller: the id was used before with another content
  +-- OutcomeConflict           nobody: the transaction already has the other outcome, which is final
  +-- OutcomeExpired            operator: the broker no longer remembers the transaction
- +-- ReceiptExpired            nobody: the message has been given to another consumer meanwhile
  +-- BrokerUnavailable         retry: nothing is known to be stored
  |    +-- Overloaded           retry later: the broker's queues are full
  +-- OutcomeUnknown            retry under the same id: the request may have been carried out
@@ -36,7 +35,6 @@ __all__ = [
     "OutcomeUnknown",
     "Overloaded",
     "ProtocolError",
-    "ReceiptExpired",
     "SchemaMismatch",
     "StorageError",
     "TopicExists",
@@ -108,12 +106,6 @@ class OutcomeExpired(TxmsgError):
     """The transaction is not known: never stored, or resolved longer ago than the broker remembers (>= 10 min)."""
 
     code = "outcome_expired"
-
-
-class ReceiptExpired(TxmsgError):
-    """The invisible time ran out, or the broker restarted: the message is delivered again to somebody."""
-
-    code = "receipt_expired"
 
 
 class BrokerUnavailable(TxmsgError):

@@ -117,7 +117,7 @@ class BrokerConfig:
         try:
             self.check_policy()
         except ValueError as exc:
-            raise MisuseError(str(exc)) from exc
+            raise MisuseError(f"check-backs cannot work like this: {exc}") from exc
 
     def check_policy(self) -> CheckPolicy:
         """When half messages are checked, as the check loop wants to have it."""

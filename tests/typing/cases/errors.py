@@ -19,7 +19,6 @@ raised: list[type[txmsg.TxmsgError]] = [
     txmsg.OutcomeUnknown,
     txmsg.Overloaded,
     txmsg.ProtocolError,
-    txmsg.ReceiptExpired,
     txmsg.SchemaMismatch,
     txmsg.StorageError,
     txmsg.TopicExists,

@@ -1,0 +1,175 @@
+"""What an operator gives wrongly: each command ends with one line that says what to do, and exit status 1 or 2."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from click.testing import CliRunner
+from psycopg import sql
+from sqlalchemy.engine import make_url
+
+from tests.conftest import PostgresServer
+from tests.errors_page import is_documented
+from txmsg.broker import migrate
+from txmsg.broker.config import BrokerConfig
+from txmsg.cli.main import main
+from txmsg.errors import MisuseError, StorageError
+
+SECRET = "geheim"
+
+
+def failing(*args: str, status: int = 1) -> str:
+    """What `txmsg` says when it ends with this status: one line, without what no log may hold."""
+    result = CliRunner().invoke(main, args)
+    assert result.exit_code == status, result.output
+    assert not isinstance(result.exception, Exception), result.exception
+    lines: list[str] = result.stderr.splitlines()
+    assert len(lines) == 1 or status == 2
+    assert SECRET not in result.output
+    return lines[-1].removeprefix("Error: ")
+
+
+@pytest.fixture
+def poor_role(postgres: PostgresServer, database_url: str) -> Iterator[str]:
+    """The URL of `database_url` for a role that may connect, and nothing else."""
+    name = f"poor_{os.getpid()}"
+    role = sql.Identifier(name)
+    with psycopg.connect(database_url, autocommit=True, connect_timeout=10) as connection:
+        connection.execute(sql.SQL("drop role if exists {}").format(role))
+        connection.execute(sql.SQL("create role {} login password {}").format(role, SECRET))
+        yield make_url(database_url).set(username=name, password=SECRET).render_as_string(hide_password=False)
+        connection.execute(sql.SQL("drop owned by {}").format(role))
+        connection.execute(sql.SQL("drop role {}").format(role))
+
+
+# ---- options of a broker
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--listen", "nonsense"], "listen 'nonsense' is not of the form HOST:PORT, such as localhost:7700"),
+        (["--listen", "http://0.0.0.0:7700"], "leave out what stands before ://"),
+        (["--listen", "0.0.0.0:77000"], "listen '0.0.0.0:77000' has port 77000: ports end at 65535"),
+        (["--first-check-s", "nan"], "first_check_s=nan must be a finite number of seconds"),
+        (["--check-interval-s", "inf"], "check_interval_s=inf must be a finite number"),
+        (["--check-interval-s", "0"], "check_interval_s=0.0 must be more than 0 seconds"),
+        (["--check-interval-s", "86400"], "make no_client_park_s the longer one"),
+        (["--topic-queues", "0"], "topic_queues=0 must be at least 1"),
+        (["--topic-queues", "1025"], "topic_queues=1025 must be at most 1024"),
+        (["--body-size-max", "0"], "body_size_bytes_max=0 must be between 1 and 33554432"),
+        (["--body-size-max", "33554433"], "body_size_bytes_max=33554433 must be between 1 and 33554432"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_an_option_that_no_broker_can_keep_is_refused_before_anything_starts(options: list[str], words: str) -> None:
+    assert words in failing("broker", *options)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"segment_age_s": 60.0},
+        {"segment_age_s": float("nan")},
+        {"checks_max": 0},
+        {"check_timeout_s": 0.0},
+        {"stop_timeout_s": -1.0},
+        {"batch_items_max": 0},
+    ],
+    ids=str,
+)
+def test_settings_that_contradict_each_other_are_refused_by_name(settings: dict[str, float]) -> None:
+    with pytest.raises(MisuseError) as caught:
+        BrokerConfig(storage="", **settings)  # type: ignore[arg-type]
+    assert next(iter(settings)) in str(caught.value)
+    assert is_documented(caught.value), str(caught.value)
+
+
+def test_an_option_of_the_wrong_kind_is_answered_with_the_usage() -> None:
+    assert "'few' is not a valid integer" in failing("broker", "--topic-queues", "few", status=2)
+    assert "leave it out with --storage" in failing("broker", "--storage", "x", "--data-dir", "y", status=2)
+    assert "is not a valid UUID" in failing("half", "show", "7", status=2)
+    assert "is not in the range 1<=x<=1024" in failing("topic", "create", "t", "--queues", "0", status=2)
+
+
+def test_a_broker_address_that_is_none_is_refused_by_every_command_that_takes_one() -> None:
+    for command in (["half", "list"], ["topic", "list"], ["topic", "create", "t"]):
+        assert failing(*command, "--broker", "nowhere") == (
+            "--broker 'nowhere' is not of the form HOST:PORT, such as localhost:7700"
+        )
+        assert "no answer from a broker at localhost:1" in failing(*command, "--broker", "localhost:1")
+
+
+# ---- the database
+
+
+@pytest.mark.parametrize("command", [["broker"], ["db", "upgrade"], ["db", "current"], ["db", "check"]], ids=" ".join)
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("nonsense", "'nonsense' is not a database URL: write postgresql://user@host:5432/database"),
+        (f"postgres//u:{SECRET}@h/d", "'postgres//u:***@h/d' is not a database URL"),
+        ("mysql://u@h/d", "the Notify database mysql://u@h/d is none of PostgreSQL"),
+        (f"postgresql://u:{SECRET}@no-such-host.invalid/d", "no-such-host.invalid/d cannot be used: "),
+        (f"postgresql://u:{SECRET}@127.0.0.1:1/d", "u:***@127.0.0.1:1/d cannot be used: "),
+    ],
+    ids=["nonsense", "secret in nonsense", "mysql", "unknown host", "nobody there"],
+)
+def test_a_database_that_cannot_be_reached_is_named_without_its_password(
+    command: list[str], url: str, words: str
+) -> None:
+    said = failing(*command, "--storage", url)
+    assert words in said
+    assert is_documented(StorageError(said)), said
+
+
+def test_a_database_that_does_not_exist_is_named(database_url: str) -> None:
+    url = make_url(database_url).set(database="no_such_database").render_as_string(hide_password=False)
+    said = failing("db", "current", "--storage", url)
+    assert 'database "no_such_database" does not exist' in said
+    assert is_documented(StorageError(said)), said
+
+
+def test_a_role_without_rights_is_told_which_ones_it_lacks(poor_role: str) -> None:
+    said = failing("db", "upgrade", "--storage", poor_role)
+    assert "permission denied for database" in said
+    assert "`grant create on database ... to ...` lets the role make the schema txmsg" in said
+    assert is_documented(StorageError(said)), said
+
+
+def test_a_role_that_may_not_use_the_tables_is_told_so(database_url: str, poor_role: str) -> None:
+    migrate.upgrade(database_url)
+    said = failing("broker", "--storage", poor_role, "--listen", "127.0.0.1:0")
+    assert "permission denied for schema txmsg" in said
+    assert "one that another role has made is that role's to use" in said
+    name = make_url(poor_role).username or ""
+    with psycopg.connect(database_url, autocommit=True, connect_timeout=10) as connection:
+        role = sql.Identifier(name)
+        connection.execute(sql.SQL("grant usage on schema txmsg to {}").format(role))
+        connection.execute(sql.SQL("grant select on txmsg.revision to {}").format(role))
+    said = failing("broker", "--storage", poor_role, "--listen", "127.0.0.1:0")
+    assert "permission denied for table segment" in said
+    assert "run the broker as the role that ran `txmsg db upgrade`" in said
+    assert is_documented(StorageError(said)), said
+
+
+def test_a_server_that_is_too_old_is_refused_but_can_be_looked_at(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(migrate, "VERSION_MIN", 990_000)  # no server is new enough for that
+    for command in (["broker"], ["db", "upgrade"], ["db", "current"]):
+        said = failing(*command, "--storage", database_url)
+        assert ": use 99 or newer" in said
+        assert is_documented(StorageError(said)), said
+    result = CliRunner().invoke(main, ["db", "check", "--storage", database_url])
+    assert (result.exit_code, "use PostgreSQL 15+" in result.output) == (1, True)
+
+
+def test_a_data_directory_that_cannot_be_one_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert "is a file" in failing("broker", "--data-dir", str(tmp_path / "file"), status=2)
+    assert "cannot" in failing("broker", "--data-dir", str(tmp_path / "file" / "below"))
