@@ -13,7 +13,7 @@ import sys
 from rich.console import Console
 from rich.progress import Progress
 
-BENCHMARKS = ("transactional_send",)
+BENCHMARKS = ("transactional_send", "delivery")
 
 
 def main() -> int:

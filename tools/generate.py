@@ -25,22 +25,33 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="change nothing; fail if a committed file differs")
     check: bool = parser.parse_args().check
     with tempfile.TemporaryDirectory() as directory:
-        made = {**generate(Path(directory)), REFERENCE: reference()}
-        stale = [each for each, text in made.items() if not (ROOT / each).exists() or (ROOT / each).read_text() != text]
+        made = generate(Path(directory))
     foreign = [each for each in committed() if each not in made]
     if not check:
-        for each in stale:
-            (ROOT / each).write_text(made[each])
-            print(f"wrote {each}")
         for each in foreign:
             (ROOT / each).unlink()
             print(f"removed {each}")
+        write(made)
+        write({REFERENCE: reference()})  # imports what was written
         return 0
+    stale = stale_of({**made, REFERENCE: reference()})
     for each in stale:
         print(f"{each} is not as generated: run `make generate`", file=sys.stderr)
     for each in foreign:
         print(f"{each} has no .proto: run `make generate`", file=sys.stderr)
     return 1 if stale or foreign else 0
+
+
+def stale_of(made: dict[Path, str]) -> list[Path]:
+    """The files that are not in the tree as they were made now."""
+    return [each for each, text in made.items() if not (ROOT / each).exists() or (ROOT / each).read_text() != text]
+
+
+def write(made: dict[Path, str]) -> None:
+    """Brings the tree up to date, and says with what."""
+    for each in stale_of(made):
+        (ROOT / each).write_text(made[each])
+        print(f"wrote {each}")
 
 
 def generate(directory: Path) -> dict[Path, str]:

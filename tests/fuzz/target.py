@@ -125,14 +125,16 @@ class BrokerUnderFuzz:
             size_bytes_max = 60 * request_size_bytes + 1000
             assert len(data) <= size_bytes_max, f"{name} answers {request_size_bytes} bytes with {len(data)}"
         if isinstance(reply, pb.ReceiveReply):
-            self._receipts.extend(each.receipt for each in reply.messages)
-            self.answers[f"{name} delivered"] += len(reply.messages)
+            self._receipts.extend(each.receipt for each in reply.batches)
+            self.answers[f"{name} delivered"] += sum(len(each.body) for each in reply.batches)
 
 
 def _changed(receipt: pb.Receipt, pick: Pick) -> pb.Receipt:
     changed = pb.Receipt()
     changed.CopyFrom(receipt)
-    if pick.change:
+    if pick.change == "offset":
+        changed.offset[:] = [each + 1 for each in changed.offset]
+    elif pick.change:
         setattr(changed, pick.change, getattr(changed, pick.change) + 1)
     return changed
 

@@ -13,7 +13,7 @@ import psycopg
 
 from txmsg.broker.delivery import Delivery, DeliveryConfig
 from txmsg.broker.delivery.retry import Backoff
-from txmsg.broker.delivery.values import DeliveredMessage
+from txmsg.broker.delivery.values import Handout, Receipt
 from txmsg.broker.store.connect import open_pool
 from txmsg.broker.store.topics import TopicRegistry
 from txmsg.errors import BrokerUnavailable
@@ -21,9 +21,11 @@ from txmsg.errors import BrokerUnavailable
 __all__ = [
     "AT_ONCE",
     "NEVER_S",
+    "Delivered",
     "Notify",
     "T",
     "delivering",
+    "each_of",
     "eventually",
     "notify_at",
     "offsets",
@@ -34,6 +36,7 @@ __all__ = [
 
 T = [("t", "*")]
 NEVER_S = 3600.0
+EPOCH_2000_US = 946_684_800_000_000
 AT_ONCE = Backoff(delays_s=(0.0,))
 
 
@@ -129,6 +132,43 @@ async def until(condition: Callable[[], bool], timeout_s: float = 15.0) -> None:
             await asyncio.sleep(0.01)
 
 
+@dataclass(frozen=True)
+class Delivered:
+    """One message as it was handed out."""
+
+    topic: str
+    queue: int
+    receipt: Receipt
+    """Of this message alone."""
+    attempt: int
+    offset: int
+    transaction_id: bytes
+    n: int
+    key: str | None
+    tag: str | None
+    headers: bytes | None
+    body: bytes
+    born_at_us: int
+    stored_at_us: int
+
+
+def each_of(handouts: Sequence[Handout]) -> list[Delivered]:
+    """The messages of handouts, one by one."""
+    return [
+        Delivered(
+            each.topic,
+            each.queue,
+            each.receipt._replace(offsets=[row[0]]),
+            attempt,
+            *row[:7],
+            row[7] + EPOCH_2000_US,
+            row[8] + EPOCH_2000_US,
+        )
+        for each in handouts
+        for row, attempt in zip(each.rows, each.attempts or [1] * len(each.rows), strict=True)
+    ]
+
+
 async def receive(
     delivery: Delivery,
     count: int = 100,
@@ -137,25 +177,25 @@ async def receive(
     invisible_s: float = 60.0,
     group: str = "g",
     **how: Any,
-) -> list[DeliveredMessage]:
+) -> list[Delivered]:
     """`count` messages, or as many as come before a receive finds nothing for wait_s."""
-    got: list[DeliveredMessage] = []
+    got: list[Delivered] = []
     while len(got) < count:
         more = await delivery.receive(
             group, how.get("client", "c"), how.get("topics", T), count - len(got), wait_s, invisible_s
         )
         if not more:
             break
-        got += more
+        got += each_of(more)
     return got
 
 
-def receipts(messages: Sequence[DeliveredMessage]) -> list[Any]:
+def receipts(messages: Sequence[Delivered]) -> list[Receipt]:
     return [message.receipt for message in messages]
 
 
-def offsets(messages: Sequence[DeliveredMessage]) -> list[int]:
-    return [message.receipt.offset for message in messages]
+def offsets(messages: Sequence[Delivered]) -> list[int]:
+    return [message.offset for message in messages]
 
 
 async def eventually(step: Callable[[], Awaitable[Any]], timeout_s: float = 15.0) -> Any:

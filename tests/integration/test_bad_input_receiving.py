@@ -223,6 +223,11 @@ def test_an_inbox_without_its_table_says_so_and_nothing_counts_as_handled(
 # ---- receipts
 
 
+def like(receipt: pb.Receipt, **changes: int | list[int]) -> pb.Receipt:
+    """The receipt with other values."""
+    return pb.Receipt(**{field.name: value for field, value in receipt.ListFields()} | changes)
+
+
 def test_a_receipt_that_is_not_good_acknowledges_nothing_and_is_told_one_by_one(broker: BrokerProcess) -> None:
     with grpc.insecure_channel(broker.address) as channel, Producer(broker.address, group="p") as producer:
         notify, admin = rpc.NotifyStub(channel), rpc.AdminStub(channel)
@@ -235,10 +240,12 @@ def test_a_receipt_that_is_not_good_acknowledges_nothing_and_is_told_one_by_one(
             reply: pb.ReceiveReply = notify.Receive(request, timeout=WAIT_S)
             return reply
 
-        def take(group: str, *, invisible_ms: int) -> list[pb.Delivered]:
-            taken: list[pb.Delivered] = []
+        def take(group: str) -> list[pb.Receipt]:
+            """A receipt for each of the three messages."""
+            taken: list[pb.Receipt] = []
             while len(taken) < 3:
-                taken += receive(group, invisible_ms=invisible_ms).messages
+                for each in receive(group, invisible_ms=60_000).batches:
+                    taken += [like(each.receipt, offset=[offset]) for offset in each.receipt.offset]
             return taken
 
         def waiting(group: str) -> int:
@@ -246,23 +253,14 @@ def test_a_receipt_that_is_not_good_acknowledges_nothing_and_is_told_one_by_one(
             return sum(each.waiting for each in stats.groups if each.group == group)
 
         producer.send_many([Message("receipts", b"%d" % n) for n in range(3)])
-        mine = [each.receipt for each in take("a", invisible_ms=60_000)]
-        theirs = [each.receipt for each in take("b", invisible_ms=60_000)]
-
-        def like(receipt: pb.Receipt, **changes: int) -> pb.Receipt:
-            changed = pb.Receipt()
-            changed.CopyFrom(receipt)
-            for name, value in changes.items():
-                setattr(changed, name, value)
-            return changed
-
+        mine, theirs = take("a"), take("b")
         bad = [
             *theirs,
             like(mine[0], token=mine[0].token + 1_000_000),
             like(mine[0], token=0),
             like(mine[0], epoch=mine[0].epoch - 1),
             like(mine[0], epoch=2**64 - 1),
-            like(mine[0], offset=2**64 - 1),
+            like(mine[0], offset=[2**64 - 1]),
             like(mine[0], queue_id=2**32 - 1),
             pb.Receipt(),
         ]
@@ -292,15 +290,15 @@ def test_a_receipt_whose_time_is_over_settles_nothing(broker: BrokerProcess, pro
             reply: pb.ReceiveReply = notify.Receive(request, timeout=WAIT_S)
             return reply
 
-        def one() -> pb.Delivered:
-            while not (messages := receive(max_messages=1).messages):
+        def one() -> pb.DeliveredColumns:
+            while not (batches := receive(max_messages=1).batches):
                 continue
-            delivered: pb.Delivered = messages[0]
+            delivered: pb.DeliveredColumns = batches[0]
             return delivered
 
         producer.send(Message("slow", b"x"))
         first, second = one(), one()
-        assert (first.attempt, second.attempt) == (1, 2)
+        assert (list(first.attempt), list(second.attempt)) == ([], [2])
         assert list(receive(acks=[first.receipt]).expired) == [first.receipt]
         assert list(receive(acks=[second.receipt]).expired) == []
 

@@ -21,6 +21,7 @@ from tests.integration.delivery_harness import (
 )
 from txmsg.broker.delivery import Delivery, DeliveryConfig
 from txmsg.broker.delivery.lease import LEASE_NAME
+from txmsg.broker.delivery.values import Refusal
 from txmsg.broker.store.connect import open_pool
 from txmsg.errors import BrokerUnavailable
 
@@ -63,7 +64,7 @@ def test_stale_epoch_cannot_write_cursors_and_stops_delivering(notify_url: str) 
                 assert await old.receive("g", "c", T, 4, 0, 60) == []
                 await old.read_once(next(iter(old._groups["g"].feeds.values())))
                 got = await old.receive("g", "c", T, 4, 0, 60)
-                await old.settle("g", receipts(got), [])
+                await old.settle("g", [each.receipt for each in got], [])
                 notify.query("update txmsg.lease set expires_at = now() - interval '1 s'")
                 async with delivering(notify, "new") as new:
                     assert offsets(await receive(new, 4)) == [0, 1, 2, 3]
@@ -86,7 +87,7 @@ def test_stale_epoch_cannot_make_retries(notify_url: str) -> None:
                 notify.query("update txmsg.lease set expires_at = now() - interval '1 s'")
                 async with delivering(notify, "new"):
                     with pytest.raises(BrokerUnavailable):
-                        await old.settle("g", [], [(message.receipt, "boom", 0.0)])
+                        await old.settle("g", [], [Refusal(message.receipt, "boom", 0.0)])
                     assert notify.query("select * from txmsg.retry") == []
 
     asyncio.run(scenario())

@@ -95,7 +95,7 @@ def test_a_group_that_waits_gets_messages_from_the_new_queues(notify_url: str) -
             await notify.topics.raise_queue_count("t", 5)
             await notify.add(2)
             got = await waiting
-            assert sorted((each.queue, each.receipt.offset) for each in got) == [
+            assert sorted((each.queue, each.offset) for each in got) == [
                 (number, offset) for number in range(5) for offset in range(2)
             ]
 

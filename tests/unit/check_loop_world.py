@@ -12,7 +12,7 @@ from txmsg.checker.loop import CheckLoop, CheckLoopConfig
 from txmsg.checker.policy import CheckPolicies, ParkReason
 from txmsg.checker.ports import Askable, Claim, DueHalf
 from txmsg.errors import BrokerUnavailable
-from txmsg.message import ReceivedMessage, TransactionId, TransactionState, message_id, new_transaction_id
+from txmsg.message import ReceivedMessage, TransactionId, TransactionState, new_transaction_id
 
 COMMIT, ROLLBACK, UNKNOWN = TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
@@ -153,14 +153,7 @@ def due_half(row: Row, now: datetime, overdue_s: float) -> DueHalf:
         checks=row.checks,
         age_s=(now - row.stored_at).total_seconds(),
         overdue_s=overdue_s,
-        message=ReceivedMessage(
-            id=message_id(row.transaction_id, 0),
-            transaction_id=row.transaction_id,
-            topic="user.registered",
-            body=b"{}",
-            born_at=row.stored_at,
-            stored_at=row.stored_at,
-        ),
+        message=ReceivedMessage("user.registered", b"{}", id_bytes=row.transaction_id.bytes),
     )
 
 

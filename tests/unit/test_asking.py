@@ -7,13 +7,12 @@ import logging
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from txmsg.client.asking import Asker
-from txmsg.message import ReceivedMessage, TransactionState, message_id, new_transaction_id
+from txmsg.message import ReceivedMessage, TransactionState, new_transaction_id
 
 COMMIT, UNKNOWN = TransactionState.COMMIT, TransactionState.UNKNOWN
 WAIT_S = 30.0
@@ -21,15 +20,7 @@ WAIT_S = 30.0
 
 def a_check() -> ReceivedMessage:
     transaction_id = new_transaction_id()
-    now = datetime.now(UTC)
-    return ReceivedMessage(
-        id=message_id(transaction_id, 0),
-        transaction_id=transaction_id,
-        topic="t",
-        body=b"x",
-        born_at=now,
-        stored_at=now,
-    )
+    return ReceivedMessage("t", b"x", id_bytes=transaction_id.bytes)
 
 
 class Listener:

@@ -8,7 +8,7 @@ import pytest
 
 from txmsg.broker.delivery.group import Feed, Group
 from txmsg.broker.delivery.retrying import Retrying
-from txmsg.broker.delivery.values import Receipt
+from txmsg.broker.delivery.values import Receipt, Refusal
 from txmsg.broker.delivery.window import Window
 from txmsg.broker.store.rows import Row
 from txmsg.errors import BrokerUnavailable
@@ -33,7 +33,7 @@ def group_of(*lengths: int, tag: str | None = None) -> Group:
 
 
 def queues_of(group: Group, count: int, token: int = 1) -> list[int]:
-    return [m.queue for m in group.take(T, count, LARGE, token=token, deadline=30)]
+    return [each.queue for each in group.take(T, count, LARGE, token=token, deadline=30) for _ in each.rows]
 
 
 def test_queues_are_served_alike() -> None:
@@ -54,8 +54,9 @@ def test_what_one_queue_lacks_another_gives() -> None:
 def test_retries_take_at_most_half_so_that_new_messages_flow() -> None:
     group = group_of(100)
     group.retrying.put([(10, 1, row(1000 + n)) for n in range(100)])
-    attempts = [m.attempt for m in group.take(T, 10, LARGE, token=1, deadline=30)]
-    assert attempts == [2] * 5 + [1] * 5
+    retries, first = group.take(T, 10, LARGE, token=1, deadline=30)
+    assert retries.attempts == [2] * 5
+    assert (len(first.rows), first.attempts) == (5, None)
 
 
 def test_retry_whose_tag_nobody_wants_any_more_is_given_to_somebody() -> None:
@@ -76,10 +77,10 @@ def test_member_that_fell_silent_is_forgotten() -> None:
 
 def test_answers_under_another_epoch_or_queue_are_late() -> None:
     group = group_of(2)
-    good, bad = (m.receipt for m in group.take(T, 2, LARGE, token=1, deadline=30))
-    old = Receipt(bad.queue_id, bad.offset, bad.token, 2)
-    alien = Receipt(99, 0, 1, 3)
-    expired, feeds = group.settle([good, old, alien], [(old, "x", None), (alien, "x", None)])
+    (handout,) = group.take(T, 2, LARGE, token=1, deadline=30)
+    good, bad = (handout.receipt._replace(offsets=[offset]) for offset in handout.receipt.offsets)
+    old, alien = bad._replace(epoch=2), Receipt(99, 1, 3, [0])
+    expired, feeds = group.settle([good, old, alien], [Refusal(old, "x"), Refusal(alien, "x")])
     assert sorted(r.queue_id for r in expired) == [10, 10, 99, 99]
     assert good not in expired
     assert [feed.queue_id for feed in feeds] == [10]

@@ -9,7 +9,6 @@ import pytest
 from txmsg.broker.delivery.inflight import InFlight
 from txmsg.broker.delivery.ranges import OffsetRanges, runs
 from txmsg.broker.delivery.retrying import Outcome, Retrying
-from txmsg.broker.delivery.values import Receipt
 from txmsg.broker.delivery.window import EXPIRED, Failure, Window
 from txmsg.broker.store.rows import Row
 from txmsg.wire.tags import ALL_TAGS, parse_tags
@@ -25,12 +24,9 @@ def rows(start: int, end: int) -> list[Row]:
     return [row(offset) for offset in range(start, end)]
 
 
-def receipt(offset: int, token: int = 1, queue_id: int = 7) -> Receipt:
-    return Receipt(queue_id, offset, token, 1)
-
-
-def receipts(*offsets: int, token: int = 1) -> list[Receipt]:
-    return [receipt(offset, token) for offset in offsets]
+def ack(window: Window, *offsets: int, token: int = 1) -> list[int]:
+    """Acknowledges; the offsets that came too late."""
+    return window.ack(token, offsets)
 
 
 def taken(window: Window, count: int, *, token: int = 1, deadline: float = 30.0) -> list[int]:
@@ -75,9 +71,9 @@ def test_runs_of_unsorted_offsets() -> None:
 def test_key_is_given_back_once_and_only_under_its_token() -> None:
     out: InFlight[int] = InFlight()
     out.give([1, 2], token=8, deadline=10)
-    assert not out.give_back(1, token=7)
-    assert out.give_back(1, token=8)
-    assert not out.give_back(1, token=8)
+    assert out.give_back([1], token=7) == ([], [1])
+    assert out.give_back([1, 1, 5], token=8) == ([1], [1, 5])
+    assert out.give_back([1], token=8) == ([], [1])
     assert 2 in out
     assert len(out) == 1
 
@@ -88,15 +84,15 @@ def test_expiry_comes_at_the_deadline_of_each_batch() -> None:
     out.give([3], token=2, deadline=5)
     assert out.expire(4.9) == []
     assert out.expire(5) == [3]
-    out.give_back(1, token=1)
+    out.give_back([1], token=1)
     assert out.expire(100) == [2]
-    assert not out.give_back(2, token=1)
+    assert out.give_back([2], token=1) == ([], [2])
 
 
 def test_key_given_again_is_not_expired_by_its_old_deadline() -> None:
     out: InFlight[int] = InFlight()
     out.give([1], token=1, deadline=10)
-    out.give_back(1, token=1)
+    out.give_back([1], token=1)
     out.give([1], token=2, deadline=20)
     assert out.expire(15) == []
     assert out.expire(20) == [1]
@@ -106,7 +102,7 @@ def test_finished_batches_do_not_pile_up_until_their_deadline() -> None:
     out: InFlight[int] = InFlight()
     for offset in range(10_000):
         out.give([offset], token=offset, deadline=1e9)
-        out.give_back(offset, token=offset)
+        out.give_back([offset], token=offset)
     assert len(out._heap) < 200
 
 
@@ -126,11 +122,11 @@ def test_cursor_moves_over_what_is_acked_without_a_gap() -> None:
     window = Window(0)
     window.put(rows(0, 6))
     taken(window, 6)
-    assert window.ack(receipts(1, 2, 5)) == []
+    assert ack(window, 1, 2, 5) == []
     assert window.progress()[:2] == (0, ((1, 3), (5, 6)))
-    window.ack(receipts(0))
+    ack(window, 0)
     assert window.progress()[:2] == (3, ((5, 6),))
-    window.ack(receipts(4, 3))
+    ack(window, 4, 3)
     assert window.progress()[:2] == (6, ())
     assert window.outstanding_count == 0
 
@@ -139,20 +135,30 @@ def test_ack_under_another_token_is_late() -> None:
     window = Window(0)
     window.put(rows(0, 2))
     taken(window, 2, token=4)
-    assert window.ack(receipts(0, token=3)) == receipts(0, token=3)
-    assert window.ack(receipts(0, token=4)) == []
-    assert window.ack(receipts(0, token=4)) == receipts(0, token=4)
+    assert ack(window, 0, token=3) == [0]
+    assert ack(window, 0, token=4) == []
+    assert ack(window, 0, token=4) == [0]
+
+
+def test_an_offset_named_twice_in_one_answer_is_done_and_late() -> None:
+    window = Window(0)
+    window.put(rows(0, 2))
+    taken(window, 2)
+    assert ack(window, 0, 0) == [0]
+    assert window.refuse(1, [1, 1], Failure("no")) == [1]
+    assert window.progress().next_offset == 1
+    assert window.failing() == {1: Failure("no")}
 
 
 def test_refused_message_is_not_acked_before_its_retry_is_stored() -> None:
     window = Window(0)
     window.put(rows(0, 2))
     taken(window, 2)
-    window.ack(receipts(1))
-    assert window.refuse(receipt(0), Failure("boom", 2.0))
+    ack(window, 1)
+    assert window.refuse(1, [0], Failure("boom", 2.0)) == []
     assert window.progress()[:2] == (0, ((1, 2),))
     assert window.failing() == {0: Failure("boom", 2.0)}
-    assert window.ack(receipts(0)) == receipts(0)
+    assert ack(window, 0) == [0]
     window.stored([0])
     assert window.progress()[:2] == (2, ())
     window.stored([0])
@@ -166,8 +172,8 @@ def test_message_not_acked_in_time_fails_and_its_receipt_is_void() -> None:
     assert window.expire(29.9) == 0
     assert window.expire(30.0) == 2
     assert window.failing() == {0: Failure(EXPIRED), 1: Failure(EXPIRED)}
-    assert window.ack(receipts(0)) == receipts(0)
-    assert not window.refuse(receipt(1), Failure("late"))
+    assert ack(window, 0) == [0]
+    assert window.refuse(1, [1], Failure("late")) == [1]
     assert window.progress().next_offset == 0
     window.stored(window.failing())
     assert window.progress().next_offset == 2
@@ -180,7 +186,7 @@ def test_restart_leaves_out_what_was_acked() -> None:
     assert window.position == 14, "the rest of the acked range is not even read"
     window.put(rows(14, 18))
     assert taken(window, 10) == [10, 11, 14, 16, 17]
-    window.ack(receipts(10, 11))
+    ack(window, 10, 11)
     assert window.progress()[:2] == (14, ((15, 16),))
 
 
@@ -202,9 +208,9 @@ def test_room_is_bounded_by_messages_not_yet_acked() -> None:
     assert window.room_count() == 0
     taken(window, 10)
     assert window.room_count() == 0
-    window.ack(receipts(9))
+    ack(window, 9)
     assert window.room_count() == 1
-    window.refuse(receipt(0), Failure("boom"))
+    window.refuse(1, [0], Failure("boom"))
     assert window.room_count() == 1
     window.stored([0])
     assert window.room_count() == 2
@@ -218,7 +224,7 @@ def test_one_slow_message_does_not_stop_the_queue() -> None:
         assert window.room_count() == 9
         window.put(rows(offset, offset + 1))
         taken(window, 1, token=offset + 1)
-        window.ack([receipt(offset, offset + 1)])
+        ack(window, offset, token=offset + 1)
     assert window.progress()[:2] == (0, ((1, 1000),))
 
 
@@ -286,7 +292,7 @@ def test_skipped_offsets_count_as_done() -> None:
     window.skip_to(100)
     assert window.position == 100
     assert window.progress()[:2] == (0, ((2, 100),))
-    window.ack(receipts(0, 1))
+    ack(window, 0, 1)
     assert window.progress()[:2] == (100, ())
 
 
@@ -295,9 +301,9 @@ def test_window_is_dirty_until_its_latest_progress_is_written() -> None:
     window.put(rows(0, 2))
     taken(window, 2)
     assert not window.is_dirty
-    window.ack(receipts(0))
+    ack(window, 0)
     progress = window.progress()
-    window.ack(receipts(1))
+    ack(window, 1)
     window.written(progress)
     assert window.is_dirty
     window.written(window.progress())
@@ -320,11 +326,11 @@ def test_any_interleaving_acks_each_offset_once_and_never_too_early() -> None:
                 out.update(dict.fromkeys(taken(window, rng.randrange(1, 8), token=token, deadline=now + 5), token))
             elif step == 2 and out:
                 offset = rng.choice(sorted(out))
-                assert window.ack([receipt(offset, out.pop(offset))]) == []
+                assert ack(window, offset, token=out.pop(offset)) == []
                 done.add(offset)
             elif step == 3 and out:
                 offset = rng.choice(sorted(out))
-                assert window.refuse(receipt(offset, out.pop(offset)), Failure("no"))
+                assert window.refuse(out.pop(offset), [offset], Failure("no")) == []
             elif step == 4:
                 now += rng.random() * 2
                 window.expire(now)
@@ -352,9 +358,9 @@ def test_retry_is_known_until_its_outcome_is_written() -> None:
     box.put([(7, 1, row(3))])
     assert box.ready_count == 2
     assert [each[2][0] for each in box.take(9, LARGE, token=4, deadline=10, wants=wants_all)] == [3, 5]
-    assert box.settle(receipt(3, 4), None)
-    assert not box.settle(receipt(3, 4), None)
-    assert box.settle(receipt(5, 4), Failure("again"))
+    assert box.settle(7, 4, [3], None) == []
+    assert box.settle(7, 4, [3], None) == [3]
+    assert box.settle(7, 4, [5], Failure("again")) == []
     assert box.outcomes() == {(7, 3): Outcome(2, None), (7, 5): Outcome(3, Failure("again"))}
     assert box.known() == [(7, 3), (7, 5)]
     box.written([(7, 3), (7, 5)])
@@ -370,7 +376,7 @@ def test_retry_not_acked_in_time_fails_again() -> None:
     assert box.expire(9) == 0
     assert box.expire(10) == 1
     assert box.outcomes() == {(7, 3): Outcome(2, Failure(EXPIRED))}
-    assert not box.settle(receipt(3, 4), None)
+    assert box.settle(7, 4, [3], None) == [3]
 
 
 def test_retries_are_bounded_by_count_and_bytes() -> None:

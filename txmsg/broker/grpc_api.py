@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Protocol
 from uuid import UUID
 
-from txmsg.broker.delivery.values import DeliveredMessage, GroupLag, Receipt, Refusal, Subscription
+from txmsg.broker.delivery.values import GroupLag, Handout, Receipt, Refusal, Subscription
 from txmsg.broker.grpc_errors import Context, answering, refuse
 from txmsg.broker.presence import AttachedClient, Presence
 from txmsg.broker.service import NotifyService, TopicColumns
@@ -16,7 +16,7 @@ from txmsg.broker.store.halves import HalfRow, Halves
 from txmsg.broker.store.topics import TopicRow
 from txmsg.checker.ports import DueHalf
 from txmsg.errors import InvalidMessage, ProtocolError, TxmsgError
-from txmsg.message import TransactionId, TransactionState, check_name
+from txmsg.message import TransactionId, TransactionState, check_name, us_of_datetime
 from txmsg.wire.codec import REQUEST_ITEMS_MAX, bytes_of_ids, ids_of_bytes, pack_headers, slices_of_ids
 from txmsg.wire.v1 import txmsg_pb2 as pb
 from txmsg.wire.v1 import txmsg_pb2_grpc as rpc
@@ -31,6 +31,7 @@ _INVISIBLE_S = (1.0, 12 * 3600.0)
 _CLIENT_ID_LENGTH_MAX = 200
 _FENCES_MAX = 100
 _LIST_SIZE_BYTES_MAX = 16 * 1024 * 1024
+_EPOCH_2000_US = 946_684_800_000_000  # PostgreSQL counts from 2000, txmsg from 1970
 _STATES = {
     pb.CheckAnswer.COMMIT: TransactionState.COMMIT,
     pb.CheckAnswer.ROLLBACK: TransactionState.ROLLBACK,
@@ -49,7 +50,7 @@ class DeliveryService(Protocol):
         max_messages: int,
         wait_s: float,
         invisible_s: float,
-    ) -> Sequence[DeliveredMessage]:
+    ) -> Sequence[Handout]:
         """Messages for a member of a group, waiting up to wait_s for the first."""
         ...
 
@@ -137,9 +138,9 @@ class NotifyApi(rpc.NotifyServicer):
                     for each in request.refusals
                 ],
             )
-        messages: Sequence[DeliveredMessage] = ()
+        handouts: Sequence[Handout] = ()
         if request.max_messages and not self._stopping.is_set():
-            messages = await self._delivery.receive(
+            handouts = await self._delivery.receive(
                 request.group,
                 request.client_id,
                 [Subscription(check_name("topic", each.topic), each.tags or "*") for each in request.subscriptions],
@@ -148,7 +149,7 @@ class NotifyApi(rpc.NotifyServicer):
                 max(_INVISIBLE_S[0], min(request.invisible_ms / 1000, _INVISIBLE_S[1])),
             )
         return pb.ReceiveReply(
-            messages=[_delivered(each) for each in messages], expired=[_receipt_pb(each) for each in expired]
+            batches=[_columns(each) for each in handouts], expired=[_receipt_pb(each) for each in expired]
         )
 
     async def Attach(  # noqa: N802
@@ -327,35 +328,33 @@ def _item_errors(problems: Mapping[bytes, TxmsgError]) -> list[pb.ItemError]:
 
 
 def _receipt(receipt: pb.Receipt) -> Receipt:
-    return Receipt(receipt.queue_id, receipt.offset, receipt.token, receipt.epoch)
+    return Receipt(receipt.queue_id, receipt.token, receipt.epoch, list(receipt.offset))
 
 
 def _receipt_pb(receipt: Receipt) -> pb.Receipt:
-    return pb.Receipt(queue_id=receipt.queue_id, offset=receipt.offset, token=receipt.token, epoch=receipt.epoch)
+    return pb.Receipt(queue_id=receipt.queue_id, token=receipt.token, epoch=receipt.epoch, offset=receipt.offsets)
 
 
-def _delivered(message: DeliveredMessage) -> pb.Delivered:
-    return pb.Delivered(
-        receipt=_receipt_pb(message.receipt),
-        topic=message.topic,
-        queue=message.queue,
-        transaction_id=message.transaction_id,
-        n=message.n,
-        body=message.body,
-        key=message.key or "",
-        tag=message.tag or "",
-        headers=message.headers or b"",
-        born_at_us=message.born_at_us,
-        stored_at_us=message.stored_at_us,
-        attempt=message.attempt,
+def _columns(handout: Handout) -> pb.DeliveredColumns:
+    _, ids, n, keys, tags, headers, bodies, born_at, stored_at = zip(*handout.rows, strict=True)
+    return pb.DeliveredColumns(
+        topic=handout.topic,
+        queue=handout.queue,
+        receipt=_receipt_pb(handout.receipt),
+        transaction_ids=b"".join(ids),
+        n=n if any(n) else None,
+        body=bodies,
+        key=[each or "" for each in keys] if any(keys) else None,
+        tag=[each or "" for each in tags] if any(tags) else None,
+        headers=[each or b"" for each in headers] if any(headers) else None,
+        born_at_us=[each + _EPOCH_2000_US for each in born_at],
+        stored_at_us=[each + _EPOCH_2000_US for each in stored_at],
+        attempt=handout.attempts,
     )
 
 
 def _us(moment: datetime | None) -> int:
-    if moment is None:
-        return 0
-    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
-    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+    return 0 if moment is None else us_of_datetime(moment)
 
 
 def _check(half: DueHalf, home: bytes) -> pb.Check:
@@ -363,17 +362,14 @@ def _check(half: DueHalf, home: bytes) -> pb.Check:
     return pb.Check(
         home=home,
         attempt=half.checks,
-        message=pb.Delivered(
-            topic=message.topic,
-            transaction_id=half.transaction_id.bytes,
-            body=message.body,
-            key=message.key or "",
-            tag=message.tag or "",
-            headers=pack_headers(message.headers),
-            born_at_us=_us(message.born_at),
-            stored_at_us=_us(message.stored_at),
-            attempt=half.checks,
-        ),
+        transaction_id=half.transaction_id.bytes,
+        topic=message.topic,
+        body=message.body,
+        key=message.key or "",
+        tag=message.tag or "",
+        headers=pack_headers(message.headers),
+        born_at_us=message.born_at_us,
+        stored_at_us=message.stored_at_us,
     )
 
 

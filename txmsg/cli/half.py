@@ -142,7 +142,8 @@ def _find(broker: str, transaction_id: UUID) -> list[pb.Half]:
 
 def _values(message: pb.Half, *, with_body: bool = False) -> dict[str, object]:
     """A half message for people and for JSON: ids and times as text, what is not set as None."""
-    from txmsg.wire.codec import datetime_of_us, unpack_headers
+    from txmsg.message import datetime_of_us
+    from txmsg.wire.codec import unpack_headers
 
     def moment(us: int) -> str | None:
         return datetime_of_us(us).isoformat(timespec="seconds") if us else None

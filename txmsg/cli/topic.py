@@ -92,7 +92,7 @@ def list_(*, limit: int, broker: str, as_json: bool) -> None:
 
 
 def _values(each: pb.Topic) -> dict[str, object]:
-    from txmsg.wire.codec import datetime_of_us
+    from txmsg.message import datetime_of_us
 
     created_at = datetime_of_us(each.created_at_us).isoformat(timespec="seconds")
     return {"topic": each.name, "queues": each.queues, "created_at": created_at}

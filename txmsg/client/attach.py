@@ -16,7 +16,7 @@ import grpc.aio
 from txmsg.checker.listener import CheckMessageListener
 from txmsg.client.asking import Asker
 from txmsg.client.channel import Brokers
-from txmsg.client.incoming import received
+from txmsg.client.incoming import checked
 from txmsg.message import TransactionState
 from txmsg.wire.v1.txmsg_pb2 import BrokerFrame, Check, CheckAnswer, ClientFrame, Heartbeat, Hello
 
@@ -110,8 +110,8 @@ class Presence:
 
     async def _answer(self, check: Check, answers: asyncio.Queue[CheckAnswer]) -> None:
         async with self._slots:
-            message = received(check.message, attempt=check.attempt)
+            message = checked(check)
             state = await self._asker.ask(message)
         _log.info("check %d of transaction %s: %s", check.attempt, message.transaction_id, state.name)
-        answer = CheckAnswer(transaction_id=check.message.transaction_id, state=_WIRE_STATES[state])
+        answer = CheckAnswer(transaction_id=check.transaction_id, state=_WIRE_STATES[state])
         await answers.put(answer)

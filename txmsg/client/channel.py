@@ -23,6 +23,7 @@ __all__ = ["RETRYABLE", "Brokers", "retrying", "translated"]
 
 RETRYABLE = (BrokerUnavailable, OutcomeUnknown)
 
+_ATTEMPT_S_MIN = 0.25
 _OPTIONS = [
     *CHANNEL_OPTIONS,
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -73,11 +74,14 @@ def _stub_of(channel: grpc.aio.Channel) -> Any:
 
 
 def retrying(timeout_s: float) -> AsyncRetrying:
-    """Tries again what `Brokers.call` says is worth it: random exponential pauses, no attempt past the deadline."""
+    """Tries again what `Brokers.call` says is worth it: random exponential pauses, no attempt past the deadline.
+
+    Nor one just before it: cut off, it would make a certain failure an unknown one.
+    """
     return AsyncRetrying(
         retry=retry_if_exception_type(RETRYABLE),
         wait=wait_random_exponential(multiplier=0.02, max=1.0),
-        stop=stop_before_delay(timeout_s),
+        stop=stop_before_delay(max(timeout_s - _ATTEMPT_S_MIN, timeout_s / 2)),
         reraise=True,
     )
 

@@ -10,9 +10,10 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any, Self, TypeVar
 
-from txmsg.client.async_consumer import FLUSH_TIMEOUT_S, AsyncConsumer, in_handler
+from txmsg.client.async_consumer import FLUSH_TIMEOUT_S, AsyncConsumer
 from txmsg.client.link import CALL_GRACE_S, POLL_WAIT_S
 from txmsg.client.process import LoopThread, check_not_forked, shared_loop
+from txmsg.client.workers import in_handler
 from txmsg.message import ReceivedMessage
 
 __all__ = ["Consumer"]

@@ -2,35 +2,84 @@
 
 from __future__ import annotations
 
-from uuid import UUID
+from collections.abc import Iterable, Mapping
+from itertools import repeat
+from typing import Any
 
 from txmsg.errors import ProtocolError
-from txmsg.message import ReceivedMessage, TransactionId, message_id
-from txmsg.wire.codec import datetime_of_us, unpack_headers
-from txmsg.wire.v1.txmsg_pb2 import Delivered
+from txmsg.message import ReceivedMessage
+from txmsg.wire.codec import slices_of_ids, unpack_headers
+from txmsg.wire.v1.txmsg_pb2 import Check, DeliveredColumns
 
-__all__ = ["received"]
+__all__ = ["checked", "delivered"]
+
+_NO_HEADERS: Mapping[str, str] = unpack_headers(b"")
 
 
-def received(delivered: Delivered, *, attempt: int | None = None) -> ReceivedMessage:
-    """The message as an application sees it. `attempt` is given for a check-back, which stands in no queue.
+def delivered(columns: DeliveredColumns) -> tuple[list[ReceivedMessage], dict[int, ProtocolError]]:
+    """The messages of one queue, and by offset those that cannot be read.
+
+    Raises ProtocolError for columns that no broker of this protocol sends.
+    """
+    _check_columns(columns)
+    unreadable: dict[int, ProtocolError] = {}
+    rows: Iterable[tuple[Any, ...]] = zip(
+        repeat(columns.topic),
+        columns.body,
+        [each or None for each in columns.key] or repeat(None),
+        [each or None for each in columns.tag] or repeat(None),
+        _headers(columns, unreadable) if columns.headers else repeat(_NO_HEADERS),
+        repeat(columns.queue),
+        columns.receipt.offset,
+        columns.attempt or repeat(1),
+        slices_of_ids(columns.transaction_ids),
+        columns.n or repeat(0),
+        columns.born_at_us,
+        columns.stored_at_us,
+        strict=False,  # `repeat` has no end
+    )
+    messages = list(map(ReceivedMessage._make, rows))
+    if unreadable:
+        messages = [each for each in messages if each.offset not in unreadable]
+    return messages, unreadable
+
+
+def _check_columns(columns: DeliveredColumns) -> None:
+    count = len(columns.body)
+    full = (columns.receipt.offset, columns.born_at_us, columns.stored_at_us)
+    sparse = (columns.n, columns.key, columns.tag, columns.headers, columns.attempt)
+    if (
+        len(columns.transaction_ids) != 16 * count
+        or any(len(each) != count for each in full)
+        or any(len(each) not in (0, count) for each in sparse)
+    ):
+        raise ProtocolError(f"the columns of {count} messages of topic {columns.topic!r} differ in length")
+
+
+def _headers(columns: DeliveredColumns, unreadable: dict[int, ProtocolError]) -> Iterable[Mapping[str, str]]:
+    for offset, packed in zip(columns.receipt.offset, columns.headers, strict=True):
+        try:
+            yield unpack_headers(packed)
+        except ProtocolError as exc:
+            unreadable[offset] = exc
+            yield _NO_HEADERS
+
+
+def checked(check: Check) -> ReceivedMessage:
+    """The message that a check-back shows to the listener. It stands in no queue yet.
 
     Raises ProtocolError for one that no broker of this protocol sends.
     """
-    if len(delivered.transaction_id) != 16:
-        raise ProtocolError(f"a transaction id has 16 bytes, not {len(delivered.transaction_id)}")
-    transaction_id = TransactionId(UUID(bytes=delivered.transaction_id))
+    if len(check.transaction_id) != 16:
+        raise ProtocolError(f"a transaction id has 16 bytes, not {len(check.transaction_id)}")
     return ReceivedMessage(
-        id=message_id(transaction_id, delivered.n),
-        transaction_id=transaction_id,
-        topic=delivered.topic,
-        body=delivered.body,
-        key=delivered.key or None,
-        tag=delivered.tag or None,
-        headers=unpack_headers(delivered.headers),
-        queue=delivered.queue if attempt is None else None,
-        offset=delivered.receipt.offset if attempt is None else None,
-        attempt=delivered.attempt if attempt is None else attempt,
-        born_at=datetime_of_us(delivered.born_at_us),
-        stored_at=datetime_of_us(delivered.stored_at_us),
+        topic=check.topic,
+        body=check.body,
+        key=check.key or None,
+        tag=check.tag or None,
+        headers=unpack_headers(check.headers),
+        attempt=check.attempt,
+        id_bytes=check.transaction_id,
+        born_at_us=check.born_at_us,
+        stored_at_us=check.stored_at_us,
     )

@@ -8,16 +8,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import grpc.aio
 
 from txmsg.client.channel import RETRYABLE, Brokers, translated
+from txmsg.client.incoming import delivered
 from txmsg.errors import TxmsgError
-from txmsg.wire.v1.txmsg_pb2 import Delivered, Receipt, ReceiveReply, ReceiveRequest, Refusal, Subscription
+from txmsg.message import ReceivedMessage
+from txmsg.wire.v1.txmsg_pb2 import Receipt, ReceiveReply, ReceiveRequest, Refusal, Subscription
 
-__all__ = ["Link", "Polling"]
+__all__ = ["Hand", "Link", "Polling"]
 
 _log = logging.getLogger(__name__)
 
@@ -28,6 +32,11 @@ FLUSH_DELAY_S = 0.005
 PAUSE_S_MAX = 1.0
 ERROR_TEXT_SIZE_MAX = 4000
 SAY_AGAIN_S = 60.0
+AHEAD_S = 0.2
+"""Messages are fetched ahead for as long as this: many for quick handlers, few for slow ones, who leave the others free
+to take them."""
+AHEAD_COUNT_MAX = 5000
+PACE_INTERVAL_S = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,25 +49,44 @@ class Polling:
     invisible_s: float
 
 
+class Hand(NamedTuple):
+    """What was delivered together from one queue: the receipt of these messages, but for their offsets."""
+
+    queue_id: int
+    token: int
+    epoch: int
+
+    def receipt(self, offsets: Sequence[int]) -> Receipt:
+        """The receipt of some of them."""
+        return Receipt(queue_id=self.queue_id, token=self.token, epoch=self.epoch, offset=offsets)
+
+
 class Link:
     """Polls one broker while `run` runs and `stop` has not been called.
 
-    capacity: messages that may be out at once; `take` gets each one and whoever took it calls `ack`, `refuse` or
-    `drop` exactly once.
+    `take` gets what was delivered, and whoever took it calls `ack`, `refuse` or `drop` exactly once for each message.
+    out_min: messages that may be out at once, at least; more are when they are settled quickly.
     """
 
     def __init__(
-        self, brokers: Brokers, index: int, polling: Polling, capacity: int, take: Callable[[Link, Delivered], None]
+        self,
+        brokers: Brokers,
+        index: int,
+        polling: Polling,
+        out_min: int,
+        take: Callable[[Link, Hand, list[ReceivedMessage]], None],
     ) -> None:
         self.address = brokers.addresses[index]
         self._stub = brokers.stub(index)
         self._polling = polling
-        self._capacity = capacity
+        self._out_min = self._out_max = out_min
         self._take = take
         self._out = 0
+        self._settled_count = 0
+        self._paced_at = 0.0
         self._room = asyncio.Event()
         self._stopping = asyncio.Event()
-        self._acks: list[Receipt] = []
+        self._acks: defaultdict[Hand, list[int]] = defaultdict(list)
         self._refusals: list[Refusal] = []
         self._flush_timer: asyncio.TimerHandle | None = None
         self._flushing: asyncio.Task[None] | None = None
@@ -67,19 +95,20 @@ class Link:
 
     # ---- settling
 
-    def ack(self, receipt: Receipt) -> None:
+    def ack(self, hand: Hand, offset: int) -> None:
         """The message is done."""
-        self._acks.append(receipt)
+        self._acks[hand].append(offset)
         self._settled()
 
-    def refuse(self, receipt: Receipt, error: str) -> None:
+    def refuse(self, hand: Hand, offset: int, error: str) -> None:
         """The message failed; it is delivered again as the group's back-off says, and `error` is shown with it."""
-        self._refusals.append(Refusal(receipt=receipt, error=error[:ERROR_TEXT_SIZE_MAX], delay_ms=-1))
+        self._refusals.append(Refusal(receipt=hand.receipt([offset]), error=error[:ERROR_TEXT_SIZE_MAX], delay_ms=-1))
         self._settled()
 
     def drop(self) -> None:
         """The message is not settled at all: it is delivered again when its invisible time ends."""
         self._out -= 1
+        self._settled_count += 1
         self._room.set()
 
     def _settled(self) -> None:
@@ -112,7 +141,7 @@ class Link:
                     elif not await self._call(max_messages=0, wait_s=0):
                         await asyncio.sleep(random.uniform(0.05, 0.2))
         except TimeoutError:
-            count = len(self._acks) + len(self._refusals)
+            count = sum(map(len, self._acks.values())) + len(self._refusals)
             _log.warning("%d settlements did not reach broker %s: those messages come again", count, self.address)
         finally:
             if self._flush_timer is not None:
@@ -123,8 +152,9 @@ class Link:
     async def run(self) -> None:
         """Polls until `stop`. Broker failures are waited out."""
         while not self._stopping.is_set():
-            room = self._capacity - self._out
-            if room < max(1, self._capacity // 4):
+            self._set_pace()
+            room = self._out_max - self._out
+            if room < max(1, self._out_max // 4):
                 self._room.clear()
                 await self._room.wait()
                 continue
@@ -132,9 +162,29 @@ class Link:
             if reply is None:
                 await self._pause()
                 continue
-            for delivered in reply.messages:
-                self._out += 1
-                self._take(self, delivered)
+            for columns in reply.batches:
+                receipt = columns.receipt
+                hand = Hand(receipt.queue_id, receipt.token, receipt.epoch)
+                messages, unreadable = delivered(columns)
+                self._out += len(messages) + len(unreadable)
+                for offset, error in unreadable.items():
+                    self.refuse(hand, offset, str(error))
+                if messages:
+                    self._take(self, hand, messages)
+
+    async def idle(self) -> None:
+        """Returns when nothing is out any more."""
+        while self._out:
+            self._room.clear()
+            await self._room.wait()
+
+    def _set_pace(self) -> None:
+        now = asyncio.get_running_loop().time()
+        passed_s = now - self._paced_at
+        if passed_s >= PACE_INTERVAL_S:
+            ahead = round(self._settled_count / passed_s * AHEAD_S)
+            self._out_max = max(self._out_min, min(ahead, AHEAD_COUNT_MAX))
+            self._settled_count, self._paced_at = 0, now
 
     def stop(self) -> None:
         """Begins no further poll. One that is under way ends within POLL_WAIT_S, its messages are still taken."""
@@ -160,7 +210,7 @@ class Link:
 
     async def _call(self, *, max_messages: int, wait_s: float) -> ReceiveReply | None:
         """One Receive with everything that is to be settled. None after a failure: the settlements wait again."""
-        acks, self._acks = self._acks, []
+        acks, self._acks = self._acks, defaultdict(list)
         refusals, self._refusals = self._refusals, []
         request = ReceiveRequest(
             group=self._polling.group,
@@ -169,7 +219,7 @@ class Link:
             max_messages=max_messages,
             wait_ms=int(wait_s * 1000),
             invisible_ms=int(self._polling.invisible_s * 1000),
-            acks=acks,
+            acks=[hand.receipt(offsets) for hand, offsets in acks.items()],
             refusals=refusals,
         )
         settled = False
@@ -182,7 +232,8 @@ class Link:
             return None
         finally:
             if not settled:
-                self._acks[:0] = acks
+                for hand, offsets in acks.items():
+                    self._acks[hand] += offsets
                 self._refusals[:0] = refusals
         if self._failures:
             _log.info("group %s: broker %s answers again", self._polling.group, self.address)
@@ -191,6 +242,6 @@ class Link:
             _log.info(
                 "group %s: %d acknowledgements or refusals came too late: those messages come again",
                 self._polling.group,
-                len(reply.expired),
+                sum(len(each.offset) for each in reply.expired),
             )
         return reply

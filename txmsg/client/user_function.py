@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from typing import Any
 
@@ -21,30 +21,44 @@ __all__ = ["UserFunction", "check_takes", "name_of"]
 class UserFunction:
     """A function of one argument, `def` or `async def`. Raises MisuseError for what cannot be called like that."""
 
-    __slots__ = ("_function", "_is_coroutine", "_name")
+    __slots__ = ("_function", "_name", "is_coroutine")
 
     def __init__(self, what: str, function: object, parameter: str) -> None:
         self._function = check_takes(what, function, parameter)
         self._name = name_of(function)
         bodies = (function, type(self._function).__call__)
-        self._is_coroutine = any(inspect.iscoroutinefunction(each) for each in bodies)
+        self.is_coroutine = any(inspect.iscoroutinefunction(each) for each in bodies)
 
     async def __call__(self, argument: object, threads: Executor) -> Any:
-        """What the function returns; a plain one runs on a thread, an awaitable that it returns is awaited here.
+        """What the function returns; a plain one runs on a thread.
 
         Raises what it raises, but as an Exception: asyncio lets SystemExit end the loop, takes a CancelledError for
         the cancellation of the caller, and never learns of a StopIteration.
         """
+        if self.is_coroutine:
+            return await self.on_loop(argument)
+        context = contextvars.copy_context()
+        run = asyncio.get_running_loop().run_in_executor(threads, context.run, self._call, argument)
+        return await self._awaited(run)
+
+    async def on_loop(self, argument: object) -> Any:
+        """The same of a coroutine function."""
+        return await self._awaited(self._function(argument))
+
+    def on_thread(self, argument: object, loop: asyncio.AbstractEventLoop) -> Any:
+        """The same of a plain function, called on a thread; an awaitable that it returns is awaited on the loop."""
+        result = self._call(argument)
+        if result is None:
+            return None
+        return asyncio.run_coroutine_threadsafe(self._awaited(_itself(result)), loop).result()
+
+    async def _awaited(self, work: Awaitable[Any]) -> Any:
         try:
-            if self._is_coroutine:
-                result = await self._function(argument)
-            else:
-                context = contextvars.copy_context()
-                result = await asyncio.get_running_loop().run_in_executor(
-                    threads, context.run, self._on_thread, argument
-                )
-                if inspect.isawaitable(result):
-                    result = await result
+            result = await work
+            if result is None:
+                return None
+            if inspect.isawaitable(result):
+                result = await result
         except asyncio.CancelledError as exc:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
@@ -56,7 +70,7 @@ class UserFunction:
             raise MisuseError(f"{self._name} returned a generator, whose body has not run: use a plain function")
         return result
 
-    def _on_thread(self, argument: object) -> Any:
+    def _call(self, argument: object) -> Any:
         try:
             return self._function(argument)
         except (StopIteration, SystemExit, KeyboardInterrupt) as exc:
@@ -64,6 +78,10 @@ class UserFunction:
 
     def _left(self, exc: BaseException) -> RuntimeError:
         return RuntimeError(f"{self._name} raised {type(exc).__name__}({exc}): taken as any other exception")
+
+
+async def _itself(value: object) -> object:
+    return value
 
 
 def name_of(function: object) -> str:

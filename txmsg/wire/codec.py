@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import grpc
@@ -32,7 +31,6 @@ __all__ = [
     "REQUEST_ITEMS_MAX",
     "REQUEST_SIZE_BYTES_MAX",
     "bytes_of_ids",
-    "datetime_of_us",
     "error_of_rpc",
     "ids_of_bytes",
     "pack_headers",
@@ -61,7 +59,6 @@ CHANNEL_OPTIONS = (
 )
 
 _ID_SIZE_BYTES = 16
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def slices_of_ids(data: bytes) -> list[bytes]:
@@ -96,14 +93,6 @@ def unpack_headers(data: bytes | None) -> Mapping[str, str]:
         return dict(pb.Headers.FromString(data).values)
     except DecodeError as exc:
         raise ProtocolError(f"headers of {len(data)} bytes cannot be read") from exc
-
-
-def datetime_of_us(us: int) -> datetime:
-    """Microseconds since 1970 as a datetime in UTC. Raises ProtocolError when they are not in the years 1 to 9999."""
-    try:
-        return _EPOCH + timedelta(microseconds=us)
-    except OverflowError as exc:
-        raise ProtocolError(f"{us} microseconds since 1970 are not in the years 1 to 9999") from exc
 
 
 _STATUSES: tuple[tuple[type[TxmsgError], grpc.StatusCode], ...] = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Final
 from uuid import UUID
 
@@ -10,7 +9,7 @@ from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, create_
 from sqlalchemy.orm import Session
 
 from txmsg.checker.fence import fence_table
-from txmsg.message import ReceivedMessage, TransactionId, TransactionState, message_id
+from txmsg.message import ReceivedMessage, TransactionId, TransactionState
 
 COMMIT, ROLLBACK, UNKNOWN = TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN
 
@@ -60,12 +59,4 @@ def kill(engine: Engine, connection_id: int) -> None:
 
 def message(transaction_id: TransactionId) -> ReceivedMessage:
     """What a listener is asked about."""
-    now = datetime.now(UTC)
-    return ReceivedMessage(
-        id=message_id(transaction_id, 0),
-        transaction_id=transaction_id,
-        topic="user.registered",
-        body=b"",
-        born_at=now,
-        stored_at=now,
-    )
+    return ReceivedMessage("user.registered", b"", id_bytes=transaction_id.bytes)

@@ -20,7 +20,7 @@ from txmsg.broker.delivery.lease import LEASE_NAME, DeliveryLease
 from txmsg.broker.delivery.loading import load_feeds, load_group, write_progress
 from txmsg.broker.delivery.outcomes import write_first_failures, write_retry_outcomes
 from txmsg.broker.delivery.reader import read_feed
-from txmsg.broker.delivery.values import DeliveredMessage, GroupLag, Receipt, Refusal, Subscription, Topics
+from txmsg.broker.delivery.values import GroupLag, Handout, Receipt, Refusal, Subscription, Topics
 from txmsg.broker.store import delivery as store
 from txmsg.broker.store import retries as failures_store
 from txmsg.broker.store.connect import Pool, session
@@ -75,7 +75,7 @@ class Delivery:
         max_messages: int,
         wait_s: float,
         invisible_s: float,
-    ) -> list[DeliveredMessage]:
+    ) -> list[Handout]:
         """Up to max_messages for a member of a group, or nothing after wait_s.
 
         Each is in this member's hands for invisible_s; if it is not settled by then, it is retried. Raises
@@ -96,9 +96,7 @@ class Delivery:
             return []
         return messages
 
-    async def settle(
-        self, group: str, acks: Sequence[Receipt], refusals: Sequence[Refusal | tuple[Receipt, str, float | None]]
-    ) -> list[Receipt]:
+    async def settle(self, group: str, acks: Sequence[Receipt], refusals: Sequence[Refusal]) -> list[Receipt]:
         """Takes acknowledgements and refusals; returns the receipts that came too late, in no order.
 
         On return an acknowledgement is in memory (the cursor follows within flush_s), that of a retry and every
@@ -107,7 +105,7 @@ class Delivery:
         epoch = self._lease.require()
         state = self._groups.get(group)
         if state is None or state.epoch != epoch:
-            return [*acks, *(refusal[0] for refusal in refusals)]
+            return [*acks, *(refusal.receipt for refusal in refusals)]
         expired, touched = state.settle(acks, refusals)
         await self._write_outcomes(state, touched)
         for feed in touched:
@@ -134,7 +132,7 @@ class Delivery:
         """Delivers until `close` or cancellation."""
         config = self._config
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._repeat(self.lease_once, config.lease_renew_s), name="delivery lease")
+            tasks.create_task(self._keep_lease(), name="delivery lease")
             tasks.create_task(self._repeat(self.flush_once, config.flush_s), name="delivery flush")
             tasks.create_task(self._repeat(self.expire_once, config.expire_s), name="delivery expire")
             tasks.create_task(self._repeat(self.retries_once, config.retry_poll_s), name="delivery retries")
@@ -259,7 +257,12 @@ class Delivery:
 
     # ---- inside
 
-    async def _repeat(self, step: Callable[[], Awaitable[None]], interval_s: float) -> None:
+    async def _keep_lease(self) -> None:
+        await self._repeat(self.lease_once, self._config.lease_renew_s, without_lease_s=_REACQUIRE_S)
+
+    async def _repeat(
+        self, step: Callable[[], Awaitable[None]], interval_s: float, *, without_lease_s: float | None = None
+    ) -> None:
         while not self._closed.is_set():
             try:
                 await step()
@@ -267,7 +270,7 @@ class Delivery:
                 _log.debug("%s", exc)  # `_drop` has said it once, aloud
             except Exception:  # noqa: BLE001 - the root of a task
                 _log.exception("delivery step failed; it is tried again")
-            pause_s = interval_s if self._lease.is_held() else min(interval_s, _REACQUIRE_S)
+            pause_s = interval_s if without_lease_s is None or self._lease.is_held() else without_lease_s
             try:
                 async with asyncio.timeout(pause_s):
                     await self._closed.wait()
@@ -294,9 +297,7 @@ class Delivery:
             feed.queued = True
             self._to_read.put_nowait(feed)
 
-    def _take(
-        self, group: Group, wants: Mapping[str, TagExpression], count: int, invisible_s: float
-    ) -> list[DeliveredMessage]:
+    def _take(self, group: Group, wants: Mapping[str, TagExpression], count: int, invisible_s: float) -> list[Handout]:
         if self._lease.require() != group.epoch:
             raise BrokerUnavailable("delivery has started again from its stored cursors: retry")
         self._token += 1

@@ -6,17 +6,14 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
 from txmsg.broker.delivery.retrying import Retrying
-from txmsg.broker.delivery.values import DeliveredMessage, Receipt, Refusal
+from txmsg.broker.delivery.values import Handout, Receipt, Refusal
 from txmsg.broker.delivery.window import Failure, Window
-from txmsg.broker.store.rows import Row, size_bytes_of
+from txmsg.broker.store.rows import RetryRow, Row, size_bytes_of
 from txmsg.wire.tags import ALL_TAGS, TagExpression
 
 __all__ = ["Feed", "Group"]
-
-_EPOCH_2000_US: Final = 946_684_800_000_000  # PostgreSQL counts from 2000, txmsg from 1970
 
 
 @dataclass(slots=True, eq=False)
@@ -93,10 +90,12 @@ class Group:
 
     def take(
         self, wants: Mapping[str, TagExpression], count: int, size_bytes: int, *, token: int, deadline: float
-    ) -> list[DeliveredMessage]:
+    ) -> list[Handout]:
         """Messages for one member, now in flight: due retries first, but at most half; then the queues by turns."""
-        messages = self._take_retries(wants, (count + 1) // 2, size_bytes, token=token, deadline=deadline)
-        size_bytes -= sum(len(message.body) + len(message.headers or b"") for message in messages)
+        handouts = self._take_retries(wants, (count + 1) // 2, size_bytes, token=token, deadline=deadline)
+        for each in handouts:
+            count -= len(each.rows)
+            size_bytes -= sum(map(size_bytes_of, each.rows))
         feeds = [feed for topic in wants for feed in self.topics.get(topic, ()) if feed.window.ready_count]
         if feeds:
             self._turn += 1
@@ -104,26 +103,26 @@ class Group:
             feeds = feeds[first:] + feeds[:first]
         for shares in (len(feeds), 1):  # first a fair share of each, then whatever is left
             for place, feed in enumerate(feeds):
-                left = count - len(messages)
-                if left <= 0:
-                    return messages
-                share = -(-left // max(1, shares - place))
+                if count <= 0:
+                    return handouts
                 rows = feed.window.take(
-                    share,
+                    -(-count // max(1, shares - place)),
                     size_bytes,
                     token=token,
                     deadline=deadline,
                     mine=wants[feed.topic],
                     group=self.wanted(feed.topic),
-                    at_least_one=not messages,
+                    at_least_one=not handouts,
                 )
-                size_bytes -= sum(map(size_bytes_of, rows))
-                messages += self._delivered(feed, rows, token)
-        return messages
+                if rows:
+                    count -= len(rows)
+                    size_bytes -= sum(map(size_bytes_of, rows))
+                    handouts.append(self._handout(feed, rows, token))
+        return handouts
 
     def _take_retries(
         self, wants: Mapping[str, TagExpression], count: int, size_bytes: int, *, token: int, deadline: float
-    ) -> list[DeliveredMessage]:
+    ) -> list[Handout]:
         if not self.retrying.ready_count:
             return []
 
@@ -133,65 +132,41 @@ class Group:
             mine = wants.get(topic)
             return mine is not None and (mine.matches(tag) or not self.wanted(topic).matches(tag))
 
-        rows = self.retrying.take(count, size_bytes, token=token, deadline=deadline, wants=is_wanted)
+        taken: defaultdict[int, list[RetryRow]] = defaultdict(list)
+        for row in self.retrying.take(count, size_bytes, token=token, deadline=deadline, wants=is_wanted):
+            taken[row[0]].append(row)
         return [
-            message
-            for queue_id, attempt, row in rows
-            for message in self._delivered(self.feeds[queue_id], [row], token, attempt + 1)
+            self._handout(self.feeds[queue_id], [row for _, _, row in rows], token, [each + 1 for _, each, _ in rows])
+            for queue_id, rows in taken.items()
         ]
 
-    def _delivered(self, feed: Feed, rows: Iterable[Row], token: int, attempt: int = 1) -> list[DeliveredMessage]:
-        topic, number, queue_id, epoch = feed.topic, feed.number, feed.queue_id, self.epoch
-        return [
-            DeliveredMessage(
-                Receipt(queue_id, offset, token, epoch),
-                topic,
-                number,
-                transaction_id,
-                n,
-                body,
-                key,
-                tag,
-                headers,
-                born_at + _EPOCH_2000_US,
-                stored_at + _EPOCH_2000_US,
-                attempt,
-            )
-            for offset, transaction_id, n, key, tag, headers, body, born_at, stored_at in rows
-        ]
+    def _handout(self, feed: Feed, rows: Sequence[Row], token: int, attempts: Sequence[int] | None = None) -> Handout:
+        receipt = Receipt(feed.queue_id, token, self.epoch, [row[0] for row in rows])
+        return Handout(feed.topic, feed.number, receipt, rows, attempts)
 
     # ---- settling
 
-    def settle(
-        self, acks: Sequence[Receipt], refusals: Sequence[Refusal | tuple[Receipt, str, float | None]]
-    ) -> tuple[list[Receipt], list[Feed]]:
+    def settle(self, acks: Sequence[Receipt], refusals: Sequence[Refusal]) -> tuple[list[Receipt], list[Feed]]:
         """Takes the answers of a member: the receipts that came too late, and the feeds concerned.
 
         Acknowledged is done; what failed, and any outcome of a retry, must be written before it counts.
         """
         expired: list[Receipt] = []
-        by_queue: defaultdict[int, list[Receipt]] = defaultdict(list)
-        for receipt in acks:
-            by_queue[receipt.queue_id].append(receipt)
         touched: dict[int, Feed] = {}
-        for queue_id, receipts in by_queue.items():
+        answers: list[tuple[Receipt, Failure | None]] = [(receipt, None) for receipt in acks]
+        answers += [(receipt, Failure(error, delay_s)) for receipt, error, delay_s in refusals]
+        for receipt, failure in answers:
+            queue_id, token, epoch, offsets = receipt
             feed = self.feeds.get(queue_id)
-            if feed is None:
-                expired += receipts
+            if feed is None or epoch != self.epoch:
+                expired.append(receipt)
                 continue
             touched[queue_id] = feed
-            late = feed.window.ack([receipt for receipt in receipts if receipt.epoch == self.epoch])
-            expired += [receipt for receipt in late if not self.retrying.settle(receipt, None)]
-            expired += [receipt for receipt in receipts if receipt.epoch != self.epoch]
-        for receipt, error, delay_s in refusals:
-            feed = self.feeds.get(receipt.queue_id)
-            failure = Failure(error, delay_s)
-            if feed is None or receipt.epoch != self.epoch:
-                expired.append(receipt)
-            elif feed.window.refuse(receipt, failure) or self.retrying.settle(receipt, failure):
-                touched[receipt.queue_id] = feed
-            else:
-                expired.append(receipt)
+            late = feed.window.ack(token, offsets) if failure is None else feed.window.refuse(token, offsets, failure)
+            if late:
+                late = self.retrying.settle(queue_id, token, late, failure)
+            if late:
+                expired.append(receipt._replace(offsets=late))
         return expired, list(touched.values())
 
     # ---- waiting

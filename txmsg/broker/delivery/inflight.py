@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Generic, TypeVar
 
 __all__ = ["InFlight"]
@@ -54,21 +54,30 @@ class InFlight(Generic[K]):
         self._batch_of.update(dict.fromkeys(keys, batch))
         heapq.heappush(self._heap, batch)
 
-    def give_back(self, key: K, token: int) -> bool:
-        """Whether the key was out under this very token; then it is not any more."""
-        batch = self._batch_of.get(key)
-        if batch is None or batch.token != token:
-            return False
-        del self._batch_of[key]
-        batch.left -= 1
-        if not batch.left:
-            batch.keys = ()
-            self._finished += 1
-            if self._finished > _STALE_MIN and self._finished * 2 > len(self._heap):
-                self._heap = [b for b in self._heap if b.left]
-                heapq.heapify(self._heap)
-                self._finished = 0
-        return True
+    def give_back(self, keys: Iterable[K], token: int) -> tuple[list[K], list[K]]:
+        """Takes back what was out under this very token: the keys that were, and those that were not."""
+        batch_of = self._batch_of
+        done: list[K] = []
+        late: list[K] = []
+        for key in keys:
+            batch = batch_of.get(key)
+            if batch is None or batch.token != token:
+                late.append(key)
+                continue
+            del batch_of[key]
+            done.append(key)
+            batch.left -= 1
+            if not batch.left:
+                self._finish(batch)
+        return done, late
+
+    def _finish(self, batch: _Batch[K]) -> None:
+        batch.keys = ()
+        self._finished += 1
+        if self._finished > _STALE_MIN and self._finished * 2 > len(self._heap):
+            self._heap = [b for b in self._heap if b.left]
+            heapq.heapify(self._heap)
+            self._finished = 0
 
     def expire(self, now: float) -> list[K]:
         """The keys whose deadline has come; they are out no more."""

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from txmsg.broker.delivery.inflight import InFlight
-from txmsg.broker.delivery.values import Receipt
 from txmsg.broker.delivery.window import EXPIRED, Failure
 from txmsg.broker.store.rows import RetryRow, size_bytes_of
 
@@ -93,13 +92,12 @@ class Retrying:
         self._in_flight.give([(row[0], row[2][0]) for row in taken], token, deadline)
         return taken
 
-    def settle(self, receipt: Receipt, failure: Failure | None) -> bool:
-        """Records an outcome, to be written before it counts. False if the retry is not in flight under its token."""
-        key = (receipt.queue_id, receipt.offset)
-        if not self._in_flight.give_back(key, receipt.token):
-            return False
-        self._outcomes[key] = Outcome(self._attempts[key], failure)
-        return True
+    def settle(self, queue_id: int, token: int, offsets: Sequence[int], failure: Failure | None) -> list[int]:
+        """Records an outcome, to be written before it counts. Returns those that are not in flight under this token."""
+        done, late = self._in_flight.give_back([(queue_id, offset) for offset in offsets], token)
+        for key in done:
+            self._outcomes[key] = Outcome(self._attempts[key], failure)
+        return [offset for _, offset in late]
 
     def expire(self, now: float) -> int:
         """Records as failed what was not acknowledged in time, and tells how many."""

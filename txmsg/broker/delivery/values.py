@@ -6,49 +6,41 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from txmsg.broker.store.rows import GroupLag
+from txmsg.broker.store.rows import GroupLag, Row
 
-__all__ = ["DeliveredMessage", "GroupLag", "Receipt", "Refusal", "Subscription", "Topics"]
+__all__ = ["GroupLag", "Handout", "Receipt", "Refusal", "Subscription", "Topics"]
 
 
-@dataclass(frozen=True, slots=True)
-class Receipt:
-    """A message in the hand of one consumer; good until the invisible time ends.
+class Receipt(NamedTuple):
+    """Messages of one queue in the hand of one consumer; good until the invisible time ends.
 
     token: rises with each delivery under a lease, so an old receipt of the same message is refused.
-    epoch: of the delivery lease under which the message was given.
+    epoch: of the delivery lease under which the messages were given.
     """
 
     queue_id: int
-    offset: int
     token: int
     epoch: int
+    offsets: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
-class DeliveredMessage:
-    """One message on its way to a consumer. Times are microseconds since 1970, UTC.
+class Handout:
+    """Messages of one queue on their way to one consumer.
 
-    queue: its number within the topic. transaction_id: 16 bytes. headers: as stored (a packed `Headers`), or
-    empty. attempt: deliveries of it to this group, this one included, from 1.
+    queue: its number within the topic. receipt: for all of `rows`, in their order. attempts: deliveries of each to
+    this group, this one included; None when it is the first of all.
     """
 
-    receipt: Receipt
     topic: str
     queue: int
-    transaction_id: bytes
-    n: int
-    body: bytes
-    key: str | None
-    tag: str | None
-    headers: bytes | None
-    born_at_us: int
-    stored_at_us: int
-    attempt: int
+    receipt: Receipt
+    rows: Sequence[Row]
+    attempts: Sequence[int] | None = None
 
 
 class Refusal(NamedTuple):
-    """A consumer could not process a message. delay_s: when to try again; None leaves it to the back-off."""
+    """A consumer could not process these messages. delay_s: when to try again; None leaves it to the back-off."""
 
     receipt: Receipt
     error: str

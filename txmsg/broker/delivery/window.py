@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from txmsg.broker.delivery.inflight import InFlight
 from txmsg.broker.delivery.ranges import OffsetRanges, runs
-from txmsg.broker.delivery.values import Receipt
 from txmsg.broker.store.rows import Row, size_bytes_of
 from txmsg.wire.tags import ALL_TAGS, TagExpression
 
@@ -178,25 +177,17 @@ class Window:
 
     # ---- settling
 
-    def ack(self, receipts: Iterable[Receipt]) -> list[Receipt]:
-        """Counts these as done. Returns those that are not in flight under their token."""
-        give_back = self._in_flight.give_back
-        done: list[int] = []
-        late: list[Receipt] = []
-        for receipt in receipts:
-            if give_back(receipt.offset, receipt.token):
-                done.append(receipt.offset)
-            else:
-                late.append(receipt)
+    def ack(self, token: int, offsets: Sequence[int]) -> list[int]:
+        """Counts these as done. Returns those that are not in flight under this token."""
+        done, late = self._in_flight.give_back(offsets, token)
         self._count_as_acked(done)
         return late
 
-    def refuse(self, receipt: Receipt, failure: Failure) -> bool:
-        """Marks a message as failing: not acked before `stored`. False if it is not in flight under its token."""
-        if not self._in_flight.give_back(receipt.offset, receipt.token):
-            return False
-        self._failing[receipt.offset] = failure
-        return True
+    def refuse(self, token: int, offsets: Sequence[int], failure: Failure) -> list[int]:
+        """Marks these as failing: not acked before `stored`. Returns those that are not in flight under this token."""
+        done, late = self._in_flight.give_back(offsets, token)
+        self._failing.update(dict.fromkeys(done, failure))
+        return late
 
     def expire(self, now: float) -> int:
         """Marks as failing what was not acknowledged in time, and tells how many."""

@@ -12,7 +12,7 @@ from psycopg.rows import class_row
 from txmsg.broker.store.connect import Pool, session
 from txmsg.checker.policy import ParkReason
 from txmsg.checker.ports import Askable, Claim, DueHalf
-from txmsg.message import ReceivedMessage, TransactionId, message_id
+from txmsg.message import ReceivedMessage, TransactionId, us_of_datetime
 from txmsg.wire.codec import unpack_headers
 
 __all__ = ["HalfRow", "Halves"]
@@ -69,15 +69,14 @@ class Halves:
                 age_s=row[4],
                 overdue_s=row[5],
                 message=ReceivedMessage(
-                    id=message_id(row[0], 0),
-                    transaction_id=TransactionId(row[0]),
                     topic=row[6],
                     key=row[7],
                     tag=row[8],
                     headers=unpack_headers(row[9]),
                     body=row[10],
-                    born_at=row[11],
-                    stored_at=row[12],
+                    id_bytes=row[0].bytes,
+                    born_at_us=us_of_datetime(row[11]),
+                    stored_at_us=us_of_datetime(row[12]),
                 ),
             )
             for row in rows

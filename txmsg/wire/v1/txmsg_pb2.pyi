@@ -97,16 +97,16 @@ class Subscription(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., tags: _Optional[str] = ...) -> None: ...
 
 class Receipt(_message.Message):
-    __slots__ = ("queue_id", "offset", "token", "epoch")
+    __slots__ = ("queue_id", "token", "epoch", "offset")
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
-    OFFSET_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
     queue_id: int
-    offset: int
     token: int
     epoch: int
-    def __init__(self, queue_id: _Optional[int] = ..., offset: _Optional[int] = ..., token: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+    offset: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, queue_id: _Optional[int] = ..., token: _Optional[int] = ..., epoch: _Optional[int] = ..., offset: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Refusal(_message.Message):
     __slots__ = ("receipt", "error", "delay_ms")
@@ -138,12 +138,12 @@ class ReceiveRequest(_message.Message):
     refusals: _containers.RepeatedCompositeFieldContainer[Refusal]
     def __init__(self, group: _Optional[str] = ..., client_id: _Optional[str] = ..., subscriptions: _Optional[_Iterable[_Union[Subscription, _Mapping]]] = ..., max_messages: _Optional[int] = ..., wait_ms: _Optional[int] = ..., invisible_ms: _Optional[int] = ..., acks: _Optional[_Iterable[_Union[Receipt, _Mapping]]] = ..., refusals: _Optional[_Iterable[_Union[Refusal, _Mapping]]] = ...) -> None: ...
 
-class Delivered(_message.Message):
-    __slots__ = ("receipt", "topic", "queue", "transaction_id", "n", "body", "key", "tag", "headers", "born_at_us", "stored_at_us", "attempt")
-    RECEIPT_FIELD_NUMBER: _ClassVar[int]
+class DeliveredColumns(_message.Message):
+    __slots__ = ("topic", "queue", "receipt", "transaction_ids", "n", "body", "key", "tag", "headers", "born_at_us", "stored_at_us", "attempt")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
-    TRANSACTION_ID_FIELD_NUMBER: _ClassVar[int]
+    RECEIPT_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTION_IDS_FIELD_NUMBER: _ClassVar[int]
     N_FIELD_NUMBER: _ClassVar[int]
     BODY_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
@@ -152,27 +152,27 @@ class Delivered(_message.Message):
     BORN_AT_US_FIELD_NUMBER: _ClassVar[int]
     STORED_AT_US_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
-    receipt: Receipt
     topic: str
     queue: int
-    transaction_id: bytes
-    n: int
-    body: bytes
-    key: str
-    tag: str
-    headers: bytes
-    born_at_us: int
-    stored_at_us: int
-    attempt: int
-    def __init__(self, receipt: _Optional[_Union[Receipt, _Mapping]] = ..., topic: _Optional[str] = ..., queue: _Optional[int] = ..., transaction_id: _Optional[bytes] = ..., n: _Optional[int] = ..., body: _Optional[bytes] = ..., key: _Optional[str] = ..., tag: _Optional[str] = ..., headers: _Optional[bytes] = ..., born_at_us: _Optional[int] = ..., stored_at_us: _Optional[int] = ..., attempt: _Optional[int] = ...) -> None: ...
+    receipt: Receipt
+    transaction_ids: bytes
+    n: _containers.RepeatedScalarFieldContainer[int]
+    body: _containers.RepeatedScalarFieldContainer[bytes]
+    key: _containers.RepeatedScalarFieldContainer[str]
+    tag: _containers.RepeatedScalarFieldContainer[str]
+    headers: _containers.RepeatedScalarFieldContainer[bytes]
+    born_at_us: _containers.RepeatedScalarFieldContainer[int]
+    stored_at_us: _containers.RepeatedScalarFieldContainer[int]
+    attempt: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., receipt: _Optional[_Union[Receipt, _Mapping]] = ..., transaction_ids: _Optional[bytes] = ..., n: _Optional[_Iterable[int]] = ..., body: _Optional[_Iterable[bytes]] = ..., key: _Optional[_Iterable[str]] = ..., tag: _Optional[_Iterable[str]] = ..., headers: _Optional[_Iterable[bytes]] = ..., born_at_us: _Optional[_Iterable[int]] = ..., stored_at_us: _Optional[_Iterable[int]] = ..., attempt: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ReceiveReply(_message.Message):
-    __slots__ = ("messages", "expired")
-    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("batches", "expired")
+    BATCHES_FIELD_NUMBER: _ClassVar[int]
     EXPIRED_FIELD_NUMBER: _ClassVar[int]
-    messages: _containers.RepeatedCompositeFieldContainer[Delivered]
+    batches: _containers.RepeatedCompositeFieldContainer[DeliveredColumns]
     expired: _containers.RepeatedCompositeFieldContainer[Receipt]
-    def __init__(self, messages: _Optional[_Iterable[_Union[Delivered, _Mapping]]] = ..., expired: _Optional[_Iterable[_Union[Receipt, _Mapping]]] = ...) -> None: ...
+    def __init__(self, batches: _Optional[_Iterable[_Union[DeliveredColumns, _Mapping]]] = ..., expired: _Optional[_Iterable[_Union[Receipt, _Mapping]]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("client_id", "producer_group", "fence_ids", "checks_unfenced")
@@ -217,14 +217,28 @@ class ClientFrame(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., check_answer: _Optional[_Union[CheckAnswer, _Mapping]] = ...) -> None: ...
 
 class Check(_message.Message):
-    __slots__ = ("home", "message", "attempt")
+    __slots__ = ("home", "attempt", "transaction_id", "topic", "body", "key", "tag", "headers", "born_at_us", "stored_at_us")
     HOME_FIELD_NUMBER: _ClassVar[int]
-    MESSAGE_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTION_ID_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    BODY_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    TAG_FIELD_NUMBER: _ClassVar[int]
+    HEADERS_FIELD_NUMBER: _ClassVar[int]
+    BORN_AT_US_FIELD_NUMBER: _ClassVar[int]
+    STORED_AT_US_FIELD_NUMBER: _ClassVar[int]
     home: bytes
-    message: Delivered
     attempt: int
-    def __init__(self, home: _Optional[bytes] = ..., message: _Optional[_Union[Delivered, _Mapping]] = ..., attempt: _Optional[int] = ...) -> None: ...
+    transaction_id: bytes
+    topic: str
+    body: bytes
+    key: str
+    tag: str
+    headers: bytes
+    born_at_us: int
+    stored_at_us: int
+    def __init__(self, home: _Optional[bytes] = ..., attempt: _Optional[int] = ..., transaction_id: _Optional[bytes] = ..., topic: _Optional[str] = ..., body: _Optional[bytes] = ..., key: _Optional[str] = ..., tag: _Optional[str] = ..., headers: _Optional[bytes] = ..., born_at_us: _Optional[int] = ..., stored_at_us: _Optional[int] = ...) -> None: ...
 
 class RouteChanged(_message.Message):
     __slots__ = ("brokers",)

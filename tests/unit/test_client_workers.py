@@ -1,0 +1,212 @@
+"""Those who run handlers: how many at once, what a link is told, when the loop has its turn."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+import pytest
+
+from txmsg.client.link import Hand, Link
+from txmsg.client.user_function import UserFunction
+from txmsg.client.workers import Handler, Job, LoopWorkers, ThreadWorkers, in_handler
+from txmsg.message import ReceivedMessage
+
+HAND = Hand(7, 1, 1)
+DEADLINE_S = 20.0
+
+
+class Told:
+    """Stands where a Link does, and notes what it is told."""
+
+    def __init__(self) -> None:
+        self.acked: list[int] = []
+        self.refused: dict[int, str] = {}
+        self.dropped = 0
+        self._told = asyncio.Event()
+
+    def ack(self, hand: Hand, offset: int) -> None:
+        self.acked.append(offset)
+        self._told.set()
+
+    def refuse(self, hand: Hand, offset: int, error: str) -> None:
+        self.refused[offset] = error
+        self._told.set()
+
+    def drop(self) -> None:
+        self.dropped += 1
+        self._told.set()
+
+    async def until(self, count: int) -> None:
+        """Returns when it was told of so many messages."""
+        async with asyncio.timeout(DEADLINE_S):
+            while len(self.acked) + len(self.refused) + self.dropped < count:
+                self._told.clear()
+                await self._told.wait()
+
+
+def jobs(told: Told, count: int, call: Callable[[ReceivedMessage], Any], *, useless_in_s: float = 60) -> list[Job]:
+    handler = Handler("g", "t", UserFunction("the handler", call, "message"))
+    useless_at = asyncio.get_running_loop().time() + useless_in_s
+    return [
+        Job(cast(Link, told), HAND, ReceivedMessage("t", b"", offset=offset), handler, useless_at)
+        for offset in range(count)
+    ]
+
+
+def with_workers(count: int, case: Callable[[LoopWorkers | ThreadWorkers, Told], Awaitable[None]], kind: str) -> None:
+    async def scenario() -> None:
+        workers = LoopWorkers(count) if kind == "loop" else ThreadWorkers(count, name="test")
+        try:
+            await case(workers, Told())
+        finally:
+            if isinstance(workers, LoopWorkers):
+                await workers.close()
+            else:
+                workers.close()
+
+    asyncio.run(scenario())
+
+
+def as_kind(kind: str, call: Callable[[ReceivedMessage], None]) -> Callable[[ReceivedMessage], Any]:
+    """The handler as `async def` for workers on the loop."""
+
+    async def call_async(message: ReceivedMessage) -> None:
+        call(message)
+
+    return call_async if kind == "loop" else call
+
+
+KINDS = pytest.mark.parametrize("kind", ["loop", "threads"])
+
+
+@KINDS
+def test_each_message_is_acked_refused_or_dropped_once(kind: str) -> None:
+    def call(message: ReceivedMessage) -> None:
+        assert in_handler.get()
+        if message.offset == 3:
+            raise ValueError("three \0 \ud800")
+
+    async def case(workers: LoopWorkers | ThreadWorkers, told: Told) -> None:
+        workers.put(jobs(told, 10, as_kind(kind, call)))
+        workers.put(jobs(told, 2, as_kind(kind, call), useless_in_s=-1))
+        await told.until(12)
+        assert sorted(told.acked) == [0, 1, 2, 4, 5, 6, 7, 8, 9]
+        assert told.refused.keys() == {3}
+        assert told.refused[3].startswith("ValueError: three \\0 \\ud800\n")
+        assert told.dropped == 2
+
+    with_workers(4, case, kind)
+
+
+def test_no_more_handlers_run_at_once_than_there_are_workers() -> None:
+    running = most = 0
+
+    async def case(workers: LoopWorkers | ThreadWorkers, told: Told) -> None:
+        full, go = asyncio.Event(), asyncio.Event()
+
+        async def call(message: ReceivedMessage) -> None:
+            nonlocal running, most
+            running += 1
+            most = max(most, running)
+            if running == 3:
+                full.set()
+            await go.wait()
+            running -= 1
+
+        workers.put(jobs(told, 10, call))
+        await asyncio.wait_for(full.wait(), DEADLINE_S)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert running == 3
+        go.set()
+        await told.until(10)
+        assert most == 3
+
+    with_workers(3, case, "loop")
+
+
+def test_threads_run_at_once() -> None:
+    meeting = threading.Barrier(3, timeout=DEADLINE_S)
+
+    async def case(workers: LoopWorkers | ThreadWorkers, told: Told) -> None:
+        workers.put(jobs(told, 3, lambda message: meeting.wait()))
+        await told.until(3)
+        assert not told.refused
+
+    with_workers(3, case, "threads")
+
+
+def test_handlers_that_wait_for_nothing_leave_the_loop_its_turns() -> None:
+    async def case(workers: LoopWorkers | ThreadWorkers, told: Told) -> None:
+        async def call(message: ReceivedMessage) -> None:
+            return
+
+        workers.put(jobs(told, 1000, call))
+        turns = 0
+        while len(told.acked) < 1000:
+            await asyncio.sleep(0)
+            turns += 1
+        assert turns >= 1000 // 50
+
+    with_workers(16, case, "loop")
+
+
+def test_a_slow_handler_does_not_hold_up_those_behind_it() -> None:
+    async def case(workers: LoopWorkers | ThreadWorkers, told: Told) -> None:
+        go = asyncio.Event()
+
+        async def call(message: ReceivedMessage) -> None:
+            if message.offset == 0:
+                await go.wait()
+
+        workers.put(jobs(told, 5, call))
+        await told.until(4)
+        assert sorted(told.acked) == [1, 2, 3, 4]
+        go.set()
+        await told.until(5)
+
+    with_workers(2, case, "loop")
+
+
+def test_what_is_being_handled_when_workers_end_is_dropped() -> None:
+    async def scenario() -> None:
+        workers, told, began = LoopWorkers(2), Told(), asyncio.Event()
+
+        async def call(message: ReceivedMessage) -> None:
+            began.set()
+            await asyncio.Event().wait()
+
+        workers.put(jobs(told, 1, call))
+        await asyncio.wait_for(began.wait(), DEADLINE_S)
+        await workers.close()
+        assert (told.acked, told.refused, told.dropped) == ([], {}, 1)
+
+    asyncio.run(scenario())
+
+
+def test_a_thread_that_outlives_its_loop_ends_without_a_word() -> None:
+    go, done = threading.Event(), threading.Event()
+
+    async def scenario() -> None:
+        workers, told, began = ThreadWorkers(1, name="test"), Told(), asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def call(message: ReceivedMessage) -> None:
+            loop.call_soon_threadsafe(began.set)
+            go.wait(DEADLINE_S)
+            done.set()
+
+        workers.put(jobs(told, 1, call))
+        await asyncio.wait_for(began.wait(), DEADLINE_S)
+        workers.close()
+
+    asyncio.run(scenario())
+    go.set()
+    assert done.wait(DEADLINE_S)
+    for thread in threading.enumerate():
+        if thread.name == "test-0":
+            thread.join(DEADLINE_S)
+            assert not thread.is_alive()

@@ -1,0 +1,212 @@
+"""Runs the handlers of a consumer: some on the loop, some on threads, so many of each at once.
+
+Knows messages and handlers; of the wire only that a `Link` is told what became of each message. Nothing here costs a
+turn of the loop per message: quick handlers are called one after the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from queue import SimpleQueue
+from typing import NamedTuple
+
+from txmsg.client.link import Hand, Link
+from txmsg.client.user_function import UserFunction
+from txmsg.message import ReceivedMessage
+
+__all__ = ["Handler", "Job", "LoopWorkers", "ThreadWorkers", "in_handler"]
+
+_log = logging.getLogger(__name__)
+
+in_handler: contextvars.ContextVar[bool] = contextvars.ContextVar("txmsg_in_handler", default=False)
+"""Whether a handler is being run: one that calls `stop` must not wait for itself."""
+
+_TURN_COUNT = 50
+"""Messages handled in one turn of the loop, when no handler waits for anything."""
+
+
+class Handler:
+    """What a group does with the messages of a topic."""
+
+    def __init__(self, group: str, topic: str, function: UserFunction) -> None:
+        self.group = group
+        self.topic = topic
+        self.function = function
+
+    def text_of(self, message: ReceivedMessage, exc: Exception) -> str:
+        """Logs what the handler raised; the same for a person who looks at retries, in characters that can be kept."""
+        _log.warning(
+            "group %s: the handler of topic %r raised for message %s, delivery %d; it comes again after a pause",
+            *(self.group, self.topic, message.id, message.attempt),
+            exc_info=exc,
+        )
+        where = "".join(traceback.format_tb(exc.__traceback__, limit=-5))
+        text = f"{type(exc).__name__}: {exc}\n{where}"
+        return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
+
+
+class Job(NamedTuple):
+    """One message to be handled. After `useless_at` on the loop's clock it is delivered again anyway."""
+
+    link: Link
+    hand: Hand
+    message: ReceivedMessage
+    handler: Handler
+    useless_at: float
+
+    def is_useless(self, now: float) -> bool:
+        """Whether it has waited here for too long. Then it is told so."""
+        if now < self.useless_at:
+            return False
+        _log.warning(
+            "group %s: a message of topic %r waited here for longer than invisible_s and comes again: handlers hang, "
+            "or are slow; raise invisible_s, or concurrency if they only wait",
+            self.handler.group,
+            self.handler.topic,
+        )
+        return True
+
+    def settle(self, error: str | None) -> None:
+        """Tells the link. On the loop."""
+        assert self.message.offset is not None
+        if error is None:
+            self.link.ack(self.hand, self.message.offset)
+        else:
+            self.link.refuse(self.hand, self.message.offset, error)
+
+
+class LoopWorkers:
+    """Coroutines that call `async def` handlers. `put` hands them jobs; it is bounded by what links fetch."""
+
+    def __init__(self, count: int) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._jobs: deque[Job] = deque()
+        self._idle: list[asyncio.Future[None]] = []
+        self._waking = False
+        self._in_turn = 0
+        self.running: list[Job | None] = [None] * count
+        context = contextvars.copy_context()
+        context.run(in_handler.set, True)
+        self._tasks = [self._loop.create_task(self._work(place), context=context.copy()) for place in range(count)]
+
+    def put(self, jobs: list[Job]) -> None:
+        """To be called on the loop."""
+        self._jobs.extend(jobs)
+        self._wake_one()
+
+    async def close(self) -> None:
+        """Ends all; what is being handled is cancelled and comes again."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _wake_one(self) -> None:
+        # One at a time: with quick handlers the first has done all before a second would begin.
+        if self._idle and not self._waking and self._jobs:
+            self._waking = True
+            self._idle.pop().set_result(None)
+
+    def _begin_turn(self) -> None:
+        self._in_turn = 0
+
+    async def _work(self, place: int) -> None:
+        while True:
+            if not self._jobs:
+                self.running[place] = None
+                await self._wait()
+                continue
+            if self._in_turn >= _TURN_COUNT:
+                await asyncio.sleep(0)
+                continue
+            if self._in_turn == 0:
+                self._loop.call_soon(self._begin_turn)
+            self._in_turn += 1
+            job = self._jobs.popleft()
+            self._wake_one()
+            if job.is_useless(self._loop.time()):
+                job.link.drop()
+                continue
+            self.running[place] = job
+            try:
+                await job.handler.function.on_loop(job.message)
+            except asyncio.CancelledError:
+                job.link.drop()
+                raise
+            except Exception as exc:  # noqa: BLE001 - whatever a handler raises refuses the message
+                job.settle(job.handler.text_of(job.message, exc))
+            else:
+                job.settle(None)
+
+    async def _wait(self) -> None:
+        waiting: asyncio.Future[None] = self._loop.create_future()
+        self._idle.append(waiting)
+        try:
+            await waiting
+        finally:
+            if waiting in self._idle:  # cancelled, not woken
+                self._idle.remove(waiting)
+            else:
+                self._waking = False
+
+
+class ThreadWorkers:
+    """Threads that call `def` handlers. What became of messages goes to the loop in batches."""
+
+    def __init__(self, count: int, *, name: str) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._count = count
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._done: deque[Callable[[], None]] = deque()
+        self._telling = False
+        self._closed = False
+        self.running: list[Job | None] = [None] * count
+        self._context = contextvars.copy_context()
+        self._context.run(in_handler.set, True)
+        for place in range(count):
+            # Daemons, so that a handler that never returns does not keep the program from ending after a stop.
+            threading.Thread(target=self._work, args=(place,), name=f"{name}-{place}", daemon=True).start()
+
+    def put(self, jobs: list[Job]) -> None:
+        """To be called on the loop."""
+        for job in jobs:
+            self._jobs.put(job)
+
+    def close(self) -> None:
+        """Ends each thread when its handler returns; a message that is not settled by now comes again."""
+        self._closed = True
+        for _ in range(self._count):
+            self._jobs.put(None)
+
+    def _work(self, place: int) -> None:
+        while (job := self._jobs.get()) is not None and not self._closed:
+            if job.is_useless(self._loop.time()):
+                self._tell_soon(job.link.drop)
+                continue
+            self.running[place] = job
+            try:
+                self._context.copy().run(job.handler.function.on_thread, job.message, self._loop)
+            except Exception as exc:  # noqa: BLE001 - whatever a handler raises refuses the message
+                self._tell_soon(partial(job.settle, job.handler.text_of(job.message, exc)))
+            else:
+                self._tell_soon(partial(job.settle, None))
+            self.running[place] = None
+
+    def _tell_soon(self, done: Callable[[], None]) -> None:
+        self._done.append(done)
+        if not self._telling and not self._closed:
+            self._telling = True
+            with suppress(RuntimeError):  # the loop was closed meanwhile: nobody is there to be told
+                self._loop.call_soon_threadsafe(self._tell)
+
+    def _tell(self) -> None:
+        self._telling = False  # before looking: what is appended after this look is told by another one
+        while self._done:
+            self._done.popleft()()
