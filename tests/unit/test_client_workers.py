@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
@@ -87,7 +88,7 @@ def test_each_message_is_acked_refused_or_dropped_once(kind: str) -> None:
     def call(message: ReceivedMessage) -> None:
         assert in_handler.get()
         if message.offset == 3:
-            raise ValueError("three \0 \ud800")
+            raise ValueError("three")
 
     async def case(workers: LoopWorkers | ThreadWorkers, told: Told) -> None:
         workers.put(jobs(told, 10, as_kind(kind, call)))
@@ -95,10 +96,16 @@ def test_each_message_is_acked_refused_or_dropped_once(kind: str) -> None:
         await told.until(12)
         assert sorted(told.acked) == [0, 1, 2, 4, 5, 6, 7, 8, 9]
         assert told.refused.keys() == {3}
-        assert told.refused[3].startswith("ValueError: three \\0 \\ud800\n")
+        assert told.refused[3].startswith("ValueError: three\n")
         assert told.dropped == 2
 
     with_workers(4, case, kind)
+
+
+def test_the_error_told_of_a_handler_can_be_stored_whatever_is_in_it(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.CRITICAL, logger="txmsg.client.workers"):
+        text = Handler("g", "t", print).text_of(ValueError("a \0 b \ud800 c"))
+    assert text == "ValueError: a \\0 b \\ud800 c\n"
 
 
 def test_no_more_handlers_run_at_once_than_there_are_workers() -> None:
