@@ -28,11 +28,11 @@ from txmsg.broker.config import BrokerConfig
 from txmsg.cli.main import main
 from txmsg.client import AsyncConsumer, AsyncProducer
 from txmsg.client.body import body_of_arguments
-from txmsg.client.incoming import received
+from txmsg.client.incoming import checked, delivered
 from txmsg.embedded import EmbeddedPostgres
 from txmsg.errors import InvalidMessage, TxmsgError
-from txmsg.message import BODY_SIZE_BYTES_MAX, Message, message_id, parse_message_id
-from txmsg.wire.codec import datetime_of_us, error_of_rpc, pack_headers, slices_of_ids, status_of_error, unpack_headers
+from txmsg.message import BODY_SIZE_BYTES_MAX, Message, datetime_of_us, message_id, parse_message_id
+from txmsg.wire.codec import error_of_rpc, pack_headers, slices_of_ids, status_of_error, unpack_headers
 from txmsg.wire.tags import parse_tags, wants_of
 from txmsg.wire.v1 import txmsg_pb2 as pb
 
@@ -137,8 +137,10 @@ def test_bytes_of_the_wire_are_read_or_refused(fuzz: Fuzz) -> None:
         us = data.draw(st.integers(-(2**70), 2**70))
         assert refused_or_read(datetime_of_us, us) in (None, datetime(1970, 1, 1, tzinfo=UTC) + _delta(us))
         with suppress(DecodeError):
-            refused_or_read(received, data.draw(wild(pb.Delivered.DESCRIPTOR)))
-            refused_or_read(received, pb.Delivered.FromString(data.draw(st.binary())), attempt=1)
+            refused_or_read(checked, data.draw(wild(pb.Check.DESCRIPTOR)))
+            refused_or_read(checked, pb.Check.FromString(data.draw(st.binary())))
+            refused_or_read(delivered, data.draw(wild(pb.DeliveredColumns.DESCRIPTOR)))
+            refused_or_read(delivered, pb.DeliveredColumns.FromString(data.draw(st.binary())))
 
     fuzz(wire)
 

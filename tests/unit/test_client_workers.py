@@ -104,7 +104,8 @@ def test_each_message_is_acked_refused_or_dropped_once(kind: str) -> None:
 
 def test_the_error_told_of_a_handler_can_be_stored_whatever_is_in_it(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.CRITICAL, logger="txmsg.client.workers"):
-        text = Handler("g", "t", print).text_of(ValueError("a \0 b \ud800 c"))
+        handler = Handler("g", "t", UserFunction("the handler", print, "message"))
+        text = handler.text_of(ReceivedMessage("t", b""), ValueError("a \0 b \ud800 c"))
     assert text == "ValueError: a \\0 b \\ud800 c\n"
 
 
