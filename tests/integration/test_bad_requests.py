@@ -19,6 +19,7 @@ _GARBAGE = b"\xff\xff\xff"
 _ID = UUID(int=7).bytes
 _MANY = (REQUEST_ITEMS_MAX + 1) * _ID
 _LONG = "x" * 1_000_000
+_LARGE = bytes(3 * 1024 * 1024)
 _TIMEOUT_S = 20.0
 
 _REFUSED: list[tuple[str, object, str, str]] = [
@@ -32,6 +33,14 @@ _REFUSED: list[tuple[str, object, str, str]] = [
         pb.SendRequest(batches=[pb.MessageColumns(topic="t", transaction_ids=_MANY, body=[b""] * (len(_MANY) // 16))]),
         "invalid_message",
         "4097 items",
+    ),
+    (
+        "Notify/Send",
+        pb.SendRequest(
+            batches=[pb.MessageColumns(topic="t", transaction_ids=3 * _ID, body=3 * [_LARGE], born_at_us=[0, 0, 0])]
+        ),
+        "message_too_large",
+        "9437184 bytes of bodies",
     ),
     ("Notify/EndTransactions", pb.EndTransactionsRequest(home=b"short"), "protocol", "16 bytes, not 5"),
     ("Notify/EndTransactions", pb.EndTransactionsRequest(commit=_ID + b"x"), "protocol", "17 bytes"),

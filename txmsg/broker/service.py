@@ -17,6 +17,7 @@ from txmsg.errors import (
     BrokerUnavailable,
     DuplicateId,
     InvalidMessage,
+    MessageTooLarge,
     OutcomeConflict,
     OutcomeExpired,
     TxmsgError,
@@ -32,7 +33,7 @@ from txmsg.message import (
     check_body_size,
     check_name,
 )
-from txmsg.wire.codec import unpack_headers
+from txmsg.wire.codec import REQUEST_SIZE_BYTES_MAX, unpack_headers
 
 __all__ = ["CheckResolver", "Counts", "NotifyService", "TopicColumns"]
 
@@ -97,7 +98,12 @@ class NotifyService:
             problems |= _incomplete(columns)
         if problems:
             columns = columns.only(set(columns.ids) - problems.keys())
-        size_bytes = sum(map(len, columns.body)) + 100 * len(columns.ids)
+        size_bytes = sum(map(len, columns.body))
+        if size_bytes > REQUEST_SIZE_BYTES_MAX and len(columns.ids) > 1:  # one has the limit of its own
+            raise MessageTooLarge(
+                f"{size_bytes} bytes of bodies in one request: at most {REQUEST_SIZE_BYTES_MAX} fit, send several"
+            )
+        size_bytes += 100 * len(columns.ids)
         if half:
             stored = await self.half_writer.write(Batch(half=columns), size_bytes)
         else:

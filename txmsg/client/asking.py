@@ -8,10 +8,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from txmsg.checker.listener import CheckMessageListener
+from txmsg.client.threads import DaemonThreads
 from txmsg.client.user_function import UserFunction
 from txmsg.errors import shown
 from txmsg.message import ReceivedMessage, TransactionId, TransactionState
@@ -35,7 +35,7 @@ class Asker:
         self._listener = listener
         self._timeout_s = timeout_s
         self._thread_count = threads
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="txmsg-check")
+        self._threads = DaemonThreads(threads, name="txmsg-check")
         # A coroutine function holds no thread: it is cancelled when its time is over.
         function = listener.check if inspect.iscoroutinefunction(listener.check) else self._on_thread
         self._function = UserFunction("check_listener's", function, "message")
@@ -71,7 +71,7 @@ class Asker:
 
     def close(self) -> None:
         """Asks no more. Calls that hang are not waited for."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.shutdown()
 
     def _on_thread(self, message: ReceivedMessage) -> Any:
         self._running.add(message.transaction_id)

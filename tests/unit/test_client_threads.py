@@ -1,0 +1,88 @@
+"""Claims about the threads on which the user's functions run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import threading
+from concurrent.futures import CancelledError
+
+import pytest
+
+from txmsg.client.threads import DaemonThreads
+
+WAIT_S = 30.0
+
+
+def test_no_more_functions_run_at_once_than_there_are_threads_and_all_of_them_run() -> None:
+    threads = DaemonThreads(3, name="t")
+    together, running, most = threading.Barrier(3), [0], [0]
+    lock = threading.Lock()
+
+    def work(number: int) -> int:
+        with lock:
+            running[0] += 1
+            most[0] = max(most[0], running[0])
+        together.wait(WAIT_S)  # passes only when three are in it
+        with lock:
+            running[0] -= 1
+        return number
+
+    futures = [threads.submit(work, number) for number in range(9)]
+    assert [future.result(WAIT_S) for future in futures] == list(range(9))
+    assert most[0] == 3
+    threads.shutdown()
+
+
+def test_what_a_function_raises_comes_to_the_one_who_waits_and_the_thread_goes_on() -> None:
+    threads = DaemonThreads(1, name="t")
+    with pytest.raises(SystemExit):
+        threads.submit(sys.exit).result(WAIT_S)
+    assert threads.submit(pow, 2, exp=3).result(WAIT_S) == 8
+    threads.shutdown()
+
+
+def test_a_shutdown_cancels_what_has_not_begun_and_ends_the_threads() -> None:
+    threads = DaemonThreads(2, name="ending")
+    began, go_on = threading.Semaphore(0), threading.Event()
+
+    def work() -> bool:
+        began.release()
+        return go_on.wait(WAIT_S)
+
+    first = [threads.submit(work) for _ in range(2)]
+    late = threads.submit(work)
+    for _ in first:
+        assert began.acquire(timeout=WAIT_S)
+    threads.shutdown()
+    threads.shutdown()
+    with pytest.raises(CancelledError):
+        late.result(WAIT_S)
+    with pytest.raises(RuntimeError, match="shutdown"):
+        threads.submit(work)
+    mine = [each for each in threading.enumerate() if each.name.startswith("ending-")]
+    assert len(mine) == 2
+    go_on.set()
+    assert [future.result(WAIT_S) for future in first] == [True, True]
+    for each in mine:
+        each.join(WAIT_S)
+        assert not each.is_alive()
+
+
+def test_a_function_that_hangs_does_not_keep_the_process() -> None:
+    program = """
+        import threading
+        from txmsg.client.threads import DaemonThreads
+        began = threading.Event()
+        def hang():
+            began.set()
+            threading.Event().wait()
+        DaemonThreads(1, name="t").submit(hang)
+        assert began.wait(30)
+        print("ending")
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=WAIT_S, check=True
+    )
+    assert done.stdout == "ending\n"

@@ -1,0 +1,68 @@
+"""Threads for the user's functions. Knows nothing of what they do, but that one of them may hang for ever."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from typing import Any, ParamSpec, TypeVar
+
+__all__ = ["DaemonThreads"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_Work = tuple[Future[Any], Callable[[], Any]]
+
+
+class DaemonThreads(Executor):
+    """As many threads as `count`, started when they are needed.
+
+    Not a ThreadPoolExecutor: that one's threads are waited for when the interpreter ends, so a function that hangs
+    would keep a process that was told to end. What waits is bounded by those who submit.
+    """
+
+    def __init__(self, count: int, *, name: str) -> None:
+        self._count = count
+        self._name = name
+        self._work: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
+        self._started = 0
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def submit(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Runs the function on a thread when one is free."""
+        future: Future[T] = Future()
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("cannot submit after shutdown")
+            self._work.put((future, lambda: function(*args, **kwargs)))
+            if self._started < self._count:
+                threading.Thread(target=self._run, name=f"{self._name}-{self._started}", daemon=True).start()
+                self._started += 1
+        return future
+
+    def shutdown(self, wait: bool = False, *, cancel_futures: bool = True) -> None:
+        """Takes nothing more and cancels what has not begun. Never waits. Doing so twice is fine."""
+        with self._lock:
+            self._closed = True
+            while cancel_futures and not self._work.empty():
+                work = self._work.get()
+                if work is not None:
+                    work[0].cancel()
+            self._work.put(None)
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            future, call = work
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                result = call()
+            except BaseException as exc:  # noqa: BLE001 - whoever waits for the future gets it
+                future.set_exception(exc)
+            else:
+                future.set_result(result)
+            del work, future, call  # not to be kept alive until the next one comes
+        self._work.put(None)  # for the next thread
