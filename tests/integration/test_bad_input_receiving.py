@@ -79,7 +79,7 @@ def odd_text() -> None:
 MISBEHAVING: dict[bytes, tuple[Callable[[], None], str]] = {
     b"exits": (exits, "raised SystemExit(bye): taken as any other exception"),
     b"stops": (stops, "raised StopIteration()"),
-    b"cancels": (cancels, "ended in a CancelledError, though nobody cancelled it"),
+    b"cancels": (cancels, "CancelledError"),
     b"interrupts": (interrupts, "raised KeyboardInterrupt()"),
     b"odd text": (odd_text, "ValueError: NUL \\0, surrogate \\udce9"),
 }

@@ -11,7 +11,7 @@ import txmsg
 from tests.errors_page import PAGE, Row, pattern_of, rows
 from txmsg import errors
 
-CLASSES = {name for name in errors.__all__ if isinstance(getattr(errors, name), type)}
+CLASSES = {name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, Exception)}
 ROOT = "TxmsgError"
 SOURCES = [path for path in Path(txmsg.__file__).parent.rglob("*.py") if "wire/v1" not in path.as_posix()]
 
@@ -75,6 +75,7 @@ def test_every_error_class_stands_in_the_tree_and_can_be_imported_from_txmsg() -
     drawn = set(re.findall(r"^(?:[ |]*\+-- )?(\w+)", errors.__doc__ or "", re.MULTILINE)) - {"Every"}
     assert drawn == CLASSES
     assert set(txmsg.__all__) >= CLASSES
+    assert set(errors.__all__) >= CLASSES
 
 
 def test_the_tree_is_drawn_as_the_classes_inherit() -> None:

@@ -73,7 +73,11 @@ class UserFunction:
     def _call(self, argument: object) -> Any:
         try:
             return self._function(argument)
-        except (StopIteration, SystemExit, KeyboardInterrupt) as exc:
+        except StopIteration as exc:
+            raise self._left(exc) from exc
+        except Exception:
+            raise
+        except BaseException as exc:
             raise self._left(exc) from exc
 
     def _left(self, exc: BaseException) -> RuntimeError:
