@@ -17,7 +17,7 @@ from txmsg.client import AsyncProducer
 from txmsg.message import Message, MessageId, TransactionState, message_id
 
 _CALLERS = 12
-_PROGRESS = 150
+_PROGRESS = 100
 """Calls of each other broker that must be answered while one is stopped."""
 _WAIT_S = 30.0
 

@@ -6,7 +6,7 @@ import asyncio
 
 import psycopg
 import pytest
-from psycopg import sql
+from psycopg import AsyncConnection, sql
 
 from tests.integration.delivery_harness import (
     NEVER_S,
@@ -22,7 +22,8 @@ from tests.integration.delivery_harness import (
 from txmsg.broker.delivery import Delivery, DeliveryConfig
 from txmsg.broker.delivery.lease import LEASE_NAME
 from txmsg.broker.delivery.values import Refusal
-from txmsg.broker.store.connect import open_pool
+from txmsg.broker.store import delivery as store
+from txmsg.broker.store.connect import open_pool, session
 from txmsg.errors import BrokerUnavailable
 
 
@@ -153,6 +154,35 @@ def test_waiting_members_hear_of_a_lost_database_and_delivery_comes_back(notify_
             assert offsets(again) == [0, 1, 2, 3, 4], "the unflushed acknowledgements come again"
             assert await delivery.settle("g", receipts(got), []) == receipts(got), "receipts of before are void"
             assert await delivery.settle("g", receipts(again), []) == []
+
+    asyncio.run(scenario())
+
+
+def test_a_broker_stopped_within_a_transaction_gives_the_lease_back(notify_url: str) -> None:
+    """Writing failures holds the lease for some statements: a broker that is paused between two must not keep it."""
+
+    async def scenario() -> None:
+        async with (
+            open_pool(notify_url, idle_in_transaction_s=0.2) as pool,
+            await AsyncConnection.connect(notify_url, autocommit=True) as other,
+        ):
+            taken_over = asyncio.Event()
+
+            async def paused() -> None:
+                async with session(pool) as connection, connection.transaction():
+                    assert await store.hold_lease(connection, LEASE_NAME, 1)
+                    holding.set()
+                    await taken_over.wait()
+
+            holding = asyncio.Event()
+            assert await store.acquire_lease(other, LEASE_NAME, "b1", 0) == 1
+            pausing = asyncio.create_task(paused())
+            await holding.wait()
+            async with asyncio.timeout(20):
+                assert await store.acquire_lease(other, LEASE_NAME, "b2", 5) == 2
+            taken_over.set()
+            with pytest.raises(BrokerUnavailable):
+                await pausing
 
     asyncio.run(scenario())
 

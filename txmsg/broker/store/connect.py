@@ -21,8 +21,15 @@ __all__ = ["TRANSIENT", "connect_writer", "open_pool", "session"]
 
 Pool = AsyncConnectionPool[AsyncConnection[Any]]
 
-TRANSIENT = (psycopg.OperationalError, psycopg.InterfaceError, PoolTimeout, PoolClosed, OSError)
-"""What the driver raises when the database is away or restarts."""
+TRANSIENT = (
+    psycopg.OperationalError,
+    psycopg.InterfaceError,
+    psycopg.errors.IdleInTransactionSessionTimeout,
+    PoolTimeout,
+    PoolClosed,
+    OSError,
+)
+"""What the driver raises when the database is away or restarts, or has ended a session that stood still."""
 
 _KEEPALIVES: dict[str, Any] = {
     "connect_timeout": 5,
@@ -75,8 +82,24 @@ async def _set(connection: AsyncConnection[Any], settings: Mapping[str, str]) ->
     )
 
 
-def open_pool(url: str, *, size_max: int = 8) -> Pool:
-    """Connections for delivery, checks and administration. Open it with `await pool.open()`."""
+def open_pool(url: str, *, size_max: int = 8, idle_in_transaction_s: float = 5.0) -> Pool:
+    """Connections for delivery, checks and administration. Open it with `await pool.open()`.
+
+    idle_in_transaction_s: after that the server ends a session that does nothing within a transaction: its broker is
+    paused or cut off, and what it has locked (such as the delivery lease) would stop the others.
+    """
+
+    async def configure(connection: AsyncConnection[Any]) -> None:
+        await _set(
+            connection,
+            {
+                # Whatever the database's default is: a rotation must see every batch that it waited for.
+                "default_transaction_isolation": "read committed",
+                "idle_in_transaction_session_timeout": f"{idle_in_transaction_s * 1000:.0f}ms",
+                **_SERVER_KEEPALIVES,
+            },
+        )
+
     return AsyncConnectionPool(
         url,
         min_size=1,
@@ -85,14 +108,9 @@ def open_pool(url: str, *, size_max: int = 8) -> Pool:
         timeout=5.0,
         reconnect_timeout=1.0,
         kwargs={"autocommit": True, "application_name": "txmsg broker", **_KEEPALIVES},
-        configure=_configure,
+        configure=configure,
         check=AsyncConnectionPool.check_connection,
     )
-
-
-async def _configure(connection: AsyncConnection[Any]) -> None:
-    # Whatever the database's default is: a rotation must see every batch that it waited for.
-    await _set(connection, {"default_transaction_isolation": "read committed", **_SERVER_KEEPALIVES})
 
 
 @asynccontextmanager
