@@ -18,7 +18,7 @@ from txmsg.client.link import Hand, Link, Polling
 from txmsg.client.options import addresses_of, check_count, check_seconds
 from txmsg.client.user_function import UserFunction
 from txmsg.client.workers import Handler, Job, LoopWorkers, ThreadWorkers, in_handler
-from txmsg.errors import MisuseError
+from txmsg.errors import InvalidMessage, MisuseError
 from txmsg.message import ReceivedMessage, check_name
 from txmsg.wire.tags import parse_tags
 from txmsg.wire.v1.txmsg_pb2 import Subscription
@@ -201,7 +201,15 @@ class AsyncConsumer:
 
     def _take(self, link: Link, hand: Hand, messages: Sequence[ReceivedMessage]) -> None:
         """Hands what was delivered together to those who run the handler of its topic."""
-        handler = self._handlers[messages[0].topic]  # the broker delivers what was subscribed to
+        topic = messages[0].topic
+        handler = self._handlers.get(topic)
+        if handler is None:  # no broker delivers what was not subscribed to
+            error = InvalidMessage(f"group {self.group} has no handler for topic {topic!r}")
+            _log.error("%s", error)
+            for message in messages:
+                assert message.offset is not None
+                link.refuse(hand, message.offset, str(error))
+            return
         useless_at = asyncio.get_running_loop().time() + self._invisible_s
         jobs = [Job(link, hand, message, handler, useless_at) for message in messages]
         workers = self._coroutines if handler.function.is_coroutine else self._threads

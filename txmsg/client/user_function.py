@@ -63,7 +63,7 @@ class UserFunction:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            raise RuntimeError(f"{self._name} ended in a CancelledError, though nobody cancelled it") from exc
+            raise self._cancelled() from exc
         except SystemExit as exc:
             raise self._left(exc) from exc
         if inspect.isgenerator(result) or inspect.isasyncgen(result):
@@ -77,8 +77,13 @@ class UserFunction:
             raise self._left(exc) from exc
         except Exception:
             raise
-        except BaseException as exc:
+        except asyncio.CancelledError as exc:
+            raise self._cancelled() from exc
+        except BaseException as exc:  # it would end the thread that calls
             raise self._left(exc) from exc
+
+    def _cancelled(self) -> RuntimeError:
+        return RuntimeError(f"{self._name} ended in a CancelledError, though nobody cancelled it")
 
     def _left(self, exc: BaseException) -> RuntimeError:
         return RuntimeError(f"{self._name} raised {type(exc).__name__}({exc}): taken as any other exception")
