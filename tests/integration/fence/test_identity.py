@@ -67,6 +67,8 @@ def test_an_outcome_that_is_none_is_refused_by_the_database(engine: Engine, fenc
 
 def test_services_that_name_one_server_mysql_and_mariadb_agree(mariadb_engine: Engine) -> None:
     named_mysql = create_engine(mariadb_engine.url.set(drivername="mysql+pymysql"))
+    fence_metadata.drop_all(named_mysql)
+    Fence(named_mysql).create_tables()
     for business, checks in ((mariadb_engine, named_mysql), (named_mysql, mariadb_engine)):
         done, undone = new_transaction_id(), new_transaction_id()
         with Session(business) as session:
