@@ -12,6 +12,7 @@ from sqlalchemy import (
     create_engine,
     insert,
     select,
+    text,
 )
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
@@ -65,19 +66,24 @@ def test_an_outcome_that_is_none_is_refused_by_the_database(engine: Engine, fenc
         connection.execute(insert(fence_table).values(transaction_id=new_transaction_id(), outcome="maybe"))
 
 
-def test_services_that_name_one_server_mysql_and_mariadb_agree(mariadb_engine: Engine) -> None:
-    named_mysql = create_engine(mariadb_engine.url.set(drivername="mysql+pymysql"))
-    fence_metadata.drop_all(named_mysql)
-    Fence(named_mysql).create_tables()
-    for business, checks in ((mariadb_engine, named_mysql), (named_mysql, mariadb_engine)):
-        done, undone = new_transaction_id(), new_transaction_id()
-        with Session(business) as session:
-            Fence(business).write(session, done)
-            session.commit()
-            assert [Fence(checks).check(each) for each in (done, undone)] == [COMMIT, ROLLBACK]
-            with pytest.raises(TransactionRefused):
-                Fence(business).write(session, undone)
-    named_mysql.dispose()
+@pytest.mark.parametrize("driver", ["mysql+pymysql", "mariadb+pymysql"])
+@pytest.mark.parametrize("column", ["char(32)", "uuid"])
+def test_ids_are_found_in_a_column_that_another_version_of_mariadb_or_sqlalchemy_made(
+    mariadb_engine: Engine, column: str, driver: str
+) -> None:
+    engine = create_engine(mariadb_engine.url.set(drivername=driver))
+    fence = Fence(engine)
+    with engine.begin() as connection:
+        connection.execute(text(f"alter table txmsg_fence modify transaction_id {column} not null"))
+    done, undone = new_transaction_id(), new_transaction_id()
+    with Session(engine) as session:
+        fence.write(session, done)
+        session.commit()
+        assert [fence.check(each) for each in (done, undone)] == [COMMIT, ROLLBACK]
+        with pytest.raises(TransactionRefused):
+            fence.write(session, undone)
+    assert recorded(engine) == {done: "commit", undone: "rollback"}
+    engine.dispose()
 
 
 def test_a_copy_with_an_id_of_its_own_concludes_nothing_for_a_client_that_knows_the_old_one(

@@ -25,8 +25,8 @@ __all__ = ["DIALECTS", "ID", "Ago", "fence_identity_table", "fence_metadata", "f
 DIALECTS: Final = ("postgresql", "mysql", "mariadb", "sqlite")
 
 ID: Final = Uuid().with_variant(Uuid(native_uuid=False), "mysql", "mariadb")
-"""The same type in URLs of mysql:// and mariadb://, which may name the same server: SQLAlchemy makes CHAR(32) of a Uuid
-with the one and UUID with the other, and the one kind of value never equals the other."""
+"""CHAR(32) on every MySQL and MariaDB. Uuid alone would be UUID from MariaDB 10.7 on: after an upgrade of the server
+its values would not fit the column that was made before."""
 
 
 class Ago(FunctionElement[Any]):
