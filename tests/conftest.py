@@ -77,6 +77,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addoption("--require-mariadb", action="store_true", help="fail, not skip, where MariaDB is not installed")
     parser.addoption(
+        "--fence-races", default=200, type=int, metavar="N", help="races of transactions and checks, per driver (200)"
+    )
+    parser.addoption("--fence-seed", type=int, metavar="SEED", help="repeats the plan of such a run (default: random)")
+    parser.addoption(
         "--fuzz-s", default=1.5, type=float, metavar="SECONDS", help="how long each fuzz test goes on (default 1.5)"
     )
 

@@ -6,6 +6,7 @@ from typing import Final
 from uuid import UUID
 
 from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, create_engine, func, insert, select, text
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from txmsg.checker.fence import fence_table
@@ -48,13 +49,20 @@ CONNECTION_ID: Final = {
 }
 
 
+_UNKNOWN_THREAD = 1094
+
+
 def kill(engine: Engine, connection_id: int) -> None:
-    """Ends a connection of the server; returns when its transaction is over on PostgreSQL, soon before on MariaDB."""
+    """Ends a connection of the server, if it is there; its transaction is over then on PostgreSQL, on MariaDB soon."""
     with engine.connect() as connection:
         if engine.dialect.name == "postgresql":
             connection.execute(text("select pg_terminate_backend(:id, 10000)"), {"id": connection_id})
-        else:
+            return
+        try:
             connection.execute(text(f"kill {connection_id:d}"))
+        except OperationalError as exc:
+            if exc.orig is None or exc.orig.args[0] != _UNKNOWN_THREAD:
+                raise
 
 
 def message(transaction_id: TransactionId) -> ReceivedMessage:

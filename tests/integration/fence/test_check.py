@@ -10,8 +10,9 @@ from sqlalchemy import (
     Engine,
     create_engine,
     event,
+    text,
 )
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from tests.integration.fence.business import (
@@ -139,6 +140,32 @@ def _settled(fence: Fence, transaction_id: TransactionId) -> TransactionState:
     while (state := fence.check(transaction_id)) is UNKNOWN:
         assert time.monotonic() < deadline_s, "the transaction is running for 30 s"
     return state
+
+
+def test_a_check_on_a_pooled_connection_that_broke_raises_what_callers_expect_and_the_next_one_works(
+    server: Engine,
+) -> None:
+    checks = create_engine(server.url, pool_size=1, max_overflow=0)
+    fence = Fence(checks)
+    assert fence.check(new_transaction_id()) is ROLLBACK
+    with checks.connect() as connection:
+        connection_id = connection.scalar(CONNECTION_ID[checks.dialect.name])
+    kill(server, connection_id)
+    _until_gone(server, connection_id)
+    with pytest.raises(SQLAlchemyError):
+        fence.check(new_transaction_id())
+    assert fence.check(new_transaction_id()) is ROLLBACK
+    checks.dispose()
+
+
+def _until_gone(engine: Engine, connection_id: int) -> None:
+    if engine.dialect.name == "postgresql":
+        return  # pg_terminate_backend waited for it
+    there = text("select count(*), sleep(0.01) from information_schema.processlist where id = :id")
+    deadline_s = time.monotonic() + 10
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        while connection.scalar(there, {"id": connection_id}):
+            assert time.monotonic() < deadline_s, "the connection does not end"
 
 
 # ---- what a check leaves behind

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import Any, TypeVar
 from uuid import UUID
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, exc
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
@@ -170,7 +170,13 @@ def _read_committed(connection: Connection) -> Connection:
     # Explicitly: under a stricter default of the engine or the server, INSERT ... DO NOTHING fails with 40001.
     if connection.dialect.name == "sqlite":
         return connection  # has no such level; its writers exclude each other
-    return connection.execution_options(isolation_level="READ COMMITTED")
+    try:
+        return connection.execution_options(isolation_level="READ COMMITTED")
+    except connection.dialect.loaded_dbapi.Error as error:
+        # MySQL's drivers send a statement here, and SQLAlchemy does not wrap what comes of it on a connection that
+        # broke while it lay in the pool.
+        connection.invalidate(error)
+        raise exc.OperationalError("SET SESSION TRANSACTION ISOLATION LEVEL", None, error) from error
 
 
 class FenceCheckListener:

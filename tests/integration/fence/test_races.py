@@ -1,0 +1,63 @@
+"""A transaction's effects are there if and only if its fence says COMMIT, whatever raced, died or was cancelled.
+
+`make races` runs ten thousand of each driver; a failure names the seed that repeats its plan.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.integration.fence.business import COMMIT, ROLLBACK, UNKNOWN
+from tests.integration.fence.races import Race, Said, problems, report, run_async, run_sync
+
+Run = Callable[[int, int], list[Race]]
+
+
+@pytest.fixture
+def judge(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]) -> Callable[[Run], None]:
+    """Runs the races and compares the books."""
+    count: int = request.config.getoption("--fence-races")
+    chosen: int | None = request.config.getoption("--fence-seed")
+    seed = random.randrange(1_000_000) if chosen is None else chosen
+
+    def judge(run: Run) -> None:
+        began_s = time.monotonic()
+        races = run(count, seed)
+        with capsys.disabled():
+            print(f"\n{request.node.name}: {len(races)} races in {time.monotonic() - began_s:.1f} s\n{report(races)}")
+        found = problems(races)
+        assert not found, f"{len(found)} with --fence-seed={seed}; the first: {found[:3]}"
+        answers = {answer for race in races for answer in race.answers}
+        assert answers == {COMMIT, ROLLBACK, UNKNOWN}, "the races are none: checks met no transaction in some state"
+        assert {Said.COMMITTED, Said.ROLLED_BACK, Said.REFUSED} <= {race.said for race in races}
+
+    return judge
+
+
+@pytest.mark.timeout(3600)
+def test_effects_are_there_if_and_only_if_the_fence_says_commit(
+    business_url: str, judge: Callable[[Run], None]
+) -> None:
+    judge(lambda count, seed: run_sync(business_url, _share(business_url, count), seed))
+
+
+# aiomysql leaves the socket of a connection that was killed or cancelled to the garbage collector.
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.timeout(3600)
+def test_effects_are_there_if_and_only_if_the_fence_says_commit_with_asyncio(
+    async_url: str, judge: Callable[[Run], None]
+) -> None:
+    blocking_url = async_url.replace("+asyncpg", "+psycopg").replace("+aiomysql", "+pymysql").replace("+aiosqlite", "")
+    judge(lambda count, seed: asyncio.run(run_async(async_url, blocking_url, _share(async_url, count), seed)))
+    gc.collect()
+
+
+def _share(url: str, count: int) -> int:
+    return count // 4 if url.startswith("sqlite") else count  # its writers wait for each other, a long time
