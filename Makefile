@@ -5,13 +5,14 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
+RACES ?= 10000
 # Tests wait more than they compute: one process more than there are cores.
 TEST_PROCESSES ?= $$($(BIN)/python -c 'import os; print(os.cpu_count() + 1)')
 DURATION ?= 60
 BENCH_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test fuzz lint generate bench docs clean
+.PHONY: help setup demo test races fuzz lint generate bench docs clean
 
 help: ## Show this list
 	@echo "make TARGET; each sets up what it needs:"
@@ -38,6 +39,9 @@ demo: $(STAMP) ## Users register while processes are killed; then the databases 
 
 test: $(STAMP) ## Run all tests (PYTEST_ARGS='-k fence', or --postgres=URL for a server of yours)
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) $(PYTEST_ARGS)
+
+races: $(STAMP) ## Race RACES=10000 transactions against checks on each database and driver; prints how they ended
+	$(BIN)/python -m pytest tests/integration/fence/test_races.py -n 0 --fence-races $(RACES) $(PYTEST_ARGS)
 
 fuzz: $(STAMP) ## Feed wild input to everything that reads any, each target for DURATION=60 seconds; prints what came back
 	$(BIN)/python -m pytest tests/fuzz -n 0 -s --timeout 0 --fuzz-s $(DURATION) $(PYTEST_ARGS)
