@@ -108,8 +108,8 @@ class BrokerUnderFuzz:
         more = pb.ReceiveRequest()
         for pick in exchange.picks:
             receipt = _changed(self._receipts[pick.slot % len(self._receipts)], pick)
-            if pick.refuse:
-                more.refusals.add(receipt=receipt, error="no \0 good", delay_ms=0)
+            if pick.refuse_delay_ms is not None:
+                more.refusals.add(receipt=receipt, error="no \0 good", delay_ms=pick.refuse_delay_ms)
             else:
                 more.acks.append(receipt)
         return exchange.request + more.SerializeToString()  # messages in protobuf are joined by joining their bytes

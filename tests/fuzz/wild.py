@@ -94,11 +94,14 @@ _FIELDS: dict[str, SearchStrategy[Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """A receipt that the broker has really given, the `slot`-th one remembered, after `change`; refused or acked."""
+    """A receipt that the broker has really given, the `slot`-th one remembered, after `change`.
+
+    refuse_delay_ms None: it is acknowledged, else refused.
+    """
 
     slot: int
     change: str
-    refuse: bool
+    refuse_delay_ms: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +220,7 @@ def damaged(draw: DrawFn, data: bytes) -> bytes:
 
 
 _CHANGES = st.sampled_from(["", "", "token", "epoch", "offset", "queue_id"])
-_PICKS = st.lists(st.builds(Pick, st.integers(0, 63), _CHANGES, st.booleans()), max_size=4).map(tuple)
+_PICKS = st.lists(st.builds(Pick, st.integers(0, 63), _CHANGES, st.none() | _SINT64), max_size=4).map(tuple)
 
 
 @st.composite
