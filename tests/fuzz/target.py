@@ -27,6 +27,7 @@ _DEADLINE_S = 20.0
 _SHORT_S = 0.3
 _WAIT_MS_MAX = 1000
 _TEXT_SIZE_MAX = 1000
+_FORGED_TOKEN_MIN = 2**40
 _REFUSALS = {
     grpc.StatusCode.INVALID_ARGUMENT,
     grpc.StatusCode.NOT_FOUND,
@@ -76,7 +77,7 @@ class BrokerUnderFuzz:
             self.calls += 1
             self.answers[f"{name} {code.name}"] += 1
             if code is grpc.StatusCode.OK:
-                self._check_reply(name, len(request), call.result())
+                self._check_reply(name, request, call.result())
             elif not (patient and code is grpc.StatusCode.DEADLINE_EXCEEDED):
                 _check_refusal(name, code, call.details(), call.trailing_metadata())
 
@@ -114,7 +115,7 @@ class BrokerUnderFuzz:
                 more.acks.append(receipt)
         return exchange.request + more.SerializeToString()  # messages in protobuf are joined by joining their bytes
 
-    def _check_reply(self, name: str, request_size_bytes: int, data: bytes) -> None:
+    def _check_reply(self, name: str, request: bytes, data: bytes) -> None:
         reply = _REPLIES[name].FromString(data)
         errors = getattr(reply, "errors", ())
         for error in errors:
@@ -122,9 +123,9 @@ class BrokerUnderFuzz:
             self.answers[f"{name} item {error.code}"] += 1
             assert len(error.text) <= _TEXT_SIZE_MAX, f"{name} tells of one item in {len(error.text)} characters"
         if errors:
-            size_bytes_max = 60 * request_size_bytes + 1000
-            assert len(data) <= size_bytes_max, f"{name} answers {request_size_bytes} bytes with {len(data)}"
+            assert len(data) <= 60 * len(request) + 1000, f"{name} answers {len(request)} bytes with {len(data)}"
         if isinstance(reply, pb.ReceiveReply):
+            _check_forgeries(request, reply)
             self._receipts.extend(each.receipt for each in reply.batches)
             self.answers[f"{name} delivered"] += sum(len(each.body) for each in reply.batches)
 
@@ -134,9 +135,23 @@ def _changed(receipt: pb.Receipt, pick: Pick) -> pb.Receipt:
     changed.CopyFrom(receipt)
     if pick.change == "offset":
         changed.offset[:] = [each + 1 for each in changed.offset]
+    elif pick.change == "token":
+        changed.token += _FORGED_TOKEN_MIN
     elif pick.change:
         setattr(changed, pick.change, getattr(changed, pick.change) + 1)
     return changed
+
+
+def _check_forgeries(request: bytes, reply: pb.ReceiveReply) -> None:
+    """No broker lives long enough to give such a token: all that came under it must come back as expired."""
+    sent = pb.ReceiveRequest.FromString(request)
+    given = _deliveries([*sent.acks, *(each.receipt for each in sent.refusals)])
+    taken = {each for each in given if each[1] >= _FORGED_TOKEN_MIN} - _deliveries(reply.expired)
+    assert not taken, f"receipts that were never given are taken: {taken}"
+
+
+def _deliveries(receipts: Iterable[pb.Receipt]) -> set[tuple[int, int, int, int]]:
+    return {(each.queue_id, each.token, each.epoch, offset) for each in receipts for offset in each.offset}
 
 
 def _is_patient(name: str, request: bytes) -> bool:
