@@ -154,8 +154,9 @@ def mail(message: ReceivedMessage) -> int:
 async def mail_async(message: ReceivedMessage) -> None: ...
 
 
-assert_type(mail(ReceivedMessage.__new__(ReceivedMessage)), int)
-returned: Awaitable[None] = mail_async(ReceivedMessage.__new__(ReceivedMessage))
+def uses_handlers(message: ReceivedMessage) -> Awaitable[None]:
+    assert_type(mail(message), int)
+    return mail_async(message)
 
 
 # fmt: off
@@ -189,7 +190,10 @@ def pay(session: Session, message: ReceivedMessage) -> None: ...
 async def pay_async(session: AsyncSession, message: ReceivedMessage) -> None: ...
 
 
-assert_type(pay(ReceivedMessage.__new__(ReceivedMessage)), None)
+def uses_idempotent_handlers(message: ReceivedMessage) -> Awaitable[None]:
+    pay(message)
+    pay(message, message)  # error: mypy[call-arg] pyright[reportCallIssue]
+    return pay_async(message)
 
 
 # fmt: off
