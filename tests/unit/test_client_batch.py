@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
+from uuid import UUID
 
 import pytest
 
 from txmsg.client.batch import EndEntry, SendEntry, columns_of, end_request, settle
-from txmsg.errors import InvalidMessage, MessageTooLarge, OutcomeUnknown, UnknownTopic
+from txmsg.errors import (
+    BrokerUnavailable,
+    InvalidMessage,
+    MessageTooLarge,
+    OutcomeConflict,
+    OutcomeExpired,
+    OutcomeUnknown,
+    TxmsgError,
+    UnknownTopic,
+)
 from txmsg.message import BODY_SIZE_BYTES_MAX, Message, TransactionState
 from txmsg.wire.codec import unpack_headers
 from txmsg.wire.v1.txmsg_pb2 import ItemError
@@ -88,3 +98,43 @@ def test_a_send_nobody_waits_for_is_abandoned_but_an_outcome_is_not() -> None:
     waiter.cancel()
     assert send.abandoned()
     assert not end.abandoned()
+
+
+def test_a_contradiction_is_told_to_the_caller_and_to_the_log_only_when_none_waits(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def ended(*, gone: bool, error: TxmsgError, state: TransactionState = TransactionState.COMMIT) -> Future[bytes]:
+        waiter: Future[bytes] = Future()
+        entry = EndEntry(id_of(7), state, waiter)
+        if gone:
+            entry.forsake()
+        entry.fail(error)
+        return waiter
+
+    assert isinstance(ended(gone=False, error=OutcomeConflict("no")).exception(0), OutcomeConflict)
+    ended(gone=True, error=BrokerUnavailable("away"))  # the check-back mends it
+    ended(gone=True, error=OutcomeExpired("unknown"), state=TransactionState.ROLLBACK)  # nothing was to be delivered
+    assert caplog.records == []
+    ended(gone=True, error=OutcomeConflict("no"))
+    ended(gone=True, error=OutcomeExpired("unknown"))
+    ended(gone=True, error=OutcomeConflict("no"), state=TransactionState.ROLLBACK)
+    assert [record.levelname for record in caplog.records] == ["ERROR"] * 3
+    said = [record.getMessage() for record in caplog.records]
+    assert all(f"transaction {UUID(bytes=id_of(7))} " in each for each in said)
+    assert "COMMITTED" in said[0]
+    assert "COMMITTED" in said[1]
+    assert "ROLLED BACK in its own database, but the broker has delivered its messages" in said[2]
+
+
+def test_a_contradiction_that_came_just_before_the_caller_went_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    entry = EndEntry(id_of(7), TransactionState.COMMIT, Future())
+    entry.fail(OutcomeConflict("no"))
+    entry.forsake()
+    assert "COMMITTED" in caplog.text
+
+
+def test_a_contradiction_after_a_coroutine_was_cancelled_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    waiter: Future[bytes] = Future()
+    waiter.cancel()
+    EndEntry(id_of(7), TransactionState.COMMIT, waiter).fail(OutcomeConflict("no"))
+    assert "COMMITTED" in caplog.text
