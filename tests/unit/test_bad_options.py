@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import sqlite3
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
+from sqlalchemy.pool import NullPool
 
 from tests.errors_page import is_documented
 from txmsg.checker.fence import FenceCheckListener
 from txmsg.client import AsyncConsumer, AsyncProducer, Consumer, Producer, idempotent, transactional_message
 from txmsg.client.half import Half
-from txmsg.errors import InvalidMessage, InvalidName, MisuseError, TxmsgError
+from txmsg.errors import BrokerUnavailable, InvalidMessage, InvalidName, MisuseError, TxmsgError
 from txmsg.message import Message, ReceivedMessage, TransactionState
 
 X = Message("t", b"x")
@@ -306,3 +310,24 @@ def test_handlers_as_people_write_them_are_taken() -> None:
         )
     ):
         assert taken.subscribe(f"t{number}")(handler) is handler
+
+
+def test_a_business_database_that_hangs_is_named_before_anything_is_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = threading.Event()
+
+    def connect() -> sqlite3.Connection:
+        go_on.wait(30)
+        return sqlite3.connect(tmp_path / "business.db", check_same_thread=False)
+
+    hanging = create_engine("sqlite:///business.db", creator=connect, poolclass=NullPool)
+    monkeypatch.setattr("txmsg.client.producer._GRACE_S", 0.1)
+    try:
+        with pytest.raises(
+            BrokerUnavailable, match=r"did not start within 0\.2 s: does the business database"
+        ) as caught:
+            producer(check_listener=FenceCheckListener(hanging), timeout_s=0.1).send(X)
+        assert is_documented(caught.value)
+    finally:
+        go_on.set()

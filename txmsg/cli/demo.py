@@ -36,8 +36,20 @@ def demo() -> None:
 
 @demo.command()
 @click.option("--users", default=300, show_default=True, help="People who try to register, over all phases.")
-@click.option("--crash", default=12, show_default=True, help="How often the service is killed by SIGKILL.")
-@click.option("--slow-ms", default=200, show_default=True, help="How long the slowest subscriber takes per user.")
+@click.option(
+    "--crash",
+    type=click.IntRange(min=0),
+    default=12,
+    show_default=True,
+    help="How often the service is killed by SIGKILL.",
+)
+@click.option(
+    "--slow-ms",
+    type=click.IntRange(min=0),
+    default=200,
+    show_default=True,
+    help="How long the slowest subscriber takes per user.",
+)
 @click.option(
     "--down",
     type=click.Choice([*GROUPS, "none"]),

@@ -121,7 +121,13 @@ class Producer:
                 raise BrokerUnavailable("the producer is closed")
             if self._thread is None:
                 thread = shared_loop()
-                thread.call(self._core.start(), timeout_s=self.timeout_s + _GRACE_S)
+                try:
+                    thread.call(self._core.start(), timeout_s=self.timeout_s + _GRACE_S)
+                except TimeoutError as exc:
+                    raise BrokerUnavailable(
+                        f"the producer did not start within {self.timeout_s + _GRACE_S:g} s: does the business "
+                        "database, which holds the fence, answer?"
+                    ) from exc
                 thread.at_exit(self, self._core.close)
                 self._thread, self._pid = thread, os.getpid()
             return self._thread
