@@ -12,8 +12,7 @@ import resource
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -22,9 +21,10 @@ import psutil
 import pytest
 
 from tests.acceptance.neighbour import neighbour
+from tests.acceptance.served import served
+from tests.acceptance.waiting import until
 from tests.broker_process import BrokerProcess
 from txmsg.broker.config import BrokerConfig
-from txmsg.broker.server import serve
 from txmsg.client import Producer
 from txmsg.errors import BrokerUnavailable, ProtocolError
 from txmsg.message import Message
@@ -71,14 +71,6 @@ def is_closed(connection: socket.socket, *, within_s: float) -> bool:
     except ConnectionError:
         return True
     return True
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Waits for something that gives no sign but can be looked at; fails when it does not come."""
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.1)
 
 
 def send_from_a_new_client(broker: BrokerProcess, *, timeout_s: float = 30.0) -> None:
@@ -192,27 +184,12 @@ def test_clients_go_on_while_the_broker_can_open_no_more_files(broker: BrokerPro
 
 
 def test_connections_past_the_limit_are_closed_at_once(notify_url: str) -> None:
-    async def run() -> tuple[int, int]:
-        ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        stop = asyncio.Event()
-        config = BrokerConfig(storage=notify_url, listen="127.0.0.1:0", connections_max=5)
-        serving = asyncio.create_task(serve(config, ready.set_result, stop))
-        host, _, port = (await asyncio.wait_for(ready, WAIT_S)).rpartition(":")
-        streams = [await asyncio.open_connection(host, int(port)) for _ in range(12)]
-        ends = [asyncio.create_task(reader.read()) for reader, _ in streams]
-        async with asyncio.timeout(WAIT_S):
-            while sum(end.done() for end in ends) < 7:
-                await asyncio.wait([end for end in ends if not end.done()], return_when=asyncio.FIRST_COMPLETED)
-        done, left = await asyncio.wait(ends, timeout=0.5)
-        for task in left:
-            task.cancel()
-        for _, writer in streams:
-            writer.close()
-        stop.set()
-        await serving
-        return len(done), len(left)
-
-    assert asyncio.run(run()) == (7, 5)
+    config = BrokerConfig(storage=notify_url, listen="127.0.0.1:0", connections_max=5)
+    with served(config) as address, ExitStack() as stack:
+        host, _, port = address.rpartition(":")
+        made = [stack.enter_context(socket.create_connection((host, int(port)), timeout=10)) for _ in range(12)]
+        until(lambda: sum(is_closed(each, within_s=0.01) for each in made) == 7)
+        assert sum(is_closed(each, within_s=0.1) for each in made) == 7, "the first five stay, until their time is up"
 
 
 def test_the_broker_takes_the_files_it_may_have_and_says_when_they_are_too_few() -> None:

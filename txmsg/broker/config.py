@@ -54,8 +54,9 @@ class BrokerConfig:
     """Items that may wait for the writer. Default 100,000. Past it requests wait, slowing their senders."""
     waiting_size_bytes_max: int = 256 * 1024 * 1024
     """Bytes that may wait for the writer. Default 256 MiB."""
-    request_timeout_s: float = 10.0
-    """How long a request may wait for the writer and the database. Default 10. Then Overloaded or BrokerUnavailable."""
+    request_timeout_s: float = 8.0
+    """How long a request may wait for the writer and the database. Default 8: less than a client waits by default, so
+    that it hears the reason. Then Overloaded or BrokerUnavailable."""
     lock_timeout_s: float = 5.0
     """How long a batch may wait for a lock in the database before it is tried anew. Default 5."""
 

@@ -26,6 +26,9 @@ __all__ = ["serve"]
 
 logger = logging.getLogger(__name__)
 
+_WRITE_S_MIN = 1.0
+"""For writing what was accepted, at a stop that has used up its time on requests under way."""
+
 
 class _DeliveryTopics:
     """The topic registry as delivery wants to see it."""
@@ -91,11 +94,13 @@ async def _serve(config: BrokerConfig, pool: Pool, on_ready: Callable[[str], Non
             await stop.wait()
         finally:
             # Requests under way may still need the writer and delivery, so those end after the server.
+            loop = asyncio.get_running_loop()
+            deadline = loop.time() + config.stop_timeout_s
             delivery.drain()
             await server.stop(config.stop_timeout_s)
             half_writer.close()
             writer.close()
-            await asyncio.wait(writing, timeout=config.stop_timeout_s)
+            await asyncio.wait(writing, timeout=max(deadline - loop.time(), _WRITE_S_MIN))
             for task in (*writing, *background):
                 task.cancel()
             await asyncio.wait((*writing, *background))

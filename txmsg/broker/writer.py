@@ -19,7 +19,7 @@ from psycopg import AsyncConnection
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.segments import Segments
 from txmsg.broker.store.batch import STALE_SEGMENT, Applied, Batch, Unwritable, apply
-from txmsg.broker.store.connect import TRANSIENT, connect_writer
+from txmsg.broker.store.connect import TRANSIENT, answering_within, connect_writer, trouble
 from txmsg.errors import BrokerUnavailable, Overloaded
 
 __all__ = ["Work", "Writer"]
@@ -33,6 +33,8 @@ _ITEM_ERROR_CLASSES = ("22", "23", "54")
 full disk, a standby that is read-only) is the database's, and the batch is repeated until its time is up."""
 _CONTENTION = (psycopg.errors.LockNotAvailable, psycopg.errors.TransactionRollback)
 _RECONNECT_PAUSE_S = 0.2
+_ANSWER_GRACE_S = 2.0
+"""After the database should have ended a batch by itself: then the connection is cut, and a new one made."""
 
 
 @dataclass(slots=True, eq=False)
@@ -71,6 +73,8 @@ class Writer:
         self._connection: AsyncConnection[Any] | None = None
         self._database_away = ""
         self._closing = False
+        self._transaction_s_max = config.lock_timeout_s + config.request_timeout_s
+        self._answer_s_max = self._transaction_s_max + _ANSWER_GRACE_S
 
     async def write(self, batch: Batch, size_bytes: int) -> Mapping[bytes, str]:
         """Returns when the batch is on disk: the problems by transaction id, empty when there are none.
@@ -191,13 +195,14 @@ class Writer:
                     await self._segments.refresh()
                 stale = False
                 assert self._connection is not None
-                applied = await apply(
-                    self._connection,
-                    batch,
-                    segment=self._segments.open,
-                    previous=self._segments.previous,
-                    first_check_s=self._config.first_check_s,
-                )
+                with answering_within(self._connection, self._answer_s_max):
+                    applied = await apply(
+                        self._connection,
+                        batch,
+                        segment=self._segments.open,
+                        previous=self._segments.previous,
+                        first_check_s=self._config.first_check_s,
+                    )
             except psycopg.errors.DatabaseError as exc:
                 if exc.sqlstate == STALE_SEGMENT:
                     stale = True
@@ -218,14 +223,14 @@ class Writer:
         self._connection = await connect_writer(
             config.storage,
             lock_timeout_s=config.lock_timeout_s,
-            transaction_timeout_s=config.lock_timeout_s + config.request_timeout_s,
+            transaction_timeout_s=self._transaction_s_max,
         )
         await self._segments.refresh()
 
     async def _pause(self, exc: Exception, give_up_at: float) -> None:
         if not self._database_away:
-            logger.warning("a batch is repeated: %s", exc)
-        self._database_away = f"the Notify database is away: {exc}".strip()
+            logger.warning("a batch is repeated: %s", trouble(exc))
+        self._database_away = trouble(exc)
         if self._connection is not None and not isinstance(exc, _CONTENTION):
             # Also when it still answers: behind the same address may be a new primary by now.
             await self._connection.close()

@@ -109,6 +109,7 @@ def broker(
 
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
     logging.getLogger("alembic").setLevel(logging.WARNING)  # it tells each start of its plugins
+    logging.getLogger("psycopg.pool").setLevel(logging.ERROR)  # each attempt, while the broker says what it means
     config = BrokerConfig(
         storage=storage or "",
         listen=listen,

@@ -100,10 +100,11 @@ class Sender:
         """Attempts until every entry has its answer or the deadline of the oldest has passed."""
         left = entries
         ambiguous = False
+        told: BrokerUnavailable | None = None
         deadline = entries[0].deadline
 
         async def once() -> None:
-            nonlocal left, ambiguous
+            nonlocal left, ambiguous, told
             try:
                 home, errors = await attempt(left, max(deadline - self._loop.time(), 0.001))
                 left, error = settle(left, home, errors)
@@ -111,6 +112,9 @@ class Sender:
                     raise error
             except OutcomeUnknown:
                 ambiguous = True
+                raise
+            except BrokerUnavailable as exc:
+                told = exc
                 raise
 
         try:
@@ -124,6 +128,8 @@ class Sender:
                 await retrying(deadline - self._loop.time())(once)
         except TxmsgError as exc:
             error = final(exc, ambiguous)
+            if told is not None and isinstance(exc, OutcomeUnknown):  # silence says less than an answer before it
+                error = type(error)(f"{error}; an earlier attempt was told: {told}")
             for entry in left:
                 own = type(error)(str(error))
                 own.__cause__ = exc

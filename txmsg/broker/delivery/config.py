@@ -53,7 +53,7 @@ class DeliveryConfig:
     """Seconds between looks for messages that other brokers wrote. Default 0.5; own writes wake at once."""
 
     statement_timeout_s: float = 10.0
-    """Seconds one step in the database may take, its wait for a connection included. Default 10."""
+    """Seconds one step in the database may take. Default 10. Then its connection is cut."""
 
     member_ttl_s: float = 600.0
     """Seconds for which the tags of a silent member still count as wanted by its group. Default 600.

@@ -372,15 +372,8 @@ class Delivery:
     async def _session(self) -> AsyncIterator[store.Connection]:
         """A connection for one step. If the database is away, everything in memory is dropped: BrokerUnavailable."""
         try:
-            async with asyncio.timeout(self._config.statement_timeout_s):
-                async with session(self._pool) as conn:
-                    yield conn
-        except TimeoutError as exc:
-            error = BrokerUnavailable(
-                f"the Notify database did not answer within {self._config.statement_timeout_s:g} s: retry"
-            )
-            self._drop(str(error))
-            raise error from exc
+            async with session(self._pool, timeout_s=self._config.statement_timeout_s) as conn:
+                yield conn
         except BrokerUnavailable as exc:
             self._drop(str(exc))
             raise

@@ -6,8 +6,10 @@ Translates the driver's errors: whoever gets BrokerUnavailable from here may try
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+import os
+import socket
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 import psycopg
@@ -17,7 +19,7 @@ from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 from txmsg.broker.store.arrays import register_arrays
 from txmsg.errors import BrokerUnavailable, StorageError
 
-__all__ = ["TRANSIENT", "connect_writer", "open_pool", "session"]
+__all__ = ["TRANSIENT", "answering_within", "connect_writer", "open_pool", "session", "trouble"]
 
 Pool = AsyncConnectionPool[AsyncConnection[Any]]
 
@@ -49,6 +51,37 @@ _SERVER_KEEPALIVES = {
 """The same from the other side: how soon the server ends the session of a broker that was cut off. By the defaults of
 most systems it would keep it for two hours. A session on a Unix socket passes over them."""
 
+_CHECK_S_MAX = 5.0
+_SETUP_S_MAX = 5.0
+_SESSION_S_MAX = 30.0
+
+
+@contextmanager
+def answering_within(connection: AsyncConnection[Any], timeout_s: float) -> Iterator[None]:
+    """Cuts the connection if what stands inside takes longer, and raises BrokerUnavailable.
+
+    For a database, or something before it, that keeps the connection and says nothing more: no keepalive notices. Not
+    asyncio.timeout: the driver answers a cancellation by asking that same database to cancel, and waits for it.
+    """
+    cut = False
+
+    def cut_off() -> None:
+        nonlocal cut
+        cut = True
+        with suppress(OSError, psycopg.Error):  # it is closed already
+            with socket.socket(fileno=os.dup(connection.fileno())) as duplicate:
+                duplicate.shutdown(socket.SHUT_RDWR)
+
+    timer = asyncio.get_running_loop().call_later(timeout_s, cut_off)
+    try:
+        yield
+    except psycopg.Error as exc:
+        if cut:
+            raise BrokerUnavailable(f"the Notify database did not answer within {timeout_s:g} s") from exc
+        raise
+    finally:
+        timer.cancel()
+
 
 async def connect_writer(url: str, *, lock_timeout_s: float, transaction_timeout_s: float) -> AsyncConnection[Any]:
     """The session that calls the batch function: autocommit, READ COMMITTED, no wait without an end.
@@ -59,6 +92,15 @@ async def connect_writer(url: str, *, lock_timeout_s: float, transaction_timeout
     connection = await AsyncConnection.connect(
         url, autocommit=True, application_name="txmsg writer", prepare_threshold=0, **_KEEPALIVES
     )
+    try:
+        await _set_up_writer(connection, lock_timeout_s, transaction_timeout_s)
+    except BaseException:
+        await connection.close()
+        raise
+    return connection
+
+
+async def _set_up_writer(connection: AsyncConnection[Any], lock_timeout_s: float, transaction_timeout_s: float) -> None:
     register_arrays(connection)
     settings = {
         "default_transaction_isolation": "read committed",
@@ -72,14 +114,14 @@ async def connect_writer(url: str, *, lock_timeout_s: float, transaction_timeout
     if connection.info.server_version >= 170000:
         settings["transaction_timeout"] = f"{transaction_timeout_s * 1000:.0f}ms"
     await _set(connection, settings)
-    return connection
 
 
 async def _set(connection: AsyncConnection[Any], settings: Mapping[str, str]) -> None:
-    await connection.execute(
-        "select set_config(name, value, false) from unnest(%s::text[], %s::text[]) as setting(name, value)",
-        (list(settings), list(settings.values())),
-    )
+    with answering_within(connection, _SETUP_S_MAX):
+        await connection.execute(
+            "select set_config(name, value, false) from unnest(%s::text[], %s::text[]) as setting(name, value)",
+            (list(settings), list(settings.values())),
+        )
 
 
 def open_pool(url: str, *, size_max: int = 8, idle_in_transaction_s: float = 5.0) -> Pool:
@@ -109,13 +151,21 @@ def open_pool(url: str, *, size_max: int = 8, idle_in_transaction_s: float = 5.0
         reconnect_timeout=1.0,
         kwargs={"autocommit": True, "application_name": "txmsg broker", **_KEEPALIVES},
         configure=configure,
-        check=AsyncConnectionPool.check_connection,
+        check=_check,
     )
 
 
+async def _check(connection: AsyncConnection[Any]) -> None:
+    with answering_within(connection, _CHECK_S_MAX):
+        await AsyncConnectionPool.check_connection(connection)
+
+
 @asynccontextmanager
-async def session(pool: Pool) -> AsyncIterator[AsyncConnection[Any]]:
-    """A connection from the pool, in autocommit. Raises BrokerUnavailable while the database is away."""
+async def session(pool: Pool, *, timeout_s: float = _SESSION_S_MAX) -> AsyncIterator[AsyncConnection[Any]]:
+    """A connection from the pool, in autocommit. Raises BrokerUnavailable while the database is away or says nothing.
+
+    timeout_s: for all that is done with the connection; a few seconds more may go by before there is one.
+    """
     task = asyncio.current_task()
     assert task is not None
     cancelled_before = task.cancelling()
@@ -125,11 +175,21 @@ async def session(pool: Pool) -> AsyncIterator[AsyncConnection[Any]]:
             # with the connection; a loop would then go on for ever.
             if task.cancelling() > cancelled_before:
                 raise asyncio.CancelledError
-            yield connection
+            with answering_within(connection, timeout_s):
+                yield connection
     except psycopg.errors.InsufficientPrivilege as exc:
         raise StorageError(
             f"the broker's role may not use the tables of the Notify database ({exc.diag.message_primary}): run the "
             "broker as the role that ran `txmsg db upgrade`"
         ) from exc
     except TRANSIENT as exc:
-        raise BrokerUnavailable(f"the Notify database is away: {exc}") from exc
+        raise BrokerUnavailable(trouble(exc)) from exc
+
+
+def trouble(exc: Exception) -> str:
+    """What is wrong with the database, for a person: whether it is away, or there and unable, and why. One line."""
+    told = " ".join(str(exc).split())
+    if isinstance(exc, BrokerUnavailable):
+        return told
+    unable = isinstance(exc, psycopg.Error) and exc.sqlstate is not None
+    return f"the Notify database {'cannot work now' if unable else 'is away'}: {told}"

@@ -1,0 +1,197 @@
+"""The business database goes away under `@transactional_message`: the message's fate is the transaction's, always.
+
+The user sees the driver's own error, unchanged; the check-back finds out what became of the transaction.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import psycopg
+import pytest
+from sqlalchemy import String, create_engine, select
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
+
+from tests.acceptance.waiting import until
+from tests.broker_process import BrokerProcess
+from tests.conftest import StartBroker
+from tests.integration.client_harness import WAIT_S, collecting, half_count
+from tests.postgres_proxy import CUT_AFTER, CUT_BEFORE, FORWARD, HOLD, PostgresProxy, Request, Verdict
+from txmsg.checker.fence import FenceCheckListener
+from txmsg.client import AsyncProducer, Producer, transactional_message
+from txmsg.message import ReceivedMessage
+
+Register = Callable[[str], object]
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class User(Base):
+    __tablename__ = "users"
+
+    email: Mapped[str] = mapped_column(String, primary_key=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Where the database goes away: at the first request that begins so, and how. commits: what it leads to."""
+
+    text: str
+    verdict: Verdict
+    commits: bool
+
+
+MOMENTS = {
+    "before it begins": Moment("BEGIN", CUT_BEFORE, False),
+    "at the fence": Moment("insert into txmsg_fence", CUT_BEFORE, False),
+    "in the middle": Moment("insert into users", CUT_BEFORE, False),
+    "in the middle, its reply lost": Moment("insert into users", CUT_AFTER, False),
+    "before the commit arrives": Moment("COMMIT", CUT_BEFORE, False),
+    "after the commit": Moment("COMMIT", CUT_AFTER, True),
+}
+
+
+@pytest.fixture
+def proxy(database_url: str) -> Iterator[PostgresProxy]:
+    with PostgresProxy(database_url) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def broker(start_broker: StartBroker) -> BrokerProcess:
+    return start_broker("--first-check-s", "0.2", "--check-interval-s", "0.5")
+
+
+def sqlalchemy_url(url: str) -> str:
+    return url.replace("postgresql://", "postgresql+psycopg://")
+
+
+def create_tables(url: str) -> None:
+    engine = create_engine(sqlalchemy_url(url))
+    Base.metadata.create_all(engine)
+    FenceCheckListener(engine).fence.create_tables()
+    engine.dispose()
+
+
+@pytest.fixture(params=["def", "async def"])
+def register(
+    request: pytest.FixtureRequest, broker: BrokerProcess, proxy: PostgresProxy, database_url: str
+) -> Iterator[Register]:
+    """A business operation, to be called from any thread."""
+    create_tables(database_url)
+    if request.param == "def":
+        engine = create_engine(sqlalchemy_url(proxy.url))
+        with Producer(broker.address, group="shop", check_listener=FenceCheckListener(engine)) as producer:
+
+            @transactional_message(producer, topic="user", session=sessionmaker(engine))
+            def register(session: Session, email: str) -> None:
+                session.add(User(email=email))
+
+            yield register
+        engine.dispose()
+        return
+
+    async_engine = create_async_engine(sqlalchemy_url(proxy.url))
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    async_producer = AsyncProducer(broker.address, group="shop", check_listener=FenceCheckListener(async_engine))
+
+    @transactional_message(async_producer, topic="user", session=async_sessionmaker(async_engine))
+    async def register_async(session: AsyncSession, email: str) -> None:
+        session.add(User(email=email))
+
+    asyncio.run_coroutine_threadsafe(async_producer.start(), loop).result(WAIT_S)
+    yield lambda email: asyncio.run_coroutine_threadsafe(register_async(email), loop).result(WAIT_S)
+
+    async def end() -> None:
+        await async_producer.close()
+        await async_engine.dispose()
+        await loop.shutdown_default_executor()
+
+    asyncio.run_coroutine_threadsafe(end(), loop).result(WAIT_S)
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(WAIT_S)
+    loop.close()
+
+
+def emails(database_url: str) -> set[str]:
+    engine = create_engine(sqlalchemy_url(database_url))
+    with Session(engine) as session:
+        found = set(session.scalars(select(User.email)))
+    engine.dispose()
+    return found
+
+
+def checks(notify_url: str) -> int:
+    """How often the half that waits has been checked."""
+    with psycopg.connect(notify_url, connect_timeout=10) as connection:
+        row = connection.execute("select coalesce(max(checks), 0) from txmsg.half_message").fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def received(got: queue.Queue[ReceivedMessage]) -> set[str]:
+    return {each.body.decode() for each in list(got.queue)}
+
+
+def test_the_message_shares_the_fate_of_the_transaction_wherever_the_database_goes_away(
+    register: Register, broker: BrokerProcess, proxy: PostgresProxy, database_url: str, notify_url: str
+) -> None:
+    def goes_away(moment: Moment) -> Callable[[Request], Verdict]:
+        def judge(request: Request) -> Verdict:
+            if not request.sql.lower().startswith(moment.text.lower()):
+                return FORWARD
+            proxy.on_request = lambda request: FORWARD
+            proxy.refuse()
+            return moment.verdict
+
+        return judge
+
+    with collecting(broker.address, "user") as got:
+        register("first")
+        for name, moment in MOMENTS.items():
+            proxy.on_request = goes_away(moment)
+            with pytest.raises(DBAPIError):  # the driver's error, unchanged
+                register(name)
+            until(lambda: checks(notify_url) >= 1)  # it is asked about, and nobody can answer
+            proxy.accept()
+            until(lambda: half_count(notify_url) == 0)
+        register("last")
+        expected = {"first", "last"} | {name for name, moment in MOMENTS.items() if moment.commits}
+        bodies = {f'{{"email":"{email}"}}' for email in expected}
+        until(lambda: len(received(got)) >= len(bodies))
+        assert received(got) == bodies
+    assert emails(database_url) == expected
+
+
+def test_a_commit_that_nobody_answers_leaves_the_message_undecided_until_it_is_over(
+    register: Register, broker: BrokerProcess, proxy: PostgresProxy, database_url: str, notify_url: str
+) -> None:
+    def hold_once(request: Request) -> Verdict:
+        if request.sql != "COMMIT":
+            return FORWARD
+        proxy.on_request = lambda request: FORWARD
+        return HOLD
+
+    with collecting(broker.address, "user") as got:
+        proxy.on_request = hold_once
+        calling = threading.Thread(target=register, args=("slow",))
+        calling.start()
+        proxy.wait_for("COMMIT")
+        until(lambda: checks(notify_url) >= 3)
+        assert received(got) == set()
+        assert half_count(notify_url) == 1
+        proxy.release()
+        calling.join(WAIT_S)
+        until(lambda: received(got) == {'{"email":"slow"}'})
+    assert emails(database_url) == {"slow"}
+    assert half_count(notify_url) == 0
