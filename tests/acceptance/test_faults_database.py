@@ -19,7 +19,7 @@ from txmsg.client import Producer
 from txmsg.errors import BrokerUnavailable, OutcomeUnknown, TxmsgError
 from txmsg.message import Message
 
-BATCH = "apply_batch_1"
+BATCH = "write_batch_1"
 CUTS = 40
 
 
@@ -120,7 +120,7 @@ def test_the_broker_ends_in_order_while_the_database_is_away(
             proxy.cut_all()
         sending = threading.Thread(target=send, args=(producer,))
         sending.start()
-        assert broker.stop() == 0
+        assert broker.stop() == 0, broker.log.read_text()
         sending.join()
     assert len(failed) == 1
     assert "Traceback" not in broker.log.read_text()

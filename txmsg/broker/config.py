@@ -27,6 +27,8 @@ class BrokerConfig:
 
     storage: str
     """The Notify database: postgresql://user@host:5432/database."""
+    storage_wait_s: float = 30.0
+    """How long a start may wait for a database that is not there yet. Default 30. 0 tries once."""
     listen: str = "127.0.0.1:7700"
     """HOST:PORT to serve on. Port 0 takes a free one."""
     broker_id: str = field(default_factory=_new_broker_id)
@@ -100,7 +102,7 @@ class BrokerConfig:
         for name in ("connections_max", "topic_queues", "batch_items_max", "waiting_items_max", "checks_max"):
             if getattr(self, name) < 1:
                 raise MisuseError(f"{name}={getattr(self, name)} must be at least 1")
-        for name in ("first_check_s", "stop_timeout_s", "outcome_memory_s"):
+        for name in ("storage_wait_s", "first_check_s", "stop_timeout_s", "outcome_memory_s"):
             if getattr(self, name) < 0:
                 raise MisuseError(f"{name}={getattr(self, name)} must not be negative")
         for name in (

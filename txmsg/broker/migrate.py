@@ -5,7 +5,9 @@ Expand, then contract: a broker works with a range of revisions, so that brokers
 
 from __future__ import annotations
 
+import math
 import re
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,17 +18,27 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from psycopg.conninfo import make_conninfo
+from psycopg.pq import PGconn, Ping
 from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
+from txmsg.broker.store.connect import cut
 from txmsg.errors import SchemaMismatch, StorageError
 
-__all__ = ["REVISIONS", "VERSION_MIN", "Finding", "check", "current", "require", "upgrade"]
+__all__ = ["REVISIONS", "VERSION_MIN", "Finding", "check", "current", "is_away", "require", "upgrade"]
 
 REVISIONS = ("0001",)
 """The revisions this release works with, oldest first. `upgrade` goes to the last."""
 
+_INSTALL_NEWER = (
+    f"newer than this release of txmsg knows (up to {REVISIONS[-1]}): install the release that upgraded it, or a newer "
+    "one; a database is not downgraded"
+)
+_CONNECT_S_MAX = 10
+_ANSWER_S_MAX = 30.0
+"""For reading a revision and settings. A migration may take as long as it takes."""
 _UPGRADE_LOCK = 7704  # two brokers that start together upgrade one after the other
 VERSION_MIN = 150000
 """PostgreSQL 15, as the server numbers it: the schema needs NULLS NOT DISTINCT."""
@@ -46,11 +58,13 @@ class Finding:
 
 
 @contextmanager
-def _connect(url: str, *, any_version: bool = False) -> Iterator[Connection]:
+def _connect(url: str, *, any_version: bool = False, answer_s_max: float = _ANSWER_S_MAX) -> Iterator[Connection]:
     parsed = _parsed(url)
-    engine = create_engine(parsed.set(drivername="postgresql+psycopg"), connect_args={"connect_timeout": 10})
+    engine = create_engine(
+        parsed.set(drivername="postgresql+psycopg"), connect_args={"connect_timeout": _CONNECT_S_MAX}
+    )
     try:
-        with engine.connect() as connection:
+        with engine.connect() as connection, _cut_after(answer_s_max, connection):
             version = int(connection.execute(text("show server_version_num")).scalar_one())
             if version < VERSION_MIN and not any_version:
                 raise StorageError(
@@ -62,6 +76,20 @@ def _connect(url: str, *, any_version: bool = False) -> Iterator[Connection]:
         raise StorageError(f"the Notify database {parsed} cannot be used: {exc.orig}; {_advice(exc)}") from exc
     finally:
         engine.dispose()
+
+
+@contextmanager
+def _cut_after(timeout_s: float, connection: Connection) -> Iterator[None]:
+    """For a server that takes a connection and says nothing more. No end for math.inf."""
+    driver_connection = connection.connection.driver_connection
+    assert isinstance(driver_connection, psycopg.Connection)
+    timer = threading.Timer(min(timeout_s, threading.TIMEOUT_MAX), cut, (driver_connection,))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _parsed(url: str) -> URL:
@@ -87,16 +115,31 @@ def _advice(error: DBAPIError) -> str:
     return "check the URL (host, port, user, password, database), and that the server runs"
 
 
-def _config(connection: Connection) -> Config:
+def _config() -> Config:
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
-    config.attributes["connection"] = connection
     return config
+
+
+def _is_newer(revision: str | None) -> bool:
+    """Whether a later release has made this revision: this one has no script that leads to it."""
+    known = {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
+    return revision is not None and revision not in known
 
 
 def _revision(connection: Connection) -> str | None:
     options = {"version_table": "revision", "version_table_schema": "txmsg"}
     return MigrationContext.configure(connection, opts=options).get_current_revision()
+
+
+def is_away(url: str) -> bool:
+    """Whether no server answers there, or one that is still starting or stopping: then waiting may help."""
+    conninfo = make_conninfo(_libpq_url(url), connect_timeout=_CONNECT_S_MAX)
+    return PGconn.ping(conninfo.encode()) in {Ping.REJECT, Ping.NO_RESPONSE}
+
+
+def _libpq_url(url: str) -> str:
+    return _parsed(url).set(drivername="postgresql").render_as_string(hide_password=False)
 
 
 def current(url: str) -> str | None:
@@ -110,17 +153,14 @@ def upgrade(url: str) -> str:
 
     Raises SchemaMismatch when the database is newer than this release, StorageError when it cannot be used.
     """
-    with _connect(url) as connection:
+    with _connect(url, answer_s_max=math.inf) as connection:
         connection.execute(text(f"select pg_advisory_xact_lock({_UPGRADE_LOCK}, 0)"))
         connection.execute(text("create schema if not exists txmsg"))
         revision = _revision(connection)
-        config = _config(connection)
-        known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
-        if revision is not None and revision not in known:
-            raise SchemaMismatch(
-                f"the Notify database is at revision {revision}, newer than this release of txmsg knows "
-                f"(up to {REVISIONS[-1]}): install the newer release"
-            )
+        if _is_newer(revision):
+            raise SchemaMismatch(f"the Notify database is at revision {revision}, {_INSTALL_NEWER}")
+        config = _config()
+        config.attributes["connection"] = connection
         command.upgrade(config, REVISIONS[-1])
         connection.commit()
     return REVISIONS[-1]
@@ -131,6 +171,8 @@ def require(url: str) -> None:
     revision = current(url)
     if revision in REVISIONS:
         return
+    if _is_newer(revision):
+        raise SchemaMismatch(f"the Notify database is at revision {revision}, {_INSTALL_NEWER}")
     shown = make_url(url).render_as_string(hide_password=True)
     raise SchemaMismatch(
         f"the Notify database is at revision {revision or '(none)'}, this release works with "
@@ -178,6 +220,12 @@ def check(url: str) -> list[Finding]:
             Finding(
                 "revision",
                 revision or "none",
-                "" if revision in REVISIONS else "run `txmsg db upgrade --storage URL`",
+                _fix_of(revision),
             ),
         ]
+
+
+def _fix_of(revision: str | None) -> str:
+    if revision in REVISIONS:
+        return ""
+    return _INSTALL_NEWER if _is_newer(revision) else "run `txmsg db upgrade --storage URL`"

@@ -21,11 +21,15 @@ from txmsg.broker.store.topics import TopicRegistry
 from txmsg.broker.writer import Writer
 from txmsg.checker.loop import CheckLoop
 from txmsg.checker.policy import CheckPolicies
+from txmsg.errors import BrokerUnavailable, StorageError
 
 __all__ = ["serve"]
 
 logger = logging.getLogger(__name__)
 
+_START_PAUSE_S = 1.0
+_CLOSE_S_MAX = 3.0
+"""For writing cursors, and for closing connections, at a stop."""
 _WRITE_S_MIN = 1.0
 """For writing what was accepted, at a stop that has used up its time on requests under way."""
 
@@ -47,13 +51,39 @@ async def serve(config: BrokerConfig, on_ready: Callable[[str], None], stop: asy
     `on_ready` is called once with the address HOST:PORT when the broker answers. Raises SchemaMismatch or StorageError
     when the database cannot be used at start, MisuseError when the port is taken; later the database may go and come.
     """
-    await asyncio.to_thread(migrate.require, config.storage)
+    if not await _database_is_there(config, stop):
+        return
     pool = open_pool(config.storage)
-    await pool.open(wait=True, timeout=config.request_timeout_s)
+    await pool.open()
     try:
         await _serve(config, pool, on_ready, stop)
     finally:
-        await pool.close()
+        await pool.close(_CLOSE_S_MAX)
+
+
+async def _database_is_there(config: BrokerConfig, stop: asyncio.Event) -> bool:
+    """Waits for a database that is not there yet, as when both are started together. False when stopped meanwhile.
+
+    Raises what `migrate.require` raises: at once when waiting helps nothing, as with a wrong password.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + config.storage_wait_s
+    while not stop.is_set():
+        try:
+            await asyncio.to_thread(migrate.require, config.storage)
+        except StorageError as exc:
+            left_s = deadline - loop.time()
+            if left_s <= 0 or not await asyncio.to_thread(migrate.is_away, config.storage):
+                raise
+            logger.warning("%s; trying for %.0f s more", " ".join(str(exc).split()), left_s)
+        else:
+            return True
+        try:
+            async with asyncio.timeout(min(left_s, _START_PAUSE_S)):
+                await stop.wait()
+        except TimeoutError:
+            continue
+    return False
 
 
 async def _serve(config: BrokerConfig, pool: Pool, on_ready: Callable[[str], None], stop: asyncio.Event) -> None:
@@ -104,7 +134,11 @@ async def _serve(config: BrokerConfig, pool: Pool, on_ready: Callable[[str], Non
             for task in (*writing, *background):
                 task.cancel()
             await asyncio.wait((*writing, *background))
-            await delivery.close()
+            try:
+                async with asyncio.timeout(_CLOSE_S_MAX):
+                    await delivery.close()
+            except (BrokerUnavailable, TimeoutError) as exc:
+                logger.warning("cursors were not written, their messages come again: %s", exc or "no answer in time")
 
 
 async def _home(pool: Pool) -> UUID:

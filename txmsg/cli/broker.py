@@ -43,6 +43,13 @@ __all__ = ["broker"]
     help="Where to serve. Port 0 takes a free one.",
 )
 @click.option(
+    "--storage-wait-s",
+    type=click.FloatRange(min=0),
+    default=30.0,
+    show_default=True,
+    help="Seconds to wait at the start for a database that is not there yet.",
+)
+@click.option(
     "--data-dir",
     metavar="DIR",
     type=click.Path(path_type=Path, file_okay=False),
@@ -94,6 +101,7 @@ def broker(
     *,
     storage: str | None,
     listen: str,
+    storage_wait_s: float,
     data_dir: Path | None,
     first_check_s: float,
     check_interval_s: float,
@@ -109,10 +117,11 @@ def broker(
 
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
     logging.getLogger("alembic").setLevel(logging.WARNING)  # it tells each start of its plugins
-    logging.getLogger("psycopg.pool").setLevel(logging.ERROR)  # each attempt, while the broker says what it means
+    logging.getLogger("psycopg").setLevel(logging.ERROR)  # each attempt, while the broker says what it means
     config = BrokerConfig(
         storage=storage or "",
         listen=listen,
+        storage_wait_s=storage_wait_s,
         first_check_s=first_check_s,
         check_interval_s=check_interval_s,
         topic_auto_create=topic_auto_create,

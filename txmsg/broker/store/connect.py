@@ -19,7 +19,7 @@ from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 from txmsg.broker.store.arrays import register_arrays
 from txmsg.errors import BrokerUnavailable, StorageError
 
-__all__ = ["TRANSIENT", "answering_within", "connect_writer", "open_pool", "session", "trouble"]
+__all__ = ["TRANSIENT", "answering_within", "connect_writer", "cut", "open_pool", "session", "trouble"]
 
 Pool = AsyncConnectionPool[AsyncConnection[Any]]
 
@@ -56,6 +56,24 @@ _SETUP_S_MAX = 5.0
 _SESSION_S_MAX = 30.0
 
 
+def cut(connection: psycopg.Connection[Any] | AsyncConnection[Any]) -> None:
+    """Ends what is under way on a connection, from outside and at once: the driver sees it closed by the server."""
+    with suppress(OSError, psycopg.Error):  # it is closed already
+        with socket.socket(fileno=os.dup(connection.fileno())) as duplicate:
+            duplicate.shutdown(socket.SHUT_RDWR)
+
+
+class _Connection(AsyncConnection[Any]):
+    """One that is closed when a statement on it is cancelled.
+
+    The driver would ask the server to cancel and wait for that, twice 5 s with a server that says nothing: too long for
+    a stop. Statements are short, and a transaction that nobody hears of any more has its timeout in the server.
+    """
+
+    async def cancel_safe(self, *, timeout: float = 0.0) -> None:
+        cut(self)
+
+
 @contextmanager
 def answering_within(connection: AsyncConnection[Any], timeout_s: float) -> Iterator[None]:
     """Cuts the connection if what stands inside takes longer, and raises BrokerUnavailable.
@@ -63,20 +81,18 @@ def answering_within(connection: AsyncConnection[Any], timeout_s: float) -> Iter
     For a database, or something before it, that keeps the connection and says nothing more: no keepalive notices. Not
     asyncio.timeout: the driver answers a cancellation by asking that same database to cancel, and waits for it.
     """
-    cut = False
+    is_late = False
 
     def cut_off() -> None:
-        nonlocal cut
-        cut = True
-        with suppress(OSError, psycopg.Error):  # it is closed already
-            with socket.socket(fileno=os.dup(connection.fileno())) as duplicate:
-                duplicate.shutdown(socket.SHUT_RDWR)
+        nonlocal is_late
+        is_late = True
+        cut(connection)
 
     timer = asyncio.get_running_loop().call_later(timeout_s, cut_off)
     try:
         yield
     except psycopg.Error as exc:
-        if cut:
+        if is_late:
             raise BrokerUnavailable(f"the Notify database did not answer within {timeout_s:g} s") from exc
         raise
     finally:
@@ -89,7 +105,7 @@ async def connect_writer(url: str, *, lock_timeout_s: float, transaction_timeout
     Plans are generic and never a sequential scan: half_message looks empty to statistics at most moments, and a
     plan made then would be remembered when it is not.
     """
-    connection = await AsyncConnection.connect(
+    connection = await _Connection.connect(
         url, autocommit=True, application_name="txmsg writer", prepare_threshold=0, **_KEEPALIVES
     )
     try:
@@ -144,6 +160,7 @@ def open_pool(url: str, *, size_max: int = 8, idle_in_transaction_s: float = 5.0
 
     return AsyncConnectionPool(
         url,
+        connection_class=_Connection,
         min_size=1,
         max_size=size_max,
         open=False,

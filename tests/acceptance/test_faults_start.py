@@ -1,0 +1,148 @@
+"""What a broker does that is started wrongly, too early, twice, or on a database of another release."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tests.acceptance.neighbour import neighbour
+from tests.acceptance.served import served
+from tests.acceptance.waiting import until
+from tests.broker_process import BrokerProcess
+from tests.conftest import PostgresServer
+from tests.errors_page import rows
+from tests.postgres_proxy import PostgresProxy
+from txmsg.broker.config import BrokerConfig
+from txmsg.client import Producer
+from txmsg.message import Message
+
+TIMEOUT_S = 60
+NOWHERE = "postgresql://notify@127.0.0.1:1/notify"
+
+
+def is_promised(kind: str, text: str) -> bool:
+    """Whether docs/errors.md has a row with this class and text."""
+    return any(row.kind == kind and row.pattern.fullmatch(text) for row in rows())
+
+
+def error_of(*args: str) -> str:
+    """Runs the command, which must fail; the error that it prints."""
+    command = [sys.executable, "-m", "txmsg.cli.main", *args]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stderr.splitlines()[-1].removeprefix("Error: ")
+
+
+@contextmanager
+def started(log: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A broker process that need not become ready."""
+    command = [sys.executable, "-m", "txmsg.cli.main", "broker", "--listen", "127.0.0.1:0", *options]
+    with log.open("wb") as stderr, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+# ---- the database at the start
+
+
+def test_a_database_that_does_not_come_is_an_error_after_the_wait(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with started(log, "--storage", NOWHERE, "--storage-wait-s", "1.5") as process:
+        assert process.wait(TIMEOUT_S) == 1
+    lines = log.read_text().splitlines()
+    assert "trying for" in lines[0]
+    error = lines[-1].removeprefix("Error: ")
+    assert "127.0.0.1:1/notify cannot be used" in error
+    assert is_promised("StorageError", error), error
+
+
+def test_a_database_that_refuses_is_an_error_at_once(postgres: PostgresServer) -> None:
+    error = error_of("broker", "--storage", postgres.url("nobody_made_this"), "--storage-wait-s", "600")
+    assert 'database "nobody_made_this" does not exist' in error
+    assert is_promised("StorageError", error), error
+
+
+def test_a_broker_started_before_its_database_waits_for_it(notify_url: str, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with PostgresProxy(notify_url) as proxy:
+        proxy.refuse()
+        with started(log, "--storage", proxy.url, "--storage-wait-s", "60") as process:
+            until(lambda: "trying for" in log.read_text())
+            proxy.accept()
+            assert process.stdout is not None
+            address = process.stdout.readline().decode().removeprefix("listening on ").strip()
+            with Producer(address, group="shop") as producer:
+                producer.send(Message("orders", b"1"))
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(TIMEOUT_S) == 0
+
+
+def test_a_broker_that_waits_for_its_database_can_be_stopped(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with started(log, "--storage", NOWHERE, "--storage-wait-s", "600") as process:
+        until(lambda: "trying for" in log.read_text())
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(TIMEOUT_S) == 0
+
+
+# ---- another release
+
+
+@pytest.fixture
+def newer_url(notify_url: str) -> str:
+    """A Notify database that a later release has upgraded."""
+    with psycopg.connect(notify_url, connect_timeout=10) as connection:
+        connection.execute("update txmsg.revision set version_num = '9999'")
+    return notify_url
+
+
+@pytest.mark.parametrize("command", ["broker --listen 127.0.0.1:0", "db upgrade"])
+def test_a_downgraded_package_refuses_a_newer_database_and_changes_nothing(newer_url: str, command: str) -> None:
+    error = error_of(*command.split(), "--storage", newer_url)
+    assert "revision 9999, newer than this release of txmsg knows (up to " in error
+    assert is_promised("SchemaMismatch", error), error
+    with psycopg.connect(newer_url, connect_timeout=10) as connection:
+        assert connection.execute("select version_num from txmsg.revision").fetchall() == [("9999",)]
+
+
+def test_db_check_of_a_downgraded_package_names_the_remedy(newer_url: str) -> None:
+    command = [sys.executable, "-m", "txmsg.cli.main", "db", "check", "--storage", newer_url, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
+    assert done.returncode == 1
+    assert "newer than this release of txmsg knows" in done.stdout
+
+
+# ---- two brokers
+
+
+def test_a_second_broker_on_the_port_is_told_who_may_have_it(broker: BrokerProcess, notify_url: str) -> None:
+    error = error_of("broker", "--storage", notify_url, "--listen", broker.address)
+    assert f"cannot listen on {broker.address}: another program, perhaps another broker" in error
+    assert is_promised("MisuseError", error), error
+    with Producer(broker.address, group="shop") as producer:
+        producer.send(Message("orders", b"1"))
+
+
+def test_two_brokers_with_one_id_lose_nothing(notify_url: str) -> None:
+    """Each takes the delivery lease for its own; the epochs keep them apart."""
+    config = BrokerConfig(storage=notify_url, listen="127.0.0.1:0", broker_id="twin")
+    with served(config) as first, served(config) as second:
+        with neighbour(f"{first},{second}") as good:
+            for _ in range(3):
+                good.goes_on()
+    assert good.errors == []
+    with psycopg.connect(notify_url, connect_timeout=10) as connection:
+        gaps = connection.execute(
+            "select queue from txmsg.message group by queue having max(queue_offset) <> count(*) - 1"
+        ).fetchall()
+    assert gaps == []
