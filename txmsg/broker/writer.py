@@ -19,7 +19,7 @@ from psycopg import AsyncConnection
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.segments import Segments
 from txmsg.broker.store.batch import STALE_SEGMENT, Applied, Batch, Unwritable, apply
-from txmsg.broker.store.connect import TRANSIENT, answering_within, connect_writer, trouble
+from txmsg.broker.store.connect import TRANSIENT, answering_within, connect_writer, unavailable
 from txmsg.errors import BrokerUnavailable, Overloaded
 
 __all__ = ["Work", "Writer"]
@@ -229,8 +229,8 @@ class Writer:
 
     async def _pause(self, exc: Exception, give_up_at: float) -> None:
         if not self._database_away:
-            logger.warning("a batch is repeated: %s", trouble(exc))
-        self._database_away = trouble(exc)
+            logger.warning("a batch is repeated: %s", unavailable(exc))
+        self._database_away = str(unavailable(exc))
         if self._connection is not None and not isinstance(exc, _CONTENTION):
             # Also when it still answers: behind the same address may be a new primary by now.
             await self._connection.close()

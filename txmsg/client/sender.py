@@ -128,8 +128,8 @@ class Sender:
                 await retrying(deadline - self._loop.time())(once)
         except TxmsgError as exc:
             error = final(exc, ambiguous)
-            if told is not None and isinstance(exc, OutcomeUnknown):  # silence says less than an answer before it
-                error = type(error)(f"{error}; an earlier attempt was told: {told}")
+            if told is not None and isinstance(exc, OutcomeUnknown):
+                error = _with_reason(error, told)
             for entry in left:
                 own = type(error)(str(error))
                 own.__cause__ = exc
@@ -148,3 +148,10 @@ def _as_unavailable(error: TxmsgError, _ambiguous: bool) -> TxmsgError:
     if isinstance(error, OutcomeUnknown):
         return BrokerUnavailable(f"{error}; if a half message was stored, its check-back removes it")
     return error
+
+
+def _with_reason(error: TxmsgError, told: BrokerUnavailable) -> TxmsgError:
+    """The last attempt met silence; an answer before it says more."""
+    if isinstance(error, BrokerUnavailable):
+        return BrokerUnavailable(f"{error}; an earlier attempt was told: {told}")
+    return OutcomeUnknown(f"{error}; an earlier attempt was told: {told}")

@@ -19,7 +19,7 @@ from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 from txmsg.broker.store.arrays import register_arrays
 from txmsg.errors import BrokerUnavailable, StorageError
 
-__all__ = ["TRANSIENT", "answering_within", "connect_writer", "cut", "open_pool", "session", "trouble"]
+__all__ = ["TRANSIENT", "answering_within", "connect_writer", "cut", "open_pool", "session", "unavailable"]
 
 Pool = AsyncConnectionPool[AsyncConnection[Any]]
 
@@ -200,13 +200,14 @@ async def session(pool: Pool, *, timeout_s: float = _SESSION_S_MAX) -> AsyncIter
             "broker as the role that ran `txmsg db upgrade`"
         ) from exc
     except TRANSIENT as exc:
-        raise BrokerUnavailable(trouble(exc)) from exc
+        raise unavailable(exc) from exc
 
 
-def trouble(exc: Exception) -> str:
-    """What is wrong with the database, for a person: whether it is away, or there and unable, and why. One line."""
-    told = " ".join(str(exc).split())
+def unavailable(exc: Exception) -> BrokerUnavailable:
+    """The error for callers: whether the database is away, or there and unable, and why. On one line."""
     if isinstance(exc, BrokerUnavailable):
-        return told
-    unable = isinstance(exc, psycopg.Error) and exc.sqlstate is not None
-    return f"the Notify database {'cannot work now' if unable else 'is away'}: {told}"
+        return exc
+    told = " ".join(str(exc).split())
+    if isinstance(exc, psycopg.Error) and exc.sqlstate is not None:
+        return BrokerUnavailable(f"the Notify database cannot work now: {told}")
+    return BrokerUnavailable(f"the Notify database is away: {told}")
