@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import queue
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import psycopg
+import pytest
 
 from txmsg.client import Consumer
 from txmsg.message import ReceivedMessage
 
-__all__ = ["collecting", "half_count", "message_count", "nothing_comes"]
+__all__ = ["collecting", "half_count", "message_count", "nothing_comes", "waited_for"]
 
 WAIT_S = 30.0
 
@@ -52,3 +54,12 @@ def nothing_comes(got: queue.Queue[ReceivedMessage], *, within_s: float = 0.5) -
     except queue.Empty:
         return True
     return False
+
+
+def waited_for(caplog: pytest.LogCaptureFixture, words: str) -> str:
+    """The log when it has these words, which must come in time."""
+    deadline = time.monotonic() + WAIT_S
+    while words not in caplog.text:
+        assert time.monotonic() < deadline, f"{words!r} is not in the log:\n{caplog.text}"
+        time.sleep(0.02)
+    return caplog.text
