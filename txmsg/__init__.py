@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from txmsg.client.async_producer import AsyncProducer
     from txmsg.client.consumer import Consumer
     from txmsg.client.half import Half
+    from txmsg.client.held import held_by, held_by_async
     from txmsg.client.inbox import create_inbox_tables, idempotent, purge_inbox
     from txmsg.client.producer import Producer
     from txmsg.client.transactional import transactional_message
@@ -74,6 +75,8 @@ __all__ = [
     "UnknownTopic",
     "__version__",
     "create_inbox_tables",
+    "held_by",
+    "held_by_async",
     "idempotent",
     "purge_inbox",
     "transactional_message",
@@ -86,6 +89,7 @@ _MODULES = {
     "txmsg.client.async_producer": ("AsyncProducer",),
     "txmsg.client.consumer": ("Consumer",),
     "txmsg.client.half": ("Half",),
+    "txmsg.client.held": ("held_by", "held_by_async"),
     "txmsg.client.inbox": ("create_inbox_tables", "idempotent", "purge_inbox"),
     "txmsg.client.producer": ("Producer",),
     "txmsg.client.transactional": ("transactional_message",),

@@ -23,6 +23,7 @@ COMMANDS: Final = {
     "broker": "Run a broker.",
     "db": "Look after a Notify database: upgrade, current, check.",
     "demo": "Play an example with real processes and crashes.",
+    "fence": "Look after the fence of a business database: purge, id, renew-id.",
     "half": "Look at half messages, and decide them by hand.",
     "topic": "Create and list topics.",
 }

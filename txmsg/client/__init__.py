@@ -6,6 +6,7 @@ from txmsg.client.async_consumer import AsyncConsumer
 from txmsg.client.async_producer import AsyncProducer
 from txmsg.client.consumer import Consumer
 from txmsg.client.half import Half
+from txmsg.client.held import held_by, held_by_async
 from txmsg.client.inbox import create_inbox_tables, idempotent, inbox_metadata, inbox_table, purge_inbox
 from txmsg.client.producer import Producer
 from txmsg.client.transactional import transactional_message
@@ -17,6 +18,8 @@ __all__ = [
     "Half",
     "Producer",
     "create_inbox_tables",
+    "held_by",
+    "held_by_async",
     "idempotent",
     "inbox_metadata",
     "inbox_table",

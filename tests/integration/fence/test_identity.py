@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from uuid import UUID
@@ -101,3 +104,17 @@ def test_a_copy_with_an_id_of_its_own_concludes_nothing_for_a_client_that_knows_
     with Session(engine) as session, pytest.raises(MisuseError, match=str(old_id)):
         fence.write(session, absent)
     assert Fence(engine).check(absent) is ROLLBACK
+
+
+def test_the_command_shows_and_renews_the_id(engine: Engine, fence: Fence) -> None:
+    def command(*words: str) -> str:
+        url = engine.url.render_as_string(hide_password=False)
+        program = [sys.executable, "-m", "txmsg.cli.main", "fence", *words, "--database", url]
+        return subprocess.run(program, capture_output=True, text=True, check=True, timeout=60).stdout
+
+    old = fence.fence_id()
+    assert command("id") == f"{old}\n"
+    assert json.loads(command("renew-id", "--yes", "--json"))["old"] == str(old)
+    new = Fence(engine).fence_id()
+    assert new != old
+    assert command("id") == f"{new}\n"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Collection
 from datetime import UTC, datetime
 
@@ -12,12 +14,16 @@ from sqlalchemy import (
     update,
 )
 
+from tests.broker_process import BrokerProcess
+from tests.conftest import PostgresServer, StartBroker
 from tests.integration.fence.business import (
+    ROLLBACK,
     recorded,
 )
 from txmsg.checker.fence import Fence, fence_table
+from txmsg.client import Producer, held_by
 from txmsg.errors import MisuseError
-from txmsg.message import TransactionId, new_transaction_id
+from txmsg.message import Message, TransactionId, new_transaction_id
 
 
 def age(engine: Engine, *ids: TransactionId) -> None:
@@ -61,3 +67,54 @@ def test_purge_gets_past_a_thousand_held_rows(engine: Engine, fence: Fence) -> N
 def test_a_purge_of_young_rows_is_refused(fence: Fence) -> None:
     with pytest.raises(MisuseError, match="600"):
         fence.purge(599, lambda ids: [])
+
+
+# ---- by the command, asking brokers
+
+
+def hold(broker: BrokerProcess, fence: Fence) -> TransactionId:
+    """A transaction whose half message stays undecided, with its fence row."""
+    with Producer(broker.address, group="shop") as producer:
+        half = producer.half([Message("user", b"x")])
+    assert fence.check(half.transaction_id) is ROLLBACK
+    return half.transaction_id
+
+
+def purge_by_command(engine: Engine, *addresses: str) -> subprocess.CompletedProcess[str]:
+    brokers = [word for address in addresses for word in ("--broker", address)]
+    url = engine.url.render_as_string(hide_password=False)
+    command = [sys.executable, "-m", "txmsg.cli.main", "fence", "purge", "--database", url, *brokers]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_while_one_notify_database_is_away_nothing_is_purged(
+    postgres_engine: Engine, start_broker: StartBroker, postgres: PostgresServer, notify_template: str
+) -> None:
+    fence = Fence(postgres_engine)
+    second_url = postgres.create_database("second_notify", template=notify_template)
+    brokers = [start_broker(), start_broker(storage=second_url)]
+    held = {hold(broker, fence) for broker in brokers}
+    settled = new_transaction_id()
+    fence.check(settled)
+    age(postgres_engine, settled, *held)
+    addresses = [broker.address for broker in brokers]
+
+    brokers[1].kill()
+    refused = purge_by_command(postgres_engine, *addresses)
+    assert refused.returncode == 1
+    assert addresses[1] in refused.stderr
+    assert "purge again when it is back" in refused.stderr
+    assert set(recorded(postgres_engine)) == {settled, *held}
+
+    brokers[1].start()
+    done = purge_by_command(postgres_engine, *addresses)
+    assert (done.returncode, done.stdout) == (0, "fence rows deleted: 1\n")
+    assert set(recorded(postgres_engine)) == held
+
+    brokers[1].kill()
+    postgres.drop_database("second_notify")
+
+
+def test_a_purge_that_would_ask_no_notify_database_is_refused() -> None:
+    with pytest.raises(MisuseError, match="no Notify database"):
+        held_by()

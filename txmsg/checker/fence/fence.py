@@ -130,8 +130,8 @@ class Fence:
         """Deletes the rows that are older than `older_than_s` and not held by a broker; how many they were.
 
         Age is by the database's clock. `held` is given up to 1,000 ids at a time and returns those of them that a
-        Notify database still holds undecided: for these the row is still needed. Its exceptions end the purge; what was
-        deleted before stays deleted. Raises MisuseError below PURGE_AGE_S_MIN.
+        Notify database still holds undecided: for these the row is still needed (`held_by` asks the brokers). Its
+        exceptions end the purge; what was deleted before stays deleted. Raises MisuseError below PURGE_AGE_S_MIN.
         """
         purging.check_age(older_than_s)
         after, deleted = UUID(int=0), 0

@@ -1,0 +1,122 @@
+"""`txmsg fence`: the fence of a business database, for the operator. What it does is in txmsg.checker.fence."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from txmsg.cli.main import EXAMPLE_FORMAT
+from txmsg.errors import StorageError
+
+if TYPE_CHECKING:
+    from txmsg.checker.fence import Fence
+
+__all__ = ["fence"]
+
+_DAY_S = 86_400
+
+_database: Callable[[Callable[..., Any]], Callable[..., Any]] = click.option(
+    "--database",
+    metavar="URL",
+    envvar="TXMSG_FENCE_DATABASE",
+    required=True,
+    help="The business database, as SQLAlchemy names it: postgresql+psycopg://user@host/shop. "
+    "Default: $TXMSG_FENCE_DATABASE.",
+)
+_as_json: Callable[[Callable[..., Any]], Callable[..., Any]] = click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object."
+)
+
+
+@click.group()
+def fence() -> None:
+    """Look after the fence of a business database: purge its rows, show its id, renew the id of a copy."""
+
+
+@fence.command(
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg fence purge --database postgresql+psycopg://shop@db/shop --broker notify:7700"
+)
+@_database
+@click.option(
+    "--broker",
+    "brokers",
+    metavar="HOST:PORT",
+    multiple=True,
+    required=True,
+    help="A broker of a Notify database that services of this database send to; once for each Notify database.",
+)
+@click.option(
+    "--older-than-days",
+    type=float,
+    default=7.0,
+    show_default=True,
+    help="Younger rows stay. Longer than any process of yours is ever paused.",
+)
+@_as_json
+def purge(*, database: str, brokers: tuple[str, ...], older_than_days: float, as_json: bool) -> None:
+    """Delete the rows of transactions that no Notify database holds any more. For a daily job.
+
+    Ends with an error, and deletes nothing more, when one of the Notify databases cannot be asked.
+    """
+    from txmsg.client.held import held_by
+
+    with _fence_of(database) as opened:
+        deleted = opened.purge(older_than_days * _DAY_S, held_by(*brokers))
+    click.echo(json.dumps({"deleted": deleted}) if as_json else f"fence rows deleted: {deleted}")
+
+
+@fence.command("id", epilog=f"{EXAMPLE_FORMAT}\n  txmsg fence id --database postgresql+psycopg://shop@db/shop")
+@_database
+@_as_json
+def id_(*, database: str, as_json: bool) -> None:
+    """Print the fence id. Two databases with the same one are the trouble that `renew-id` mends."""
+    with _fence_of(database) as opened:
+        found = opened.fence_id()
+    click.echo(json.dumps({"fence_id": str(found)}) if as_json else str(found))
+
+
+@fence.command(
+    "renew-id", epilog=f"{EXAMPLE_FORMAT}\n  txmsg fence renew-id --database postgresql+psycopg://shop@staging/shop"
+)
+@_database
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@_as_json
+def renew_id(*, database: str, yes: bool, as_json: bool) -> None:
+    """Give a copy of a business database a fence id of its own, before its services start.
+
+    Not for the original: its halves that are undecided now could not be checked any more.
+    """
+    with _fence_of(database) as opened:
+        old = opened.fence_id()
+        if not yes:
+            from sqlalchemy import make_url
+
+            click.confirm(f"replace the fence id {old} of {make_url(database)}? Only in a copy", abort=True)
+        new = opened.renew_fence_id()
+    click.echo(json.dumps({"old": str(old), "fence_id": str(new)}) if as_json else f"{old} is now {new}")
+
+
+@contextmanager
+def _fence_of(database: str) -> Iterator[Fence]:
+    from sqlalchemy import create_engine
+    from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+
+    from txmsg.checker.fence import Fence
+
+    try:
+        engine = create_engine(database)
+    except (ArgumentError, ModuleNotFoundError) as exc:
+        raise StorageError(
+            f"--database does not name a database whose driver is installed ({exc}): "
+            "write it as SQLAlchemy does, such as postgresql+psycopg://user@host/shop"
+        ) from exc
+    try:
+        yield Fence(engine)
+    except SQLAlchemyError as exc:
+        raise StorageError(f"{engine.url} cannot be used: {getattr(exc, 'orig', None) or exc}") from exc
+    finally:
+        engine.dispose()

@@ -1,0 +1,64 @@
+"""Asks every Notify database which transactions it still holds undecided, before their fence rows are purged."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+from txmsg.client.channel import Brokers, retrying
+from txmsg.client.options import addresses_of
+from txmsg.errors import BrokerUnavailable, MisuseError, TxmsgError
+from txmsg.message import TransactionId
+from txmsg.wire.codec import bytes_of_ids, ids_of_bytes
+from txmsg.wire.v1 import txmsg_pb2 as pb
+
+__all__ = ["held_by", "held_by_async"]
+
+_TIMEOUT_S = 10.0
+
+Held = Callable[[list[TransactionId]], set[TransactionId]]
+HeldAsync = Callable[[list[TransactionId]], Awaitable[set[TransactionId]]]
+
+
+def held_by(*notify_databases: str | Sequence[str]) -> Held:
+    """What `Fence.purge` wants as `held`: it asks all these Notify databases, and raises when one of them is away.
+
+    Each is named by the addresses of its brokers, as for a Producer. Name every Notify database that the services of
+    this business database send to, also one that is being retired: what is not asked does not protect its rows.
+    """
+    ask = held_by_async(*notify_databases)
+
+    async def asked(ids: list[TransactionId]) -> set[TransactionId]:
+        return await ask(ids)
+
+    return lambda ids: asyncio.run(asked(ids))
+
+
+def held_by_async(*notify_databases: str | Sequence[str]) -> HeldAsync:
+    """`held_by` for `Fence.purge_async`."""
+    if not notify_databases:
+        raise MisuseError("no Notify database is named, so none can say what it holds: give the brokers of each")
+    addresses = [addresses_of(brokers) for brokers in notify_databases]
+
+    async def held(ids: list[TransactionId]) -> set[TransactionId]:
+        replies = await asyncio.gather(*(_held_by_one(each, ids) for each in addresses))
+        return set().union(*replies)
+
+    return held
+
+
+async def _held_by_one(addresses: list[str], ids: list[TransactionId]) -> set[TransactionId]:
+    request = pb.HeldRequest(transaction_ids=bytes_of_ids(ids))
+    brokers = Brokers(addresses)
+    try:
+        async for attempt in retrying(_TIMEOUT_S):
+            with attempt:
+                reply: pb.HeldReply = await brokers.call("Held", request, timeout_s=_TIMEOUT_S)
+    except TxmsgError as exc:
+        raise BrokerUnavailable(
+            f"the Notify database of {', '.join(addresses)} does not say which transactions it holds ({exc}): fence "
+            "rows are purged only when every one has said so; purge again when it is back"
+        ) from exc
+    finally:
+        await brokers.close()
+    return {TransactionId(transaction_id) for transaction_id in ids_of_bytes(reply.held)}
