@@ -115,16 +115,20 @@ def test_a_broker_address_that_is_none_is_refused_by_every_command_that_takes_on
         ("nonsense", "'nonsense' is not a database URL: write postgresql://user@host:5432/database"),
         (f"postgres//u:{SECRET}@h/d", "'postgres//u:***@h/d' is not a database URL"),
         ("mysql://u@h/d", "the Notify database mysql://u@h/d is none of PostgreSQL"),
-        (f"postgresql://u:{SECRET}@no-such-host.invalid/d", "no-such-host.invalid/d cannot be used: "),
-        (f"postgresql://u:{SECRET}@127.0.0.1:1/d", "u:***@127.0.0.1:1/d cannot be used: "),
     ],
-    ids=["nonsense", "secret in nonsense", "mysql", "unknown host", "nobody there"],
+    ids=["nonsense", "secret in nonsense", "mysql"],
 )
-def test_a_database_that_cannot_be_reached_is_named_without_its_password(
-    command: list[str], url: str, words: str
-) -> None:
+def test_what_is_no_database_url_is_refused_at_once(command: list[str], url: str, words: str) -> None:
     said = failing(*command, "--storage", url)
     assert words in said
+    assert is_documented(StorageError(said)), said
+
+
+@pytest.mark.parametrize("command", ["upgrade", "current", "check"])  # a broker waits for its database
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "127.0.0.1:1"])
+def test_a_database_that_cannot_be_reached_is_named_without_its_password(command: str, host: str) -> None:
+    said = failing("db", command, "--storage", f"postgresql://u:{SECRET}@{host}/d")
+    assert f"postgresql://u:***@{host}/d cannot be used: " in said
     assert is_documented(StorageError(said)), said
 
 
