@@ -201,6 +201,14 @@ async def test_offsets_and_memory_go_on_across_a_rotation(db: Notify) -> None:
 
 
 @on_database
+async def test_a_rotation_without_a_segment_ahead_changes_nothing(db: Notify) -> None:
+    """Two brokers rotate at once: the second one finds the segment open that it saw ahead."""
+    assert await db.rows("select txmsg.rotate_1(1)") == [(2,)]
+    assert await db.rows("select txmsg.rotate_1(2)") == [(2,)]
+    assert await db.rows("select id, state from txmsg.segment order by id") == [(1, "closed"), (2, "open")]
+
+
+@on_database
 async def test_writers_with_repeats_in_opposite_orders_neither_deadlock_nor_leave_gaps(db: Notify) -> None:
     half = db.columns(200)
     rng = random.Random(7)

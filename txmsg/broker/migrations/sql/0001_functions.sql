@@ -48,7 +48,10 @@ begin
     if v_open is distinct from p_from then
         return v_open;
     end if;
-    select id into strict v_next from txmsg.segment where state = 'ahead';
+    select id into v_next from txmsg.segment where state = 'ahead';
+    if not found then
+        return v_open;  -- another broker opened it and has not made the next one yet: the next look will rotate
+    end if;
     v_at := clock_timestamp();  -- not now(), which is when the wait began: outcomes are remembered from here on
     update txmsg.segment set state = 'closed', closed_at = v_at where id = p_from;
     update txmsg.segment set state = 'open', opened_at = v_at where id = v_next;
