@@ -12,7 +12,7 @@ DURATION ?= 60
 BENCH_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test races fuzz lint generate bench docs clean
+.PHONY: help setup demo test races fuzz model lint generate bench docs clean
 
 help: ## Show this list
 	@echo "make TARGET; each sets up what it needs:"
@@ -45,6 +45,9 @@ races: $(STAMP) ## Race RACES=10000 transactions against checks on each database
 
 fuzz: $(STAMP) ## Feed wild input to everything that reads any, each target for DURATION=60 seconds; prints what came back
 	$(BIN)/python -m pytest tests/fuzz -n 0 -s --timeout 0 --fuzz-s $(DURATION) $(PYTEST_ARGS)
+
+model: $(STAMP) ## Random histories of two brokers against the model, for DURATION=60 seconds (SEED=n, PLANT=all)
+	$(BIN)/python -m tests.model --duration $(DURATION) $(if $(SEED),--seed $(SEED)) $(if $(PLANT),--plant "$(PLANT)")
 
 lint: $(STAMP) ## Check style, format, types, the layers, and that generated files are as generated
 	$(BIN)/ruff check .

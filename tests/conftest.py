@@ -83,6 +83,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--fuzz-s", default=1.5, type=float, metavar="SECONDS", help="how long each fuzz test goes on (default 1.5)"
     )
+    parser.addoption(
+        "--model-s", default=60.0, type=float, metavar="SECONDS", help="how long histories are tried (default 60)"
+    )
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,0 +1,218 @@
+"""Plays history after history on one server until the time is up or one is wrong; then makes that one small."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from tests.model.broker import Broker, quick_reconnects
+from tests.model.history import BROKERS, History, described, random_history
+from tests.model.model import Defect, Violation
+from tests.model.plant import Plant
+from tests.model.play import Play
+from tests.model.tables import Tables
+from txmsg.checker.ports import DueHalf
+from txmsg.message import TransactionState
+
+STAGES = 4
+"""Databases with two brokers each, on which histories are played at the same time: while one waits another goes on."""
+SHRINK_S_MAX = 40.0
+_numbers = itertools.count(1)
+
+
+class Server(Protocol):
+    """What is needed of a PostgreSQL."""
+
+    def create_database(self, name: str, *, template: str | None = None) -> str: ...
+    def drop_database(self, name: str) -> None: ...
+
+
+@dataclass(slots=True)
+class Found:
+    """A history that went wrong, made as small as could be done, and what is wrong with it."""
+
+    history: History
+    violations: list[Violation]
+    steps_before: int
+    """How long it was as found."""
+
+    def described(self) -> str:
+        """For people."""
+        history = self.history
+        return "\n".join(
+            (
+                *(f"{violation.defect.value.upper()}: {violation.text}" for violation in self.violations),
+                f"seed {history.seed}: {len(history.steps)} of {self.steps_before} steps are left, "
+                f"{history.window} at a time, {history.queues} queues in each topic",
+                *(described(step) for step in history.steps),
+                "crowds named in them:",
+                *(
+                    f"  {crowd.number} ({crowd.kind.value}): "
+                    + ", ".join(
+                        f"{each.number} to topics {each.topics} {'commits' if each.commits else 'aborts'}"
+                        for each in crowd.transactions
+                    )
+                    for crowd in history.crowds
+                    if any(getattr(step, "crowd", None) == crowd.number for step in history.steps)
+                ),
+            )
+        )
+
+
+@dataclass(slots=True)
+class Result:
+    """What a run has done, and what it found."""
+
+    seconds: float = 0.0
+    counts: Counter[str] = field(default_factory=Counter)
+    found: Found | None = None
+
+    @property
+    def clean(self) -> bool:
+        return self.found is None and not self.counts["deadlocks"]
+
+
+async def explore(
+    server: Server,
+    template: str,
+    *,
+    duration_s: float,
+    seed: int,
+    plant: Plant | None = None,
+    shrink: bool = True,
+    on_progress: Callable[[Result], None] = lambda result: None,
+) -> Result:
+    """Plays histories `seed`, `seed` + 1, ... on copies of the database `template`, until one is wrong.
+
+    With a planted defect: wrong in its way.
+    """
+    result = Result()
+    begun = time.monotonic()
+    seeds = itertools.count(seed)
+
+    async def play(stage: _Stage) -> None:
+        while time.monotonic() - begun < duration_s and result.found is None:
+            history = random_history(next(seeds))
+            violations = await stage.play(history)
+            if result.found is None and (violations if plant is None else _show(plant.defect, violations)):
+                result.found = Found(history, violations, len(history.steps))
+            result.counts["histories"] += 1
+            result.seconds = time.monotonic() - begun
+            on_progress(result)
+
+    with quick_reconnects(), _quiet(), plant.code() if plant is not None else nullcontext():
+        async with AsyncExitStack() as stack:
+            stages = [_Stage(server, template, plant, result.counts) for _ in range(STAGES)]
+            for stage in stages:
+                stack.push_async_callback(stage.close)
+            await asyncio.gather(*(play(stage) for stage in stages))
+            if result.found is not None and shrink:
+                await _shrink(
+                    stages[0], result.found, result.found.violations[0].defect if plant is None else plant.defect
+                )
+    return result
+
+
+def _show(defect: Defect, violations: list[Violation]) -> bool:
+    return any(violation.defect is defect for violation in violations)
+
+
+async def _shrink(stage: _Stage, found: Found, defect: Defect) -> None:
+    """Takes steps away as long as this defect still shows, within SHRINK_S_MAX. Races may hide it."""
+    give_up_at = time.monotonic() + SHRINK_S_MAX
+
+    async def shows(smaller: History) -> bool:
+        for _ in range(2):
+            violations = [each for each in await stage.play(smaller) if each.defect is defect]
+            if violations:
+                found.history, found.violations = smaller, violations
+                return True
+            if time.monotonic() > give_up_at:
+                break
+        return False
+
+    await shows(replace(found.history, window=1))
+    size = len(found.history.steps) // 2
+    while size:
+        start = 0
+        while start < len(found.history.steps):
+            steps = found.history.steps
+            if time.monotonic() > give_up_at:
+                return
+            if not await shows(replace(found.history, steps=(*steps[:start], *steps[start + size :]))):
+                start += size
+        size //= 2
+
+
+class _Stage:
+    """A database and two brokers on it; new ones after a history that got stuck."""
+
+    def __init__(self, server: Server, template: str, plant: Plant | None, counts: Counter[str]) -> None:
+        self._server = server
+        self._template = template
+        self._plant = plant
+        self._counts = counts
+        self._name = ""
+        self._brokers: list[Broker] = []
+        self._tables: Tables | None = None
+        self._play: Play | None = None
+
+    async def play(self, history: History) -> list[Violation]:
+        if self._tables is None:
+            await self._open()
+        assert self._tables is not None
+        self._play = Play(history, self._brokers, self._tables)
+        violations = await self._play.play()
+        self._counts.update(self._play.counts)
+        if _show(Defect.STUCK, violations):
+            await self.close()  # who knows what still goes on there
+        else:
+            await self._tables.drop_closed_segments()
+        return violations
+
+    def _answer(self, half: DueHalf) -> TransactionState:
+        return TransactionState.UNKNOWN if self._play is None else self._play.answer(half)
+
+    async def _open(self) -> None:
+        self._name = f"model_{os.getpid()}_{next(_numbers)}"
+        url = await asyncio.to_thread(self._server.create_database, self._name, template=self._template)
+        if self._plant is not None:
+            await asyncio.to_thread(self._plant.install, url)
+        self._tables = await Tables.open(url)
+        self._brokers = [Broker(number, url, self._answer) for number in range(BROKERS)]
+        for broker in self._brokers:
+            await broker.open()
+
+    async def close(self) -> None:
+        """Ends the brokers and drops the database. Twice is fine."""
+        if self._tables is None:
+            return
+        for broker in self._brokers:
+            self._counts["cuts"] += broker.cuts
+            await broker.close()
+        self._counts["deadlocks"] += await self._tables.deadlocks()
+        await self._tables.close()
+        self._tables = None
+        await asyncio.to_thread(self._server.drop_database, self._name)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """What is logged of troubles that are made on purpose."""
+    loggers = [logging.getLogger(name) for name in ("txmsg", "psycopg")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

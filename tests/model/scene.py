@@ -1,0 +1,77 @@
+"""What one playing of a history is about: ids, contents, moments, and the record of it."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from tests.model.history import TOPICS, History, Word
+from tests.model.model import Record, Told
+from txmsg.broker.service import TopicColumns
+from txmsg.message import new_transaction_id_bytes, now_us
+
+NOBODY = -1
+"""The broker that is told what a check was answered: whichever asked."""
+
+
+class Scene:
+    """The transactions of a history under new ids, and in topics of their own. `moment` counts what happens."""
+
+    def __init__(self, history: History) -> None:
+        self.history = history
+        self.transactions = {each.number: each for crowd in history.crowds for each in crowd.transactions}
+        self.record = Record(self.transactions)
+        self.segment_max = 0
+        """The youngest segment that may be open now."""
+        self.ids = {
+            number: new_transaction_id_bytes()[:-1] + bytes([each.place]) for number, each in self.transactions.items()
+        }
+        self.numbers = {UUID(bytes=each): number for number, each in self.ids.items()}
+        self.bodies = {
+            (UUID(bytes=self.ids[number]), n): b"%d.%d" % (number, n)
+            for number, each in self.transactions.items()
+            for n in range(len(each.topics))
+        }
+        self.topics = [f"topic{topic}.{self.ids[1].hex()}" for topic in range(TOPICS)]
+        self._born_at_us = now_us()
+        self._moment = 0
+
+    def moment(self) -> int:
+        self._moment += 1
+        return self._moment
+
+    def uuid(self, number: int) -> UUID:
+        return UUID(bytes=self.ids[number])
+
+    def tell(self, number: int, word: Word, broker: int) -> Told:
+        """Notes that a broker is told something now; its answer is noted by `answered`."""
+        told = Told(number, word, broker, self.moment())
+        self.record.told.append(told)
+        return told
+
+    def answered(self, told: Told, reply: str) -> None:
+        told.reply, told.ended, told.segment_max = reply, self.moment(), self.segment_max
+
+    def columns(self, crowd: int) -> tuple[TopicColumns, ...]:
+        """The messages of a crowd, topic by topic; always the same."""
+        batches = []
+        for topic, name in enumerate(self.topics):
+            rows = [
+                (self.ids[each.number], n)
+                for each in self.history.crowds[crowd].transactions
+                for n, of in enumerate(each.topics)
+                if of == topic
+            ]
+            if rows:
+                batches.append(
+                    TopicColumns(
+                        topic=name,
+                        ids=[each for each, _ in rows],
+                        n=[n for _, n in rows],
+                        body=[self.bodies[UUID(bytes=each), n] for each, n in rows],
+                        key=[],
+                        tag=[],
+                        headers=[],
+                        born_at_us=[self._born_at_us] * len(rows),
+                    )
+                )
+        return tuple(batches)

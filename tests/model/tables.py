@@ -1,0 +1,105 @@
+"""The Notify database as a subscriber or a person sees it: SQL of its own, no statement shared with the product."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+from uuid import UUID
+
+from psycopg import AsyncConnection
+
+from tests.model.model import Stored
+
+
+class Tables:
+    """Reads the tables over one connection, which no trouble reaches. Each method is one statement: one snapshot."""
+
+    def __init__(self, connection: AsyncConnection[Any]) -> None:
+        self._connection = connection
+
+    @classmethod
+    async def open(cls, url: str) -> Self:
+        return cls(await AsyncConnection.connect(url, autocommit=True, prepare_threshold=1, application_name="model"))
+
+    async def close(self) -> None:
+        await self._connection.close()
+
+    async def queues(self, topics: Sequence[str]) -> list[int]:
+        """The ids of the queues of these topics that exist."""
+        found = await self._rows(
+            "select q.id from txmsg.queue q join txmsg.topic t on t.id = q.topic_id where t.name = any(%s) order by 1",
+            list(topics),
+        )
+        return [row[0] for row in found]
+
+    async def messages(
+        self, queues: Mapping[int, int], bodies: Mapping[tuple[UUID, int], bytes], numbers: Mapping[UUID, int]
+    ) -> list[Stored]:
+        """What each queue holds from an offset on. What was not sent in this form belongs to transaction 0."""
+        found = await self._rows(
+            "select m.queue, m.queue_offset, m.segment, m.transaction_id, m.n, m.xmin::text, m.body "
+            "from unnest(%s::int[], %s::bigint[]) as q(id, position) "
+            "join lateral (select m.*, m.xmin from txmsg.message m "
+            "where m.queue = q.id and m.queue_offset >= q.position) m on true "
+            "order by m.queue, m.queue_offset, m.segment",
+            list(queues),
+            list(queues.values()),
+        )
+        return [
+            Stored(queue, offset, segment, numbers[each] if bodies.get((each, n)) == body else 0, n, batch)
+            for queue, offset, segment, each, n, batch, body in found
+        ]
+
+    async def rolled_back(self, ids: Sequence[UUID]) -> list[tuple[UUID, int]]:
+        """Which of these are remembered as rolled back, and in which segment."""
+        return await self._rows(
+            "select transaction_id, segment from txmsg.rolled_back where transaction_id = any(%s)", list(ids)
+        )
+
+    async def undecided(self, ids: Sequence[UUID]) -> list[UUID]:
+        found = await self._rows(
+            "select distinct transaction_id from txmsg.half_message where transaction_id = any(%s)", list(ids)
+        )
+        return [row[0] for row in found]
+
+    async def alive_again(self) -> list[UUID]:
+        """Halves whose outcome stands in the open segment or the one before: there must be none at any moment."""
+        found = await self._rows(
+            "with memory as (select max(id) - 1 as since from txmsg.segment where state <> 'ahead'), "
+            "half as materialized (select distinct transaction_id as id from txmsg.half_message) "
+            "select h.id from half h, memory where exists (select from txmsg.message m "
+            "where m.transaction_id = h.id and m.segment >= memory.since) or exists (select from txmsg.rolled_back r "
+            "where r.transaction_id = h.id and r.segment >= memory.since)"
+        )
+        return [row[0] for row in found]
+
+    async def segment(self) -> int:
+        """The open segment."""
+        found = await self._rows("select id from txmsg.segment where state = 'open'")
+        return int(found[0][0])
+
+    async def batches_under_way(self) -> int:
+        """Calls that the server still executes, also for brokers that are no more."""
+        found = await self._rows(
+            "select count(*) from pg_stat_activity where datname = current_database() and state = 'active' "
+            "and pid <> pg_backend_pid() and application_name like 'txmsg %'"
+        )
+        return int(found[0][0])
+
+    async def deadlocks(self) -> int:
+        found = await self._rows("select deadlocks from pg_stat_database where datname = current_database()")
+        return int(found[0][0])
+
+    async def make_due(self) -> None:
+        """As if the time to the next check had passed."""
+        await self._connection.execute("update txmsg.half_message set next_check_at = now() where n = 0")
+
+    async def drop_closed_segments(self) -> None:
+        """As retention will do one day: what is closed goes. Plans over many segments take long to make."""
+        for (segment,) in await self._rows("delete from txmsg.segment where state = 'closed' returning id"):
+            for table in ("message", "rolled_back"):
+                await self._connection.execute(f"drop table txmsg.{table}_{segment}".encode())
+
+    async def _rows(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
+        cursor = await self._connection.execute(statement.encode(), values or None)
+        return await cursor.fetchall()

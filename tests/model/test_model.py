@@ -1,0 +1,37 @@
+"""The model in the suite: a minute of random histories is clean, and every planted defect is found."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+
+import pytest
+
+from tests.conftest import PostgresServer
+from tests.model.explore import explore
+from tests.model.plant import PLANTS, Plant
+
+FIND_S_MAX = 240.0
+"""`make model PLANT=all` wants each within a minute; here the machine may be busy with the rest of the suite."""
+
+
+@pytest.mark.timeout(0)  # as long as asked for; every wait inside has an end
+def test_random_histories_are_as_promised(
+    postgres: PostgresServer, notify_template: str, request: pytest.FixtureRequest
+) -> None:
+    seed = secrets.randbelow(10**9)
+    duration_s: float = request.config.getoption("--model-s")
+    result = asyncio.run(explore(postgres, notify_template, duration_s=duration_s, seed=seed))
+    assert result.found is None, result.found.described()
+    assert result.counts["deadlocks"] == 0
+    for what in ("crashes", "cuts", "copies", "checks", "rotations", "outcome_conflict"):
+        assert result.counts[what] > 0, f"{duration_s} s from seed {seed} saw no {what}: {result.counts}"
+
+
+@pytest.mark.timeout(FIND_S_MAX + 60)
+@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.name.replace(" ", "-"))
+def test_a_planted_defect_is_found(postgres: PostgresServer, notify_template: str, plant: Plant) -> None:
+    seed = secrets.randbelow(10**9)
+    run = explore(postgres, notify_template, duration_s=FIND_S_MAX, seed=seed, plant=plant, shrink=False)
+    result = asyncio.run(run)
+    assert result.found is not None, f"not found from seed {seed} in {FIND_S_MAX} s: {result.counts}"
