@@ -104,7 +104,7 @@ def _run(
 @contextmanager
 def _progress(duration_s: float, console: Console) -> Iterator[Callable[[Result], None]]:
     columns = (BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=console, transient=True) as progress:
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("", total=duration_s)
 
         def show(result: Result) -> None:
