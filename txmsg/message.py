@@ -94,7 +94,7 @@ def parse_message_id(text: str) -> tuple[TransactionId, int]:
     else:  # UUID and int read more than what is written here: braces, spaces, signs, digits of other scripts
         if message_id(transaction_id, n) == text and n >= 0:
             return transaction_id, n
-    raise InvalidMessage(f"message id {shown(text)} is not of the form <uuid>.<number>")
+    raise InvalidMessage(f"message id {shown(text)} is not of the form UUID.NUMBER")
 
 
 def check_name(what: str, name: object) -> str:
