@@ -1,0 +1,130 @@
+"""The disk of the Notify database is full: calls fail with the cause named, and go on when there is room again.
+
+The disk is a small tmpfs, which only root may mount.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from tests.acceptance.neighbour import neighbour
+from tests.broker_process import BrokerProcess
+from tests.errors_page import is_documented
+from txmsg.broker import migrate
+from txmsg.client import Producer
+from txmsg.embedded import EmbeddedPostgres
+from txmsg.errors import BrokerUnavailable, OutcomeUnknown, TxmsgError
+from txmsg.message import Message
+
+MIB = 1024 * 1024
+FULL = "No space left on device"
+
+
+@pytest.fixture
+def disk() -> Iterator[Path]:
+    """A file system of 256 MiB, where the user that PostgreSQL runs as can look: not in root's tmp_path."""
+    place = Path(tempfile.mkdtemp(prefix="txmsg-disk-"))
+    place.chmod(0o755)
+    mount = ["mount", "-t", "tmpfs", "-o", "size=256m,mode=0777", "tmpfs", str(place)]
+    done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        place.rmdir()
+        pytest.skip(f"a small file system cannot be mounted here: {done.stderr.strip()}")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "--lazy", str(place)], check=True)
+        place.rmdir()
+
+
+def fill(disk: Path, *, leave: int) -> Path:
+    """Writes a file that leaves so many bytes free; the file, to be deleted."""
+    ballast = disk / "ballast"
+    free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
+    with ballast.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, free - leave)
+    return ballast
+
+
+@contextmanager
+def broker_on(url: str, log: Path) -> Iterator[BrokerProcess]:
+    migrate.upgrade(url)
+    broker = BrokerProcess(url, log=log)
+    broker.start()
+    try:
+        yield broker
+        assert broker.stop() == 0, log.read_text()
+    finally:
+        broker.kill()
+
+
+def send_until_it_fails(broker: BrokerProcess) -> TxmsgError:
+    """Sends large messages, until one cannot be stored."""
+    with Producer(broker.address, group="filler", timeout_s=12) as producer:
+        for _ in range(2000):
+            try:
+                producer.send(Message("large", os.urandom(MIB // 2)))
+            except TxmsgError as exc:
+                return exc
+    raise AssertionError("the disk does not get full")
+
+
+def stored(url: str) -> int:
+    """Messages of the neighbour; fails when a queue has a gap."""
+    with psycopg.connect(url, connect_timeout=10) as connection:
+        gaps = connection.execute(
+            "select queue from txmsg.message group by queue having max(queue_offset) <> count(*) - 1"
+        ).fetchall()
+        row = connection.execute("select count(*) from txmsg.message where length(body) < 100").fetchone()
+    assert gaps == []
+    assert row is not None
+    return int(row[0])
+
+
+def test_a_full_disk_for_tables_is_named_and_left_behind_when_there_is_room(disk: Path, tmp_path: Path) -> None:
+    """The log of PostgreSQL lies elsewhere: the server stays, and refuses to write."""
+    with EmbeddedPostgres(tmp_path / "data") as server:
+        tables = disk / "tables"
+        tables.mkdir(mode=0o777)
+        os.chown(tables, (tmp_path / "data" / "cluster").stat().st_uid, -1)
+        with psycopg.connect(server.url("postgres"), autocommit=True, connect_timeout=10) as connection:
+            connection.execute(sql.SQL("create tablespace small location {}").format(str(tables)))
+            connection.execute("create database notify tablespace small")
+        url = server.url("notify")
+        with broker_on(url, tmp_path / "log") as broker, neighbour(broker.address, timeout_s=12) as good:
+            good.goes_on()
+            ballast = fill(disk, leave=12 * MIB)
+            error = send_until_it_fails(broker)
+            assert isinstance(error, BrokerUnavailable | OutcomeUnknown)
+            assert FULL in str(error)
+            assert is_documented(error), error
+            ballast.unlink()
+            good.goes_on()
+        # Nothing acknowledged is lost, nothing doubled; a call that failed may have been carried out.
+        assert len(good.committed) <= stored(url) <= len(good.committed) + len(good.errors)
+
+
+def test_a_full_disk_that_ends_postgres_loses_nothing_that_was_accepted(disk: Path, tmp_path: Path) -> None:
+    """All of PostgreSQL lies on the disk: without room for its log it panics, as it must."""
+    with EmbeddedPostgres(disk / "data") as server:
+        url = server.create_database("notify")
+        with broker_on(url, tmp_path / "log") as broker, neighbour(broker.address, timeout_s=12) as good:
+            good.goes_on()
+            ballast = fill(disk, leave=24 * MIB)
+            error = send_until_it_fails(broker)
+            assert isinstance(error, BrokerUnavailable | OutcomeUnknown)
+            assert is_documented(error), error
+            assert FULL in (disk / "data" / "postgres.log").read_text()
+            ballast.unlink()
+            server.start()  # PostgreSQL comes back by itself only if there was room for its recovery
+            good.goes_on()
+        assert len(good.committed) <= stored(url) <= len(good.committed) + len(good.errors)
