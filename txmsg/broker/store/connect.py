@@ -209,5 +209,6 @@ def unavailable(exc: Exception) -> BrokerUnavailable:
         return exc
     told = " ".join(str(exc).split())
     if isinstance(exc, psycopg.Error) and exc.sqlstate is not None:
-        return BrokerUnavailable(f"the Notify database cannot work now: {told}")
+        # Without detail and context: for an error within the batch function the latter is its whole text.
+        return BrokerUnavailable(f"the Notify database cannot work now: {exc.diag.message_primary or told}")
     return BrokerUnavailable(f"the Notify database is away: {told}")
