@@ -1,0 +1,198 @@
+"""What the fence costs: a business transaction that inserts one order, with its fence row and without.
+
+Claim (docs/performance.md): the row costs one more statement and no more commits. Both kinds take turns of a tenth of
+the time each, on the same connections, so what else the machine does hits both; the ratio is what to read. The rows
+found in the tables afterwards must equal the number claimed, or the exit status is 1.
+
+    python -m benchmarks.fence [--quick] [--json] [--database URL]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+
+from rich.console import Console
+from rich.progress import Progress
+from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, create_engine, event, func, insert, select
+from sqlalchemy.orm import Session
+
+from txmsg.checker.fence import Fence, fence_table
+from txmsg.embedded import EmbeddedPostgres
+from txmsg.message import new_transaction_id
+
+CALLERS = (1, 8)
+TURNS = 10  # of each kind
+ITEM = "x" * 200
+
+orders = Table(
+    "txmsg_bench_orders",
+    MetaData(),
+    Column("id", Integer, primary_key=True),
+    Column("item", String(200), nullable=False),
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class Kind:
+    """Transactions of one kind, over all their turns."""
+
+    latencies_s: list[float] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def rate_per_s(self) -> float:
+        return len(self.latencies_s) / self.seconds
+
+    def quantile_ms(self, percent: int) -> float:
+        ordered = sorted(self.latencies_s)
+        return ordered[len(ordered) * percent // 100] * 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One comparison. Latency is of the whole transaction, as its caller waits for it."""
+
+    database: str
+    callers: int
+    plain_per_s: float
+    plain_p50_ms: float
+    fenced_per_s: float
+    fenced_p50_ms: float
+    fenced_p99_ms: float
+    ratio: float
+    """Of the rates: 1.0 would be a fence that costs nothing."""
+    p50_cost_ms: float
+    plain: int
+    fenced: int
+    """How many transactions were done."""
+
+
+def place_order(engine: Engine, fence: Fence | None) -> None:
+    """The transaction that is measured."""
+    with Session(engine) as session:
+        if fence is not None:
+            fence.write(session, new_transaction_id())
+        session.execute(insert(orders).values(item=ITEM))
+        session.commit()
+
+
+def compare(engine: Engine, callers: int, seconds: float) -> Figure:
+    """Both kinds in turns, by so many threads."""
+    fence = Fence(engine)
+    plain, fenced = Kind(), Kind()
+    for _ in range(TURNS):
+        for kind, work in ((plain, lambda: place_order(engine, None)), (fenced, lambda: place_order(engine, fence))):
+            _take_turn(kind, work, callers, seconds / (2 * TURNS))
+    return Figure(
+        database=engine.dialect.name,
+        callers=callers,
+        plain_per_s=round(plain.rate_per_s, 1),
+        plain_p50_ms=round(plain.quantile_ms(50), 3),
+        fenced_per_s=round(fenced.rate_per_s, 1),
+        fenced_p50_ms=round(fenced.quantile_ms(50), 3),
+        fenced_p99_ms=round(fenced.quantile_ms(99), 3),
+        ratio=round(fenced.rate_per_s / plain.rate_per_s, 3),
+        p50_cost_ms=round((median(fenced.latencies_s) - median(plain.latencies_s)) * 1000, 3),
+        plain=len(plain.latencies_s),
+        fenced=len(fenced.latencies_s),
+    )
+
+
+def _take_turn(kind: Kind, work: Callable[[], None], callers: int, seconds: float) -> None:
+    def call(until: float) -> None:
+        while (start := time.perf_counter()) < until:
+            work()
+            kind.latencies_s.append(time.perf_counter() - start)
+
+    began = time.perf_counter()
+    threads = [threading.Thread(target=call, args=(began + seconds,)) for _ in range(callers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    kind.seconds += time.perf_counter() - began
+
+
+@contextmanager
+def databases(url: str | None) -> Iterator[list[Engine]]:
+    """Yours, or a fresh embedded PostgreSQL and a fresh SQLite file."""
+    if url is not None:
+        engines = [_prepared(url)]
+        yield engines
+        orders.drop(engines[0])
+        engines[0].dispose()
+        return
+    with tempfile.TemporaryDirectory(prefix="txmsg-bench-") as directory:
+        with EmbeddedPostgres(Path(directory) / "postgres") as server:
+            postgres = server.create_database("bench").replace("postgresql:", "postgresql+psycopg:")
+            engines = [_prepared(postgres), _prepared(f"sqlite:///{directory}/bench.db")]
+            yield engines
+            for engine in engines:
+                engine.dispose()
+
+
+def _prepared(url: str) -> Engine:
+    engine = create_engine(url, pool_size=max(CALLERS), connect_args={"timeout": 60} if "sqlite" in url else {})
+    if engine.dialect.name == "sqlite":
+        event.listen(engine, "connect", lambda connection, _record: connection.execute("pragma journal_mode = wal"))
+    orders.metadata.drop_all(engine)
+    orders.metadata.create_all(engine)
+    Fence(engine).create_tables()
+    return engine
+
+
+def count(engine: Engine, table: Table) -> int:
+    """Committed rows."""
+    with engine.connect() as connection:
+        return connection.execute(select(func.count()).select_from(table)).scalar_one()
+
+
+def main() -> int:
+    """Measures, prints, and compares with what is in the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="four seconds per figure: under a minute in all")
+    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+    parser.add_argument("--database", help="a business database of your own, as SQLAlchemy names it (MariaDB, say)")
+    options = parser.parse_args()
+    seconds = 4.0 if options.quick else 16.0
+    figures: list[Figure] = []
+    wrong = []
+    with databases(options.database) as engines, Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("fence", total=len(engines) * len(CALLERS))
+        for engine in engines:
+            fence_rows_before = count(engine, fence_table)
+            own = [compare(engine, max(CALLERS), 0.5)]  # connects, and warms caches; counted by its rows only
+            for callers in CALLERS:
+                own.append(compare(engine, callers, seconds))
+                bar.advance(task)
+            claimed = sum(each.plain + each.fenced for each in own), sum(each.fenced for each in own)
+            rows = count(engine, orders), count(engine, fence_table) - fence_rows_before
+            if rows != claimed:
+                wrong.append(f"{engine.dialect.name}: orders and fence rows {rows}, claimed {claimed}")
+            figures += own[1:]
+    for each in figures:
+        print(
+            f"{each.database:10} {each.callers:2d} callers: "
+            f"plain {each.plain_per_s:8,.0f}/s p50 {each.plain_p50_ms:6.2f} ms   "
+            f"fenced {each.fenced_per_s:8,.0f}/s p50 {each.fenced_p50_ms:6.2f} ms   ratio {each.ratio:.3f}"
+        )
+    if options.json:
+        print(json.dumps({"figures": [asdict(each) for each in figures]}))
+    for line in wrong:
+        print(line, file=sys.stderr)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parent.parent))
+    sys.exit(main())
