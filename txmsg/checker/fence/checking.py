@@ -10,6 +10,7 @@ from uuid import UUID
 from sqlalchemy import Connection, Insert, Select, String, bindparam, exc, insert, literal, select, text
 from sqlalchemy.dialects import postgresql, sqlite
 
+from txmsg.checker.fence import identity
 from txmsg.checker.fence.tables import ID, fence_identity_table, fence_table
 from txmsg.message import TransactionId, TransactionState
 
@@ -35,11 +36,12 @@ _INSERT_ROLLBACK: Final[dict[str, Insert]] = {
 }
 
 
-def check(connection: Connection, transaction_id: TransactionId, fence_id: UUID) -> TransactionState:
-    """See `Fence.check`."""
+def check(connection: Connection, transaction_id: TransactionId, known_id: UUID | None) -> TransactionState:
+    """See `Fence.check`. known_id: the fence id, where it has been read before."""
     # Three transactions, not one statement: a combined CTE returns no row when the other side commits during the wait.
     with _bounded_lock_wait(connection):
         try:
+            fence_id = known_id or identity.fence_id(connection)
             state = _recorded(connection, transaction_id)
             if state is TransactionState.UNKNOWN:
                 if _insert_rollback(connection, transaction_id, fence_id):
@@ -95,28 +97,38 @@ def _bounded_lock_wait(connection: Connection) -> Iterator[None]:
         case "postgresql":
             yield  # per transaction, see _transaction
         case "sqlite":
-            with _session_setting(
-                connection, "PRAGMA busy_timeout", "PRAGMA busy_timeout = {}", int(LOCK_WAIT_S * 1000)
-            ):
+            with _busy_timeout(connection):
                 yield
         case _:
-            with _session_setting(
-                connection, "SELECT @@innodb_lock_wait_timeout", "SET SESSION innodb_lock_wait_timeout = {}", 1
-            ):
+            with _innodb_lock_wait(connection):
                 yield
 
 
 @contextmanager
-def _session_setting(connection: Connection, query: str, command: str, value: int) -> Iterator[None]:
+def _busy_timeout(connection: Connection) -> Iterator[None]:
+    # Past SQLAlchemy, whose begin may be a BEGIN IMMEDIATE of the application: that would wait by the old limit.
+    cursor = connection.connection.cursor()
+    cursor.execute("PRAGMA busy_timeout")
+    (before_ms,) = cursor.fetchone() or (0,)
+    cursor.execute(f"PRAGMA busy_timeout = {int(LOCK_WAIT_S * 1000)}")
+    try:
+        yield
+    finally:
+        cursor.execute(f"PRAGMA busy_timeout = {before_ms}")
+        cursor.close()
+
+
+@contextmanager
+def _innodb_lock_wait(connection: Connection) -> Iterator[None]:
     with connection.begin():
-        before = int(connection.exec_driver_sql(query).scalar_one())
-        connection.exec_driver_sql(command.format(value))
+        before_s = connection.exec_driver_sql("SELECT @@innodb_lock_wait_timeout").scalar_one()
+        connection.exec_driver_sql("SET SESSION innodb_lock_wait_timeout = 1")
     try:
         yield
     finally:
         if not connection.invalidated:  # a broken connection does not go back to the pool
             with connection.begin():
-                connection.exec_driver_sql(command.format(before))
+                connection.exec_driver_sql(f"SET SESSION innodb_lock_wait_timeout = {before_s}")
 
 
 def _is_in_flight(dialect_name: str, error: exc.DBAPIError) -> bool:

@@ -118,11 +118,11 @@ class Fence:
         UNKNOWN while it is running: a check waits about LOCK_WAIT_S for it. Raises what the driver raises when the
         database is away or read-only; whoever asked counts that as UNKNOWN.
         """
-        return self._run(checking.check, transaction_id, self.fence_id())
+        return self._run(checking.check, transaction_id, self._fence_id)
 
     async def check_async(self, transaction_id: TransactionId) -> TransactionState:
         """`check` on an AsyncEngine."""
-        return await self._run_async(checking.check, transaction_id, await self.fence_id_async())
+        return await self._run_async(checking.check, transaction_id, self._fence_id)
 
     # ---- upkeep
 

@@ -1,0 +1,101 @@
+"""What InnoDB does differently: its locks, its deadlocks, and a transaction that goes on after an error."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from sqlalchemy import Engine, event, select, text
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from tests.integration.fence.business import COMMIT, LEVELS, ROLLBACK, UNKNOWN, recorded, register, users_count
+from txmsg.checker.fence import Fence, fence_table
+from txmsg.errors import TransactionRefused
+from txmsg.message import TransactionState, new_transaction_id
+
+DUPLICATE_KEY = 1062
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_late_plain_insert_is_a_duplicate_key_at_every_level(mariadb_engine: Engine, level: str) -> None:
+    fence = Fence(mariadb_engine)
+    late = new_transaction_id()
+    with Session(mariadb_engine.execution_options(isolation_level=level)) as session:
+        session.execute(text("select * from users")).all()
+        assert fence.check(late) is ROLLBACK
+        with pytest.raises(TransactionRefused) as caught:
+            fence.write(session, late)
+    cause = caught.value.__cause__
+    assert isinstance(cause, IntegrityError)
+    assert cause.orig is not None
+    assert cause.orig.args[0] == DUPLICATE_KEY
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_gap_locks_of_a_business_transaction_make_a_check_unknown_never_wrong(
+    mariadb_engine: Engine, level: str
+) -> None:
+    fence = Fence(mariadb_engine)
+    asked, running = new_transaction_id(), new_transaction_id()
+    with Session(mariadb_engine.execution_options(isolation_level=level)) as session:
+        fence.write(session, running)
+        session.execute(select(fence_table).with_for_update()).all()  # locks the gaps, too, where the level has any
+        state = fence.check(asked)
+        assert state is (ROLLBACK if level == "READ COMMITTED" else UNKNOWN)
+        assert fence.check(running) is UNKNOWN
+        session.commit()
+    assert [fence.check(each) for each in (asked, running)] == [ROLLBACK, COMMIT]
+
+
+def test_a_check_that_is_the_victim_of_a_deadlock_is_unknown_and_right_the_next_time(mariadb_engine: Engine) -> None:
+    fence = Fence(mariadb_engine)
+    asked = new_transaction_id()
+    answers: list[TransactionState] = []
+
+    def lock_across(connection: object, cursor: object, statement: str, *_: object) -> None:
+        """Before a check inserts: locks a row that the business transaction wants while it holds the check's."""
+        if "INSERT INTO txmsg_fence" in statement and threading.current_thread() is checker:
+            execute = cursor.execute  # type: ignore[attr-defined]
+            execute("select * from users where id = 1 for update")
+            locked.set()
+            assert waiting.wait(10)
+
+    def check() -> None:
+        answers.append(fence.check(asked))
+
+    with Session(mariadb_engine) as session:
+        register(session)
+        session.commit()
+    fence.fence_id()
+    locked, waiting = threading.Event(), threading.Event()
+    checker = threading.Thread(target=check)
+    event.listen(mariadb_engine, "before_cursor_execute", lock_across)
+    with Session(mariadb_engine) as session:
+        for _ in range(20):  # the heavier transaction survives
+            register(session)
+        fence.write(session, asked)
+        checker.start()
+        assert locked.wait(10)
+        waiting.set()
+        session.execute(text("update users set email = 'b' where id = 1"))
+        session.commit()
+    checker.join(10)
+    event.remove(mariadb_engine, "before_cursor_execute", lock_across)
+    assert answers == [UNKNOWN]
+    assert fence.check(asked) is COMMIT
+
+
+def test_effects_written_before_a_refusal_are_rolled_back_with_the_session(mariadb_engine: Engine) -> None:
+    """InnoDB undoes the statement alone, so the session must be rolled back, as `write` says."""
+    fence = Fence(mariadb_engine)
+    late = new_transaction_id()
+    fence.check(late)
+    with Session(mariadb_engine) as session:
+        register(session)
+        with pytest.raises(TransactionRefused):
+            fence.write(session, late)
+        session.rollback()
+        session.commit()
+    assert users_count(mariadb_engine) == 0
+    assert recorded(mariadb_engine) == {late: "rollback"}
