@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import random
 
 import pytest
 
@@ -19,7 +20,7 @@ def digest_of(body: bytes) -> str:
 
 def test_the_largest_body_of_all_is_stored_checked_and_delivered(start_broker: StartBroker) -> None:
     broker = start_broker("--body-size-max", str(BODY_SIZE_BYTES_CEILING), "--first-check-s", "0")
-    body = bytes(range(256)) * (BODY_SIZE_BYTES_CEILING // 256)
+    body = random.Random(1).randbytes(BODY_SIZE_BYTES_CEILING)  # which PostgreSQL does not try to compress for long
     checked: list[str] = []
 
     class Listener:
@@ -31,8 +32,6 @@ def test_the_largest_body_of_all_is_stored_checked_and_delivered(start_broker: S
         Producer(broker.address, group="p", check_listener=Listener(), timeout_s=WAIT_S) as producer,
         collecting(broker.address, "t") as got,
     ):
-        producer.send(Message("t", body))
-        assert digest_of(got.get(timeout=WAIT_S).body) == digest_of(body)
         producer.half([Message("t", body)])  # its outcome is left to the check
         assert digest_of(got.get(timeout=WAIT_S).body) == digest_of(body)
         assert set(checked) == {digest_of(body)}

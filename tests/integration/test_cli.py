@@ -89,7 +89,7 @@ def test_help_has_an_example(command: str) -> None:
 
 
 def test_unknown_command_is_answered_with_the_known_ones() -> None:
-    assert "no command 'brokr': choose one of broker, db, demo, half, topic" in txmsg("brokr", status=2)
+    assert "no command 'brokr': choose one of broker, db, demo, fence, half, topic" in txmsg("brokr", status=2)
 
 
 def test_version_is_printed() -> None:
