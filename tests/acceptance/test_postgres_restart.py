@@ -1,4 +1,4 @@
-"""PostgreSQL is killed under load and started again: the broker is not restarted, and nothing is lost or doubled."""
+"""PostgreSQL is killed or stopped under load and started again: the broker stays, and nothing is lost or doubled."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 import psycopg
+import pytest
 
 from tests.broker_process import BrokerProcess
 from txmsg.broker import migrate
@@ -17,8 +18,8 @@ _SENDS = 400
 _RESTART_AFTER = 100
 
 
-async def _send_across_a_restart(address: str, server: EmbeddedPostgres) -> set[MessageId]:
-    """Sends transactions one after the other in ten tasks; the server is killed after the first hundred."""
+async def _send_across_a_restart(address: str, server: EmbeddedPostgres, *, crash: bool) -> set[MessageId]:
+    """Sends transactions one after the other in ten tasks; the server is restarted after the first hundred."""
     committed: set[MessageId] = set()
     restart = asyncio.Event()
 
@@ -34,7 +35,7 @@ async def _send_across_a_restart(address: str, server: EmbeddedPostgres) -> set[
         for number in range(10):
             tasks.create_task(sender(producer, number))
         await restart.wait()
-        await asyncio.to_thread(server.restart, crash=True)
+        await asyncio.to_thread(server.restart, crash=crash)
     return committed
 
 
@@ -54,14 +55,15 @@ async def _receive(address: str, wanted: set[MessageId]) -> list[MessageId]:
     return received
 
 
-def test_the_broker_survives_a_killed_postgres_and_loses_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("crash", [True, False], ids=["killed", "stopped"])
+def test_the_broker_survives_a_restart_of_postgres_and_loses_nothing(tmp_path: Path, crash: bool) -> None:
     with EmbeddedPostgres(tmp_path / "data") as server:
         url = server.create_database("notify")
         migrate.upgrade(url)
         broker = BrokerProcess(url, log=tmp_path / "broker.log")
         broker.start()
         try:
-            committed = asyncio.run(_send_across_a_restart(broker.address, server))
+            committed = asyncio.run(_send_across_a_restart(broker.address, server, crash=crash))
             assert len(committed) == _SENDS
             received = asyncio.run(_receive(broker.address, committed))
             assert sorted(received) == sorted(committed)

@@ -1,0 +1,84 @@
+"""Clients that attach and then misbehave: they never read, never answer, or attach a thousand times."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+import psutil
+
+from tests.acceptance.neighbour import neighbour
+from tests.acceptance.waiting import until
+from tests.broker_process import BrokerProcess
+from tests.conftest import StartBroker
+from tests.integration.client_harness import half_count, message_count
+from txmsg.client import Producer
+from txmsg.message import Message, ReceivedMessage, TransactionState
+from txmsg.wire.v1 import txmsg_pb2 as pb
+
+STREAMS = 1000
+CHANNELS = 4
+
+
+class Commits:
+    """A listener that knows the answer."""
+
+    def check(self, message: ReceivedMessage) -> TransactionState:
+        return TransactionState.COMMIT
+
+
+@contextmanager
+def attached(broker: BrokerProcess, count: int, *, group: str, channels: int = 1) -> Iterator[list[Any]]:
+    """So many Attach streams that say Hello and then neither read nor write."""
+    over = threading.Event()
+    hello = pb.ClientFrame(hello=pb.Hello(client_id="silent", producer_group=group, checks_unfenced=True))
+
+    def frames() -> Iterator[bytes]:
+        yield hello.SerializeToString()
+        over.wait()
+
+    options = [("grpc.use_local_subchannel_pool", 1)]
+    made = [grpc.insecure_channel(broker.address, options=options) for _ in range(channels)]
+    try:
+        methods: list[Any] = [channel.stream_stream("/txmsg.v1.Notify/Attach") for channel in made]
+        yield [methods[number % channels](frames()) for number in range(count)]
+    finally:
+        over.set()
+        for channel in made:
+            channel.close()
+
+
+def test_a_client_that_never_reads_its_checks_holds_up_no_other_of_its_group(
+    start_broker: StartBroker, notify_url: str
+) -> None:
+    broker = start_broker("--first-check-s", "0", "--check-interval-s", "1")
+    with attached(broker, 3, group="shop"), neighbour(broker.address) as good:
+        good.goes_on()
+        with Producer(broker.address, group="shop", check_listener=Commits()) as producer:
+            before = message_count(notify_url)
+            for number in range(20):
+                producer.half([Message("orders", str(number).encode())])  # and nobody says what became of it
+            until(lambda: half_count(notify_url) == 0)
+        good.goes_on()
+        assert message_count(notify_url) - before >= 20
+    assert good.errors == []
+    assert broker.stop() == 0
+    assert "Traceback" not in broker.log.read_text()
+
+
+def test_a_thousand_attach_streams_that_say_nothing_cost_little_and_harm_nobody(broker: BrokerProcess) -> None:
+    process = psutil.Process(broker.pid)
+    with neighbour(broker.address) as good:
+        good.goes_on()
+        before = process.memory_info().rss
+        with attached(broker, STREAMS, group="crowd", channels=CHANNELS) as streams:
+            for stream in streams:
+                next(stream)  # the broker's first frame: it is attached
+            good.goes_on()
+            assert (process.memory_info().rss - before) / STREAMS < 100_000, "bytes of memory for each"
+        good.goes_on()
+    assert good.errors == []
+    assert broker.stop() == 0
