@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 from uuid import UUID
@@ -9,6 +10,8 @@ from uuid import UUID
 from psycopg import AsyncConnection
 
 from tests.model.model import Stored
+
+SESSIONS_END_S_MAX = 30.0
 
 
 class Tables:
@@ -87,6 +90,12 @@ class Tables:
         return int(found[0][0])
 
     async def deadlocks(self) -> int:
+        """How many there were. A session counts when it has ended, so this waits for all others to do so."""
+        async with asyncio.timeout(SESSIONS_END_S_MAX):
+            while await self._rows(  # noqa: ASYNC110 - the server has no event for it
+                "select from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+            ):
+                await asyncio.sleep(0.002)
         found = await self._rows("select deadlocks from pg_stat_database where datname = current_database()")
         return int(found[0][0])
 
