@@ -1,4 +1,4 @@
-"""The model in the suite: a minute of random histories is clean, and every planted defect is found."""
+"""The model in the suite: a minute of random histories is clean, and a planted defect of each kind is found."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from tests.conftest import PostgresServer
 from tests.model.explore import explore
 from tests.model.plant import PLANTS, Plant
 
+ONE_OF_EACH_KIND = {plant.defect: plant for plant in reversed(PLANTS)}.values()
+"""All of them take minutes: `make model PLANT=all`."""
+
 FIND_S_MAX = 240.0
-"""`make model PLANT=all` wants each within a minute; here the machine may be busy with the rest of the suite."""
+"""`make model` wants it within a minute; here the machine may be busy with the rest of the suite."""
 
 
 @pytest.mark.timeout(0)  # as long as asked for; every wait inside has an end
@@ -29,7 +32,7 @@ def test_random_histories_are_as_promised(
 
 
 @pytest.mark.timeout(FIND_S_MAX + 60)
-@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.name.replace(" ", "-"))
+@pytest.mark.parametrize("plant", ONE_OF_EACH_KIND, ids=lambda plant: plant.name.replace(" ", "-"))
 def test_a_planted_defect_is_found(postgres: PostgresServer, notify_template: str, plant: Plant) -> None:
     seed = secrets.randbelow(10**9)
     run = explore(postgres, notify_template, duration_s=FIND_S_MAX, seed=seed, plant=plant, shrink=False)
