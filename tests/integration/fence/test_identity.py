@@ -106,15 +106,17 @@ def test_a_copy_with_an_id_of_its_own_concludes_nothing_for_a_client_that_knows_
     assert Fence(engine).check(absent) is ROLLBACK
 
 
-def test_the_command_shows_and_renews_the_id(engine: Engine, fence: Fence) -> None:
+def test_the_command_shows_and_renews_the_id(postgres_engine: Engine) -> None:
+    fence = Fence(postgres_engine)
+
     def command(*words: str) -> str:
-        url = engine.url.render_as_string(hide_password=False)
+        url = postgres_engine.url.render_as_string(hide_password=False)
         program = [sys.executable, "-m", "txmsg.cli.main", "fence", *words, "--database", url]
         return subprocess.run(program, capture_output=True, text=True, check=True, timeout=60).stdout
 
     old = fence.fence_id()
     assert command("id") == f"{old}\n"
     assert json.loads(command("renew-id", "--yes", "--json"))["old"] == str(old)
-    new = Fence(engine).fence_id()
+    new = Fence(postgres_engine).fence_id()
     assert new != old
     assert command("id") == f"{new}\n"
