@@ -1,4 +1,4 @@
-"""The in-flight window and what it is made of. Nothing here waits: the clock is an argument."""
+"""The in-flight window. Nothing here waits: the clock is an argument."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ import random
 
 import pytest
 
-from txmsg.broker.delivery.inflight import InFlight
-from txmsg.broker.delivery.ranges import OffsetRanges, runs
-from txmsg.broker.delivery.retrying import Outcome, Retrying
 from txmsg.broker.delivery.window import EXPIRED, Failure, Window
 from txmsg.broker.store.rows import Row
 from txmsg.wire.tags import ALL_TAGS, parse_tags
@@ -31,82 +28,6 @@ def ack(window: Window, *offsets: int, token: int = 1) -> list[int]:
 
 def taken(window: Window, count: int, *, token: int = 1, deadline: float = 30.0) -> list[int]:
     return [each[0] for each in window.take(count, LARGE, token=token, deadline=deadline)]
-
-
-# ---- ranges
-
-
-def test_ranges_merge_with_neighbours_and_overlaps() -> None:
-    ranges = OffsetRanges([(5, 7), (1, 3)])
-    ranges.add(3, 5)
-    assert list(ranges) == [(1, 7)]
-    ranges.add(9, 10)
-    ranges.add(0, 20)
-    assert list(ranges) == [(0, 20)]
-
-
-def test_ranges_agree_with_a_set_of_numbers() -> None:
-    rng = random.Random(20)
-    for _ in range(200):
-        ranges, plain = OffsetRanges(), set[int]()
-        for _ in range(rng.randrange(1, 40)):
-            start = rng.randrange(60)
-            end = start + rng.randrange(1, 8)
-            ranges.add(start, end)
-            plain |= set(range(start, end))
-            assert {offset for each in ranges for offset in range(*each)} == plain
-            assert list(ranges) == list(runs(plain))
-            assert ranges.count() == len(plain)
-            assert all((offset in ranges) == (offset in plain) for offset in range(70))
-
-
-def test_runs_of_unsorted_offsets() -> None:
-    assert list(runs([5, 3, 4, 9, 1])) == [(1, 2), (3, 6), (9, 10)]
-    assert list(runs([])) == []
-
-
-# ---- in flight
-
-
-def test_key_is_given_back_once_and_only_under_its_token() -> None:
-    out: InFlight[int] = InFlight()
-    out.give([1, 2], token=8, deadline=10)
-    assert out.give_back([1], token=7) == ([], [1])
-    assert out.give_back([1, 1, 5], token=8) == ([1], [1, 5])
-    assert out.give_back([1], token=8) == ([], [1])
-    assert 2 in out
-    assert len(out) == 1
-
-
-def test_expiry_comes_at_the_deadline_of_each_batch() -> None:
-    out: InFlight[int] = InFlight()
-    out.give([1, 2], token=1, deadline=10)
-    out.give([3], token=2, deadline=5)
-    assert out.expire(4.9) == []
-    assert out.expire(5) == [3]
-    out.give_back([1], token=1)
-    assert out.expire(100) == [2]
-    assert out.give_back([2], token=1) == ([], [2])
-
-
-def test_key_given_again_is_not_expired_by_its_old_deadline() -> None:
-    out: InFlight[int] = InFlight()
-    out.give([1], token=1, deadline=10)
-    out.give_back([1], token=1)
-    out.give([1], token=2, deadline=20)
-    assert out.expire(15) == []
-    assert out.expire(20) == [1]
-
-
-def test_finished_batches_do_not_pile_up_until_their_deadline() -> None:
-    out: InFlight[int] = InFlight()
-    for offset in range(10_000):
-        out.give([offset], token=offset, deadline=1e9)
-        out.give_back([offset], token=offset)
-    assert len(out._heap) < 200
-
-
-# ---- the window
 
 
 def test_messages_are_given_in_order_and_once() -> None:
@@ -343,57 +264,6 @@ def test_any_interleaving_acks_each_offset_once_and_never_too_early() -> None:
             assert acked == done
             assert window.outstanding_count <= 25
             assert len(progress.acked) <= window.outstanding_count + 1
-
-
-# ---- retries in memory
-
-
-def wants_all(_queue_id: int, _tag: str | None) -> bool:
-    return True
-
-
-def test_retry_is_known_until_its_outcome_is_written() -> None:
-    box = Retrying()
-    box.put([(7, 1, row(3)), (7, 2, row(5))])
-    box.put([(7, 1, row(3))])
-    assert box.ready_count == 2
-    assert [each[2][0] for each in box.take(9, LARGE, token=4, deadline=10, wants=wants_all)] == [3, 5]
-    assert box.settle(7, 4, [3], None) == []
-    assert box.settle(7, 4, [3], None) == [3]
-    assert box.settle(7, 4, [5], Failure("again")) == []
-    assert box.outcomes() == {(7, 3): Outcome(2, None), (7, 5): Outcome(3, Failure("again"))}
-    assert box.known() == [(7, 3), (7, 5)]
-    box.written([(7, 3), (7, 5)])
-    box.written([(7, 3)])
-    assert box.known() == []
-    assert not box.outcomes()
-
-
-def test_retry_not_acked_in_time_fails_again() -> None:
-    box = Retrying()
-    box.put([(7, 1, row(3))])
-    box.take(9, LARGE, token=4, deadline=10, wants=wants_all)
-    assert box.expire(9) == 0
-    assert box.expire(10) == 1
-    assert box.outcomes() == {(7, 3): Outcome(2, Failure(EXPIRED))}
-    assert box.settle(7, 4, [3], None) == [3]
-
-
-def test_retries_are_bounded_by_count_and_bytes() -> None:
-    box = Retrying(count_max=3, size_bytes_max=10)
-    box.put([(7, 1, row(0, body=b"x" * 6)), (7, 1, row(1, body=b"x" * 6))])
-    assert box.room_count() == 0
-    assert len(box.take(9, 6, token=1, deadline=1, wants=wants_all)) == 1
-    assert box.room_count() == 1
-    assert box.room_bytes() == 4
-
-
-def test_retry_that_this_member_does_not_want_waits_for_another() -> None:
-    box = Retrying()
-    box.put([(7, 1, row(0, tag="a")), (7, 1, row(1, tag="b"))])
-    got = box.take(9, LARGE, token=1, deadline=1, wants=lambda _, tag: tag == "b")
-    assert [each[2][0] for each in got] == [1]
-    assert [each[2][0] for each in box.take(9, LARGE, token=2, deadline=1, wants=wants_all)] == [0]
 
 
 def test_star_is_the_default_of_a_window() -> None:

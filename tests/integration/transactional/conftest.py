@@ -1,0 +1,34 @@
+"""The business database of these tests, and a producer that is fenced by it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import Engine, create_engine
+from sqlalchemy.orm import Session, sessionmaker
+
+from tests.broker_process import BrokerProcess
+from tests.integration.transactional.users import Base
+from txmsg.checker.fence import FenceCheckListener
+from txmsg.client import Producer
+
+
+@pytest.fixture
+def engine(database_url: str) -> Iterator[Engine]:
+    engine = create_engine(database_url.replace("postgresql://", "postgresql+psycopg://"))
+    Base.metadata.create_all(engine)
+    FenceCheckListener(engine).fence.create_tables()
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def sessions(engine: Engine) -> sessionmaker[Session]:
+    return sessionmaker(engine)
+
+
+@pytest.fixture
+def producer(broker: BrokerProcess, engine: Engine) -> Iterator[Producer]:
+    with Producer(broker.address, group="user-service", check_listener=FenceCheckListener(engine)) as producer:
+        yield producer

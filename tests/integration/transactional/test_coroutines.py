@@ -1,0 +1,124 @@
+"""Claims about @transactional_message on coroutines, against a real broker and a real business database."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import Engine, event
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
+
+from tests.broker_process import BrokerProcess
+from tests.integration.client_harness import WAIT_S, collecting, half_count, message_count, nothing_comes
+from tests.integration.delivery_harness import until
+from tests.integration.transactional.users import Refused, User, users
+from txmsg.checker.fence import FenceCheckListener
+from txmsg.client import AsyncProducer, transactional_message
+from txmsg.errors import MisuseError
+
+
+async def in_async(broker: BrokerProcess, engine: Engine) -> tuple[AsyncProducer, async_sessionmaker[AsyncSession]]:
+    async_engine = create_async_engine(engine.url)
+    producer = AsyncProducer(broker.address, group="async-service", check_listener=FenceCheckListener(async_engine))
+    return await producer.start(), async_sessionmaker(async_engine)
+
+
+def test_coroutines_commit_and_roll_back_alike(broker: BrokerProcess, engine: Engine, notify_url: str) -> None:
+    async def case() -> None:
+        producer, sessions = await in_async(broker, engine)
+
+        @transactional_message(producer, topic="user", key="email", session=sessions)
+        async def register(session: AsyncSession, email: str) -> User:
+            user = User(id=uuid4(), email=email)
+            session.add(user)
+            if email == "bad":
+                raise Refused
+            async with session.begin_nested():
+                session.add(User(id=uuid4(), email=f"friend of {email}"))
+            return user
+
+        assert (await register("good")).email == "good"
+        with pytest.raises(Refused):
+            await register("bad")
+        with pytest.raises(IntegrityError):
+            await register("good")
+        await producer.close()
+        await sessions.kw["bind"].dispose()
+
+    asyncio.run(case())
+    assert (users(engine), half_count(notify_url), message_count(notify_url)) == (2, 0, 1)
+
+
+def test_a_commit_inside_a_coroutine_is_refused(broker: BrokerProcess, engine: Engine, notify_url: str) -> None:
+    async def case() -> None:
+        producer, sessions = await in_async(broker, engine)
+
+        @transactional_message(producer, topic="user", session=sessions)
+        async def register(session: AsyncSession) -> None:
+            session.add(User(id=uuid4(), email="e"))
+            await session.commit()
+
+        with pytest.raises(MisuseError, match="commit inside"):
+            await register()
+        await producer.close()
+        await sessions.kw["bind"].dispose()
+
+    asyncio.run(case())
+    assert (users(engine), half_count(notify_url), message_count(notify_url)) == (0, 0, 0)
+
+
+def test_a_coroutine_cancelled_in_its_body_rolls_back(broker: BrokerProcess, engine: Engine, notify_url: str) -> None:
+    async def case() -> None:
+        producer, sessions = await in_async(broker, engine)
+        inside = asyncio.Event()
+
+        @transactional_message(producer, topic="user", session=sessions)
+        async def register(session: AsyncSession) -> None:
+            session.add(User(id=uuid4(), email="e"))
+            await session.flush()
+            inside.set()
+            await asyncio.Event().wait()
+
+        call = asyncio.create_task(register())
+        await inside.wait()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        # A cancelled caller waits for nothing more, so UNKNOWN is told, and the check-back finds that it rolled back.
+        await until(lambda: half_count(notify_url) == 0)
+        await producer.close()
+        await sessions.kw["bind"].dispose()
+
+    asyncio.run(case())
+    assert (users(engine), half_count(notify_url), message_count(notify_url)) == (0, 0, 0)
+
+
+def test_a_coroutine_cancelled_in_its_commit_is_decided_by_the_fence(broker: BrokerProcess, engine: Engine) -> None:
+    """The row may be there though the caller saw a cancellation: then the message must be, too."""
+
+    async def case() -> None:
+        producer, sessions = await in_async(broker, engine)
+        calls: list[asyncio.Task[None]] = []
+
+        @transactional_message(producer, topic="user", session=sessions)
+        async def register(session: AsyncSession, email: str) -> None:
+            session.add(User(id=uuid4(), email=email))
+            event.listen(session.sync_session, "before_commit", lambda _: calls[0].cancel())
+
+        calls.append(asyncio.create_task(register("e")))
+        with pytest.raises(asyncio.CancelledError):
+            await calls[0]
+        with collecting(broker.address, "user") as got:
+            count = await asyncio.to_thread(users, engine)
+            if count:
+                message = await asyncio.to_thread(got.get, timeout=WAIT_S)
+                assert json.loads(message.body) == {"email": "e"}
+            else:
+                assert await asyncio.to_thread(nothing_comes, got, within_s=1)
+        await producer.close()
+        await sessions.kw["bind"].dispose()
+
+    asyncio.run(case())

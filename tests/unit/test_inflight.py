@@ -1,0 +1,83 @@
+"""Offsets as ranges, and what is in the hands of consumers. Nothing here waits: the clock is an argument."""
+
+from __future__ import annotations
+
+import random
+
+from txmsg.broker.delivery.inflight import InFlight
+from txmsg.broker.delivery.ranges import OffsetRanges, runs
+
+LARGE = 1 << 30
+
+
+# ---- ranges
+
+
+def test_ranges_merge_with_neighbours_and_overlaps() -> None:
+    ranges = OffsetRanges([(5, 7), (1, 3)])
+    ranges.add(3, 5)
+    assert list(ranges) == [(1, 7)]
+    ranges.add(9, 10)
+    ranges.add(0, 20)
+    assert list(ranges) == [(0, 20)]
+
+
+def test_ranges_agree_with_a_set_of_numbers() -> None:
+    rng = random.Random(20)
+    for _ in range(200):
+        ranges, plain = OffsetRanges(), set[int]()
+        for _ in range(rng.randrange(1, 40)):
+            start = rng.randrange(60)
+            end = start + rng.randrange(1, 8)
+            ranges.add(start, end)
+            plain |= set(range(start, end))
+            assert {offset for each in ranges for offset in range(*each)} == plain
+            assert list(ranges) == list(runs(plain))
+            assert ranges.count() == len(plain)
+            assert all((offset in ranges) == (offset in plain) for offset in range(70))
+
+
+def test_runs_of_unsorted_offsets() -> None:
+    assert list(runs([5, 3, 4, 9, 1])) == [(1, 2), (3, 6), (9, 10)]
+    assert list(runs([])) == []
+
+
+# ---- in flight
+
+
+def test_key_is_given_back_once_and_only_under_its_token() -> None:
+    out: InFlight[int] = InFlight()
+    out.give([1, 2], token=8, deadline=10)
+    assert out.give_back([1], token=7) == ([], [1])
+    assert out.give_back([1, 1, 5], token=8) == ([1], [1, 5])
+    assert out.give_back([1], token=8) == ([], [1])
+    assert 2 in out
+    assert len(out) == 1
+
+
+def test_expiry_comes_at_the_deadline_of_each_batch() -> None:
+    out: InFlight[int] = InFlight()
+    out.give([1, 2], token=1, deadline=10)
+    out.give([3], token=2, deadline=5)
+    assert out.expire(4.9) == []
+    assert out.expire(5) == [3]
+    out.give_back([1], token=1)
+    assert out.expire(100) == [2]
+    assert out.give_back([2], token=1) == ([], [2])
+
+
+def test_key_given_again_is_not_expired_by_its_old_deadline() -> None:
+    out: InFlight[int] = InFlight()
+    out.give([1], token=1, deadline=10)
+    out.give_back([1], token=1)
+    out.give([1], token=2, deadline=20)
+    assert out.expire(15) == []
+    assert out.expire(20) == [1]
+
+
+def test_finished_batches_do_not_pile_up_until_their_deadline() -> None:
+    out: InFlight[int] = InFlight()
+    for offset in range(10_000):
+        out.give([offset], token=offset, deadline=1e9)
+        out.give_back([offset], token=offset)
+    assert len(out._heap) < 200

@@ -1,0 +1,55 @@
+"""Retries in memory. Nothing here waits: the clock is an argument."""
+
+from __future__ import annotations
+
+from tests.unit.test_window import LARGE, row
+from txmsg.broker.delivery.retrying import Outcome, Retrying
+from txmsg.broker.delivery.window import EXPIRED, Failure
+
+
+def wants_all(_queue_id: int, _tag: str | None) -> bool:
+    return True
+
+
+def test_retry_is_known_until_its_outcome_is_written() -> None:
+    box = Retrying()
+    box.put([(7, 1, row(3)), (7, 2, row(5))])
+    box.put([(7, 1, row(3))])
+    assert box.ready_count == 2
+    assert [each[2][0] for each in box.take(9, LARGE, token=4, deadline=10, wants=wants_all)] == [3, 5]
+    assert box.settle(7, 4, [3], None) == []
+    assert box.settle(7, 4, [3], None) == [3]
+    assert box.settle(7, 4, [5], Failure("again")) == []
+    assert box.outcomes() == {(7, 3): Outcome(2, None), (7, 5): Outcome(3, Failure("again"))}
+    assert box.known() == [(7, 3), (7, 5)]
+    box.written([(7, 3), (7, 5)])
+    box.written([(7, 3)])
+    assert box.known() == []
+    assert not box.outcomes()
+
+
+def test_retry_not_acked_in_time_fails_again() -> None:
+    box = Retrying()
+    box.put([(7, 1, row(3))])
+    box.take(9, LARGE, token=4, deadline=10, wants=wants_all)
+    assert box.expire(9) == 0
+    assert box.expire(10) == 1
+    assert box.outcomes() == {(7, 3): Outcome(2, Failure(EXPIRED))}
+    assert box.settle(7, 4, [3], None) == [3]
+
+
+def test_retries_are_bounded_by_count_and_bytes() -> None:
+    box = Retrying(count_max=3, size_bytes_max=10)
+    box.put([(7, 1, row(0, body=b"x" * 6)), (7, 1, row(1, body=b"x" * 6))])
+    assert box.room_count() == 0
+    assert len(box.take(9, 6, token=1, deadline=1, wants=wants_all)) == 1
+    assert box.room_count() == 1
+    assert box.room_bytes() == 4
+
+
+def test_retry_that_this_member_does_not_want_waits_for_another() -> None:
+    box = Retrying()
+    box.put([(7, 1, row(0, tag="a")), (7, 1, row(1, tag="b"))])
+    got = box.take(9, LARGE, token=1, deadline=1, wants=lambda _, tag: tag == "b")
+    assert [each[2][0] for each in got] == [1]
+    assert [each[2][0] for each in box.take(9, LARGE, token=2, deadline=1, wants=wants_all)] == [0]
