@@ -31,8 +31,8 @@ class Commits:
 
 
 @contextmanager
-def attached(broker: BrokerProcess, count: int, *, group: str, channels: int = 1) -> Iterator[list[Any]]:
-    """So many Attach streams that say Hello and then neither read nor write."""
+def attached(broker: BrokerProcess, count: int, *, group: str, channels: int = 1) -> Iterator[None]:
+    """So many Attach streams that say Hello, hear the first word, and then neither read nor write."""
     over = threading.Event()
     hello = pb.ClientFrame(hello=pb.Hello(client_id="silent", producer_group=group, checks_unfenced=True))
 
@@ -44,7 +44,10 @@ def attached(broker: BrokerProcess, count: int, *, group: str, channels: int = 1
     made = [grpc.insecure_channel(broker.address, options=options) for _ in range(channels)]
     try:
         methods: list[Any] = [channel.stream_stream("/txmsg.v1.Notify/Attach") for channel in made]
-        yield [methods[number % channels](frames()) for number in range(count)]
+        streams = [methods[number % channels](frames()) for number in range(count)]  # one that is let go is cancelled
+        for stream in streams:
+            next(stream)  # the broker's first frame: it is attached
+        yield
     finally:
         over.set()
         for channel in made:
@@ -74,9 +77,7 @@ def test_a_thousand_attach_streams_that_say_nothing_cost_little_and_harm_nobody(
     with neighbour(broker.address) as good:
         good.goes_on()
         before = process.memory_info().rss
-        with attached(broker, STREAMS, group="crowd", channels=CHANNELS) as streams:
-            for stream in streams:
-                next(stream)  # the broker's first frame: it is attached
+        with attached(broker, STREAMS, group="crowd", channels=CHANNELS):
             good.goes_on()
             assert (process.memory_info().rss - before) / STREAMS < 100_000, "bytes of memory for each"
         good.goes_on()
