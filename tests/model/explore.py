@@ -117,9 +117,10 @@ async def explore(
                 *(play(stage, itertools.count(seed + place, STAGES)) for place, stage in enumerate(stages))
             )
             if result.found is not None and shrink:
-                await _shrink(
-                    stages[0], result.found, result.found.violations[0].defect if plant is None else plant.defect
-                )
+                stage = _Stage(server, template, plant, Counter())
+                stack.push_async_callback(stage.close)
+                defect = result.found.violations[0].defect if plant is None else plant.defect
+                await _shrink(stage, result.found, defect)
     return result
 
 

@@ -42,7 +42,7 @@ from tests.model.model import Defect, Seen, Violation, judge
 from tests.model.scene import Scene
 from tests.model.tables import Tables
 
-ANSWER_S_MAX = 30.0
+ANSWER_S_MAX = 60.0
 
 
 class StuckError(Exception):
