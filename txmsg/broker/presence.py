@@ -26,10 +26,13 @@ class AttachedClient:
     producer_group: str
     fences: frozenset[UUID | None]
     send_check: Callable[[DueHalf], None]
+    unanswered: int = 0
+    """How often it was asked since it answered last."""
     asked: dict[TransactionId, asyncio.Future[TransactionState]] = field(default_factory=dict)
 
     def answer(self, transaction_id: TransactionId, state: TransactionState) -> None:
         """A check came back. Late answers, and answers to what was not asked, are passed over."""
+        self.unanswered = 0
         future = self.asked.get(transaction_id)
         if future is not None and not future.done():
             future.set_result(state)
@@ -61,7 +64,9 @@ class Presence:
         able = [c for c in self._clients if c.producer_group == half.group and half.fence_id in c.fences]
         if not able:
             raise BrokerUnavailable(f"no client of group {half.group!r} is attached that can answer")
-        client = random.choice(able)
+        fewest = min(each.unanswered for each in able)  # one that never answers is asked last
+        client = random.choice([each for each in able if each.unanswered == fewest])
+        client.unanswered += 1
         future = client.asked.get(half.transaction_id)
         if future is None:
             future = client.asked[half.transaction_id] = asyncio.get_running_loop().create_future()
