@@ -25,6 +25,8 @@ from txmsg import (
     TransactionState,
     TxmsgError,
     create_inbox_tables,
+    held_by,
+    held_by_async,
     idempotent,
     purge_inbox,
 )
@@ -94,6 +96,8 @@ AsyncProducer(check_listener=ListenerByAnotherName())  # error: mypy[arg-type] p
 FenceCheckListener("sqlite:///shop.db")  # error: mypy[arg-type] pyright[reportArgumentType]
 FenceCheckListener(sessions)  # error: mypy[arg-type] pyright[reportArgumentType]
 assert_type(FenceCheckListener(engine).fence, Fence)
+assert_type(Fence(engine).purge(86_400, held_by("a:7700", ["b:7700", "c:7700"])), int)
+Fence(engine).purge(86_400, held_by_async("a:7700"))  # error: mypy[arg-type] pyright[reportArgumentType]
 
 
 # ---- producers
