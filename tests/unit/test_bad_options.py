@@ -69,6 +69,16 @@ def consumer(**options: Any) -> Any:
     return Consumer(**given | options)
 
 
+def stopped(*, was_started: bool = True) -> Any:
+    made = consumer()
+    made.subscribe("t")(print_one)
+    if was_started:
+        made.start()
+    made.stop()
+    made.stop()  # twice is fine
+    return made
+
+
 def two(session: Session, message: object) -> None: ...
 
 
@@ -166,6 +176,13 @@ SUBSCRIPTIONS: Refused = {
         lambda: inbox(sessions)(print_one),
         MisuseError,
         "but is called as (session, message): too many positional arguments",
+    ),
+    "start after a stop": (lambda: stopped().start(), MisuseError, "the consumer was stopped: make a new one"),
+    "run after a stop": (lambda: stopped().run(), MisuseError, "the consumer was stopped: make a new one"),
+    "start after a stop before any": (
+        lambda: stopped(was_started=False).start(),
+        MisuseError,
+        "the consumer was stopped: make a new one",
     ),
     "nothing subscribed": (lambda: consumer().start(), MisuseError, "subscribes to nothing"),
 }

@@ -14,6 +14,7 @@ from txmsg.client.async_consumer import FLUSH_TIMEOUT_S, AsyncConsumer
 from txmsg.client.link import CALL_GRACE_S, POLL_WAIT_S
 from txmsg.client.process import LoopThread, check_not_forked, shared_loop
 from txmsg.client.workers import in_handler
+from txmsg.errors import MisuseError
 from txmsg.message import ReceivedMessage
 
 __all__ = ["Consumer"]
@@ -61,8 +62,10 @@ class Consumer:
         return self._core.subscribe(topic, tag)
 
     def start(self) -> Self:
-        """Begins to receive, in the background. Does not wait for a broker. Idempotent."""
+        """Begins to receive, in the background. Does not wait for a broker. Idempotent; MisuseError after `stop`."""
         with self._lock:
+            if self._stop_wanted.is_set():
+                raise MisuseError("the consumer was stopped: make a new one")
             if self._thread is None:
                 thread = shared_loop()
                 thread.call(self._core.start(), timeout_s=START_TIMEOUT_S)
