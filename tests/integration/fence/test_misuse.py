@@ -10,19 +10,21 @@ from sqlalchemy import (
     Engine,
     create_engine,
 )
-from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import StaticPool
 
+from tests.errors_page import is_documented
 from tests.integration.fence.business import (
     COMMIT,
     recorded,
     register,
     users_count,
 )
-from txmsg.checker.fence import Fence
-from txmsg.errors import MisuseError
-from txmsg.message import new_transaction_id
+from txmsg.checker.fence import Fence, FenceCheckListener, fence_metadata
+from txmsg.client import Producer
+from txmsg.errors import MisuseError, StorageError
+from txmsg.message import Message, new_transaction_id
 
 
 def test_a_fence_row_inside_a_savepoint_is_refused(engine: Engine, fence: Fence) -> None:
@@ -66,6 +68,57 @@ def test_a_session_of_another_database_is_refused(fence: Fence, tmp_path: Path) 
     with Session(other) as session, pytest.raises(MisuseError, match="not that of fence"):
         fence.write(session, new_transaction_id())
     other.dispose()
+
+
+def test_a_session_of_a_database_without_the_fences_tables_is_told_so(
+    engine: Engine, fence: Fence, tmp_path: Path
+) -> None:
+    fence.fence_id()
+    other = engine
+    if engine.dialect.name == "sqlite":
+        other = create_engine(f"sqlite:///{tmp_path / 'other.db'}")
+    else:
+        fence_metadata.drop_all(engine)
+    with Session(other) as session, pytest.raises(StorageError) as caught:
+        fence.write(session, new_transaction_id())
+    assert f"table txmsg_fence is absent from {other.url}, which session= opens" in str(caught.value)
+    assert is_documented(caught.value)
+    other.dispose()
+
+
+def test_an_async_session_of_a_database_without_the_fences_tables_is_told_so(async_url: str) -> None:
+    async def case() -> None:
+        engine = create_async_engine(async_url)
+        fence = Fence(engine)
+        await fence.create_tables_async()
+        await fence.fence_id_async()
+        async with engine.begin() as connection:
+            await connection.run_sync(fence_metadata.drop_all)
+        async with AsyncSession(engine) as session:
+            with pytest.raises(StorageError, match=r"table txmsg_fence is absent from .*, which session= opens"):
+                await fence.write_async(session, new_transaction_id())
+        await engine.dispose()
+
+    asyncio.run(case())
+
+
+def test_a_late_transaction_on_a_database_without_the_fences_tables_is_told_so_and_rolled_back(
+    engine: Engine, fence: Fence
+) -> None:
+    producer = Producer("localhost:1", group="shop", check_listener=FenceCheckListener(engine))
+    assert producer.fence is not None
+    producer.fence.fence_id()
+    fence_metadata.drop_all(engine)
+
+    def register_late(session: Session) -> None:
+        with producer.transaction(session) as tx:
+            register(session)
+            tx.send(Message("t", b"x"))
+
+    with Session(engine) as session, pytest.raises(StorageError, match="table txmsg_fence is absent"):
+        register_late(session)
+    assert users_count(engine) == 0
+    producer.close()
 
 
 def test_engines_whose_checks_would_join_the_business_transaction_are_refused() -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any, cast
 from uuid import UUID
 
-from sqlalchemy import Connection, CursorResult, String, bindparam, exc, insert, literal, select
+from sqlalchemy import Connection, CursorResult, Engine, String, bindparam, exc, insert, literal, select
 from sqlalchemy.orm import Session
 
 from txmsg.checker.fence.tables import ID, fence_identity_table, fence_table
-from txmsg.errors import MisuseError, TransactionRefused
+from txmsg.errors import MisuseError, StorageError, TransactionRefused
 from txmsg.message import TransactionId
 
 __all__ = ["write"]
@@ -32,6 +32,9 @@ def write(session: Session, transaction_id: TransactionId, fence_id: UUID) -> No
     _refuse_misuse(session)
     try:
         result = session.execute(_INSERT_COMMIT, {"id": transaction_id, "fence": fence_id})
+    except (exc.ProgrammingError, exc.OperationalError) as error:
+        _refuse_absent_tables(session.connection().engine, error)
+        raise
     except exc.IntegrityError as error:
         raise TransactionRefused(
             f"transaction {transaction_id} must not commit: its fence row exists already, because a check has decided "
@@ -42,6 +45,18 @@ def write(session: Session, transaction_id: TransactionId, fence_id: UUID) -> No
             f"the session's database {session.connection().engine.url} is not that of fence {fence_id}: checks would "
             "look for the transaction elsewhere and throw its message away; give both the same database"
         )
+
+
+def _refuse_absent_tables(engine: Engine, error: exc.DBAPIError) -> None:
+    """Raises StorageError if the reason for `error` is that a table of the fence is absent."""
+    # On a connection of its own: PostgreSQL's refuses statements after an error, until the caller rolls back.
+    with engine.connect() as connection:
+        for table in (fence_table, fence_identity_table):
+            if not connection.dialect.has_table(connection, table.name):
+                raise StorageError(
+                    f"table {table.name} is absent from {engine.url}, which session= opens: call "
+                    "Fence(engine).create_tables() there, or give session= and FenceCheckListener the same database"
+                ) from error
 
 
 def _refuse_misuse(session: Session) -> None:
