@@ -8,50 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import grpc
 import pytest
 
 from tests.broker_process import BrokerProcess
-from tests.conftest import StartBroker
+from tests.integration.cli_harness import TIMEOUT_S, listed, store_half, txmsg
 from txmsg.embedded import EmbeddedPostgres
-from txmsg.message import new_transaction_id
-from txmsg.wire.v1 import txmsg_pb2 as pb
-from txmsg.wire.v1 import txmsg_pb2_grpc as rpc
-
-TIMEOUT_S = 60
-
-
-def txmsg(*args: str, status: int = 0, answer: str | None = None) -> str:
-    """Runs the command; returns stdout if `status` is 0, else stderr."""
-    command = [sys.executable, "-m", "txmsg.cli.main", *args]
-    done = subprocess.run(command, input=answer, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
-    assert done.returncode == status, done.stdout + done.stderr
-    return done.stderr if status else done.stdout
-
-
-def store_half(broker: BrokerProcess, *, group: str = "shop", body: bytes = b'{"n":1}') -> str:
-    """Stores a half message as a client would, and returns its transaction id."""
-    transaction_id = new_transaction_id()
-    batch = pb.MessageColumns(
-        topic="order.placed",
-        transaction_ids=transaction_id.bytes,
-        body=[body],
-        key=["k1"],
-        tag=["t1"],
-        headers=[pb.Headers(values={"h": "1"}).SerializeToString()],
-        born_at_us=[1_700_000_000_000_000],
-    )
-    with grpc.insecure_channel(broker.address) as channel:
-        notify = rpc.NotifyStub(channel)
-        reply = notify.Send(pb.SendRequest(group=group, half=True, batches=[batch]), timeout=10)
-    assert not reply.errors
-    return str(transaction_id)
-
-
-def listed(broker: BrokerProcess, *options: str) -> list[str]:
-    halves = json.loads(txmsg("half", "list", "--broker", broker.address, "--json", *options))["halves"]
-    return [half["transaction_id"] for half in halves]
-
 
 # ---- help and errors
 
@@ -169,52 +130,3 @@ def test_broker_without_storage_brings_its_own_database_and_ends_it(tmp_path: Pa
     finally:
         broker.kill()
     assert not EmbeddedPostgres(tmp_path / "data" / "pg").running
-
-
-# ---- half
-
-
-def test_half_list_shows_what_waits_and_filters_by_group(broker: BrokerProcess) -> None:
-    assert "no half message waits" in txmsg("half", "list", "--broker", broker.address)
-    first, second = store_half(broker), store_half(broker, group="other")
-    assert listed(broker) == [first, second]
-    assert listed(broker, "--group", "other") == [second]
-    assert listed(broker, "--limit", "1") == [first]
-    assert listed(broker, "--parked") == []
-    table = txmsg("half", "list", "--broker", broker.address)
-    assert first in table
-    assert "order.placed" in table
-
-
-def test_half_show_has_headers_and_body(broker: BrokerProcess) -> None:
-    transaction_id = store_half(broker, body=b"caf\xc3\xa9 \xff [red]")
-    [half] = json.loads(txmsg("half", "show", transaction_id, "--broker", broker.address, "--json"))["halves"]
-    assert half["transaction_id"] == transaction_id
-    assert half["headers"] == {"h": "1"}
-    assert half["body"] == "café \\xff [red]"
-    assert (half["group"], half["topic"], half["key"], half["tag"]) == ("shop", "order.placed", "k1", "t1")
-    assert half["born_at"] == "2023-11-14T22:13:20+00:00"
-    assert "café \\xff [red]" in txmsg("half", "show", transaction_id, "--broker", broker.address)
-
-
-def test_half_show_of_an_unknown_transaction_fails(broker: BrokerProcess) -> None:
-    error = txmsg("half", "show", str(new_transaction_id()), "--broker", broker.address, status=1)
-    assert "there is no half message of transaction" in error
-
-
-def test_decision_of_a_person_is_final(broker: BrokerProcess) -> None:
-    committed, dropped = store_half(broker), store_half(broker)
-    where = ("--broker", broker.address)
-    assert f"{committed} committed" in txmsg("half", "commit", committed, *where, "--yes")
-    assert f"{dropped} rolled back" in txmsg("half", "rollback", dropped, *where, "--yes")
-    assert listed(broker) == []
-    txmsg("half", "rollback", committed, *where, "--yes", status=1)
-    txmsg("half", "commit", dropped, *where, "--yes", status=1)
-
-
-def test_decision_is_asked_for_and_can_be_declined(start_broker: StartBroker) -> None:
-    broker = start_broker("--first-check-s", "600")
-    half = store_half(broker)
-    txmsg("half", "commit", half, "--broker", broker.address, answer="n\n", status=1)
-    assert listed(broker) == [half]
-    assert "committed" in txmsg("half", "commit", half, "--broker", broker.address, answer="y\n")

@@ -47,7 +47,7 @@ def list_(*, group: str, parked: bool, limit: int, broker: str, as_json: bool) -
     reply = ask_broker(broker, "ListHalves", request)
     halves = reply.halves
     if as_json:
-        click.echo(json.dumps({"halves": [_values(each) for each in halves]}))
+        click.echo(json.dumps({"halves": [_values(each) for each in halves], "more": reply.more}))
         return
     if not halves:
         click.echo("no half message" + (" is in doubt" if parked else " waits for its outcome"))
@@ -82,62 +82,80 @@ def list_(*, group: str, parked: bool, limit: int, broker: str, as_json: bool) -
 @json_option
 def show(*, transaction_id: UUID, broker: str, as_json: bool) -> None:
     """Show the half messages of one transaction, with headers and bodies."""
-    halves = _find(broker, transaction_id)
+    found = _find(broker, transaction_id, with_bodies=True)
     if as_json:
-        click.echo(json.dumps({"halves": [_values(each, with_body=True) for each in halves]}))
+        halves = [_values(each, with_body=True) for each in found.halves]
+        click.echo(json.dumps({"halves": halves, "more": found.more}))
         return
     from rich.table import Table
     from rich.text import Text
 
-    for each in halves:
+    for each in found.halves:
         table = Table(show_header=False, box=None)
         for name, value in _values(each, with_body=True).items():
             table.add_row(name, Text(json.dumps(value) if isinstance(value, dict) else str(value)))
         print_table(table)
+    if found.more:
+        click.echo(
+            f"only the first {len(found.halves)} of its messages are shown: the others would make the reply too large",
+            err=True,
+        )
 
 
 @half.command(epilog=f"{EXAMPLE_FORMAT}\n  txmsg half commit 0197f3a2-8d5e-7c11-b0a4-5f1f6f3f9c01")
 @_transaction
 @broker_option
 @_yes
-def commit(*, transaction_id: UUID, broker: str, yes: bool) -> None:
+@json_option
+def commit(*, transaction_id: UUID, broker: str, yes: bool, as_json: bool) -> None:
     """Decide that the local transaction committed: its messages are delivered. This is final."""
-    _decide(broker, transaction_id, committed=True, yes=yes)
+    _decide(broker, transaction_id, committed=True, yes=yes, as_json=as_json)
 
 
 @half.command(epilog=f"{EXAMPLE_FORMAT}\n  txmsg half rollback 0197f3a2-8d5e-7c11-b0a4-5f1f6f3f9c01 --yes")
 @_transaction
 @broker_option
 @_yes
-def rollback(*, transaction_id: UUID, broker: str, yes: bool) -> None:
+@json_option
+def rollback(*, transaction_id: UUID, broker: str, yes: bool, as_json: bool) -> None:
     """Decide that the local transaction did not commit: its messages are dropped. This is final."""
-    _decide(broker, transaction_id, committed=False, yes=yes)
+    _decide(broker, transaction_id, committed=False, yes=yes, as_json=as_json)
 
 
-def _decide(broker: str, transaction_id: UUID, *, committed: bool, yes: bool) -> None:
+def _decide(broker: str, transaction_id: UUID, *, committed: bool, yes: bool, as_json: bool) -> None:
     from txmsg.wire.v1 import txmsg_pb2 as pb
 
     if not yes:
-        halves = _find(broker, transaction_id)
-        topics = ", ".join(sorted({each.topic for each in halves}))
+        found = _find(broker, transaction_id, with_bodies=False)
+        count = f"more than {len(found.halves)}" if found.more else f"{len(found.halves)}"
+        topics = ", ".join(sorted({each.topic for each in found.halves}))
         fate = "deliver" if committed else "drop"
-        click.confirm(f"{fate} {len(halves)} message(s) of {halves[0].group} to {topics}, for good?", abort=True)
+        question = f"{fate} {count} message(s) of {found.halves[0].group} to {topics}, for good?"
+        click.confirm(question, abort=True, err=as_json)  # stdout is for the JSON then
     request = pb.ResolveHalfRequest(transaction_id=transaction_id.bytes, commit=committed)
     ask_broker(broker, "ResolveHalf", request)
-    click.echo(f"{transaction_id} {'committed' if committed else 'rolled back'}")
+    outcome = "committed" if committed else "rolled back"
+    if as_json:
+        click.echo(json.dumps({"transaction_id": str(transaction_id), "outcome": outcome}))
+    else:
+        click.echo(f"{transaction_id} {outcome}")
 
 
-def _find(broker: str, transaction_id: UUID) -> list[pb.Half]:
+def _find(broker: str, transaction_id: UUID, *, with_bodies: bool) -> pb.ListHalvesReply:
+    """The half messages of a transaction, at least one: all of them, unless `more` says that they are too large."""
+    from txmsg.message import MESSAGES_PER_TRANSACTION_MAX
     from txmsg.wire.v1 import txmsg_pb2 as pb
 
-    request = pb.ListHalvesRequest(transaction_id=transaction_id.bytes, with_bodies=True)
-    halves = list(ask_broker(broker, "ListHalves", request).halves)
-    if not halves:
+    request = pb.ListHalvesRequest(
+        transaction_id=transaction_id.bytes, with_bodies=with_bodies, limit=MESSAGES_PER_TRANSACTION_MAX
+    )
+    found: pb.ListHalvesReply = ask_broker(broker, "ListHalves", request)
+    if not found.halves:
         raise OutcomeExpired(
             f"there is no half message of transaction {transaction_id}: it was decided, or never stored here; "
             "`txmsg half list` shows what waits"
         )
-    return halves
+    return found
 
 
 def _values(message: pb.Half, *, with_body: bool = False) -> dict[str, object]:

@@ -1,0 +1,51 @@
+"""What the tests of the `txmsg` command share: the command as a process, and half messages for it to look at."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import grpc
+
+from tests.broker_process import BrokerProcess
+from txmsg.message import new_transaction_id
+from txmsg.wire.v1 import txmsg_pb2 as pb
+from txmsg.wire.v1 import txmsg_pb2_grpc as rpc
+
+__all__ = ["TIMEOUT_S", "listed", "store_half", "txmsg"]
+
+TIMEOUT_S = 60
+
+
+def txmsg(*args: str, status: int = 0, answer: str | None = None) -> str:
+    """Runs the command; returns stdout if `status` is 0, else stderr."""
+    command = [sys.executable, "-m", "txmsg.cli.main", *args]
+    done = subprocess.run(command, input=answer, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
+    assert done.returncode == status, done.stdout + done.stderr
+    return done.stderr if status else done.stdout
+
+
+def store_half(broker: BrokerProcess, *, group: str = "shop", body: bytes = b'{"n":1}', count: int = 1) -> str:
+    """Stores the half messages of a transaction as a client would, and returns its id."""
+    transaction_id = new_transaction_id()
+    batch = pb.MessageColumns(
+        topic="order.placed",
+        transaction_ids=transaction_id.bytes * count,
+        n=range(count),
+        body=[body] * count,
+        key=["k1"] * count,
+        tag=["t1"] * count,
+        headers=[pb.Headers(values={"h": "1"}).SerializeToString()] * count,
+        born_at_us=[1_700_000_000_000_000] * count,
+    )
+    with grpc.insecure_channel(broker.address) as channel:
+        notify = rpc.NotifyStub(channel)
+        reply = notify.Send(pb.SendRequest(group=group, half=True, batches=[batch]), timeout=10)
+    assert not reply.errors
+    return str(transaction_id)
+
+
+def listed(broker: BrokerProcess, *options: str) -> list[str]:
+    halves = json.loads(txmsg("half", "list", "--broker", broker.address, "--json", *options))["halves"]
+    return [half["transaction_id"] for half in halves]

@@ -1,0 +1,105 @@
+"""`txmsg half`: what a person sees of undecided transactions, and what a person's decision does."""
+
+from __future__ import annotations
+
+import json
+from uuid import UUID
+
+import pytest
+from click.testing import CliRunner
+
+from tests.broker_process import BrokerProcess
+from tests.conftest import StartBroker
+from tests.integration.cli_harness import listed, store_half, txmsg
+from txmsg.cli.main import main
+from txmsg.message import new_transaction_id
+from txmsg.wire.v1 import txmsg_pb2 as pb
+
+
+def test_half_list_shows_what_waits_and_filters_by_group(broker: BrokerProcess) -> None:
+    assert "no half message waits" in txmsg("half", "list", "--broker", broker.address)
+    first, second = store_half(broker), store_half(broker, group="other")
+    assert listed(broker) == [first, second]
+    assert listed(broker, "--group", "other") == [second]
+    assert listed(broker, "--limit", "1") == [first]
+    assert listed(broker, "--parked") == []
+    table = txmsg("half", "list", "--broker", broker.address)
+    assert first in table
+    assert "order.placed" in table
+
+
+def test_half_show_has_headers_and_body(broker: BrokerProcess) -> None:
+    transaction_id = store_half(broker, body=b"caf\xc3\xa9 \xff [red]")
+    [half] = json.loads(txmsg("half", "show", transaction_id, "--broker", broker.address, "--json"))["halves"]
+    assert half["transaction_id"] == transaction_id
+    assert half["headers"] == {"h": "1"}
+    assert half["body"] == "café \\xff [red]"
+    assert (half["group"], half["topic"], half["key"], half["tag"]) == ("shop", "order.placed", "k1", "t1")
+    assert half["born_at"] == "2023-11-14T22:13:20+00:00"
+    assert "café \\xff [red]" in txmsg("half", "show", transaction_id, "--broker", broker.address)
+
+
+def test_half_show_of_an_unknown_transaction_fails(broker: BrokerProcess) -> None:
+    error = txmsg("half", "show", str(new_transaction_id()), "--broker", broker.address, status=1)
+    assert "there is no half message of transaction" in error
+
+
+def test_decision_of_a_person_is_final(broker: BrokerProcess) -> None:
+    committed, dropped = store_half(broker), store_half(broker)
+    where = ("--broker", broker.address)
+    assert f"{committed} committed" in txmsg("half", "commit", committed, *where, "--yes")
+    assert f"{dropped} rolled back" in txmsg("half", "rollback", dropped, *where, "--yes")
+    assert listed(broker) == []
+    txmsg("half", "rollback", committed, *where, "--yes", status=1)
+    txmsg("half", "commit", dropped, *where, "--yes", status=1)
+
+
+def test_decision_is_asked_for_and_can_be_declined(start_broker: StartBroker) -> None:
+    broker = start_broker("--first-check-s", "600")
+    half = store_half(broker)
+    txmsg("half", "commit", half, "--broker", broker.address, answer="n\n", status=1)
+    assert listed(broker) == [half]
+    assert "committed" in txmsg("half", "commit", half, "--broker", broker.address, answer="y\n")
+
+
+def test_a_transaction_of_many_messages_is_shown_and_asked_about_whole(start_broker: StartBroker) -> None:
+    broker = start_broker("--first-check-s", "600")
+    transaction_id = store_half(broker, count=250)
+    where = ("--broker", broker.address)
+    shown = json.loads(txmsg("half", "show", transaction_id, *where, "--json"))
+    assert [half["n"] for half in shown["halves"]] == list(range(250))
+    assert not shown["more"]
+    asked = txmsg("half", "commit", transaction_id, *where, answer="y\n")
+    assert "deliver 250 message(s) of shop to order.placed, for good?" in asked
+
+
+def test_what_does_not_fit_one_reply_is_said_to_be_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    half = pb.Half(transaction_id=new_transaction_id().bytes, topic="t", group="g")
+    requests: list[object] = []
+
+    def answer(broker: str, method: str, request: object) -> object:
+        requests.append(request)
+        return pb.ListHalvesReply(halves=[half] * 2, more=True)
+
+    monkeypatch.setattr("txmsg.cli.half.ask_broker", answer)
+    transaction_id = str(UUID(bytes=half.transaction_id))
+    shown = CliRunner().invoke(main, ["half", "show", transaction_id])
+    assert "only the first 2 of its messages are shown" in shown.stderr
+    assert json.loads(CliRunner().invoke(main, ["half", "show", transaction_id, "--json"]).stdout)["more"]
+    asked = CliRunner().invoke(main, ["half", "rollback", transaction_id], input="n\n")
+    assert "drop more than 2 message(s) of g to t, for good?" in asked.output
+    [*_, last] = requests
+    assert isinstance(last, pb.ListHalvesRequest)  # nothing was decided
+    assert not last.with_bodies
+
+
+def test_decisions_and_lists_can_be_had_as_json(start_broker: StartBroker) -> None:
+    broker = start_broker("--first-check-s", "600")
+    first, second = store_half(broker), store_half(broker)
+    where = ("--broker", broker.address, "--json")
+    assert json.loads(txmsg("half", "list", *where, "--limit", "1"))["more"]
+    assert not json.loads(txmsg("half", "list", *where))["more"]
+    committed = json.loads(txmsg("half", "commit", first, *where, answer="y\n"))
+    assert committed == {"transaction_id": first, "outcome": "committed"}
+    dropped = json.loads(txmsg("half", "rollback", second, *where, "--yes"))
+    assert dropped == {"transaction_id": second, "outcome": "rolled back"}
