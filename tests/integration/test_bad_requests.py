@@ -61,6 +61,10 @@ _REFUSED: list[tuple[str, object, str, str]] = [
     ),
     ("Admin/ListHalves", pb.ListHalvesRequest(group="\0"), "invalid_name", "group"),
     ("Admin/ListHalves", pb.ListHalvesRequest(transaction_id=_ID + _ID), "protocol", "not 2"),
+    ("Admin/ResumeHalves", pb.ResumeHalvesRequest(), "protocol", "one transaction id or one group"),
+    ("Admin/ResumeHalves", pb.ResumeHalvesRequest(transaction_id=_ID + _ID), "protocol", "one transaction id or one"),
+    ("Admin/ResumeHalves", pb.ResumeHalvesRequest(transaction_id=_ID, group="g"), "protocol", "one transaction id or"),
+    ("Admin/ResumeHalves", pb.ResumeHalvesRequest(group="\0"), "invalid_name", "group"),
 ]
 
 

@@ -38,6 +38,7 @@ def test_help_loads_neither_grpc_nor_a_database_driver() -> None:
         "half show",
         "half commit",
         "half rollback",
+        "half resume",
         "topic create",
         "topic list",
         "topic raise",

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 from uuid import UUID
 
+import psycopg
 import pytest
 from click.testing import CliRunner
 
 from tests.broker_process import BrokerProcess
 from tests.conftest import StartBroker
 from tests.integration.cli_harness import listed, store_half, txmsg
+from tests.integration.client_harness import WAIT_S, collecting
 from txmsg.cli.main import main
-from txmsg.message import new_transaction_id
+from txmsg.client import Producer
+from txmsg.message import ReceivedMessage, TransactionState, new_transaction_id
 from txmsg.wire.v1 import txmsg_pb2 as pb
 
 
@@ -91,6 +94,78 @@ def test_what_does_not_fit_one_reply_is_said_to_be_cut_off(monkeypatch: pytest.M
     [*_, last] = requests
     assert isinstance(last, pb.ListHalvesRequest)  # nothing was decided
     assert not last.with_bodies
+
+
+# ---- what is parked, checked again
+
+
+def park(notify_url: str, *transaction_ids: str) -> None:
+    """As the check loop does when the checks are used up."""
+    with psycopg.connect(notify_url, connect_timeout=10) as connection:
+        parked = connection.execute(
+            "update txmsg.half_message set next_check_at = null, checks = 15, parked_reason = 'checks used up' "
+            "where transaction_id = any(%s::uuid[]) and n = 0",
+            (list(transaction_ids),),
+        )
+        assert parked.rowcount == len(transaction_ids)
+
+
+def checks_of(broker: BrokerProcess) -> dict[str, tuple[int, bool]]:
+    """Per transaction, how many checks it has had, and whether another one is to come."""
+    halves = json.loads(txmsg("half", "list", "--broker", broker.address, "--json"))["halves"]
+    return {half["transaction_id"]: (half["checks"], half["next_check_at"] is not None) for half in halves}
+
+
+def test_a_parked_half_whose_listener_answers_now_is_committed_after_resume(
+    start_broker: StartBroker, notify_url: str
+) -> None:
+    broker = start_broker("--first-check-s", "600")
+    asked: list[str] = []
+
+    class Listener:
+        def check(self, message: ReceivedMessage) -> TransactionState:
+            asked.append(str(message.transaction_id))
+            return TransactionState.COMMIT
+
+    resumed, parked = store_half(broker, count=2), store_half(broker)
+    park(notify_url, resumed, parked)
+    with (
+        Producer(broker.address, group="shop", check_listener=Listener()),
+        collecting(broker.address, "order.placed") as got,
+    ):
+        said = txmsg("half", "resume", resumed, "--broker", broker.address)
+        assert said == f"{resumed} is checked again\n"
+        assert {str(got.get(timeout=WAIT_S).transaction_id) for _ in range(2)} == {resumed}
+    assert asked == [resumed]
+    assert listed(broker, "--parked") == [parked]
+
+
+def test_a_group_is_resumed_whole_and_no_other(start_broker: StartBroker, notify_url: str) -> None:
+    broker = start_broker("--first-check-s", "600")
+    mine, other = [store_half(broker), store_half(broker)], store_half(broker, group="other")
+    park(notify_url, *mine, other)
+    again = ("half", "resume", "--group", "shop", "--broker", broker.address)
+    assert txmsg(*again) == "transactions of shop that are checked again: 2\n"
+    assert checks_of(broker) == {mine[0]: (0, True), mine[1]: (0, True), other: (15, False)}
+    assert json.loads(txmsg(*again, "--json")) == {"resumed": 0}
+
+
+def test_resuming_what_is_unknown_or_not_parked_is_said(start_broker: StartBroker) -> None:
+    broker = start_broker("--first-check-s", "600")
+    where = ("--broker", broker.address)
+    transaction_id = store_half(broker)
+    before = checks_of(broker)
+    said = txmsg("half", "resume", transaction_id, *where, status=1)
+    assert f"Error: transaction {transaction_id} is not parked: its next check comes at 20" in said
+    assert checks_of(broker) == before
+    said = txmsg("half", "resume", str(new_transaction_id()), *where, status=1)
+    assert "there is no half message of transaction" in said
+    for command in (["half", "resume"], ["half", "resume", transaction_id, "--group", "shop"]):
+        result = CliRunner().invoke(main, command)
+        assert (result.exit_code, "name one transaction, or a producer group" in result.output) == (2, True)
+
+
+# ---- JSON
 
 
 def test_decisions_and_lists_can_be_had_as_json(start_broker: StartBroker) -> None:

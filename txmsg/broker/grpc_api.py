@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
 from uuid import UUID
@@ -237,10 +237,13 @@ class NotifyApi(rpc.NotifyServicer):
 class AdminApi(rpc.AdminServicer):
     """The service Admin."""
 
-    def __init__(self, service: NotifyService, delivery: DeliveryService, halves: Halves) -> None:
+    def __init__(
+        self, service: NotifyService, delivery: DeliveryService, halves: Halves, *, on_resume: Callable[[], None]
+    ) -> None:
         self._service = service
         self._delivery = delivery
         self._halves = halves
+        self._on_resume = on_resume
 
     @answering
     async def CreateTopic(  # noqa: N802
@@ -288,6 +291,19 @@ class AdminApi(rpc.AdminServicer):
         for error in problems.values():
             raise error
         return pb.ResolveHalfReply()
+
+    @answering
+    async def ResumeHalves(  # noqa: N802
+        self, request: pb.ResumeHalvesRequest, context: Context
+    ) -> pb.ResumeHalvesReply:
+        ids = ids_of_bytes(request.transaction_id)
+        if len(ids) + bool(request.group) != 1:
+            raise ProtocolError("one transaction id or one group is resumed at a time")
+        resumed = await self._halves.resume(
+            transaction_id=ids[0] if ids else None, group=check_name("group", request.group) if request.group else ""
+        )
+        self._on_resume()
+        return pb.ResumeHalvesReply(resumed=resumed)
 
     @answering
     async def Stats(self, request: pb.StatsRequest, context: Context) -> pb.StatsReply:  # noqa: N802

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from uuid import UUID
 
 from txmsg.broker import migrate
@@ -103,7 +104,8 @@ async def _serve(config: BrokerConfig, pool: Pool, on_ready: Callable[[str], Non
     api = NotifyApi(service, delivery, halves, presence, home=await _home(pool), stopping=stop)
 
     connections_max = connections_allowed(config.connections_max)
-    server = new_server(api, AdminApi(service, delivery, halves), connections_max=connections_max)
+    admin = AdminApi(service, delivery, halves, on_resume=partial(checks.wake, sweep=True))
+    server = new_server(api, admin, connections_max=connections_max)
     api.address = bind(server, config.listen)
 
     async with asyncio.TaskGroup() as tasks:

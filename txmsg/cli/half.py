@@ -10,7 +10,7 @@ import click
 
 from txmsg.cli.admin import Decorator, ask_broker, broker_option, json_option, print_table
 from txmsg.cli.main import EXAMPLE_FORMAT
-from txmsg.errors import OutcomeExpired
+from txmsg.errors import MisuseError, OutcomeExpired
 
 if TYPE_CHECKING:
     from txmsg.wire.v1 import txmsg_pb2 as pb
@@ -29,7 +29,7 @@ def half() -> None:
     """Look at half messages, and decide those that nobody could answer for.
 
     A half message waits for the outcome of a local transaction. After too many checks without an answer it is
-    parked, in doubt, until its client tells the outcome after all or a person decides.
+    parked, in doubt, until its client tells the outcome after all or a person acts: has it checked again, or decides.
     """
 
 
@@ -120,6 +120,38 @@ def commit(*, transaction_id: UUID, broker: str, yes: bool, as_json: bool) -> No
 def rollback(*, transaction_id: UUID, broker: str, yes: bool, as_json: bool) -> None:
     """Decide that the local transaction did not commit: its messages are dropped. This is final."""
     _decide(broker, transaction_id, committed=False, yes=yes, as_json=as_json)
+
+
+@half.command(
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg half resume 0197f3a2-8d5e-7c11-b0a4-5f1f6f3f9c01\n"
+    "  txmsg half resume --group user-service"
+)
+@click.argument("transaction_id", type=click.UUID, required=False)
+@click.option("--group", default="", metavar="NAME", help="Instead of one: all that are parked of this producer group.")
+@broker_option
+@json_option
+def resume(*, transaction_id: UUID | None, group: str, broker: str, as_json: bool) -> None:
+    """Have parked half messages checked again, from now on, as if they were new.
+
+    For when a client that can answer is there (again): nobody asks about a parked one by itself.
+    """
+    from txmsg.wire.v1 import txmsg_pb2 as pb
+
+    if (transaction_id is None) == (not group):
+        raise click.UsageError("name one transaction, or a producer group with --group")
+    request = pb.ResumeHalvesRequest(transaction_id=transaction_id.bytes if transaction_id else b"", group=group)
+    resumed: int = ask_broker(broker, "ResumeHalves", request).resumed
+    if transaction_id and not resumed:
+        first = _values(_find(broker, transaction_id, with_bodies=False).halves[0])
+        raise MisuseError(
+            f"transaction {transaction_id} is not parked: its next check comes at {first['next_check_at']}"
+        )
+    if as_json:
+        click.echo(json.dumps({"resumed": resumed}))
+    elif transaction_id:
+        click.echo(f"{transaction_id} is checked again")
+    else:
+        click.echo(f"transactions of {group} that are checked again: {resumed}")
 
 
 def _decide(broker: str, transaction_id: UUID, *, committed: bool, yes: bool, as_json: bool) -> None:

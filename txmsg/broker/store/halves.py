@@ -111,6 +111,21 @@ class Halves:
             )
             return cursor.rowcount
 
+    async def resume(self, *, transaction_id: UUID | None = None, group: str = "") -> int:
+        """Has the checks of what is parked begin anew, at once: of one transaction, or of a group. How many they were.
+
+        What is not parked is left as it is. Every broker finds them: they come due now, as others do.
+        """
+        resumed = 0
+        while True:
+            async with session(self._pool) as connection:
+                cursor = await connection.execute(
+                    _RESUME, {"transaction_id": transaction_id, "group": group, "limit": _RESUME_BATCH}
+                )
+            if not cursor.rowcount:
+                return resumed
+            resumed += cursor.rowcount
+
     async def list(
         self,
         *,
@@ -204,6 +219,24 @@ with abandoned as materialized (
 )
 update txmsg.half_message h set next_check_at = null, parked_reason = %(reason)s
   from abandoned where h.transaction_id = abandoned.transaction_id and h.n = 0
+"""
+
+_RESUME_BATCH = 1000
+
+# Locks in the order of the ids, as a batch does that decides some of them meanwhile, and waits for it.
+_RESUME = """
+with parked as materialized (
+    select h.transaction_id
+      from txmsg.half_message h join txmsg.producer p on p.id = h.producer
+     where h.parked_reason is not null
+       and (%(transaction_id)s::uuid is null or h.transaction_id = %(transaction_id)s::uuid)
+       and (%(group)s = '' or p.group_name = %(group)s)
+     order by h.transaction_id
+     limit %(limit)s
+       for update of h
+)
+update txmsg.half_message h set next_check_at = now(), checks = 0, parked_reason = null
+  from parked where h.transaction_id = parked.transaction_id and h.n = 0
 """
 
 _LIST = """

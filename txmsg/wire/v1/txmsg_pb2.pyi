@@ -346,6 +346,20 @@ class ResolveHalfReply(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class ResumeHalvesRequest(_message.Message):
+    __slots__ = ("transaction_id", "group")
+    TRANSACTION_ID_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    transaction_id: bytes
+    group: str
+    def __init__(self, transaction_id: _Optional[bytes] = ..., group: _Optional[str] = ...) -> None: ...
+
+class ResumeHalvesReply(_message.Message):
+    __slots__ = ("resumed",)
+    RESUMED_FIELD_NUMBER: _ClassVar[int]
+    resumed: int
+    def __init__(self, resumed: _Optional[int] = ...) -> None: ...
+
 class Topic(_message.Message):
     __slots__ = ("name", "queues", "created_at_us")
     NAME_FIELD_NUMBER: _ClassVar[int]

@@ -337,6 +337,11 @@ class AdminStub:
                 request_serializer=txmsg_dot_wire_dot_v1_dot_txmsg__pb2.ResolveHalfRequest.SerializeToString,
                 response_deserializer=txmsg_dot_wire_dot_v1_dot_txmsg__pb2.ResolveHalfReply.FromString,
                 _registered_method=True)
+        self.ResumeHalves = channel.unary_unary(
+                '/txmsg.v1.Admin/ResumeHalves',
+                request_serializer=txmsg_dot_wire_dot_v1_dot_txmsg__pb2.ResumeHalvesRequest.SerializeToString,
+                response_deserializer=txmsg_dot_wire_dot_v1_dot_txmsg__pb2.ResumeHalvesReply.FromString,
+                _registered_method=True)
         self.Stats = channel.unary_unary(
                 '/txmsg.v1.Admin/Stats',
                 request_serializer=txmsg_dot_wire_dot_v1_dot_txmsg__pb2.StatsRequest.SerializeToString,
@@ -370,6 +375,13 @@ class AdminServicer:
 
     def ResolveHalf(self, request, context):
         """Decides a half message by hand. Refused like any outcome when the other one stands.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResumeHalves(self, request, context):
+        """Has the checks of parked halves begin anew, at once. Idempotent; what is not parked is left as it is.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -413,6 +425,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.ResolveHalf,
                     request_deserializer=txmsg_dot_wire_dot_v1_dot_txmsg__pb2.ResolveHalfRequest.FromString,
                     response_serializer=txmsg_dot_wire_dot_v1_dot_txmsg__pb2.ResolveHalfReply.SerializeToString,
+            ),
+            'ResumeHalves': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResumeHalves,
+                    request_deserializer=txmsg_dot_wire_dot_v1_dot_txmsg__pb2.ResumeHalvesRequest.FromString,
+                    response_serializer=txmsg_dot_wire_dot_v1_dot_txmsg__pb2.ResumeHalvesReply.SerializeToString,
             ),
             'Stats': grpc.unary_unary_rpc_method_handler(
                     servicer.Stats,
@@ -489,6 +506,33 @@ class Admin:
             '/txmsg.v1.Admin/ResolveHalf',
             txmsg_dot_wire_dot_v1_dot_txmsg__pb2.ResolveHalfRequest.SerializeToString,
             txmsg_dot_wire_dot_v1_dot_txmsg__pb2.ResolveHalfReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResumeHalves(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/txmsg.v1.Admin/ResumeHalves',
+            txmsg_dot_wire_dot_v1_dot_txmsg__pb2.ResumeHalvesRequest.SerializeToString,
+            txmsg_dot_wire_dot_v1_dot_txmsg__pb2.ResumeHalvesReply.FromString,
             options,
             channel_credentials,
             insecure,
