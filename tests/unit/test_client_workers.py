@@ -13,6 +13,7 @@ import pytest
 from txmsg.client.link import Hand, Link
 from txmsg.client.user_function import UserFunction
 from txmsg.client.workers import Handler, Job, LoopWorkers, ThreadWorkers, in_handler
+from txmsg.errors import StorageError
 from txmsg.message import ReceivedMessage
 
 HAND = Hand(7, 1, 1)
@@ -107,6 +108,19 @@ def test_the_error_told_of_a_handler_can_be_stored_whatever_is_in_it(caplog: pyt
         handler = Handler("g", "t", UserFunction("the handler", print, "message"))
         text = handler.text_of(ReceivedMessage("t", b""), ValueError("a \0 b \ud800 c"))
     assert text == "ValueError: a \\0 b \\ud800 c\n"
+
+
+def test_an_error_of_txmsg_is_logged_by_its_text_and_any_other_with_its_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    handler = Handler("g", "t", UserFunction("the handler", print, "message"))
+    for error in (StorageError("table txmsg_inbox is absent"), ValueError("odd")):
+        handler.text_of(ReceivedMessage("t", b""), error)
+    own, other = caplog.records
+    assert own.getMessage().endswith("after a pause: StorageError: table txmsg_inbox is absent")
+    assert own.exc_info is None
+    assert other.getMessage().endswith("it comes again after a pause")
+    assert other.exc_info is not None
 
 
 def test_no_more_handlers_run_at_once_than_there_are_workers() -> None:

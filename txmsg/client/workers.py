@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from txmsg.client.link import Hand, Link
 from txmsg.client.user_function import UserFunction
+from txmsg.errors import TxmsgError
 from txmsg.message import ReceivedMessage
 
 __all__ = ["Handler", "Job", "LoopWorkers", "ThreadWorkers", "in_handler"]
@@ -43,10 +44,12 @@ class Handler:
 
     def text_of(self, message: ReceivedMessage, exc: Exception) -> str:
         """Logs what the handler raised; the same for a person who looks at retries, in characters that can be kept."""
+        own = isinstance(exc, TxmsgError)  # its text says all: no traceback with each delivery
         _log.warning(
-            "group %s: the handler of topic %r raised for message %s, delivery %d; it comes again after a pause",
+            "group %s: the handler of topic %r raised for message %s, delivery %d; it comes again after a pause%s",
             *(self.group, self.topic, message.id, message.attempt),
-            exc_info=exc,
+            f": {type(exc).__name__}: {exc}" if own else "",
+            exc_info=None if own else exc,
         )
         where = "".join(traceback.format_tb(exc.__traceback__, limit=-5))
         text = f"{type(exc).__name__}: {exc}\n{where}"
