@@ -38,7 +38,7 @@ if TYPE_CHECKING:
         TxmsgError,
         UnknownTopic,
     )
-    from txmsg.message import Message, MessageId, ReceivedMessage, TransactionId, TransactionState
+    from txmsg.message import Message, MessageId, ReceivedMessage, TransactionId, TransactionState, new_transaction_id
 
 __version__ = "0.1.0"
 
@@ -78,6 +78,7 @@ __all__ = [
     "held_by",
     "held_by_async",
     "idempotent",
+    "new_transaction_id",
     "purge_inbox",
     "transactional_message",
 ]
@@ -93,7 +94,10 @@ _MODULES = {
     "txmsg.client.inbox": ("create_inbox_tables", "idempotent", "purge_inbox"),
     "txmsg.client.producer": ("Producer",),
     "txmsg.client.transactional": ("transactional_message",),
-    "txmsg.message": ("Message", "MessageId", "ReceivedMessage", "TransactionId", "TransactionState"),
+    "txmsg.message": (
+        *("Message", "MessageId", "ReceivedMessage"),
+        *("TransactionId", "TransactionState", "new_transaction_id"),
+    ),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

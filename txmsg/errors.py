@@ -10,12 +10,12 @@ TxmsgError
  +-- OutcomeConflict           nobody: the transaction already has the other outcome, which is final
  +-- OutcomeExpired            operator: the broker no longer remembers the transaction
  +-- BrokerUnavailable         retry: nothing is known to be stored
- |    +-- Overloaded           retry later: the broker's queues are full
- +-- OutcomeUnknown            retry under the same id: the request may have been carried out
+ |    +-- Overloaded           retry later: the queues of the broker, or the producer's own, are full
+ +-- OutcomeUnknown            caller: it may have been carried out; a repeat is another message
  +-- TransactionRefused        caller: a late local transaction whose check was already answered ROLLBACK
- +-- MisuseError               caller: the API was used in a way that would lose a guarantee
+ +-- MisuseError               caller: the API, or a setting, used in a way that cannot be kept
  +-- SchemaMismatch            operator: the database has another schema revision than this release
- +-- StorageError              operator: the Notify database lacks something (rights, settings)
+ +-- StorageError              operator: a database lacks something (rights, settings, tables)
  +-- ProtocolError             operator: the peer sent what this release does not understand
 """
 
@@ -115,13 +115,17 @@ class BrokerUnavailable(TxmsgError):
 
 
 class Overloaded(BrokerUnavailable):
-    """The broker's queues are full. Slow down and retry."""
+    """The queues of the broker, or the producer's own, are full. Slow down and retry."""
 
     code = "overloaded"
 
 
 class OutcomeUnknown(TxmsgError):
-    """The deadline passed while the request was under way: it may or may not have been carried out."""
+    """The request may have been carried out, or not: nobody has said.
+
+    Sending again makes a second message with a new id, so consumers must be idempotent. A transaction is finished by
+    its check-back.
+    """
 
     code = "outcome_unknown"
 
@@ -136,7 +140,10 @@ class TransactionRefused(TxmsgError):
 
 
 class MisuseError(TxmsgError):
-    """The API was used in a way that would lose a guarantee, such as committing inside a decorated method."""
+    """The API was used in a way that cannot work or would lose a guarantee, such as committing in a decorated function.
+
+    Also a setting that is out of range, and a port that is taken.
+    """
 
     code = "misuse"
 
@@ -148,7 +155,7 @@ class SchemaMismatch(TxmsgError):
 
 
 class StorageError(TxmsgError):
-    """The Notify database is reachable but not usable; the text says what is missing."""
+    """A database (Notify, embedded, or of the business) cannot be used as it is; the text says what is missing."""
 
     code = "storage"
 

@@ -173,5 +173,5 @@ def test_a_closed_producer_says_so(broker: BrokerProcess) -> None:
     producer = Producer(broker.address, group="p").start()
     producer.close()
     producer.close()
-    with pytest.raises(BrokerUnavailable, match="closed"):
+    with pytest.raises(MisuseError, match="the producer is closed: make a new one"):
         producer.send(Message("user", b"x"))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import create_engine
-from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from sqlalchemy.pool import NullPool
 
@@ -269,7 +269,21 @@ DECORATORS: Refused = {
     "session= that is an engine": (
         lambda: decorate(producer(), topic="t", session=engine)(two),
         MisuseError,
-        "session= of two is Engine(sqlite://), no function",
+        "session= of two is Engine(sqlite://): give the sessionmaker: session=sessionmaker(engine)",
+    ),
+    "session= that is the class": (
+        lambda: decorate(producer(), topic="t", session=Session)(two),
+        MisuseError,
+        "session= of two is <class 'sqlalchemy.orm.session.Session'>: give the sessionmaker: session=sessionmaker(",
+    ),
+    "session= that is an engine, of a coroutine": (
+        lambda: decorate(
+            async_producer("a:1", group="g", check_listener=Listener()),
+            topic="t",
+            session=create_async_engine("sqlite+aiosqlite://"),
+        )(Coroutines.build),
+        MisuseError,
+        ": give the sessionmaker: session=async_sessionmaker(engine)",
     ),
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from uuid import UUID
@@ -91,6 +92,20 @@ def test_a_key_without_an_obvious_text_is_refused() -> None:
 def test_wrong_arguments_raise_type_error_before_anything_is_sent() -> None:
     with pytest.raises(TypeError, match="email"):
         plan_of(register).messages((USER,), {})
+
+
+def test_wrong_arguments_are_told_with_the_function_and_what_it_takes() -> None:
+    def given(plan: MessagePlan, *args: object) -> str:
+        with pytest.raises(TypeError) as caught:
+            plan.messages(args, {})
+        assert caught.value.__suppress_context__
+        return str(caught.value)
+
+    plan = plan_of(register)
+    assert given(plan).startswith("register() takes (user_id, email")
+    assert given(plan).endswith("): missing a required argument: 'user_id'")
+    with_session = replace(plan, gives_session=True)
+    assert given(with_session, *"12345").endswith("), as session= gives the session: too many positional arguments")
 
 
 def test_a_builder_may_return_bytes_a_message_or_several() -> None:

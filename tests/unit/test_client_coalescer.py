@@ -10,7 +10,7 @@ import pytest
 from txmsg.client import coalescer as module
 from txmsg.client.batch import Entry
 from txmsg.client.coalescer import Coalescer
-from txmsg.errors import BrokerUnavailable, Overloaded
+from txmsg.errors import BrokerUnavailable, MisuseError, Overloaded
 
 HOME = b"h" * 16
 
@@ -157,7 +157,7 @@ def test_draining_settles_what_was_taken_and_takes_nothing_more() -> None:
         draining = asyncio.ensure_future(queue.drain())
         await broker.arrived.wait()
         [late] = offered(queue, 1)
-        with pytest.raises(BrokerUnavailable, match="closed"):
+        with pytest.raises(MisuseError, match="closed"):
             await late
         broker.release.set()
         await draining

@@ -26,7 +26,7 @@ from txmsg.client.late import AsyncLateTransaction
 from txmsg.client.options import addresses_of, check_listener_of, check_seconds
 from txmsg.client.process import check_not_forked
 from txmsg.client.sender import Sender
-from txmsg.errors import BrokerUnavailable, MisuseError, OutcomeUnknown
+from txmsg.errors import MisuseError, OutcomeUnknown
 from txmsg.message import (
     Message,
     MessageId,
@@ -120,7 +120,7 @@ class AsyncProducer:
         if loop is not self._loop:
             raise MisuseError("this AsyncProducer was first used on another event loop: make one per loop")
         if self._closed:
-            raise BrokerUnavailable("the producer is closed")
+            raise MisuseError("the producer is closed: make a new one")
         assert self._starting is not None
         async with self._starting:
             if self._sender is None:

@@ -25,7 +25,7 @@ class MessagePlan:
     """How the messages of a decorated function are made. Raises MisuseError for a key that names no argument.
 
     owner: the function, as errors name it. signature: that of the calls, without the session. receiver: the name of
-    `self`, which is no part of the message.
+    `self`, which is no part of the message. gives_session: callers leave the session out.
     """
 
     owner: str
@@ -35,6 +35,7 @@ class MessagePlan:
     tag: str | None
     builder: Builder | None
     receiver: str | None = None
+    gives_session: bool = False
 
     def __post_init__(self) -> None:
         if self.topic is not None:
@@ -59,9 +60,20 @@ class MessagePlan:
     def _names(self) -> list[str]:
         return [name for name in self.signature.parameters if name != self.receiver]
 
+    def _call(self) -> str:
+        """What a caller gives, without types."""
+        parameters = [
+            self.signature.parameters[name].replace(annotation=inspect.Parameter.empty) for name in self._names()
+        ]
+        return str(inspect.Signature(parameters))
+
     def messages(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> list[Message]:
         """The messages of one call. Raises TypeError for arguments that do not fit, InvalidMessage, MisuseError."""
-        bound = self.signature.bind(*args, **kwargs)
+        try:
+            bound = self.signature.bind(*args, **kwargs)
+        except TypeError as exc:
+            given = ", as session= gives the session" if self.gives_session else ""
+            raise TypeError(f"{self.owner} takes {self._call()}{given}: {exc}") from None
         bound.apply_defaults()
         arguments = {name: value for name, value in bound.arguments.items() if name != self.receiver}
         built: object

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
 from txmsg.client.batch import Entry
-from txmsg.errors import BrokerUnavailable, Overloaded
+from txmsg.errors import BrokerUnavailable, MisuseError, Overloaded
 from txmsg.wire.codec import REQUEST_SIZE_BYTES_MAX
 
 __all__ = ["Coalescer"]
@@ -67,7 +67,7 @@ class Coalescer(Generic[E]):
     def offer(self, entry: E) -> None:
         """Takes an entry; its waiter learns what became of it by the deadline. To be called on the loop."""
         if self._closed:
-            entry.fail(BrokerUnavailable("the producer is closed"))
+            entry.fail(MisuseError("the producer is closed: make a new one"))
             return
         entry.deadline = self._loop.time() + self._timeout_s
         if self._outside or self._is_full():

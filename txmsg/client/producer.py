@@ -21,7 +21,7 @@ from txmsg.client.batch import EndEntry, SendEntry, messages_of
 from txmsg.client.half import Half, check_half, id_bytes_of
 from txmsg.client.late import LateTransaction
 from txmsg.client.process import LoopThread, check_not_forked, shared_loop
-from txmsg.errors import BrokerUnavailable, OutcomeUnknown
+from txmsg.errors import BrokerUnavailable, MisuseError, OutcomeUnknown
 from txmsg.message import (
     Message,
     MessageId,
@@ -118,7 +118,7 @@ class Producer:
             return thread
         with self._starting:
             if self._closed:
-                raise BrokerUnavailable("the producer is closed")
+                raise MisuseError("the producer is closed: make a new one")
             if self._thread is None:
                 thread = shared_loop()
                 try:

@@ -11,7 +11,8 @@ import inspect
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
-from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+from sqlalchemy import Engine
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from txmsg.checker.fence import FenceCheckListener
@@ -154,6 +155,7 @@ def transactional_message(
             tag=tag,
             builder=message,
             receiver=receiver,
+            gives_session=session is not None,
         )
         wrapper = _wrapper(function, producer, session, plan)
         wrapper.__signature__ = signature  # type: ignore[attr-defined]
@@ -222,6 +224,9 @@ def _check_kinds(function: Callable[..., Any], producer: Producer | AsyncProduce
         raise MisuseError(f"{name} is def: session= must be a sessionmaker, not an async_sessionmaker")
     if isinstance(session, Session | AsyncSession):
         raise MisuseError(f"session= of {name} is one session: give the sessionmaker, each call opens its own")
+    if isinstance(session, Engine | AsyncEngine | type):
+        maker = "async_sessionmaker" if is_async else "sessionmaker"
+        raise MisuseError(f"session= of {name} is {shown(session)}: give the sessionmaker: session={maker}(engine)")
     if session is not None:
         check_takes(f"session= of {name}", session)
     if producer.check_listener is None:

@@ -28,6 +28,7 @@ from txmsg import (
     held_by,
     held_by_async,
     idempotent,
+    new_transaction_id,
     purge_inbox,
 )
 
@@ -112,7 +113,7 @@ def uses_producer(session: Session, async_session: AsyncSession) -> None:
         assert_type(same, Producer)
     assert_type(producer.send(message), MessageId)
     assert_type(producer.send_many([message]), list[MessageId])
-    half = producer.half([message])
+    half = producer.half([message], transaction_id=new_transaction_id())
     assert_type(half, Half)
     assert_type(half.transaction_id, TransactionId)
     producer.end(half, TransactionState.COMMIT)
