@@ -1,6 +1,6 @@
 -- The Notify database, revision 0001: functions. A batch is one call of one procedure in autocommit, so that
--- no lock is ever held while waiting for a client. Advisory lock classes: 7701 rotation, 7702 queues, 7703 making
--- segments.
+-- no lock of a batch is ever held while waiting for a client. Advisory lock classes: 7701 rotation, 7702 queues,
+-- 7703 making segments, 7704 upgrading (taken by migrate.py).
 
 -- What must see all that was committed before it got its lock cannot work on a snapshot taken earlier.
 create function txmsg.require_read_committed_1() returns void language plpgsql as $$
