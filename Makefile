@@ -37,7 +37,7 @@ $(STAMP): pyproject.toml
 demo: $(STAMP) ## Users register while processes are killed; then the databases are compared (DEMO_ARGS='--users 500')
 	$(BIN)/txmsg demo registration $(DEMO_ARGS)
 
-test: $(STAMP) ## Run all tests (PYTEST_ARGS='-k fence', or --postgres=URL for a server of yours)
+test: $(STAMP) ## Run all tests (PYTEST_ARGS='-k fence'; PYTEST_ARGS='--postgres=URL' for a server of yours)
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) $(PYTEST_ARGS)
 
 races: $(STAMP) ## Race RACES=10000 transactions against checks on each database and driver; prints how they ended
@@ -46,7 +46,7 @@ races: $(STAMP) ## Race RACES=10000 transactions against checks on each database
 fuzz: $(STAMP) ## Feed wild input to everything that reads any, each target for DURATION=60 seconds; prints what came back
 	$(BIN)/python -m pytest tests/fuzz -n 0 -s --timeout 0 --fuzz-s $(DURATION) $(PYTEST_ARGS)
 
-model: $(STAMP) ## Random histories of two brokers against the model, for DURATION=60 seconds (SEED=n, PLANT=all)
+model: $(STAMP) ## Random histories of two brokers against the model, for about DURATION=60 seconds (SEED=n, PLANT=all)
 	$(BIN)/python -m tests.model --duration $(DURATION) $(if $(SEED),--seed $(SEED)) $(if $(PLANT),--plant "$(PLANT)")
 
 lint: $(STAMP) ## Check style, format, types, the layers, and that generated files are as generated

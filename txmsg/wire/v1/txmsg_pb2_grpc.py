@@ -70,7 +70,7 @@ class NotifyServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Send(self, request, context):
-        """Stores plain or half messages. The reply means: on disk (the topic's durability says how many disks).
+        """Stores plain or half messages. The reply means: committed, on the disk of the Notify database.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -98,7 +98,7 @@ class NotifyServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Route(self, request, context):
-        """Which brokers there are.
+        """How a broker is reached. It names itself only, not yet the others of its Notify database.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
