@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -144,6 +145,24 @@ def test_a_role_without_rights_is_told_which_ones_it_lacks(poor_role: str) -> No
     assert "permission denied for database" in said
     assert "`grant create on database ... to ...` lets the role make the schema txmsg" in said
     assert is_documented(StorageError(said)), said
+
+
+def test_a_role_that_may_create_is_enough_and_what_only_the_tailer_wants_is_a_note(
+    database_url: str, poor_role: str
+) -> None:
+    name, database = make_url(poor_role).username or "", make_url(database_url).database or ""
+    with psycopg.connect(database_url, autocommit=True, connect_timeout=10) as connection:
+        grant = sql.SQL("grant create on database {} to {}")
+        connection.execute(grant.format(sql.Identifier(database), sql.Identifier(name)))
+    migrate.upgrade(poor_role)
+    result = CliRunner().invoke(main, ["db", "check", "--storage", poor_role, "--json"])
+    assert result.exit_code == 0, result.output
+    checked = json.loads(result.output)
+    assert checked["ok"]
+    [right] = [each for each in checked["findings"] if each["name"] == "replication right"]
+    assert (right["value"], right["fix"]) == ("false", "")
+    assert "the tailer, which is still to come" in right["note"]
+    assert "the tailer" in CliRunner().invoke(main, ["db", "check", "--storage", poor_role]).output
 
 
 def test_a_role_that_may_not_use_the_tables_is_told_so(database_url: str, poor_role: str) -> None:

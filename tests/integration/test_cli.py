@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.broker_process import BrokerProcess
+from tests.conftest import StartBroker
 from tests.integration.cli_harness import TIMEOUT_S, listed, store_half, txmsg
 from txmsg.embedded import EmbeddedPostgres
 
@@ -112,6 +113,17 @@ def test_broker_that_was_killed_starts_again_on_the_same_port(broker: BrokerProc
 def test_broker_refuses_a_database_without_tables_and_names_the_remedy(database_url: str) -> None:
     [line] = txmsg("broker", "--storage", database_url, "--listen", "127.0.0.1:0", status=1).splitlines()
     assert "run `txmsg db upgrade --storage postgresql://" in line
+
+
+@pytest.mark.parametrize("scheme", ["postgresql+psycopg", "postgresql+asyncpg", "postgres"])
+def test_broker_takes_a_database_url_as_other_programs_write_it(
+    scheme: str, start_broker: StartBroker, notify_url: str
+) -> None:
+    url = f"{scheme}://{notify_url.partition('://')[2]}"
+    assert json.loads(txmsg("db", "check", "--storage", url, "--json"))["ok"]
+    broker = start_broker(storage=url)
+    half = store_half(broker)
+    assert listed(broker) == [half]
 
 
 def test_broker_refuses_a_port_in_use(broker: BrokerProcess) -> None:

@@ -8,6 +8,7 @@ import socket
 from dataclasses import dataclass, field, fields
 from uuid import uuid4
 
+from txmsg.broker.migrate import libpq_url
 from txmsg.broker.store.topics import QUEUES_MAX
 from txmsg.checker.policy import CheckPolicy
 from txmsg.errors import MisuseError
@@ -26,7 +27,7 @@ class BrokerConfig:
     """A broker's settings."""
 
     storage: str
-    """The Notify database: postgresql://user@host:5432/database."""
+    """The Notify database: postgresql://user@host:5432/database. A driver, as in postgresql+psycopg://, is left out."""
     storage_wait_s: float = 30.0
     """How long a start may wait for a database that is not there yet. Default 30. 0 tries once."""
     listen: str = "127.0.0.1:7700"
@@ -84,6 +85,8 @@ class BrokerConfig:
     """How long a graceful stop may wait for requests under way. Default 10."""
 
     def __post_init__(self) -> None:
+        # Empty until the embedded database runs.
+        object.__setattr__(self, "storage", libpq_url(self.storage) if self.storage else "")
         check_address("listen", self.listen)
         for each in fields(self):
             value = getattr(self, each.name)

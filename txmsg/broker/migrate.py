@@ -27,7 +27,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 from txmsg.broker.store.connect import cut
 from txmsg.errors import SchemaMismatch, StorageError
 
-__all__ = ["REVISIONS", "VERSION_MIN", "Finding", "check", "current", "is_away", "require", "upgrade"]
+__all__ = ["REVISIONS", "VERSION_MIN", "Finding", "check", "current", "is_away", "libpq_url", "require", "upgrade"]
 
 REVISIONS = ("0001",)
 """The revisions this release works with, oldest first. `upgrade` goes to the last."""
@@ -36,6 +36,7 @@ _INSTALL_NEWER = (
     f"newer than this release of txmsg knows (up to {REVISIONS[-1]}): install the release that upgraded it, or a newer "
     "one; a database is not downgraded"
 )
+_FOR_THE_TAILER = "nothing yet; the tailer, which is still to come, will want {}"
 _CONNECT_S_MAX = 10
 _ANSWER_S_MAX = 30.0
 """For reading a revision and settings. A migration may take as long as it takes."""
@@ -51,6 +52,8 @@ class Finding:
     name: str
     value: str
     fix: str
+    note: str = ""
+    """What is good to know, and needs nothing done."""
 
     @property
     def ok(self) -> bool:
@@ -101,7 +104,7 @@ def _parsed(url: str) -> URL:
         raise StorageError(
             f"{without_password!r} is not a database URL: write postgresql://user@host:5432/database"
         ) from exc
-    if parsed.get_backend_name() != "postgresql":
+    if parsed.get_backend_name() not in {"postgresql", "postgres"}:  # libpq takes both
         raise StorageError(f"the Notify database {parsed} is none of PostgreSQL: write postgresql://user@host:5432/...")
     return parsed
 
@@ -134,12 +137,17 @@ def _revision(connection: Connection) -> str | None:
 
 def is_away(url: str) -> bool:
     """Whether no server answers there, or one that is still starting or stopping: then waiting may help."""
-    conninfo = make_conninfo(_libpq_url(url), connect_timeout=_CONNECT_S_MAX)
+    conninfo = make_conninfo(libpq_url(url), connect_timeout=_CONNECT_S_MAX)
     return PGconn.ping(conninfo.encode()) in {Ping.REJECT, Ping.NO_RESPONSE}
 
 
-def _libpq_url(url: str) -> str:
-    return _parsed(url).set(drivername="postgresql").render_as_string(hide_password=False)
+def libpq_url(url: str) -> str:
+    """The URL as psycopg takes it, without what SQLAlchemy writes of a driver: postgresql+psycopg://...
+
+    Raises StorageError for anything but a URL of PostgreSQL.
+    """
+    _parsed(url)
+    return "postgresql://" + url.partition("://")[2]
 
 
 def current(url: str) -> str | None:
@@ -204,12 +212,14 @@ def check(url: str) -> list[Finding]:
             Finding(
                 "wal_level",
                 wal_level,
-                "" if wal_level == "logical" else "set wal_level = logical and restart (only the tailer needs it)",
+                "",
+                "" if wal_level == "logical" else _FOR_THE_TAILER.format("wal_level = logical"),
             ),
             Finding(
                 "replication right",
                 str(replication).lower(),
-                "" if replication else "alter role ... replication (only the tailer needs it)",
+                "",
+                "" if replication else _FOR_THE_TAILER.format("alter role ... replication"),
             ),
             Finding("create right", str(may_create).lower(), "" if may_create else "grant create on database"),
             Finding(

@@ -77,6 +77,6 @@ def check(*, storage: str, as_json: bool) -> None:
 
         table = Table("", "What", "Is", "To do", box=None)
         for finding in findings:
-            table.add_row("ok" if finding.ok else "!", finding.name, finding.value, finding.fix)
+            table.add_row("ok" if finding.ok else "!", finding.name, finding.value, finding.fix or finding.note)
         Console(highlight=False).print(table)
     sys.exit(0 if ok else 1)
