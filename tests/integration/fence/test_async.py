@@ -55,10 +55,14 @@ async def _purge(engine: AsyncEngine) -> None:
     async with engine.begin() as connection:
         await connection.execute(update(fence_table).values(created_at=datetime(2020, 1, 1, tzinfo=UTC)))
 
+    asked: list[int] = []
+
     async def held(ids: list[TransactionId]) -> Collection[TransactionId]:
+        asked.append(len(ids))
         return [held_by_a_broker]
 
     assert await fence.purge_async(600, held) == 1
+    assert asked == [0, 2], "first whether anybody answers at all"
     assert await fence.check_async(held_by_a_broker) is ROLLBACK
 
 

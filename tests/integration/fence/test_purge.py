@@ -115,6 +115,13 @@ def test_while_one_notify_database_is_away_nothing_is_purged(
     postgres.drop_database("second_notify")
 
 
+def test_a_notify_database_that_does_not_answer_is_told_also_when_no_row_is_old(postgres_engine: Engine) -> None:
+    Fence(postgres_engine).check(new_transaction_id())
+    refused = purge_by_command(postgres_engine, "localhost:1")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert "the Notify database of localhost:1 does not say which transactions it holds" in refused.stderr
+
+
 def test_a_purge_that_would_ask_no_notify_database_is_refused() -> None:
     with pytest.raises(MisuseError, match="no Notify database"):
         held_by()

@@ -131,9 +131,11 @@ class Fence:
 
         Age is by the database's clock. `held` is given up to 1,000 ids at a time and returns those of them that a
         Notify database still holds undecided: for these the row is still needed (`held_by` asks the brokers). Its
-        exceptions end the purge; what was deleted before stays deleted. Raises MisuseError below PURGE_AGE_S_MIN.
+        exceptions end the purge; what was deleted before stays deleted. It is first given no ids, so that nobody there
+        to ask is noticed also on a day without old rows. Raises MisuseError below PURGE_AGE_S_MIN.
         """
         purging.check_age(older_than_s)
+        held([])
         after, deleted = UUID(int=0), 0
         while old := self._run(purging.old_rows, older_than_s, after):
             deleted += self._run(purging.delete_rows, purging.without(old, held(old)))
@@ -145,6 +147,7 @@ class Fence:
     ) -> int:
         """`purge` on an AsyncEngine, with an async `held`."""
         purging.check_age(older_than_s)
+        await held([])
         after, deleted = UUID(int=0), 0
         while old := await self._run_async(purging.old_rows, older_than_s, after):
             deleted += await self._run_async(purging.delete_rows, purging.without(old, await held(old)))
