@@ -62,6 +62,8 @@ def raise_(*, name: str, queues: int, broker: str, as_json: bool) -> None:
     reply = ask_broker(broker, "RaiseQueues", pb.RaiseQueuesRequest(name=name, queues=queues))
     if as_json:
         click.echo(json.dumps({"topic": name, "queues": reply.queues}))
+    elif reply.queues > queues:
+        click.echo(f"topic {name} has {reply.queues} queues already, more than {queues}: left as it is")
     else:
         click.echo(f"topic {name} has {reply.queues} queues")
 

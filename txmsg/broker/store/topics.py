@@ -191,7 +191,12 @@ class TopicRegistry:
             row = await cursor.fetchone()
         assert row is not None
         if queues and row.queue_count != queues:
-            raise TopicExists(
+            if queues > row.queue_count:
+                raise TopicExists(
+                    f"topic {name!r} exists with {row.queue_count} queues, not {queues}: take it as it is, or raise it "
+                    f"with `txmsg topic raise {name} --queues {queues}`"
+                )
+            raise TopicExists(  # queues are never taken away
                 f"topic {name!r} exists with {row.queue_count} queues, not {queues}: take it as it is, or create one "
                 "of another name"
             )
