@@ -9,10 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from tests.broker_process import BrokerProcess
 from tests.conftest import StartBroker
 from tests.integration.cli_harness import TIMEOUT_S, listed, store_half, txmsg
+from txmsg.cli.main import main
 from txmsg.embedded import EmbeddedPostgres
 
 # ---- help and errors
@@ -35,6 +37,11 @@ def test_help_loads_neither_grpc_nor_a_database_driver() -> None:
         "db upgrade",
         "db current",
         "db check",
+        "demo registration",
+        "demo connect",
+        "fence purge",
+        "fence id",
+        "fence renew-id",
         "half list",
         "half show",
         "half commit",
@@ -49,6 +56,29 @@ def test_help_has_an_example(command: str) -> None:
     lines = txmsg(*command.split(), "--help").splitlines()
     example = lines[lines.index("  Example:") + 1]
     assert example.startswith(f"    txmsg {command}".rstrip())
+
+
+@pytest.mark.parametrize("group", ["", "db", "demo", "fence", "half", "topic"])
+def test_help_says_of_each_command_what_it_does_uncut(group: str) -> None:
+    result = CliRunner().invoke(main, [*group.split(), "--help"])
+    assert result.exit_code == 0
+    commands = result.output.partition("Commands:\n")[2]
+    assert len(commands.splitlines()) >= 2
+    assert "..." not in commands
+
+
+@pytest.mark.parametrize(
+    ("command", "variable"),
+    [
+        ("broker", "TXMSG_STORAGE"),
+        ("db check", "TXMSG_STORAGE"),
+        ("fence id", "TXMSG_FENCE_DATABASE"),
+        ("half list", "TXMSG_BROKER"),
+        ("topic list", "TXMSG_BROKER"),
+    ],
+)
+def test_help_names_the_variable_that_stands_for_an_option(command: str, variable: str) -> None:
+    assert f"env var: {variable}" in " ".join(CliRunner().invoke(main, [*command.split(), "--help"]).output.split())
 
 
 def test_unknown_command_is_answered_with_the_known_ones() -> None:

@@ -24,6 +24,7 @@ broker_option: Decorator = click.option(
     "--broker",
     metavar="HOST:PORT",
     envvar="TXMSG_BROKER",
+    show_envvar=True,
     default="localhost:7700",
     show_default=True,
     help="Any broker of the Notify database.",

@@ -32,6 +32,7 @@ __all__ = ["broker"]
     "--storage",
     metavar="URL",
     envvar="TXMSG_STORAGE",
+    show_envvar=True,
     help="The Notify database, upgraded beforehand by `txmsg db upgrade`. "
     "Default: the embedded PostgreSQL, upgraded by the broker.",
 )

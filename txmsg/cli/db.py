@@ -18,8 +18,9 @@ _storage: Callable[[Callable[..., Any]], Callable[..., Any]] = click.option(
     "--storage",
     metavar="URL",
     envvar="TXMSG_STORAGE",
+    show_envvar=True,
     required=True,
-    help="The Notify database: postgresql://user@host:5432/database. Default: $TXMSG_STORAGE.",
+    help="The Notify database: postgresql://user@host:5432/database.",
 )
 _as_json: Callable[[Callable[..., Any]], Callable[..., Any]] = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object."
@@ -45,7 +46,10 @@ def upgrade(*, storage: str, as_json: bool) -> None:
     click.echo(json.dumps({"revision": revision}) if as_json else f"the database is at revision {revision}")
 
 
-@db.command(epilog=f"{EXAMPLE_FORMAT}\n  txmsg db current --storage postgresql://notify@db/notify --json")
+@db.command(
+    short_help="Print the revision of the database.",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg db current --storage postgresql://notify@db/notify --json",
+)
 @_storage
 @_as_json
 def current(*, storage: str, as_json: bool) -> None:

@@ -20,6 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 from examples.user_registration.demo import GROUPS
+from txmsg.cli.main import EXAMPLE_FORMAT
 
 if TYPE_CHECKING:
     from examples.user_registration.demo.supervisor import Result
@@ -34,7 +35,10 @@ def demo() -> None:
     """Play an example with real processes on an embedded database."""
 
 
-@demo.command()
+@demo.command(
+    short_help="Users register while processes are killed.",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg demo registration --users 500 --crash 20 --keep /tmp/demo",
+)
 @click.option("--users", default=300, show_default=True, help="People who try to register, over all phases.")
 @click.option(
     "--crash",
@@ -62,7 +66,7 @@ def demo() -> None:
 def registration(*, users: int, crash: int, slow_ms: int, down: str, keep: Path | None, as_json: bool) -> None:
     """Users register by calls and by messages, while processes are killed; then the databases are compared.
 
-    Exit status 1 if an effect is missing, duplicated or phantom, or a transaction is left in doubt.
+    Exit status 1 if an effect is missing, duplicated or phantom, or a transaction is still undecided.
     """
     from examples.user_registration.demo.supervisor import Plan, play
 
@@ -81,7 +85,10 @@ def registration(*, users: int, crash: int, slow_ms: int, down: str, keep: Path 
     sys.exit(0 if result.clean else 1)
 
 
-@demo.command()
+@demo.command(
+    short_help="Open psql on a database that was kept.",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg demo connect /tmp/demo users",
+)
 @click.argument("directory", type=click.Path(path_type=Path, file_okay=False, exists=True))
 @click.argument("database", type=click.Choice(DATABASES), default="users")
 def connect(directory: Path, database: str) -> None:
@@ -155,7 +162,7 @@ def _print_table(console: Console, result: Result, *, users_waited: int) -> None
         ("effects missing", result.missing),
         ("effects duplicated", result.duplicated),
         ("effects of nobody (phantom)", result.phantom),
-        ("transactions in doubt", result.in_doubt),
+        ("transactions still undecided", result.in_doubt),
     ):
         facts.add_row(name, str(value))
     console.print(facts)

@@ -76,7 +76,10 @@ def list_(*, group: str, parked: bool, limit: int, broker: str, as_json: bool) -
         click.echo(f"only the first {len(halves)}: raise --limit to see more, or name a --group", err=True)
 
 
-@half.command(epilog=f"{EXAMPLE_FORMAT}\n  txmsg half show 0197f3a2-8d5e-7c11-b0a4-5f1f6f3f9c01")
+@half.command(
+    short_help="Show the half messages of one transaction.",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg half show 0197f3a2-8d5e-7c11-b0a4-5f1f6f3f9c01",
+)
 @_transaction
 @broker_option
 @json_option
@@ -102,7 +105,10 @@ def show(*, transaction_id: UUID, broker: str, as_json: bool) -> None:
         )
 
 
-@half.command(epilog=f"{EXAMPLE_FORMAT}\n  txmsg half commit 0197f3a2-8d5e-7c11-b0a4-5f1f6f3f9c01")
+@half.command(
+    short_help="Decide that its messages are delivered.",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg half commit 0197f3a2-8d5e-7c11-b0a4-5f1f6f3f9c01",
+)
 @_transaction
 @broker_option
 @_yes
@@ -112,7 +118,10 @@ def commit(*, transaction_id: UUID, broker: str, yes: bool, as_json: bool) -> No
     _decide(broker, transaction_id, committed=True, yes=yes, as_json=as_json)
 
 
-@half.command(epilog=f"{EXAMPLE_FORMAT}\n  txmsg half rollback 0197f3a2-8d5e-7c11-b0a4-5f1f6f3f9c01 --yes")
+@half.command(
+    short_help="Decide that its messages are dropped.",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg half rollback 0197f3a2-8d5e-7c11-b0a4-5f1f6f3f9c01 --yes",
+)
 @_transaction
 @broker_option
 @_yes
@@ -123,8 +132,9 @@ def rollback(*, transaction_id: UUID, broker: str, yes: bool, as_json: bool) -> 
 
 
 @half.command(
+    short_help="Have parked half messages checked again.",
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg half resume 0197f3a2-8d5e-7c11-b0a4-5f1f6f3f9c01\n"
-    "  txmsg half resume --group user-service"
+    "  txmsg half resume --group user-service",
 )
 @click.argument("transaction_id", type=click.UUID, required=False)
 @click.option("--group", default="", metavar="NAME", help="Instead of one: all that are parked of this producer group.")

@@ -24,8 +24,8 @@ COMMANDS: Final = {
     "db": "Look after a Notify database: upgrade, current, check.",
     "demo": "Play an example with real processes and crashes.",
     "fence": "Look after the fence of a business database: purge, id, renew-id.",
-    "half": "Look at half messages: list, show; resume checks; decide by hand: commit, rollback.",
-    "topic": "Create and list topics.",
+    "half": "Look at half messages, have them checked again, or decide by hand.",
+    "topic": "Create topics, raise their number of queues, list them.",
 }
 """Each is the click command of the same name in txmsg.cli.<name>; the line is what `txmsg --help` says of it."""
 

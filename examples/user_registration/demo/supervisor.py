@@ -338,7 +338,7 @@ def _settle(stage: Stage, audience: Audience) -> dict[str, Any]:
     audience.phase("check-backs, subscribers catch up", len(GROUPS) * verdict["committed"])
     changed_at = time.monotonic()
     while time.monotonic() < changed_at + SETTLE_PATIENCE_S:
-        audience.progress(sum(verdict["effects"].values()), f"{verdict['in_doubt']} in doubt")
+        audience.progress(sum(verdict["effects"].values()), f"{verdict['in_doubt']} still undecided")
         if not verdict["missing"] and not verdict["in_doubt"] and _drained(stage):
             break  # nothing is on its way any more that could still do harm, so the next verdict is the last one
         time.sleep(0.5)
