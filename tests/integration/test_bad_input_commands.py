@@ -193,6 +193,32 @@ def test_a_server_that_is_too_old_is_refused_but_can_be_looked_at(
     assert (result.exit_code, "use PostgreSQL 15+" in result.output) == (1, True)
 
 
+# ---- the business database
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("foo", "--database 'foo' is not a database URL: write it as SQLAlchemy does, such as postgresql+psycopg://"),
+        (f"foo://u:{SECRET}/@h/d", "--database 'foo://u:***@h/d' is not a database URL"),
+        (f"sqlite+psycopg://u:{SECRET}@h:x/d", "--database 'sqlite+psycopg://u:***@h:x/d' is not a database URL"),
+        ("oracle+oracledb://u@h/d", "is not installed (No module named 'oracledb'): run `pip install oracledb`, or"),
+    ],
+)
+def test_what_is_no_database_is_told_from_one_without_its_driver(url: str, words: str) -> None:
+    said = failing("fence", "id", "--database", url)
+    assert words in said
+    assert is_documented(StorageError(said)), said
+
+
+def test_a_misspelt_sqlite_file_is_not_made(tmp_path: Path) -> None:
+    path = tmp_path / "nothere.db"
+    said = failing("fence", "id", "--database", f"sqlite:///{path}")
+    assert f"there is no SQLite database {path}: check the path" in said
+    assert is_documented(StorageError(said)), said
+    assert not path.exists()
+
+
 def test_a_data_directory_that_cannot_be_one_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert "is a file" in failing("broker", "--data-dir", str(tmp_path / "file"), status=2)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,6 +15,8 @@ from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.errors import StorageError
 
 if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
     from txmsg.checker.fence import Fence
 
 __all__ = ["fence"]
@@ -23,9 +27,9 @@ _database: Callable[[Callable[..., Any]], Callable[..., Any]] = click.option(
     "--database",
     metavar="URL",
     envvar="TXMSG_FENCE_DATABASE",
+    show_envvar=True,
     required=True,
-    help="The business database, as SQLAlchemy names it: postgresql+psycopg://user@host/shop. "
-    "Default: $TXMSG_FENCE_DATABASE.",
+    help="The business database, as SQLAlchemy names it: postgresql+psycopg://user@host/shop.",
 )
 _as_json: Callable[[Callable[..., Any]], Callable[..., Any]] = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object."
@@ -38,7 +42,8 @@ def fence() -> None:
 
 
 @fence.command(
-    epilog=f"{EXAMPLE_FORMAT}\n  txmsg fence purge --database postgresql+psycopg://shop@db/shop --broker notify:7700"
+    short_help="Delete the rows of what is decided; for a daily job.",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg fence purge --database postgresql+psycopg://shop@db/shop --broker notify:7700",
 )
 @_database
 @click.option(
@@ -80,7 +85,9 @@ def id_(*, database: str, as_json: bool) -> None:
 
 
 @fence.command(
-    "renew-id", epilog=f"{EXAMPLE_FORMAT}\n  txmsg fence renew-id --database postgresql+psycopg://shop@staging/shop"
+    "renew-id",
+    short_help="Give a copy of a database a fence id of its own.",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg fence renew-id --database postgresql+psycopg://shop@staging/shop",
 )
 @_database
 @click.option("--yes", is_flag=True, help="Do not ask.")
@@ -109,14 +116,33 @@ def _fence_of(database: str) -> Iterator[Fence]:
 
     try:
         engine = create_engine(database)
-    except (ArgumentError, ModuleNotFoundError) as exc:
+    except ModuleNotFoundError as exc:
+        package = {"MySQLdb": "mysqlclient"}.get(exc.name or "", exc.name)
         raise StorageError(
-            f"--database does not name a database whose driver is installed ({exc}): "
-            "write it as SQLAlchemy does, such as postgresql+psycopg://user@host/shop"
+            f"the driver of --database is not installed ({exc}): run `pip install {package}`, or name one that is, "
+            "as in postgresql+psycopg://user@host/shop"
         ) from exc
+    except (ArgumentError, ValueError) as exc:  # ValueError: a port that is no number
+        without_password = re.sub(r":(?!//).*@", ":***@", database)
+        raise StorageError(
+            f"--database {without_password!r} is not a database URL: write it as SQLAlchemy does, such as "
+            "postgresql+psycopg://user@host/shop"
+        ) from exc
+    _check_file(engine)
     try:
         yield Fence(engine)
     except SQLAlchemyError as exc:
         raise StorageError(f"{engine.url} cannot be used: {getattr(exc, 'orig', None) or exc}") from exc
     finally:
         engine.dispose()
+
+
+def _check_file(engine: Engine) -> None:
+    """SQLite would make an empty file of a name that is misspelt."""
+    name = engine.url.database
+    if engine.dialect.name != "sqlite" or not name or name.startswith((":memory:", "file:")) or Path(name).exists():
+        return
+    raise StorageError(
+        f"there is no SQLite database {name}: check the path; sqlite:///shop.db is in the working directory, "
+        "sqlite:////var/lib/shop.db begins at the root"
+    )
