@@ -23,6 +23,7 @@ __all__ = [
     "KEY_SIZE_BYTES_MAX",
     "MESSAGES_PER_TRANSACTION_MAX",
     "NAME_SIZE_MAX",
+    "QUEUES_MAX",
     "Message",
     "MessageId",
     "ReceivedMessage",
@@ -52,6 +53,8 @@ HEADERS_SIZE_BYTES_MAX = 64 * 1024
 """Names and values of a message's headers, in UTF-8."""
 KEY_SIZE_BYTES_MAX = 512
 """A message's key, in UTF-8: an index entry must fit a page of PostgreSQL's btree."""
+QUEUES_MAX = 1024
+"""Queues of a topic at most; the table `topic` says the same."""
 MESSAGES_PER_TRANSACTION_MAX = 1000
 """Messages of one transaction, or of one `send_many`."""
 

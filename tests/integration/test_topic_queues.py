@@ -15,11 +15,11 @@ from tests.integration.client_harness import collecting
 from tests.integration.delivery_harness import delivering, notify_at, receive, until
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.store.batch import Batch
-from txmsg.broker.store.topics import QUEUES_MAX, TopicRegistry
+from txmsg.broker.store.topics import TopicRegistry
 from txmsg.cli.main import main
 from txmsg.client import AsyncProducer
 from txmsg.errors import MisuseError, UnknownTopic
-from txmsg.message import Message, MessageId
+from txmsg.message import QUEUES_MAX, Message, MessageId
 
 
 def test_raising_the_number_of_queues_at_the_same_moment_leaves_the_higher_one(notify_url: str) -> None:

@@ -9,10 +9,9 @@ from dataclasses import dataclass, field, fields
 from uuid import uuid4
 
 from txmsg.broker.migrate import libpq_url
-from txmsg.broker.store.topics import QUEUES_MAX
 from txmsg.checker.policy import CheckPolicy
 from txmsg.errors import MisuseError
-from txmsg.message import BODY_SIZE_BYTES_CEILING, BODY_SIZE_BYTES_MAX
+from txmsg.message import BODY_SIZE_BYTES_CEILING, BODY_SIZE_BYTES_MAX, QUEUES_MAX
 from txmsg.wire.address import check_address
 
 __all__ = ["BrokerConfig"]

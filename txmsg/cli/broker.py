@@ -5,20 +5,32 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import math
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from txmsg.cli.main import EXAMPLE_FORMAT
+from txmsg.message import BODY_SIZE_BYTES_CEILING, BODY_SIZE_BYTES_MAX, QUEUES_MAX
 
 if TYPE_CHECKING:
     from txmsg.broker.config import BrokerConfig
 
 __all__ = ["broker"]
+
+
+class _Seconds(click.FloatRange):
+    """A range of seconds without nan, which is in every range, and inf."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        seconds: float = super().convert(value, param, ctx)
+        if not math.isfinite(seconds):
+            self.fail(f"{value} is no number of seconds.", param, ctx)
+        return seconds
 
 
 @click.command(
@@ -45,7 +57,7 @@ __all__ = ["broker"]
 )
 @click.option(
     "--storage-wait-s",
-    type=click.FloatRange(min=0),
+    type=_Seconds(min=0),
     default=30.0,
     show_default=True,
     help="Seconds to wait at the start for a database that is not there yet.",
@@ -58,14 +70,14 @@ __all__ = ["broker"]
 )
 @click.option(
     "--first-check-s",
-    type=click.FloatRange(min=0),
+    type=_Seconds(min=0),
     default=6.0,
     show_default=True,
     help="Seconds before a half message is first checked.",
 )
 @click.option(
     "--check-interval-s",
-    type=click.FloatRange(min=0),
+    type=_Seconds(min=0, min_open=True, max=86_400, max_open=True),  # a group without a client is given up after a day
     default=30.0,
     show_default=True,
     help="Seconds between two checks of a half message.",
@@ -78,7 +90,7 @@ __all__ = ["broker"]
 )
 @click.option(
     "--topic-queues",
-    type=int,
+    type=click.IntRange(1, QUEUES_MAX),
     default=4,
     show_default=True,
     help="Queues of a topic for which nobody says how many.",
@@ -86,10 +98,10 @@ __all__ = ["broker"]
 @click.option(
     "--body-size-max",
     metavar="BYTES",
-    type=int,
-    default=4 * 1024 * 1024,
+    type=click.IntRange(1, BODY_SIZE_BYTES_CEILING),
+    default=BODY_SIZE_BYTES_MAX,
     show_default=True,
-    help="The largest body that is taken, up to 33554432. Give all brokers of a database the same.",
+    help="The largest body that is taken. Give all brokers of a database the same.",
 )
 @click.option(
     "--log-level",

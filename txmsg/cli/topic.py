@@ -9,13 +9,12 @@ import click
 
 from txmsg.cli.admin import ask_broker, broker_option, json_option, print_table
 from txmsg.cli.main import EXAMPLE_FORMAT
+from txmsg.message import QUEUES_MAX
 
 if TYPE_CHECKING:
     from txmsg.wire.v1 import txmsg_pb2 as pb
 
 __all__ = ["topic"]
-
-_QUEUES_MAX = 1024
 
 
 @click.group()
@@ -30,7 +29,7 @@ def topic() -> None:
 @click.argument("name")
 @click.option(
     "--queues",
-    type=click.IntRange(1, _QUEUES_MAX),
+    type=click.IntRange(1, QUEUES_MAX),
     help="Parts that are delivered side by side; can be raised later.  [default: the broker's --topic-queues]",
 )
 @broker_option
@@ -49,7 +48,7 @@ def create(*, name: str, queues: int | None, broker: str, as_json: bool) -> None
 
 @topic.command("raise", epilog=f"{EXAMPLE_FORMAT}\n  txmsg topic raise user.registered --queues 16")
 @click.argument("name")
-@click.option("--queues", type=click.IntRange(1, _QUEUES_MAX), required=True, help="As many as it shall have.")
+@click.option("--queues", type=click.IntRange(1, QUEUES_MAX), required=True, help="As many as it shall have.")
 @broker_option
 @json_option
 def raise_(*, name: str, queues: int, broker: str, as_json: bool) -> None:

@@ -13,14 +13,11 @@ from psycopg.rows import class_row
 
 from txmsg.broker.store.connect import Pool, session
 from txmsg.errors import BrokerUnavailable, MisuseError, TopicExists, UnknownTopic
-from txmsg.message import check_name
+from txmsg.message import QUEUES_MAX, check_name
 
-__all__ = ["QUEUES_MAX", "Topic", "TopicRegistry", "TopicRow"]
+__all__ = ["Topic", "TopicRegistry", "TopicRow"]
 
 logger = logging.getLogger(__name__)
-
-QUEUES_MAX = 1024
-"""Queues of a topic at most; the table `topic` says the same."""
 
 _SELECT_ROWS = "select name, queue_count, created_at from txmsg.topic"
 
