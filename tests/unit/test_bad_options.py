@@ -158,6 +158,11 @@ SUBSCRIPTIONS: Refused = {
         InvalidName,
         "'a ||' has nothing beside a",
     ),
+    "one bar": (
+        lambda: consumer().subscribe("t", "x | y"),
+        InvalidName,
+        "tag expression 'x | y': tags are joined by ||, as in `signup || import`",
+    ),
     "all and one tag": (lambda: consumer().subscribe("t", "* || a"), InvalidName, "`*` stands alone"),
     "and": (lambda: consumer().subscribe("t", "a && b"), InvalidName, "tag 'a && b' is not a valid name: it holds ' '"),
     "no handler": (lambda: consumer().subscribe("t")(anything), MisuseError, "the handler of topic 't' is None"),

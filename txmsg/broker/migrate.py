@@ -76,7 +76,9 @@ def _connect(url: str, *, any_version: bool = False, answer_s_max: float = _ANSW
                 )
             yield connection
     except DBAPIError as exc:
-        raise StorageError(f"the Notify database {parsed} cannot be used: {exc.orig}; {_advice(exc)}") from exc
+        # Without the scraps of SQL that psycopg appends; what failed before there was a session has no such part.
+        told = exc.orig.diag.message_primary if isinstance(exc.orig, psycopg.Error) else None
+        raise StorageError(f"the Notify database {parsed} cannot be used: {told or exc.orig}; {_advice(exc)}") from exc
     finally:
         engine.dispose()
 
@@ -112,8 +114,8 @@ def _parsed(url: str) -> URL:
 def _advice(error: DBAPIError) -> str:
     if isinstance(error.orig, psycopg.errors.InsufficientPrivilege):
         return (
-            "`grant create on database ... to ...` lets the role make the schema txmsg; one that another role has made "
-            "is that role's to use"
+            "`grant create on database ... to ...` lets the role make the schema txmsg; where it is there already, run "
+            "the broker as the role that ran `txmsg db upgrade`"
         )
     return "check the URL (host, port, user, password, database), and that the server runs"
 

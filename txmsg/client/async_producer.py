@@ -189,8 +189,9 @@ class AsyncProducer:
     async def half(self, messages: Sequence[Message], *, transaction_id: TransactionId | None = None) -> Half:
         """Stores the half messages of one transaction, 1 to 1,000. Returns when they are on disk.
 
-        Idempotent under the same transaction id. Whoever calls this owes the broker an `end`. Raises
-        BrokerUnavailable: begin no local transaction then; what may have been stored is never delivered.
+        Idempotent under the same transaction id. Whoever calls this owes the broker an `end`; without a check_listener
+        nobody can be asked for it, and a half whose `end` is lost is parked. Raises BrokerUnavailable: begin no local
+        transaction then; what may have been stored is never delivered.
         """
         sender = self._sender_here() or await self._started()
         id_bytes = new_transaction_id_bytes() if transaction_id is None else id_bytes_of(transaction_id)

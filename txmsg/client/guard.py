@@ -51,12 +51,14 @@ class SessionGuard:
         event.listen(connection, "commit", self._connection_commit)
 
     def check_intact(self) -> None:
-        """Raises MisuseError when the transaction has been rolled back or closed and the code went on as if not."""
+        """Raises MisuseError when the code ended the transaction and went on as if not, or left a savepoint open."""
         if self._session.get_transaction() is not self._root:
             raise MisuseError(
                 f"the transaction of {self._owner} was rolled back or closed inside it, yet it returned normally: "
                 "raise an exception after a rollback, or use session.begin_nested() for the part that may fail"
             )
+        if self._session.in_nested_transaction():
+            raise MisuseError(f"a savepoint is still open at the end of {self._owner}: end it inside")
 
     def _before_commit(self, session: Session) -> None:
         if not session.in_nested_transaction():  # SQLAlchemy calls this for savepoints, too

@@ -82,8 +82,6 @@ class _Buffer:
     def _close(self, guard: SessionGuard) -> None:
         self._open = False
         guard.check_intact()
-        if self._session.in_nested_transaction():
-            raise MisuseError(f"a savepoint is still open at the end of {_OWNER}: end it inside")
 
 
 def _check_kind(session: object, kind: type[Session | AsyncSession]) -> None:

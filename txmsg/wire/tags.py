@@ -61,6 +61,8 @@ def parse_tags(text: str) -> TagExpression:
         raise InvalidName(f"tag expression {shown(text)}: `*` stands alone; leave the other tags out, or the `*`")
     if "" in names:
         raise InvalidName(f"tag expression {shown(text)} has nothing beside a `||`: write it as in `signup || import`")
+    if any("|" in name for name in names):
+        raise InvalidName(f"tag expression {shown(text)}: tags are joined by ||, as in `signup || import`")
     return TagExpression(frozenset(check_name("tag", name) for name in names))
 
 

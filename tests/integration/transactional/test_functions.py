@@ -12,6 +12,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, sessionmaker
 
 from tests.broker_process import BrokerProcess
+from tests.errors_page import is_documented
 from tests.integration.client_harness import WAIT_S, collecting, half_count, message_count, nothing_comes
 from tests.integration.transactional.users import Refused, User, users
 from txmsg.checker.fence import FenceCheckListener
@@ -184,6 +185,22 @@ def test_a_savepoint_may_fail_and_the_rest_commits(
 
     register("e")
     assert (users(engine), message_count(notify_url)) == (2, 1)
+
+
+def test_a_savepoint_left_open_rolls_both_back(
+    producer: Producer, sessions: sessionmaker[Session], engine: Engine, notify_url: str
+) -> None:
+    @transactional_message(producer, topic="user", session=sessions)
+    def register(session: Session) -> None:
+        session.begin_nested()
+        session.add(User(id=uuid4(), email="e"))
+
+    with pytest.raises(
+        MisuseError, match=r"a savepoint is still open at the end of .*register\(\): end it inside"
+    ) as caught:
+        register()
+    assert is_documented(caught.value)
+    assert (users(engine), half_count(notify_url), message_count(notify_url)) == (0, 0, 0)
 
 
 def test_a_check_during_the_call_does_not_decide_it(
