@@ -134,11 +134,11 @@ class AsyncConsumer:
 
         Called by a handler, it begins to stop and returns at once.
         """
-        stopping = self.begin_stop()
+        stopping = self._begin_stop()
         if not in_handler.get():
             await asyncio.shield(stopping)
 
-    def begin_stop(self) -> asyncio.Task[None]:
+    def _begin_stop(self) -> asyncio.Task[None]:
         """Begins what `stop` waits for. To be called on the loop. Idempotent."""
         if self._stopping is None:
             self._stopping = asyncio.create_task(self._stop())

@@ -224,7 +224,7 @@ class AsyncProducer:
             self._sender.end(half.home, EndEntry(half.id_bytes, state, None))
 
     @property
-    def sender(self) -> Sender:
+    def _sender_started(self) -> Sender:
         """The hot path, for the sync producer. Only after `start`."""
         assert self._sender is not None, "start() comes first"
         return self._sender

@@ -81,7 +81,7 @@ class Consumer:
         """
         self._stop_wanted.set()
         if in_handler.get() and self._thread is not None:  # before the lock: who holds it may wait for this handler
-            self._thread.post(self._core.begin_stop)
+            self._thread.post(self._core._begin_stop)
             return
         with self._lock:
             if self._thread is not None:

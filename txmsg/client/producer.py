@@ -153,7 +153,7 @@ class Producer:
         transaction_id = new_transaction_id()
         thread = self._started()
         waiter: concurrent.futures.Future[bytes] = concurrent.futures.Future()
-        thread.post(self._core.sender.plain.offer, SendEntry(transaction_id.bytes, messages, waiter))
+        thread.post(self._core._sender_started.plain.offer, SendEntry(transaction_id.bytes, messages, waiter))
         self._wait(waiter)
         return [message_id(transaction_id, n) for n in range(len(messages))]
 
@@ -176,7 +176,7 @@ class Producer:
         thread = self._started()
         id_bytes = new_transaction_id_bytes() if transaction_id is None else id_bytes_of(transaction_id)
         waiter: concurrent.futures.Future[bytes] = concurrent.futures.Future()
-        thread.post(self._core.sender.halves.offer, SendEntry(id_bytes, messages_of(messages), waiter))
+        thread.post(self._core._sender_started.halves.offer, SendEntry(id_bytes, messages_of(messages), waiter))
         return Half(id_bytes, self._wait(waiter))
 
     def end(self, half: Half, state: TransactionState, *, timeout_s: float | None = None) -> None:
@@ -189,7 +189,7 @@ class Producer:
         thread = self._started()
         waiter: concurrent.futures.Future[bytes] = concurrent.futures.Future()
         entry = EndEntry(check_half(half).id_bytes, state, waiter)
-        thread.post(self._core.sender.end, half.home, entry)
+        thread.post(self._core._sender_started.end, half.home, entry)
         try:
             self._wait(waiter, timeout_s)
         except (OutcomeUnknown, KeyboardInterrupt):
