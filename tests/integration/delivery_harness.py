@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 
 from txmsg.broker.delivery import Delivery, DeliveryConfig
-from txmsg.broker.delivery.retry import Backoff
+from txmsg.broker.delivery.backoff import Backoff
 from txmsg.broker.delivery.values import Handout, Receipt
 from txmsg.broker.store.connect import open_pool
 from txmsg.broker.store.topics import TopicRegistry

@@ -16,7 +16,7 @@ from tests.integration.delivery_harness import (
     receive,
     until,
 )
-from txmsg.broker.delivery.retry import Backoff
+from txmsg.broker.delivery.backoff import Backoff
 from txmsg.broker.delivery.values import GroupLag, Refusal
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
-from txmsg.client.untold import is_contradiction, log_untold
+from txmsg.client.outcome_log import is_contradiction, log_untold
 from txmsg.errors import (
     BrokerUnavailable,
     InvalidMessage,

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from txmsg.checker.fence import Fence
 from txmsg.client.guard import SessionGuard
 from txmsg.client.half import AsyncHalves, Half, Halves
-from txmsg.client.untold import log_untold
+from txmsg.client.outcome_log import log_untold
 from txmsg.errors import MisuseError, TxmsgError
 from txmsg.message import Message, TransactionState
 

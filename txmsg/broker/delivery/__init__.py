@@ -1,7 +1,7 @@
 """Delivery: which message goes to which member of a group, until it is acknowledged, retried or dead.
 
 config     every setting of delivery                         (values)
-retry      the back-off of a message that failed             (pure)
+backoff    the back-off of a message that failed             (pure)
 retrying   the retries of one group that are in memory       (pure)
 ranges     sets of offsets as ranges                         (pure)
 inflight   what is in the hands of consumers                 (pure)
@@ -9,7 +9,7 @@ window     the in-flight window of one (group, queue)        (pure)
 values     what crosses the border to the service            (pure)
 group      the windows, retries and waiting members of one group (memory only)
 loading    reads where a group stands, and builds its windows
-outcomes   writes what became of failed messages
+failures   writes what became of failed messages
 reader     reads messages and ends of queues, segment by segment
 lease      the right to deliver, held by one broker
 delivery   the Delivery class, which acts

@@ -15,10 +15,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import asynccontextmanager
 
 from txmsg.broker.delivery.config import DeliveryConfig
+from txmsg.broker.delivery.failures import write_first_failures, write_retry_outcomes
 from txmsg.broker.delivery.group import Feed, Group
 from txmsg.broker.delivery.lease import LEASE_NAME, DeliveryLease
 from txmsg.broker.delivery.loading import load_feeds, load_group, write_progress
-from txmsg.broker.delivery.outcomes import write_first_failures, write_retry_outcomes
 from txmsg.broker.delivery.reader import read_feed
 from txmsg.broker.delivery.values import GroupLag, Handout, Receipt, Refusal, Subscription, Topics
 from txmsg.broker.store import delivery as store

@@ -7,8 +7,8 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Mapping
 
+from txmsg.broker.delivery.backoff import Backoff
 from txmsg.broker.delivery.group import Feed, Group
-from txmsg.broker.delivery.retry import Backoff
 from txmsg.broker.delivery.window import Failure
 from txmsg.broker.store import delivery as store
 from txmsg.broker.store import retries as failures_store
