@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from uuid import UUID
 
@@ -13,6 +14,8 @@ from tests.broker_process import BrokerProcess
 from tests.conftest import StartBroker
 from tests.integration.cli_harness import listed, store_half, txmsg
 from tests.integration.client_harness import WAIT_S, collecting
+from txmsg.broker.store import halves
+from txmsg.broker.store.connect import open_pool
 from txmsg.cli.main import main
 from txmsg.client import Producer
 from txmsg.message import ReceivedMessage, TransactionState, new_transaction_id
@@ -148,6 +151,22 @@ def test_a_group_is_resumed_whole_and_no_other(start_broker: StartBroker, notify
     assert txmsg(*again) == "transactions of shop that are checked again: 2\n"
     assert checks_of(broker) == {mine[0]: (0, True), mine[1]: (0, True), other: (15, False)}
     assert json.loads(txmsg(*again, "--json")) == {"resumed": 0}
+
+
+def test_a_group_with_more_than_one_statement_resumes_is_resumed_whole(
+    start_broker: StartBroker, notify_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = start_broker("--first-check-s", "600")
+    parked = [store_half(broker) for _ in range(3)]
+    park(notify_url, *parked)
+    monkeypatch.setattr(halves, "_RESUME_BATCH", 2)
+
+    async def resume() -> int:
+        async with open_pool(notify_url) as pool:
+            return await halves.Halves(pool).resume(group="shop")
+
+    assert asyncio.run(resume()) == 3
+    assert listed(broker, "--parked") == []
 
 
 def test_resuming_what_is_unknown_or_not_parked_is_said(start_broker: StartBroker) -> None:
