@@ -75,8 +75,9 @@ def registration(*, users: int, crash: int, slow_ms: int, down: str, keep: Path 
     except ValueError as exc:
         raise click.UsageError(str(exc)) from exc
     console = Console(stderr=as_json)  # stdout is for the JSON then
-    with _directory(keep) as directory, _sigterm_as_interrupt(), Bars(console) as bars:
+    with _directory(keep) as directory, _Interrupts() as interrupts, Bars(console, interrupts) as bars:
         result = play(plan, directory, bars)
+        interrupts.check()
     _print_table(console, result, users_waited=plan.compared)
     if keep is not None:
         _print_connect(console, keep)
@@ -102,7 +103,8 @@ def connect(directory: Path, database: str) -> None:
 class Bars:
     """The audience of the play: one progress bar per phase."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, interrupts: _Interrupts) -> None:
+        self._interrupts = interrupts
         self._progress = Progress(
             TextColumn("{task.description:<33}"),
             BarColumn(bar_width=12),
@@ -130,6 +132,7 @@ class Bars:
 
     def progress(self, steps: int, note: str) -> None:
         assert self._task is not None
+        self._interrupts.check()
         self._progress.update(self._task, completed=steps, note=note)
 
     def _finish(self) -> None:
@@ -194,15 +197,31 @@ def _directory(keep: Path | None) -> Iterator[Path]:
         yield Path(directory)
 
 
-@contextlib.contextmanager
-def _sigterm_as_interrupt() -> Iterator[None]:
-    """SIGTERM ends the play as Ctrl-C does: in order, with all its processes."""
+class _Interrupts:
+    """Ctrl-C and SIGTERM end the play in order, with all its processes.
 
-    def interrupt(signum: int, frame: FrameType | None) -> None:
+    Raised where the main thread is just then, KeyboardInterrupt may be lost (in a finalizer, in a callback of a
+    library). So it is remembered, and `check` raises it again.
+    """
+
+    def __init__(self) -> None:
+        self._interrupted = False
+
+    def __enter__(self) -> Self:
+        self._before = {each: signal.signal(each, self._interrupt) for each in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for each, handler in self._before.items():
+            signal.signal(each, handler)
+
+    def _interrupt(self, signum: int, frame: FrameType | None) -> None:
+        self._interrupted = True
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    def check(self) -> None:
+        """Raises KeyboardInterrupt if there was one."""
+        if self._interrupted:
+            raise KeyboardInterrupt
