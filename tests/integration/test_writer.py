@@ -15,7 +15,7 @@ from txmsg.broker.segments import Segments
 from txmsg.broker.store.batch import Batch
 from txmsg.broker.store.connect import open_pool
 from txmsg.broker.writer import FAILED, Writer
-from txmsg.errors import BrokerUnavailable, Overloaded
+from txmsg.errors import BrokerUnavailable, OutcomeUnknown, Overloaded
 
 
 def _writable(url: str) -> str:
@@ -63,7 +63,7 @@ def test_a_read_only_database_is_unavailable_and_no_message_is_called_invalid(no
             await segments.refresh()
             writer = Writer(config, segments, on_ends=lambda _: None)
             task = asyncio.create_task(writer.run())
-            with pytest.raises(BrokerUnavailable, match="read-only"):
+            with pytest.raises(OutcomeUnknown, match="read-only"):
                 await writer.write(Batch(plain=columns_of([queue])), 1)
             task.cancel()
             with suppress(asyncio.CancelledError):

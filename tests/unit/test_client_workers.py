@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections.abc import Awaitable, Callable
@@ -121,6 +122,71 @@ def test_an_error_of_txmsg_is_logged_by_its_text_and_any_other_with_its_tracebac
     assert own.exc_info is None
     assert other.getMessage().endswith("it comes again after a pause")
     assert other.exc_info is not None
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+class Panic(BaseException):
+    """As those of libraries in Rust."""
+
+
+@KINDS
+@pytest.mark.parametrize("error", [Mute, Panic])
+def test_no_exception_of_a_handler_ends_its_worker(kind: str, error: type[BaseException]) -> None:
+    def call(message: ReceivedMessage) -> None:
+        if message.offset == 0:
+            raise error
+
+    async def case(workers: LoopWorkers | ThreadWorkers, told: Told) -> None:
+        workers.put(jobs(told, 3, as_kind(kind, call)))
+        await told.until(3)
+        assert (sorted(told.acked), sorted(told.refused)) == ([1, 2], [0])
+
+    with_workers(1, case, kind)
+
+
+def test_a_handler_that_cancels_its_own_task_costs_no_worker() -> None:
+    async def case(workers: LoopWorkers | ThreadWorkers, told: Told) -> None:
+        async def call(message: ReceivedMessage) -> None:
+            if message.offset == 0:
+                task = asyncio.current_task()
+                assert task is not None
+                task.cancel()
+                await asyncio.sleep(0)
+
+        workers.put(jobs(told, 1, call))
+        await told.until(1)
+        workers.put(jobs(told, 3, call)[1:])
+        await told.until(3)
+        assert (sorted(told.acked), told.dropped) == ([1, 2], 1)
+
+    with_workers(1, case, "loop")
+
+
+def test_a_handler_that_swallows_its_cancellation_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("txmsg.client.workers._CANCEL_S_MAX", 0.01)
+
+    async def scenario() -> None:
+        workers, told, began, go = LoopWorkers(1), Told(), asyncio.Event(), asyncio.Event()
+
+        async def call(message: ReceivedMessage) -> None:
+            began.set()
+            while not go.is_set():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await go.wait()
+
+        workers.put(jobs(told, 2, call))
+        await asyncio.wait_for(began.wait(), DEADLINE_S)
+        await asyncio.wait_for(workers.close(), DEADLINE_S)
+        go.set()
+        await told.until(1)
+        await asyncio.sleep(0)
+        assert told.acked == [0], "the one that went on to its end, and none after it"
+
+    asyncio.run(scenario())
 
 
 def test_no_more_handlers_run_at_once_than_there_are_workers() -> None:

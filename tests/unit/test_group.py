@@ -59,6 +59,13 @@ def test_retries_take_at_most_half_so_that_new_messages_flow() -> None:
     assert (len(first.rows), first.attempts) == (5, None)
 
 
+def test_who_asks_for_one_at_a_time_gets_retries_and_new_messages_by_turns() -> None:
+    group = group_of(50)
+    group.retrying.put([(10, 1, row(1000 + n)) for n in range(50)])
+    first = [group.take(T, 1, LARGE, token=token, deadline=30)[0].attempts is None for token in range(40)]
+    assert first.count(True) == first.count(False) == 20
+
+
 def test_retry_whose_tag_nobody_wants_any_more_is_given_to_somebody() -> None:
     group = group_of(0)
     group.join("c", {"t": parse_tags("new")}, 0, 60)

@@ -20,7 +20,7 @@ from txmsg.broker.config import BrokerConfig
 from txmsg.broker.segments import Segments
 from txmsg.broker.store.batch import STALE_SEGMENT, Applied, Batch, Unwritable, apply
 from txmsg.broker.store.connect import TRANSIENT, answering_within, connect_writer, unavailable
-from txmsg.errors import BrokerUnavailable, Overloaded
+from txmsg.errors import BrokerUnavailable, OutcomeUnknown, Overloaded, StorageError
 
 __all__ = ["Work", "Writer"]
 
@@ -31,6 +31,9 @@ FAILED = "failed"
 _ITEM_ERROR_CLASSES = ("22", "23", "54")
 """SQLSTATE classes that an item can cause: data exception, integrity violation, limit exceeded. All else (a restart, a
 full disk, a standby that is read-only) is the database's, and the batch is repeated until its time is up."""
+_UNSURE_CLASSES = ("", "08", "57", "XX")
+"""Those of a session that was ended or a statement that was cancelled, perhaps after its commit. With any other,
+nothing was written."""
 _CONTENTION = (psycopg.errors.LockNotAvailable, psycopg.errors.TransactionRollback)
 _RECONNECT_PAUSE_S = 0.2
 _ANSWER_GRACE_S = 2.0
@@ -44,6 +47,8 @@ class Work:
     batch: Batch
     size_bytes: int
     done: asyncio.Future[Mapping[bytes, str]]
+    taken: bool = False
+    """Whether it has gone into a batch: from then on it may be stored, whatever becomes of the reply."""
 
 
 class Writer:
@@ -79,7 +84,7 @@ class Writer:
     async def write(self, batch: Batch, size_bytes: int) -> Mapping[bytes, str]:
         """Returns when the batch is on disk: the problems by transaction id, empty when there are none.
 
-        Raises Overloaded when nothing was accepted, BrokerUnavailable when it is not known to be written.
+        Raises Overloaded or BrokerUnavailable when nothing was written, OutcomeUnknown when it may have been.
         """
         if not len(batch):
             return {}
@@ -98,7 +103,9 @@ class Writer:
                 return await work.done
         except TimeoutError:
             cause = self._database_away or f"no answer from the database in {self._config.request_timeout_s} s"
-            raise BrokerUnavailable(f"not known to be stored, repeat it under the same ids: {cause}") from None
+            if work.taken:
+                raise OutcomeUnknown(f"not known to be stored, repeat it under the same ids: {cause}") from None
+            raise BrokerUnavailable(f"not stored: {cause}") from None
 
     def _full(self) -> bool:
         config = self._config
@@ -166,6 +173,7 @@ class Writer:
             sent.update(plain)
             batch.extend(work.batch)
             works.append(work)
+            work.taken = True
             size_bytes += work.size_bytes
         return batch, works
 
@@ -173,7 +181,7 @@ class Writer:
         give_up_at = time.monotonic() + self._config.request_timeout_s
         try:
             applied = await self._apply(batch, give_up_at)
-        except BrokerUnavailable as exc:
+        except (BrokerUnavailable, OutcomeUnknown) as exc:
             for work in works:
                 if not work.done.done():
                     work.done.set_exception(exc)
@@ -184,10 +192,15 @@ class Writer:
         if applied.ends:
             self._on_ends(applied.ends)
 
-    async def _apply(self, batch: Batch, give_up_at: float) -> Applied:
-        """Applies a batch, repeats it while the database is away, splits it when something in it is refused."""
+    async def _apply(self, batch: Batch, give_up_at: float, *, tried: bool = False) -> Applied:
+        """Applies a batch, repeats it while the database is away, splits it when something in it is refused.
+
+        When its time is up, it raises OutcomeUnknown if something of it may be written (or was before: tried), else
+        BrokerUnavailable.
+        """
         stale = False
         while True:
+            sent = False
             try:
                 if self._connection is None or self._connection.closed:
                     await self._connect()
@@ -195,6 +208,7 @@ class Writer:
                     await self._segments.refresh()
                 stale = False
                 assert self._connection is not None
+                sent = True
                 with answering_within(self._connection, self._answer_s_max):
                     applied = await apply(
                         self._connection,
@@ -209,11 +223,13 @@ class Writer:
                 elif (exc.sqlstate or "")[:2] in _ITEM_ERROR_CLASSES:
                     return await self._split(batch, exc, give_up_at)
                 else:
-                    await self._pause(exc, give_up_at)
+                    tried = tried or (sent and (exc.sqlstate or "")[:2] in _UNSURE_CLASSES)
+                    await self._pause(exc, give_up_at, tried)
             except Unwritable as exc:
                 return await self._split(batch, exc, give_up_at)
-            except (*TRANSIENT, BrokerUnavailable) as exc:
-                await self._pause(exc, give_up_at)
+            except (*TRANSIENT, BrokerUnavailable, StorageError) as exc:
+                tried = tried or sent
+                await self._pause(exc, give_up_at, tried)
             else:
                 self._database_away = ""
                 return applied
@@ -227,7 +243,7 @@ class Writer:
         )
         await self._segments.refresh()
 
-    async def _pause(self, exc: Exception, give_up_at: float) -> None:
+    async def _pause(self, exc: Exception, give_up_at: float, tried: bool) -> None:
         if not self._database_away:
             logger.warning("a batch is repeated: %s", unavailable(exc))
         self._database_away = str(unavailable(exc))
@@ -236,19 +252,22 @@ class Writer:
             await self._connection.close()
             self._connection = None
         if time.monotonic() >= give_up_at:
-            raise BrokerUnavailable(self._database_away) from exc
+            raise (OutcomeUnknown if tried else BrokerUnavailable)(self._database_away) from exc
         await asyncio.sleep(_RECONNECT_PAUSE_S)
 
     async def _split(self, batch: Batch, exc: Exception, give_up_at: float) -> Applied:
         """Applies both halves of a refused batch on their own, until the culprit stands alone."""
         ids = sorted(batch.ids())
+        if len(ids) == 1 and isinstance(exc, psycopg.errors.UniqueViolation) and time.monotonic() < give_up_at:
+            # Its copy was committed meanwhile, in another queue: now it is found.
+            return await self._apply(batch, time.monotonic(), tried=True)
         if len(ids) == 1:
             logger.error("the database refuses transaction %s: %s", ids[0].hex(), exc)
             return Applied(problems={ids[0]: FAILED})
         middle = len(ids) // 2
         result = Applied()
         for part in (set(ids[:middle]), set(ids[middle:])):
-            applied = await self._apply(batch.only(part), give_up_at)
+            applied = await self._apply(batch.only(part), give_up_at, tried=True)
             result.ends.update(applied.ends)
             result.problems.update(applied.problems)
         return result

@@ -222,6 +222,8 @@ class AsyncConsumer:
         told: list[Job] = []
         while True:
             await asyncio.sleep(min(self._invisible_s / 4, WATCH_INTERVAL_S_MAX))
+            if self._coroutines is not None:
+                self._coroutines.revive()
             running = [each for workers in (self._coroutines, self._threads) if workers for each in workers.running]
             late = [job for job in running if job is not None and job.useless_at <= loop.time()]
             for job in late:

@@ -19,7 +19,7 @@ from txmsg.errors import BrokerUnavailable, OutcomeUnknown, ProtocolError, Txmsg
 from txmsg.wire.codec import CHANNEL_OPTIONS, error_of_rpc
 from txmsg.wire.v1.txmsg_pb2_grpc import NotifyStub
 
-__all__ = ["RETRYABLE", "Brokers", "retrying", "translated"]
+__all__ = ["RETRYABLE", "Brokers", "retrying", "translated", "was_told"]
 
 RETRYABLE = (BrokerUnavailable, OutcomeUnknown)
 
@@ -84,6 +84,12 @@ def retrying(timeout_s: float) -> AsyncRetrying:
         stop=stop_before_delay(max(timeout_s - _ATTEMPT_S_MIN, timeout_s / 2)),
         reraise=True,
     )
+
+
+def was_told(error: TxmsgError) -> bool:
+    """Whether a broker said so, and not the transport for want of an answer."""
+    cause = error.__cause__
+    return not isinstance(cause, grpc.aio.AioRpcError) or error_of_rpc(cause, broker="") is not None
 
 
 def translated(exc: grpc.aio.AioRpcError, address: str) -> TxmsgError:

@@ -7,11 +7,11 @@ caller unchanged.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
@@ -97,8 +97,10 @@ def run_in_session(
             session.commit()
             state = TransactionState.COMMIT
     except BaseException as exc:
-        if state is TransactionState.ROLLBACK and producer.fence is not None:
-            state = _settle_by_fence(producer.fence, half) if isinstance(exc, Exception) else TransactionState.UNKNOWN
+        if state is TransactionState.ROLLBACK:
+            state = TransactionState.UNKNOWN
+            if producer.fence is not None and isinstance(exc, Exception):
+                state = _settle_by_fence(producer.fence, half)
         tell(producer, half, state, wait=isinstance(exc, Exception))
         raise
     tell(producer, half, TransactionState.COMMIT)
@@ -131,11 +133,10 @@ async def run_in_async_session(
             await session.commit()
             state = TransactionState.COMMIT
     except BaseException as exc:
-        if state is TransactionState.ROLLBACK and producer.fence is not None:
-            if isinstance(exc, Exception):
+        if state is TransactionState.ROLLBACK:
+            state = TransactionState.UNKNOWN
+            if producer.fence is not None and isinstance(exc, Exception):
                 state = await _settle_by_fence_async(producer.fence, half)
-            else:
-                state = TransactionState.UNKNOWN
         await tell_async(producer, half, state, wait=isinstance(exc, Exception))
         raise
     await tell_async(producer, half, TransactionState.COMMIT)
@@ -149,15 +150,17 @@ async def run_in_async_session(
 def _settle_by_fence(fence: Fence, half: Half) -> TransactionState:
     try:
         return fence.check(half.transaction_id)
-    except SQLAlchemyError as exc:
+    except Exception as exc:  # noqa: BLE001 - the caller is to see its own error
         _log.warning("transaction %s: its fence cannot be read (%s); the broker asks later", half.transaction_id, exc)
         return TransactionState.UNKNOWN
 
 
 async def _settle_by_fence_async(fence: Fence, half: Half) -> TransactionState:
     try:
+        if not fence.is_async:
+            return await asyncio.to_thread(fence.check, half.transaction_id)
         return await fence.check_async(half.transaction_id)
-    except SQLAlchemyError as exc:
+    except Exception as exc:  # noqa: BLE001 - the caller is to see its own error
         _log.warning("transaction %s: its fence cannot be read (%s); the broker asks later", half.transaction_id, exc)
         return TransactionState.UNKNOWN
 

@@ -92,6 +92,7 @@ class Link:
         self._flushing: asyncio.Task[None] | None = None
         self._failures = 0
         self._said_at = 0.0
+        self._flushed = False
 
     # ---- settling
 
@@ -108,12 +109,12 @@ class Link:
     def drop(self) -> None:
         """The message is not settled at all: it is delivered again when its invisible time ends."""
         self._out -= 1
-        self._settled_count += 1
         self._room.set()
 
     def _settled(self) -> None:
+        self._settled_count += 1
         self.drop()
-        if self._flush_timer is None and self._flushing is None:
+        if self._flush_timer is None and self._flushing is None and not self._flushed:
             self._flush_timer = asyncio.get_running_loop().call_later(FLUSH_DELAY_S, self._flush_soon)
 
     def _flush_soon(self) -> None:
@@ -124,7 +125,7 @@ class Link:
 
     def _flush_done(self, _: asyncio.Task[None]) -> None:
         self._flushing = None
-        if (self._acks or self._refusals) and self._flush_timer is None:
+        if (self._acks or self._refusals) and self._flush_timer is None and not self._flushed:
             delay_s = FLUSH_DELAY_S if self._failures == 0 else PAUSE_S_MAX
             self._flush_timer = asyncio.get_running_loop().call_later(delay_s, self._flush_soon)
 
@@ -144,8 +145,11 @@ class Link:
             count = sum(map(len, self._acks.values())) + len(self._refusals)
             _log.warning("%d settlements did not reach broker %s: those messages come again", count, self.address)
         finally:
+            self._flushed = True
             if self._flush_timer is not None:
                 self._flush_timer.cancel()
+            if self._flushing is not None:
+                self._flushing.cancel()
 
     # ---- polling
 

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from txmsg.client.batch import EndEntry, Entry, SendEntry, columns_of, end_request, settle
-from txmsg.client.channel import RETRYABLE, Brokers, retrying
+from txmsg.client.channel import RETRYABLE, Brokers, retrying, was_told
 from txmsg.client.coalescer import Coalescer
 from txmsg.errors import BrokerUnavailable, OutcomeUnknown, TxmsgError
 from txmsg.wire.v1.txmsg_pb2 import ItemError, SendReply, SendRequest
@@ -100,7 +100,7 @@ class Sender:
         """Attempts until every entry has its answer or the deadline of the oldest has passed."""
         left = entries
         ambiguous = False
-        told: BrokerUnavailable | None = None
+        told: TxmsgError | None = None
         deadline = entries[0].deadline
 
         async def once() -> None:
@@ -110,11 +110,9 @@ class Sender:
                 left, error = settle(left, home, errors)
                 if error is not None:
                     raise error
-            except OutcomeUnknown:
-                ambiguous = True
-                raise
-            except BrokerUnavailable as exc:
-                told = exc
+            except RETRYABLE as exc:
+                ambiguous = ambiguous or isinstance(exc, OutcomeUnknown)
+                told = exc if was_told(exc) else told
                 raise
 
         try:
@@ -128,7 +126,7 @@ class Sender:
                 await retrying(deadline - self._loop.time())(once)
         except TxmsgError as exc:
             error = final(exc, ambiguous)
-            if told is not None and isinstance(exc, OutcomeUnknown):
+            if told is not None and not was_told(exc):
                 error = _with_reason(error, told)
             for entry in left:
                 own = type(error)(str(error))
@@ -150,7 +148,7 @@ def _as_unavailable(error: TxmsgError, _ambiguous: bool) -> TxmsgError:
     return error
 
 
-def _with_reason(error: TxmsgError, told: BrokerUnavailable) -> TxmsgError:
+def _with_reason(error: TxmsgError, told: TxmsgError) -> TxmsgError:
     """The last attempt met silence; an answer before it says more."""
     if isinstance(error, BrokerUnavailable):
         return BrokerUnavailable(f"{error}; an earlier attempt was told: {told}")

@@ -6,6 +6,7 @@ import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
+from contextlib import suppress
 from typing import Any, ParamSpec, TypeVar
 
 __all__ = ["DaemonThreads"]
@@ -47,10 +48,11 @@ class DaemonThreads(Executor):
         """Takes nothing more and cancels what has not begun. Never waits. Doing so twice is fine."""
         with self._lock:
             self._closed = True
-            while cancel_futures and not self._work.empty():
-                work = self._work.get()
-                if work is not None:
-                    work[0].cancel()
+            with suppress(queue.Empty):
+                while cancel_futures:
+                    work = self._work.get_nowait()
+                    if work is not None:
+                        work[0].cancel()
             self._work.put(None)
 
     def _run(self) -> None:

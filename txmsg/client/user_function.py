@@ -64,7 +64,9 @@ class UserFunction:
             if task is not None and task.cancelling():
                 raise
             raise self._cancelled() from exc
-        except SystemExit as exc:
+        except Exception:
+            raise
+        except BaseException as exc:  # SystemExit ends the loop; others, as a panic of Rust, end the task that calls
             raise self._left(exc) from exc
         if inspect.isgenerator(result) or inspect.isasyncgen(result):
             raise MisuseError(f"{self._name} returned a generator, whose body has not run: use a plain function")

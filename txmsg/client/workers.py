@@ -30,6 +30,8 @@ _log = logging.getLogger(__name__)
 in_handler: contextvars.ContextVar[bool] = contextvars.ContextVar("txmsg_in_handler", default=False)
 """Whether a handler is being run: one that calls `stop` must not wait for itself."""
 
+_CANCEL_S_MAX = 1.0
+"""How long a cancelled handler may take to end."""
 _TURN_COUNT = 50
 """Messages handled in one turn of the loop, when no handler waits for anything."""
 
@@ -52,7 +54,11 @@ class Handler:
             exc_info=None if own else exc,
         )
         where = "".join(traceback.format_tb(exc.__traceback__, limit=-5))
-        text = f"{type(exc).__name__}: {exc}\n{where}"
+        try:
+            said = str(exc)
+        except Exception:  # noqa: BLE001 - the user's code, too
+            said = "<its __str__ raised>"
+        text = f"{type(exc).__name__}: {said}\n{where}"
         return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
 
 
@@ -95,21 +101,34 @@ class LoopWorkers:
         self._idle: list[asyncio.Future[None]] = []
         self._waking = False
         self._in_turn = 0
+        self._closed = False
         self.running: list[Job | None] = [None] * count
-        context = contextvars.copy_context()
-        context.run(in_handler.set, True)
-        self._tasks = [self._loop.create_task(self._work(place), context=context.copy()) for place in range(count)]
+        self._context = contextvars.copy_context()
+        self._context.run(in_handler.set, True)
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        for place in range(count):
+            self._begin(place)
 
     def put(self, jobs: list[Job]) -> None:
         """To be called on the loop."""
+        self.revive()
         self._jobs.extend(jobs)
         self._wake_one()
 
+    def revive(self) -> None:
+        """Puts others in the place of those who ended: a handler may cancel its own task, or that of the next one."""
+        for place, task in self._tasks.items():
+            if task.done() and not self._closed:
+                self._begin(place)
+
     async def close(self) -> None:
-        """Ends all; what is being handled is cancelled and comes again."""
-        for task in self._tasks:
+        """Ends all; what is being handled is cancelled and comes again. A handler that goes on is not waited for."""
+        self._closed = True
+        for task in self._tasks.values():
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        _, left = await asyncio.wait(self._tasks.values(), timeout=_CANCEL_S_MAX)
+        if left:
+            _log.warning("%d handlers went on after they were cancelled; they are not waited for", len(left))
 
     def _wake_one(self) -> None:
         # One at a time: with quick handlers the first has done all before a second would begin.
@@ -121,7 +140,7 @@ class LoopWorkers:
         self._in_turn = 0
 
     async def _work(self, place: int) -> None:
-        while True:
+        while not self._closed:
             if not self._jobs:
                 self.running[place] = None
                 await self._wait()
@@ -147,6 +166,9 @@ class LoopWorkers:
                 job.settle(job.handler.text_of(job.message, exc))
             else:
                 job.settle(None)
+
+    def _begin(self, place: int) -> None:
+        self._tasks[place] = self._loop.create_task(self._work(place), context=self._context.copy())
 
     async def _wait(self) -> None:
         waiting: asyncio.Future[None] = self._loop.create_future()

@@ -15,6 +15,7 @@ from txmsg.errors import (
     MisuseError,
     OutcomeConflict,
     OutcomeExpired,
+    OutcomeUnknown,
     Overloaded,
     ProtocolError,
     TopicExists,
@@ -98,6 +99,7 @@ def unpack_headers(data: bytes | None) -> Mapping[str, str]:
 _STATUSES: tuple[tuple[type[TxmsgError], grpc.StatusCode], ...] = (
     (Overloaded, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (BrokerUnavailable, grpc.StatusCode.UNAVAILABLE),
+    (OutcomeUnknown, grpc.StatusCode.DEADLINE_EXCEEDED),
     (InvalidMessage, grpc.StatusCode.INVALID_ARGUMENT),
     (ProtocolError, grpc.StatusCode.INVALID_ARGUMENT),
     (MisuseError, grpc.StatusCode.FAILED_PRECONDITION),

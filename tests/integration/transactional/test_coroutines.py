@@ -122,3 +122,22 @@ def test_a_coroutine_cancelled_in_its_commit_is_decided_by_the_fence(broker: Bro
         await sessions.kw["bind"].dispose()
 
     asyncio.run(case())
+
+
+def test_a_coroutine_whose_listener_has_a_plain_engine_raises_its_own_error(
+    broker: BrokerProcess, engine: Engine, notify_url: str
+) -> None:
+    async def case() -> None:
+        async_engine = create_async_engine(engine.url)
+        async with AsyncProducer(broker.address, group="u", check_listener=FenceCheckListener(engine)) as producer:
+
+            @transactional_message(producer, topic="user", session=async_sessionmaker(async_engine))
+            async def register(session: AsyncSession) -> None:
+                raise ZeroDivisionError
+
+            with pytest.raises(ZeroDivisionError):
+                await register()
+        await async_engine.dispose()
+        assert half_count(notify_url) == 0
+
+    asyncio.run(case())

@@ -284,3 +284,28 @@ def test_a_commit_sent_as_sql_before_an_exception_is_told_as_a_commit(
         with pytest.raises(ZeroDivisionError):
             register()
     assert (users(engine), half_count(notify_url), message_count(notify_url)) == (1, 0, 1)
+
+
+def test_a_listener_of_the_users_is_asked_after_an_exception_even_with_a_session(
+    broker: BrokerProcess, engine: Engine, notify_url: str
+) -> None:
+    """It alone can know of a commit that was sent as SQL."""
+
+    class UsersListener:
+        def check(self, message: ReceivedMessage) -> TransactionState:
+            return TransactionState.COMMIT if users(engine) else TransactionState.ROLLBACK
+
+    with Producer(broker.address, group="own", check_listener=UsersListener()) as producer:
+
+        @transactional_message(producer, topic="user", session=sessionmaker(engine))
+        def register(session: Session) -> None:
+            session.add(User(id=uuid4(), email="e"))
+            session.flush()
+            session.execute(text("commit"))
+            raise ZeroDivisionError
+
+        with collecting(broker.address, "user") as got:
+            with pytest.raises(ZeroDivisionError):
+                register()
+            got.get(timeout=WAIT_S)
+    assert (users(engine), half_count(notify_url), message_count(notify_url)) == (1, 0, 1)

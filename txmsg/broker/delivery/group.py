@@ -92,15 +92,17 @@ class Group:
         self, wants: Mapping[str, TagExpression], count: int, size_bytes: int, *, token: int, deadline: float
     ) -> list[Handout]:
         """Messages for one member, now in flight: due retries first, but at most half; then the queues by turns."""
-        handouts = self._take_retries(wants, (count + 1) // 2, size_bytes, token=token, deadline=deadline)
-        for each in handouts:
-            count -= len(each.rows)
-            size_bytes -= sum(map(size_bytes_of, each.rows))
         feeds = [feed for topic in wants for feed in self.topics.get(topic, ()) if feed.window.ready_count]
+        retries_max = count
         if feeds:
             self._turn += 1
             first = self._turn % len(feeds)
             feeds = feeds[first:] + feeds[:first]
+            retries_max = (count + self._turn % 2) // 2  # by turns, where one is asked for at a time
+        handouts = self._take_retries(wants, retries_max, size_bytes, token=token, deadline=deadline)
+        for each in handouts:
+            count -= len(each.rows)
+            size_bytes -= sum(map(size_bytes_of, each.rows))
         for shares in (len(feeds), 1):  # first a fair share of each, then whatever is left
             for place, feed in enumerate(feeds):
                 if count <= 0:
