@@ -162,6 +162,35 @@ def test_a_handler_that_outlasts_the_stop_gets_its_message_again(broker: BrokerP
     go_on.set()
 
 
+def test_a_consumer_stopped_while_its_broker_says_nothing_sends_nothing_more(broker: BrokerProcess) -> None:
+    calls: list[int] = []
+
+    async def case() -> None:
+        handled = asyncio.Event()
+        consumer = AsyncConsumer(broker.address, group="c", stop_timeout_s=1)
+
+        @consumer.subscribe("t")
+        async def handle(message: ReceivedMessage) -> None:
+            broker.pause()
+            handled.set()
+
+        async with AsyncProducer(broker.address, group="p") as producer:
+            await producer.send(Message("t", b"x"))
+            await consumer.start()
+            await asyncio.wait_for(handled.wait(), WAIT_S)
+            await consumer.stop()
+            [link] = consumer._links
+            link._call = lambda **_: calls.append(1)  # type: ignore[assignment, method-assign]
+            await asyncio.sleep(0.2)  # a flush would come every 5 ms
+            broker.resume()
+
+    try:
+        asyncio.run(case())
+    finally:
+        broker.resume()
+    assert calls == []
+
+
 def test_a_consumer_outlives_its_broker(broker: BrokerProcess, producer: Producer) -> None:
     with collecting(broker.address, "t") as got:
         producer.send(Message("t", b"1"))
