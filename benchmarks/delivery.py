@@ -14,16 +14,12 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 
 import psycopg
-from rich.console import Console
-from rich.progress import Progress
 
-from benchmarks.surroundings import broker_process, notify_database
+from benchmarks.surroundings import broker_process, notify_database, progress_of
 from txmsg.client import AsyncConsumer, AsyncProducer, Consumer
 from txmsg.message import Message, ReceivedMessage
 
@@ -157,14 +153,6 @@ def read_rows(url: str, topic: str, count: int) -> float:
     return count / took_s
 
 
-@contextmanager
-def progress_of(steps: int, console: Console) -> Iterator[Progress]:
-    """A progress bar over the measurements."""
-    with Progress(console=console, transient=True) as progress:
-        progress.add_task("delivery", total=steps)
-        yield progress
-
-
 def main() -> int:
     """Measures, prints, and checks that every message came once."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -179,28 +167,30 @@ def main() -> int:
     result: dict[str, float] = {}
     repeated = 0
     steps = 2 * len(SIZES_BYTES) + 4
-    console = Console(stderr=True)
-    with notify_database(options.storage) as url, broker_process(url) as address, progress_of(steps, console) as bar:
-        task = bar.task_ids[0]
+    with (
+        notify_database(options.storage) as url,
+        broker_process(url) as address,
+        progress_of("delivery", steps) as step,
+    ):
         for size_bytes, count in counts.items():
             topic = f"bench.size-{size_bytes}"
             result[f"send_{size_bytes}_per_s"] = asyncio.run(fill(address, topic, count, size_bytes))
-            bar.advance(task)
+            step()
             rate_per_s, again = asyncio.run(drain(address, topic, count, ["one"]))
             result[f"deliver_{size_bytes}_per_s"], repeated = rate_per_s, repeated + again
-            bar.advance(task)
+            step()
         count = counts[SIZES_BYTES[0]]
         topic = f"bench.size-{SIZES_BYTES[0]}"
         rate_per_s, again = asyncio.run(drain_by_threads(address, topic, count, "threads"))
         result["deliver_threads_per_s"], repeated = rate_per_s, repeated + again
-        bar.advance(task)
+        step()
         result["read_per_s"] = read_rows(url, topic, count)
-        bar.advance(task)
+        step()
         rate_per_s, again = asyncio.run(drain(address, topic, count, groups))
         result["deliver_ten_groups_per_s"], repeated = rate_per_s, repeated + again
-        bar.advance(task)
+        step()
         p50_ms, p99_ms = asyncio.run(latencies(address, 5 if options.quick else 30))
-        bar.advance(task)
+        step()
     result["ratio_read"] = result[f"deliver_{SIZES_BYTES[0]}_per_s"] / result["read_per_s"]
     for size_bytes in SIZES_BYTES:
         print(

@@ -21,11 +21,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 
-from rich.console import Console
-from rich.progress import Progress
 from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, create_engine, event, func, insert, select
 from sqlalchemy.orm import Session
 
+from benchmarks.surroundings import progress_of
 from txmsg.checker.fence import Fence, fence_table
 from txmsg.embedded import EmbeddedPostgres
 from txmsg.message import new_transaction_id
@@ -167,14 +166,13 @@ def main() -> int:
     seconds = 4.0 if options.quick else 16.0
     figures: list[Figure] = []
     wrong = []
-    with databases(options.database) as engines, Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("fence", total=len(engines) * len(CALLERS))
+    with databases(options.database) as engines, progress_of("fence", len(engines) * len(CALLERS)) as step:
         for engine in engines:
             fence_rows_before = count(engine, fence_table)
             own = [compare(engine, max(CALLERS), 0.5)]  # connects, and warms caches; counted by its rows only
             for callers in CALLERS:
                 own.append(compare(engine, callers, seconds))
-                bar.advance(task)
+                step()
             claimed = sum(each.plain + each.fenced for each in own), sum(each.fenced for each in own)
             rows = count(engine, orders), count(engine, fence_table) - fence_rows_before
             if rows != claimed:

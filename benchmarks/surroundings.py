@@ -5,14 +5,17 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress
 
 from txmsg.broker import migrate
 from txmsg.embedded import EmbeddedPostgres, binaries_dir
 
-__all__ = ["broker_process", "notify_database", "pgbench_path"]
+__all__ = ["broker_process", "notify_database", "pgbench_path", "progress_of"]
 
 _STOP_TIMEOUT_S = 30
 
@@ -52,3 +55,11 @@ def broker_process(url: str) -> Iterator[str]:
         process.wait(_STOP_TIMEOUT_S)
         assert process.stdout is not None
         process.stdout.close()
+
+
+@contextmanager
+def progress_of(what: str, steps: int) -> Iterator[Callable[[], None]]:
+    """A progress bar over the measurements, on stderr; what it gives moves it on by one."""
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(what, total=steps)
+        yield lambda: progress.advance(task)

@@ -17,17 +17,13 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 
 import psycopg
-from rich.console import Console
-from rich.progress import Progress
 
-from benchmarks.surroundings import broker_process, notify_database, pgbench_path
+from benchmarks.surroundings import broker_process, notify_database, pgbench_path, progress_of
 from txmsg.client import AsyncProducer, Producer
 from txmsg.message import Message, TransactionState
 
@@ -142,14 +138,6 @@ def count_messages(url: str) -> int:
     return int(row[0])
 
 
-@contextmanager
-def progress_of(steps: int, console: Console) -> Iterator[Progress]:
-    """A progress bar over the measurements."""
-    with Progress(console=console, transient=True) as progress:
-        progress.add_task("transactional send", total=steps)
-        yield progress
-
-
 def main() -> int:
     """Measures, prints, and compares with what is in the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -158,24 +146,26 @@ def main() -> int:
     parser.add_argument("--storage", help="a Notify database of your own; default: a fresh embedded one")
     options = parser.parse_args()
     seconds = 2.0 if options.quick else 8.0
-    console = Console(stderr=True)
     steps = 2 + len(ASYNC_CALLERS) + len(SYNC_THREADS)
-    with notify_database(options.storage) as url, broker_process(url) as address, progress_of(steps, console) as bar:
-        task = bar.task_ids[0]
+    with (
+        notify_database(options.storage) as url,
+        broker_process(url) as address,
+        progress_of("transactional send", steps) as step,
+    ):
         asyncio.run(run_async(address, 64, 1.0))  # warms caches and plans; counted by its rows only
-        bar.advance(task)
+        step()
         base = count_messages(url)
         with_async = []
         for callers in ASYNC_CALLERS:
             with_async.append(asyncio.run(run_async(address, callers, seconds)))
-            bar.advance(task)
+            step()
         with_threads = []
         for threads in SYNC_THREADS:
             with_threads.append(run_threads(address, threads, seconds))
-            bar.advance(task)
+            step()
         rows = count_messages(url) - base
         pgbench_per_s, _ = run_pgbench(url, seconds)
-        bar.advance(task)
+        step()
         with psycopg.connect(url) as connection:
             settings = {}
             for name in SETTINGS:

@@ -1,10 +1,9 @@
-"""txmsg.v1 over gRPC: turns requests into calls of the services, and their errors into statuses. Decides nothing."""
+"""The service Notify over gRPC: requests become calls, errors become statuses. Decides nothing."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Protocol
 from uuid import UUID
 
@@ -12,16 +11,15 @@ from txmsg.broker.delivery.values import GroupLag, Handout, Receipt, Refusal, Su
 from txmsg.broker.grpc_errors import Context, answering, refuse
 from txmsg.broker.presence import AttachedClient, Presence
 from txmsg.broker.service import NotifyService, TopicColumns
-from txmsg.broker.store.halves import HalfRow, Halves
-from txmsg.broker.store.topics import TopicRow
+from txmsg.broker.store.halves import Halves
 from txmsg.checker.ports import DueHalf
 from txmsg.errors import InvalidMessage, ProtocolError, TxmsgError
-from txmsg.message import TransactionId, TransactionState, check_name, us_of_datetime
+from txmsg.message import TransactionId, TransactionState, check_name
 from txmsg.wire.codec import REQUEST_ITEMS_MAX, bytes_of_ids, ids_of_bytes, pack_headers, slices_of_ids
 from txmsg.wire.v1 import txmsg_pb2 as pb
 from txmsg.wire.v1 import txmsg_pb2_grpc as rpc
 
-__all__ = ["AdminApi", "DeliveryService", "NotifyApi"]
+__all__ = ["DeliveryService", "NotifyApi"]
 
 _HEARTBEAT_S = 5.0
 _CHECKS_WAITING_MAX = 64
@@ -30,7 +28,6 @@ _MESSAGES_MAX = 10_000
 _INVISIBLE_S = (1.0, 12 * 3600.0)
 _CLIENT_ID_LENGTH_MAX = 200
 _FENCES_MAX = 100
-_LIST_SIZE_BYTES_MAX = 16 * 1024 * 1024
 _EPOCH_2000_US = 946_684_800_000_000  # PostgreSQL counts from 2000, txmsg from 1970
 _STATES = {
     pb.CheckAnswer.COMMIT: TransactionState.COMMIT,
@@ -234,97 +231,6 @@ class NotifyApi(rpc.NotifyServicer):
         return pb.HeldReply(held=bytes_of_ids(await self._halves.held(ids)))
 
 
-class AdminApi(rpc.AdminServicer):
-    """The service Admin."""
-
-    def __init__(
-        self, service: NotifyService, delivery: DeliveryService, halves: Halves, *, on_resume: Callable[[], None]
-    ) -> None:
-        self._service = service
-        self._delivery = delivery
-        self._halves = halves
-        self._on_resume = on_resume
-
-    @answering
-    async def CreateTopic(  # noqa: N802
-        self, request: pb.CreateTopicRequest, context: Context
-    ) -> pb.CreateTopicReply:
-        row, created = await self._service.topics.create(request.name, request.queues)
-        return pb.CreateTopicReply(topic=_topic(row), created=created)
-
-    @answering
-    async def RaiseQueues(  # noqa: N802
-        self, request: pb.RaiseQueuesRequest, context: Context
-    ) -> pb.RaiseQueuesReply:
-        topic = await self._service.topics.raise_queue_count(request.name, request.queues)
-        return pb.RaiseQueuesReply(queues=len(topic.queue_ids))
-
-    @answering
-    async def ListTopics(self, request: pb.ListTopicsRequest, context: Context) -> pb.ListTopicsReply:  # noqa: N802
-        limit = min(request.limit or 1000, 10_000)
-        rows = await self._service.topics.list(limit + 1)
-        return pb.ListTopicsReply(topics=[_topic(row) for row in rows[:limit]], more=len(rows) > limit)
-
-    @answering
-    async def ListHalves(self, request: pb.ListHalvesRequest, context: Context) -> pb.ListHalvesReply:  # noqa: N802
-        ids = ids_of_bytes(request.transaction_id)
-        if len(ids) > 1:
-            raise ProtocolError(f"one transaction id is looked for at a time, not {len(ids)}")
-        limit = min(request.limit or 100, 10_000)
-        found = await self._halves.list(
-            group=check_name("group", request.group) if request.group else "",
-            parked_only=request.parked_only,
-            transaction_id=ids[0] if ids else None,
-            limit=limit + 1,
-            with_bodies=request.with_bodies,
-            size_bytes_max=_LIST_SIZE_BYTES_MAX,
-        )
-        rows = found[:limit]
-        return pb.ListHalvesReply(halves=[_half(row) for row in rows], more=bool(rows) and rows[-1].more)
-
-    @answering
-    async def ResolveHalf(self, request: pb.ResolveHalfRequest, context: Context) -> pb.ResolveHalfReply:  # noqa: N802
-        ids = slices_of_ids(request.transaction_id)
-        if len(ids) != 1:
-            raise ProtocolError(f"one transaction id is resolved at a time, not {len(ids)}")
-        problems = await self._service.end(commit=ids if request.commit else (), rollback=() if request.commit else ids)
-        for error in problems.values():
-            raise error
-        return pb.ResolveHalfReply()
-
-    @answering
-    async def ResumeHalves(  # noqa: N802
-        self, request: pb.ResumeHalvesRequest, context: Context
-    ) -> pb.ResumeHalvesReply:
-        ids = ids_of_bytes(request.transaction_id)
-        if len(ids) + bool(request.group) != 1:
-            raise ProtocolError("one transaction id or one group is resumed at a time")
-        resumed = await self._halves.resume(
-            transaction_id=ids[0] if ids else None, group=check_name("group", request.group) if request.group else ""
-        )
-        self._on_resume()
-        return pb.ResumeHalvesReply(resumed=resumed)
-
-    @answering
-    async def Stats(self, request: pb.StatsRequest, context: Context) -> pb.StatsReply:  # noqa: N802
-        halves, in_doubt = await self._halves.count()
-        counts = self._service.counts
-        return pb.StatsReply(
-            halves=halves,
-            in_doubt=in_doubt,
-            committed_by_client=counts.committed_by_client,
-            rolled_back_by_client=counts.rolled_back_by_client,
-            committed_by_check=counts.committed_by_check,
-            rolled_back_by_check=counts.rolled_back_by_check,
-            groups=[
-                pb.GroupLag(
-                    group=each.group, topic=each.topic, waiting=each.waiting, retrying=each.retrying, dead=each.dead
-                )
-                for each in await self._delivery.groups_lag()
-            ],
-        )
-
-
 def _check_items(count: int) -> None:
     if count > REQUEST_ITEMS_MAX:
         raise InvalidMessage(f"{count} items in one request: at most {REQUEST_ITEMS_MAX} are allowed, send several")
@@ -333,10 +239,6 @@ def _check_items(count: int) -> None:
 def _check_client_id(client_id: str) -> None:
     if len(client_id) > _CLIENT_ID_LENGTH_MAX:
         raise ProtocolError(f"a client id of {len(client_id)} characters: at most {_CLIENT_ID_LENGTH_MAX} are allowed")
-
-
-def _topic(row: TopicRow) -> pb.Topic:
-    return pb.Topic(name=row.name, queues=row.queue_count, created_at_us=_us(row.created_at))
 
 
 def _item_errors(problems: Mapping[bytes, TxmsgError]) -> list[pb.ItemError]:
@@ -369,10 +271,6 @@ def _columns(handout: Handout) -> pb.DeliveredColumns:
     )
 
 
-def _us(moment: datetime | None) -> int:
-    return 0 if moment is None else us_of_datetime(moment)
-
-
 def _check(half: DueHalf, home: bytes) -> pb.Check:
     message = half.message
     return pb.Check(
@@ -386,23 +284,4 @@ def _check(half: DueHalf, home: bytes) -> pb.Check:
         headers=pack_headers(message.headers),
         born_at_us=message.born_at_us,
         stored_at_us=message.stored_at_us,
-    )
-
-
-def _half(row: HalfRow) -> pb.Half:
-    return pb.Half(
-        transaction_id=row.transaction_id.bytes,
-        n=row.n,
-        topic=row.topic,
-        group=row.group_name,
-        fence_id=row.fence_id.bytes if row.fence_id else b"",
-        key=row.key or "",
-        tag=row.tag or "",
-        headers=row.headers or b"",
-        body=row.body,
-        born_at_us=_us(row.born_at),
-        stored_at_us=_us(row.stored_at),
-        next_check_at_us=_us(row.next_check_at),
-        checks=row.checks,
-        parked_reason=row.parked_reason or "",
     )

@@ -7,7 +7,8 @@ import resource
 
 import grpc
 
-from txmsg.broker.grpc_api import AdminApi, NotifyApi
+from txmsg.broker.grpc_admin import AdminApi
+from txmsg.broker.grpc_api import NotifyApi
 from txmsg.broker.grpc_errors import RefuseUnreadable
 from txmsg.errors import MisuseError
 from txmsg.wire.codec import CHANNEL_OPTIONS

@@ -11,7 +11,8 @@ from uuid import UUID
 from txmsg.broker import migrate
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.delivery import Delivery, DeliveryConfig
-from txmsg.broker.grpc_api import AdminApi, NotifyApi
+from txmsg.broker.grpc_admin import AdminApi
+from txmsg.broker.grpc_api import NotifyApi
 from txmsg.broker.grpc_server import bind, connections_allowed, new_server
 from txmsg.broker.presence import Presence
 from txmsg.broker.segments import Segments

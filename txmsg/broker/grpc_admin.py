@@ -1,0 +1,139 @@
+"""The service Admin over gRPC: what people ask of a broker, in their commands. Decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+
+from txmsg.broker.grpc_api import DeliveryService
+from txmsg.broker.grpc_errors import Context, answering
+from txmsg.broker.service import NotifyService
+from txmsg.broker.store.halves import HalfRow, Halves
+from txmsg.broker.store.topics import TopicRow
+from txmsg.errors import ProtocolError
+from txmsg.message import check_name, us_of_datetime
+from txmsg.wire.codec import ids_of_bytes, slices_of_ids
+from txmsg.wire.v1 import txmsg_pb2 as pb
+from txmsg.wire.v1 import txmsg_pb2_grpc as rpc
+
+__all__ = ["AdminApi"]
+
+_LIST_SIZE_BYTES_MAX = 16 * 1024 * 1024
+
+
+class AdminApi(rpc.AdminServicer):
+    """The service Admin."""
+
+    def __init__(
+        self, service: NotifyService, delivery: DeliveryService, halves: Halves, *, on_resume: Callable[[], None]
+    ) -> None:
+        self._service = service
+        self._delivery = delivery
+        self._halves = halves
+        self._on_resume = on_resume
+
+    @answering
+    async def CreateTopic(  # noqa: N802
+        self, request: pb.CreateTopicRequest, context: Context
+    ) -> pb.CreateTopicReply:
+        row, created = await self._service.topics.create(request.name, request.queues)
+        return pb.CreateTopicReply(topic=_topic(row), created=created)
+
+    @answering
+    async def RaiseQueues(  # noqa: N802
+        self, request: pb.RaiseQueuesRequest, context: Context
+    ) -> pb.RaiseQueuesReply:
+        topic = await self._service.topics.raise_queue_count(request.name, request.queues)
+        return pb.RaiseQueuesReply(queues=len(topic.queue_ids))
+
+    @answering
+    async def ListTopics(self, request: pb.ListTopicsRequest, context: Context) -> pb.ListTopicsReply:  # noqa: N802
+        limit = min(request.limit or 1000, 10_000)
+        rows = await self._service.topics.list(limit + 1)
+        return pb.ListTopicsReply(topics=[_topic(row) for row in rows[:limit]], more=len(rows) > limit)
+
+    @answering
+    async def ListHalves(self, request: pb.ListHalvesRequest, context: Context) -> pb.ListHalvesReply:  # noqa: N802
+        ids = ids_of_bytes(request.transaction_id)
+        if len(ids) > 1:
+            raise ProtocolError(f"one transaction id is looked for at a time, not {len(ids)}")
+        limit = min(request.limit or 100, 10_000)
+        found = await self._halves.list(
+            group=check_name("group", request.group) if request.group else "",
+            parked_only=request.parked_only,
+            transaction_id=ids[0] if ids else None,
+            limit=limit + 1,
+            with_bodies=request.with_bodies,
+            size_bytes_max=_LIST_SIZE_BYTES_MAX,
+        )
+        rows = found[:limit]
+        return pb.ListHalvesReply(halves=[_half(row) for row in rows], more=bool(rows) and rows[-1].more)
+
+    @answering
+    async def ResolveHalf(self, request: pb.ResolveHalfRequest, context: Context) -> pb.ResolveHalfReply:  # noqa: N802
+        ids = slices_of_ids(request.transaction_id)
+        if len(ids) != 1:
+            raise ProtocolError(f"one transaction id is resolved at a time, not {len(ids)}")
+        problems = await self._service.end(commit=ids if request.commit else (), rollback=() if request.commit else ids)
+        for error in problems.values():
+            raise error
+        return pb.ResolveHalfReply()
+
+    @answering
+    async def ResumeHalves(  # noqa: N802
+        self, request: pb.ResumeHalvesRequest, context: Context
+    ) -> pb.ResumeHalvesReply:
+        ids = ids_of_bytes(request.transaction_id)
+        if len(ids) + bool(request.group) != 1:
+            raise ProtocolError("one transaction id or one group is resumed at a time")
+        resumed = await self._halves.resume(
+            transaction_id=ids[0] if ids else None, group=check_name("group", request.group) if request.group else ""
+        )
+        self._on_resume()
+        return pb.ResumeHalvesReply(resumed=resumed)
+
+    @answering
+    async def Stats(self, request: pb.StatsRequest, context: Context) -> pb.StatsReply:  # noqa: N802
+        halves, in_doubt = await self._halves.count()
+        counts = self._service.counts
+        return pb.StatsReply(
+            halves=halves,
+            in_doubt=in_doubt,
+            committed_by_client=counts.committed_by_client,
+            rolled_back_by_client=counts.rolled_back_by_client,
+            committed_by_check=counts.committed_by_check,
+            rolled_back_by_check=counts.rolled_back_by_check,
+            groups=[
+                pb.GroupLag(
+                    group=each.group, topic=each.topic, waiting=each.waiting, retrying=each.retrying, dead=each.dead
+                )
+                for each in await self._delivery.groups_lag()
+            ],
+        )
+
+
+def _topic(row: TopicRow) -> pb.Topic:
+    return pb.Topic(name=row.name, queues=row.queue_count, created_at_us=_us(row.created_at))
+
+
+def _us(moment: datetime | None) -> int:
+    return 0 if moment is None else us_of_datetime(moment)
+
+
+def _half(row: HalfRow) -> pb.Half:
+    return pb.Half(
+        transaction_id=row.transaction_id.bytes,
+        n=row.n,
+        topic=row.topic,
+        group=row.group_name,
+        fence_id=row.fence_id.bytes if row.fence_id else b"",
+        key=row.key or "",
+        tag=row.tag or "",
+        headers=row.headers or b"",
+        body=row.body,
+        born_at_us=_us(row.born_at),
+        stored_at_us=_us(row.stored_at),
+        next_check_at_us=_us(row.next_check_at),
+        checks=row.checks,
+        parked_reason=row.parked_reason or "",
+    )
