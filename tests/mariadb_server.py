@@ -67,13 +67,15 @@ class PrivateMariaDB(MariaDBServer):
         self._log = directory / "mariadbd.log"
         self._socket_dir = tempfile.mkdtemp(prefix="txmsg-mariadb-", dir="/tmp")  # a socket's path must be short
         self._socket = f"{self._socket_dir}/s"
+        # A server that starts removes what it takes for leftovers of temporary tables: each has a directory of its own.
+        self._env = os.environ | {"PATH": _PATH, "TMPDIR": self._socket_dir}
         super().__init__(f"mariadb+pymysql://root@localhost/?unix_socket={quote(self._socket, safe='')}")
 
     def __enter__(self) -> Self:
         install = ["mariadb-install-db", "--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"]
         done = subprocess.run(
             [*install, f"--datadir={self._data_dir}", *self._user()],
-            env=os.environ | {"PATH": _PATH},
+            env=self._env,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -91,6 +93,7 @@ class PrivateMariaDB(MariaDBServer):
             self._process = subprocess.Popen(
                 [*server, f"--datadir={self._data_dir}", f"--socket={self._socket}", *self._user()],
                 executable=shutil.which("mariadbd", path=_PATH),
+                env=self._env,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

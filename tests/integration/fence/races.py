@@ -8,6 +8,7 @@ decides all that does not depend on time.
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import time
 from collections import Counter
@@ -208,6 +209,7 @@ def _settle(fence: Fence, transaction_id: TransactionId) -> TransactionState:
     deadline_s = time.monotonic() + _SETTLED_S_MAX
     while (state := fence.check(transaction_id)) is UNKNOWN:
         assert time.monotonic() < deadline_s, f"{transaction_id} is running for ever"
+        gc.collect()  # a connection that was cancelled in the middle may be open until then, with its locks
     return state
 
 
@@ -243,12 +245,12 @@ async def run_async(url: str, checks_url: str, count: int, seed: int) -> list[Ra
     async with asyncio.TaskGroup() as group:
         for race in races:
             group.create_task(run(race))
+    await business.dispose()
+    await checks.dispose()
     for race in races:
         race.final = await asyncio.to_thread(_settle, Fence(blocking), race.id)
     _look_for_effects(blocking, races)
     blocking.dispose()
-    await business.dispose()
-    await checks.dispose()
     return races
 
 
