@@ -66,7 +66,9 @@ class Presence:
 
     async def _stay_attached(self, index: int) -> None:
         address = self._brokers.addresses[index]
-        while True:
+        task = asyncio.current_task()
+        assert task is not None
+        while not task.cancelling():  # gRPC loses a cancellation that comes while it prepares a call that then fails
             try:
                 await self._attach(index)
                 _log.info("broker %s ended the attach stream", address)
@@ -76,7 +78,8 @@ class Presence:
                 _log.warning("broker %s has been silent for %s s: attaching again", address, SILENCE_MAX_S)
             except Exception:  # noqa: BLE001 - a task's root
                 _log.exception("the attach stream to broker %s failed unexpectedly", address)
-            await asyncio.sleep(random.uniform(0.1, RECONNECT_PAUSE_S_MAX))
+            if not task.cancelling():
+                await asyncio.sleep(random.uniform(0.1, RECONNECT_PAUSE_S_MAX))
 
     async def _attach(self, index: int) -> None:
         answers: asyncio.Queue[CheckAnswer] = asyncio.Queue(ANSWERS_PENDING_MAX)

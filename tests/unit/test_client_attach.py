@@ -1,0 +1,64 @@
+"""The presence of a producer at its brokers, where no broker is needed to see it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import grpc.aio
+
+from txmsg.client.attach import Presence
+from txmsg.client.channel import Brokers
+from txmsg.message import ReceivedMessage, TransactionState
+
+DEADLINE_S = 20.0
+
+
+class Listener:
+    def check(self, message: ReceivedMessage) -> TransactionState:
+        return TransactionState.UNKNOWN
+
+
+class StreamThatLosesACancellation:
+    """As gRPC's, when it comes while the call is being prepared, and the call then fails."""
+
+    def __init__(self, began: asyncio.Event) -> None:
+        self._began = began
+
+    async def read(self) -> Any:
+        self._began.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            nothing = grpc.aio.Metadata()
+            raise grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, nothing, nothing, "refused") from None
+
+    def cancel(self) -> None:
+        return
+
+
+class OneBroker:
+    addresses = ("a:7700",)
+
+    def __init__(self, began: asyncio.Event) -> None:
+        self._began = began
+
+    def stub(self, index: int) -> OneBroker:
+        return self
+
+    def Attach(self, frames: object) -> StreamThatLosesACancellation:  # noqa: N802 - gRPC's name
+        return StreamThatLosesACancellation(self._began)
+
+
+def test_a_presence_ends_though_grpc_loses_its_cancellation() -> None:
+    async def scenario() -> None:
+        began = asyncio.Event()
+        brokers = cast(Brokers, OneBroker(began))
+        presence = Presence(brokers, group="g", client_id="c", fence_id=b"", listener=Listener())
+        running = asyncio.create_task(presence.run())
+        await asyncio.wait_for(began.wait(), DEADLINE_S)
+        running.cancel()
+        done, _ = await asyncio.wait({running}, timeout=DEADLINE_S)
+        assert done == {running}
+
+    asyncio.run(scenario())
