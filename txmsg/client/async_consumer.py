@@ -18,7 +18,7 @@ from txmsg.client.link import Hand, Link, Polling
 from txmsg.client.options import addresses_of, check_count, check_seconds
 from txmsg.client.user_function import UserFunction
 from txmsg.client.workers import Handler, Job, LoopWorkers, ThreadWorkers, in_handler
-from txmsg.errors import InvalidMessage, MisuseError
+from txmsg.errors import InvalidMessage, MisuseError, shown
 from txmsg.message import ReceivedMessage, check_name
 from txmsg.wire.tags import parse_tags
 from txmsg.wire.v1.txmsg_pb2 import Subscription
@@ -204,7 +204,7 @@ class AsyncConsumer:
         topic = messages[0].topic
         handler = self._handlers.get(topic)
         if handler is None:  # no broker delivers what was not subscribed to
-            error = InvalidMessage(f"group {self.group} has no handler for topic {topic!r}")
+            error = InvalidMessage(f"group {self.group} has no handler for topic {shown(topic)}")
             _log.error("%s", error)
             for message in messages:
                 assert message.offset is not None

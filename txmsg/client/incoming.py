@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from itertools import repeat
 from typing import Any
 
-from txmsg.errors import ProtocolError
+from txmsg.errors import ProtocolError, shown
 from txmsg.message import ReceivedMessage
 from txmsg.wire.codec import slices_of_ids, unpack_headers
 from txmsg.wire.v1.txmsg_pb2 import Check, DeliveredColumns
@@ -53,7 +53,7 @@ def _check_columns(columns: DeliveredColumns) -> None:
         or any(len(each) != count for each in full)
         or any(len(each) not in (0, count) for each in sparse)
     ):
-        raise ProtocolError(f"the columns of {count} messages of topic {columns.topic!r} differ in length")
+        raise ProtocolError(f"the columns of {count} messages of topic {shown(columns.topic)} differ in length")
 
 
 def _headers(columns: DeliveredColumns, unreadable: dict[int, ProtocolError]) -> Iterable[Mapping[str, str]]:
