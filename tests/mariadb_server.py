@@ -5,11 +5,10 @@ On Debian the packages mariadb-server-core and mariadb-client-core are enough; t
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shutil
-import signal
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -31,7 +30,15 @@ _PROGRAMS = ("mariadbd", "mariadb-install-db", "my_print_defaults")
 _PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/local/sbin"])
 _START_S_MAX = 60
 _STOP_S_MAX = 30.0
-_PR_SET_PDEATHSIG = 1
+_END_WITH_PARENT = """\
+import ctypes, os, signal, sys
+libc = ctypes.CDLL(None)
+if hasattr(libc, "prctl"):  # Linux
+    libc.prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG, which outlives exec
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
+_STARTER = (sys.executable, "-c", _END_WITH_PARENT)
+"""In a process of its own, not in preexec_fn: the tests use gRPC, whose threads do not survive a fork."""
 
 
 def is_installed() -> bool:
@@ -91,13 +98,11 @@ class PrivateMariaDB(MariaDBServer):
         ]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [*server, f"--datadir={self._data_dir}", f"--socket={self._socket}", *self._user()],
-                executable=shutil.which("mariadbd", path=_PATH),
+                [*_STARTER, *server, f"--datadir={self._data_dir}", f"--socket={self._socket}", *self._user()],
                 env=self._env,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                preexec_fn=_end_with_parent,  # noqa: PLW1509 - runs before any test's threads
             )
         self._await_ready()
         return self
@@ -122,9 +127,3 @@ class PrivateMariaDB(MariaDBServer):
                 raise AssertionError(f"mariadbd does not start:\n{self._log.read_text()}")
             time.sleep(0.02)
         pymysql.connect(unix_socket=self._socket, user="root", connect_timeout=_START_S_MAX).close()
-
-
-def _end_with_parent() -> None:
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "prctl"):  # Linux
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
