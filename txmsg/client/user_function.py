@@ -48,15 +48,13 @@ class UserFunction:
     def on_thread(self, argument: object, loop: asyncio.AbstractEventLoop) -> Any:
         """The same of a plain function, called on a thread; an awaitable that it returns is awaited on the loop."""
         result = self._call(argument)
-        if result is None:
-            return None
-        return asyncio.run_coroutine_threadsafe(self._awaited(_itself(result)), loop).result()
+        if inspect.isawaitable(result):
+            return asyncio.run_coroutine_threadsafe(self._awaited(result), loop).result()
+        return self._checked(result)
 
     async def _awaited(self, work: Awaitable[Any]) -> Any:
         try:
             result = await work
-            if result is None:
-                return None
             if inspect.isawaitable(result):
                 result = await result
         except asyncio.CancelledError as exc:
@@ -68,6 +66,9 @@ class UserFunction:
             raise
         except BaseException as exc:  # SystemExit ends the loop; others, as a panic of Rust, end the task that calls
             raise self._left(exc) from exc
+        return self._checked(result)
+
+    def _checked(self, result: object) -> object:
         if inspect.isgenerator(result) or inspect.isasyncgen(result):
             raise MisuseError(f"{self._name} returned a generator, whose body has not run: use a plain function")
         return result
@@ -89,10 +90,6 @@ class UserFunction:
 
     def _left(self, exc: BaseException) -> RuntimeError:
         return RuntimeError(f"{self._name} raised {type(exc).__name__}({exc}): taken as any other exception")
-
-
-async def _itself(value: object) -> object:
-    return value
 
 
 def name_of(function: object) -> str:
