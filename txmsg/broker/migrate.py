@@ -29,7 +29,7 @@ from txmsg.errors import SchemaMismatch, StorageError
 
 __all__ = ["REVISIONS", "VERSION_MIN", "Finding", "check", "current", "is_away", "libpq_url", "require", "upgrade"]
 
-REVISIONS = ("0001",)
+REVISIONS = ("0002",)
 """The revisions this release works with, oldest first. `upgrade` goes to the last."""
 
 _INSTALL_NEWER = (

@@ -6,9 +6,11 @@ Statements live in `txmsg.broker.store`; partitions are made by the database fun
 from __future__ import annotations
 
 from sqlalchemy import (
+    ARRAY,
     BigInteger,
     Boolean,
     Column,
+    Double,
     ForeignKey,
     Index,
     Integer,
@@ -22,7 +24,7 @@ from sqlalchemy import (
     func,
     text,
 )
-from sqlalchemy.dialects.postgresql import INT8MULTIRANGE, TIMESTAMP
+from sqlalchemy.dialects.postgresql import INT8MULTIRANGE, JSONB, TIMESTAMP
 
 __all__ = ["metadata"]
 
@@ -49,6 +51,7 @@ Table(
     metadata,
     Column("only_row", Boolean, primary_key=True, server_default=text("true")),
     Column("home", Uuid, nullable=False, server_default=text("gen_random_uuid()")),
+    Column("works_from", Text, nullable=False, server_default=text("'0001'")),
 )
 Table(
     "topic",
@@ -57,6 +60,14 @@ Table(
     Column("name", Text, nullable=False, unique=True),
     Column("queue_count", Integer, nullable=False),
     Column("created_at", _moment(), nullable=False, server_default=func.now()),
+    Column("write_queues", Integer),
+    Column("read_queues", Integer),
+    Column("ordered_queues", Integer),
+    Column("permission", SmallInteger, nullable=False, server_default=text("6")),
+    Column("durability", Text, nullable=False, server_default=text("'sync'")),
+    Column("unread", Text, nullable=False, server_default=text("'keep'")),
+    Column("send_rate_max", Double),
+    Column("version", BigInteger, nullable=False, server_default=text("0")),
 )
 Table(
     "queue",
@@ -87,6 +98,16 @@ _half = Table(
     Column("next_check_at", _moment()),
     Column("checks", Integer, nullable=False, server_default=text("0")),
     Column("parked_reason", Text),
+    Column("ordering_key", Text),
+    Column("order_seq", BigInteger),
+    Column("decided", Boolean, nullable=False, server_default=text("false")),
+    Column("decided_by", SmallInteger),
+    Column("deliver_at", _moment()),
+)
+Index(
+    "half_message_order",
+    *(_half.c.queue, _half.c.ordering_key, _half.c.order_seq),
+    postgresql_where=_half.c.ordering_key.is_not(None),
 )
 Index("half_message_next_check_at", _half.c.next_check_at, postgresql_where=_half.c.next_check_at.is_not(None))
 Index("half_message_parked", _half.c.transaction_id, postgresql_where=_half.c.parked_reason.is_not(None))
@@ -117,6 +138,9 @@ Table(
     Column("n", SmallInteger, nullable=False),
     *_content(),
     Column("stored_at", _moment(), nullable=False, server_default=func.now()),
+    Column("ordering_key", Text),
+    Column("half_stored_at", _moment()),
+    Column("decided_by", SmallInteger),
     UniqueConstraint("segment", "transaction_id", "n", name="message_once_in_segment"),
     Index("message_key", "key", postgresql_where=text("key is not null")),
     postgresql_partition_by="LIST (segment)",
@@ -130,11 +154,32 @@ Table(
     postgresql_partition_by="LIST (segment)",
 )
 Table(
+    "scheduled",
+    metadata,
+    Column("transaction_id", Uuid, primary_key=True),
+    Column("n", SmallInteger, primary_key=True, autoincrement=False),
+    Column("due_at", _moment(), nullable=False),
+    Column("queue", Integer, nullable=False),
+    *_content(),
+    Column("stored_at", _moment(), nullable=False, server_default=func.now()),
+    Column("half_stored_at", _moment()),
+    Column("decided_by", SmallInteger, nullable=False),
+    Index("scheduled_due", "due_at"),
+)
+Table(
     "consumer_group",
     metadata,
     Column("id", Integer, primary_key=True),
     Column("name", Text, nullable=False, unique=True),
     Column("created_at", _moment(), nullable=False, server_default=func.now()),
+    Column("retry_delays_s", ARRAY(Double)),
+    Column("retries_max", Integer),
+    Column("poisoned_key", Text, nullable=False, server_default=text("'continue'")),
+    Column("deliver_rate_max", Double),
+    Column("invisible_s_max", Double, nullable=False, server_default=text("0")),
+    Column("expires_after_s", Double),
+    Column("seen_at", _moment(), nullable=False, server_default=func.now()),
+    Column("version", BigInteger, nullable=False, server_default=text("0")),
 )
 
 
@@ -142,6 +187,14 @@ def _of_group() -> list[Column[object]]:
     return [
         Column("group_id", ForeignKey("txmsg.consumer_group.id", ondelete="CASCADE"), primary_key=True),
         Column("queue_id", ForeignKey("txmsg.queue.id"), primary_key=True),
+    ]
+
+
+def _of_failures() -> list[Column[object]]:
+    return [
+        Column("ordering_key", Text),
+        Column("failures", JSONB, nullable=False, server_default=text("'[]'")),
+        Column("generation", Integer, nullable=False, server_default=text("0")),
     ]
 
 
@@ -153,6 +206,7 @@ Table(
     Column("acked", INT8MULTIRANGE, nullable=False, server_default=text("'{}'")),
     Column("epoch", BigInteger, nullable=False),
     Column("updated_at", _moment(), nullable=False, server_default=func.now()),
+    Column("held_until", _moment()),
 )
 Table(
     "retry",
@@ -166,7 +220,13 @@ Table(
     *_content(),
     Column("stored_at", _moment(), nullable=False),
     Column("last_error", Text),
+    *_of_failures(),
     Index("retry_due", "group_id", "due_at"),
+    Index(
+        "retry_key",
+        *("group_id", "queue_id", "ordering_key", "queue_offset"),
+        postgresql_where=text("ordering_key is not null"),
+    ),
 )
 Table(
     "dead_letter",
@@ -180,6 +240,9 @@ Table(
     *_content(),
     Column("stored_at", _moment(), nullable=False),
     Column("last_error", Text),
+    *_of_failures(),
+    Column("blocks_key", Boolean, nullable=False, server_default=text("false")),
+    Index("dead_letter_died_at", "group_id", "died_at"),
 )
 Table(
     "lease",
@@ -188,4 +251,33 @@ Table(
     Column("broker_id", Text, nullable=False),
     Column("epoch", BigInteger, nullable=False),
     Column("expires_at", _moment(), nullable=False),
+)
+Table(
+    "broker",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("address", Text, nullable=False),
+    Column("state", Text, nullable=False, server_default=text("'active'")),
+    Column("release", Text, nullable=False),
+    Column("schema_revision", Text, nullable=False),
+    Column("started_at", _moment(), nullable=False, server_default=func.now()),
+    Column("heartbeat_at", _moment(), nullable=False, server_default=func.now()),
+    Column("expires_at", _moment(), nullable=False),
+)
+Table(
+    "queue_lease",
+    metadata,
+    Column("queue_id", ForeignKey("txmsg.queue.id", ondelete="CASCADE"), primary_key=True),
+    Column("broker_id", Text),
+    Column("epoch", BigInteger, nullable=False),
+    Column("wanted_by", Text),
+    Index("queue_lease_broker", "broker_id"),
+)
+Table(
+    "member",
+    metadata,
+    Column("group_id", ForeignKey("txmsg.consumer_group.id", ondelete="CASCADE"), primary_key=True),
+    Column("client_id", Text, primary_key=True),
+    Column("broker_id", Text, primary_key=True),
+    Column("seen_at", _moment(), nullable=False, server_default=func.now()),
 )

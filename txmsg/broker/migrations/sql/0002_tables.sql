@@ -1,0 +1,128 @@
+-- The Notify database, revision 0002: tables. It only adds, so that brokers of 0.1, which know 0001, run on beside those
+-- of this release until the last of them is replaced.
+
+-- The oldest revision whose brokers may run on this database. A migration that takes something away raises it.
+alter table txmsg.notify_db add column works_from text not null default '0001';
+
+alter table txmsg.topic
+    -- Messages enter the first write_queues, and are delivered from the first read_queues. null: all queue_count.
+    add column write_queues int check (write_queues between 1 and queue_count),
+    add column read_queues int check (read_queues between 1 and queue_count),
+    -- Ordering keys are spread over the first ordered_queues; this changes only while all of them are drained.
+    add column ordered_queues int check (ordered_queues between 1 and queue_count),
+    -- 2 write, 4 read, 6 both, 0 neither.
+    add column permission smallint not null default 6 check (permission in (0, 2, 4, 6)),
+    add column durability text not null default 'sync'
+        check (durability in ('replicated', 'sync', 'async', 'memory')),
+    -- What becomes of messages older than retention_max_s that a group has not passed.
+    add column unread text not null default 'keep' check (unread in ('keep', 'drop')),
+    -- Messages per second that brokers take, each on its own; null: no limit.
+    add column send_rate_max float8 check (send_rate_max > 0),
+    -- Rises with each change, so that brokers see it.
+    add column version bigint not null default 0;
+update txmsg.topic set ordered_queues = queue_count;
+
+alter table txmsg.consumer_group
+    -- Seconds before each retry, the last one repeated; null: the broker's.
+    add column retry_delays_s float8[] check (cardinality(retry_delays_s) > 0),
+    add column retries_max int check (retries_max >= 0),
+    -- What becomes of an ordering key whose message is a dead letter: it goes on, or waits for a person.
+    add column poisoned_key text not null default 'continue' check (poisoned_key in ('continue', 'park')),
+    -- Messages per second that brokers deliver, each on its own; null: no limit.
+    add column deliver_rate_max float8 check (deliver_rate_max > 0),
+    -- The longest invisible time a member has asked for; kept so that a takeover knows how long to wait.
+    add column invisible_s_max float8 not null default 0,
+    -- When a group that nobody uses is deleted with its cursors, as those of broadcasting members are; null: never.
+    add column expires_after_s float8 check (expires_after_s > 0),
+    add column seen_at timestamptz not null default now(),
+    add column version bigint not null default 0;
+
+-- An ordered message enters its queue only when no half of its key that was stored earlier is undecided. Until then
+-- its row stays here, decided. order_seq is the order in which ordered halves were stored.
+create sequence txmsg.half_order;
+alter table txmsg.half_message
+    add column ordering_key text,
+    add column order_seq bigint,
+    add column decided boolean not null default false,
+    add column decided_by smallint,
+    add column deliver_at timestamptz,
+    add constraint half_message_ordered check ((ordering_key is null) = (order_seq is null)),
+    add constraint half_message_decided_is_not_checked
+        check (not decided or (next_check_at is null and parked_reason is null));
+create index half_message_order on txmsg.half_message (queue, ordering_key, order_seq) where ordering_key is not null;
+
+-- decided_by: 0 a plain send, 1 the client, 2 a check, 3 a person; null: written by a broker of 0.1.
+alter table txmsg.message
+    add column ordering_key text,
+    add column half_stored_at timestamptz,
+    add column decided_by smallint;
+
+-- Committed messages that are not due yet.
+create table txmsg.scheduled (
+    transaction_id uuid not null,
+    n smallint not null,
+    due_at timestamptz not null,
+    queue int not null,
+    key text,
+    tag text,
+    headers bytea,
+    body bytea not null,
+    born_at timestamptz not null,
+    stored_at timestamptz not null default now(),
+    half_stored_at timestamptz,
+    decided_by smallint not null,
+    primary key (transaction_id, n)
+) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 50000, autovacuum_vacuum_cost_delay = 0);
+create index scheduled_due on txmsg.scheduled (due_at);
+
+alter table txmsg.retry
+    add column ordering_key text,
+    -- [{"attempt": 1, "at": "...", "error": "..."}, ...], oldest first.
+    add column failures jsonb not null default '[]',
+    -- Redelivered on request after it was dead: the inbox takes it for another message than before.
+    add column generation int not null default 0;
+create index retry_key on txmsg.retry (group_id, queue_id, ordering_key, queue_offset) where ordering_key is not null;
+
+alter table txmsg.dead_letter
+    add column ordering_key text,
+    add column failures jsonb not null default '[]',
+    add column generation int not null default 0,
+    -- Later messages of its ordering key wait until a person redrives or purges it.
+    add column blocks_key boolean not null default false;
+create index dead_letter_died_at on txmsg.dead_letter (group_id, died_at);
+
+alter table txmsg.cursor
+    -- Until when consumers may hold ordered messages that the lease's former holder gave them; null: none are held.
+    add column held_until timestamptz;
+
+-- Who is there. A broker whose time is over is dead to the others.
+create table txmsg.broker (
+    id text primary key,
+    address text not null,
+    state text not null default 'active' check (state in ('active', 'draining')),
+    release text not null,
+    schema_revision text not null,
+    started_at timestamptz not null default now(),
+    heartbeat_at timestamptz not null default now(),
+    expires_at timestamptz not null
+);
+
+-- Which broker delivers a queue. wanted_by: it is to be handed over to this one. Epochs come from lease 'delivery', which
+-- the brokers of this release hold together.
+create table txmsg.queue_lease (
+    queue_id int primary key references txmsg.queue on delete cascade,
+    broker_id text,
+    epoch bigint not null,
+    wanted_by text,
+    check (wanted_by is null or broker_id is not null)
+);
+create index queue_lease_broker on txmsg.queue_lease (broker_id);
+
+-- Members of consumer groups, as the brokers that serve them saw them last.
+create table txmsg.member (
+    group_id int not null references txmsg.consumer_group on delete cascade,
+    client_id text not null,
+    broker_id text not null,
+    seen_at timestamptz not null default now(),
+    primary key (group_id, client_id, broker_id)
+);
