@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import logging
 import resource
+from collections.abc import Callable
 
 import grpc
 
-from txmsg.broker.grpc_admin import AdminApi
-from txmsg.broker.grpc_api import NotifyApi
 from txmsg.broker.grpc_errors import RefuseUnreadable
 from txmsg.errors import MisuseError
 from txmsg.wire.codec import CHANNEL_OPTIONS
-from txmsg.wire.v1 import txmsg_pb2_grpc as rpc
 
 __all__ = ["bind", "connections_allowed", "new_server"]
 
@@ -52,8 +50,8 @@ def connections_allowed(connections_max: int) -> int:
     return connections_max
 
 
-def new_server(notify: NotifyApi, admin: AdminApi, *, connections_max: int) -> grpc.aio.Server:
-    """A server that serves both, not started."""
+def new_server(*services: Callable[[grpc.aio.Server], None], connections_max: int) -> grpc.aio.Server:
+    """A server, not started. Each of `services` adds one to it: add_NotifyServicer_to_server with its servicer."""
     server = grpc.aio.server(
         interceptors=[RefuseUnreadable()],
         options=[
@@ -67,8 +65,8 @@ def new_server(notify: NotifyApi, admin: AdminApi, *, connections_max: int) -> g
             ("grpc.http2.ping_timeout_ms", _PING_TIMEOUT_MS),
         ],
     )
-    rpc.add_NotifyServicer_to_server(notify, server)
-    rpc.add_AdminServicer_to_server(admin, server)
+    for add_to in services:
+        add_to(server)
     return server
 
 

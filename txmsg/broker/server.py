@@ -24,6 +24,7 @@ from txmsg.broker.writer import Writer
 from txmsg.checker.loop import CheckLoop
 from txmsg.checker.policy import CheckPolicies
 from txmsg.errors import BrokerUnavailable, StorageError
+from txmsg.wire.v1 import txmsg_pb2_grpc as rpc
 
 __all__ = ["serve"]
 
@@ -106,7 +107,11 @@ async def _serve(config: BrokerConfig, pool: Pool, on_ready: Callable[[str], Non
 
     connections_max = connections_allowed(config.connections_max)
     admin = AdminApi(service, delivery, halves, on_resume=partial(checks.wake, sweep=True))
-    server = new_server(api, admin, connections_max=connections_max)
+    server = new_server(
+        partial(rpc.add_NotifyServicer_to_server, api),
+        partial(rpc.add_AdminServicer_to_server, admin),
+        connections_max=connections_max,
+    )
     api.address = bind(server, config.listen)
 
     async with asyncio.TaskGroup() as tasks:

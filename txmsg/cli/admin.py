@@ -1,11 +1,12 @@
-"""What the commands that talk to a broker share: the option that names it, one call of its Admin, tables."""
+"""What the commands that talk to a broker share: the option that names it, one call of a service, tables."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -20,6 +21,13 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 _CALL_TIMEOUT_S = 10.0
 
+_MODULES: Final = {
+    "Admin": "txmsg_pb2_grpc",
+    "DeadLetters": "dead_letters_pb2_grpc",
+    "Messages": "messages_pb2_grpc",
+}
+"""Where the generated stub of each service is, in txmsg.wire.v1."""
+
 broker_option: Decorator = click.option(
     "--broker",
     metavar="HOST:PORT",
@@ -33,19 +41,19 @@ json_option: Decorator = click.option("--json", "as_json", is_flag=True, help="P
 
 
 def ask_broker(broker: str, method: str, request: object) -> Any:
-    """The reply to one call of the service Admin. Raises the errors of errors.py."""
+    """The reply to one call, named SERVICE.METHOD. Raises the errors of errors.py."""
     import grpc
 
     from txmsg.wire.address import check_address
     from txmsg.wire.codec import CHANNEL_OPTIONS, error_of_rpc
-    from txmsg.wire.v1 import txmsg_pb2_grpc as rpc
 
     address = check_address("--broker", broker)
+    service, _, call_name = method.partition(".")
+    stub_class = getattr(import_module(f"txmsg.wire.v1.{_MODULES[service]}"), f"{service}Stub")
 
     async def call() -> Any:
         async with grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
-            stub: Any = rpc.AdminStub(channel)
-            return await getattr(stub, method)(request, timeout=_CALL_TIMEOUT_S)
+            return await getattr(stub_class(channel), call_name)(request, timeout=_CALL_TIMEOUT_S)
 
     try:
         return asyncio.run(call())

@@ -44,7 +44,7 @@ def list_(*, group: str, parked: bool, limit: int, broker: str, as_json: bool) -
     from txmsg.wire.v1 import txmsg_pb2 as pb
 
     request = pb.ListHalvesRequest(group=group, parked_only=parked, limit=limit)
-    reply = ask_broker(broker, "ListHalves", request)
+    reply = ask_broker(broker, "Admin.ListHalves", request)
     halves = reply.halves
     if as_json:
         click.echo(json.dumps({"halves": [_values(each) for each in halves], "more": reply.more}))
@@ -150,7 +150,7 @@ def resume(*, transaction_id: UUID | None, group: str, broker: str, as_json: boo
     if (transaction_id is None) == (not group):
         raise click.UsageError("name one transaction, or a producer group with --group")
     request = pb.ResumeHalvesRequest(transaction_id=transaction_id.bytes if transaction_id else b"", group=group)
-    resumed: int = ask_broker(broker, "ResumeHalves", request).resumed
+    resumed: int = ask_broker(broker, "Admin.ResumeHalves", request).resumed
     if transaction_id and not resumed:
         first = _values(_find(broker, transaction_id, with_bodies=False).halves[0])
         raise MisuseError(
@@ -175,7 +175,7 @@ def _decide(broker: str, transaction_id: UUID, *, committed: bool, yes: bool, as
         question = f"{fate} {count} message(s) of {found.halves[0].group} to {topics}, for good?"
         click.confirm(question, abort=True, err=as_json)  # stdout is for the JSON then
     request = pb.ResolveHalfRequest(transaction_id=transaction_id.bytes, commit=committed)
-    ask_broker(broker, "ResolveHalf", request)
+    ask_broker(broker, "Admin.ResolveHalf", request)
     outcome = "committed" if committed else "rolled back"
     if as_json:
         click.echo(json.dumps({"transaction_id": str(transaction_id), "outcome": outcome}))
@@ -191,7 +191,7 @@ def _find(broker: str, transaction_id: UUID, *, with_bodies: bool) -> pb.ListHal
     request = pb.ListHalvesRequest(
         transaction_id=transaction_id.bytes, with_bodies=with_bodies, limit=MESSAGES_PER_TRANSACTION_MAX
     )
-    found: pb.ListHalvesReply = ask_broker(broker, "ListHalves", request)
+    found: pb.ListHalvesReply = ask_broker(broker, "Admin.ListHalves", request)
     if not found.halves:
         raise OutcomeExpired(
             f"there is no half message of transaction {transaction_id}: it was decided, or never stored here; "

@@ -38,7 +38,7 @@ def create(*, name: str, queues: int | None, broker: str, as_json: bool) -> None
     """Create a topic. Doing so twice is fine, unless with another number of queues."""
     from txmsg.wire.v1 import txmsg_pb2 as pb
 
-    reply = ask_broker(broker, "CreateTopic", pb.CreateTopicRequest(name=name, queues=queues or 0))
+    reply = ask_broker(broker, "Admin.CreateTopic", pb.CreateTopicRequest(name=name, queues=queues or 0))
     if as_json:
         click.echo(json.dumps({**_values(reply.topic), "created": reply.created}))
     else:
@@ -58,7 +58,7 @@ def raise_(*, name: str, queues: int, broker: str, as_json: bool) -> None:
     """
     from txmsg.wire.v1 import txmsg_pb2 as pb
 
-    reply = ask_broker(broker, "RaiseQueues", pb.RaiseQueuesRequest(name=name, queues=queues))
+    reply = ask_broker(broker, "Admin.RaiseQueues", pb.RaiseQueuesRequest(name=name, queues=queues))
     if as_json:
         click.echo(json.dumps({"topic": name, "queues": reply.queues}))
     elif reply.queues > queues:
@@ -75,7 +75,7 @@ def list_(*, limit: int, broker: str, as_json: bool) -> None:
     """List topics by name."""
     from txmsg.wire.v1 import txmsg_pb2 as pb
 
-    reply = ask_broker(broker, "ListTopics", pb.ListTopicsRequest(limit=limit))
+    reply = ask_broker(broker, "Admin.ListTopics", pb.ListTopicsRequest(limit=limit))
     if as_json:
         click.echo(json.dumps({"topics": [_values(each) for each in reply.topics], "more": reply.more}))
         return

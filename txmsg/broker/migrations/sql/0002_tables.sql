@@ -76,6 +76,9 @@ create table txmsg.scheduled (
 create index scheduled_due on txmsg.scheduled (due_at);
 
 alter table txmsg.retry
+    -- 0: not delivered yet; it waits behind an earlier message of its ordering key, or was redriven.
+    drop constraint retry_attempt_check,
+    add constraint retry_attempt_check check (attempt >= 0),
     add column ordering_key text,
     -- [{"attempt": 1, "at": "...", "error": "..."}, ...], oldest first.
     add column failures jsonb not null default '[]',
