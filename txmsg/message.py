@@ -227,6 +227,10 @@ class ReceivedMessage(NamedTuple):
     """Its place among the messages of the transaction."""
     born_at_us: int = 0
     stored_at_us: int = 0
+    ordering_key: str | None = None
+    """Messages of one ordering key come one at a time, in the order in which they were stored."""
+    generation: int = 0
+    """How often it was redelivered on request after it was dead. `idempotent` handles each generation once."""
 
     @property
     def id(self) -> MessageId:

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any
 
 import psycopg
@@ -150,6 +151,8 @@ class Delivered:
     body: bytes
     born_at_us: int
     stored_at_us: int
+    ordering_key: str | None
+    generation: int
 
 
 def each_of(handouts: Sequence[Handout]) -> list[Delivered]:
@@ -163,9 +166,13 @@ def each_of(handouts: Sequence[Handout]) -> list[Delivered]:
             *row[:7],
             row[7] + EPOCH_2000_US,
             row[8] + EPOCH_2000_US,
+            row[9],
+            generation,
         )
         for each in handouts
-        for row, attempt in zip(each.rows, each.attempts or [1] * len(each.rows), strict=True)
+        for row, attempt, generation in zip(
+            each.rows, each.attempts or repeat(1), each.generations or repeat(0), strict=False
+        )
     ]
 
 

@@ -10,6 +10,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 
+import psycopg
 import pytest
 from sqlalchemy import Engine, create_engine, func, select
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
@@ -321,3 +322,42 @@ def test_an_inbox_without_a_group_says_so(engine: Engine) -> None:
 
     with pytest.raises(MisuseError, match=r"above @idempotent"):
         handle(None)  # type: ignore[arg-type]
+
+
+def test_redelivered_message_of_another_generation_is_handled_anew(engine: Engine) -> None:
+    @idempotent(sessionmaker(engine), group="c")
+    def handle(session: Session, message: ReceivedMessage) -> None:
+        session.add(Effect(message_id=message.id))
+
+    message = ReceivedMessage("t", b"x")
+    for each in (message, message, message._replace(generation=1), message._replace(generation=1)):
+        handle(each)
+    assert effects(engine) == {message.id: 2}
+
+
+def test_ordering_key_and_generation_reach_the_handler(
+    broker: BrokerProcess, producer: Producer, notify_url: str
+) -> None:
+    got: queue.Queue[ReceivedMessage] = queue.Queue()
+    consumer = Consumer(broker.address, group="c")
+
+    @consumer.subscribe("t")
+    def handle(message: ReceivedMessage) -> None:
+        got.put(message)
+        if message.attempt == 1:
+            with psycopg.connect(notify_url, autocommit=True, connect_timeout=10) as connection:
+                connection.execute(
+                    "create or replace function txmsg.redelivered() returns trigger language plpgsql as "
+                    "$$ begin new.generation := 2; new.ordering_key := 'k'; return new; end $$"
+                )
+                connection.execute(
+                    "create or replace trigger redelivered before insert on txmsg.retry "
+                    "for each row execute function txmsg.redelivered()"
+                )
+            raise ValueError("not yet")
+
+    with consumer:
+        producer.send(Message("t", b"x"))
+        first, second = got.get(timeout=WAIT_S), got.get(timeout=WAIT_S)
+    assert (first.ordering_key, first.generation) == (None, 0)
+    assert (second.ordering_key, second.generation, second.attempt) == ("k", 2, 2)

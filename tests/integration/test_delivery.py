@@ -46,6 +46,7 @@ def test_message_comes_as_it_was_stored(notify_url: str) -> None:
     async def scenario() -> None:
         async with notify_at(notify_url) as notify, delivering(notify) as delivery:
             await notify.add(1, tag="x", body=b"\x00\xff")
+            notify.query("update txmsg.message set ordering_key = 'k'")
             (message,) = await receive(delivery, 1)
             ((transaction_id, born_us, stored_us),) = notify.query(
                 "select transaction_id, (extract(epoch from born_at) * 1000000)::bigint, "
@@ -55,6 +56,7 @@ def test_message_comes_as_it_was_stored(notify_url: str) -> None:
             assert (message.born_at_us, message.stored_at_us) == (born_us, stored_us)
             assert (message.topic, message.queue, message.n, message.attempt) == ("t", 0, 0, 1)
             assert (message.key, message.tag, message.headers, message.body) == ("k0", "x", None, b"\x00\xff")
+            assert (message.ordering_key, message.generation) == ("k", 0)
 
     asyncio.run(scenario())
 

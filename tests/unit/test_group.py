@@ -19,7 +19,7 @@ LARGE = 1 << 30
 
 
 def row(offset: int, tag: str | None = None) -> Row:
-    return (offset, bytes(16), 0, None, tag, None, b"body", 0, 0)
+    return (offset, bytes(16), 0, None, tag, None, b"body", 0, 0, None)
 
 
 def group_of(*lengths: int, tag: str | None = None) -> Group:
@@ -53,7 +53,7 @@ def test_what_one_queue_lacks_another_gives() -> None:
 
 def test_retries_take_at_most_half_so_that_new_messages_flow() -> None:
     group = group_of(100)
-    group.retrying.put([(10, 1, row(1000 + n)) for n in range(100)])
+    group.retrying.put([(10, 1, 0, row(1000 + n)) for n in range(100)])
     retries, first = group.take(T, 10, LARGE, token=1, deadline=30)
     assert retries.attempts == [2] * 5
     assert (len(first.rows), first.attempts) == (5, None)
@@ -61,7 +61,7 @@ def test_retries_take_at_most_half_so_that_new_messages_flow() -> None:
 
 def test_who_asks_for_one_at_a_time_gets_retries_and_new_messages_by_turns() -> None:
     group = group_of(50)
-    group.retrying.put([(10, 1, row(1000 + n)) for n in range(50)])
+    group.retrying.put([(10, 1, 0, row(1000 + n)) for n in range(50)])
     first = [group.take(T, 1, LARGE, token=token, deadline=30)[0].attempts is None for token in range(40)]
     assert first.count(True) == first.count(False) == 20
 
@@ -69,7 +69,7 @@ def test_who_asks_for_one_at_a_time_gets_retries_and_new_messages_by_turns() -> 
 def test_retry_whose_tag_nobody_wants_any_more_is_given_to_somebody() -> None:
     group = group_of(0)
     group.join("c", {"t": parse_tags("new")}, 0, 60)
-    group.retrying.put([(10, 1, row(5, "old"))])
+    group.retrying.put([(10, 1, 0, row(5, "old"))])
     assert len(group.take({"t": parse_tags("new")}, 10, LARGE, token=1, deadline=30)) == 1
 
 

@@ -13,10 +13,10 @@ def wants_all(_queue_id: int, _tag: str | None) -> bool:
 
 def test_retry_is_known_until_its_outcome_is_written() -> None:
     box = Retrying()
-    box.put([(7, 1, row(3)), (7, 2, row(5))])
-    box.put([(7, 1, row(3))])
+    box.put([(7, 1, 0, row(3)), (7, 2, 0, row(5))])
+    box.put([(7, 1, 0, row(3))])
     assert box.ready_count == 2
-    assert [each[2][0] for each in box.take(9, LARGE, token=4, deadline=10, wants=wants_all)] == [3, 5]
+    assert [each[3][0] for each in box.take(9, LARGE, token=4, deadline=10, wants=wants_all)] == [3, 5]
     assert box.settle(7, 4, [3], None) == []
     assert box.settle(7, 4, [3], None) == [3]
     assert box.settle(7, 4, [5], Failure("again")) == []
@@ -30,7 +30,7 @@ def test_retry_is_known_until_its_outcome_is_written() -> None:
 
 def test_retry_not_acked_in_time_fails_again() -> None:
     box = Retrying()
-    box.put([(7, 1, row(3))])
+    box.put([(7, 1, 0, row(3))])
     box.take(9, LARGE, token=4, deadline=10, wants=wants_all)
     assert box.expire(9) == 0
     assert box.expire(10) == 1
@@ -40,7 +40,7 @@ def test_retry_not_acked_in_time_fails_again() -> None:
 
 def test_retries_are_bounded_by_count_and_bytes() -> None:
     box = Retrying(count_max=3, size_bytes_max=10)
-    box.put([(7, 1, row(0, body=b"x" * 6)), (7, 1, row(1, body=b"x" * 6))])
+    box.put([(7, 1, 0, row(0, body=b"x" * 6)), (7, 1, 0, row(1, body=b"x" * 6))])
     assert box.room_count() == 0
     assert len(box.take(9, 6, token=1, deadline=1, wants=wants_all)) == 1
     assert box.room_count() == 1
@@ -49,7 +49,7 @@ def test_retries_are_bounded_by_count_and_bytes() -> None:
 
 def test_retry_that_this_member_does_not_want_waits_for_another() -> None:
     box = Retrying()
-    box.put([(7, 1, row(0, tag="a")), (7, 1, row(1, tag="b"))])
+    box.put([(7, 1, 0, row(0, tag="a")), (7, 1, 0, row(1, tag="b"))])
     got = box.take(9, LARGE, token=1, deadline=1, wants=lambda _, tag: tag == "b")
-    assert [each[2][0] for each in got] == [1]
-    assert [each[2][0] for each in box.take(9, LARGE, token=2, deadline=1, wants=wants_all)] == [0]
+    assert [each[3][0] for each in got] == [1]
+    assert [each[3][0] for each in box.take(9, LARGE, token=2, deadline=1, wants=wants_all)] == [0]

@@ -254,7 +254,7 @@ def _receipt_pb(receipt: Receipt) -> pb.Receipt:
 
 
 def _columns(handout: Handout) -> pb.DeliveredColumns:
-    _, ids, n, keys, tags, headers, bodies, born_at, stored_at = zip(*handout.rows, strict=True)
+    _, ids, n, keys, tags, headers, bodies, born_at, stored_at, ordering_keys = zip(*handout.rows, strict=True)
     return pb.DeliveredColumns(
         topic=handout.topic,
         queue=handout.queue,
@@ -268,6 +268,8 @@ def _columns(handout: Handout) -> pb.DeliveredColumns:
         born_at_us=[each + _EPOCH_2000_US for each in born_at],
         stored_at_us=[each + _EPOCH_2000_US for each in stored_at],
         attempt=handout.attempts,
+        ordering_key=[each or "" for each in ordering_keys] if any(ordering_keys) else None,
+        generation=handout.generations if handout.generations and any(handout.generations) else None,
     )
 
 

@@ -61,12 +61,16 @@ inbox_table = Table(
     inbox_metadata,
     Column("group_name", String(127), primary_key=True),
     Column("message_id", String(48), primary_key=True),
-    Column("generation", Integer, primary_key=True, autoincrement=False, comment="Rises with each wanted replay."),
+    Column(
+        "generation",
+        Integer,
+        primary_key=True,
+        autoincrement=False,
+        comment="Rises with each redelivery of a dead letter.",
+    ),
     Column("handled_at", DateTime(timezone=True), server_default=func.now(), nullable=False, index=True),
     comment="Messages whose effects are in this database: a repeat is skipped.",
 )
-
-_GENERATION = 0  # replays, which would raise it, are still to come
 
 
 def create_inbox_tables(bind: Engine | Connection) -> None:
@@ -111,7 +115,7 @@ class _Inbox:
                 f"{self._owner} does not know its consumer group: put @consumer.subscribe(...) above @idempotent(...), "
                 "or give @idempotent(..., group=...)"
             )
-        return {"group_name": self._group, "message_id": message.id, "generation": _GENERATION}
+        return {"group_name": self._group, "message_id": message.id, "generation": message.generation}
 
     def _skipped(self, message: ReceivedMessage) -> None:
         _log.info("message %s was handled before by group %s: skipped", message.id, self._group)
@@ -183,6 +187,8 @@ def idempotent(
     session_factory: Callable[[], Session] | Callable[[], AsyncSession], *, group: str | None = None
 ) -> Callable[[Any], Any]:
     """Decorates a handler `(session, message)` so that its effects happen once per message and consumer group.
+
+    A dead letter that a person has redelivered is handled anew: it has another generation.
 
     session_factory: a sessionmaker, or an async_sessionmaker for `async def`. The session is opened, the message is
     recorded in txmsg_inbox (see `create_inbox_tables`), the handler runs, all is committed together; a repeated

@@ -36,6 +36,8 @@ def delivered(columns: DeliveredColumns) -> tuple[list[ReceivedMessage], dict[in
         columns.n or repeat(0),
         columns.born_at_us,
         columns.stored_at_us,
+        [each or None for each in columns.ordering_key] or repeat(None),
+        columns.generation or repeat(0),
         strict=False,  # `repeat` has no end
     )
     messages = list(map(ReceivedMessage._make, rows))
@@ -47,7 +49,10 @@ def delivered(columns: DeliveredColumns) -> tuple[list[ReceivedMessage], dict[in
 def _check_columns(columns: DeliveredColumns) -> None:
     count = len(columns.body)
     full = (columns.receipt.offset, columns.born_at_us, columns.stored_at_us)
-    sparse = (columns.n, columns.key, columns.tag, columns.headers, columns.attempt)
+    sparse = (
+        *(columns.n, columns.key, columns.tag, columns.headers),
+        *(columns.attempt, columns.ordering_key, columns.generation),
+    )
     if (
         len(columns.transaction_ids) != 16 * count
         or any(len(each) != count for each in full)

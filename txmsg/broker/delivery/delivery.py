@@ -212,7 +212,7 @@ class Delivery:
                     conn, group_id, list(group.feeds), box.known(), count=box.room_count(), size_bytes=box.room_bytes()
                 )
                 box.put(rows)
-                group.wake({group.feeds[queue_id].topic for queue_id, _, _ in rows}, len(rows))
+                group.wake({group.feeds[queue_id].topic for queue_id, *_ in rows}, len(rows))
 
     async def poll_once(self) -> None:
         """Looks for messages that other brokers wrote to queues for which somebody waits."""

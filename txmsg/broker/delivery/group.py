@@ -138,13 +138,27 @@ class Group:
         for row in self.retrying.take(count, size_bytes, token=token, deadline=deadline, wants=is_wanted):
             taken[row[0]].append(row)
         return [
-            self._handout(self.feeds[queue_id], [row for _, _, row in rows], token, [each + 1 for _, each, _ in rows])
+            self._handout(
+                self.feeds[queue_id],
+                [row for *_, row in rows],
+                token,
+                attempts=[each + 1 for _, each, _, _ in rows],
+                generations=[each for _, _, each, _ in rows],
+            )
             for queue_id, rows in taken.items()
         ]
 
-    def _handout(self, feed: Feed, rows: Sequence[Row], token: int, attempts: Sequence[int] | None = None) -> Handout:
+    def _handout(
+        self,
+        feed: Feed,
+        rows: Sequence[Row],
+        token: int,
+        *,
+        attempts: Sequence[int] | None = None,
+        generations: Sequence[int] | None = None,
+    ) -> Handout:
         receipt = Receipt(feed.queue_id, token, self.epoch, [row[0] for row in rows])
-        return Handout(feed.topic, feed.number, receipt, rows, attempts)
+        return Handout(feed.topic, feed.number, receipt, rows, attempts, generations)
 
     # ---- settling
 

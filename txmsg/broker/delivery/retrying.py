@@ -57,7 +57,7 @@ class Retrying:
     def put(self, rows: Sequence[RetryRow]) -> None:
         """Takes due retries as read. One that became known meanwhile is left out."""
         for row in rows:
-            queue_id, attempt, message = row
+            queue_id, attempt, _, message = row
             key = (queue_id, message[0])
             if key not in self._attempts:
                 self._attempts[key] = attempt + 1
@@ -78,8 +78,8 @@ class Retrying:
         others: list[RetryRow] = []
         while self._ready and len(taken) < count:
             row = self._ready.popleft()
-            row_size_bytes = size_bytes_of(row[2])
-            if not wants(row[0], row[2][4]):
+            row_size_bytes = size_bytes_of(row[3])
+            if not wants(row[0], row[3][4]):
                 others.append(row)
                 continue
             if taken and row_size_bytes > size_bytes:
@@ -89,7 +89,7 @@ class Retrying:
             self._ready_size_bytes -= row_size_bytes
             taken.append(row)
         self._ready.extendleft(reversed(others))
-        self._in_flight.give([(row[0], row[2][0]) for row in taken], token, deadline)
+        self._in_flight.give([(row[0], row[3][0]) for row in taken], token, deadline)
         return taken
 
     def settle(self, queue_id: int, token: int, offsets: Sequence[int], failure: Failure | None) -> list[int]:

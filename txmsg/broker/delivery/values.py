@@ -29,7 +29,8 @@ class Handout:
     """Messages of one queue on their way to one consumer.
 
     queue: its number within the topic. receipt: for all of `rows`, in their order. attempts: deliveries of each to
-    this group, this one included; None when it is the first of all.
+    this group, this one included; None when it is the first of all. generations: how often each was redelivered on
+    request; None when none was.
     """
 
     topic: str
@@ -37,6 +38,7 @@ class Handout:
     receipt: Receipt
     rows: Sequence[Row]
     attempts: Sequence[int] | None = None
+    generations: Sequence[int] | None = None
 
 
 class Refusal(NamedTuple):

@@ -51,7 +51,7 @@ assert _INT8 is not None
 assert _BYTEA is not None
 _RAW_LOADERS = ((adapters.types["timestamptz"].oid, _INT8), (adapters.types["uuid"].oid, _BYTEA))
 
-MESSAGE_COLUMNS = sql.SQL("queue_offset, transaction_id, n, key, tag, headers, body, born_at, stored_at")
+MESSAGE_COLUMNS = sql.SQL("queue_offset, transaction_id, n, key, tag, headers, body, born_at, stored_at, ordering_key")
 
 
 def plain_cursor(conn: Connection) -> AsyncCursor[tuple[Any, ...]]:

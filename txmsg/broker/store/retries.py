@@ -110,13 +110,14 @@ async def bury(conn: Connection, group: int, queue_id: int, failures: Collection
                    and r.queue_offset = any(%(offsets)s::bigint[])
                 returning r.*
             )
-            insert into txmsg.dead_letter (group_id, queue_id, attempts, last_error, {columns})
+            insert into txmsg.dead_letter (group_id, queue_id, attempts, last_error, generation, {columns})
             select d.group_id, d.queue_id,
                    (%(attempts)s::int[])[array_position(%(offsets)s::bigint[], d.queue_offset)],
-                   (%(errors)s::text[])[array_position(%(offsets)s::bigint[], d.queue_offset)], {columns}
+                   (%(errors)s::text[])[array_position(%(offsets)s::bigint[], d.queue_offset)], d.generation, {columns}
               from dead d
             on conflict (group_id, queue_id, queue_offset) do update
-               set attempts = excluded.attempts, last_error = excluded.last_error, died_at = excluded.died_at
+               set attempts = excluded.attempts, last_error = excluded.last_error, died_at = excluded.died_at,
+                   generation = excluded.generation
             """
         ).format(columns=MESSAGE_COLUMNS),
         {
@@ -169,7 +170,7 @@ async def due_retries(
     cursor = await raw_cursor(conn).execute(
         sql.SQL(
             """
-            select queue_id, attempt, {columns} from (
+            select queue_id, attempt, generation, {columns} from (
                 select d.*, sum(octet_length(d.body) + coalesce(octet_length(d.headers), 0))
                             over (order by d.due_at, d.queue_id, d.queue_offset
                                   rows between unbounded preceding and 1 preceding) as before
@@ -192,7 +193,7 @@ async def due_retries(
             "size_bytes": size_bytes,
         },
     )
-    return [(row[0], row[1], row[2:]) for row in await cursor.fetchall()]
+    return [(row[0], row[1], row[2], row[3:]) for row in await cursor.fetchall()]
 
 
 @lru_cache(maxsize=256)

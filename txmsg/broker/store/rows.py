@@ -7,12 +7,12 @@ from typing import TypeAlias
 
 __all__ = ["GroupLag", "RetryRow", "Row", "size_bytes_of"]
 
-Row: TypeAlias = tuple[int, bytes, int, str | None, str | None, bytes | None, bytes, int, int]
+Row: TypeAlias = tuple[int, bytes, int, str | None, str | None, bytes | None, bytes, int, int, str | None]
 """A message as read: offset, transaction id, n, key, tag, headers, body, born_at and stored_at in PostgreSQL's
-microseconds since 2000. A plain tuple as the driver makes it: at 100,000 messages/s every copy counts."""
+microseconds since 2000, ordering key. A plain tuple as the driver makes it: at 100,000 messages/s every copy counts."""
 
-RetryRow: TypeAlias = tuple[int, int, Row]
-"""A retry as read: queue id, deliveries so far, the message."""
+RetryRow: TypeAlias = tuple[int, int, int, Row]
+"""A retry as read: queue id, deliveries so far, generation (how often it was redelivered on request), the message."""
 
 
 def size_bytes_of(row: Row) -> int:
