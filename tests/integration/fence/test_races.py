@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import random
 import time
 from collections.abc import Callable
@@ -56,7 +55,6 @@ def test_effects_are_there_if_and_only_if_the_fence_says_commit_with_asyncio(
 ) -> None:
     blocking_url = async_url.replace("+asyncpg", "+psycopg").replace("+aiomysql", "+pymysql").replace("+aiosqlite", "")
     judge(lambda count, seed: asyncio.run(run_async(async_url, blocking_url, _share(async_url, count), seed)))
-    gc.collect()
 
 
 def _share(url: str, count: int) -> int:
