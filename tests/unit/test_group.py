@@ -24,11 +24,11 @@ def row(offset: int, tag: str | None = None) -> Row:
 
 def group_of(*lengths: int, tag: str | None = None) -> Group:
     """A group with one topic t; queue i (id 10 + i) has as many messages ready as `lengths` says."""
-    group = Group(1, "g", 3, Retrying())
+    group = Group(1, "g", Retrying())
     for number, length in enumerate(lengths):
         window = Window(0)
         window.put([row(offset, tag) for offset in range(length)])
-        group.add([Feed(group, "t", number, 10 + number, window)])
+        group.add(["t"], [Feed(group, "t", number, 10 + number, 3, window)])
     return group
 
 
@@ -91,6 +91,22 @@ def test_answers_under_another_epoch_or_queue_are_late() -> None:
     assert sorted(r.queue_id for r in expired) == [10, 10, 99, 99]
     assert good not in expired
     assert [feed.queue_id for feed in feeds] == [10]
+
+
+def test_a_queue_that_went_takes_its_retries_along_and_leaves_the_others_alone() -> None:
+    group = group_of(2, 2)
+    group.retrying.put([(10, 1, 0, row(5)), (11, 1, 0, row(6))])
+    given = group.take(T, 10, LARGE, token=1, deadline=30)
+    assert sum(len(each.rows) for each in given) == 6
+    group.retrying.put([(10, 1, 0, row(7)), (11, 1, 0, row(8))])
+    assert [feed.queue_id for feed in group.remove([10, 99])] == [10]
+    assert [(each.queue, [r[0] for r in each.rows]) for each in group.take(T, 10, LARGE, token=2, deadline=30)] == [
+        (1, [8])
+    ]
+    assert group.retrying.known() == [(11, 6), (11, 8)]
+    expired, _ = group.settle([each.receipt for each in given], [])
+    assert {receipt.queue_id for receipt in expired} == {10}
+    assert group.retrying.expire(31) == 1, "the retry of the other queue is still out"
 
 
 async def _waiters(group: Group, count: int) -> list[asyncio.Task[None]]:

@@ -18,7 +18,7 @@ from txmsg.broker.delivery.config import DeliveryConfig
 from txmsg.broker.delivery.failures import write_first_failures, write_retry_outcomes
 from txmsg.broker.delivery.group import Feed, Group
 from txmsg.broker.delivery.lease import LEASE_NAME, DeliveryLease
-from txmsg.broker.delivery.loading import load_feeds, load_group, write_progress
+from txmsg.broker.delivery.loading import Place, load_feeds, load_group, write_progress
 from txmsg.broker.delivery.reader import read_feed
 from txmsg.broker.delivery.values import GroupLag, Handout, Receipt, Refusal, Subscription, Topics
 from txmsg.broker.store import delivery as store
@@ -102,9 +102,9 @@ class Delivery:
         On return an acknowledgement is in memory (the cursor follows within flush_s), that of a retry and every
         refusal on disk. If interrupted, what was taken is written by the next round of `expire_once`.
         """
-        epoch = self._lease.require()
+        self._lease.require()
         state = self._groups.get(group)
-        if state is None or state.epoch != epoch:
+        if state is None:
             return [*acks, *(refusal.receipt for refusal in refusals)]
         expired, touched = state.settle(acks, refusals)
         await self._write_outcomes(state, touched)
@@ -178,15 +178,12 @@ class Delivery:
 
     async def flush_once(self) -> None:
         """Writes the cursors that moved. If one was claimed under a younger epoch, everything is dropped."""
-        epoch = self._lease.epoch
         dirty = [feed for group in self._groups.values() for feed in group.feeds.values() if feed.window.is_dirty]
-        if epoch is None or not dirty:
-            return
         dirty.sort(key=lambda feed: (feed.group.id, feed.queue_id))
         for start in range(0, len(dirty), _CURSORS_PER_STATEMENT):
             async with self._session() as conn:
-                is_ours = await write_progress(conn, epoch, dirty[start : start + _CURSORS_PER_STATEMENT])
-            if not is_ours:
+                stale = await write_progress(conn, dirty[start : start + _CURSORS_PER_STATEMENT])
+            if stale:
                 self._drop("a cursor was claimed under a younger epoch")
                 return
 
@@ -207,12 +204,13 @@ class Delivery:
         async with self._session() as conn:
             for group_id in await failures_store.groups_with_due_retries(conn, list(groups)):
                 group = groups[group_id]
-                box = group.retrying
+                box, feeds = group.retrying, dict(group.feeds)
                 rows = await failures_store.due_retries(
-                    conn, group_id, list(group.feeds), box.known(), count=box.room_count(), size_bytes=box.room_bytes()
+                    conn, group_id, list(feeds), box.known(), count=box.room_count(), size_bytes=box.room_bytes()
                 )
+                rows = [row for row in rows if group.feeds.get(row[0]) is feeds[row[0]]]  # others have gone meanwhile
                 box.put(rows)
-                group.wake({group.feeds[queue_id].topic for queue_id, *_ in rows}, len(rows))
+                group.wake({feeds[queue_id].topic for queue_id, *_ in rows}, len(rows))
 
     async def poll_once(self) -> None:
         """Looks for messages that other brokers wrote to queues for which somebody waits."""
@@ -240,12 +238,12 @@ class Delivery:
                 queue_ids = {queue_id for queue_id, _ in await self._topics.ensure(topic)}
                 if not queue_ids <= group.feeds.keys():
                     async with self._loading[group.name]:
-                        await self._load(group.name, self._lease.require(), [topic])
+                        await self._load(group.name, [topic])
 
     async def read_once(self, feed: Feed) -> None:
         """Reads one feed once and wakes members for what was read."""
         try:
-            if self._groups.get(feed.group.name) is not feed.group:
+            if not self._is_delivered(feed):
                 return
             async with self._session() as conn:
                 count = await read_feed(conn, feed, self._config.read_count_max)
@@ -298,7 +296,8 @@ class Delivery:
             self._to_read.put_nowait(feed)
 
     def _take(self, group: Group, wants: Mapping[str, TagExpression], count: int, invisible_s: float) -> list[Handout]:
-        if self._lease.require() != group.epoch:
+        self._lease.require()
+        if self._groups.get(group.name) is not group:
             raise BrokerUnavailable("delivery has started again from its stored cursors: retry")
         self._token += 1
         messages = group.take(
@@ -324,25 +323,29 @@ class Delivery:
             group = self._groups.get(name)
             missing = [topic for topic in wants if group is None or topic not in group.topics]
             if group is None or missing:
-                group = await self._load(name, self._lease.require(), missing)
+                group = await self._load(name, missing)
             return group
 
-    async def _load(self, name: str, epoch: int, topics: Sequence[str]) -> Group:
+    async def _load(self, name: str, topics: Sequence[str]) -> Group:
         """Begins to deliver topics to a group, or what they have got more of queues, from its cursors."""
+        epoch = self._lease.require()
         loaded = self._groups[name].feeds if name in self._groups else {}
         places = {
-            queue_id: (topic, number)
+            queue_id: Place(topic, number, epoch)
             for topic in topics
             for queue_id, number in await self._topics.ensure(topic)
             if queue_id not in loaded
         }
         async with self._session() as conn, conn.transaction():
-            group = self._groups.get(name) or await load_group(conn, name, epoch, self._config)
+            known = self._groups.get(name)
+            group = known or await load_group(conn, name, self._config)
             feeds = await load_feeds(conn, group, places, self._config)
-        if self._lease.require() != epoch or group.epoch != epoch:
+        if self._lease.require() != epoch or self._groups.get(name) is not known:
             raise BrokerUnavailable("delivery has started again from its stored cursors: retry")
+        if len(feeds) < len(places):
+            raise BrokerUnavailable(f"epoch {epoch} of the delivery lease is over: another broker delivers; retry")
         self._groups[name] = group
-        group.add(feeds)
+        group.add(topics, feeds)
         for feed in feeds:
             feed.end = max(feed.end, self._ends.get(feed.queue_id, 0))
             self._feeds_of[feed.queue_id].append(feed)
@@ -351,15 +354,14 @@ class Delivery:
 
     async def _write_outcomes(self, group: Group, feeds: Iterable[Feed]) -> None:
         """Makes failures durable, then counts them as acked. One transaction, which holds the lease."""
-        failing = [(feed, each) for feed in feeds if (each := feed.window.failing())]
+        failing = [(feed, each) for feed in feeds if (each := feed.window.failing()) and self._is_delivered(feed)]
         if not failing and not group.retrying.outcomes():
             return
-        if group.epoch != self._lease.require():
-            raise BrokerUnavailable("delivery has started again from its stored cursors: retry")
+        epoch = self._lease.require()
         failing.sort(key=lambda item: item[0].queue_id)
         async with self._session() as conn, conn.transaction():
-            if not await store.hold_lease(conn, LEASE_NAME, group.epoch):
-                raise BrokerUnavailable(f"epoch {group.epoch} of the delivery lease is over: another broker delivers")
+            if not await store.hold_lease(conn, LEASE_NAME, epoch):
+                raise BrokerUnavailable(f"epoch {epoch} of the delivery lease is over: another broker delivers")
             for feed, failures in failing:
                 await write_first_failures(conn, feed, failures, self._config.backoff)
             keys = await write_retry_outcomes(conn, group, self._config.backoff)
@@ -367,6 +369,11 @@ class Delivery:
             feed.window.stored(failures)
             self._read_soon(feed)
         group.retrying.written(keys)
+
+    def _is_delivered(self, feed: Feed) -> bool:
+        """Whether this very feed is still in use: its queue may have gone meanwhile, or have come again."""
+        group = self._groups.get(feed.group.name)
+        return group is feed.group and group.feeds.get(feed.queue_id) is feed
 
     @asynccontextmanager
     async def _session(self) -> AsyncIterator[store.Connection]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from txmsg.broker.delivery.retrying import Retrying
@@ -20,6 +20,7 @@ __all__ = ["Feed", "Group"]
 class Feed:
     """A queue as one group reads it: its window, how far the queue is known to reach, and where it is read.
 
+    epoch: of the queue's lease, under which the window was built; with the lease the whole object is dropped.
     segment: the one that holds window.position, with the offset at which the next one starts (None: not known to
     be closed). queued: whether it waits for a reader, or is being read.
     """
@@ -28,6 +29,7 @@ class Feed:
     topic: str
     number: int
     queue_id: int
+    epoch: int
     window: Window
     end: int = 0
     segment: int | None = None
@@ -43,14 +45,13 @@ class _Member:
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """A group under one epoch of the delivery lease. When the lease is lost the whole object is dropped.
+    """A group and those queues of its topics that this broker delivers: they come and go one by one.
 
     All methods run on the event loop and never wait, except `wait`.
     """
 
     id: int
     name: str
-    epoch: int
     retrying: Retrying
     feeds: dict[int, Feed] = field(default_factory=dict)
     topics: dict[str, list[Feed]] = field(default_factory=dict)
@@ -60,11 +61,21 @@ class Group:
     _turn: int = 0
     _swept_at: float = 0.0
 
-    def add(self, feeds: Iterable[Feed]) -> None:
-        """Begins to deliver these queues."""
+    def add(self, topics: Iterable[str], feeds: Iterable[Feed]) -> None:
+        """Begins to deliver these topics, and of their queues these."""
+        for topic in topics:
+            self.topics.setdefault(topic, [])
         for feed in feeds:
             self.feeds[feed.queue_id] = feed
-            self.topics.setdefault(feed.topic, []).append(feed)
+            self.topics[feed.topic].append(feed)
+
+    def remove(self, queue_ids: Collection[int]) -> list[Feed]:
+        """Delivers these queues no more: their windows and retries are void. Returns the feeds that there were."""
+        gone = [self.feeds.pop(queue_id) for queue_id in queue_ids if queue_id in self.feeds]
+        for feed in gone:
+            self.topics[feed.topic].remove(feed)
+        self.retrying.forget({feed.queue_id for feed in gone})
+        return gone
 
     # ---- members
 
@@ -157,7 +168,7 @@ class Group:
         attempts: Sequence[int] | None = None,
         generations: Sequence[int] | None = None,
     ) -> Handout:
-        receipt = Receipt(feed.queue_id, token, self.epoch, [row[0] for row in rows])
+        receipt = Receipt(feed.queue_id, token, feed.epoch, [row[0] for row in rows])
         return Handout(feed.topic, feed.number, receipt, rows, attempts, generations)
 
     # ---- settling
@@ -174,7 +185,7 @@ class Group:
         for receipt, failure in answers:
             queue_id, token, epoch, offsets = receipt
             feed = self.feeds.get(queue_id)
-            if feed is None or epoch != self.epoch:
+            if feed is None or epoch != feed.epoch:
                 expired.append(receipt)
                 continue
             touched[queue_id] = feed

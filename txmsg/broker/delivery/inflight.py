@@ -79,6 +79,15 @@ class InFlight(Generic[K]):
             heapq.heapify(self._heap)
             self._finished = 0
 
+    def forget(self, keys: Iterable[K]) -> None:
+        """These are nobody's any more; those that are not out are passed over."""
+        for key in keys:
+            batch = self._batch_of.pop(key, None)
+            if batch is not None:
+                batch.left -= 1
+                if not batch.left:
+                    self._finish(batch)
+
     def expire(self, now: float) -> list[K]:
         """The keys whose deadline has come; they are out no more."""
         late: list[K] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from txmsg.broker.delivery.inflight import InFlight
@@ -63,6 +63,16 @@ class Retrying:
                 self._attempts[key] = attempt + 1
                 self._ready.append(row)
                 self._ready_size_bytes += size_bytes_of(message)
+
+    def forget(self, queue_ids: Collection[int]) -> None:
+        """Another broker delivers these queues now, their retries too."""
+        gone = [key for key in self._attempts if key[0] in queue_ids]
+        for key in gone:
+            del self._attempts[key]
+            self._outcomes.pop(key, None)
+        self._in_flight.forget(gone)
+        self._ready = deque(row for row in self._ready if row[0] not in queue_ids)
+        self._ready_size_bytes = sum(size_bytes_of(row[3]) for row in self._ready)
 
     def take(
         self,

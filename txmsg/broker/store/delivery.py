@@ -22,6 +22,7 @@ __all__ = [
     "MESSAGE_COLUMNS",
     "Connection",
     "CursorRow",
+    "CursorWrite",
     "Span",
     "acquire_lease",
     "claim_cursors",
@@ -151,8 +152,8 @@ async def create_group(conn: Connection, name: str) -> None:
     )
 
 
-async def claim_cursors(conn: Connection, group: int, queue_ids: Sequence[int], epoch: int) -> list[CursorRow]:
-    """The cursors of a group, marked with the epoch of the lease: older epochs cannot write them any more.
+async def claim_cursors(conn: Connection, group: int, queues: Sequence[tuple[int, int]]) -> list[CursorRow]:
+    """The cursors of a group in (queue id, lease epoch), marked with the epoch: older ones cannot write them any more.
 
     A queue new to the group starts at the earliest message that is kept. A cursor with a younger epoch is left out.
     Locks the cursor rows in queue order.
@@ -164,12 +165,12 @@ async def claim_cursors(conn: Connection, group: int, queue_ids: Sequence[int], 
                    (select b.base from txmsg.segment_base b
                      where b.queue = q.id
                        and b.segment = (select min(s.id) from txmsg.segment s where s.state <> 'ahead')), 0),
-               %(epoch)s
-          from unnest(%(queue_ids)s::int[]) q(id) order by q.id
+               q.epoch
+          from unnest(%(queue_ids)s::int[], %(epochs)s::bigint[]) q(id, epoch) order by q.id
         on conflict (group_id, queue_id) do update set epoch = excluded.epoch where c.epoch <= excluded.epoch
         returning c.queue_id, c.next_offset, c.acked
         """,
-        {"group": group, "queue_ids": list(queue_ids), "epoch": epoch},
+        {"group": group, "queue_ids": [each for each, _ in queues], "epochs": [epoch for _, epoch in queues]},
     )
     return [
         CursorRow(queue_id, next_offset, [(r.lower, r.upper) for r in acked])
@@ -197,32 +198,39 @@ async def failed_offsets(
     return [(queue_id, offset) for queue_id, offset in await cursor.fetchall()]
 
 
-async def write_cursors(
-    conn: Connection,
-    epoch: int,
-    cursors: Sequence[tuple[int, int, int, Sequence[tuple[int, int]]]],
-) -> int:
-    """Writes (group id, queue id, next offset, acked ranges) and tells how many were written.
+class CursorWrite(NamedTuple):
+    """Where a group stands in a queue, as the holder of the queue's lease knows it."""
 
-    A cursor claimed under another epoch is not written: fewer than given means that the lease is lost.
+    group_id: int
+    queue_id: int
+    epoch: int
+    next_offset: int
+    acked: Sequence[tuple[int, int]]
+
+
+async def write_cursors(conn: Connection, cursors: Sequence[CursorWrite]) -> set[tuple[int, int]]:
+    """Writes cursors and tells (group id, queue id) of those that were.
+
+    A cursor claimed under another epoch is not written: the lease of its queue is lost.
     """
     cursor = await plain_cursor(conn).execute(
         """
         update txmsg.cursor c
            set next_offset = f.next_offset, acked = f.acked::int8multirange, updated_at = now()
-          from unnest(%(groups)s::int[], %(queue_ids)s::int[], %(next_offsets)s::bigint[], %(acked)s::text[])
-               f(group_id, queue_id, next_offset, acked)
-         where c.group_id = f.group_id and c.queue_id = f.queue_id and c.epoch = %(epoch)s
+          from unnest(%(groups)s::int[], %(queue_ids)s::int[], %(epochs)s::bigint[], %(next_offsets)s::bigint[],
+                      %(acked)s::text[]) f(group_id, queue_id, epoch, next_offset, acked)
+         where c.group_id = f.group_id and c.queue_id = f.queue_id and c.epoch = f.epoch
+        returning c.group_id, c.queue_id
         """,
         {
-            "groups": [group for group, _, _, _ in cursors],
-            "queue_ids": [queue_id for _, queue_id, _, _ in cursors],
-            "next_offsets": [next_offset for _, _, next_offset, _ in cursors],
-            "acked": ["{" + ",".join(f"[{start},{end})" for start, end in acked) + "}" for *_, acked in cursors],
-            "epoch": epoch,
+            "groups": [each.group_id for each in cursors],
+            "queue_ids": [each.queue_id for each in cursors],
+            "epochs": [each.epoch for each in cursors],
+            "next_offsets": [each.next_offset for each in cursors],
+            "acked": ["{" + ",".join(f"[{start},{end})" for start, end in each.acked) + "}" for each in cursors],
         },
     )
-    return cursor.rowcount
+    return {(group, queue_id) for group, queue_id in await cursor.fetchall()}
 
 
 # ---- reading queues
