@@ -9,7 +9,6 @@ found in the tables afterwards must equal the number claimed, or the exit status
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import tempfile
@@ -24,7 +23,7 @@ from statistics import median
 from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, create_engine, event, func, insert, select
 from sqlalchemy.orm import Session
 
-from benchmarks.surroundings import progress_of
+from benchmarks.surroundings import parser_of, progress_of
 from txmsg.checker.fence import Fence, fence_table
 from txmsg.embedded import EmbeddedPostgres
 from txmsg.message import new_transaction_id
@@ -158,9 +157,7 @@ def count(engine: Engine, table: Table) -> int:
 
 def main() -> int:
     """Measures, prints, and compares with what is in the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="four seconds per figure: under a minute in all")
-    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+    parser = parser_of(__doc__, "four seconds per figure")
     parser.add_argument("--database", help="a business database of your own, as SQLAlchemy names it (MariaDB, say)")
     options = parser.parse_args()
     seconds = 4.0 if options.quick else 16.0
@@ -192,5 +189,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parent.parent))
     sys.exit(main())

@@ -1,28 +1,64 @@
-"""What every benchmark runs on: a fresh Notify database, and a broker as a process of its own."""
+"""What every benchmark runs on: its options, fresh Notify databases, and brokers as processes of their own."""
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 from rich.console import Console
 from rich.progress import Progress
 
 from txmsg.broker import migrate
 from txmsg.embedded import EmbeddedPostgres, binaries_dir
 
-__all__ = ["broker_process", "notify_database", "pgbench_path", "progress_of"]
+__all__ = [
+    "Broker",
+    "broker_process",
+    "fresh_database",
+    "notify_database",
+    "parser_of",
+    "pgbench_path",
+    "private_server",
+    "progress_of",
+]
 
 _STOP_TIMEOUT_S = 30
+
+
+def parser_of(doc: str | None, quick: str) -> argparse.ArgumentParser:
+    """The options that all benchmarks have; `quick` says what the short form does."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help=f"{quick}: about a minute in all")
+    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+    return parser
 
 
 def pgbench_path() -> str:
     """The pgbench that comes with the embedded PostgreSQL."""
     return str(binaries_dir() / "pgbench")
+
+
+@contextmanager
+def private_server() -> Iterator[EmbeddedPostgres]:
+    """A fresh embedded PostgreSQL that is removed afterwards."""
+    with tempfile.TemporaryDirectory(prefix="txmsg-bench-") as directory:
+        with EmbeddedPostgres(Path(directory)) as server:
+            yield server
+
+
+def fresh_database(server: EmbeddedPostgres, name: str) -> str:
+    """The URL of an empty, upgraded Notify database; one of this name is dropped before."""
+    server.drop_database(name)
+    url = server.create_database(name)
+    migrate.upgrade(url)
+    return url
 
 
 @contextmanager
@@ -32,28 +68,41 @@ def notify_database(storage: str | None) -> Iterator[str]:
         migrate.upgrade(storage)
         yield storage
         return
-    with tempfile.TemporaryDirectory(prefix="txmsg-bench-") as directory:
-        with EmbeddedPostgres(Path(directory)) as server:
-            url = server.create_database("bench")
-            migrate.upgrade(url)
-            yield url
+    with private_server() as server:
+        yield fresh_database(server, "bench")
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """A broker process that listens on `address`."""
+
+    address: str
+    process: psutil.Popen
+
+    def rss_mib(self) -> float:
+        """The memory it holds now."""
+        return float(self.process.memory_info().rss) / 1024**2
+
+    def kill(self) -> None:
+        """SIGKILL; returns when it has ended."""
+        self.process.kill()
+        self.process.wait(_STOP_TIMEOUT_S)
 
 
 @contextmanager
-def broker_process(url: str) -> Iterator[str]:
-    """The address of a broker on this database."""
+def broker_process(url: str) -> Iterator[Broker]:
+    """A broker on this database. Afterwards it is stopped, unless it was killed meanwhile."""
     command = [sys.executable, "-m", "txmsg.cli.main", "broker", "--storage", url, "--listen", "127.0.0.1:0"]
-    process = subprocess.Popen([*command, "--log-level", "warning"], stdout=subprocess.PIPE, text=True)
+    process = psutil.Popen([*command, "--log-level", "warning"], stdout=subprocess.PIPE, text=True)
     try:
-        assert process.stdout is not None
         line = process.stdout.readline()
         if not line.startswith("listening on "):
             raise RuntimeError(f"the broker did not start; it printed {line!r}")
-        yield line.removeprefix("listening on ").strip()
+        yield Broker(line.removeprefix("listening on ").strip(), process)
     finally:
-        process.terminate()
-        process.wait(_STOP_TIMEOUT_S)
-        assert process.stdout is not None
+        if process.poll() is None:
+            process.terminate()
+            process.wait(_STOP_TIMEOUT_S)
         process.stdout.close()
 
 

@@ -9,7 +9,6 @@ PostgreSQL. The rows found in the tables afterwards must equal the number claime
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import subprocess
@@ -18,15 +17,16 @@ import tempfile
 import threading
 import time
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from statistics import median
 
 import psycopg
 
-from benchmarks.surroundings import broker_process, notify_database, pgbench_path, progress_of
-from txmsg.client import AsyncProducer, Producer
+from benchmarks.load import send_transactions
+from benchmarks.surroundings import broker_process, notify_database, parser_of, pgbench_path, progress_of
+from txmsg.client import Producer
 from txmsg.message import Message, TransactionState
 
+TOPIC = "bench.send"
 BODY = b"x" * 200
 ASYNC_CALLERS = (1, 16, 64, 256, 1024)
 SYNC_THREADS = (1, 16, 64)
@@ -72,19 +72,9 @@ def figure(callers: int, latencies_s: list[float], seconds: float) -> Figure:
 
 async def run_async(address: str, callers: int, seconds: float) -> Figure:
     """`callers` coroutines, each sending one transaction after the other."""
-    latencies_s: list[float] = []
-    async with AsyncProducer(address, group="bench") as producer:
-
-        async def caller(until: float) -> None:
-            while (start := time.perf_counter()) < until:
-                half = await producer.half([Message("bench.send", BODY)])
-                await producer.end(half, TransactionState.COMMIT)
-                latencies_s.append(time.perf_counter() - start)
-
-        began = time.perf_counter()
-        await asyncio.gather(*(caller(began + seconds) for _ in range(callers)))
-        took = time.perf_counter() - began
-    return figure(callers, latencies_s, took)
+    began = time.perf_counter()
+    latencies_s = await send_transactions(address, TOPIC, callers, seconds, len(BODY))
+    return figure(callers, latencies_s, time.perf_counter() - began)
 
 
 def run_threads(address: str, threads: int, seconds: float) -> Figure:
@@ -94,7 +84,7 @@ def run_threads(address: str, threads: int, seconds: float) -> Figure:
 
         def caller(until: float) -> None:
             while (start := time.perf_counter()) < until:
-                half = producer.half([Message("bench.send", BODY)])
+                half = producer.half([Message(TOPIC, BODY)])
                 producer.end(half, TransactionState.COMMIT)
                 latencies_s.append(time.perf_counter() - start)
 
@@ -140,18 +130,17 @@ def count_messages(url: str) -> int:
 
 def main() -> int:
     """Measures, prints, and compares with what is in the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="two seconds per figure: under a minute in all")
-    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+    parser = parser_of(__doc__, "two seconds per figure")
     parser.add_argument("--storage", help="a Notify database of your own; default: a fresh embedded one")
     options = parser.parse_args()
     seconds = 2.0 if options.quick else 8.0
     steps = 2 + len(ASYNC_CALLERS) + len(SYNC_THREADS)
     with (
         notify_database(options.storage) as url,
-        broker_process(url) as address,
+        broker_process(url) as broker,
         progress_of("transactional send", steps) as step,
     ):
+        address = broker.address
         asyncio.run(run_async(address, 64, 1.0))  # warms caches and plans; counted by its rows only
         step()
         base = count_messages(url)
@@ -198,5 +187,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parent.parent))
     sys.exit(main())

@@ -1,0 +1,130 @@
+"""The work that benchmarks measure: messages sent in batches, transactions, messages that reach a group's handlers.
+
+Rates are messages (or transactions) per second. Each message is sent once; `Arrivals` knows whether it came once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from txmsg.client import AsyncConsumer, AsyncProducer
+from txmsg.message import Message, ReceivedMessage, TransactionState
+
+__all__ = ["CONCURRENCY", "Arrivals", "consume", "send", "send_transactions"]
+
+CONCURRENCY = 100
+WAIT_S_MAX = 900.0
+_BATCHES_UNDER_WAY = 8
+_BATCH_SIZE_BYTES = 4 * 1024 * 1024
+
+
+class Arrivals:
+    """What has come to one group from one topic: a bitmap per queue, so that ten million need ten megabytes."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.repeated = 0
+        """Messages that came again."""
+        self.out_of_order = 0
+        """Messages that did not come right after their predecessor in the queue."""
+        self.began_at = 0.0
+        self.ended_at = 0.0
+        self._target = 0
+        self._reached = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._lock = threading.Lock()
+        self._seen: defaultdict[int, bytearray] = defaultdict(bytearray)
+        self._next: defaultdict[int, int] = defaultdict(int)
+
+    @contextmanager
+    def expect(self, count: int) -> Iterator[asyncio.Event]:
+        """Until so many more have come, the event is not set. The time from the first to the last of them is noted."""
+        self.began_at = self.ended_at = 0.0
+        self._target, self._reached, self._loop = self.count + count, asyncio.Event(), asyncio.get_running_loop()
+        yield self._reached
+        self._loop = None
+
+    def note(self, message: ReceivedMessage) -> None:
+        """From any thread."""
+        queue, offset = message.queue, message.offset
+        assert queue is not None
+        assert offset is not None
+        with self._lock:
+            if not self.began_at:
+                self.began_at = time.perf_counter()
+            seen = self._seen[queue]
+            if offset >= len(seen):
+                seen.extend(bytes(offset + 1))  # at least twice as long as it was
+            if seen[offset]:
+                self.repeated += 1
+                return
+            seen[offset] = 1
+            if offset != self._next[queue]:
+                self.out_of_order += 1
+            self._next[queue] = offset + 1
+            self.count += 1
+            if self.count == self._target and self._loop is not None:
+                self.ended_at = time.perf_counter()
+                self._loop.call_soon_threadsafe(self._reached.set)
+
+    def missing(self) -> int:
+        """Offsets that were passed over: 0 when every queue came dense from its first message on."""
+        return sum(seen.rfind(1) + 1 - seen.count(1) for seen in self._seen.values())
+
+
+async def send(address: str, topic: str, count: int, size_bytes: int = 100) -> float:
+    """Sends messages in batches; messages per second."""
+    message = Message(topic, b"x" * size_bytes)
+    per_batch = min(500, _BATCH_SIZE_BYTES // size_bytes)
+    batches = iter([per_batch] * (count // per_batch) + [count % per_batch])
+
+    async def send_all(producer: AsyncProducer) -> None:
+        for batch in batches:  # shared: each takes the next one
+            await producer.send_many([message] * batch)
+
+    async with AsyncProducer(address, group="bench", timeout_s=60) as producer:
+        began_at = time.perf_counter()
+        await asyncio.gather(*(send_all(producer) for _ in range(_BATCHES_UNDER_WAY)))
+        return count / (time.perf_counter() - began_at)
+
+
+async def send_transactions(
+    address: str, topic: str, callers: int, seconds: float, size_bytes: int = 200
+) -> list[float]:
+    """Half message, then commit, by so many coroutines; the seconds that each transaction took."""
+    message = Message(topic, b"x" * size_bytes)
+    took_s: list[float] = []
+
+    async with AsyncProducer(address, group="bench") as producer:
+
+        async def caller(until: float) -> None:
+            while (start := time.perf_counter()) < until:
+                half = await producer.half([message])
+                await producer.end(half, TransactionState.COMMIT)
+                took_s.append(time.perf_counter() - start)
+
+        until = time.perf_counter() + seconds
+        await asyncio.gather(*(caller(until) for _ in range(callers)))
+    return took_s
+
+
+async def consume(address: str, topic: str, group: str, count: int, arrivals: Arrivals) -> float:
+    """Messages per second reaching an `async def` handler, for the next `count` of a group.
+
+    A few more may come while the consumer stops; `arrivals` has them.
+    """
+    consumer = AsyncConsumer(address, group=group, concurrency=CONCURRENCY)
+
+    @consumer.subscribe(topic)
+    async def handle(message: ReceivedMessage) -> None:
+        arrivals.note(message)
+
+    with arrivals.expect(count) as reached:
+        async with consumer, asyncio.timeout(WAIT_S_MAX):
+            await reached.wait()
+    return count / (arrivals.ended_at - arrivals.began_at)
