@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 __all__ = ["BrokerProcess"]
@@ -20,14 +21,22 @@ _STOP_S_MAX = 20.0
 class BrokerProcess:
     """`txmsg broker` as a child process, on a database or (None) the embedded one.
 
-    `address` is HOST:PORT, the same after a restart.
+    `address` is HOST:PORT, the same after a restart. `environment` is for a broker of another release.
     """
 
-    def __init__(self, storage: str | None, *options: str, log: Path) -> None:
+    def __init__(
+        self,
+        storage: str | None,
+        *options: str,
+        log: Path,
+        address: str = "127.0.0.1:0",
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.storage = storage
         self.options = options
         self.log = log
-        self.address = "127.0.0.1:0"
+        self.address = address
+        self._environment = environment
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -41,7 +50,7 @@ class BrokerProcess:
         storage = [] if self.storage is None else ["--storage", self.storage]
         command = [sys.executable, "-m", "txmsg.cli.main", "broker", *storage, "--listen", self.address, *self.options]
         with self.log.open("ab") as stderr:
-            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr)
+            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, env=self._environment)
         line = self._first_line()
         if not line.startswith(_READY):
             self.kill()

@@ -1,0 +1,114 @@
+"""A member of a consumer group at each broker, which keeps every receipt: who delivered what, under which epoch."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import grpc
+
+from txmsg.wire.v1 import txmsg_pb2 as pb
+from txmsg.wire.v1 import txmsg_pb2_grpc as rpc
+
+__all__ = ["Arrival", "Audit"]
+
+_POLL_WAIT_MS = 300
+_CALL_S_MAX = 10.0
+_PAUSE_S = 0.1
+_END_S_MAX = 30.0
+
+
+class Arrival(NamedTuple):
+    """One message of one reply."""
+
+    broker: str
+    queue_id: int
+    epoch: int
+    offset: int
+    transaction_id: bytes
+
+
+class Audit:
+    """Receives a topic from all of these brokers at once, whichever of them is there; a context manager.
+
+    Arrivals stand in the order in which they came, and what was acknowledged is acknowledged for good.
+    """
+
+    def __init__(self, addresses: Sequence[str], topic: str, *, group: str = "audit") -> None:
+        self.arrivals: list[Arrival] = []
+        self.acknowledged: set[tuple[int, int]] = set()
+        self.again: list[Arrival] = []
+        """What came once more after its acknowledgement had been taken."""
+        self._topic = topic
+        self._group = group
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._failures: list[BaseException] = []
+        self._threads = [threading.Thread(target=self._run, args=(each,), name=f"audit-{each}") for each in addresses]
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(_END_S_MAX)
+        if value is None:
+            assert not any(thread.is_alive() for thread in self._threads), "the audit does not end"
+            assert not self._failures, self._failures
+
+    def epochs(self) -> dict[int, list[tuple[int, str]]]:
+        """By queue, (epoch, broker) each time either changed, in the order in which it was seen."""
+        turns: defaultdict[int, list[tuple[int, str]]] = defaultdict(list)
+        for each in list(self.arrivals):
+            turn = (each.epoch, each.broker)
+            if not turns[each.queue_id] or turns[each.queue_id][-1] != turn:
+                turns[each.queue_id].append(turn)
+        return dict(turns)
+
+    def _run(self, address: str) -> None:
+        try:
+            with grpc.insecure_channel(address, [("grpc.max_reconnect_backoff_ms", 200)]) as channel:
+                stub: Any = rpc.NotifyStub  # generated code carries no types
+                self._poll(address, stub(channel))
+        except BaseException as exc:  # noqa: BLE001 - a thread's root: raised at the end
+            self._failures.append(exc)
+
+    def _poll(self, address: str, stub: Any) -> None:
+        acks: list[pb.Receipt] = []
+        while not self._stop.is_set() or acks:
+            request = pb.ReceiveRequest(
+                group=self._group,
+                client_id=f"audit-{address}",
+                subscriptions=[pb.Subscription(topic=self._topic, tags="*")],
+                max_messages=0 if self._stop.is_set() else 100,
+                wait_ms=_POLL_WAIT_MS,
+                invisible_ms=60_000,
+                acks=acks,
+            )
+            try:
+                reply = stub.Receive(request, timeout=_CALL_S_MAX)
+            except grpc.RpcError:  # it is not there, or delivers nothing now: its messages come from another
+                acks = []
+                self._stop.wait(_PAUSE_S)
+                continue
+            self._note(address, reply, acks)
+            acks = [batch.receipt for batch in reply.batches]
+
+    def _note(self, address: str, reply: pb.ReceiveReply, acks: Sequence[pb.Receipt]) -> None:
+        expired = {(each.queue_id, offset) for each in reply.expired for offset in each.offset}
+        with self._lock:
+            self.acknowledged |= {(each.queue_id, offset) for each in acks for offset in each.offset} - expired
+            for batch in reply.batches:
+                ids = batch.transaction_ids
+                for n, offset in enumerate(batch.receipt.offset):
+                    queue_id, epoch = batch.receipt.queue_id, batch.receipt.epoch
+                    arrival = Arrival(address, queue_id, epoch, offset, ids[16 * n : 16 * n + 16])
+                    self.arrivals.append(arrival)
+                    if (queue_id, offset) in self.acknowledged:
+                        self.again.append(arrival)

@@ -1,0 +1,303 @@
+"""From release 0.1 to this one without a pause: the database first, under load, then one broker after the other.
+
+Brokers and clients of both releases are real processes. What they recorded, the business database and the Notify
+database are compared at the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import socket
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from tests.acceptance.audit import Audit
+from tests.acceptance.releases import NOW, Release, unpacked
+from tests.acceptance.waiting import until
+from tests.broker_process import BrokerProcess
+from tests.conftest import PostgresServer
+from txmsg.broker import migrate
+from txmsg.checker.fence import Fence
+from txmsg.client import AsyncProducer
+from txmsg.errors import OutcomeConflict
+from txmsg.message import Message, ReceivedMessage, TransactionState
+
+COMMIT, ROLLBACK = TransactionState.COMMIT, TransactionState.ROLLBACK
+CLIENT = Path(__file__).with_name("shop_client.py")
+OPTIONS = ("--first-check-s", "1", "--check-interval-s", "2")
+LONG_ONES = 5
+PROGRESS = 25
+WAIT_S = 60.0
+CROSSINGS = 10
+
+pytestmark = pytest.mark.timeout(300)
+
+
+class Client:
+    """A process of shop_client.py, and what it recorded so far."""
+
+    def __init__(self, release: Release, name: str, brokers: str, business_url: str, records: Path) -> None:
+        self.name = name
+        self._path = records
+        with records.open("wb") as stdout:
+            self._process = subprocess.Popen(
+                [sys.executable, str(CLIENT), name, brokers, business_url],
+                env=release.environment,
+                stdin=subprocess.PIPE,
+                stdout=stdout,
+                text=True,
+            )
+
+    def records(self, did: str) -> list[dict[str, Any]]:
+        lines = self._path.read_text().splitlines(keepends=True)
+        return [each for line in lines if line.endswith("\n") and (each := json.loads(line))["did"] == did]
+
+    def say(self, word: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{word}\n")
+        self._process.stdin.flush()
+
+    def end(self) -> int:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        return self._process.wait(WAIT_S)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+class Crowd:
+    """All clients, of both releases."""
+
+    def __init__(self, clients: list[Client]) -> None:
+        self.clients = clients
+
+    def goes_on(self) -> None:
+        """Returns when each has committed and received so many orders more; fails when they are not in time."""
+        wanted = [
+            (client, did, len(client.records(did)) + PROGRESS)
+            for client in self.clients
+            for did in ("commit", "received")
+        ]
+        until(lambda: all(len(client.records(did)) >= count for client, did, count in wanted), within_s=WAIT_S)
+
+    def orders(self, did: str) -> list[str]:
+        return [record["order"] for client in self.clients for record in client.records(did)]
+
+
+@contextmanager
+def crowd(releases: dict[str, Release], brokers: str, business_url: str, tmp_path: Path) -> Iterator[Crowd]:
+    clients = [
+        Client(release, name, brokers, business_url, tmp_path / f"{name}.jsonl") for name, release in releases.items()
+    ]
+    try:
+        yield Crowd(clients)
+        assert [client.end() for client in clients] == [0] * len(clients)
+    finally:
+        for client in clients:
+            client.kill()
+
+
+@pytest.fixture(scope="session")
+def before(tmp_path_factory: pytest.TempPathFactory) -> Release:
+    """Release 0.1."""
+    return unpacked("0.1.0", tmp_path_factory.mktemp("txmsg-0.1.0"))
+
+
+@pytest.fixture
+def business_url(postgres: PostgresServer, database_url: str) -> Iterator[str]:
+    """The shop's own database, with its fence."""
+    import sqlalchemy
+
+    name = f"{database_url.rpartition('/')[2].partition('?')[0]}_shop"
+    url = postgres.create_database(name).replace("postgresql:", "postgresql+psycopg:", 1)
+    engine = sqlalchemy.create_engine(url)
+    with engine.begin() as connection:
+        connection.execute(sqlalchemy.text("create table orders (id text primary key)"))
+    Fence(engine).create_tables()
+    engine.dispose()
+    yield url
+    postgres.drop_database(name)
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=lambda how: how.name)
+def test_brokers_are_upgraded_one_after_the_other_and_nothing_is_lost_or_doubled(
+    before: Release, database_url: str, business_url: str, tmp_path: Path, how: signal.Signals
+) -> None:
+    assert before.run("--version") == "txmsg 0.1.0\n"
+    before.run("db", "upgrade", "--storage", database_url)
+    assert migrate.current(database_url) == "0001"
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(3)]
+    old, *new = (
+        BrokerProcess(
+            database_url,
+            *OPTIONS,
+            log=tmp_path / f"broker-{number}.log",
+            address=address,
+            environment=release.environment,
+        )
+        for number, (release, address) in enumerate(zip((before, NOW, NOW), addresses, strict=True))
+    )
+    audit = Audit(addresses, "orders")
+    try:
+        old.start()
+        with crowd({"before": before, "now": NOW}, ",".join(addresses), business_url, tmp_path) as clients, audit:
+            clients.goes_on()
+            assert {each.name: each.records("started")[0]["release"] for each in clients.clients} == {
+                "before": "0.1.0",
+                "now": "0.2.0",
+            }
+            until(lambda: len(clients.orders("opened")) == 2 * LONG_ONES)
+
+            NOW.run("db", "upgrade", "--storage", database_url)
+            assert migrate.current(database_url) == migrate.REVISIONS[-1]
+            clients.goes_on()  # the old broker alone, on the upgraded database
+
+            for broker in new:
+                broker.start()
+            clients.goes_on()
+            asyncio.run(decide_across(old.address, new[0].address, database_url))
+            asyncio.run(decide_across(new[1].address, old.address, database_url))
+
+            status = old.end(how)
+            assert status == (0 if how is signal.SIGTERM else -signal.SIGKILL)
+            clients.goes_on()
+
+            for client in clients.clients:
+                client.say("finish")
+            until(lambda: halves(database_url, "shop") == [], within_s=WAIT_S)
+            committed = orders_in(business_url)
+            until(lambda: committed <= set(clients.orders("received")), within_s=WAIT_S)
+            until(lambda: log_of(database_url, "orders").keys() == positions(audit), within_s=WAIT_S)
+            for client in clients.clients:
+                client.say("stop")
+    finally:
+        for broker in (old, *new):
+            broker.kill()
+    check_records(clients, committed)
+    check_log(clients, committed, database_url)
+    check_deliveries(audit, database_url, old, how)
+
+
+def check_records(clients: Crowd, committed: set[str]) -> None:
+    """The records tell of what the test is about, and fit the business database."""
+    said = set(clients.orders("commit"))
+    # A client that was killed in a commit could not say so; none was.
+    assert said == committed
+    assert not committed & set(clients.orders("rollback"))
+    long_ones = {order for order in committed if "-long-" in order}
+    assert len(long_ones) == 2 * LONG_ONES, "transactions that an old broker stored and a new one decided"
+    untold = [each for client in clients.clients for each in client.records("commit") if not each["told"]]
+    assert untold, "transactions that a check-back decided"
+
+
+def check_log(clients: Crowd, committed: set[str], database_url: str) -> None:
+    """I1: each committed order once, and nothing else. I4: dense offsets in the order of commits."""
+    log = log_of(database_url, "orders")
+    assert Counter(body for _, body in log.values()) == Counter(committed)
+    ends = Counter(queue for queue, _ in log)
+    assert log.keys() == {(queue, offset) for queue, end in ends.items() for offset in range(end)}
+    place = {body: position for position, (_, body) in log.items()}
+    for client in clients.clients:
+        by_task: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+        for each in client.records("commit"):
+            if each["told"] and each["task"] is not None:
+                queue, offset = place[each["order"]]
+                by_task[each["task"], queue].append(offset)
+        assert by_task
+        assert all(offsets == sorted(offsets) for offsets in by_task.values()), client.name
+    crossed = Counter(body.split()[0] for _, body in log_of(database_url, "crossing").values())
+    assert crossed == {"commit": 2 * CROSSINGS}
+
+
+def check_deliveries(audit: Audit, database_url: str, old: BrokerProcess, how: signal.Signals) -> None:
+    """I3, and one deliverer per queue at a time: epochs rise, and each is one broker's."""
+    log = log_of(database_url, "orders")
+    wrong = [each for each in audit.arrivals if log[each.queue_id, each.offset][0] != UUID(bytes=each.transaction_id)]
+    assert wrong == []
+    for queue_id, turns in audit.epochs().items():
+        epochs = [epoch for epoch, _ in turns]
+        assert epochs == sorted(set(epochs)), f"queue {queue_id}: {turns}"
+        assert turns[0][1] == old.address
+        assert turns[-1][1] != old.address
+    if how is signal.SIGTERM:
+        assert audit.again == []
+    else:  # SIGKILL loses the acknowledgements of a quarter of a second: those of the broker that was killed
+        by_old = {(each.queue_id, each.offset) for each in audit.arrivals if each.broker == old.address}
+        assert {(each.queue_id, each.offset) for each in audit.again} <= by_old
+
+
+async def decide_across(storing: str, deciding: str, database_url: str) -> None:
+    """Transactions whose halves one broker stores and the other decides: by outcomes, and by check-backs."""
+
+    class Knows:
+        def check(self, message: ReceivedMessage) -> TransactionState:
+            return COMMIT if message.body.startswith(b"commit") else ROLLBACK
+
+    async with (
+        AsyncProducer(storing, group="crossing") as here,
+        AsyncProducer(deciding, group="crossing", check_listener=Knows()) as there,
+    ):
+        for n in range(CROSSINGS):
+            outcome, other = (COMMIT, ROLLBACK) if n % 2 else (ROLLBACK, COMMIT)
+            half = await here.half([Message("crossing", f"{outcome.value} {n} by the client".encode())])
+            await there.end(half, outcome)
+            await here.end(half, outcome)
+            with pytest.raises(OutcomeConflict):
+                await here.end(half, other)
+        for n in range(CROSSINGS):
+            outcome = COMMIT if n % 2 else ROLLBACK
+            await here.half([Message("crossing", f"{outcome.value} {n} by a check".encode())])
+        await asyncio.to_thread(until, lambda: halves(database_url, "crossing") == [])
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody has at this moment."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+def orders_in(business_url: str) -> set[str]:
+    return {order for (order,) in rows(business_url.replace("+psycopg", "", 1), "select id from orders")}
+
+
+def halves(url: str, group: str) -> list[tuple[Any, ...]]:
+    """What is undecided of a producer group."""
+    statement = (
+        "select h.* from txmsg.half_message h join txmsg.producer p on p.id = h.producer where group_name = '{}'"
+    )
+    return rows(url, statement.format(group))
+
+
+def log_of(url: str, topic: str) -> dict[tuple[int, int], tuple[UUID, str]]:
+    """By queue and offset: the transaction and the body."""
+    statement = f"""
+        select m.queue, m.queue_offset, m.transaction_id, m.body
+          from txmsg.message m join txmsg.queue q on q.id = m.queue join txmsg.topic t on t.id = q.topic_id
+         where t.name = '{topic}'
+    """
+    return {(queue, offset): (each, body.decode()) for queue, offset, each, body in rows(url, statement)}
+
+
+def positions(audit: Audit) -> set[tuple[int, int]]:
+    return {(each.queue_id, each.offset) for each in list(audit.arrivals)}
+
+
+def rows(url: str, statement: str) -> list[tuple[Any, ...]]:
+    with psycopg.connect(url, connect_timeout=10) as connection:
+        return connection.execute(statement.encode()).fetchall()
