@@ -34,6 +34,7 @@ __all__ = [
     "message_id",
     "new_transaction_id",
     "new_transaction_id_bytes",
+    "parse_id",
     "parse_message_id",
 ]
 
@@ -98,6 +99,19 @@ def parse_message_id(text: str) -> tuple[TransactionId, int]:
         if message_id(transaction_id, n) == text and n >= 0:
             return transaction_id, n
     raise InvalidMessage(f"message id {shown(text)} is not of the form UUID.NUMBER")
+
+
+def parse_id(text: str) -> tuple[TransactionId, int | None]:
+    """A message id, or that of a transaction and None. Raises InvalidMessage for any other text."""
+    if "." in text:
+        return parse_message_id(text)
+    try:
+        transaction_id = TransactionId(UUID(text))
+    except ValueError:
+        raise InvalidMessage(
+            f"id {shown(text)} is neither that of a message (UUID.NUMBER) nor of a transaction (UUID)"
+        ) from None
+    return transaction_id, None
 
 
 def check_name(what: str, name: object) -> str:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from typing import Any
 
 import grpc
+from click.testing import CliRunner
 
 from tests.broker_process import BrokerProcess
+from txmsg.cli.main import main
 from txmsg.message import new_transaction_id
 from txmsg.wire.v1 import txmsg_pb2 as pb
 from txmsg.wire.v1 import txmsg_pb2_grpc as rpc
 
-__all__ = ["TIMEOUT_S", "listed", "store_half", "txmsg"]
+__all__ = ["TIMEOUT_S", "asked", "json_of", "listed", "said", "store_half", "txmsg"]
 
 TIMEOUT_S = 60
 
@@ -24,6 +27,26 @@ def txmsg(*args: str, status: int = 0, answer: str | None = None) -> str:
     done = subprocess.run(command, input=answer, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
     assert done.returncode == status, done.stdout + done.stderr
     return done.stderr if status else done.stdout
+
+
+def said(*args: str, status: int = 0, answer: str | None = None) -> str:
+    """As `txmsg`, within this process: faster, for what is no matter of processes."""
+    result = CliRunner().invoke(main, args, input=answer)
+    assert result.exit_code == status, result.output
+    assert not isinstance(result.exception, Exception), result.exception
+    return result.stderr if status else result.stdout
+
+
+def json_of(*args: str) -> Any:
+    """The JSON that a command prints."""
+    return json.loads(said(*args, "--json"))
+
+
+def asked(*args: str, answer: str = "n\n") -> str:
+    """What a command that asks says when it is answered no."""
+    result = CliRunner().invoke(main, args, input=answer)
+    assert result.exit_code == 1, result.output
+    return result.output
 
 
 def store_half(broker: BrokerProcess, *, group: str = "shop", body: bytes = b'{"n":1}', count: int = 1) -> str:

@@ -1,21 +1,17 @@
-"""What the commands that talk to a broker share: the option that names it, one call of a service, tables."""
+"""What the commands that talk to a broker share: the option that names it, and one call of a service."""
 
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
 from txmsg.errors import BrokerUnavailable, TxmsgError
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
-__all__ = ["Decorator", "ask_broker", "broker_option", "json_option", "print_table"]
+__all__ = ["Decorator", "ask_broker", "broker_option", "json_option", "yes_option"]
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -38,6 +34,7 @@ broker_option: Decorator = click.option(
     help="Any broker of the Notify database.",
 )
 json_option: Decorator = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+yes_option: Decorator = click.option("--yes", is_flag=True, help="Do not ask.")
 
 
 def ask_broker(broker: str, method: str, request: object) -> Any:
@@ -63,10 +60,3 @@ def ask_broker(broker: str, method: str, request: object) -> Any:
             "Name another one with --broker"
         )
         raise error from exc
-
-
-def print_table(table: Table) -> None:
-    """In a terminal as wide as it is; in a pipe without folding what somebody may search for."""
-    from rich.console import Console
-
-    Console(highlight=False, width=None if sys.stdout.isatty() else 250).print(table)

@@ -8,8 +8,9 @@ from uuid import UUID
 
 import click
 
-from txmsg.cli.admin import Decorator, ask_broker, broker_option, json_option, print_table
+from txmsg.cli.admin import Decorator, ask_broker, broker_option, json_option, yes_option
 from txmsg.cli.main import EXAMPLE_FORMAT
+from txmsg.cli.showing import content, moment, print_facts, print_table
 from txmsg.errors import MisuseError, OutcomeExpired
 
 if TYPE_CHECKING:
@@ -17,11 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["half"]
 
-
-_BODY_SHOWN_BYTES = 2000
-
 _transaction: Decorator = click.argument("transaction_id", type=click.UUID)
-_yes: Decorator = click.option("--yes", is_flag=True, help="Do not ask.")
 
 
 @click.group()
@@ -90,14 +87,8 @@ def show(*, transaction_id: UUID, broker: str, as_json: bool) -> None:
         halves = [_values(each, with_body=True) for each in found.halves]
         click.echo(json.dumps({"halves": halves, "more": found.more}))
         return
-    from rich.table import Table
-    from rich.text import Text
-
     for each in found.halves:
-        table = Table(show_header=False, box=None)
-        for name, value in _values(each, with_body=True).items():
-            table.add_row(name, Text(json.dumps(value) if isinstance(value, dict) else str(value)))
-        print_table(table)
+        print_facts(_values(each, with_body=True))
     if found.more:
         click.echo(
             f"only the first {len(found.halves)} of its messages are shown: the others would make the reply too large",
@@ -111,7 +102,7 @@ def show(*, transaction_id: UUID, broker: str, as_json: bool) -> None:
 )
 @_transaction
 @broker_option
-@_yes
+@yes_option
 @json_option
 def commit(*, transaction_id: UUID, broker: str, yes: bool, as_json: bool) -> None:
     """Decide that the local transaction committed: its messages are delivered. This is final."""
@@ -124,7 +115,7 @@ def commit(*, transaction_id: UUID, broker: str, yes: bool, as_json: bool) -> No
 )
 @_transaction
 @broker_option
-@_yes
+@yes_option
 @json_option
 def rollback(*, transaction_id: UUID, broker: str, yes: bool, as_json: bool) -> None:
     """Decide that the local transaction did not commit: its messages are dropped. This is final."""
@@ -202,12 +193,6 @@ def _find(broker: str, transaction_id: UUID, *, with_bodies: bool) -> pb.ListHal
 
 def _values(message: pb.Half, *, with_body: bool = False) -> dict[str, object]:
     """A half message for people and for JSON: ids and times as text, what is not set as None."""
-    from txmsg.message import datetime_of_us
-    from txmsg.wire.codec import unpack_headers
-
-    def moment(us: int) -> str | None:
-        return datetime_of_us(us).isoformat(timespec="seconds") if us else None
-
     values: dict[str, object] = {
         "transaction_id": str(UUID(bytes=message.transaction_id)),
         "n": message.n,
@@ -223,8 +208,5 @@ def _values(message: pb.Half, *, with_body: bool = False) -> dict[str, object]:
         "fence_id": str(UUID(bytes=message.fence_id)) if message.fence_id else None,
     }
     if with_body:
-        values["headers"] = dict(unpack_headers(message.headers))
-        values["body_size_bytes"] = len(message.body)
-        # Bytes that are no text show as \\xNN; the beginning is enough to recognise a message.
-        values["body"] = message.body[:_BODY_SHOWN_BYTES].decode(errors="backslashreplace")
+        values |= content(message.headers, message.body)
     return values

@@ -22,12 +22,13 @@ EXAMPLE_FORMAT: Final = "\b\nExample:"
 COMMANDS: Final = {
     "broker": "Run a broker.",
     "db": "Look after a Notify database: upgrade, current, check.",
+    "dead-letter": "Look at messages that a group could not process, deliver them again, or purge them.",
     "demo": "Play an example with real processes and crashes.",
     "fence": "Look after the fence of a business database: purge, id, renew-id.",
     "half": "Look at half messages, have them checked again, or decide by hand.",
     "topic": "Create topics, raise their number of queues, list them.",
 }
-"""Each is the click command of the same name in txmsg.cli.<name>; the line is what `txmsg --help` says of it."""
+"""Each is the click command of its name in the module of its name, with _ for -; the line stands in `txmsg --help`."""
 
 
 class _Commands(click.Group):
@@ -39,7 +40,8 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command = getattr(import_module(f"txmsg.cli.{cmd_name}"), cmd_name)
+        name = cmd_name.replace("-", "_")
+        command = getattr(import_module(f"txmsg.cli.{name}"), name)
         assert isinstance(command, click.Command)
         return command
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from txmsg.cli.admin import ask_broker, broker_option, json_option, print_table
+from txmsg.cli.admin import ask_broker, broker_option, json_option
 from txmsg.cli.main import EXAMPLE_FORMAT
+from txmsg.cli.showing import print_table
 from txmsg.message import QUEUES_MAX
 
 if TYPE_CHECKING:

@@ -1,0 +1,129 @@
+"""The service DeadLetters over gRPC: dead letters listed, redriven and purged. Decides nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from txmsg.broker.grpc_errors import Context, answering
+from txmsg.broker.store.dead_letters import DeadLetterFilter, DeadLetterRow, DeadLetters, Place
+from txmsg.errors import InvalidMessage, ProtocolError, shown
+from txmsg.message import check_name, datetime_of_us, parse_id, us_of_datetime
+from txmsg.wire.v1 import dead_letters_pb2 as pb
+from txmsg.wire.v1 import dead_letters_pb2_grpc as rpc
+
+__all__ = ["DeadLettersApi"]
+
+_LIST_SIZE_BYTES_MAX = 16 * 1024 * 1024
+_BATCH_MAX = 1000
+_TOKEN = re.compile(r"(\d{1,17})\.(\d{1,9})\.(\d{1,9})\.(\d{1,18})")
+
+
+class DeadLettersApi(rpc.DeadLettersServicer):
+    """The service DeadLetters."""
+
+    def __init__(self, dead_letters: DeadLetters) -> None:
+        self._dead_letters = dead_letters
+
+    @answering
+    async def List(  # noqa: N802
+        self, request: pb.ListDeadLettersRequest, context: Context
+    ) -> pb.ListDeadLettersReply:
+        rows = await self._dead_letters.list(
+            _filter(request.filter),
+            after=_place(request.after) if request.after else None,
+            limit=min(request.limit or 100, 10_000),
+            with_bodies=request.with_bodies,
+            size_bytes_max=_LIST_SIZE_BYTES_MAX,
+        )
+        return pb.ListDeadLettersReply(
+            letters=[_letter(row) for row in rows], next=_token(rows[-1].place) if rows and rows[-1].more else ""
+        )
+
+    @answering
+    async def Redrive(self, request: pb.RedriveRequest, context: Context) -> pb.RedriveReply:  # noqa: N802
+        which = _filter(request.filter, as_of_us=request.as_of_us)
+        if not request.limit:
+            left, as_of = await self._dead_letters.count(which)
+            return pb.RedriveReply(left=left, as_of_us=us_of_datetime(as_of))
+        redriven = await self._dead_letters.redrive(which, min(request.limit, _BATCH_MAX))
+        return pb.RedriveReply(redriven=redriven, as_of_us=request.as_of_us)
+
+    @answering
+    async def Purge(self, request: pb.PurgeRequest, context: Context) -> pb.PurgeReply:  # noqa: N802
+        which = _filter(request.filter, as_of_us=request.as_of_us)
+        if not request.limit:
+            left, as_of = await self._dead_letters.count(which)
+            return pb.PurgeReply(left=left, as_of_us=us_of_datetime(as_of))
+        purged = await self._dead_letters.purge(which, min(request.limit, _BATCH_MAX))
+        return pb.PurgeReply(purged=purged, as_of_us=request.as_of_us)
+
+
+def _filter(asked: pb.DeadLetterFilter, *, as_of_us: int = 0) -> DeadLetterFilter:
+    """Raises InvalidName or InvalidMessage for what names nothing. as_of_us: an `until` besides the one asked for."""
+    transaction_id, n = parse_id(asked.id) if asked.id else (None, None)
+    for what, text in (("key", asked.key), ("error", asked.error)):
+        if "\0" in text:
+            raise InvalidMessage(f"{what} {shown(text)} holds a NUL character, which no stored text has")
+    which = DeadLetterFilter(
+        group=check_name("group", asked.group) if asked.group else None,
+        topic=check_name("topic", asked.topic) if asked.topic else None,
+        since=datetime_of_us(asked.since_us) if asked.since_us else None,
+        until=datetime_of_us(asked.until_us) if asked.until_us else None,
+        error=asked.error or None,
+        transaction_id=transaction_id,
+        n=n,
+        key=asked.key or None,
+    )
+    if as_of_us and (not asked.until_us or as_of_us < asked.until_us):
+        return replace(which, until=datetime_of_us(as_of_us))
+    return which
+
+
+def _token(place: Place) -> str:
+    return f"{us_of_datetime(place.died_at)}.{place.group_id}.{place.queue_id}.{place.queue_offset}"
+
+
+def _place(token: str) -> Place:
+    found = _TOKEN.fullmatch(token)
+    if found is None:
+        raise ProtocolError(f"{shown(token)} is not where a page of dead letters ended: give what `next` said")
+    died_at_us, group_id, queue_id, queue_offset = map(int, found.groups())
+    return Place(died_at=datetime_of_us(died_at_us), group_id=group_id, queue_id=queue_id, queue_offset=queue_offset)
+
+
+def _letter(row: DeadLetterRow) -> pb.DeadLetter:
+    return pb.DeadLetter(
+        group=row.group_name,
+        topic=row.topic,
+        queue=row.queue,
+        offset=row.queue_offset,
+        transaction_id=row.transaction_id.bytes,
+        n=row.n,
+        key=row.key or "",
+        tag=row.tag or "",
+        ordering_key=row.ordering_key or "",
+        headers=row.headers or b"",
+        body=row.body,
+        born_at_us=us_of_datetime(row.born_at),
+        stored_at_us=us_of_datetime(row.stored_at),
+        died_at_us=us_of_datetime(row.died_at),
+        attempts=row.attempts,
+        last_error=row.last_error or "",
+        failures=[_failure(each) for each in row.failures],
+        generation=row.generation,
+        blocks_key=row.blocks_key,
+        size_bytes=row.size_bytes,
+    )
+
+
+def _failure(value: Mapping[str, Any]) -> pb.Failure:
+    at = value.get("at")
+    return pb.Failure(
+        attempt=value.get("attempt", 0),
+        at_us=us_of_datetime(datetime.fromisoformat(at)) if at else 0,
+        error=value.get("error") or "",
+    )

@@ -1,0 +1,239 @@
+"""Every statement on dead letters that a person asks for: pages of them, redriven, purged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from psycopg.rows import class_row
+
+from txmsg.broker.store.connect import Pool, session
+
+__all__ = ["DeadLetterFilter", "DeadLetterRow", "DeadLetters", "Place"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetterFilter:
+    """Which dead letters: all that is said must hold; what is None may be anything.
+
+    since: died at or after. until: died before. error: in the last error, whatever the case of its letters.
+    """
+
+    group: str | None = None
+    topic: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    error: str | None = None
+    transaction_id: UUID | None = None
+    n: int | None = None
+    key: str | None = None
+
+    def parameters(self) -> dict[str, Any]:
+        """Its fields by name, for the statements below."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a page ends: the last dead letter on it, in the order of pages."""
+
+    died_at: datetime
+    group_id: int
+    queue_id: int
+    queue_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetterRow:
+    """A dead letter as a person is shown it. Headers, body and failures are empty unless they were asked for."""
+
+    group_id: int
+    queue_id: int
+    queue_offset: int
+    group_name: str
+    topic: str
+    queue: int
+    transaction_id: UUID
+    n: int
+    key: str | None
+    tag: str | None
+    ordering_key: str | None
+    headers: bytes | None
+    body: bytes
+    size_bytes: int
+    born_at: datetime
+    stored_at: datetime
+    died_at: datetime
+    attempts: int
+    last_error: str | None
+    failures: Sequence[Mapping[str, Any]]
+    generation: int
+    blocks_key: bool
+    more: bool
+
+    @property
+    def place(self) -> Place:
+        """Where a page that ends here is continued."""
+        return Place(
+            died_at=self.died_at, group_id=self.group_id, queue_id=self.queue_id, queue_offset=self.queue_offset
+        )
+
+
+class DeadLetters:
+    """The dead letters of one Notify database. Every method is its own transaction."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def list(
+        self, which: DeadLetterFilter, *, after: Place | None, limit: int, with_bodies: bool, size_bytes_max: int
+    ) -> Sequence[DeadLetterRow]:
+        """Up to `limit`, the longest dead first, as many as begin within size_bytes_max of bodies and headers.
+
+        `more` of a row: it is not the last one.
+        """
+        place = {name: getattr(after, name, None) for name in ("died_at", "group_id", "queue_id", "queue_offset")}
+        async with session(self._pool) as connection:
+            async with connection.cursor(row_factory=class_row(DeadLetterRow)) as cursor:
+                await cursor.execute(
+                    _LIST,
+                    which.parameters()
+                    | {f"after_{name}": value for name, value in place.items()}
+                    | {"limit": limit + 1, "with_bodies": with_bodies, "size_bytes_max": size_bytes_max},
+                )
+                return (await cursor.fetchall())[:limit]
+
+    async def count(self, which: DeadLetterFilter) -> tuple[int, datetime]:
+        """How many there are, and when that was by the database's clock."""
+        async with session(self._pool) as connection:
+            cursor = await connection.execute(_COUNT, which.parameters())
+            row = await cursor.fetchone()
+        assert row is not None
+        return row[0], row[1]
+
+    async def redrive(self, which: DeadLetterFilter, limit: int) -> int:
+        """Makes retries of up to `limit`, queue by queue in the order of offsets; how many. 0: none is left.
+
+        They are due at once, with no attempt yet and a generation of their own, so that the inbox takes them for new.
+        Of an ordering key only the first is due; the broker that delivers lets the next follow when that is done.
+        """
+        async with session(self._pool) as connection:
+            cursor = await connection.execute(_REDRIVE, which.parameters() | {"limit": limit})
+            return cursor.rowcount
+
+    async def purge(self, which: DeadLetterFilter, limit: int) -> int:
+        """Deletes up to `limit` for good; how many. The next messages of keys that were blocked are due at once."""
+        async with session(self._pool) as connection, connection.transaction():
+            cursor = await connection.execute(_PURGE, which.parameters() | {"limit": limit})
+            gone = await cursor.fetchall()
+            blocked = sorted({row[:3] for row in gone if row[3]})
+            # A statement of its own: it must see that the dead letters are gone.
+            if blocked:
+                groups, queue_ids, keys = (list(column) for column in zip(*blocked, strict=True))
+                await connection.execute(_RELEASE, {"groups": groups, "queue_ids": queue_ids, "keys": keys})
+        return len(gone)
+
+
+_WHICH = """
+       (%(group)s::text is null
+            or d.group_id = (select id from txmsg.consumer_group where name = %(group)s))
+   and (%(topic)s::text is null or d.queue_id in (
+            select q.id from txmsg.queue q join txmsg.topic t on t.id = q.topic_id where t.name = %(topic)s))
+   and (%(since)s::timestamptz is null or d.died_at >= %(since)s)
+   and (%(until)s::timestamptz is null or d.died_at < %(until)s)
+   and (%(error)s::text is null or strpos(lower(d.last_error), lower(%(error)s)) > 0)
+   and (%(transaction_id)s::uuid is null or d.transaction_id = %(transaction_id)s)
+   and (%(n)s::int is null or d.n = %(n)s)
+   and (%(key)s::text is null or d.key = %(key)s)
+"""
+
+_LIST = f"""
+with found as materialized (
+    select d.group_id, d.queue_id, d.queue_offset, d.transaction_id, d.n, d.key, d.tag, d.ordering_key,
+           case when %(with_bodies)s then d.headers end as headers,
+           case when %(with_bodies)s then d.body else '' end as body, octet_length(d.body) as size_bytes,
+           d.born_at, d.stored_at, d.died_at, d.attempts, d.last_error,
+           case when %(with_bodies)s then d.failures else '[]' end as failures, d.generation, d.blocks_key
+      from txmsg.dead_letter d
+     where {_WHICH}
+       and (%(after_died_at)s::timestamptz is null
+            or (d.died_at, d.group_id, d.queue_id, d.queue_offset)
+               > (%(after_died_at)s, %(after_group_id)s::int, %(after_queue_id)s::int, %(after_queue_offset)s::bigint))
+     order by d.died_at, d.group_id, d.queue_id, d.queue_offset
+     limit %(limit)s
+), sized as (
+    select f.*, sum(octet_length(f.body) + coalesce(octet_length(f.headers), 0))
+                    over (w rows between unbounded preceding and 1 preceding) as before,
+           row_number() over w < count(*) over () as more
+      from found f window w as (order by f.died_at, f.group_id, f.queue_id, f.queue_offset)
+)
+select s.group_id, s.queue_id, s.queue_offset, g.name as group_name, t.name as topic, q.number as queue,
+       s.transaction_id, s.n, s.key, s.tag, s.ordering_key, s.headers, s.body, s.size_bytes, s.born_at, s.stored_at,
+       s.died_at, s.attempts, s.last_error, s.failures, s.generation, s.blocks_key, s.more
+  from sized s
+  join txmsg.consumer_group g on g.id = s.group_id
+  join txmsg.queue q on q.id = s.queue_id
+  join txmsg.topic t on t.id = q.topic_id
+ where s.before is null or s.before < %(size_bytes_max)s
+ order by s.died_at, s.group_id, s.queue_id, s.queue_offset
+"""
+
+_COUNT = f"select count(*), now() from txmsg.dead_letter d where {_WHICH}"
+
+# Two persons who redrive at once share the work: each skips what the other has in hand. As many rows as begin within
+# the size: a transaction of a thousand large bodies would take longer than anybody waits.
+_CHOSEN = f"""
+with locked as materialized (
+    select d.group_id, d.queue_id, d.queue_offset,
+           octet_length(d.body) + coalesce(octet_length(d.headers), 0) as size_bytes
+      from txmsg.dead_letter d
+     where {_WHICH}
+     order by d.group_id, d.queue_id, d.queue_offset
+     limit %(limit)s
+       for update skip locked
+), chosen as (
+    select l.*, sum(l.size_bytes) over (order by l.group_id, l.queue_id, l.queue_offset
+                                        rows between unbounded preceding and 1 preceding) as before
+      from locked l
+)"""
+
+_CHOSEN_ARE_GONE = """
+    delete from txmsg.dead_letter d using chosen c
+     where (d.group_id, d.queue_id, d.queue_offset) = (c.group_id, c.queue_id, c.queue_offset)
+       and (c.before is null or c.before < 16 * 1024 * 1024)"""
+
+_REDRIVE = f"""
+{_CHOSEN}, gone as ({_CHOSEN_ARE_GONE}
+    returning d.*
+)
+insert into txmsg.retry (group_id, queue_id, queue_offset, attempt, due_at, transaction_id, n, key, tag, headers, body,
+                         born_at, stored_at, last_error, ordering_key, failures, generation)
+select g.group_id, g.queue_id, g.queue_offset, 0,
+       case when g.ordering_key is null
+              or not exists (select from txmsg.retry r
+                              where r.group_id = g.group_id and r.queue_id = g.queue_id
+                                and r.ordering_key = g.ordering_key and r.queue_offset < g.queue_offset)
+                 and g.queue_offset = min(g.queue_offset) over (partition by g.group_id, g.queue_id, g.ordering_key)
+            then now() else 'infinity' end,
+       g.transaction_id, g.n, g.key, g.tag, g.headers, g.body, g.born_at, g.stored_at, g.last_error, g.ordering_key,
+       g.failures, g.generation + 1
+  from gone g
+"""
+
+_PURGE = f"{_CHOSEN} {_CHOSEN_ARE_GONE} returning d.group_id, d.queue_id, d.ordering_key, d.blocks_key"
+
+_RELEASE = """
+update txmsg.retry r set due_at = now()
+  from unnest(%(groups)s::int[], %(queue_ids)s::int[], %(keys)s::text[]) k(group_id, queue_id, ordering_key)
+ where r.group_id = k.group_id and r.queue_id = k.queue_id and r.ordering_key = k.ordering_key
+   and r.due_at = 'infinity'
+   and r.queue_offset = (select min(f.queue_offset) from txmsg.retry f
+                          where f.group_id = k.group_id and f.queue_id = k.queue_id
+                            and f.ordering_key = k.ordering_key)
+   and not exists (select from txmsg.dead_letter d
+                    where d.group_id = k.group_id and d.queue_id = k.queue_id and d.ordering_key = k.ordering_key
+                      and d.blocks_key)
+"""

@@ -1,0 +1,57 @@
+"""How commands show what they were told: times, contents of messages, tables."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+__all__ = ["content", "moment", "print_facts", "print_table"]
+
+_BODY_SHOWN_BYTES = 2000
+
+
+def moment(us: int) -> str | None:
+    """Microseconds since 1970 as ISO 8601 in UTC; 0 is no moment."""
+    from txmsg.message import datetime_of_us
+
+    return datetime_of_us(us).isoformat(timespec="seconds") if us else None
+
+
+def content(headers: bytes, body: bytes) -> dict[str, object]:
+    """What a message holds, for people and for JSON. The beginning of a body is enough to recognise it."""
+    from txmsg.wire.codec import unpack_headers
+
+    return {
+        "headers": dict(unpack_headers(headers)),
+        "body_size_bytes": len(body),
+        # Bytes that are no text show as \\xNN.
+        "body": body[:_BODY_SHOWN_BYTES].decode(errors="backslashreplace"),
+    }
+
+
+def print_facts(facts: Mapping[str, object]) -> None:
+    """One thing: a line for each of its names and values."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(show_header=False, box=None)
+    for name, value in facts.items():
+        table.add_row(name, Text(json.dumps(value) if isinstance(value, dict) else str(value)))
+    print_table(table)
+
+
+def print_table(table: Table) -> None:
+    """In a terminal as wide as it is; in a pipe without folding what somebody may search for."""
+    _console().print(table)
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console(highlight=False, width=None if sys.stdout.isatty() else 250)
