@@ -13,13 +13,22 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 import psycopg
-from psycopg import AsyncConnection
+from psycopg import AsyncConnection, sql
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 
 from txmsg.broker.store.arrays import register_arrays
 from txmsg.errors import BrokerUnavailable, StorageError
 
-__all__ = ["TRANSIENT", "answering_within", "connect_writer", "cut", "open_pool", "session", "unavailable"]
+__all__ = [
+    "TRANSIENT",
+    "answering_within",
+    "connect_listener",
+    "connect_writer",
+    "cut",
+    "open_pool",
+    "session",
+    "unavailable",
+]
 
 Pool = AsyncConnectionPool[AsyncConnection[Any]]
 
@@ -130,6 +139,19 @@ async def _set_up_writer(connection: AsyncConnection[Any], lock_timeout_s: float
     if connection.info.server_version >= 170000:
         settings["transaction_timeout"] = f"{transaction_timeout_s * 1000:.0f}ms"
     await _set(connection, settings)
+
+
+async def connect_listener(url: str, channel: str) -> AsyncConnection[Any]:
+    """A session that hears what is notified on a channel."""
+    connection = await _Connection.connect(url, autocommit=True, application_name="txmsg listener", **_KEEPALIVES)
+    try:
+        await _set(connection, _SERVER_KEEPALIVES)
+        with answering_within(connection, _SETUP_S_MAX):
+            await connection.execute(sql.SQL("listen {}").format(sql.Identifier(channel)))
+    except BaseException:
+        await connection.close()
+        raise
+    return connection
 
 
 async def _set(connection: AsyncConnection[Any], settings: Mapping[str, str]) -> None:

@@ -102,7 +102,8 @@ alter table txmsg.cursor
 create table txmsg.broker (
     id text primary key,
     address text not null,
-    state text not null default 'active' check (state in ('active', 'draining')),
+    -- dead: its time was over, and its queues were given to others. It is shown for a day.
+    state text not null default 'active' check (state in ('active', 'draining', 'dead')),
     release text not null,
     schema_revision text not null,
     started_at timestamptz not null default now(),

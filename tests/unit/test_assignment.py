@@ -1,0 +1,100 @@
+"""Which broker gets which queue: even, steady, and never what its holder would not know of."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+
+from txmsg.broker.cluster.assignment import Assignment, assigned
+from txmsg.broker.store.cluster import QueueRow
+
+
+def queues_of(**counts: int) -> list[QueueRow]:
+    """Queues 1, 2, 3, ...: as many of each broker as said; those of `nobody` have none."""
+    owners = [broker for broker, count in counts.items() for _ in range(count)]
+    return [QueueRow(n, None if owner == "nobody" else owner, None) for n, owner in enumerate(owners, 1)]
+
+
+def after(queues: Sequence[QueueRow], moves: Assignment) -> list[QueueRow]:
+    """The queues once everything is handed over."""
+    done = []
+    for row in queues:
+        wanted_by = moves.wanted.get(row.queue_id, row.wanted_by)
+        done.append(QueueRow(row.queue_id, moves.given.get(row.queue_id) or wanted_by or row.broker_id, None))
+    return done
+
+
+def loads(queues: Sequence[QueueRow]) -> dict[str | None, int]:
+    return dict(Counter(row.broker_id for row in queues))
+
+
+def test_queues_of_nobody_are_spread_evenly_and_neighbours_apart() -> None:
+    moves = assigned(queues_of(nobody=8), ["a", "b"])
+    assert not moves.wanted
+    assert [moves.given[n] for n in range(1, 9)] == ["a", "b"] * 4
+
+
+def test_what_is_even_stays_as_it_is() -> None:
+    assert not assigned(queues_of(a=4, b=3, c=3), ["a", "b", "c"])
+
+
+def test_a_newcomer_is_handed_its_share_and_nothing_else_moves() -> None:
+    moves = assigned(queues_of(a=6, b=6), ["a", "b", "new"])
+    assert not moves.given, "nothing is taken from a broker that lives"
+    assert Counter(moves.wanted.values()) == {"new": 4}
+    assert loads(after(queues_of(a=6, b=6), moves)) == {"a": 4, "b": 4, "new": 4}
+
+
+def test_queues_of_a_dead_broker_are_given_at_once_and_to_all() -> None:
+    moves = assigned(queues_of(a=4, b=4, dead=4), ["a", "b"])
+    assert Counter(moves.given.values()) == {"a": 2, "b": 2}
+    assert set(moves.given) == {9, 10, 11, 12}
+    assert not moves.wanted
+
+
+def test_a_draining_broker_gets_nothing_and_is_asked_for_all_it_has() -> None:
+    moves = assigned(queues_of(a=2, old=4, nobody=2), ["a", "b"], ["old"])
+    assert set(moves.given) == {7, 8}
+    assert set(moves.wanted) == {3, 4, 5, 6}
+    assert "old" not in {*moves.given.values(), *moves.wanted.values()}
+    assert loads(after(queues_of(a=2, old=4, nobody=2), moves)) == {"a": 4, "b": 4}
+
+
+def test_without_an_active_broker_everything_stays() -> None:
+    assert not assigned(queues_of(old=4, nobody=2), [], ["old"])
+
+
+def test_what_is_on_its_way_is_not_asked_for_again() -> None:
+    queues = [QueueRow(1, "a", None), QueueRow(2, "a", "b"), QueueRow(3, "a", None), QueueRow(4, "a", "b")]
+    assert not assigned(queues, ["a", "b"])
+
+
+def test_a_queue_wanted_by_a_broker_that_died_stays_or_goes_to_another() -> None:
+    queues = [QueueRow(1, "a", None), QueueRow(2, "a", "dead")]
+    assert assigned(queues, ["a"]).wanted == {2: None}
+    assert assigned(queues, ["a", "b"]).wanted == {2: "b"}
+
+
+def test_moves_are_fewest_and_loads_even_whatever_was_before() -> None:
+    chance = random.Random(4)
+    for _ in range(300):
+        active = [f"b{n}" for n in range(chance.randint(1, 6))]
+        others = [*active, "draining", "dead", None]
+        queues = [QueueRow(n, chance.choice(others), None) for n in range(1, chance.randint(2, 60))]
+        moves = assigned(queues, active, ["draining"])
+        counts = loads(after(queues, moves))
+        assert set(counts) <= set(active)
+        assert max(counts.values()) - min(counts.get(each, 0) for each in active) <= 1
+        before = Counter(row.broker_id for row in queues if row.broker_id in active)
+        least, more = divmod(len(queues), len(active))
+        keep = sorted(before.values(), reverse=True) + [0] * (len(active) - len(before))
+        fewest = sum(max(0, count - least - (place < more)) for place, count in enumerate(keep))
+        moved = sum(row.broker_id in active and moves.wanted.get(row.queue_id) is not None for row in queues)
+        assert moved == fewest
+        assert not assigned(after(queues, moves), active, ["draining"]), "one assignment is enough"
+
+
+def test_the_same_input_gives_the_same_answer_in_any_order_of_brokers() -> None:
+    queues = queues_of(a=5, dead=5, nobody=5)
+    assert assigned(queues, ["a", "b", "c"]) == assigned(queues, ["c", "b", "a"])

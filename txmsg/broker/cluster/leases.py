@@ -1,0 +1,77 @@
+"""Which queues this broker may deliver now, and under which epochs. In memory; the clock is an argument."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from txmsg.broker.store.cluster import LeaseRow
+from txmsg.errors import BrokerUnavailable
+
+__all__ = ["Change", "Leases"]
+
+
+class Change(NamedTuple):
+    """What became of this broker's queues: those it has got, lost, and is to hand over."""
+
+    gained: set[int]
+    lost: set[int]
+    wanted: dict[int, int]
+    """Queue id and epoch."""
+
+
+class Leases:
+    """The leases of one broker, good until a deadline that only its heartbeats move.
+
+    The deadline counts from before the heartbeat was sent, so it is never later than the database's.
+    """
+
+    def __init__(self, broker_id: str, ttl_s: float, monotonic: Callable[[], float]) -> None:
+        self.broker_id = broker_id
+        self.ttl_s = ttl_s
+        self.monotonic = monotonic
+        self._epochs: dict[int, int] = {}
+        self._is_member = False
+        self._deadline = 0.0
+        self._why = "delivery has not started yet"
+
+    def is_held(self) -> bool:
+        """Whether messages of the queues that this broker has may be delivered at this moment."""
+        return self._is_member and self.monotonic() < self._deadline
+
+    def require(self) -> None:
+        """Raises BrokerUnavailable, which says why, if nothing may be delivered at this moment."""
+        if self._is_member and self.monotonic() < self._deadline:
+            return
+        why = "its leases ran out while the database was away" if self._is_member else self._why
+        raise BrokerUnavailable(f"broker {self.broker_id} does not deliver now: {why}; retry")
+
+    @property
+    def is_member(self) -> bool:
+        """Whether the leases were not lost since the last heartbeat; they may have run out."""
+        return self._is_member
+
+    def epochs(self) -> Mapping[int, int]:
+        """The epoch of each queue that this broker delivers."""
+        return self._epochs
+
+    def renew(self, asked_at: float) -> None:
+        """A heartbeat that was sent at this moment arrived."""
+        self._is_member, self._deadline = True, asked_at + self.ttl_s
+
+    def set(self, rows: Iterable[LeaseRow]) -> Change:
+        """These are the leases now. A queue with another epoch than before is both lost and gained."""
+        rows = list(rows)
+        before, self._epochs = self._epochs, {row.queue_id: row.epoch for row in rows}
+        lost = {queue_id for queue_id, epoch in before.items() if self._epochs.get(queue_id) != epoch}
+        gained = {queue_id for queue_id, epoch in self._epochs.items() if before.get(queue_id) != epoch}
+        return Change(gained, lost, {row.queue_id: row.epoch for row in rows if row.wanted_by is not None})
+
+    def give_up(self, queue_ids: Iterable[int]) -> None:
+        """These are delivered no more, before anybody else is told so."""
+        for queue_id in queue_ids:
+            self._epochs.pop(queue_id, None)
+
+    def lose(self, why: str) -> None:
+        """Nothing is delivered before the broker has joined again."""
+        self._is_member, self._why, self._epochs = False, why, {}

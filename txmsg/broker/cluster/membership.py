@@ -1,0 +1,298 @@
+"""This broker among the others: its heartbeat, the assignment of queues, and their hand-over.
+
+There is no leader. Every broker does the same step each second: it says that it lives, buries those that are silent,
+and spreads the queues if something has changed. Whoever is first does it; the others find it done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from txmsg.broker.cluster.assignment import assigned
+from txmsg.broker.cluster.leases import Leases
+from txmsg.broker.cluster.notices import CHANNEL
+from txmsg.broker.store import cluster as store
+from txmsg.broker.store.connect import Pool, session
+from txmsg.broker.store.delivery import Connection
+from txmsg.errors import BrokerUnavailable
+
+__all__ = ["Holder", "Membership", "Who"]
+
+_log = logging.getLogger(__name__)
+
+_STEP_TIMEOUT_S = 4.0
+"""A heartbeat that takes longer comes too late anyway: its connection is cut."""
+_LOOK_S = 10.0
+"""How often the queues are looked at though nothing seems to have changed."""
+
+
+class Holder(Protocol):
+    """Who delivers what this broker has leases of."""
+
+    def gained(self) -> None:
+        """There are new leases."""
+        ...
+
+    def lost(self, queue_ids: Collection[int], why: str) -> None:
+        """These queues are another broker's now."""
+        ...
+
+    def drop(self, why: str) -> None:
+        """Everything in memory is void, the leases too."""
+        ...
+
+    async def finish(self, queue_ids: Collection[int]) -> None:
+        """Returns when nothing of these queues is in flight any more, or soon, and their cursors are written."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Who:
+    """How a broker presents itself."""
+
+    address: str
+    release: str
+    schema_revision: str
+
+
+class Membership:
+    """A broker's place in the registry. `run` repeats `step_once`, each second and whenever `look_soon` is called."""
+
+    def __init__(self, pool: Pool, leases: Leases, who: Who, *, heartbeat_s: float) -> None:
+        self.leases = leases
+        self.holder: Holder | None = None
+        self.brokers: tuple[store.BrokerRow, ...] = ()
+        """Those that are there, by id; this one among them."""
+        self._pool = pool
+        self._who = who
+        self._heartbeat_s = heartbeat_s
+        self._incarnation: datetime | None = None
+        self._state = "active"
+        self._seen_epoch = -1
+        self._seen: object = None
+        self._looked_at = 0.0
+        self._handing_over: dict[int, asyncio.Task[None]] = {}
+        self._stepping = asyncio.Lock()
+        self._soon = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._leaving = False
+        self._said = ""
+
+    # ---- what others ask
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether this broker was told to give its queues away and to take no more messages."""
+        return self._state == "draining"
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether no other broker of this release is there."""
+        return len(self.brokers) <= 1
+
+    def addresses(self) -> list[str]:
+        """Where the brokers are reached, those that take messages first."""
+        found = sorted(self.brokers, key=lambda each: (each.state != "active", each.id))
+        return [each.address for each in found] or [self._who.address]
+
+    async def changed(self) -> None:
+        """Returns when brokers have come, gone or changed."""
+        await self._changed.wait()
+
+    def look_soon(self) -> None:
+        """Something has changed: looks at once."""
+        self._soon.set()
+
+    # ---- running
+
+    async def run(self) -> None:
+        """Takes part until cancelled."""
+        try:
+            while not self._leaving:
+                try:
+                    await self.step_once()
+                except BrokerUnavailable as exc:
+                    _log.debug("%s", exc)  # the holder has said it once, aloud
+                except Exception:  # noqa: BLE001 - the root of a task
+                    _log.exception("a heartbeat failed; it is tried again")
+                self._soon.clear()
+                try:
+                    async with asyncio.timeout(self._heartbeat_s if self.leases.is_held() else self._heartbeat_s / 2):
+                        await self._soon.wait()
+                except TimeoutError:
+                    continue
+        finally:
+            for task in self._handing_over.values():
+                task.cancel()
+
+    async def step_once(self) -> None:
+        """One heartbeat, and whatever follows from what it finds. Raises BrokerUnavailable without the database."""
+        async with self._stepping:
+            if self._leaving:
+                return
+            if self.leases.is_member and not self.leases.is_held():
+                self._drop("the leases ran out before a heartbeat could renew them")
+            async with self._session() as conn:
+                if not self.leases.is_member and not await self._join(conn):
+                    return
+                if await self._beat(conn):
+                    await self._look(conn)
+
+    async def leave(self) -> None:
+        """Gives everything back, so that others need not wait. Doing so twice, or before a start, is fine."""
+        self._leaving = True
+        async with self._stepping:
+            incarnation, self._incarnation = self._incarnation, None
+            if incarnation is None:
+                return
+            self.leases.lose("it is closing")
+            async with self._session() as conn:
+                await store.leave(conn, self.leases.broker_id, incarnation)
+                await store.notify(conn, CHANNEL, "leases")
+
+    # ---- inside
+
+    async def _join(self, conn: Connection) -> bool:
+        asked_at = self.leases.monotonic()
+        incarnation = await store.join(
+            conn,
+            self.leases.broker_id,
+            self._incarnation,
+            address=self._who.address,
+            state=self._state,
+            release=self._who.release,
+            schema_revision=self._who.schema_revision,
+            ttl_s=self.leases.ttl_s,
+        )
+        if incarnation is None:
+            self._stand_by(
+                f"another broker with the id {self.leases.broker_id} is alive: give each its own --id; if that was "
+                f"this one before it was started again, its time is over within {self.leases.ttl_s:g} s"
+            )
+            return False
+        self._incarnation, self._seen = incarnation, None
+        self.leases.renew(asked_at)
+        self._seen_epoch = -1
+        return True
+
+    async def _beat(self, conn: Connection) -> bool:
+        assert self._incarnation is not None
+        asked_at = self.leases.monotonic()
+        beat = await store.beat(conn, self.leases.broker_id, self._incarnation, self.leases.ttl_s)
+        if beat is None:
+            self._drop("the other brokers took this one for dead")
+            return False
+        if (
+            beat.epoch is None
+            and await store.take_delivery(conn, self.leases.ttl_s) is None
+            and beat.holder not in {None, store.TOGETHER}  # else another broker of this release has just taken it
+        ):
+            self._stand_by(f"broker {beat.holder}, which is of release 0.1, holds the delivery lease")
+            return False
+        if not self.leases.is_member:  # lost while the heartbeat was on its way
+            return False
+        self._state = beat.state
+        self.leases.renew(asked_at)
+        self._said = ""
+        return True
+
+    async def _look(self, conn: Connection) -> None:
+        """Buries the silent, assigns queues if that may be due, and takes notice of what was assigned."""
+        buried = await store.bury_silent(conn)
+        for broker_id in buried:
+            _log.warning("broker %s is silent: its queues are given to others", broker_id)
+        brokers, youngest_queue = await store.live_brokers(conn)
+        self._set_brokers(tuple(brokers))
+        epoch = await store.lease_epoch(conn)
+        states = tuple((each.id, each.state) for each in brokers)
+        now = self.leases.monotonic()
+        if self._seen != (epoch, states, youngest_queue) or now >= self._looked_at + _LOOK_S:
+            epoch = await self._assign(conn, epoch, states)
+            self._seen, self._looked_at = (epoch, states, youngest_queue), now
+        if buried:
+            await store.notify(conn, CHANNEL, "brokers")
+        if epoch != self._seen_epoch:
+            await self._read_leases(conn)
+            self._seen_epoch = epoch
+
+    async def _assign(self, conn: Connection, epoch: int, states: Collection[tuple[str, str]]) -> int:
+        """Spreads the queues; the epoch now. If another broker was faster, the next look sees what it did."""
+        active = [broker_id for broker_id, state in states if state == "active"]
+        draining = [broker_id for broker_id, state in states if state != "active"]
+        moves = assigned(await store.queues(conn), active, draining)
+        if not moves:
+            return epoch
+        raised = await store.assign(conn, epoch, moves.given, moves.wanted)
+        if raised is None:
+            self._soon.set()
+            return epoch
+        _log.info("assigned %d queues, and asked for %d to be handed over", len(moves.given), len(moves.wanted))
+        if not self.is_alone:
+            await store.notify(conn, CHANNEL, "leases")
+        return raised
+
+    async def _read_leases(self, conn: Connection) -> None:
+        assert self.holder is not None
+        change = self.leases.set(await store.leases_of(conn, self.leases.broker_id))
+        if change.lost:
+            self.holder.lost(change.lost, "they are another broker's now")
+        if change.gained:
+            self.holder.gained()
+        queues = {queue_id: epoch for queue_id, epoch in change.wanted.items() if queue_id not in self._handing_over}
+        if queues:
+            task = asyncio.create_task(self._hand_over(queues), name="hand over")
+            self._handing_over.update(dict.fromkeys(queues, task))
+
+    async def _hand_over(self, queues: dict[int, int]) -> None:
+        """Finishes what is in flight of these queues (id: epoch), writes their cursors, and ends their leases."""
+        assert self.holder is not None
+        try:
+            await self.holder.finish(queues)
+            self.leases.give_up(queues)
+            self.holder.lost(queues, "they were handed over")
+            async with self._session() as conn:
+                await store.hand_over(conn, self.leases.broker_id, list(queues.items()))
+                await store.notify(conn, CHANNEL, "leases")
+        except BrokerUnavailable as exc:
+            _log.debug("%s", exc)
+        except Exception:  # noqa: BLE001 - the root of a task
+            _log.exception("handing over %d queues failed; it is tried again", len(queues))
+        finally:
+            for queue_id in queues:
+                del self._handing_over[queue_id]
+            self._seen_epoch = -1  # whatever is left of them is read again
+            self.look_soon()
+
+    def _set_brokers(self, brokers: tuple[store.BrokerRow, ...]) -> None:
+        before = [(each.id, each.address, each.state) for each in self.brokers]
+        self.brokers = brokers
+        if before != [(each.id, each.address, each.state) for each in brokers]:
+            self._changed.set()
+            self._changed = asyncio.Event()
+
+    def _stand_by(self, why: str) -> None:
+        if why != self._said:
+            _log.warning("this broker takes messages and delivers none: %s", why)
+            self._said = why
+        self._drop(why)
+
+    def _drop(self, why: str) -> None:
+        if self.holder is not None:
+            self.holder.drop(why)
+        self.leases.lose(why)
+
+    @asynccontextmanager
+    async def _session(self) -> AsyncIterator[Connection]:
+        """A connection for one step. If the database is away, everything in memory is dropped: BrokerUnavailable."""
+        try:
+            async with session(self._pool, timeout_s=_STEP_TIMEOUT_S) as conn:
+                yield conn
+        except BrokerUnavailable as exc:
+            self._drop(str(exc))
+            raise

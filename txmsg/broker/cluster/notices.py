@@ -1,0 +1,145 @@
+"""What brokers of one database tell each other: by NOTIFY, over a connection of its own to listen.
+
+A notice only makes others look sooner: whatever it says is found without it, too. So none is repeated when it is lost.
+Never one per message: a NOTIFY takes a global lock when it commits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import psycopg
+from psycopg import AsyncConnection
+
+from txmsg.broker.store.connect import TRANSIENT, Pool, answering_within, connect_listener, session
+from txmsg.errors import BrokerUnavailable
+
+__all__ = ["CHANNEL", "Notices"]
+
+_log = logging.getLogger(__name__)
+
+CHANNEL = "txmsg"
+_HINT_PAUSE_S = 0.02
+"""At most 50 times a second a broker tells where queues end now."""
+_PAYLOAD_LENGTH_MAX = 7000  # PostgreSQL takes 7,999 bytes
+_PROBE_S = 5.0
+_RECONNECT_PAUSE_S = 1.0
+
+
+class Notices:
+    """Tells and hears. `on` says what to do for each kind of notice: "KIND TEXT" is heard as on[KIND](TEXT).
+
+    on_connect is called when it begins to listen, also after a break: what was said meanwhile was missed.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        pool: Pool,
+        on: Mapping[str, Callable[[str], None]],
+        *,
+        on_ends: Callable[[Mapping[int, int]], None],
+        on_connect: Callable[[], None],
+    ) -> None:
+        self._url = url
+        self._pool = pool
+        self._on = on
+        self._on_ends = on_ends
+        self._on_connect = on_connect
+        self._ends: dict[int, int] = {}
+        self._has_ends = asyncio.Event()
+
+    # ---- telling
+
+    async def say(self, kind: str, text: str = "") -> None:
+        """Tells all brokers, this one too. Raises BrokerUnavailable."""
+        async with session(self._pool) as conn:
+            await conn.execute("select pg_notify(%s, %s)", (CHANNEL, f"{kind} {text}"))
+
+    def hint(self, ends: Mapping[int, int]) -> None:
+        """Queues (by id) end before these offsets now, and other brokers deliver them. Told soon, and together."""
+        for queue_id, end in ends.items():
+            self._ends[queue_id] = max(end, self._ends.get(queue_id, 0))
+        if ends:
+            self._has_ends.set()
+
+    async def hint_once(self) -> None:
+        """Tells what `hint` has gathered, in one transaction."""
+        ends, self._ends = self._ends, {}
+        self._has_ends.clear()
+        if ends:
+            async with session(self._pool) as conn:
+                await conn.execute("select pg_notify(%s, p) from unnest(%s::text[]) p", (CHANNEL, _payloads(ends)))
+
+    # ---- running
+
+    async def run(self) -> None:
+        """Tells and hears until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._hint(), name="hints")
+            tasks.create_task(self._listen(), name="notices")
+
+    async def _hint(self) -> None:
+        while True:
+            await self._has_ends.wait()
+            try:
+                await self.hint_once()
+            except BrokerUnavailable as exc:
+                _log.debug("others were not told where queues end: %s", exc)
+            except Exception:  # noqa: BLE001 - the root of a task
+                _log.exception("others were not told where queues end")
+            await asyncio.sleep(_HINT_PAUSE_S)
+
+    async def _listen(self) -> None:
+        while True:
+            try:
+                connection = await connect_listener(self._url, CHANNEL)
+                try:
+                    self._on_connect()
+                    while True:
+                        await self._hear(connection)
+                finally:
+                    await connection.close()
+            except (*TRANSIENT, BrokerUnavailable) as exc:
+                _log.info("other brokers are not heard, only looked at: %s", " ".join(str(exc).split()))
+            except Exception:  # noqa: BLE001 - the root of a task
+                _log.exception("listening to other brokers failed; it is tried again")
+            await asyncio.sleep(_RECONNECT_PAUSE_S)
+
+    async def _hear(self, connection: AsyncConnection[Any]) -> None:
+        """What is said within some seconds; then asks whether the database is still there, for silence says nothing."""
+        async for notice in connection.notifies(timeout=_PROBE_S):
+            self._take(notice)
+        with answering_within(connection, _PROBE_S):
+            await connection.execute("select 1")
+
+    def _take(self, notice: psycopg.Notify) -> None:
+        kind, _, text = notice.payload.partition(" ")
+        if kind == "ends":
+            self._on_ends(_ends_of(text))
+        elif kind in self._on:  # else a younger release says it
+            self._on[kind](text)
+
+
+def _payloads(ends: Mapping[int, int]) -> list[str]:
+    """ "ends 7:100 8:20", cut into pieces that fit a notice."""
+    payloads: list[str] = []
+    payload = ""
+    for queue_id, end in ends.items():
+        if len(payload) > _PAYLOAD_LENGTH_MAX:
+            payloads.append(payload)
+            payload = ""
+        payload = f"{payload or 'ends'} {queue_id}:{end}"
+    return [*payloads, payload]
+
+
+def _ends_of(text: str) -> dict[int, int]:
+    ends: dict[int, int] = {}
+    for word in text.split():
+        queue_id, _, end = word.partition(":")
+        if queue_id.isdecimal() and end.isdecimal():  # anybody may write to the channel
+            ends[int(queue_id)] = int(end)
+    return ends
