@@ -8,7 +8,9 @@ import socket
 from dataclasses import dataclass, field, fields
 from uuid import uuid4
 
+from txmsg.broker.delivery import DeliveryConfig
 from txmsg.broker.migrate import libpq_url
+from txmsg.checker.loop import CheckLoopConfig
 from txmsg.checker.policy import CheckPolicy
 from txmsg.errors import MisuseError
 from txmsg.message import BODY_SIZE_BYTES_CEILING, BODY_SIZE_BYTES_MAX, QUEUES_MAX
@@ -79,6 +81,11 @@ class BrokerConfig:
     """Checks after which a half is parked in doubt. Default 15."""
     check_timeout_s: float = 10.0
     """How long a client may take to answer a check, at most 0.9 check_interval_s. Default 10; then it is UNKNOWN."""
+
+    delivery: DeliveryConfig = field(default_factory=DeliveryConfig)
+    """How messages are delivered."""
+    check_loop: CheckLoopConfig = field(default_factory=CheckLoopConfig)
+    """The pace at which halves that are due are looked for."""
 
     stop_timeout_s: float = 10.0
     """How long a graceful stop may wait for requests under way. Default 10."""

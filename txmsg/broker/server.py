@@ -10,7 +10,7 @@ from uuid import UUID
 
 from txmsg.broker import migrate
 from txmsg.broker.config import BrokerConfig
-from txmsg.broker.delivery import Delivery, DeliveryConfig
+from txmsg.broker.delivery import Delivery
 from txmsg.broker.grpc_admin import AdminApi
 from txmsg.broker.grpc_api import NotifyApi
 from txmsg.broker.grpc_dead_letters import DeadLettersApi
@@ -96,14 +96,18 @@ async def _serve(config: BrokerConfig, pool: Pool, on_ready: Callable[[str], Non
     topics = TopicRegistry(pool, auto_create=config.topic_auto_create, queues=config.topic_queues)
     segments = Segments(pool, config)
     await segments.refresh()
-    delivery = Delivery(pool, config.broker_id, DeliveryConfig(), topics=_DeliveryTopics(topics))
+    delivery = Delivery(pool, config.broker_id, config.delivery, topics=_DeliveryTopics(topics))
     half_writer = Writer(config, segments, on_ends=delivery.wake)
     writer = Writer(config, segments, on_ends=delivery.wake)
     service = NotifyService(topics, half_writer, writer, body_size_bytes_max=config.body_size_bytes_max)
     presence = Presence()
     halves = Halves(pool)
     checks = CheckLoop(
-        halves, presence, CheckResolver(writer, service.counts), policies=CheckPolicies(default=config.check_policy())
+        halves,
+        presence,
+        CheckResolver(writer, service.counts),
+        policies=CheckPolicies(default=config.check_policy()),
+        config=config.check_loop,
     )
     service.on_unknown = checks.wake
     api = NotifyApi(service, delivery, halves, presence, home=await _home(pool), stopping=stop)
