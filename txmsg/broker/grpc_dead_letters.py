@@ -15,7 +15,7 @@ from txmsg.message import check_name, datetime_of_us, parse_id, us_of_datetime
 from txmsg.wire.v1 import dead_letters_pb2 as pb
 from txmsg.wire.v1 import dead_letters_pb2_grpc as rpc
 
-__all__ = ["DeadLettersApi"]
+__all__ = ["DeadLettersApi", "failure_of"]
 
 _LIST_SIZE_BYTES_MAX = 16 * 1024 * 1024
 _BATCH_MAX = 1000
@@ -113,14 +113,15 @@ def _letter(row: DeadLetterRow) -> pb.DeadLetter:
         died_at_us=us_of_datetime(row.died_at),
         attempts=row.attempts,
         last_error=row.last_error or "",
-        failures=[_failure(each) for each in row.failures],
+        failures=[failure_of(each) for each in row.failures],
         generation=row.generation,
         blocks_key=row.blocks_key,
         size_bytes=row.size_bytes,
     )
 
 
-def _failure(value: Mapping[str, Any]) -> pb.Failure:
+def failure_of(value: Mapping[str, Any]) -> pb.Failure:
+    """One of the reasons that a retry or a dead letter keeps."""
     at = value.get("at")
     return pb.Failure(
         attempt=value.get("attempt", 0),

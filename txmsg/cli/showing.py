@@ -36,13 +36,14 @@ def content(headers: bytes, body: bytes) -> dict[str, object]:
 
 
 def print_facts(facts: Mapping[str, object]) -> None:
-    """One thing: a line for each of its names and values."""
+    """One thing: a line for each of its names and values, but for what is not set."""
     from rich.table import Table
     from rich.text import Text
 
     table = Table(show_header=False, box=None)
     for name, value in facts.items():
-        table.add_row(name, Text(json.dumps(value) if isinstance(value, dict) else str(value)))
+        if value is not None:
+            table.add_row(name, Text(json.dumps(value) if isinstance(value, dict) else str(value)))
     print_table(table)
 
 

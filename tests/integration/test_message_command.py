@@ -1,0 +1,179 @@
+"""`txmsg message`: where a message is, and what became of it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.broker_process import BrokerProcess
+from tests.conftest import StartBroker
+from tests.integration.cli_harness import json_of, said, store_half
+from tests.integration.client_harness import WAIT_S, collecting
+from tests.integration.test_dead_letter_command import FAILURES, bury, processed
+from txmsg.client import Producer
+from txmsg.message import Message, new_transaction_id
+
+
+def found(broker: BrokerProcess, *options: str) -> list[dict[str, Any]]:
+    messages: list[dict[str, Any]] = json_of("message", "find", "--broker", broker.address, *options)["messages"]
+    return messages
+
+
+def traced(broker: BrokerProcess, id_: str) -> list[dict[str, Any]]:
+    messages: list[dict[str, Any]] = json_of("message", "trace", id_, "--broker", broker.address)["messages"]
+    return messages
+
+
+def execute(notify_url: str, statement: str, *args: object) -> None:
+    with psycopg.connect(notify_url, connect_timeout=10) as connection:
+        assert connection.execute(statement.encode(), args).rowcount == 1
+
+
+def test_messages_are_found_by_key_in_all_segments_and_by_id(broker: BrokerProcess, notify_url: str) -> None:
+    with Producer(broker.address, group="shop") as producer:
+        first = producer.send(Message("t", b"caf\xc3\xa9", key="42", tag="new", headers={"h": "1"}))
+        other = producer.send(Message("u", b"2", key="42"))
+        producer.send(Message("t", b"3", key="43"))
+        with psycopg.connect(notify_url, connect_timeout=10) as connection:
+            connection.execute("select txmsg.rotate_1((select id from txmsg.segment where state = 'open'))")
+        last = producer.send(Message("t", b"4", key="42"))
+    assert [each["id"] for each in found(broker, "--key", "42")] == [last, other, first]
+    assert [each["id"] for each in found(broker, "--key", "42", "--topic", "t")] == [last, first]
+    assert [each["segment"] for each in found(broker, "--key", "42")] == [2, 1, 1]
+    (message,) = found(broker, "--id", first, "--bodies")
+    assert (message["body"], message["headers"], message["tag"]) == ("café", {"h": "1"}, "new")
+    assert (message["topic"], message["offset"], message["state"]) == ("t", 0, "stored")
+    (message,) = found(broker, "--id", first.partition(".")[0])
+    assert "body" not in message
+    assert message["body_size_bytes"] == 5
+    where = ("--broker", broker.address)
+    assert json_of("message", "find", "--key", "42", "--limit", "2", *where)["more"]
+    assert not json_of("message", "find", "--key", "42", "--limit", "3", *where)["more"]
+    assert last in said("message", "find", "--key", "42", *where)
+    assert "café" in said("message", "find", "--key", "42", "--bodies", *where)
+    assert said("message", "find", "--key", "nobody", *where) == "there is no such message here\n"
+
+
+def test_looking_for_a_key_takes_one_index_descent_per_segment(broker: BrokerProcess, notify_url: str) -> None:
+    from txmsg.broker.store import messages
+
+    with psycopg.connect(notify_url, connect_timeout=10) as connection:
+        connection.execute(
+            "insert into txmsg.message (segment, queue, queue_offset, transaction_id, n, key, body, born_at) "
+            "select 1, 1, g, gen_random_uuid(), 0, g::text, '', now() from generate_series(0, 4999) g"
+        )
+        connection.execute("analyze txmsg.message")
+        given: dict[str, object] = {"key": "42", "topic": None, "limit": 101, "with_bodies": False, "size": 1}
+        plan = "\n".join(
+            row[0] for row in connection.execute(f"explain (analyze, costs off) {messages._OF_KEY}".encode(), given)
+        )
+        assert "Index Scan using message_1_key_idx" in plan, plan
+        given = {"id": new_transaction_id(), "n": None, "limit": 101, "with_bodies": False, "size": 1}
+        plan = "\n".join(
+            row[0] for row in connection.execute(f"explain (analyze, costs off) {messages._OF_ID}".encode(), given)
+        )
+        assert "Seq Scan on message" not in plan, plan
+        assert "Seq Scan on half_message" not in plan, plan
+
+
+def test_find_wants_a_key_or_an_id() -> None:
+    assert "a --key or for an --id" in said("message", "find", status=2)
+    assert "a --key or for an --id" in said("message", "find", "--key", "k", "--id", "7", status=2)
+    assert "--topic goes with --key" in said("message", "find", "--topic", "t", "--id", "7", status=2)
+
+
+def test_a_half_is_traced_from_its_storing_to_its_queue(start_broker: StartBroker) -> None:
+    broker = start_broker("--first-check-s", "600")
+    transaction_id = store_half(broker, count=2)
+    first, second = traced(broker, transaction_id)
+    assert (first["state"], second["state"]) == ("half", "half")
+    assert (first["producer_group"], second["checks"], first["decided_by"]) == ("shop", 0, None)
+    assert first["half_stored_at"] is not None
+    assert second["next_check_at"] is not None
+    assert [each["id"] for each in traced(broker, f"{transaction_id}.1")] == [f"{transaction_id}.1"]
+    said("half", "commit", transaction_id, "--yes", "--broker", broker.address)
+    first, second = traced(broker, transaction_id)
+    assert (first["state"], second["state"]) == ("stored", "stored")
+    assert (first["offset"], second["offset"]) == (0, 1)
+    assert (first["groups"], first["mirrored"]) == ([], None)
+    assert "no group reads its queue yet" in said("message", "trace", transaction_id, "--broker", broker.address)
+
+
+def test_a_trace_says_who_decided_what_waits_for_its_time_and_what_was_rolled_back(
+    start_broker: StartBroker, notify_url: str
+) -> None:
+    broker = start_broker("--first-check-s", "600")
+    where = ("--broker", broker.address)
+    dropped = store_half(broker)
+    said("half", "rollback", dropped, "--yes", *where)
+    assert "rolled back at 20" in said("message", "trace", dropped, *where)
+    assert json_of("message", "trace", dropped, *where)["messages"] == []
+    waiting = store_half(broker)
+    with psycopg.connect(notify_url, connect_timeout=10) as connection:
+        connection.execute(
+            "with half as (delete from txmsg.half_message returning *) insert into txmsg.scheduled (transaction_id, n, "
+            "due_at, queue, key, tag, headers, body, born_at, half_stored_at, decided_by) select transaction_id, n, "
+            "'2099-01-01T00:00:00Z', queue, key, tag, headers, body, born_at, stored_at, 2 from half"
+        )
+    (message,) = traced(broker, waiting)
+    assert (message["state"], message["due_at"]) == ("scheduled", "2099-01-01T00:00:00+00:00")
+    assert (message["decided_by"], message["offset"]) == ("check-back", None)
+    assert message["half_stored_at"] is not None
+    assert "nothing is known of" in said("message", "trace", str(new_transaction_id()), *where, status=1)
+    assert "neither that of a message" in said("message", "trace", "7", *where, status=1)
+
+
+def test_a_trace_tells_of_each_group_whether_it_is_done_with_the_message(
+    broker: BrokerProcess, notify_url: str
+) -> None:
+    (id_,) = processed(broker, Message("t", b"1"), group="dead")
+    for group in ("done", "failing"):
+        with collecting(broker.address, "t", group=group) as got:
+            got.get(timeout=WAIT_S)
+    execute(
+        notify_url,
+        "insert into txmsg.retry (group_id, queue_id, queue_offset, attempt, due_at, transaction_id, n, body, born_at, "
+        "stored_at, failures) select g.id, m.queue, m.queue_offset, 2, '2099-01-01T00:00:00Z', transaction_id, n, body, "
+        'born_at, stored_at, \'[{"attempt": 1, "at": "2026-05-01T10:00:00+00:00", "error": "no route"}]\' '
+        "from txmsg.message m, txmsg.consumer_group g where g.name = 'failing'",
+    )
+    bury(notify_url, [id_], group="dead")
+    execute(notify_url, "insert into txmsg.consumer_group (name) values ('waiting')")
+    execute(
+        notify_url,
+        "insert into txmsg.cursor (group_id, queue_id, next_offset, epoch) select g.id, m.queue, 0, 0 "
+        "from txmsg.message m, txmsg.consumer_group g where g.name = 'waiting'",
+    )
+
+    def groups() -> dict[str, Any]:
+        (message,) = traced(broker, id_)
+        return {each.pop("group"): each for each in message["groups"]}
+
+    async def once_flushed() -> dict[str, Any]:
+        async with asyncio.timeout(WAIT_S):
+            while (told := await asyncio.to_thread(groups))["done"]["state"] != "done":
+                pass
+        return told
+
+    told = asyncio.run(once_flushed())
+    assert {group: each["state"] for group, each in told.items()} == {
+        "dead": "dead",
+        "done": "done",
+        "failing": "retrying",
+        "waiting": "waiting",
+    }
+    assert told["failing"]["next_attempt_at"] == "2099-01-01T00:00:00+00:00"
+    assert [each["error"] for each in told["failing"]["failures"]] == ["no route"]
+    assert [each["error"] for each in told["dead"]["failures"]] == [each["error"] for each in FAILURES]
+    shown = said("message", "trace", id_, "--broker", broker.address)
+    assert " group failing: retrying, failed 2 times, next attempt 2099-01-01T00:00:00+00:00\n" in shown
+    assert " group dead: dead since " in shown
+    assert "   attempt 1 at 2026-05-01T10:00:00+00:00: no route\n" in shown
+
+
+@pytest.mark.parametrize("command", [["message", "trace", "7"], ["message", "find", "--id", "7"]])
+def test_a_broker_that_is_not_there_is_named(command: list[str]) -> None:
+    assert "no answer from a broker at localhost:1" in said(*command, "--broker", "localhost:1", status=1)

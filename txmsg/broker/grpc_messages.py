@@ -1,0 +1,114 @@
+"""The service Messages over gRPC: single messages, found and traced. Decides nothing."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from txmsg.broker.grpc_dead_letters import failure_of
+from txmsg.broker.grpc_errors import Context, answering
+from txmsg.broker.store.messages import FoundRow, GroupRow, Messages
+from txmsg.errors import InvalidMessage, ProtocolError, shown
+from txmsg.message import MESSAGES_PER_TRANSACTION_MAX, check_name, parse_id, us_of_datetime
+from txmsg.wire.v1 import messages_pb2 as pb
+from txmsg.wire.v1 import messages_pb2_grpc as rpc
+
+__all__ = ["MessagesApi"]
+
+_REPLY_SIZE_BYTES_MAX = 16 * 1024 * 1024
+
+
+class MessagesApi(rpc.MessagesServicer):
+    """The service Messages."""
+
+    def __init__(self, messages: Messages) -> None:
+        self._messages = messages
+
+    @answering
+    async def Find(  # noqa: N802
+        self, request: pb.FindMessagesRequest, context: Context
+    ) -> pb.FindMessagesReply:
+        if bool(request.key) == bool(request.id):
+            raise ProtocolError("a message is looked for by its id or by its key")
+        limit = min(request.limit or 100, 10_000)
+        if request.id:
+            rows = await self._messages.of_id(
+                *parse_id(request.id),
+                limit=limit,
+                with_bodies=request.with_bodies,
+                size_bytes_max=_REPLY_SIZE_BYTES_MAX,
+            )
+        else:
+            if "\0" in request.key:
+                raise InvalidMessage(f"key {shown(request.key)} holds a NUL character, which no stored text has")
+            rows = await self._messages.of_key(
+                request.key,
+                topic=check_name("topic", request.topic) if request.topic else None,
+                limit=limit,
+                with_bodies=request.with_bodies,
+                size_bytes_max=_REPLY_SIZE_BYTES_MAX,
+            )
+        return pb.FindMessagesReply(messages=[_message(row) for row in rows], more=bool(rows) and rows[-1].more)
+
+    @answering
+    async def Trace(self, request: pb.TraceRequest, context: Context) -> pb.TraceReply:  # noqa: N802
+        transaction_id, n = parse_id(request.id)
+        rows = await self._messages.of_id(
+            transaction_id,
+            n,
+            limit=MESSAGES_PER_TRANSACTION_MAX,
+            with_bodies=False,
+            size_bytes_max=_REPLY_SIZE_BYTES_MAX,
+        )
+        reply = pb.TraceReply(more=bool(rows) and rows[-1].more)
+        for row in rows:
+            groups = []
+            if row.queue_offset is not None:
+                groups = [_group(each) for each in await self._messages.groups_of(row.queue_id, row.queue_offset)]
+            reply.messages.append(pb.TracedMessage(message=_message(row), groups=groups))
+        if not rows:
+            reply.rolled_back_at_us = _us(await self._messages.rolled_back_at(transaction_id))
+        return reply
+
+
+def _us(moment: datetime | None) -> int:
+    return 0 if moment is None else us_of_datetime(moment)
+
+
+def _message(row: FoundRow) -> pb.FoundMessage:
+    decided_by = pb.FoundMessage.NOT_KNOWN if row.decided_by is None else row.decided_by
+    return pb.FoundMessage(
+        transaction_id=row.transaction_id.bytes,
+        n=row.n,
+        state=row.state.upper(),
+        topic=row.topic,
+        queue=row.queue,
+        offset=row.queue_offset or 0,
+        segment=row.segment or 0,
+        decided_by=pb.FoundMessage.UNDECIDED if row.state == "half" else pb.FoundMessage.Decision.Name(decided_by),
+        key=row.key or "",
+        tag=row.tag or "",
+        ordering_key=row.ordering_key or "",
+        headers=row.headers or b"",
+        body=row.body,
+        size_bytes=row.size_bytes,
+        born_at_us=us_of_datetime(row.born_at),
+        half_stored_at_us=_us(row.half_stored_at),
+        stored_at_us=_us(row.stored_at),
+        due_at_us=_us(row.due_at),
+        producer_group=row.producer_group or "",
+        checks=row.checks or 0,
+        next_check_at_us=_us(row.next_check_at),
+        parked_reason=row.parked_reason or "",
+    )
+
+
+def _group(row: GroupRow) -> pb.GroupTrace:
+    return pb.GroupTrace(
+        group=row.group_name,
+        state=row.state.upper(),
+        attempts=row.attempts,
+        next_attempt_at_us=_us(row.next_attempt_at),
+        died_at_us=_us(row.died_at),
+        generation=row.generation,
+        failures=[failure_of(each) for each in row.failures],
+    )

@@ -1,0 +1,180 @@
+"""Every statement that looks for single messages, wherever they are. For people: nothing here is on a hot path."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from psycopg.rows import class_row
+
+from txmsg.broker.store.connect import Pool, session
+
+__all__ = ["FoundRow", "GroupRow", "Messages"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundRow:
+    """A message, or a half message, as a person is shown it. What does not apply to its state is None."""
+
+    state: str
+    """half, decided, scheduled or stored: see FoundMessage.State."""
+    transaction_id: UUID
+    n: int
+    topic: str
+    queue: int
+    queue_id: int
+    queue_offset: int | None
+    segment: int | None
+    decided_by: int | None
+    key: str | None
+    tag: str | None
+    ordering_key: str | None
+    headers: bytes | None
+    body: bytes
+    size_bytes: int
+    born_at: datetime
+    half_stored_at: datetime | None
+    stored_at: datetime | None
+    due_at: datetime | None
+    producer_group: str | None
+    checks: int | None
+    next_check_at: datetime | None
+    parked_reason: str | None
+    more: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRow:
+    """How one group stands to a stored message: waiting, done, retrying or dead."""
+
+    group_name: str
+    state: str
+    attempts: int
+    next_attempt_at: datetime | None
+    died_at: datetime | None
+    generation: int
+    failures: Sequence[Mapping[str, Any]]
+
+
+class Messages:
+    """The messages of one Notify database. Every method is its own transaction."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def of_key(
+        self, key: str, *, topic: str | None, limit: int, with_bodies: bool, size_bytes_max: int
+    ) -> Sequence[FoundRow]:
+        """Up to `limit` stored messages with this key, the newest segment first."""
+        given = {"key": key, "topic": topic, "limit": limit, "with_bodies": with_bodies, "size": size_bytes_max}
+        return await self._found(_OF_KEY, given, limit)
+
+    async def of_id(
+        self, transaction_id: UUID, n: int | None, *, limit: int, with_bodies: bool, size_bytes_max: int
+    ) -> Sequence[FoundRow]:
+        """The message, or up to `limit` of a transaction, whatever state they are in."""
+        given = {"id": transaction_id, "n": n, "limit": limit, "with_bodies": with_bodies, "size": size_bytes_max}
+        return await self._found(_OF_ID, given, limit)
+
+    async def _found(self, statement: str, given: Mapping[str, Any], limit: int) -> Sequence[FoundRow]:
+        async with session(self._pool) as connection, connection.cursor(row_factory=class_row(FoundRow)) as cursor:
+            await cursor.execute(statement, {**given, "limit": limit + 1})
+            return (await cursor.fetchall())[:limit]
+
+    async def groups_of(self, queue_id: int, queue_offset: int) -> Sequence[GroupRow]:
+        """How each group that reads the queue stands to its message at this offset."""
+        async with session(self._pool) as connection, connection.cursor(row_factory=class_row(GroupRow)) as cursor:
+            await cursor.execute(_GROUPS, {"queue_id": queue_id, "queue_offset": queue_offset})
+            return await cursor.fetchall()
+
+    async def rolled_back_at(self, transaction_id: UUID) -> datetime | None:
+        """When a transaction was rolled back, as long as that is remembered."""
+        async with session(self._pool) as connection:
+            cursor = await connection.execute(_ROLLED_BACK, {"id": transaction_id})
+            row = await cursor.fetchone()
+        return row[0] if row else None
+
+
+_STORED = """
+    select 'stored' as state, m.transaction_id, m.n, m.queue, m.queue_offset, m.segment, m.decided_by, m.key, m.tag,
+           m.ordering_key, m.headers, m.body, m.born_at, m.half_stored_at, m.stored_at, null::timestamptz as due_at,
+           null::int as producer, null::int as checks, null::timestamptz as next_check_at,
+           null::text as parked_reason"""
+
+_SHOWN = """
+, sized as (
+    select f.*, sum(octet_length(case when %(with_bodies)s then f.body else '' end)) over (
+                    w rows between unbounded preceding and 1 preceding) as before,
+           row_number() over w < count(*) over () as more
+      from found f window w as (order by f.stored_at desc nulls last, f.transaction_id, f.n)
+)
+select s.state, s.transaction_id, s.n, t.name as topic, q.number as queue, q.id as queue_id, s.queue_offset, s.segment,
+       s.decided_by, s.key, s.tag, s.ordering_key, case when %(with_bodies)s then s.headers end as headers,
+       case when %(with_bodies)s then s.body else '' end as body, octet_length(s.body) as size_bytes, s.born_at,
+       s.half_stored_at, s.stored_at, s.due_at, p.group_name as producer_group, s.checks, s.next_check_at,
+       s.parked_reason, s.more
+  from sized s
+  join txmsg.queue q on q.id = s.queue
+  join txmsg.topic t on t.id = q.topic_id
+  left join txmsg.producer p on p.id = s.producer
+ where s.before is null or s.before < %(size)s
+ order by s.stored_at desc nulls last, s.transaction_id, s.n
+"""
+
+# Segment by segment, so that one that is found full of the key ends it: each lateral step is one index descent.
+_OF_KEY = f"""
+with found as materialized (
+    select m.* from (select s.id from txmsg.segment s where s.state <> 'ahead' order by s.id desc) s
+     cross join lateral ({_STORED}
+          from txmsg.message m
+         where m.segment = s.id and m.key = %(key)s
+           and (%(topic)s::text is null or m.queue in (
+                select q.id from txmsg.queue q join txmsg.topic t on t.id = q.topic_id where t.name = %(topic)s))
+         limit %(limit)s) m
+     limit %(limit)s
+){_SHOWN}"""
+
+_OF_ID = f"""
+with found as materialized (
+    select m.* from (select s.id from txmsg.segment s where s.state <> 'ahead') s
+     cross join lateral ({_STORED}
+          from txmsg.message m
+         where m.segment = s.id and m.transaction_id = %(id)s and (%(n)s::int is null or m.n = %(n)s)) m
+    union all
+    select case when h.decided then 'decided' else 'half' end, h.transaction_id, h.n, h.queue, null, null, h.decided_by,
+           h.key, h.tag, h.ordering_key, h.headers, h.body, h.born_at, h.stored_at, null, h.deliver_at, h.producer,
+           f.checks, f.next_check_at, f.parked_reason
+      from txmsg.half_message h
+      left join txmsg.half_message f on f.transaction_id = h.transaction_id and f.n = 0  -- it carries the checks of all
+     where h.transaction_id = %(id)s and (%(n)s::int is null or h.n = %(n)s)
+    union all
+    select 'scheduled', d.transaction_id, d.n, d.queue, null, null, d.decided_by, d.key, d.tag, null, d.headers, d.body,
+           d.born_at, d.half_stored_at, d.stored_at, d.due_at, null, null, null, null
+      from txmsg.scheduled d
+     where d.transaction_id = %(id)s and (%(n)s::int is null or d.n = %(n)s)
+     limit %(limit)s
+){_SHOWN}"""
+
+_GROUPS = """
+select g.name as group_name,
+       case when r.group_id is not null then 'retrying' when d.group_id is not null then 'dead'
+            when c.next_offset > %(queue_offset)s or c.acked @> %(queue_offset)s::bigint then 'done'
+            else 'waiting' end as state,
+       coalesce(r.attempt, d.attempts, 0) as attempts,
+       case when isfinite(r.due_at) then r.due_at end as next_attempt_at, d.died_at,
+       coalesce(r.generation, d.generation, 0) as generation, coalesce(r.failures, d.failures, '[]') as failures
+  from txmsg.cursor c
+  join txmsg.consumer_group g on g.id = c.group_id
+  left join txmsg.retry r on (r.group_id, r.queue_id, r.queue_offset) = (c.group_id, c.queue_id, %(queue_offset)s)
+  left join txmsg.dead_letter d on (d.group_id, d.queue_id, d.queue_offset) = (c.group_id, c.queue_id, %(queue_offset)s)
+ where c.queue_id = %(queue_id)s
+ order by g.name
+"""
+
+_ROLLED_BACK = """
+select r.at from txmsg.segment s
+ cross join lateral (select r.at from txmsg.rolled_back r where r.segment = s.id and r.transaction_id = %(id)s) r
+"""

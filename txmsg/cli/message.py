@@ -1,0 +1,196 @@
+"""`txmsg message`: single messages, found and traced. Talks to the service Messages."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import click
+
+from txmsg.cli.admin import ask_broker, broker_option, json_option
+from txmsg.cli.main import EXAMPLE_FORMAT
+from txmsg.cli.showing import content, moment, print_facts, print_table
+from txmsg.errors import OutcomeExpired
+
+if TYPE_CHECKING:
+    from txmsg.wire.v1 import messages_pb2 as pb
+
+__all__ = ["message"]
+
+_DECISIONS = {
+    "PLAIN": "plain send",
+    "CLIENT": "client",
+    "CHECK": "check-back",
+    "PERSON": "person",
+    "NOT_KNOWN": "not known: written by a broker of 0.1",
+    "UNDECIDED": None,
+}
+
+
+@click.group()
+def message() -> None:
+    """Find messages by key or id, and see what became of them."""
+
+
+@message.command(
+    short_help="Find messages by key or id.",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg message find --key 42 --topic order.placed\n"
+    "  txmsg message find --id 0197f3a2-8d5e-7c11-b0a4-5f1f6f3f9c01 --bodies",
+)
+@click.option("--key", default="", metavar="KEY", help="Messages with this key, that are committed and due.")
+@click.option("--id", "id_", default="", metavar="ID", help="This message, or those of this transaction, in any state.")
+@click.option("--topic", default="", metavar="NAME", help="With --key: only of this topic.")
+@click.option("--bodies", is_flag=True, help="Print each whole: headers and body, too.")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Messages at most.")
+@broker_option
+@json_option
+def find(*, key: str, id_: str, topic: str, bodies: bool, limit: int, broker: str, as_json: bool) -> None:
+    """Find messages by key or id: which topic, queue and offset, or what they wait for.
+
+    The newest come first. Those of dropped segments are gone, but for copies in retry or among the dead letters.
+    """
+    from txmsg.wire.v1 import messages_pb2 as pb
+
+    if bool(key) == bool(id_):
+        raise click.UsageError("look for a --key or for an --id")
+    if id_ and topic:
+        raise click.UsageError("--topic goes with --key: an id says all")
+    request = pb.FindMessagesRequest(key=key, id=id_, topic=topic, limit=limit, with_bodies=bodies)
+    reply = ask_broker(broker, "Messages.Find", request)
+    if as_json:
+        messages = [_values(each, with_body=bodies) for each in reply.messages]
+        click.echo(json.dumps({"messages": messages, "more": reply.more}))
+        return
+    if not reply.messages:
+        click.echo("there is no such message here")
+        return
+    if bodies:
+        for each in reply.messages:
+            print_facts(_values(each, with_body=True))
+    else:
+        _print_found(reply)
+    if reply.more:
+        click.echo(f"only the first {len(reply.messages)}: raise --limit to see more", err=True)
+
+
+def _print_found(reply: pb.FindMessagesReply) -> None:
+    from rich.table import Table
+
+    table = Table(box=None)
+    table.add_column("Message", no_wrap=True, min_width=38)  # an id cut short cannot be copied
+    for name in ("State", "Topic", "Queue", "Offset", "Key", "Stored", "Size"):
+        table.add_column(name)
+    for each in reply.messages:
+        values = _values(each)
+        stored_at = values["stored_at"] or values["half_stored_at"]
+        cells = (values[name] for name in ("id", "state", "topic", "queue", "offset", "key"))
+        table.add_row(*("" if cell is None else str(cell) for cell in cells), str(stored_at), str(each.size_bytes))
+    print_table(table)
+
+
+@message.command(
+    short_help="See what became of a message.",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg message trace 0197f3a2-8d5e-7c11-b0a4-5f1f6f3f9c01.0",
+)
+@click.argument("id_", metavar="ID")
+@broker_option
+@json_option
+def trace(*, id_: str, broker: str, as_json: bool) -> None:
+    """See what became of a message, or of each message of a transaction.
+
+    When its half was stored, who decided, where it is, and for each group: waiting (or in the hands of a consumer),
+    done, in retry or dead, with the reason of each failure.
+    """
+    from txmsg.wire.v1 import messages_pb2 as pb
+
+    reply = ask_broker(broker, "Messages.Trace", pb.TraceRequest(id=id_))
+    if not reply.messages and not reply.rolled_back_at_us:
+        raise OutcomeExpired(
+            f"nothing is known of {id_}: it was never stored here, or its segment is dropped; `txmsg dead-letter list "
+            "--id` looks among the dead letters"
+        )
+    if as_json:
+        messages = [_traced(each) for each in reply.messages]
+        rolled_back_at = moment(reply.rolled_back_at_us)
+        click.echo(json.dumps({"messages": messages, "rolled_back_at": rolled_back_at, "more": reply.more}))
+        return
+    if reply.rolled_back_at_us:
+        click.echo(f"rolled back at {moment(reply.rolled_back_at_us)}: its messages are dropped")
+    for each in reply.messages:
+        _print_traced(each)
+    if reply.more:
+        click.echo(f"only the first {len(reply.messages)} of its messages", err=True)
+
+
+def _print_traced(traced: pb.TracedMessage) -> None:
+    values = _traced(traced)
+    groups = values.pop("groups")
+    print_facts(values)
+    assert isinstance(groups, list)
+    if values["state"] == "stored" and not groups:
+        click.echo(" no group reads its queue yet")
+    for group in groups:
+        line = f" group {group['group']}: {group['state']}"
+        if group["state"] == "retrying":
+            next_at = group["next_attempt_at"] or "when an earlier message of its ordering key is done"
+            line += f", failed {group['attempts']} times, next attempt {next_at}"
+        elif group["state"] == "dead":
+            line += f" since {group['died_at']}, failed {group['attempts']} times"
+        click.echo(line)
+        for failure in group["failures"]:
+            click.echo(f"   attempt {failure['attempt']} at {failure['at']}: {failure['error']}")
+
+
+def _traced(traced: pb.TracedMessage) -> dict[str, object]:
+    return {
+        **_values(traced.message),
+        "mirrored": None,  # there is no mirror yet
+        "groups": [
+            {
+                "group": each.group,
+                "state": type(each).State.Name(each.state).lower(),
+                "attempts": each.attempts,
+                "next_attempt_at": moment(each.next_attempt_at_us),
+                "died_at": moment(each.died_at_us),
+                "generation": each.generation,
+                "failures": [
+                    {"attempt": one.attempt, "at": moment(one.at_us), "error": one.error} for one in each.failures
+                ],
+            }
+            for each in traced.groups
+        ],
+    }
+
+
+def _values(each: pb.FoundMessage, *, with_body: bool = False) -> dict[str, object]:
+    """A message for people and for JSON: ids and times as text, what is not set or does not apply as None."""
+    kind = type(each)
+    is_stored = each.state == kind.STORED
+    values: dict[str, object] = {
+        "id": f"{UUID(bytes=each.transaction_id)}.{each.n}",
+        "state": kind.State.Name(each.state).lower(),
+        "topic": each.topic,
+        "queue": each.queue,
+        "offset": each.offset if is_stored else None,
+        "segment": each.segment if is_stored else None,
+        "key": each.key or None,
+        "tag": each.tag or None,
+        "ordering_key": each.ordering_key or None,
+        "born_at": moment(each.born_at_us),
+        "half_stored_at": moment(each.half_stored_at_us),
+        "stored_at": moment(each.stored_at_us),
+        "decided_by": _DECISIONS[kind.Decision.Name(each.decided_by)],
+        "due_at": moment(each.due_at_us),
+        "body_size_bytes": each.size_bytes,
+    }
+    if each.state == kind.HALF:
+        values |= {
+            "producer_group": each.producer_group,
+            "checks": each.checks,
+            "next_check_at": moment(each.next_check_at_us),
+            "parked_reason": each.parked_reason or None,
+        }
+    if with_body:
+        values |= content(each.headers, each.body)
+    return values

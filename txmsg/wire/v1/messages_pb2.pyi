@@ -1,0 +1,155 @@
+from txmsg.wire.v1 import dead_letters_pb2 as _dead_letters_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class FindMessagesRequest(_message.Message):
+    __slots__ = ("key", "id", "topic", "limit", "with_bodies")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    WITH_BODIES_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    id: str
+    topic: str
+    limit: int
+    with_bodies: bool
+    def __init__(self, key: _Optional[str] = ..., id: _Optional[str] = ..., topic: _Optional[str] = ..., limit: _Optional[int] = ..., with_bodies: _Optional[bool] = ...) -> None: ...
+
+class FoundMessage(_message.Message):
+    __slots__ = ("transaction_id", "n", "state", "topic", "queue", "offset", "segment", "decided_by", "key", "tag", "ordering_key", "headers", "body", "size_bytes", "born_at_us", "half_stored_at_us", "stored_at_us", "due_at_us", "producer_group", "checks", "next_check_at_us", "parked_reason")
+    class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        HALF: _ClassVar[FoundMessage.State]
+        DECIDED: _ClassVar[FoundMessage.State]
+        SCHEDULED: _ClassVar[FoundMessage.State]
+        STORED: _ClassVar[FoundMessage.State]
+    HALF: FoundMessage.State
+    DECIDED: FoundMessage.State
+    SCHEDULED: FoundMessage.State
+    STORED: FoundMessage.State
+    class Decision(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        PLAIN: _ClassVar[FoundMessage.Decision]
+        CLIENT: _ClassVar[FoundMessage.Decision]
+        CHECK: _ClassVar[FoundMessage.Decision]
+        PERSON: _ClassVar[FoundMessage.Decision]
+        NOT_KNOWN: _ClassVar[FoundMessage.Decision]
+        UNDECIDED: _ClassVar[FoundMessage.Decision]
+    PLAIN: FoundMessage.Decision
+    CLIENT: FoundMessage.Decision
+    CHECK: FoundMessage.Decision
+    PERSON: FoundMessage.Decision
+    NOT_KNOWN: FoundMessage.Decision
+    UNDECIDED: FoundMessage.Decision
+    TRANSACTION_ID_FIELD_NUMBER: _ClassVar[int]
+    N_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    SEGMENT_FIELD_NUMBER: _ClassVar[int]
+    DECIDED_BY_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    TAG_FIELD_NUMBER: _ClassVar[int]
+    ORDERING_KEY_FIELD_NUMBER: _ClassVar[int]
+    HEADERS_FIELD_NUMBER: _ClassVar[int]
+    BODY_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    BORN_AT_US_FIELD_NUMBER: _ClassVar[int]
+    HALF_STORED_AT_US_FIELD_NUMBER: _ClassVar[int]
+    STORED_AT_US_FIELD_NUMBER: _ClassVar[int]
+    DUE_AT_US_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_GROUP_FIELD_NUMBER: _ClassVar[int]
+    CHECKS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_CHECK_AT_US_FIELD_NUMBER: _ClassVar[int]
+    PARKED_REASON_FIELD_NUMBER: _ClassVar[int]
+    transaction_id: bytes
+    n: int
+    state: FoundMessage.State
+    topic: str
+    queue: int
+    offset: int
+    segment: int
+    decided_by: FoundMessage.Decision
+    key: str
+    tag: str
+    ordering_key: str
+    headers: bytes
+    body: bytes
+    size_bytes: int
+    born_at_us: int
+    half_stored_at_us: int
+    stored_at_us: int
+    due_at_us: int
+    producer_group: str
+    checks: int
+    next_check_at_us: int
+    parked_reason: str
+    def __init__(self, transaction_id: _Optional[bytes] = ..., n: _Optional[int] = ..., state: _Optional[_Union[FoundMessage.State, str]] = ..., topic: _Optional[str] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ..., segment: _Optional[int] = ..., decided_by: _Optional[_Union[FoundMessage.Decision, str]] = ..., key: _Optional[str] = ..., tag: _Optional[str] = ..., ordering_key: _Optional[str] = ..., headers: _Optional[bytes] = ..., body: _Optional[bytes] = ..., size_bytes: _Optional[int] = ..., born_at_us: _Optional[int] = ..., half_stored_at_us: _Optional[int] = ..., stored_at_us: _Optional[int] = ..., due_at_us: _Optional[int] = ..., producer_group: _Optional[str] = ..., checks: _Optional[int] = ..., next_check_at_us: _Optional[int] = ..., parked_reason: _Optional[str] = ...) -> None: ...
+
+class FindMessagesReply(_message.Message):
+    __slots__ = ("messages", "more")
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    messages: _containers.RepeatedCompositeFieldContainer[FoundMessage]
+    more: bool
+    def __init__(self, messages: _Optional[_Iterable[_Union[FoundMessage, _Mapping]]] = ..., more: _Optional[bool] = ...) -> None: ...
+
+class TraceRequest(_message.Message):
+    __slots__ = ("id",)
+    ID_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    def __init__(self, id: _Optional[str] = ...) -> None: ...
+
+class GroupTrace(_message.Message):
+    __slots__ = ("group", "state", "attempts", "next_attempt_at_us", "died_at_us", "generation", "failures")
+    class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        WAITING: _ClassVar[GroupTrace.State]
+        DONE: _ClassVar[GroupTrace.State]
+        RETRYING: _ClassVar[GroupTrace.State]
+        DEAD: _ClassVar[GroupTrace.State]
+    WAITING: GroupTrace.State
+    DONE: GroupTrace.State
+    RETRYING: GroupTrace.State
+    DEAD: GroupTrace.State
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_ATTEMPT_AT_US_FIELD_NUMBER: _ClassVar[int]
+    DIED_AT_US_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    FAILURES_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    state: GroupTrace.State
+    attempts: int
+    next_attempt_at_us: int
+    died_at_us: int
+    generation: int
+    failures: _containers.RepeatedCompositeFieldContainer[_dead_letters_pb2.Failure]
+    def __init__(self, group: _Optional[str] = ..., state: _Optional[_Union[GroupTrace.State, str]] = ..., attempts: _Optional[int] = ..., next_attempt_at_us: _Optional[int] = ..., died_at_us: _Optional[int] = ..., generation: _Optional[int] = ..., failures: _Optional[_Iterable[_Union[_dead_letters_pb2.Failure, _Mapping]]] = ...) -> None: ...
+
+class TracedMessage(_message.Message):
+    __slots__ = ("message", "groups")
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    message: FoundMessage
+    groups: _containers.RepeatedCompositeFieldContainer[GroupTrace]
+    def __init__(self, message: _Optional[_Union[FoundMessage, _Mapping]] = ..., groups: _Optional[_Iterable[_Union[GroupTrace, _Mapping]]] = ...) -> None: ...
+
+class TraceReply(_message.Message):
+    __slots__ = ("messages", "rolled_back_at_us", "more")
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    ROLLED_BACK_AT_US_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    messages: _containers.RepeatedCompositeFieldContainer[TracedMessage]
+    rolled_back_at_us: int
+    more: bool
+    def __init__(self, messages: _Optional[_Iterable[_Union[TracedMessage, _Mapping]]] = ..., rolled_back_at_us: _Optional[int] = ..., more: _Optional[bool] = ...) -> None: ...
