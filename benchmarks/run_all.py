@@ -13,7 +13,7 @@ import sys
 from rich.console import Console
 from rich.progress import Progress
 
-BENCHMARKS = ("transactional_send", "delivery", "fence", "backlog", "held_xmin", "backend_down", "peers")
+BENCHMARKS = ("transactional_send", "delivery", "fence", "backlog", "held_xmin")
 
 
 def main() -> int:

@@ -72,6 +72,20 @@ class BrokerConfig:
     """Size at which a segment is closed, when older than outcome_memory_s. Default 4 GiB."""
     segment_check_s: float = 10.0
     """How often age and size are looked at. Default 10."""
+    segments_max: int = 200
+    """Segments that are kept at most. Default 200. Past half of them each new one is closed older and larger; at the
+    bound none is closed any more, and the log says so."""
+
+    retention_s: float = 7 * 86_400.0
+    """Age past which a closed segment is dropped, if every group has read it. Default 7 days."""
+    retention_size_bytes: int = 100 * 1024**3
+    """Size of all segments together past which the oldest that every group has read are dropped. Default 100 GiB. 0: no
+    bound."""
+    retention_max_s: float = 30 * 86_400.0
+    """Age past which a segment is dropped though a group has not read it, if all topics concerned say so (`unread` is
+    `drop`; else it is kept, and the log says so). Default 30 days; at least retention_s."""
+    retention_check_s: float = 60.0
+    """How often to look for segments to drop. Default 60."""
 
     first_check_s: float = 6.0
     """Seconds before a half message is first checked. Default 6. 0 checks at once."""
@@ -103,6 +117,7 @@ class BrokerConfig:
                 f"segment_age_s={self.segment_age_s} is shorter than outcome_memory_s={self.outcome_memory_s}: "
                 "outcomes are remembered by the open and the previous segment, so raise segment_age_s"
             )
+        self._check_retention()
         if not 1 <= self.body_size_bytes_max <= BODY_SIZE_BYTES_CEILING:
             raise MisuseError(
                 f"body_size_bytes_max={self.body_size_bytes_max} must be between 1 and {BODY_SIZE_BYTES_CEILING}: "
@@ -120,6 +135,8 @@ class BrokerConfig:
             "request_timeout_s",
             "lock_timeout_s",
             "segment_check_s",
+            "retention_s",
+            "retention_check_s",
             "topic_refresh_s",
         ):
             if getattr(self, name) <= 0:
@@ -130,6 +147,17 @@ class BrokerConfig:
             self.check_policy()
         except ValueError as exc:
             raise MisuseError(f"check-backs cannot work like this: {exc}") from exc
+
+    def _check_retention(self) -> None:
+        if self.retention_max_s < self.retention_s:
+            raise MisuseError(
+                f"retention_max_s={self.retention_max_s} is shorter than retention_s={self.retention_s}: what is "
+                "unread is kept longer than what is read, so raise retention_max_s"
+            )
+        if self.retention_size_bytes < 0:
+            raise MisuseError(f"retention_size_bytes={self.retention_size_bytes} must not be negative: 0 is no bound")
+        if self.segments_max < 4:  # open, remembering outcomes, and two to come and go
+            raise MisuseError(f"segments_max={self.segments_max} must be at least 4")
 
     def check_policy(self) -> CheckPolicy:
         """When half messages are checked, as the check loop wants to have it."""

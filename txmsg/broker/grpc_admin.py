@@ -7,6 +7,7 @@ from datetime import datetime
 
 from txmsg.broker.grpc_api import DeliveryService
 from txmsg.broker.grpc_errors import Context, answering
+from txmsg.broker.retention import DropCounts
 from txmsg.broker.service import NotifyService
 from txmsg.broker.store.halves import HalfRow, Halves
 from txmsg.broker.store.topics import TopicRow
@@ -25,11 +26,18 @@ class AdminApi(rpc.AdminServicer):
     """The service Admin."""
 
     def __init__(
-        self, service: NotifyService, delivery: DeliveryService, halves: Halves, *, on_resume: Callable[[], None]
+        self,
+        service: NotifyService,
+        delivery: DeliveryService,
+        halves: Halves,
+        *,
+        drops: DropCounts,
+        on_resume: Callable[[], None],
     ) -> None:
         self._service = service
         self._delivery = delivery
         self._halves = halves
+        self._drops = drops
         self._on_resume = on_resume
 
     @answering
@@ -103,6 +111,8 @@ class AdminApi(rpc.AdminServicer):
             rolled_back_by_client=counts.rolled_back_by_client,
             committed_by_check=counts.committed_by_check,
             rolled_back_by_check=counts.rolled_back_by_check,
+            segments_dropped=self._drops.segments,
+            unread_dropped=self._drops.unread_messages,
             groups=[
                 pb.GroupLag(
                     group=each.group, topic=each.topic, waiting=each.waiting, retrying=each.retrying, dead=each.dead

@@ -119,6 +119,7 @@ Table(
     Column("created_at", _moment(), nullable=False, server_default=func.now()),
     Column("opened_at", _moment()),
     Column("closed_at", _moment()),
+    Column("dropping", Boolean, nullable=False, server_default=text("false")),
     Index("segment_one_open", "state", unique=True, postgresql_where=text("state = 'open'")),
 )
 Table(

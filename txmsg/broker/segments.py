@@ -4,14 +4,43 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 
+from psycopg.errors import LockNotAvailable
+
+from txmsg.broker.alerts import Alerts
 from txmsg.broker.config import BrokerConfig
+from txmsg.broker.store import segments as store
 from txmsg.broker.store.connect import Pool, session
+from txmsg.broker.store.segments import SegmentRow
 from txmsg.errors import BrokerUnavailable
 
-__all__ = ["Segments"]
+__all__ = ["Segments", "is_full"]
 
 logger = logging.getLogger(__name__)
+
+_ROTATE_WAIT_S = 1.0
+"""Every sender waits behind a rotation that waits for a batch, such as one that its standby does not confirm."""
+_SHARE_OF_RETENTION = 10
+"""A segment holds at most one part in so many of retention_size_bytes, so that dropping it leaves most."""
+
+
+def is_full(kept: Sequence[SegmentRow], config: BrokerConfig) -> bool:
+    """Whether the open segment, the last of those kept, is old or large enough to be closed.
+
+    A segment younger than the outcome memory stays open however large it is: outcomes are looked up in the open and
+    the previous segment only. When half of segments_max are there, each tenth more doubles age and size, so that the
+    bound is not reached: with the defaults, 30 days of unread messages are about 180 segments.
+    """
+    segment = kept[-1]
+    if segment.age_s < config.outcome_memory_s or len(kept) >= config.segments_max:
+        return False
+    size_bytes_max = config.segment_size_bytes
+    if config.retention_size_bytes:
+        size_bytes_max = min(size_bytes_max, config.retention_size_bytes // _SHARE_OF_RETENTION)
+    tenths = 10 * len(kept) // config.segments_max
+    growth = 2.0 ** max(0, tenths - 4)
+    return segment.age_s >= config.segment_age_s * growth or segment.size_bytes >= size_bytes_max * growth
 
 
 class Segments:
@@ -20,41 +49,32 @@ class Segments:
     def __init__(self, pool: Pool, config: BrokerConfig) -> None:
         self._pool = pool
         self._config = config
+        self._alerts = Alerts(logger)
         self.open = 0
         self.previous = 0
 
     async def refresh(self) -> None:
         """Reads which segment is open. Another broker may have rotated."""
         async with session(self._pool) as connection:
-            cursor = await connection.execute(
-                "select (select id from txmsg.segment where state = 'open'), "
-                "(select coalesce(max(id), 0) from txmsg.segment where state = 'closed')"
-            )
-            row = await cursor.fetchone()
-        assert row is not None
-        self.open, self.previous = row
+            self.open, self.previous = await store.open_and_previous(connection)
 
     async def run_once(self) -> bool:
-        """Makes sure that the next segment exists, and moves on to it when it is time. True if it moved on.
-
-        A segment younger than the outcome memory stays open however large it is: outcomes are looked up in the
-        open and the previous segment only.
-        """
+        """Makes sure that the next segment exists, and moves on to it when it is time. True if it moved on."""
         async with session(self._pool) as connection:
-            await connection.execute("select txmsg.add_segment_1()")
-            cursor = await connection.execute(
-                "select id, extract(epoch from now() - opened_at)::float8, "
-                "coalesce(pg_total_relation_size(format('txmsg.message_%s', id)::regclass), 0) "
-                "from txmsg.segment where state = 'open'"
-            )
-            row = await cursor.fetchone()
-            assert row is not None
-            segment: int = row[0]
-            _, age_s, size_bytes = row
-            config = self._config
-            due = age_s >= config.segment_age_s or size_bytes >= config.segment_size_bytes
-            if due and age_s >= config.outcome_memory_s:
-                await connection.execute("select txmsg.rotate_1(%s)", (segment,))
+            await store.add_segment(connection)
+            kept = await store.segments(connection)
+            segment = kept[-1].id
+            if len(kept) >= self._config.segments_max:
+                self._alerts.tell(
+                    "bound",
+                    f"{len(kept)} segments are kept, which is segments_max: segment {segment} stays open however large "
+                    "it grows; the log of the broker that drops segments says what keeps the oldest",
+                )
+            if is_full(kept, self._config):
+                try:
+                    await store.rotate(connection, segment, lock_timeout_s=_ROTATE_WAIT_S)
+                except LockNotAvailable:
+                    logger.warning("segment %d stays open for now: a batch is not committed yet", segment)
         await self.refresh()
         return self.open != segment
 

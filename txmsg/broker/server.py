@@ -17,6 +17,7 @@ from txmsg.broker.grpc_dead_letters import DeadLettersApi
 from txmsg.broker.grpc_messages import MessagesApi
 from txmsg.broker.grpc_server import bind, connections_allowed, new_server
 from txmsg.broker.presence import Presence
+from txmsg.broker.retention import Retention
 from txmsg.broker.segments import Segments
 from txmsg.broker.service import CheckResolver, NotifyService
 from txmsg.broker.store.connect import Pool, open_pool, session
@@ -99,6 +100,7 @@ async def _serve(config: BrokerConfig, pool: Pool, on_ready: Callable[[str], Non
     topics = TopicRegistry(pool, auto_create=config.topic_auto_create, queues=config.topic_queues)
     segments = Segments(pool, config)
     await segments.refresh()
+    retention = Retention(config)
     delivery = Delivery(pool, config.broker_id, config.delivery, topics=_DeliveryTopics(topics))
     half_writer = Writer(config, segments, on_ends=delivery.wake)
     writer = Writer(config, segments, on_ends=delivery.wake)
@@ -116,7 +118,7 @@ async def _serve(config: BrokerConfig, pool: Pool, on_ready: Callable[[str], Non
     api = NotifyApi(service, delivery, halves, presence, home=await _home(pool), stopping=stop)
 
     connections_max = connections_allowed(config.connections_max)
-    admin = AdminApi(service, delivery, halves, on_resume=partial(checks.wake, sweep=True))
+    admin = AdminApi(service, delivery, halves, drops=retention.counts, on_resume=partial(checks.wake, sweep=True))
     server = new_server(
         partial(rpc.add_NotifyServicer_to_server, api),
         partial(rpc.add_AdminServicer_to_server, admin),
@@ -133,6 +135,7 @@ async def _serve(config: BrokerConfig, pool: Pool, on_ready: Callable[[str], Non
         ]
         background = [
             tasks.create_task(segments.run(), name="segments"),
+            tasks.create_task(retention.run(), name="retention"),
             tasks.create_task(topics.run(config.topic_refresh_s), name="topics"),
             tasks.create_task(checks.run(), name="checks"),
             tasks.create_task(delivery.run(), name="delivery"),

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from txmsg.cli.main import EXAMPLE_FORMAT
+from txmsg.cli.quantities import duration, size
 from txmsg.message import BODY_SIZE_BYTES_CEILING, BODY_SIZE_BYTES_MAX, QUEUES_MAX
 
 if TYPE_CHECKING:
@@ -104,6 +105,30 @@ class _Seconds(click.FloatRange):
     help="The largest body that is taken. Give all brokers of a database the same.",
 )
 @click.option(
+    "--retention",
+    metavar="TIME",
+    type=duration,
+    default="7d",
+    show_default=True,
+    help="How long messages are kept that every group has read.",
+)
+@click.option(
+    "--retention-size",
+    metavar="SIZE",
+    type=size,
+    default="100GiB",
+    show_default=True,
+    help="Size of all messages past which the oldest that every group has read are dropped. 0: no bound.",
+)
+@click.option(
+    "--retention-max",
+    metavar="TIME",
+    type=duration,
+    default="30d",
+    show_default=True,
+    help="How long messages are kept that a group has not read, in topics that drop them then.",
+)
+@click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="info",
@@ -121,11 +146,18 @@ def broker(
     topic_auto_create: bool,
     topic_queues: int,
     body_size_max: int,
+    retention: float,
+    retention_size: int,
+    retention_max: float,
     log_level: str,
 ) -> None:
     """Run a broker: takes messages, checks back half messages, and delivers."""
     if storage is not None and data_dir is not None:
         raise click.UsageError("--data-dir is where the embedded database lives: leave it out with --storage")
+    if retention_max < retention:
+        raise click.UsageError(
+            "--retention-max is shorter than --retention: what is unread is kept longer than the rest"
+        )
     from txmsg.broker.config import BrokerConfig
 
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
@@ -140,6 +172,9 @@ def broker(
         topic_auto_create=topic_auto_create,
         topic_queues=topic_queues,
         body_size_bytes_max=body_size_max,
+        retention_s=retention,
+        retention_size_bytes=retention_size,
+        retention_max_s=retention_max,
     )
     with ExitStack() as stack:
         if storage is None:  # only now: a mistake in an option is told before a server is started

@@ -1,4 +1,4 @@
-"""How a broker connects to the Notify database: one writer session, and a pool for everything else.
+"""How a broker connects to the Notify database: writer sessions, a pool, and now and then a session for upkeep.
 
 Translates the driver's errors: whoever gets BrokerUnavailable from here may try again.
 """
@@ -28,6 +28,7 @@ __all__ = [
     "open_pool",
     "session",
     "unavailable",
+    "upkeep_session",
 ]
 
 Pool = AsyncConnectionPool[AsyncConnection[Any]]
@@ -63,6 +64,8 @@ most systems it would keep it for two hours. A session on a Unix socket passes o
 _CHECK_S_MAX = 5.0
 _SETUP_S_MAX = 5.0
 _SESSION_S_MAX = 30.0
+_UPKEEP_S_MAX = 120.0
+_UPKEEP_IDLE_S_MAX = 30.0
 
 
 def cut(connection: psycopg.Connection[Any] | AsyncConnection[Any]) -> None:
@@ -221,6 +224,29 @@ async def session(pool: Pool, *, timeout_s: float = _SESSION_S_MAX) -> AsyncIter
             f"the broker's role may not use the tables of the Notify database ({exc.diag.message_primary}): run the "
             "broker as the role that ran `txmsg db upgrade`"
         ) from exc
+    except TRANSIENT as exc:
+        raise unavailable(exc) from exc
+
+
+@asynccontextmanager
+async def upkeep_session(url: str, *, timeout_s: float = _UPKEEP_S_MAX) -> AsyncIterator[AsyncConnection[Any]]:
+    """A session of its own, in autocommit, for work that waits and holds locks of the session; ends with the block.
+
+    The server ends it when its broker stands still: then another broker may do the work. Raises BrokerUnavailable.
+    """
+    try:
+        connection = await _Connection.connect(url, autocommit=True, application_name="txmsg upkeep", **_KEEPALIVES)
+        try:
+            settings = {
+                "default_transaction_isolation": "read committed",
+                "idle_session_timeout": f"{_UPKEEP_IDLE_S_MAX * 1000:.0f}ms",
+                **_SERVER_KEEPALIVES,
+            }
+            await _set(connection, settings)
+            with answering_within(connection, timeout_s):
+                yield connection
+        finally:
+            await connection.close()
     except TRANSIENT as exc:
         raise unavailable(exc) from exc
 

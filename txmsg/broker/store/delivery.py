@@ -164,7 +164,8 @@ async def claim_cursors(conn: Connection, group: int, queues: Sequence[tuple[int
         select %(group)s, q.id, coalesce(
                    (select b.base from txmsg.segment_base b
                      where b.queue = q.id
-                       and b.segment = (select min(s.id) from txmsg.segment s where s.state <> 'ahead')), 0),
+                       and b.segment = (select min(s.id) from txmsg.segment s
+                                         where s.state <> 'ahead' and not s.dropping)), 0),
                q.epoch
           from unnest(%(queue_ids)s::int[], %(epochs)s::bigint[]) q(id, epoch) order by q.id
         on conflict (group_id, queue_id) do update set epoch = excluded.epoch where c.epoch <= excluded.epoch
@@ -252,12 +253,12 @@ async def open_segment(conn: Connection) -> int:
 
 
 async def segments_of_queue(conn: Connection, queue_id: int) -> list[Span]:
-    """The segments kept, oldest first, and where the queue starts in each."""
+    """The segments kept, oldest first, and where the queue starts in each. Not one that is being dropped."""
     cursor = await plain_cursor(conn).execute(
         """
         select s.id, coalesce(b.base, 0)
           from txmsg.segment s left join txmsg.segment_base b on b.segment = s.id and b.queue = %s
-         where s.state <> 'ahead' order by s.id
+         where s.state <> 'ahead' and not s.dropping order by s.id
         """,
         (queue_id,),
     )

@@ -445,7 +445,7 @@ class GroupLag(_message.Message):
     def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., waiting: _Optional[int] = ..., retrying: _Optional[int] = ..., dead: _Optional[int] = ...) -> None: ...
 
 class StatsReply(_message.Message):
-    __slots__ = ("halves", "in_doubt", "committed_by_client", "rolled_back_by_client", "committed_by_check", "rolled_back_by_check", "groups")
+    __slots__ = ("halves", "in_doubt", "committed_by_client", "rolled_back_by_client", "committed_by_check", "rolled_back_by_check", "groups", "segments_dropped", "unread_dropped")
     HALVES_FIELD_NUMBER: _ClassVar[int]
     IN_DOUBT_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_BY_CLIENT_FIELD_NUMBER: _ClassVar[int]
@@ -453,6 +453,8 @@ class StatsReply(_message.Message):
     COMMITTED_BY_CHECK_FIELD_NUMBER: _ClassVar[int]
     ROLLED_BACK_BY_CHECK_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
+    SEGMENTS_DROPPED_FIELD_NUMBER: _ClassVar[int]
+    UNREAD_DROPPED_FIELD_NUMBER: _ClassVar[int]
     halves: int
     in_doubt: int
     committed_by_client: int
@@ -460,4 +462,6 @@ class StatsReply(_message.Message):
     committed_by_check: int
     rolled_back_by_check: int
     groups: _containers.RepeatedCompositeFieldContainer[GroupLag]
-    def __init__(self, halves: _Optional[int] = ..., in_doubt: _Optional[int] = ..., committed_by_client: _Optional[int] = ..., rolled_back_by_client: _Optional[int] = ..., committed_by_check: _Optional[int] = ..., rolled_back_by_check: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[GroupLag, _Mapping]]] = ...) -> None: ...
+    segments_dropped: int
+    unread_dropped: int
+    def __init__(self, halves: _Optional[int] = ..., in_doubt: _Optional[int] = ..., committed_by_client: _Optional[int] = ..., rolled_back_by_client: _Optional[int] = ..., committed_by_check: _Optional[int] = ..., rolled_back_by_check: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[GroupLag, _Mapping]]] = ..., segments_dropped: _Optional[int] = ..., unread_dropped: _Optional[int] = ...) -> None: ...

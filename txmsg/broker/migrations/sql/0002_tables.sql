@@ -37,6 +37,12 @@ alter table txmsg.consumer_group
     add column seen_at timestamptz not null default now(),
     add column version bigint not null default 0;
 
+-- Marked first, then its tables are detached and dropped, then this row goes: whoever is interrupted leaves work that
+-- the next one finishes. Nobody begins to read in a segment that is marked.
+alter table txmsg.segment
+    add column dropping boolean not null default false,
+    add constraint segment_dropped_is_closed check (not dropping or state = 'closed');
+
 -- An ordered message enters its queue only when no half of its key that was stored earlier is undecided. Until then
 -- its row stays here, decided. order_seq is the order in which ordered halves were stored.
 create sequence txmsg.half_order;

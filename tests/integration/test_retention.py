@@ -1,0 +1,306 @@
+"""Old segments are dropped whole, however interrupted and beside open readers; what a group has not read is kept."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import AsyncConnection
+
+from tests.integration.delivery_harness import Notify, delivering, notify_at, offsets, receipts, receive
+from txmsg.broker.config import BrokerConfig
+from txmsg.broker.retention import Retention
+from txmsg.broker.store import segments as store
+from txmsg.broker.store.batch import Batch, Columns, apply
+from txmsg.broker.store.connect import connect_writer, upkeep_session
+from txmsg.message import new_transaction_id_bytes
+
+OLD_S, ANCIENT_S = 8 * 86_400, 31 * 86_400
+
+
+def on_segments(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Runs an async test on a database with segments 1, 2, 3 closed long ago, 4 open, five messages in each."""
+
+    async def run(url: str, given: dict[str, Any]) -> None:
+        async with notify_at(url) as notify:
+            for _ in range(3):
+                await notify.add(5)
+                notify.rotate()
+            await notify.add(5)
+            aged(notify, OLD_S)
+            await test(notify, Retention(BrokerConfig(storage=url)), **given)
+
+    def wrapper(notify_url: str, **given: Any) -> None:
+        asyncio.run(run(notify_url, given))
+
+    wrapper.__name__ = test.__name__
+    own = list(inspect.signature(test).parameters.values())[2:]
+    url = inspect.Parameter("notify_url", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    wrapper.__signature__ = inspect.Signature([url, *own])  # type: ignore[attr-defined]
+    return wrapper
+
+
+def aged(notify: Notify, seconds: int) -> None:
+    """All closed segments were closed so long ago."""
+    notify.query(
+        "update txmsg.segment set closed_at = now() - make_interval(secs => %s) where state = 'closed'", seconds
+    )
+
+
+def kept(notify: Notify) -> list[int]:
+    """The segments that have a row, all their tables attached, and messages."""
+    rows = notify.query("select id from txmsg.segment where state <> 'ahead' order by id")
+    tables = notify.query(
+        "select inhparent::regclass::text, inhrelid::regclass::text from pg_inherits "
+        "where inhparent in ('txmsg.message'::regclass, 'txmsg.rolled_back'::regclass) and not inhdetachpending"
+    )
+    (ahead,) = notify.query("select id from txmsg.segment where state = 'ahead'")
+    wanted = [row[0] for row in rows]
+    expected = {
+        (root, f"{root}_{each}") for root in ("txmsg.message", "txmsg.rolled_back") for each in (*wanted, *ahead)
+    }
+    assert set(tables) == expected
+    assert len(
+        notify.query("select relname from pg_class where relkind = 'r' and relname ~ '^(message|rolled_back)_[0-9]+$'")
+    ) == len(expected)
+    assert [row[0] for row in notify.query("select distinct segment from txmsg.message order by 1")] == wanted
+    return wanted
+
+
+def cursor_at(notify: Notify, next_offset: int, acked: str = "{}", *, group: str = "slow") -> None:
+    """A group of which no member is there stands here in queue 0 of topic t."""
+    notify.query("insert into txmsg.consumer_group (name) values (%s) on conflict do nothing", group)
+    notify.query(
+        "insert into txmsg.cursor (group_id, queue_id, next_offset, acked, epoch) "
+        "select g.id, q.id, %s, %s::int8multirange, 0 from txmsg.consumer_group g, txmsg.queue q where g.name = %s "
+        "on conflict (group_id, queue_id) do update set next_offset = excluded.next_offset, acked = excluded.acked",
+        *(next_offset, acked, group),
+    )
+
+
+# ---- what is dropped
+
+
+@on_segments
+async def test_old_segments_that_every_group_has_read_are_dropped_whole(notify: Notify, retention: Retention) -> None:
+    async with delivering(notify) as delivery:
+        got = await receive(delivery, 20)
+        await delivery.settle("g", receipts(got), [])
+        await delivery.flush_once()
+        assert await retention.run_once() == 2
+        assert kept(notify) == [3, 4], "the one before the open one remembers outcomes"
+        assert (retention.counts.segments, retention.counts.unread_messages) == (2, 0)
+        assert offsets(await receive(delivery, 10, group="new")) == list(range(10, 20))
+        delivery.wake(await notify.add(1))
+        assert offsets(await receive(delivery, 1)) == [20]
+    assert await retention.run_once() == 0
+
+
+@on_segments
+async def test_segments_go_by_size_as_well(notify: Notify, retention: Retention) -> None:
+    aged(notify, 1)
+    assert await retention.run_once() == 0
+    small = Retention(BrokerConfig(storage=notify.url, retention_size_bytes=1))
+    assert await small.run_once() == 2
+    assert kept(notify) == [3, 4]
+
+
+@on_segments
+async def test_what_a_group_has_not_read_is_kept(notify: Notify, retention: Retention) -> None:
+    cursor_at(notify, 20, group="fast")
+    for next_offset, acked, left in (
+        (0, "{}", [1, 2, 3, 4]),
+        (4, "{[5,20)}", [1, 2, 3, 4]),  # one hole in the first
+        (5, "{}", [2, 3, 4]),
+        (5, "{[6,20)}", [2, 3, 4]),
+        (10, "{}", [3, 4]),
+    ):
+        cursor_at(notify, next_offset, acked)
+        await retention.run_once()
+        assert kept(notify) == left, (next_offset, acked)
+    assert retention.counts.unread_messages == 0
+
+
+@on_segments
+async def test_ranges_acknowledged_beyond_the_cursor_are_read(notify: Notify, retention: Retention) -> None:
+    notify.query("delete from txmsg.segment where id = 1")  # as after a loss: the cursor stands before what is kept
+    notify.query("drop table txmsg.message_1, txmsg.rolled_back_1")
+    cursor_at(notify, 0, "{[5,20)}")
+    await retention.run_once()
+    assert kept(notify) == [3, 4]
+
+
+@on_segments
+async def test_retries_and_dead_letters_pin_nothing(notify: Notify, retention: Retention) -> None:
+    cursor_at(notify, 20)
+    notify.query(
+        "insert into txmsg.retry (group_id, queue_id, queue_offset, attempt, due_at, transaction_id, n, body, born_at, "
+        "stored_at) select c.group_id, c.queue_id, 3, 1, now(), m.transaction_id, m.n, m.body, m.born_at, m.stored_at "
+        "from txmsg.cursor c, txmsg.message m where m.queue_offset = 3"
+    )
+    assert await retention.run_once() == 2
+    async with delivering(notify, retry_poll_s=0.05) as delivery:
+        (retried,) = await receive(delivery, 1, group="slow")
+        assert (retried.offset, retried.attempt, retried.body) == (3, 2, b"body")
+
+
+@on_segments
+async def test_past_retention_max_the_unread_is_dropped_with_an_alert_where_the_topic_says_so(
+    notify: Notify, retention: Retention, caplog: pytest.LogCaptureFixture
+) -> None:
+    await receive_nothing(notify)
+    cursor_at(notify, 3, "{[4,7)}")
+    notify.query("update txmsg.topic set unread = 'drop'")
+    assert await retention.run_once() == 0, "not yet: retention_max is for what is unread"
+    aged(notify, ANCIENT_S)
+    assert await retention.run_once() == 2
+    assert kept(notify) == [3, 4]
+    assert retention.counts.unread_messages == 1 + 3
+    lost = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert [line.split(": unread")[0] for line in lost] == [
+        "group slow has lost 1 messages of topic t queue 0, in offsets 3 to 3",
+        "group slow has lost 3 messages of topic t queue 0, in offsets 7 to 9",
+    ]
+    async with delivering(notify) as delivery:
+        assert offsets(await receive(delivery, 10, group="slow")) == list(range(10, 20)), "goes on at the earliest kept"
+    assert "group slow has lost offsets 3 to 9 of topic t queue 0" in caplog.text
+
+
+@on_segments
+async def test_past_retention_max_a_topic_that_keeps_keeps_everything_after_it_and_says_so_once(
+    notify: Notify, retention: Retention, caplog: pytest.LogCaptureFixture
+) -> None:
+    await receive_nothing(notify)
+    cursor_at(notify, 3)
+    aged(notify, ANCIENT_S)
+    for _ in range(3):
+        assert await retention.run_once() == 0
+    assert kept(notify) == [1, 2, 3, 4]
+    (said,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert "group slow has not read 2 messages of topic t queue 0, from offset 3 on" in said
+
+
+async def receive_nothing(notify: Notify) -> None:
+    """A topic and a queue that nobody reads pin nothing."""
+    await notify.add(1, topic="other")
+
+
+@on_segments
+async def test_a_new_group_does_not_begin_in_a_segment_that_is_being_dropped(
+    notify: Notify, retention: Retention
+) -> None:
+    notify.query("update txmsg.segment set dropping = true where id = 1")
+    async with delivering(notify) as delivery:
+        assert offsets(await receive(delivery, 15)) == list(range(5, 20))
+
+
+# ---- interruptions
+
+
+@contextmanager
+def reading(notify: Notify) -> Iterator[None]:
+    """Somebody's transaction that has read all of `message` and `rolled_back`, and stays open."""
+    with closing(psycopg.connect(notify.url)) as connection:
+        connection.execute("select count(*) from txmsg.message, txmsg.rolled_back")
+        yield
+
+
+def _half_detached(notify: Notify, root: str) -> None:
+    with reading(notify), psycopg.connect(notify.url, autocommit=True) as connection:
+        connection.execute("set lock_timeout = '50ms'")
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            connection.execute(f"alter table txmsg.{root} detach partition txmsg.{root}_1 concurrently".encode())
+    pending = notify.query("select inhrelid::regclass::text from pg_inherits where inhdetachpending")
+    assert pending == [(f"txmsg.{root}_1",)]
+
+
+def _detached(notify: Notify, root: str) -> None:
+    notify.query(f"alter table txmsg.{root} detach partition txmsg.{root}_1 concurrently")
+
+
+def _dropped(notify: Notify, root: str) -> None:
+    notify.query(f"drop table txmsg.{root}_1")
+
+
+_STEPS: dict[str, list[tuple[Callable[[Notify, str], None], str]]] = {
+    "given up": [],
+    "message half detached": [(_half_detached, "message")],
+    "message detached": [(_detached, "message")],
+    "message dropped": [(_dropped, "message")],
+    "rolled_back half detached": [(_dropped, "message"), (_half_detached, "rolled_back")],
+    "rolled_back detached": [(_dropped, "message"), (_detached, "rolled_back")],
+    "both dropped": [(_dropped, "message"), (_dropped, "rolled_back")],
+}
+
+
+@pytest.mark.parametrize("interrupted", _STEPS)
+@on_segments
+async def test_dropping_is_finished_wherever_it_was_interrupted(
+    notify: Notify, retention: Retention, interrupted: str
+) -> None:
+    notify.query("update txmsg.segment set dropping = true where id = 1")
+    for step, root in _STEPS[interrupted]:
+        step(notify, root)
+    async with delivering(notify) as delivery:  # senders and readers live with each of these
+        assert offsets(await receive(delivery, 15)) == list(range(5, 20))
+        delivery.wake(await notify.add(1))
+        assert offsets(await receive(delivery, 1)) == [20]
+        cursor_at(notify, 0, group="g")
+    assert await retention.run_once() == 1
+    assert kept(notify) == [2, 3, 4]
+
+
+# ---- side by side
+
+
+@on_segments
+async def test_senders_and_readers_go_on_while_a_segment_cannot_be_dropped_for_an_open_reader(
+    notify: Notify, retention: Retention, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "_DETACH_WAIT_S", 1.0)
+    sent = 0
+
+    async def send(sender: AsyncConnection[Any], segment: int) -> None:
+        nonlocal sent
+        plain = Columns([new_transaction_id_bytes()], [0], [queue], [0], [""], [""], [b""], [b"x"], [1])
+        applied = await apply(sender, Batch(plain=plain), segment=segment, previous=segment - 1, first_check_s=6)
+        assert applied.problems == {}
+        sent += 1
+        delivery.wake(applied.ends)
+        assert offsets(await receive(delivery, 1)) == [19 + sent]
+
+    (queue,) = await notify.queue_ids()
+    async with (
+        delivering(notify) as delivery,
+        await connect_writer(notify.url, lock_timeout_s=5, transaction_timeout_s=15) as sender,
+    ):
+        await receive(delivery, 20)
+        cursor_at(notify, 20, group="g")
+        with reading(notify):
+            for attempt, segment in ((0, 4), (1, 5)):  # the second one finds a table that is half detached
+                dropping = asyncio.create_task(retention.run_once())
+                while not dropping.done():
+                    await send(sender, segment)
+                assert await dropping == 0
+                assert sent > attempt
+                notify.rotate()
+                await send(sender, segment + 1)
+            assert notify.query("select id from txmsg.segment where dropping") == [(1,), (2,), (3,)]
+            assert caplog.text.count("cannot be dropped yet") == 1
+        assert await retention.run_once() == 3
+    assert kept(notify) == [4, 5, 6]
+
+
+@on_segments
+async def test_one_broker_at_a_time_drops_segments(notify: Notify, retention: Retention) -> None:
+    async with upkeep_session(notify.url) as other:
+        assert await store.try_upkeep_lock(other)
+        assert await retention.run_once() == 0
+        assert kept(notify) == [1, 2, 3, 4]
+    assert sum(await asyncio.gather(*(retention.run_once() for _ in range(3)))) == 2
+    assert kept(notify) == [3, 4]

@@ -1,0 +1,115 @@
+"""What is dropped and what is kept, and when a segment is closed: decided without a database."""
+
+from __future__ import annotations
+
+import pytest
+
+from txmsg.broker.config import BrokerConfig
+from txmsg.broker.retention import Verdict, past_their_time, verdict
+from txmsg.broker.segments import is_full
+from txmsg.broker.store.segments import Pin, SegmentRow
+from txmsg.errors import MisuseError
+
+GIB = 1024**3
+DAY_S = 86_400.0
+CONFIG = BrokerConfig(
+    storage="", retention_s=7 * DAY_S, retention_max_s=30 * DAY_S, retention_size_bytes=10 * GIB, segments_max=20
+)
+
+
+def closed(*ages_s: float, size_bytes: int = 0) -> list[SegmentRow]:
+    """Closed segments of these ages, and an open one."""
+    rows = [SegmentRow(place, "closed", False, age_s, size_bytes) for place, age_s in enumerate(ages_s, 1)]
+    return [*rows, SegmentRow(len(rows) + 1, "open", False, 0.0, size_bytes)]
+
+
+def pin(unread: str = "keep") -> Pin:
+    return Pin("mailer", "orders", 0, unread, 5, 9, 5)
+
+
+def past(kept: list[SegmentRow]) -> list[int]:
+    return [each.id for each in past_their_time(kept, CONFIG)]
+
+
+def test_closed_segments_go_by_age_from_the_oldest_on() -> None:
+    assert past(closed(9 * DAY_S, 8 * DAY_S, 6 * DAY_S, 1.0)) == [1, 2]
+
+
+def test_the_open_segment_and_the_one_before_it_stay_however_old_and_large() -> None:
+    assert past(closed(99 * DAY_S, size_bytes=99 * GIB)) == []
+    assert past(closed(99 * DAY_S, 99 * DAY_S, size_bytes=99 * GIB)) == [1]
+    assert past(closed()) == []
+
+
+def test_segments_go_by_size_until_the_rest_is_small_enough() -> None:
+    assert past(closed(4.0, 3.0, 2.0, 1.0, size_bytes=3 * GIB)) == [1, 2], "15 GiB, then 12, then 9"
+    assert past(closed(4.0, 3.0, 2.0, 1.0, size_bytes=2 * GIB)) == []
+
+
+def test_no_segment_goes_before_an_older_one() -> None:
+    """A clock that was set back makes ages disagree with the order; holes in a queue would stop its readers."""
+    assert past(closed(1.0, 99 * DAY_S, 1.0, 1.0)) == []
+
+
+@pytest.mark.parametrize(
+    ("age_s", "pins", "expected"),
+    [
+        (8 * DAY_S, [], Verdict.DROP),
+        (8 * DAY_S, [pin("drop")], Verdict.WAIT),
+        (8 * DAY_S, [pin("keep")], Verdict.WAIT),
+        (31 * DAY_S, [], Verdict.DROP),
+        (31 * DAY_S, [pin("drop"), pin("drop")], Verdict.DROP_UNREAD),
+        (31 * DAY_S, [pin("drop"), pin("keep")], Verdict.KEEP),
+    ],
+)
+def test_what_is_unread_is_waited_for_then_dropped_or_kept_as_its_topics_say(
+    age_s: float, pins: list[Pin], expected: Verdict
+) -> None:
+    assert verdict(closed(age_s)[0], pins, CONFIG) is expected
+
+
+# ---- closing
+
+
+def opened(age_s: float, size_bytes: int, *, before: int = 1) -> list[SegmentRow]:
+    """A segment that is open since age_s, after so many closed ones."""
+    return [*closed(*[1.0] * before)[:-1], SegmentRow(before + 1, "open", False, age_s, size_bytes)]
+
+
+def test_a_segment_is_closed_by_age_or_by_size_but_not_while_its_outcomes_must_be_remembered() -> None:
+    assert not is_full(opened(3599.0, 0), CONFIG)
+    assert is_full(opened(3600.0, 0), CONFIG)
+    assert is_full(opened(600.0, 4 * GIB), CONFIG)
+    assert is_full(opened(600.0, 1 * GIB), CONFIG), "a tenth of retention_size_bytes"
+    assert not is_full(opened(600.0, 1 * GIB - 1), CONFIG)
+    assert not is_full(opened(599.0, 99 * GIB), CONFIG)
+
+
+def test_segments_are_closed_ever_later_as_they_grow_many_so_that_their_number_has_a_bound() -> None:
+    kept, hours = 1, 0.0
+    while kept < CONFIG.segments_max and hours < 10_000:
+        hours += 1
+        age_s = hours * 3600.0
+        if is_full(opened(age_s, 0, before=kept - 1), CONFIG):
+            kept, hours = kept + 1, 0.0
+    assert kept == CONFIG.segments_max
+    assert not is_full(opened(10_000 * DAY_S, 99 * GIB, before=kept - 1), CONFIG)
+
+
+def test_a_month_of_hourly_segments_that_nobody_reads_stays_below_the_bound() -> None:
+    config = BrokerConfig(storage="")
+    kept, age_s = 1, 0.0
+    for _ in range(30 * 24):
+        age_s += 3600.0
+        if is_full(opened(age_s, 0, before=kept - 1), config):
+            kept, age_s = kept + 1, 0.0
+    assert 150 < kept < 190
+
+
+def test_settings_that_contradict_are_refused() -> None:
+    with pytest.raises(MisuseError, match="raise retention_max_s"):
+        BrokerConfig(storage="", retention_s=DAY_S, retention_max_s=DAY_S - 1)
+    with pytest.raises(MisuseError, match="0 is no bound"):
+        BrokerConfig(storage="", retention_size_bytes=-1)
+    with pytest.raises(MisuseError, match="at least 4"):
+        BrokerConfig(storage="", segments_max=3)

@@ -1,0 +1,27 @@
+"""What a person should hear of for as long as it holds, and not at every look."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+__all__ = ["Alerts"]
+
+_AGAIN_S = 3600.0
+
+
+class Alerts:
+    """Logs each kind of alert as an error once an hour at most."""
+
+    def __init__(self, logger: logging.Logger, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._logger = logger
+        self._monotonic = monotonic
+        self._told_at: dict[str, float] = {}  # bounded by the kinds there are
+
+    def tell(self, kind: str, text: str) -> None:
+        """Logs the text, unless one of this kind was logged within the hour."""
+        now = self._monotonic()
+        if now - self._told_at.get(kind, -_AGAIN_S) >= _AGAIN_S:
+            self._told_at[kind] = now
+            self._logger.error("%s", text)

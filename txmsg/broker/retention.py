@@ -1,0 +1,156 @@
+"""Drops old segments whole, oldest first. What to drop is decided by pure functions; one broker at a time does it.
+
+What is kept is always one run of segments up to the open one, so queues have no holes. The open segment and the one
+before it stay whatever is said here: they remember outcomes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from itertools import pairwise
+
+from psycopg.errors import LockNotAvailable
+
+from txmsg.broker.alerts import Alerts
+from txmsg.broker.config import BrokerConfig
+from txmsg.broker.store import segments as store
+from txmsg.broker.store.connect import upkeep_session
+from txmsg.broker.store.segments import Pin, SegmentRow
+from txmsg.errors import BrokerUnavailable
+
+__all__ = ["DropCounts", "Retention", "Verdict", "past_their_time", "verdict"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class DropCounts:
+    """Since this broker started, and by this broker."""
+
+    segments: int = 0
+    unread_messages: int = 0
+    """Messages dropped unread, counted once for each group that had not read them."""
+
+
+class Verdict(Enum):
+    """What becomes of a segment that is past its time."""
+
+    DROP = "nobody has anything to read in it"
+    DROP_UNREAD = "what is unread is older than retention_max_s, and its topics say: drop"
+    WAIT = "a group has not read it yet"
+    KEEP = "what is unread is older than retention_max_s, and a topic says: keep"
+
+
+def past_their_time(kept: Sequence[SegmentRow], config: BrokerConfig) -> Iterator[SegmentRow]:
+    """The segments to be dropped by age, or because all together are too large; oldest first. `kept` is in order."""
+    size_bytes = sum(each.size_bytes for each in kept)
+    closed = [each for each in kept if each.state == "closed"]
+    for each in closed[:-1]:
+        is_too_much = 0 < config.retention_size_bytes < size_bytes
+        if each.age_s < config.retention_s and not is_too_much:
+            return
+        size_bytes -= each.size_bytes
+        yield each
+
+
+def verdict(segment: SegmentRow, pins: Sequence[Pin], config: BrokerConfig) -> Verdict:
+    """What becomes of a segment past its time in which this is unread."""
+    if not pins:
+        return Verdict.DROP
+    if segment.age_s < config.retention_max_s:
+        return Verdict.WAIT
+    return Verdict.KEEP if any(pin.unread == "keep" for pin in pins) else Verdict.DROP_UNREAD
+
+
+class Retention:
+    """Looks every retention_check_s. Several brokers may look at once; one of them drops."""
+
+    def __init__(self, config: BrokerConfig, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._config = config
+        self._alerts = Alerts(logger, monotonic=monotonic)
+        self.counts = DropCounts()
+
+    async def run_once(self) -> int:
+        """Gives up the segments that are due, and finishes dropping those given up. How many are gone now."""
+        async with upkeep_session(self._config.storage) as conn:
+            if not await store.try_upkeep_lock(conn):
+                return 0
+            await self._give_up(conn)
+            return await self._drop(conn)
+
+    async def run(self) -> None:
+        """Repeats `run_once`, also while the database is away."""
+        while True:
+            await asyncio.sleep(self._config.retention_check_s)
+            try:
+                await self.run_once()
+            except BrokerUnavailable as exc:
+                logger.warning("no segments were dropped: %s", exc)
+            except Exception:  # a read-only or failing database must not end the broker
+                logger.exception("no segments were dropped")
+
+    async def _give_up(self, conn: store.Connection) -> None:
+        kept = [each for each in await store.segments(conn) if not each.dropping]
+        following = {each.id: after.id for each, after in pairwise(kept)}
+        for segment in past_their_time(kept, self._config):
+            pins = await store.pins(conn, segment.id, following[segment.id])
+            match verdict(segment, pins, self._config):
+                case Verdict.WAIT:
+                    return
+                case Verdict.KEEP:
+                    self._alerts.tell("keep", _too_old(segment, pins))
+                    return
+                case Verdict.DROP:
+                    await store.mark_dropping(conn, segment.id)
+                case Verdict.DROP_UNREAD:
+                    if await store.mark_dropping(conn, segment.id):
+                        self._alert_lost(segment, pins)
+
+    def _alert_lost(self, segment: SegmentRow, pins: Sequence[Pin]) -> None:
+        self.counts.unread_messages += sum(pin.messages for pin in pins)
+        for pin in pins:
+            logger.error(
+                "group %s has lost %d messages of topic %s queue %d, in offsets %d to %d: unread for %.0f s, they are "
+                "dropped with segment %d",
+                *(pin.group, pin.messages, pin.topic, pin.queue, pin.first, pin.last, segment.age_s, segment.id),
+            )
+
+    async def _drop(self, conn: store.Connection) -> int:
+        dropped = 0
+        for segment in await store.segments(conn):
+            if not segment.dropping:
+                continue
+            try:
+                await _drop_whole(conn, segment.id)
+            except LockNotAvailable:
+                self._alerts.tell(
+                    "wait",
+                    f"segment {segment.id} cannot be dropped yet: a transaction that has read it is open; see "
+                    "pg_stat_activity for the oldest",
+                )
+                return dropped
+            dropped += 1
+            self.counts.segments += 1
+            logger.info("segment %d is dropped: %d bytes", segment.id, segment.size_bytes)
+        return dropped
+
+
+async def _drop_whole(conn: store.Connection, segment: int) -> None:
+    for root in store.ROOTS:
+        await store.detach(conn, root, segment)
+        await store.drop_table(conn, root, segment)
+    await store.forget_segment(conn, segment)
+
+
+def _too_old(segment: SegmentRow, pins: Sequence[Pin]) -> str:
+    keeping = next(pin for pin in pins if pin.unread == "keep")
+    return (
+        f"segment {segment.id} and all later ones are kept past retention_max_s: group {keeping.group} has not read "
+        f"{keeping.messages} messages of topic {keeping.topic} queue {keeping.queue}, from offset {keeping.first} on, "
+        f"closed {segment.age_s:.0f} s ago; bring the group up, delete it, or let its topic drop what is unread"
+    )
