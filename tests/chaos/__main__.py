@@ -1,0 +1,118 @@
+"""`python -m tests.chaos`: a cluster under faults, for as long as asked, and a verdict. Exit status 1: not clean."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sys
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from tests.chaos.plant import Plant, chosen
+from tests.chaos.run import Result, play
+
+SHOWN_MAX = 20
+_ROWS = {
+    "messages": "messages in the log",
+    "sends": "plain sends",
+    "transactions": "transactions",
+    "committed": "  committed",
+    "failed": "sends and transactions that raised",
+    "deliveries": "deliveries",
+    "redeliveries": "  again, after a failure or a loss",
+    "dead": "dead letters",
+    "conflicts": "conflicting outcomes refused",
+    "takeovers": "takeovers",
+    "kill": "brokers killed",
+    "pause": "brokers paused",
+    "pause_in_batch": "  in the middle of a batch",
+    "pause_in_assignment": "  in the middle of an assignment",
+    "cut_database": "brokers cut off from the database",
+    "cut_clients": "brokers cut off from clients",
+    "postgres": "restarts of PostgreSQL, killed",
+    "twin": "second brokers with the same id",
+    "business": "clients cut off from their database",
+    "producer": "producers killed",
+    "consumer": "consumers killed",
+}
+
+
+@click.command(help=__doc__)
+@click.option("--duration", default=60.0, show_default=True, help="Seconds of load and faults.")
+@click.option("--seed", type=int, help="Of the plan of faults and of the load. Default: random.")
+@click.option("--rate", default=100.0, show_default=True, help="Sends and transactions per second.")
+@click.option(
+    "--plant", help="lost, dup, reorder, phantom, gap, late, or the name of one: a defect that the verdict must find."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, on the last line.")
+def main(duration: float, seed: int | None, rate: float, plant: str | None, as_json: bool) -> None:
+    seed = secrets.randbelow(10**9) if seed is None else seed
+    console = Console(stderr=as_json, highlight=False)
+    try:
+        planted = chosen(plant) if plant else None
+    except ValueError as exc:
+        raise click.BadParameter(str(exc), param_hint="--plant") from exc
+    console.print(f"seed {seed}")
+    with console.status("") as status:
+        result = play(seed=seed, duration_s=duration, rate_per_s=rate, plant=planted, on_progress=status.update)
+    if planted is None:
+        _print(result, console)
+    else:
+        _print_plant(planted, result, console)
+    if as_json:
+        click.echo(json.dumps(_as_json(result)))
+    sys.exit(not result.clean)
+
+
+def _print(result: Result, console: Console) -> None:
+    table = Table(show_header=False, box=None)
+    for name, text in _ROWS.items():
+        table.add_row(text, f"{result.counts[name]:,}")
+    console.print(table)
+    waits = Table("fault", "s without sends", "s without delivery", box=None, title="at worst", title_justify="left")
+    for kind, (sends_s, deliveries_s) in result.waits_s.items():
+        waits.add_row(kind, f"{sends_s:.1f}", f"{deliveries_s:.1f}")
+    console.print(waits)
+    for violation in result.violations[:SHOWN_MAX]:
+        console.print(f"{violation.invariant}  {violation.text}", markup=False, soft_wrap=True)
+    if len(result.violations) > SHOWN_MAX:
+        console.print(f"... and {len(result.violations) - SHOWN_MAX} more")
+    for text in result.missing:
+        console.print(f"too little trouble: {text}", markup=False, soft_wrap=True)
+    if result.clean:
+        console.print(f"clean: {result.duration_s:.0f} s, seed {result.seed}", style="bold")
+    else:
+        console.print(f"WRONG; the same plan again: make chaos SEED={result.seed} DURATION={result.duration_s:.0f}")
+        console.print(f"journals and logs: {result.kept}", soft_wrap=True)
+
+
+def _print_plant(plant: Plant, result: Result, console: Console) -> None:
+    named = sorted({each.invariant for each in result.violations})
+    console.print(f"{plant.kind}: {plant.name}", markup=False, soft_wrap=True)
+    if plant.invariants & set(named):
+        console.print(f"found, as it must be: {', '.join(named)}; {len(result.violations)} violations, such as")
+        first = next(each for each in result.violations if each.invariant in plant.invariants)
+        console.print(f"{first.invariant}  {first.text}", markup=False, soft_wrap=True)
+    else:
+        console.print(
+            f"NOT FOUND in {result.duration_s:.0f} s from seed {result.seed}: the checker is blind", style="bold"
+        )
+
+
+def _as_json(result: Result) -> dict[str, object]:
+    return {
+        "clean": result.clean,
+        "seed": result.seed,
+        "duration_s": result.duration_s,
+        **result.counts,
+        "waits_s": result.waits_s,
+        "violations": [each._asdict() for each in result.violations[:SHOWN_MAX]],
+        "violation_count": len(result.violations),
+        "missing": list(result.missing),
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""A broker process: `python -m tests.chaos.broker ORDERS`. The product's own `serve`, with short times.
+
+Its wall clock may be wrong, as far as Python's `time` tells it; and a planted defect may be in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from unittest.mock import patch
+
+from tests.chaos.client import READY
+from tests.chaos.plant import planted
+from txmsg.broker import server
+from txmsg.broker.config import BrokerConfig
+from txmsg.broker.delivery import DeliveryConfig
+from txmsg.broker.delivery.backoff import Backoff
+
+RETRIES_MAX = 4
+OUTCOME_MEMORY_S = 40.0
+"""Longer than any copy is on its way: so no message may be in the log twice."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerOrders:
+    """What one process is told, as its only argument."""
+
+    broker_id: str
+    storage: str
+    listen: str
+    clock_step_s: float = 0.0
+    plant: str = ""
+
+    def as_argument(self) -> str:
+        return json.dumps(asdict(self))
+
+
+def step_clock(step_s: float) -> None:
+    """From now on the wall clock is wrong by this, every second minute: so it also steps while the broker runs."""
+    real_ns: Callable[[], int] = time.time_ns
+
+    def wrong_ns() -> int:
+        now_ns = real_ns()
+        return now_ns + int(step_s * 1e9) * (now_ns // 60_000_000_000 % 2)
+
+    patch.object(time, "time_ns", wrong_ns).start()
+    patch.object(time, "time", lambda: wrong_ns() / 1e9).start()
+
+
+def config_of(told: BrokerOrders) -> BrokerConfig:
+    return BrokerConfig(
+        storage=told.storage,
+        listen=told.listen,
+        broker_id=told.broker_id,
+        first_check_s=1.0,
+        check_interval_s=2.0,
+        checks_max=1000,
+        check_timeout_s=1.5,
+        outcome_memory_s=OUTCOME_MEMORY_S,
+        segment_age_s=OUTCOME_MEMORY_S,
+        segment_check_s=2.0,
+        stop_timeout_s=3.0,
+    )
+
+
+def _end_with_parent() -> None:
+    while sys.stdin.readline():
+        pass
+    os._exit(3)
+
+
+async def main() -> None:
+    told = BrokerOrders(**json.loads(sys.argv[1]))
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+    logging.getLogger("psycopg").setLevel(logging.ERROR)
+    threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    with ExitStack() as stack:
+        step_clock(told.clock_step_s)
+        stack.enter_context(planted(told.plant))
+        delivery = DeliveryConfig(backoff=Backoff(delays_s=(0.2, 0.5, 1.0), retries_max=RETRIES_MAX))
+        stack.enter_context(patch.object(server, "DeliveryConfig", lambda: delivery))
+        await server.serve(config_of(told), lambda address: print(READY, address, flush=True), stop)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,58 @@
+"""What the programs of producers and consumers share: how they are told what to do, and how they end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import sys
+import threading
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+READY = "ready"
+QUIET = "quiet"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Orders:
+    """What one process is told, as its only argument."""
+
+    name: str
+    """Of this life of it: `producer-0.2` was killed twice."""
+    brokers: list[str]
+    business_url: str
+    journal: str
+    seed: int
+    rate_per_s: float
+    """Of producers: operations."""
+
+    def as_argument(self) -> str:
+        return json.dumps(asdict(self))
+
+    @property
+    def journal_path(self) -> Path:
+        return Path(self.journal)
+
+
+def orders() -> Orders:
+    """Those of this process. From now on it says what it logs, and ends with its parent."""
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    return Orders(**json.loads(sys.argv[1]))
+
+
+def quiet_event() -> asyncio.Event:
+    """Set when the parent says that nothing new is to be begun. The parent's end ends this process."""
+    quiet = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def listen() -> None:
+        while line := sys.stdin.readline():
+            if line.strip() == QUIET:
+                loop.call_soon_threadsafe(quiet.set)
+        os._exit(3)
+
+    threading.Thread(target=listen, name="parent", daemon=True).start()
+    print(READY, flush=True)
+    return quiet

@@ -1,0 +1,168 @@
+"""All processes of a run, and the links between them. Starts and ends; what is done to them is in `faults.py`."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, cast
+
+import psycopg
+from psycopg import sql
+from sqlalchemy.engine import make_url
+
+from tests.chaos import business
+from tests.chaos.broker import BrokerOrders
+from tests.chaos.client import Orders
+from tests.chaos.network import Link, Network
+from tests.chaos.plan import BROKERS, CONSUMERS, PRODUCERS
+from tests.chaos.plant import Plant
+from tests.chaos.process import Process
+from txmsg.broker import migrate
+from txmsg.embedded import EmbeddedPostgres
+
+
+@dataclass(slots=True, eq=False)
+class Broker:
+    """One place in the cluster."""
+
+    process: Process
+    database: Link
+    """Between it and the Notify database."""
+    clients: Link
+    """Between clients and it."""
+    role: str
+    """By which the database knows it."""
+    clock_step_s: float = 0.0
+    """How wrong the wall clock of its next life is."""
+
+
+class Cluster:
+    """Everything that runs, inside `with`. `business_url`: a database on a server that no fault reaches, or its own."""
+
+    def __init__(
+        self, directory: Path, *, seed: int, rate_per_s: float, business_url: str | None, plant: Plant | None
+    ) -> None:
+        self.directory = directory
+        self.journals = directory / "journals"
+        self.notify = EmbeddedPostgres(directory / "notify")
+        self.brokers: list[Broker] = []
+        self.producers: list[Process] = []
+        self.consumers: list[Process] = []
+        self.business_url = business_url or ""
+        self.notify_url = ""
+        self.business: Link
+        self.network = Network()
+        self._seed, self._rate_per_s, self._plant = seed, rate_per_s, plant
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        self.journals.mkdir()
+        with ExitStack() as stack:
+            self._start(stack)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
+        self._stack.close()
+
+    def processes(self) -> list[Process]:
+        return [*(each.process for each in self.brokers), *self.producers, *self.consumers]
+
+    def twin_of(self, broker: int) -> Process:
+        """Another process with the id of a broker, on a port that no client knows."""
+        return self._process(f"twin-{broker}", "broker", lambda life: self._orders_of_broker(broker, 0.0))
+
+    # ---- starting
+
+    def _start(self, stack: ExitStack) -> None:
+        stack.enter_context(self.notify)
+        stack.enter_context(self.network)
+        if not self.business_url:
+            server = stack.enter_context(EmbeddedPostgres(self.directory / "business"))
+            self.business_url = server.create_database("business")
+        asyncio.run(business.create_tables(self.business_url))
+        self.business = self.network.link(_target(self.business_url))
+        self._create_notify()
+        stack.callback(self._kill_all)
+        for number in range(BROKERS):
+            self._add_broker(number)
+        for broker in self.brokers:
+            broker.process.start()
+        self.producers = [self._client("producer", number) for number in range(PRODUCERS)]
+        self.consumers = [self._client("consumer", number) for number in range(CONSUMERS)]
+        for client in (*self.consumers, *self.producers):
+            client.start()
+
+    def _create_notify(self) -> None:
+        self.notify_url = self.notify.create_database("notify")
+        migrate.upgrade(self.notify_url)
+        with psycopg.connect(self.notify_url, autocommit=True) as connection:
+            for number in range(BROKERS):
+                role = sql.Identifier(f"broker_{number}")
+                connection.execute(sql.SQL("create role {} superuser login").format(role))
+        if self._plant is not None:
+            self._plant.install(self.notify_url)
+
+    def _add_broker(self, number: int) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            address = cast("tuple[str, int]", free.getsockname())
+        database, clients = self.network.link(_target(self.notify_url)), self.network.link(address)
+        process = self._process(
+            f"broker-{number}",
+            "broker",
+            lambda life: self._orders_of_broker(
+                number, self.brokers[number].clock_step_s, f"{address[0]}:{address[1]}"
+            ),
+        )
+        self.brokers.append(Broker(process, database, clients, f"broker_{number}"))
+
+    def _orders_of_broker(self, number: int, clock_step_s: float, listen: str = "127.0.0.1:0") -> str:
+        broker = self.brokers[number]
+        told = BrokerOrders(
+            broker_id=f"broker-{number}",
+            storage=_through(broker.database, self.notify_url, username=broker.role),
+            listen=listen,
+            clock_step_s=clock_step_s,
+            plant=self._plant.name if self._plant else "",
+        )
+        return told.as_argument()
+
+    def _client(self, role: str, number: int) -> Process:
+        def argument(life: int) -> str:
+            name = f"{role}-{number}.{life}"
+            told = Orders(
+                name=name,
+                brokers=[f"127.0.0.1:{broker.clients.port}" for broker in self.brokers],
+                business_url=_through(self.business, self.business_url),
+                journal=str(self.journals / f"{name}.jsonl"),
+                seed=self._seed,
+                rate_per_s=self._rate_per_s / PRODUCERS,
+            )
+            return told.as_argument()
+
+        return self._process(f"{role}-{number}", role, argument)
+
+    def _process(self, name: str, program: str, argument: Any) -> Process:
+        return Process(name, f"tests.chaos.{program}", argument, self.directory / f"{name}.log")
+
+    def _kill_all(self) -> None:
+        for process in self.processes():
+            process.kill()
+
+
+def _target(url: str) -> tuple[str, int] | Path:
+    """Where a server listens."""
+    parsed = make_url(url)
+    host = str(parsed.query.get("host") or parsed.host or "localhost")
+    port = parsed.port or 5432
+    return Path(host) / f".s.PGSQL.{port}" if host.startswith("/") else (host, port)
+
+
+def _through(link: Link, url: str, **changes: Any) -> str:
+    parsed = make_url(url).difference_update_query(["host", "port"])
+    return parsed.set(host="127.0.0.1", port=link.port, **changes).render_as_string(hide_password=False)

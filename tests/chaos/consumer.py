@@ -1,0 +1,81 @@
+"""A consumer process: `python -m tests.chaos.consumer ORDERS`. A member of each group; notes what each handler did."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import zlib
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from itertools import count
+
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+
+from tests.chaos import business
+from tests.chaos.client import orders, quiet_event
+from tests.chaos.history import GROUPS
+from tests.chaos.journal import Journal
+from txmsg import AsyncConsumer, ReceivedMessage, idempotent
+
+INVISIBLE_S = 4.0
+Handler = Callable[[ReceivedMessage], Awaitable[None]]
+
+
+class Failed(Exception):
+    """The handler does not want it now."""
+
+
+def handlers(url: str, rng: random.Random) -> dict[str, Handler]:
+    """By group. What a message meets there depends on its body, so that it is the same in every life."""
+
+    @idempotent(async_sessionmaker(business.engine_of(url)), group="ledger")
+    async def ledger(session: AsyncSession, message: ReceivedMessage) -> None:
+        await business.take_effect(session, "ledger", message.body.decode())
+
+    async def grumbler(message: ReceivedMessage) -> None:
+        luck = zlib.crc32(message.body) % 500
+        if luck == 0 or (luck < 15 and message.attempt <= luck % 3 + 1):  # one in five hundred never succeeds
+            raise Failed(f"attempt {message.attempt}")
+
+    async def sleeper(message: ReceivedMessage) -> None:
+        longer_than_invisible = message.attempt == 1 and rng.random() < 0.01
+        await asyncio.sleep(INVISIBLE_S * 1.2 if longer_than_invisible else rng.expovariate(1 / 0.05))
+
+    return {"ledger": ledger, "grumbler": grumbler, "sleeper": sleeper}
+
+
+def noted(group: str, handle: Handler, journal: Journal, calls: count[int]) -> Handler:
+    """The same handler; the journal says when it begins and ends, and how. Each call has a number."""
+
+    async def note(message: ReceivedMessage) -> None:
+        call, body = next(calls), message.body.decode()
+        journal.write("got", call, group, body, message.topic, message.queue, message.offset, message.attempt)
+        try:
+            await handle(message)
+        except BaseException:
+            journal.write("refused", call)
+            raise
+        journal.write("done", call)
+
+    return note
+
+
+async def main() -> None:
+    told = orders()
+    quiet = quiet_event()
+    journal = Journal(told.journal_path)
+    rng = random.Random(f"{told.seed} {told.name}")
+    calls = count(1)
+    async with AsyncExitStack() as consumers:
+        for group, handle in handlers(told.business_url, rng).items():
+            brokers = rng.sample(told.brokers, len(told.brokers))
+            consumer = AsyncConsumer(brokers, group, concurrency=8, invisible_s=INVISIBLE_S, stop_timeout_s=10)
+            for topic, tags in GROUPS[group].items():
+                consumer.subscribe(topic, tags)(noted(group, handle, journal, calls))
+            await consumers.enter_async_context(consumer)
+        await quiet.wait()
+    journal.write("quiet")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,138 @@
+"""Commits the faults of a plan: each target's one after the other, those of different targets at once."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+import psycopg
+
+from tests.chaos.cluster import Cluster
+from tests.chaos.journal import Journal
+from tests.chaos.moments import pause_in
+from tests.chaos.plan import Done, Fault, Kind, Moment
+from tests.chaos.process import Process
+
+_END_S_MAX = 150.0
+
+
+class Faults:
+    """Begins inside `with`; the exit waits until all has been done and mended. `done` grows meanwhile."""
+
+    def __init__(self, cluster: Cluster, plan: Sequence[Fault], journal: Journal) -> None:
+        self.done: list[Done] = []
+        self.began = 0.0
+        self._cluster = cluster
+        self._journal = journal
+        self._ending = threading.Event()
+        self._failure: BaseException | None = None
+        by_actor: defaultdict[tuple[object, int], list[Fault]] = defaultdict(list)
+        for fault in plan:
+            by_actor[_actor(fault)].append(fault)
+        self._threads = [
+            threading.Thread(target=self._play, args=(each,), name=f"faults of {actor}", daemon=True)
+            for actor, each in by_actor.items()
+        ]
+
+    def __enter__(self) -> Self:
+        self.began = time.monotonic()
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
+        if value is not None:
+            self._ending.set()
+        for thread in self._threads:
+            thread.join(_END_S_MAX)
+        stuck = [thread.name for thread in self._threads if thread.is_alive()]
+        if value is None:
+            self.check()
+            assert not stuck, f"these do not end: {stuck}"
+
+    def check(self) -> None:
+        """Raises what went wrong in committing a fault."""
+        if self._failure is not None:
+            raise self._failure
+
+    def _play(self, faults: Sequence[Fault]) -> None:
+        try:
+            for fault in faults:
+                if self._ending.wait(max(0.0, self.began + fault.at_s - time.monotonic())):
+                    return
+                began = time.monotonic()
+                self._journal.write("fault", fault.kind.value, fault.target, fault.cut.value, fault.for_s)
+                moment = self._commit(fault)
+                self._journal.write("mended", fault.kind.value, fault.target, moment.value)
+                self.done.append(Done(fault=fault, began=began, ended=time.monotonic(), moment=moment))
+        except Exception as exc:  # noqa: BLE001 - a thread's root: `check` raises it
+            self._failure = exc
+
+    def _commit(self, fault: Fault) -> Moment:
+        cluster = self._cluster
+        moment = Moment.ANY
+        match fault.kind:
+            case Kind.KILL:
+                broker = cluster.brokers[fault.target]
+                broker.clock_step_s = fault.clock_step_s
+                self._kill(broker.process, fault.for_s)
+            case Kind.PRODUCER:
+                self._kill(cluster.producers[fault.target], fault.for_s)
+            case Kind.CONSUMER:
+                self._kill(cluster.consumers[fault.target], fault.for_s)
+            case Kind.PAUSE:
+                moment = self._pause(fault)
+            case Kind.CUT_DATABASE | Kind.CUT_CLIENTS | Kind.BUSINESS:
+                self._cut(fault)
+            case Kind.TWIN:
+                self._run_twin(cluster.twin_of(fault.target), fault.for_s)
+            case Kind.POSTGRES:
+                cluster.notify.kill()
+                self._ending.wait(min(fault.for_s, 1.0))
+                cluster.notify.start()
+        return moment
+
+    def _kill(self, process: Process, for_s: float) -> None:
+        process.check()
+        process.kill()
+        self._ending.wait(for_s)
+        process.start()
+
+    def _pause(self, fault: Fault) -> Moment:
+        broker = self._cluster.brokers[fault.target]
+        try:
+            moment = pause_in(fault.moment, broker.process, broker.role, self._cluster.notify_url)
+        except psycopg.OperationalError:  # PostgreSQL was killed meanwhile
+            broker.process.pause()
+            moment = Moment.ANY
+        self._ending.wait(fault.for_s)
+        broker.process.resume()
+        return moment
+
+    def _cut(self, fault: Fault) -> None:
+        cluster = self._cluster
+        if fault.kind is Kind.BUSINESS:
+            link = cluster.business
+        else:
+            broker = cluster.brokers[fault.target]
+            link = broker.database if fault.kind is Kind.CUT_DATABASE else broker.clients
+        link.cut(fault.cut)
+        self._ending.wait(fault.for_s)
+        link.heal()
+
+    def _run_twin(self, twin: Process, for_s: float) -> None:
+        twin.start()
+        self._ending.wait(for_s)
+        twin.check()
+        twin.kill()
+
+
+def _actor(fault: Fault) -> tuple[object, int]:
+    """Whose turn it is: what happens to one broker happens one after the other."""
+    if fault.kind in (Kind.KILL, Kind.PAUSE, Kind.CUT_DATABASE, Kind.CUT_CLIENTS):
+        return "broker", fault.target
+    return fault.kind.value, fault.target

@@ -1,0 +1,222 @@
+"""What must be true of a run, whatever was killed, paused and cut. Pure: knows journals and rows, no process.
+
+  I1  a message is in the log, and delivered, if and only if its local transaction committed
+  I2  what was acknowledged is in the log
+  I3  each message was handled by each group that wants it, or is its dead letter; with the inbox it took effect once
+  I4  offsets are 0, 1, 2, ...; nothing is there twice; what was acknowledged before another began comes before it
+  I6  no outcome turned: both never stand, and what the other one is told is refused
+  I8  nothing is left over or passed over: undecided, parked, waiting, retrying
+
+A copy may come back when its outcome is forgotten; brokers here remember longer than anything is on its way.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby, pairwise
+from typing import NamedTuple
+
+from tests.chaos.history import EXACTLY_ONCE, GROUPS, Record, Row, Sending, Way
+
+OUTCOME_MEMORY_S = 40.0
+"""What brokers are told to remember, at least."""
+SURE_FAILURES = frozenset({"broker_unavailable", "overloaded"})
+"""What a plain send raises when nothing was stored."""
+
+
+class Violation(NamedTuple):
+    invariant: str
+    text: str
+
+
+def judge(record: Record) -> list[Violation]:
+    """All that is wrong with a run; empty when it is as it must be."""
+    rules: Sequence[tuple[str, Callable[[Record], Iterator[str]]]] = (
+        ("I1", _delivered_if_and_only_if_committed),
+        ("I2", _acknowledged_is_stored),
+        ("I3", _handled_by_every_group),
+        ("I3", _effects_once),
+        ("I4", _dense_and_once),
+        ("I4", _in_order_of_acknowledgement),
+        ("I4", _delivered_as_stored),
+        ("I6", _outcomes_are_final),
+        ("I8", _nothing_is_left_over),
+    )
+    return [Violation(invariant, text) for invariant, rule in rules for text in rule(record)]
+
+
+def wants(group: str, row: Row) -> bool:
+    """Whether the group subscribes to this message."""
+    return GROUPS[group].get(row.topic) in ("*", row.tag)
+
+
+# ---- I1, I2
+
+
+def _delivered_if_and_only_if_committed(record: Record) -> Iterator[str]:
+    there, undecided = _numbers_in_log(record), {body.partition("/")[0] for body in record.undecided}
+    for serial in there.keys() - record.sendings.keys():
+        yield f"{serial} is in the log, and nobody sent it"
+    for serial, sending in record.sendings.items():
+        numbers, all_of_it = there.get(serial, set()), set(range(len(sending.messages)))
+        if numbers - all_of_it:
+            yield f"{serial} had {len(all_of_it)} messages, but {sorted(numbers)} are in the log"
+        if sending.way is Way.PLAIN:
+            if numbers and sending.failed in SURE_FAILURES:
+                yield f"{serial} failed with {sending.failed}, which says that nothing was stored, and is in the log"
+            elif numbers and numbers != all_of_it:
+                yield f"{serial} was sent as one, but only {sorted(numbers)} of {len(all_of_it)} are in the log"
+        elif serial in record.committed:
+            if numbers != all_of_it and serial not in undecided:
+                yield f"{serial} committed, but messages {sorted(all_of_it - numbers)} are lost"
+        elif numbers:
+            yield f"{serial} did not commit, but messages {sorted(numbers)} are in the log: phantoms"
+        elif sending.way is Way.FENCED and sending.returned_at is not None:
+            yield f"{serial} returned without an error, but its local transaction did not commit"
+    bodies = {row.body for row in record.rows}
+    for body in {each.body for each in record.handlings} - bodies:
+        yield f"{body} was delivered, but is not in the log"
+
+
+def _acknowledged_is_stored(record: Record) -> Iterator[str]:
+    there = _numbers_in_log(record)
+    for serial, sending in record.sendings.items():
+        lacks = set(range(len(sending.messages))) - there.get(serial, set())
+        if sending.acknowledged_at() is not None and lacks:
+            yield f"{serial} was acknowledged, but messages {sorted(lacks)} are not in the log"
+
+
+def _numbers_in_log(record: Record) -> Mapping[str, set[int]]:
+    there: defaultdict[str, set[int]] = defaultdict(set)
+    for row in record.rows:
+        there[row.serial].add(row.n)
+    return there
+
+
+# ---- I3
+
+
+def _handled_by_every_group(record: Record) -> Iterator[str]:
+    done = {(each.group, each.body) for each in record.handlings if each.done}
+    waiting = {(group, *place) for group, *place in record.retrying}
+    for group in GROUPS:
+        for row in record.rows:
+            key = (group, *row.place)
+            is_passed = not _waits(record, group, row)
+            if wants(group, row) and is_passed and (group, row.body) not in done and key not in record.dead | waiting:
+                yield f"group {group} has passed {_at(row)}, which no handler of it has done"
+
+
+def _waits(record: Record, group: str, row: Row) -> bool:
+    """Whether the group has not come to it. Then it is left over: I8."""
+    passed = record.cursors.get((group, row.topic, row.queue))
+    return passed is None or passed.next_offset <= row.offset
+
+
+def _effects_once(record: Record) -> Iterator[str]:
+    bodies = {row.body: row for row in record.rows}
+    for body, count in record.effects.items():
+        if count > 1:
+            yield f"{body} took effect {count} times in group {EXACTLY_ONCE}"
+        if body not in bodies:
+            yield f"{body} took effect in group {EXACTLY_ONCE}, but is not in the log"
+    done = {each.body for each in record.handlings if each.done and each.group == EXACTLY_ONCE}
+    for body in done - record.effects.keys():
+        yield f"{body} was handled by group {EXACTLY_ONCE}, but took no effect"
+
+
+# ---- I4
+
+
+def _dense_and_once(record: Record) -> Iterator[str]:
+    for (topic, queue), of_queue in groupby(record.rows, key=lambda row: (row.topic, row.queue)):
+        rows = list(of_queue)
+        for expected, row in enumerate(rows):
+            if row.offset != expected:
+                yield f"queue {queue} of {topic}: offset {row.offset} stands where {expected} should: a gap, or a copy"
+                break
+        for earlier, later in pairwise(rows):
+            if earlier.segment > later.segment:
+                yield f"queue {queue} of {topic}: {_at(later)} is in an older segment than what comes before it"
+            if earlier.transaction_id == later.transaction_id and earlier.n >= later.n:
+                yield f"queue {queue} of {topic}: message {later.n} of {later.serial} comes behind message {earlier.n}"
+    seen: dict[tuple[str, int], Row] = {}
+    for row in record.rows:
+        first = seen.setdefault((row.transaction_id, row.n), row)
+        if first is not row:
+            yield f"{row.body} is in the log twice: at {_at(first)} and at {_at(row)}"
+
+
+def _in_order_of_acknowledgement(record: Record) -> Iterator[str]:
+    """From the front to the back of a queue: nothing was acknowledged before what stands before it began."""
+    for (topic, queue), rows in groupby(record.rows, key=lambda row: (row.topic, row.queue)):
+        latest: Sending | None = None
+        for row in rows:
+            sending = record.sendings.get(row.serial)
+            if sending is None:
+                continue
+            at = sending.acknowledged_at()
+            if latest is not None and at is not None and at < latest.begun:
+                yield f"queue {queue} of {topic}: {row.body} was acknowledged before {latest.serial} began: behind it"
+            if latest is None or sending.begun > latest.begun:
+                latest = sending
+
+
+def _delivered_as_stored(record: Record) -> Iterator[str]:
+    """What a handler was shown at a place of the log is what stands there: no other copy, and no other offset."""
+    rows = {row.place: row.body for row in record.rows}
+    for each in record.handlings:
+        if rows.get(each.place, each.body) != each.body or each.place not in rows:
+            yield f"{each.body} was delivered as {each.place}, where the log has {rows.get(each.place)}"
+
+
+# ---- I6
+
+
+def _outcomes_are_final(record: Record) -> Iterator[str]:
+    there = _numbers_in_log(record)
+    for row in record.rows:
+        if row.transaction_id in record.rolled_back:
+            yield f"{row.body} is in the log, and remembered as rolled back"
+    for serial, sending in record.sendings.items():
+        finals = {each.state for each in sending.told if each.reply == "ok" and each.state != "unknown"}
+        if len(finals) > 1:
+            yield f"{serial}: commit and rollback were both answered OK"
+        for told in sending.told:
+            yield from (f"{serial}: {text}" for text in _wrong_answer(sending, told.state, told.reply, serial in there))
+            is_early = told.ended is not None and told.ended - sending.begun < OUTCOME_MEMORY_S
+            if told.reply == "outcome_expired" and is_early:
+                yield f"{serial}: {told.state} was answered as no longer known, too early"
+
+
+def _wrong_answer(sending: Sending, state: str, reply: str, is_in_log: bool) -> Iterator[str]:
+    if reply == "ok" and state == "rollback" and is_in_log:
+        yield "a rollback was answered OK, and it is in the log"
+    if reply == "outcome_conflict" and (state == "commit") == is_in_log:
+        yield f"{state} was refused for the other outcome, which does not stand"
+
+
+# ---- I8
+
+
+def _nothing_is_left_over(record: Record) -> Iterator[str]:
+    for body, parked in record.undecided.items():
+        yield f"{body} is undecided{f', parked: {parked}' if parked else ''}, though all can be asked"
+    ends: dict[tuple[str, int], int] = {}
+    for row in record.rows:
+        ends[row.topic, row.queue] = row.offset + 1
+    for group in GROUPS:
+        for (topic, queue), end in ends.items():
+            passed = record.cursors.get((group, topic, queue))
+            if passed is None or passed.next_offset < end:
+                at = "nowhere" if passed is None else f"at {passed.next_offset} and {passed.beyond} beyond"
+                yield f"group {group} is {at} in queue {queue} of {topic}, which ends at {end}"
+            elif passed.next_offset > end:
+                yield f"group {group} is at {passed.next_offset} in queue {queue} of {topic}, which ends at {end}"
+    for group, *place in record.retrying:
+        yield f"group {group} still retries {place}"
+
+
+def _at(row: Row) -> str:
+    return f"{row.body} at offset {row.offset} of queue {row.queue} of {row.topic} (segment {row.segment})"

@@ -1,0 +1,145 @@
+"""Which faults come when, drawn from a seed; and how many there must have been. Pure."""
+
+from __future__ import annotations
+
+import enum
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+MINUTE_S = 60.0
+BROKERS, PRODUCERS, CONSUMERS = 3, 2, 2
+PAUSE_S = (6.0, 8.0)
+"""Longer than the lease of a broker lasts: 5 s."""
+
+
+class Kind(enum.Enum):
+    """What is done, and to whom."""
+
+    KILL = "broker killed"
+    PAUSE = "broker paused"
+    CUT_DATABASE = "broker cut off from the database"
+    CUT_CLIENTS = "broker cut off from clients"
+    TWIN = "second broker with the same id"
+    POSTGRES = "PostgreSQL killed"
+    BUSINESS = "clients cut off from their database"
+    PRODUCER = "producer killed"
+    CONSUMER = "consumer killed"
+
+
+class Moment(enum.Enum):
+    """Where in its work a broker is paused."""
+
+    ANY = "at any moment"
+    BATCH = "in the middle of a batch"
+    ASSIGNMENT = "in the middle of an assignment"
+
+
+class Cut(enum.Enum):
+    """How a network fails."""
+
+    RESET = "connections reset, new ones refused"
+    SOME_RESET = "some connections reset"
+    SILENT = "silent, then all comes late"
+    LOST = "silent, then reset"
+    REPLIES_LOST = "requests come through, replies do not; then reset"
+    HALF_CLOSED = "closed in one direction"
+    SLOW = "slow"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    at_s: float
+    """After the load began."""
+    kind: Kind
+    target: int
+    """Which broker, producer or consumer; 0 where there is one."""
+    for_s: float
+    """Until it is mended. A killed process is started again after it."""
+    moment: Moment = Moment.ANY
+    cut: Cut = Cut.RESET
+    clock_step_s: float = 0.0
+    """How wrong the wall clock of a restarted broker is."""
+
+
+_OF_BROKERS = (Kind.KILL, Kind.PAUSE, Kind.CUT_DATABASE, Kind.CUT_CLIENTS)
+
+
+def faults(seed: int, duration_s: float) -> list[Fault]:
+    """All faults, by time. In each minute every broker is killed, paused, and cut off on both sides."""
+    rng = random.Random(seed)
+    if duration_s < MINUTE_S:
+        return sorted(_short(rng, duration_s), key=lambda fault: fault.at_s)
+    found: list[Fault] = []
+    for minute in range(int(duration_s // MINUTE_S)):
+        found += _minute(rng, minute * MINUTE_S)
+    return sorted(found, key=lambda fault: fault.at_s)
+
+
+def _minute(rng: random.Random, start_s: float) -> Iterator[Fault]:
+    moments = rng.sample(tuple(Moment), len(Moment))
+    for broker in range(BROKERS):
+        quarter_s = (MINUTE_S - 4) / len(_OF_BROKERS)  # the last fault has begun well before the minute ends
+        for place, kind in enumerate(rng.sample(_OF_BROKERS, len(_OF_BROKERS))):
+            at_s = start_s + place * quarter_s + rng.uniform(0, quarter_s / 3)
+            yield replace(_fault(rng, kind, broker, at_s), moment=moments[broker % len(moments)])
+    others = [(Kind.POSTGRES, 0), (Kind.BUSINESS, 0), (Kind.TWIN, rng.randrange(BROKERS))]
+    others += [(Kind.PRODUCER, rng.randrange(PRODUCERS)), *((Kind.CONSUMER, each) for each in range(CONSUMERS))]
+    for kind, target in others:
+        yield _fault(rng, kind, target, start_s + rng.uniform(0, MINUTE_S - 10))
+
+
+def _short(rng: random.Random, duration_s: float) -> Iterator[Fault]:
+    """One fault of each kind that must be, for a run of less than a minute."""
+    killed, first, second = rng.sample(range(BROKERS), BROKERS)
+    yield replace(_fault(rng, Kind.PAUSE, first, 0.5), moment=Moment.BATCH, for_s=PAUSE_S[0])
+    yield replace(_fault(rng, Kind.KILL, killed, rng.uniform(1, 3)), for_s=0.5)
+    yield _fault(rng, Kind.CUT_CLIENTS, killed, duration_s * 0.6)
+    yield _fault(rng, Kind.CUT_DATABASE, second, duration_s * 0.2)
+    yield replace(_fault(rng, Kind.PAUSE, second, duration_s * 0.5), moment=Moment.ASSIGNMENT, for_s=PAUSE_S[0])
+    yield _fault(rng, Kind.CONSUMER, rng.randrange(CONSUMERS), duration_s * 0.3)
+    yield _fault(rng, Kind.PRODUCER, rng.randrange(PRODUCERS), duration_s * 0.4)
+    yield _fault(rng, Kind.POSTGRES, 0, duration_s * 0.8)
+
+
+def _fault(rng: random.Random, kind: Kind, target: int, at_s: float) -> Fault:
+    span_s = PAUSE_S if kind is Kind.PAUSE else (5.0, 8.0) if kind is Kind.TWIN else (0.2, 4.0)
+    step_s = rng.choice((-3600.0, 0.0, 7200.0)) if kind is Kind.KILL else 0.0
+    cut = rng.choice(tuple(Cut))
+    return Fault(at_s=at_s, kind=kind, target=target, for_s=rng.uniform(*span_s), cut=cut, clock_step_s=step_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """A fault as it was committed. Moments are those of the journals."""
+
+    fault: Fault
+    began: float
+    ended: float
+    moment: Moment
+    """Where in its work a paused broker was caught; ANY when it was not seen to be in what was looked for."""
+
+
+def missing(done: Sequence[Done], began: float, duration_s: float) -> list[str]:
+    """What was not done often enough: too little trouble proves too little."""
+
+    def lacks(what: str, test: Callable[[Done], bool], within: Sequence[Done] = done) -> Iterator[str]:
+        if not any(test(each) for each in within):
+            yield what
+
+    found = [
+        *lacks("no broker was paused in the middle of a batch", lambda each: each.moment is Moment.BATCH),
+        *lacks("no broker was paused in the middle of an assignment", lambda each: each.moment is Moment.ASSIGNMENT),
+    ]
+    kinds = {"killed": {Kind.KILL}, "paused": {Kind.PAUSE}, "cut off": {Kind.CUT_DATABASE, Kind.CUT_CLIENTS}}
+    for word, of in kinds.items():
+        found += lacks(f"no broker was {word}", lambda each, of=of: each.fault.kind in of)  # type: ignore[misc]
+        for minute in range(int(duration_s // MINUTE_S)):
+            then = [each for each in done if minute * MINUTE_S <= each.began - began < (minute + 1) * MINUTE_S]
+            for broker in range(BROKERS):
+                found += lacks(
+                    f"broker {broker} was not {word} in minute {minute + 1}",
+                    lambda each, of=of, broker=broker: each.fault.kind in of and each.fault.target == broker,  # type: ignore[misc]
+                    then,
+                )
+    return found

@@ -1,0 +1,84 @@
+"""Planted defects: the checker must find each, or it proves nothing. Only here: the product knows no such flag.
+
+Most are those of tests/model, where each is told as the mistake that a person could make.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import psycopg
+
+from tests.model import plant as model
+from tests.model.model import Defect
+
+
+@dataclass(frozen=True, slots=True)
+class Plant:
+    """A defect of a kind, and the invariants of which at least one must be named when it is found."""
+
+    kind: str
+    invariants: frozenset[str]
+    of_model: model.Plant
+    statements: tuple[str, ...] = ()
+    """Run beside it, once."""
+
+    @property
+    def name(self) -> str:
+        return self.of_model.name
+
+    def install(self, url: str) -> None:
+        """Changes the functions of a database."""
+        self.of_model.install(url)
+        with psycopg.connect(url, autocommit=True) as connection:
+            for statement in self.statements:
+                connection.execute(statement.encode())
+
+
+def _of_model(name: str) -> model.Plant:
+    return next(each for each in model.PLANTS if each.name == name)
+
+
+PLANTS = (
+    Plant("lost", frozenset({"I1", "I2"}), _of_model("only the first message of a transaction is committed")),
+    Plant("lost", frozenset({"I1", "I2"}), _of_model("a broken connection is taken for written")),
+    Plant("lost", frozenset({"I1", "I2"}), _of_model("answered before it is written")),
+    Plant(
+        "dup",
+        frozenset({"I4"}),
+        model.Plant(
+            "repeats of plain messages are not looked up",
+            Defect.DUPLICATED,
+            (
+                (
+                    "apply_batch_1",
+                    "m.segment in (p_segment, p_previous) and m.transaction_id = any(p_plain_id)",
+                    "false and m.transaction_id = any(p_plain_id)",
+                ),
+            ),
+        ),
+        ("alter table txmsg.message drop constraint message_once_in_segment",),
+    ),
+    Plant("reorder", frozenset({"I4", "I5"}), _of_model("a batch places messages from the youngest to the oldest")),
+    Plant("phantom", frozenset({"I1"}), _of_model("a check answered UNKNOWN commits")),
+    Plant("phantom", frozenset({"I1"}), _of_model("UNKNOWN delivers")),
+    Plant("gap", frozenset({"I4"}), _of_model("offsets are counted over all queues of a batch")),
+    Plant("late", frozenset({"I6"}), _of_model("a rollback after the commit is answered OK")),
+    Plant("late", frozenset({"I6"}), _of_model("a rollback is not remembered")),
+)
+"""One or more for each kind; the first is what its kind means when one is asked for."""
+
+
+def chosen(name: str) -> Plant:
+    """The first plant of a kind ("lost"), or the one of a name."""
+    for each in PLANTS:
+        if name in (each.kind, each.name):
+            return each
+    kinds = ", ".join(dict.fromkeys(each.kind for each in PLANTS))
+    raise ValueError(f"no planted defect is called {name!r}: say one of {kinds}, or a name of tests/chaos/plant.py")
+
+
+def planted(name: str) -> AbstractContextManager[None]:
+    """In the broker's process: what of the defect is Python. No name: nothing."""
+    return chosen(name).of_model.code() if name else nullcontext()

@@ -1,0 +1,158 @@
+"""A producer process: `python -m tests.chaos.producer ORDERS`. Sends in every way there is, and notes each step.
+
+The body of a message is SERIAL/N: SERIAL names what was done, in this process and this life of it; N is the place of
+the message in its transaction.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import count
+
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
+
+from tests.chaos import business
+from tests.chaos.client import Orders, orders, quiet_event
+from tests.chaos.history import TOPICS, Way
+from tests.chaos.journal import Journal
+from txmsg import AsyncProducer, FenceCheckListener, Half, Message, TransactionState, TxmsgError, transactional_message
+
+CALLERS = 16
+RARE = 0.1
+FENCED_GROUP, CLASSIC_GROUP = "fenced", "classic"
+_DISTURBED = (TxmsgError, SQLAlchemyError, OSError)
+COMMIT, ROLLBACK, UNKNOWN = TransactionState
+
+
+class Refused(Exception):
+    """The business says no."""
+
+
+class Caller:
+    """One of those who call at the same time. Each operation is noted before it begins and when it ends."""
+
+    def __init__(self, told: Orders, journal: Journal, engine: AsyncEngine, serials: count[int], number: int) -> None:
+        self._name, self._journal, self._engine, self._serials = told.name, journal, engine, serials
+        self._rng = random.Random(f"{told.seed} {told.name} {number}")
+        self._pause_s = CALLERS / told.rate_per_s
+
+    async def run(self, fenced: AsyncProducer, classic: AsyncProducer, quiet: asyncio.Event) -> None:
+        """Calls until it is told to be quiet."""
+        self._fenced, self._classic = fenced, classic
+        sessions = async_sessionmaker(self._engine)
+
+        @transactional_message(fenced, session=sessions, message=lambda serial, messages: messages)
+        async def sell(session: AsyncSession, serial: str, messages: Sequence[Message]) -> None:
+            await self._local(session, serial)
+
+        async def late(serial: str, messages: Sequence[Message]) -> None:
+            async with sessions() as session, fenced.transaction(session) as tx:
+                await self._local(session, serial)
+                for message in messages:
+                    tx.send(message)
+
+        ways: list[tuple[Way, float, Callable[[str, Sequence[Message]], Awaitable[None]]]] = [
+            (Way.PLAIN, 4, self._plain),
+            (Way.FENCED, 2, sell),
+            (Way.FENCED, 1, late),
+            (Way.CLASSIC, 3, self._classically),
+        ]
+        while not quiet.is_set():
+            way, _, act = self._rng.choices(ways, [weight for _, weight, _ in ways])[0]
+            await self._note(way, act)
+            try:
+                async with asyncio.timeout(self._rng.uniform(0, 2 * self._pause_s)):
+                    await quiet.wait()
+            except TimeoutError:
+                continue
+
+    async def _note(self, way: Way, act: Callable[[str, Sequence[Message]], Awaitable[None]]) -> None:
+        serial = f"{self._name}.{next(self._serials)}"
+        messages = self._messages(serial)
+        self._journal.write("begin", serial, way.value, [(each.topic, each.tag) for each in messages])
+        try:
+            await act(serial, messages)
+        except Refused:
+            self._journal.write("failed", serial, "refused")
+        except _DISTURBED as exc:
+            self._journal.write("failed", serial, getattr(exc, "code", "business"))
+        else:
+            self._journal.write("returned", serial)
+
+    def _messages(self, serial: str) -> list[Message]:
+        how_many = self._rng.choices((1, 2, 3), (6, 2, 1))[0]
+        return [
+            Message(
+                self._rng.choice(TOPICS),
+                f"{serial}/{n}".encode(),
+                key=serial,
+                tag="rare" if self._rng.random() < RARE else "common",
+            )
+            for n in range(how_many)
+        ]
+
+    async def _local(self, session: AsyncSession, serial: str) -> None:
+        """The business: mostly quick, now and then longer than a check-back waits, now and then refused."""
+        await business.sell(session, serial)
+        if self._rng.random() < 0.05:
+            await asyncio.sleep(self._rng.uniform(0.5, 3))
+        if self._rng.random() < 0.1:
+            raise Refused
+
+    async def _plain(self, serial: str, messages: Sequence[Message]) -> None:
+        await self._classic.send_many(messages)
+        self._journal.write("stored", serial)
+
+    async def _classically(self, serial: str, messages: Sequence[Message]) -> None:
+        """Half, local transaction, outcome; then, at times, what must be refused, or answered as before."""
+        await business.begin_attempt(self._engine, serial)
+        half = await self._classic.half(messages)
+        self._journal.write("half", serial)
+        state = ROLLBACK if self._rng.random() < 0.15 else COMMIT
+        try:
+            if not await business.finish_attempt(self._engine, serial, state):
+                state = ROLLBACK
+        except (SQLAlchemyError, OSError):
+            state = UNKNOWN
+        await self._tell(serial, half, state)
+        if state is not UNKNOWN and self._rng.random() < 0.2:
+            other = ROLLBACK if state is COMMIT else COMMIT
+            await self._tell(serial, half, self._rng.choice((state, other, other)))
+
+    async def _tell(self, serial: str, half: Half, state: TransactionState) -> None:
+        self._journal.write("tell", serial, state.value)
+        reply = "ok"
+        try:
+            await self._classic.end(half, state)
+        except TxmsgError as exc:
+            reply = exc.code
+        self._journal.write("told", serial, state.value, reply)
+
+
+async def main() -> None:
+    told = orders()
+    quiet = quiet_event()
+    journal = Journal(told.journal_path)
+    engine = business.engine_of(told.business_url)
+    rng = random.Random(f"{told.seed} {told.name}")
+    serials = count(1)
+
+    def producer(group: str, listener: FenceCheckListener | business.AttemptListener) -> AsyncProducer:
+        return AsyncProducer(rng.sample(told.brokers, len(told.brokers)), group, listener, timeout_s=8)
+
+    async with (
+        producer(FENCED_GROUP, FenceCheckListener(engine)) as fenced,
+        producer(CLASSIC_GROUP, business.AttemptListener(engine)) as classic,
+    ):
+        async with asyncio.TaskGroup() as callers:
+            for number in range(CALLERS):
+                callers.create_task(Caller(told, journal, engine, serials, number).run(fenced, classic, quiet))
+        journal.write("quiet")
+        await asyncio.Event().wait()  # attached, so that check-backs have somebody to ask, until it is killed
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

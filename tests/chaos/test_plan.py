@@ -1,0 +1,49 @@
+"""The plan of the faults: as many as were promised, and the same for the same seed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.chaos.plan import BROKERS, Done, Kind, Moment, faults, missing
+
+
+def _done(seed: int, duration_s: float) -> list[Done]:
+    """As if all had been committed in time."""
+    return [
+        Done(fault=each, began=each.at_s, ended=each.at_s + each.for_s, moment=each.moment)
+        for each in faults(seed, duration_s)
+    ]
+
+
+@pytest.mark.parametrize("duration_s", [12, 60, 120, 300, 330])
+def test_each_plan_holds_enough_faults(duration_s: float) -> None:
+    for seed in range(200):
+        assert missing(_done(seed, duration_s), 0.0, duration_s) == [], seed
+
+
+def test_a_fault_that_is_missing_is_told() -> None:
+    full = _done(3, 120)
+    for kind, word in ((Kind.KILL, "killed"), (Kind.PAUSE, "paused")):
+        for broker in range(BROKERS):
+            for minute in range(2):
+                rest = [
+                    each
+                    for each in full
+                    if (each.fault.kind, each.fault.target, each.began // 60) != (kind, broker, minute)
+                ]
+                assert f"broker {broker} was not {word} in minute {minute + 1}" in missing(rest, 0.0, 120)
+    cuts = {Kind.CUT_CLIENTS, Kind.CUT_DATABASE}
+    assert "no broker was cut off" in missing([each for each in full if each.fault.kind not in cuts], 0.0, 120)
+    for moment in (Moment.BATCH, Moment.ASSIGNMENT):
+        told = missing(
+            [each if each.moment is not moment else replace(each, moment=Moment.ANY) for each in full], 0, 120
+        )
+        assert told == [
+            f"no broker was paused in the middle of {'a' if moment is Moment.BATCH else 'an'} {moment.name.lower()}"
+        ]
+
+
+def test_a_seed_is_one_plan() -> None:
+    assert faults(4711, 300) == faults(4711, 300) != faults(4712, 300)
