@@ -10,9 +10,10 @@ RACES ?= 10000
 TEST_PROCESSES ?= $$($(BIN)/python -c 'import os; print(os.cpu_count() + 1)')
 DURATION ?= 60
 BENCH_ARGS ?=
+CHAOS_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test races fuzz model lint generate bench docs clean
+.PHONY: help setup demo test races fuzz model chaos lint generate bench docs clean
 
 help: ## Show this list
 	@echo "make TARGET; each sets up what it needs:"
@@ -48,6 +49,9 @@ fuzz: $(STAMP) ## Feed wild input to everything that reads any, each target for 
 
 model: $(STAMP) ## Random histories of two brokers against the model, for about DURATION=60 seconds (SEED=n, PLANT=all)
 	$(BIN)/python -m tests.model --duration $(DURATION) $(if $(SEED),--seed $(SEED)) $(if $(PLANT),--plant "$(PLANT)")
+
+chaos: $(STAMP) ## Three brokers under faults for DURATION=60 seconds, and a verdict (SEED=n, PLANT=lost|dup|reorder|phantom|gap|late)
+	$(BIN)/python -m tests.chaos --duration $(DURATION) $(if $(SEED),--seed $(SEED)) $(if $(PLANT),--plant "$(PLANT)") $(CHAOS_ARGS)
 
 lint: $(STAMP) ## Check style, format, types, the layers, and that generated files are as generated
 	$(BIN)/ruff check .

@@ -14,16 +14,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from unittest.mock import patch
 
 from tests.chaos.client import READY
 from tests.chaos.plant import planted
-from txmsg.broker import server
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.delivery import DeliveryConfig
 from txmsg.broker.delivery.backoff import Backoff
+from txmsg.broker.server import serve
 
 RETRIES_MAX = 4
 OUTCOME_MEMORY_S = 40.0
@@ -65,6 +64,7 @@ def config_of(told: BrokerOrders) -> BrokerConfig:
         check_interval_s=2.0,
         checks_max=1000,
         check_timeout_s=1.5,
+        delivery=DeliveryConfig(backoff=Backoff(delays_s=(0.2, 0.5, 1.0), retries_max=RETRIES_MAX)),
         outcome_memory_s=OUTCOME_MEMORY_S,
         segment_age_s=OUTCOME_MEMORY_S,
         segment_check_s=2.0,
@@ -85,12 +85,9 @@ async def main() -> None:
     threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    with ExitStack() as stack:
-        step_clock(told.clock_step_s)
-        stack.enter_context(planted(told.plant))
-        delivery = DeliveryConfig(backoff=Backoff(delays_s=(0.2, 0.5, 1.0), retries_max=RETRIES_MAX))
-        stack.enter_context(patch.object(server, "DeliveryConfig", lambda: delivery))
-        await server.serve(config_of(told), lambda address: print(READY, address, flush=True), stop)
+    step_clock(told.clock_step_s)
+    with planted(told.plant):
+        await serve(config_of(told), lambda address: print(READY, address, flush=True), stop)
 
 
 if __name__ == "__main__":

@@ -37,9 +37,8 @@ def test_a_fault_that_is_missing_is_told() -> None:
     cuts = {Kind.CUT_CLIENTS, Kind.CUT_DATABASE}
     assert "no broker was cut off" in missing([each for each in full if each.fault.kind not in cuts], 0.0, 120)
     for moment in (Moment.BATCH, Moment.ASSIGNMENT):
-        told = missing(
-            [each if each.moment is not moment else replace(each, moment=Moment.ANY) for each in full], 0, 120
-        )
+        missed = [replace(each, moment=Moment.ANY) if each.moment is moment else each for each in full]
+        told = missing(missed, 0.0, 120)
         assert told == [
             f"no broker was paused in the middle of {'a' if moment is Moment.BATCH else 'an'} {moment.name.lower()}"
         ]
