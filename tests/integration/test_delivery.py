@@ -33,7 +33,7 @@ def test_every_message_comes_once_in_order_of_its_queue(notify_url: str) -> None
             got: list[Delivered] = []
             while len(got) < 4 * 777:
                 batch = each_of(await delivery.receive("g", "c", T, 64, 5, 60))
-                assert await delivery.settle("g", receipts(batch), []) == []
+                assert await delivery.settle("g", "c", receipts(batch), []) == []
                 got += batch
             for number in range(4):
                 assert offsets([m for m in got if m.queue == number]) == list(range(777))
@@ -197,7 +197,7 @@ def test_messages_with_other_tags_are_passed_over(notify_url: str) -> None:
             got = await receive(delivery, 3, topics=topics)
             assert offsets(got) == [100, 101, 102]
             assert await receive(delivery, 1, wait_s=0.2, topics=topics) == []
-            await delivery.settle("g", receipts(got), [])
+            await delivery.settle("g", "c", receipts(got), [])
             await delivery.flush_once()
             assert notify.query("select next_offset from txmsg.cursor") == [(104,)]
 
@@ -240,7 +240,7 @@ def test_lag_counts_what_is_not_acknowledged(notify_url: str) -> None:
         async with notify_at(notify_url, queues=2) as notify, delivering(notify) as delivery:
             await notify.add(10)
             got = await receive(delivery, 6)
-            await delivery.settle("g", receipts(got[:3]), [Refusal(got[3].receipt, "boom", 60.0)])
+            await delivery.settle("g", "c", receipts(got[:3]), [Refusal(got[3].receipt, "boom", 60.0)])
             assert await delivery.groups_lag() == [GroupLag(group="g", topic="t", waiting=16, retrying=1, dead=0)]
 
     asyncio.run(scenario())

@@ -25,7 +25,9 @@ def test_refused_message_comes_again_and_its_acknowledgement_removes_it(notify_u
         async with notify_at(notify_url) as notify, delivering(notify, retry_poll_s=0.02) as delivery:
             await notify.add(3)
             first = await receive(delivery, 3)
-            assert await delivery.settle("g", receipts(first[1:]), [Refusal(first[0].receipt, "boom\0\n", 0.0)]) == []
+            assert (
+                await delivery.settle("g", "c", receipts(first[1:]), [Refusal(first[0].receipt, "boom\0\n", 0.0)]) == []
+            )
             ((attempt, error, key, body),) = notify.query("select attempt, last_error, key, body from txmsg.retry")
             assert (attempt, error, key, bytes(body)) == (1, "boom\\0\n", "k0", b"body")
             await delivery.flush_once()
@@ -33,8 +35,8 @@ def test_refused_message_comes_again_and_its_acknowledgement_removes_it(notify_u
             (again,) = await receive(delivery, 1)
             assert (again.offset, again.attempt, again.transaction_id) == (0, 2, first[0].transaction_id)
             assert (again.born_at_us, again.stored_at_us) == (first[0].born_at_us, first[0].stored_at_us)
-            assert await delivery.settle("g", receipts(first[:1]), []) == receipts(first[:1])
-            assert await delivery.settle("g", [again.receipt], []) == []
+            assert await delivery.settle("g", "c", receipts(first[:1]), []) == receipts(first[:1])
+            assert await delivery.settle("g", "c", [again.receipt], []) == []
             assert notify.query("select * from txmsg.retry") == []
             assert await receive(delivery, 1, wait_s=0.2) == []
 
@@ -47,10 +49,10 @@ def test_message_not_acknowledged_in_time_comes_again(notify_url: str) -> None:
         async with notify_at(notify_url) as notify, delivering(notify, **settings) as delivery:
             await notify.add(2)
             kept, late = await receive(delivery, 2, invisible_s=0.1)
-            await delivery.settle("g", [kept.receipt], [])
+            await delivery.settle("g", "c", [kept.receipt], [])
             (again,) = await receive(delivery, 1)
             assert (again.offset, again.attempt) == (late.offset, 2)
-            assert await delivery.settle("g", [late.receipt], []) == [late.receipt]
+            assert await delivery.settle("g", "c", [late.receipt], []) == [late.receipt]
             ((error,),) = notify.query("select last_error from txmsg.retry")
             assert "invisible" in error
 
@@ -62,11 +64,11 @@ def test_default_back_off_delays_the_first_retry_by_a_second(notify_url: str) ->
         async with notify_at(notify_url) as notify, delivering(notify) as delivery:
             await notify.add(1)
             (message,) = await receive(delivery, 1)
-            await delivery.settle("g", [], [Refusal(message.receipt, "boom", None)])
+            await delivery.settle("g", "c", [], [Refusal(message.receipt, "boom", None)])
             ((left_s,),) = notify.query("select extract(epoch from due_at - now())::float8 from txmsg.retry")
             assert 0 < left_s <= 1.0
             (again,) = await receive(delivery, 1)
-            await delivery.settle("g", [], [Refusal(again.receipt, "boom", None)])
+            await delivery.settle("g", "c", [], [Refusal(again.receipt, "boom", None)])
             ((attempt, left_s),) = notify.query(
                 "select attempt, extract(epoch from due_at - now())::float8 from txmsg.retry"
             )
@@ -88,7 +90,7 @@ def test_message_that_always_fails_ends_as_a_dead_letter(notify_url: str, retrie
             for attempt in range(1, retries_max + 2):
                 (message,) = await receive(delivery, 1)
                 assert message.attempt == attempt
-                await delivery.settle("g", [], [Refusal(message.receipt, f"boom {attempt}", None)])
+                await delivery.settle("g", "c", [], [Refusal(message.receipt, f"boom {attempt}", None)])
             assert await receive(delivery, 1, wait_s=0.2) == []
             assert notify.query("select attempts, last_error, key from txmsg.dead_letter") == [
                 (retries_max + 1, f"boom {retries_max + 1}", "k0")
@@ -105,7 +107,7 @@ def test_refused_message_comes_once_after_a_crash_before_the_cursor_is_written(n
             await notify.add(2)
             async with delivering(notify, graceful=False, flush_s=NEVER_S) as delivery:
                 got = await receive(delivery, 2)
-                await delivery.settle("g", [], [Refusal(got[0].receipt, "boom", 0.0)])
+                await delivery.settle("g", "c", [], [Refusal(got[0].receipt, "boom", 0.0)])
             assert notify.query("select next_offset from txmsg.cursor") == [(0,)]
             async with delivering(notify, retry_poll_s=0.02) as delivery:
                 again = await receive(delivery, 3, wait_s=0.5)
@@ -120,7 +122,7 @@ def test_retry_in_flight_at_a_crash_comes_again(notify_url: str) -> None:
             await notify.add(1)
             async with delivering(notify, graceful=False, retry_poll_s=0.02) as delivery:
                 (message,) = await receive(delivery, 1)
-                await delivery.settle("g", [], [Refusal(message.receipt, "boom", 0.0)])
+                await delivery.settle("g", "c", [], [Refusal(message.receipt, "boom", 0.0)])
                 (message,) = await receive(delivery, 1)
                 assert message.attempt == 2
             async with delivering(notify, retry_poll_s=0.02) as delivery:
@@ -135,7 +137,7 @@ def test_interrupted_refusal_is_finished_in_the_background(notify_url: str) -> N
         async with notify_at(notify_url) as notify, delivering(notify, expire_s=0.02) as delivery:
             await notify.add(1)
             (message,) = await receive(delivery, 1)
-            settling = asyncio.create_task(delivery.settle("g", [], [Refusal(message.receipt, "boom", 60.0)]))
+            settling = asyncio.create_task(delivery.settle("g", "c", [], [Refusal(message.receipt, "boom", 60.0)]))
             await asyncio.sleep(0)
             settling.cancel()
             await asyncio.wait({settling})
@@ -152,7 +154,7 @@ def test_failures_of_several_segments_become_retries(notify_url: str) -> None:
             notify.rotate()
             await notify.add(2)
             got = await receive(delivery, 4)
-            await delivery.settle("g", [], [Refusal(m.receipt, f"boom {m.offset}", 60.0) for m in got])
+            await delivery.settle("g", "c", [], [Refusal(m.receipt, f"boom {m.offset}", 60.0) for m in got])
             assert notify.query("select queue_offset, last_error from txmsg.retry order by 1") == [
                 (offset, f"boom {offset}") for offset in range(4)
             ]

@@ -33,7 +33,7 @@ def test_acknowledged_messages_do_not_come_again_after_a_graceful_stop(notify_ur
             await notify.add(10)
             async with delivering(notify, flush_s=NEVER_S) as delivery:
                 got = await receive(delivery, 10)
-                await delivery.settle("g", receipts([got[n] for n in (0, 1, 2, 5, 7)]), [])
+                await delivery.settle("g", "c", receipts([got[n] for n in (0, 1, 2, 5, 7)]), [])
             ((next_offset, acked),) = notify.query("select next_offset, acked::text from txmsg.cursor")
             assert (next_offset, acked) == (3, "{[5,6),[7,8)}")
             async with delivering(notify, "b2") as delivery:
@@ -48,9 +48,9 @@ def test_after_a_crash_only_unflushed_acknowledgements_come_again(notify_url: st
             await notify.add(10)
             async with delivering(notify, graceful=False, flush_s=NEVER_S) as delivery:
                 got = await receive(delivery, 10)
-                await delivery.settle("g", receipts(got[:4]), [])
+                await delivery.settle("g", "c", receipts(got[:4]), [])
                 await delivery.flush_once()
-                await delivery.settle("g", receipts(got[4:6]), [])
+                await delivery.settle("g", "c", receipts(got[4:6]), [])
             async with delivering(notify) as delivery:
                 assert offsets(await receive(delivery, 10, wait_s=0.3)) == [4, 5, 6, 7, 8, 9]
 
@@ -65,7 +65,7 @@ def test_stale_epoch_cannot_write_cursors_and_stops_delivering(notify_url: str) 
                 assert await old.receive("g", "c", T, 4, 0, 60) == []
                 await old.read_once(next(iter(old._groups["g"].feeds.values())))
                 got = await old.receive("g", "c", T, 4, 0, 60)
-                await old.settle("g", [each.receipt for each in got], [])
+                await old.settle("g", "c", [each.receipt for each in got], [])
                 notify.query("update txmsg.lease set expires_at = now() - interval '1 s'")
                 async with delivering(notify, "new") as new:
                     assert offsets(await receive(new, 4)) == [0, 1, 2, 3]
@@ -88,7 +88,7 @@ def test_stale_epoch_cannot_make_retries(notify_url: str) -> None:
                 notify.query("update txmsg.lease set expires_at = now() - interval '1 s'")
                 async with delivering(notify, "new"):
                     with pytest.raises(BrokerUnavailable):
-                        await old.settle("g", [], [Refusal(message.receipt, "boom", 0.0)])
+                        await old.settle("g", "c", [], [Refusal(message.receipt, "boom", 0.0)])
                     assert notify.query("select * from txmsg.retry") == []
 
     asyncio.run(scenario())
@@ -138,7 +138,7 @@ def test_waiting_members_hear_of_a_lost_database_and_delivery_comes_back(notify_
         async with notify_at(notify_url) as notify, delivering(notify, flush_s=NEVER_S, poll_s=0.05) as delivery:
             await notify.add(5)
             got = await receive(delivery, 2)
-            await delivery.settle("g", receipts(got), [])
+            await delivery.settle("g", "c", receipts(got), [])
             other = asyncio.create_task(delivery.receive("other", "c", [("u", "*")], 1, 30, 60))
             await until(lambda: "other" in delivery._groups and delivery._groups["other"].has_waiting)
             with psycopg.connect(elsewhere, autocommit=True, connect_timeout=10) as admin:
@@ -152,8 +152,8 @@ def test_waiting_members_hear_of_a_lost_database_and_delivery_comes_back(notify_
                 admin.execute(sql.SQL("alter database {} with allow_connections true").format(name))
             again = await eventually(lambda: receive(delivery, 5, wait_s=2))
             assert offsets(again) == [0, 1, 2, 3, 4], "the unflushed acknowledgements come again"
-            assert await delivery.settle("g", receipts(got), []) == receipts(got), "receipts of before are void"
-            assert await delivery.settle("g", receipts(again), []) == []
+            assert await delivery.settle("g", "c", receipts(got), []) == receipts(got), "receipts of before are void"
+            assert await delivery.settle("g", "c", receipts(again), []) == []
 
     asyncio.run(scenario())
 

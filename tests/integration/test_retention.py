@@ -90,7 +90,7 @@ def cursor_at(notify: Notify, next_offset: int, acked: str = "{}", *, group: str
 async def test_old_segments_that_every_group_has_read_are_dropped_whole(notify: Notify, retention: Retention) -> None:
     async with delivering(notify) as delivery:
         got = await receive(delivery, 20)
-        await delivery.settle("g", receipts(got), [])
+        await delivery.settle("g", "c", receipts(got), [])
         await delivery.flush_once()
         assert await retention.run_once() == 2
         assert kept(notify) == [3, 4], "the one before the open one remembers outcomes"

@@ -68,18 +68,18 @@ def test_who_asks_for_one_at_a_time_gets_retries_and_new_messages_by_turns() -> 
 
 def test_retry_whose_tag_nobody_wants_any_more_is_given_to_somebody() -> None:
     group = group_of(0)
-    group.join("c", {"t": parse_tags("new")}, 0, 60)
+    group.members.join("c", {"t": parse_tags("new")}, 0, 60)
     group.retrying.put([(10, 1, 0, row(5, "old"))])
     assert len(group.take({"t": parse_tags("new")}, 10, LARGE, token=1, deadline=30)) == 1
 
 
 def test_member_that_fell_silent_is_forgotten() -> None:
     group = group_of(0)
-    group.join("a", {"t": parse_tags("a")}, 0, 60)
-    group.join("b", {"t": parse_tags("b")}, 50, 60)
-    assert group.wanted("t") == parse_tags("a || b")
-    group.join("b", {"t": parse_tags("b")}, 70, 60)
-    assert group.wanted("t") == parse_tags("b")
+    group.members.join("a", {"t": parse_tags("a")}, 0, 60)
+    group.members.join("b", {"t": parse_tags("b")}, 50, 60)
+    assert group.members.wanted("t") == parse_tags("a || b")
+    group.members.join("b", {"t": parse_tags("b")}, 70, 60)
+    assert group.members.wanted("t") == parse_tags("b")
 
 
 def test_answers_under_another_epoch_or_queue_are_late() -> None:
@@ -87,7 +87,7 @@ def test_answers_under_another_epoch_or_queue_are_late() -> None:
     (handout,) = group.take(T, 2, LARGE, token=1, deadline=30)
     good, bad = (handout.receipt._replace(offsets=[offset]) for offset in handout.receipt.offsets)
     old, alien = bad._replace(epoch=2), Receipt(99, 1, 3, [0])
-    expired, feeds = group.settle([good, old, alien], [Refusal(old, "x"), Refusal(alien, "x")])
+    expired, feeds = group.settle("c", [good, old, alien], [Refusal(old, "x"), Refusal(alien, "x")], 0)
     assert sorted(r.queue_id for r in expired) == [10, 10, 99, 99]
     assert good not in expired
     assert [feed.queue_id for feed in feeds] == [10]
@@ -104,9 +104,9 @@ def test_a_queue_that_went_takes_its_retries_along_and_leaves_the_others_alone()
         (1, [8])
     ]
     assert group.retrying.known() == [(11, 6), (11, 8)]
-    expired, _ = group.settle([each.receipt for each in given], [])
+    expired, _ = group.settle("c", [each.receipt for each in given], [], 0)
     assert {receipt.queue_id for receipt in expired} == {10}
-    assert group.retrying.expire(31) == 1, "the retry of the other queue is still out"
+    assert group.retrying.expire(31) == [(2, [(11, 8)])], "the retry of the other queue is still out"
 
 
 async def _waiters(group: Group, count: int) -> list[asyncio.Task[None]]:
@@ -147,8 +147,8 @@ def test_all_members_wake_where_tags_differ() -> None:
     async def scenario() -> None:
         group = group_of(0)
         a, b = {"t": parse_tags("a")}, {"t": parse_tags("b")}
-        group.join("a", a, 0, 60)
-        group.join("b", b, 0, 60)
+        group.members.join("a", a, 0, 60)
+        group.members.join("b", b, 0, 60)
         tasks = [asyncio.create_task(group.wait(wants)) for wants in (a, b)]
         await asyncio.sleep(0)
         group.wake(["t"], 1)

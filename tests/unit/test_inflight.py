@@ -60,9 +60,9 @@ def test_expiry_comes_at_the_deadline_of_each_batch() -> None:
     out.give([1, 2], token=1, deadline=10)
     out.give([3], token=2, deadline=5)
     assert out.expire(4.9) == []
-    assert out.expire(5) == [3]
+    assert out.expire(5) == [(2, [3])]
     out.give_back([1], token=1)
-    assert out.expire(100) == [2]
+    assert out.expire(100) == [(1, [2])]
     assert out.give_back([2], token=1) == ([], [2])
 
 
@@ -72,7 +72,7 @@ def test_key_given_again_is_not_expired_by_its_old_deadline() -> None:
     out.give_back([1], token=1)
     out.give([1], token=2, deadline=20)
     assert out.expire(15) == []
-    assert out.expire(20) == [1]
+    assert out.expire(20) == [(2, [1])]
 
 
 def test_finished_batches_do_not_pile_up_until_their_deadline() -> None:

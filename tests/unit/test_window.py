@@ -26,6 +26,21 @@ def ack(window: Window, *offsets: int, token: int = 1) -> list[int]:
     return window.ack(token, offsets)
 
 
+def refuse(window: Window, failure: Failure, *offsets: int, token: int = 1) -> list[int]:
+    """Refuses; the offsets that came too late."""
+    done, late = window.take_back(token, offsets)
+    window.fail(done, failure)
+    return late
+
+
+def expire(window: Window, now: float) -> int:
+    """Fails what was not acknowledged in time, and tells how many."""
+    late = window.expire(now)
+    for _, offsets in late:
+        window.fail(offsets, Failure(EXPIRED))
+    return sum(len(offsets) for _, offsets in late)
+
+
 def taken(window: Window, count: int, *, token: int = 1, deadline: float = 30.0) -> list[int]:
     return [each[0] for each in window.take(count, LARGE, token=token, deadline=deadline)]
 
@@ -66,7 +81,7 @@ def test_an_offset_named_twice_in_one_answer_is_done_and_late() -> None:
     window.put(rows(0, 2))
     taken(window, 2)
     assert ack(window, 0, 0) == [0]
-    assert window.refuse(1, [1, 1], Failure("no")) == [1]
+    assert refuse(window, Failure("no"), 1, 1) == [1]
     assert window.progress().next_offset == 1
     assert window.failing() == {1: Failure("no")}
 
@@ -76,7 +91,7 @@ def test_refused_message_is_not_acked_before_its_retry_is_stored() -> None:
     window.put(rows(0, 2))
     taken(window, 2)
     ack(window, 1)
-    assert window.refuse(1, [0], Failure("boom", 2.0)) == []
+    assert refuse(window, Failure("boom", 2.0), 0) == []
     assert window.progress()[:2] == (0, ((1, 2),))
     assert window.failing() == {0: Failure("boom", 2.0)}
     assert ack(window, 0) == [0]
@@ -90,11 +105,11 @@ def test_message_not_acked_in_time_fails_and_its_receipt_is_void() -> None:
     window = Window(0)
     window.put(rows(0, 3))
     taken(window, 2, deadline=30)
-    assert window.expire(29.9) == 0
-    assert window.expire(30.0) == 2
+    assert expire(window, 29.9) == 0
+    assert expire(window, 30.0) == 2
     assert window.failing() == {0: Failure(EXPIRED), 1: Failure(EXPIRED)}
     assert ack(window, 0) == [0]
-    assert window.refuse(1, [1], Failure("late")) == [1]
+    assert refuse(window, Failure("late"), 1) == [1]
     assert window.progress().next_offset == 0
     window.stored(window.failing())
     assert window.progress().next_offset == 2
@@ -131,7 +146,7 @@ def test_room_is_bounded_by_messages_not_yet_acked() -> None:
     assert window.room_count() == 0
     ack(window, 9)
     assert window.room_count() == 1
-    window.refuse(1, [0], Failure("boom"))
+    refuse(window, Failure("boom"), 0)
     assert window.room_count() == 1
     window.stored([0])
     assert window.room_count() == 2
@@ -251,10 +266,10 @@ def test_any_interleaving_acks_each_offset_once_and_never_too_early() -> None:
                 done.add(offset)
             elif step == 3 and out:
                 offset = rng.choice(sorted(out))
-                assert window.refuse(out.pop(offset), [offset], Failure("no")) == []
+                assert refuse(window, Failure("no"), offset, token=out.pop(offset)) == []
             elif step == 4:
                 now += rng.random() * 2
-                window.expire(now)
+                expire(window, now)
                 out = {offset: token for offset, token in out.items() if offset not in window.failing()}
             else:
                 done |= window.failing().keys()

@@ -51,8 +51,14 @@ class DeliveryService(Protocol):
         """Messages for a member of a group, waiting up to wait_s for the first."""
         ...
 
-    async def settle(self, group: str, acks: Sequence[Receipt], refusals: Sequence[Refusal]) -> Sequence[Receipt]:
+    async def settle(
+        self, group: str, client_id: str, acks: Sequence[Receipt], refusals: Sequence[Refusal]
+    ) -> Sequence[Receipt]:
         """Takes acknowledgements and refusals; returns those that came too late."""
+        ...
+
+    def renew(self, group: str, held: Sequence[Receipt], invisible_s: float) -> Sequence[Receipt]:
+        """Begins the invisible time anew of what a member still holds; returns what it does not."""
         ...
 
     async def groups_lag(self) -> Sequence[GroupLag]:
@@ -125,10 +131,15 @@ class NotifyApi(rpc.NotifyServicer):
     async def Receive(self, request: pb.ReceiveRequest, context: Context) -> pb.ReceiveReply:  # noqa: N802
         check_name("group", request.group)
         _check_client_id(request.client_id)
-        expired: Sequence[Receipt] = ()
+        invisible_s = max(_INVISIBLE_S[0], min(request.invisible_ms / 1000, _INVISIBLE_S[1]))
+        expired: list[Receipt] = []
+        if request.held:
+            held = [_receipt(each) for each in request.held]
+            expired += self._delivery.renew(request.group, held, invisible_s)
         if request.acks or request.refusals:
-            expired = await self._delivery.settle(
+            expired += await self._delivery.settle(
                 request.group,
+                request.client_id,
                 [_receipt(each) for each in request.acks],
                 [
                     Refusal(_receipt(each.receipt), each.error, each.delay_ms / 1000 if each.delay_ms >= 0 else None)
@@ -143,7 +154,7 @@ class NotifyApi(rpc.NotifyServicer):
                 [Subscription(check_name("topic", each.topic), each.tags or "*") for each in request.subscriptions],
                 min(request.max_messages, _MESSAGES_MAX),
                 min(request.wait_ms / 1000, _WAIT_S_MAX),
-                max(_INVISIBLE_S[0], min(request.invisible_ms / 1000, _INVISIBLE_S[1])),
+                invisible_s,
             )
         return pb.ReceiveReply(
             batches=[_columns(each) for each in handouts], expired=[_receipt_pb(each) for each in expired]

@@ -244,6 +244,7 @@ Table(
     *_of_failures(),
     Column("blocks_key", Boolean, nullable=False, server_default=text("false")),
     Index("dead_letter_died_at", "group_id", "died_at"),
+    Index("dead_letter_blocks", "group_id", "queue_id", "ordering_key", postgresql_where=text("blocks_key")),
 )
 Table(
     "lease",

@@ -5,9 +5,15 @@ backoff    the back-off of a message that failed             (pure)
 retrying   the retries of one group that are in memory       (pure)
 ranges     sets of offsets as ranges                         (pure)
 inflight   what is in the hands of consumers                 (pure)
+keys       which message of an ordering key may be given     (pure)
+memory     what all windows hold together                    (pure)
 window     the in-flight window of one (group, queue)        (pure)
+pause      when delivery stops because everything fails      (pure)
+settings   what a person has set for a group                 (values)
+members    the members of one group, and how they fare       (pure)
+turns      whose queue is read next                          (pure)
 values     what crosses the border to the service            (pure)
-group      the windows, retries and waiting members of one group (memory only)
+group      the windows, retries and members of one group     (memory only)
 loading    reads where a group stands, and builds its windows
 failures   writes what became of failed messages
 reader     reads messages and ends of queues, segment by segment

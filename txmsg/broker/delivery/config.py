@@ -19,6 +19,10 @@ class DeliveryConfig:
     window_size_bytes_max: int = 32 * 1024 * 1024
     """Bodies and headers held ready in memory, per group and queue. Default 32 MiB. A message alone may be larger."""
 
+    memory_size_bytes_max: int = 512 * 1024 * 1024
+    """What all windows of the broker hold ready together. Default 512 MiB. When full, only a queue of which nothing is
+    ready is read, a few messages at a time."""
+
     read_count_max: int = 1000
     """Messages read from a queue at a time. Default 1000. Reading goes on when half of it is left."""
 
@@ -36,6 +40,18 @@ class DeliveryConfig:
 
     backoff: Backoff = field(default_factory=Backoff)
     """When a failed message is tried again, and how often before it is a dead letter."""
+
+    pause_failures: int = 200
+    """Failures in a row, without one success, after which delivery to a group (or to one of its members, when others
+    succeed) pauses and probes with single messages. Default 200. What failed by then are retries; what fails during the
+    pause goes back to be delivered again."""
+
+    held_s_max: float = 12 * 3600.0
+    """Seconds for which a handler may hold a message, however often its client says that it is at it. Default 12 h."""
+
+    settings_s: float = 1.0
+    """Seconds between looks for changed settings of groups, and for ordering keys that somebody has set free.
+    Default 1."""
 
     lease_ttl_s: float = 5.0
     """Seconds after which another broker may deliver when this one is silent. Default 5."""

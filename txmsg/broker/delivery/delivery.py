@@ -18,9 +18,12 @@ from txmsg.broker.delivery.config import DeliveryConfig
 from txmsg.broker.delivery.failures import write_first_failures, write_retry_outcomes
 from txmsg.broker.delivery.group import Feed, Group
 from txmsg.broker.delivery.lease import LEASE_NAME, DeliveryLease
-from txmsg.broker.delivery.loading import Place, load_feeds, load_group, write_progress
+from txmsg.broker.delivery.loading import Place, load_feeds, load_group, settings_of, write_progress
+from txmsg.broker.delivery.memory import Memory
 from txmsg.broker.delivery.reader import read_feed
+from txmsg.broker.delivery.turns import Turns
 from txmsg.broker.delivery.values import GroupLag, Handout, Receipt, Refusal, Subscription, Topics
+from txmsg.broker.store import consumer_groups as groups_store
 from txmsg.broker.store import delivery as store
 from txmsg.broker.store import retries as failures_store
 from txmsg.broker.store.connect import Pool, session
@@ -33,6 +36,11 @@ _log = logging.getLogger(__name__)
 
 _REACQUIRE_S = 0.5
 _CURSORS_PER_STATEMENT = 1000
+_KEYS_PER_STATEMENT = 1000
+_SMALL_READ = (10, 64 * 1024)
+"""Messages and bytes that are read at a time when memory is full, or for a probe."""
+_NAP_S_MAX = 0.5
+"""How long a member that may have nothing waits before it looks whether the broker is closing."""
 
 
 class Delivery:
@@ -60,7 +68,9 @@ class Delivery:
         self._feeds_of: defaultdict[int, list[Feed]] = defaultdict(list)
         self._ends: dict[int, int] = {}
         self._loading: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._to_read: asyncio.Queue[Feed] = asyncio.Queue()  # bounded by the feeds: each is in it once at most
+        self._memory = Memory(config.memory_size_bytes_max)
+        self._to_read: Turns[Feed] = Turns()  # bounded by the feeds: each is in it once at most
+        self._readable = asyncio.Semaphore(0)  # as many as there are in _to_read
         self._token = 0
         self._draining = False
         self._closed = asyncio.Event()
@@ -83,20 +93,32 @@ class Delivery:
         """
         wants = wants_of(tuple(subscriptions))
         state = await self._group(group, wants)
-        state.join(client_id, wants, self._monotonic(), self._config.member_ttl_s)
-        messages = self._take(state, wants, max_messages, invisible_s)
+        state.members.join(client_id, wants, self._monotonic(), self._config.member_ttl_s)
+        messages = self._take(state, client_id, wants, max_messages, invisible_s)
         if messages or wait_s <= 0:
             return messages
         try:
             async with asyncio.timeout(wait_s):
                 while not messages and not self._draining:
-                    await state.wait(wants)
-                    messages = self._take(state, wants, max_messages, invisible_s)
+                    # Who may have nothing is not counted among those whom a new message wakes.
+                    if (blocked_s := state.members.blocked_s(client_id, self._monotonic())) > 0:
+                        await asyncio.sleep(min(blocked_s, _NAP_S_MAX))
+                    else:
+                        await state.wait(wants)
+                    messages = self._take(state, client_id, wants, max_messages, invisible_s)
         except TimeoutError:
             return []
         return messages
 
-    async def settle(self, group: str, acks: Sequence[Receipt], refusals: Sequence[Refusal]) -> list[Receipt]:
+    def renew(self, group: str, held: Sequence[Receipt], invisible_s: float) -> list[Receipt]:
+        """A member still holds these messages: their invisible time begins anew. Returns what it does not hold."""
+        self._lease.require()
+        state = self._groups.get(group)
+        return [*held] if state is None else state.renew(held, self._monotonic() + invisible_s)
+
+    async def settle(
+        self, group: str, client_id: str, acks: Sequence[Receipt], refusals: Sequence[Refusal]
+    ) -> list[Receipt]:
         """Takes acknowledgements and refusals; returns the receipts that came too late, in no order.
 
         On return an acknowledgement is in memory (the cursor follows within flush_s), that of a retry and every
@@ -106,7 +128,7 @@ class Delivery:
         state = self._groups.get(group)
         if state is None:
             return [*acks, *(refusal.receipt for refusal in refusals)]
-        expired, touched = state.settle(acks, refusals)
+        expired, touched = state.settle(client_id, acks, refusals, self._monotonic())
         await self._write_outcomes(state, touched)
         for feed in touched:
             self._read_soon(feed)
@@ -138,6 +160,8 @@ class Delivery:
             tasks.create_task(self._repeat(self.retries_once, config.retry_poll_s), name="delivery retries")
             tasks.create_task(self._repeat(self.poll_once, config.poll_s), name="delivery poll")
             tasks.create_task(self._repeat(self.queues_once, config.poll_s), name="delivery queues")
+            tasks.create_task(self._repeat(self.settings_once, config.settings_s), name="delivery settings")
+            tasks.create_task(self._repeat(self.keys_once, config.settings_s), name="delivery keys")
             readers = [tasks.create_task(self._read(), name="delivery reader") for _ in range(config.readers)]
             await self._closed.wait()
             for reader in readers:
@@ -191,24 +215,29 @@ class Delivery:
         """Makes retries of what was not settled in time, and finishes writes that were interrupted."""
         now = self._monotonic()
         for group in list(self._groups.values()):
-            for feed in group.feeds.values():
-                feed.window.expire(now)
-            group.retrying.expire(now)
+            group.expire(now)
             await self._write_outcomes(group, group.feeds.values())
 
     async def retries_once(self) -> None:
         """Reads the retries that are due into memory, as far as there is room."""
-        groups = {group.id: group for group in self._groups.values() if group.retrying.room_count()}
+        groups = {
+            group.id: group
+            for group in self._groups.values()
+            if group.retrying.room_count() and not (group.members.pause.is_on and group.retrying.ready_count)
+        }
         if not groups or not self._lease.is_held():
             return
         async with self._session() as conn:
             for group_id in await failures_store.groups_with_due_retries(conn, list(groups)):
                 group = groups[group_id]
                 box, feeds = group.retrying, dict(group.feeds)
+                count = 1 if group.members.pause.is_on else box.room_count()
                 rows = await failures_store.due_retries(
-                    conn, group_id, list(feeds), box.known(), count=box.room_count(), size_bytes=box.room_bytes()
+                    conn, group_id, list(feeds), box.known(), count=count, size_bytes=box.room_bytes()
                 )
                 rows = [row for row in rows if group.feeds.get(row[0]) is feeds[row[0]]]  # others have gone meanwhile
+                # What was redelivered on request waits for the message of its key that is out.
+                rows = [row for row in rows if row[3][9] is None or feeds[row[0]].window.hold(row[3][9])]
                 box.put(rows)
                 group.wake({feeds[queue_id].topic for queue_id, *_ in rows}, len(rows))
 
@@ -240,13 +269,42 @@ class Delivery:
                     async with self._loading[group.name]:
                         await self._load(group.name, [topic])
 
+    async def settings_once(self) -> None:
+        """Takes the settings of groups that a person has changed. A group that was deleted is dropped."""
+        groups = list(self._groups.values())
+        if not groups or not self._lease.is_held():
+            return
+        async with self._session() as conn:
+            rows = await groups_store.group_rows(conn, [group.id for group in groups])
+        for group in groups:
+            row = rows.get(group.id)
+            if row is None:
+                self._drop_group(group, "the group was deleted")
+            elif row.version != group.settings.version:
+                group.settings = settings_of(row, self._config)
+                group.members.limit(group.settings.deliver_rate_max, self._monotonic())
+                _log.info("group %s: the settings are those of version %d now", group.name, row.version)
+
+    async def keys_once(self) -> None:
+        """Lets the ordering keys go on that wait for nothing any more, as when a dead letter was purged."""
+        for group in list(self._groups.values()):
+            held = [(feed.queue_id, key) for feed in group.feeds.values() for key in feed.window.held_keys()]
+            for start in range(0, len(held), _KEYS_PER_STATEMENT):
+                async with group.writing, self._session() as conn:
+                    self._release(
+                        group, await failures_store.free_keys(conn, group.id, held[start : start + _KEYS_PER_STATEMENT])
+                    )
+
     async def read_once(self, feed: Feed) -> None:
         """Reads one feed once and wakes members for what was read."""
         try:
             if not self._is_delivered(feed):
                 return
+            count_max, size_bytes_max = self._config.read_count_max, self._config.window_size_bytes_max
+            if self._memory.is_full or feed.group.members.pause.is_on:
+                count_max, size_bytes_max = min(count_max, _SMALL_READ[0]), _SMALL_READ[1]
             async with self._session() as conn:
-                count = await read_feed(conn, feed, self._config.read_count_max)
+                count = await read_feed(conn, feed, count_max, size_bytes_max)
         finally:
             feed.queued = False
         if count:
@@ -277,7 +335,8 @@ class Delivery:
 
     async def _read(self) -> None:
         while True:
-            feed = await self._to_read.get()
+            await self._readable.acquire()
+            feed = self._to_read.pop()
             try:
                 await self.read_once(feed)
             except BrokerUnavailable as exc:
@@ -288,25 +347,41 @@ class Delivery:
     def _read_soon(self, feed: Feed) -> None:
         """Lets a reader fill the window if there is something to read, little left, and room for a useful read."""
         window, config = feed.window, self._config
-        if feed.queued or window.position >= feed.end or window.ready_count * 2 >= config.read_count_max:
+        if feed.queued:
+            return
+        is_short = feed.group.members.pause.is_on or self._memory.is_full
+        if window.has_unread and not (is_short and window.ready_count):
+            feed.rewind()
+        if window.position >= feed.end or window.ready_count * 2 >= (1 if is_short else config.read_count_max):
             return
         room = window.room_count()
         if room * 4 >= config.read_count_max or (room and feed.group.has_waiting):
             feed.queued = True
-            self._to_read.put_nowait(feed)
+            self._to_read.put(feed.group.id, feed)
+            self._readable.release()
 
-    def _take(self, group: Group, wants: Mapping[str, TagExpression], count: int, invisible_s: float) -> list[Handout]:
+    def _take(
+        self, group: Group, client_id: str, wants: Mapping[str, TagExpression], count: int, invisible_s: float
+    ) -> list[Handout]:
         self._lease.require()
         if self._groups.get(group.name) is not group:
             raise BrokerUnavailable("delivery has started again from its stored cursors: retry")
+        now = self._monotonic()
+        count = int(min(count, group.members.room(client_id, now)))
+        if not count:
+            return []
         self._token += 1
         messages = group.take(
             wants,
             count,
             self._config.reply_size_bytes_max,
             token=self._token,
-            deadline=self._monotonic() + invisible_s,
+            deadline=now + invisible_s,
+            deadline_max=now + max(invisible_s, self._config.held_s_max),
         )
+        if messages:
+            given = sum(len(each.rows) for each in messages)
+            group.members.given(client_id, given, token=self._token, now=now, invisible_s=invisible_s)
         for topic in wants:
             for feed in group.topics[topic]:
                 self._read_soon(feed)
@@ -339,12 +414,14 @@ class Delivery:
         async with self._session() as conn, conn.transaction():
             known = self._groups.get(name)
             group = known or await load_group(conn, name, self._config)
-            feeds = await load_feeds(conn, group, places, self._config)
+            feeds = await load_feeds(conn, group, places, self._config, self._memory)
         if self._lease.require() != epoch or self._groups.get(name) is not known:
             raise BrokerUnavailable("delivery has started again from its stored cursors: retry")
         if len(feeds) < len(places):
             raise BrokerUnavailable(f"epoch {epoch} of the delivery lease is over: another broker delivers; retry")
         self._groups[name] = group
+        if known is None:
+            group.members.limit(group.settings.deliver_rate_max, self._monotonic())
         group.add(topics, feeds)
         for feed in feeds:
             feed.end = max(feed.end, self._ends.get(feed.queue_id, 0))
@@ -354,26 +431,46 @@ class Delivery:
 
     async def _write_outcomes(self, group: Group, feeds: Iterable[Feed]) -> None:
         """Makes failures durable, then counts them as acked. One transaction, which holds the lease."""
-        failing = [(feed, each) for feed in feeds if (each := feed.window.failing()) and self._is_delivered(feed)]
-        if not failing and not group.retrying.outcomes():
-            return
-        epoch = self._lease.require()
-        failing.sort(key=lambda item: item[0].queue_id)
-        async with self._session() as conn, conn.transaction():
-            if not await store.hold_lease(conn, LEASE_NAME, epoch):
-                raise BrokerUnavailable(f"epoch {epoch} of the delivery lease is over: another broker delivers")
+        async with group.writing:
+            failing = [(feed, each) for feed in feeds if (each := feed.window.failing()) and self._is_delivered(feed)]
+            outcomes = group.retrying.outcomes()
+            if not failing and not outcomes:
+                return
+            epoch = self._lease.require()
+            failing.sort(key=lambda item: item[0].queue_id)
+            keys = {(feed.queue_id, key) for feed, each in failing for key in feed.window.keys_of(each)}
+            keys |= {(queue_id, each.ordering_key) for (queue_id, _), each in outcomes.items() if each.ordering_key}
+            async with self._session() as conn, conn.transaction():
+                if not await store.hold_lease(conn, LEASE_NAME, epoch):
+                    raise BrokerUnavailable(f"epoch {epoch} of the delivery lease is over: another broker delivers")
+                for feed, failures in failing:
+                    await write_first_failures(conn, feed, failures, group.settings)
+                await write_retry_outcomes(conn, group, outcomes)
+                free = await failures_store.free_keys(conn, group.id, sorted(keys)) if keys else []
             for feed, failures in failing:
-                await write_first_failures(conn, feed, failures, self._config.backoff)
-            keys = await write_retry_outcomes(conn, group, self._config.backoff)
-        for feed, failures in failing:
-            feed.window.stored(failures)
-            self._read_soon(feed)
-        group.retrying.written(keys)
+                feed.window.stored(failures)
+                self._read_soon(feed)
+            group.retrying.written(outcomes)
+            self._release(group, free)
+
+    def _release(self, group: Group, keys: Iterable[tuple[int, str]]) -> None:
+        """Ordering keys of which the table `retry` has nothing any more are delivered from their queues again."""
+        for queue_id, key in keys:
+            if (feed := group.feeds.get(queue_id)) is not None:
+                feed.window.release([key])
 
     def _is_delivered(self, feed: Feed) -> bool:
         """Whether this very feed is still in use: its queue may have gone meanwhile, or have come again."""
         group = self._groups.get(feed.group.name)
         return group is feed.group and group.feeds.get(feed.queue_id) is feed
+
+    def _drop_group(self, group: Group, why: str) -> None:
+        """Forgets one group. Waiting members get BrokerUnavailable, and load it anew when they ask again."""
+        if self._groups.get(group.name) is group:
+            del self._groups[group.name]
+            for feed in group.remove(list(group.feeds)):
+                self._feeds_of[feed.queue_id].remove(feed)
+            group.drop(BrokerUnavailable(f"delivery was interrupted ({why}): retry"))
 
     @asynccontextmanager
     async def _session(self) -> AsyncIterator[store.Connection]:
@@ -393,4 +490,5 @@ class Delivery:
         groups, self._groups = self._groups, {}
         self._feeds_of.clear()
         for group in groups.values():
+            group.remove(list(group.feeds))
             group.drop(BrokerUnavailable(f"delivery was interrupted ({why}): retry"))

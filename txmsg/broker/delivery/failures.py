@@ -7,9 +7,10 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Mapping
 
-from txmsg.broker.delivery.backoff import Backoff
 from txmsg.broker.delivery.group import Feed, Group
-from txmsg.broker.delivery.window import Failure
+from txmsg.broker.delivery.retrying import Outcome
+from txmsg.broker.delivery.settings import GroupSettings
+from txmsg.broker.delivery.window import BEHIND, Failure
 from txmsg.broker.store import delivery as store
 from txmsg.broker.store import retries as failures_store
 
@@ -27,27 +28,31 @@ def clean_error(error: str) -> str:
 
 
 async def write_first_failures(
-    conn: store.Connection, feed: Feed, failing: Mapping[int, Failure], backoff: Backoff
+    conn: store.Connection, feed: Feed, failing: Mapping[int, Failure], settings: GroupSettings
 ) -> None:
-    """Makes retries of messages whose first delivery failed (dead letters, if no retry is allowed).
+    """Makes retries of messages whose first delivery failed (dead letters, if no retry is allowed), and of those that
+    follow their ordering key.
 
     Repeating it changes nothing. A message whose segment is gone cannot be retried: it is logged as lost.
     """
     spans = await store.segments_of_queue(conn, feed.queue_id)
     bases = [span.base for span in spans]
-    by_segment: dict[int, list[tuple[int, float, str]]] = defaultdict(list)
+    by_segment: dict[int, list[failures_store.FirstFailure]] = defaultdict(list)
     for offset, failure in sorted(failing.items()):
-        place = bisect_right(bases, offset) - 1
-        delay_s = backoff.delay_s(1, failure.delay_s)
-        by_segment[spans[max(place, 0)].segment].append((offset, delay_s or 0.0, clean_error(failure.error)))
+        segment = spans[max(bisect_right(bases, offset) - 1, 0)].segment
+        if failure is BEHIND:
+            by_segment[segment].append((offset, None, None))
+        else:
+            delay_s = settings.backoff.delay_s(1, failure.delay_s)
+            by_segment[segment].append((offset, delay_s or 0.0, clean_error(failure.error)))
     count = 0
     for segment, failures in sorted(by_segment.items()):
         for start in range(0, len(failures), _ROWS_MAX):
             chunk = failures[start : start + _ROWS_MAX]
             count += await failures_store.insert_retries(conn, feed.group.id, segment, feed.queue_id, chunk)
-            if backoff.delay_s(1) is None:
-                dead = [(offset, 1, error) for offset, _, error in chunk]
-                await failures_store.bury(conn, feed.group.id, feed.queue_id, dead)
+            if settings.backoff.delay_s(1) is None:
+                dead = [(offset, 1, error) for offset, _, error in chunk if error is not None]
+                await failures_store.bury(conn, feed.group.id, feed.queue_id, dead, parks_keys=settings.parks_keys)
     if count < len(failing):
         await _log_lost(conn, feed, failing)
 
@@ -62,16 +67,18 @@ async def _log_lost(conn: store.Connection, feed: Feed, failing: Mapping[int, Fa
         )
 
 
-async def write_retry_outcomes(conn: store.Connection, group: Group, backoff: Backoff) -> list[tuple[int, int]]:
-    """Writes the outcomes of retries and returns their keys, for `Retrying.written`. Repeating it changes nothing."""
-    outcomes = group.retrying.outcomes()
+async def write_retry_outcomes(
+    conn: store.Connection, group: Group, outcomes: Mapping[failures_store.RetryKey, Outcome]
+) -> None:
+    """Writes the outcomes of retries. Repeating it changes nothing."""
+    settings = group.settings
     done: dict[int, list[int]] = defaultdict(list)
     again: dict[int, list[tuple[int, int, float, str]]] = defaultdict(list)
     dead: dict[int, list[tuple[int, int, str]]] = defaultdict(list)
-    for (queue_id, offset), (attempt, failure) in sorted(outcomes.items(), key=lambda item: item[0]):
+    for (queue_id, offset), (attempt, failure, _) in sorted(outcomes.items(), key=lambda item: item[0]):
         if failure is None:
             done[queue_id].append(offset)
-        elif (delay_s := backoff.delay_s(attempt, failure.delay_s)) is None:
+        elif (delay_s := settings.backoff.delay_s(attempt, failure.delay_s)) is None:
             dead[queue_id].append((offset, attempt, clean_error(failure.error)))
         else:
             again[queue_id].append((offset, attempt, delay_s, clean_error(failure.error)))
@@ -80,5 +87,4 @@ async def write_retry_outcomes(conn: store.Connection, group: Group, backoff: Ba
     for queue_id, put_off in again.items():
         await failures_store.update_retries(conn, group.id, queue_id, put_off)
     for queue_id, buried in dead.items():
-        await failures_store.bury(conn, group.id, queue_id, buried)
-    return list(outcomes)
+        await failures_store.bury(conn, group.id, queue_id, buried, parks_keys=settings.parks_keys)

@@ -1,17 +1,20 @@
-"""One consumer group in memory: its windows, its retries, and the members that wait. Knows no database."""
+"""One consumer group in memory: its windows, its retries, its members and who of them waits. Knows no database."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from txmsg.broker.delivery.members import Members
 from txmsg.broker.delivery.retrying import Retrying
+from txmsg.broker.delivery.settings import GroupSettings
 from txmsg.broker.delivery.values import Handout, Receipt, Refusal
-from txmsg.broker.delivery.window import Failure, Window
+from txmsg.broker.delivery.window import EXPIRED, Failure, Window
 from txmsg.broker.store.rows import RetryRow, Row, size_bytes_of
-from txmsg.wire.tags import ALL_TAGS, TagExpression
+from txmsg.wire.tags import TagExpression
 
 __all__ = ["Feed", "Group"]
 
@@ -36,11 +39,11 @@ class Feed:
     segment_end: int | None = None
     queued: bool = False
 
-
-@dataclass(slots=True)
-class _Member:
-    wants: Mapping[str, TagExpression]
-    seen_at: float
+    def rewind(self) -> None:
+        """Reads again what came back unread. Not while it is being read."""
+        assert not self.queued
+        self.window.rewind()
+        self.segment = self.segment_end = None
 
 
 @dataclass(slots=True, eq=False)
@@ -53,13 +56,14 @@ class Group:
     id: int
     name: str
     retrying: Retrying
+    settings: GroupSettings = field(default_factory=GroupSettings)
+    members: Members = field(default_factory=lambda: Members(""))
+    writing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while failures are written: of two sessions at once, neither would see the other's rows of a key."""
     feeds: dict[int, Feed] = field(default_factory=dict)
     topics: dict[str, list[Feed]] = field(default_factory=dict)
-    _members: dict[str, _Member] = field(default_factory=dict)
-    _wanted: dict[str, TagExpression] = field(default_factory=dict)
     _waiting: dict[asyncio.Future[None], Mapping[str, TagExpression]] = field(default_factory=dict)
     _turn: int = 0
-    _swept_at: float = 0.0
 
     def add(self, topics: Iterable[str], feeds: Iterable[Feed]) -> None:
         """Begins to deliver these topics, and of their queues these."""
@@ -74,33 +78,21 @@ class Group:
         gone = [self.feeds.pop(queue_id) for queue_id in queue_ids if queue_id in self.feeds]
         for feed in gone:
             self.topics[feed.topic].remove(feed)
+            feed.window.close()
         self.retrying.forget({feed.queue_id for feed in gone})
         return gone
-
-    # ---- members
-
-    def join(self, client_id: str, wants: Mapping[str, TagExpression], now: float, ttl_s: float) -> None:
-        """Notes what a member wants, and forgets members that were silent for ttl_s."""
-        member = self._members.get(client_id)
-        if member is not None and member.wants == wants and now < self._swept_at + ttl_s / 10:
-            member.seen_at = now
-            return
-        self._members[client_id] = _Member(wants, now)
-        self._members = {each: member for each, member in self._members.items() if member.seen_at > now - ttl_s}
-        self._swept_at = now
-        self._wanted = {
-            topic: TagExpression.union(m.wants[topic] for m in self._members.values() if topic in m.wants)
-            for topic in {topic for m in self._members.values() for topic in m.wants}
-        }
-
-    def wanted(self, topic: str) -> TagExpression:
-        """Which tags of a topic at least one member wants."""
-        return self._wanted.get(topic, ALL_TAGS)
 
     # ---- giving
 
     def take(
-        self, wants: Mapping[str, TagExpression], count: int, size_bytes: int, *, token: int, deadline: float
+        self,
+        wants: Mapping[str, TagExpression],
+        count: int,
+        size_bytes: int,
+        *,
+        token: int,
+        deadline: float,
+        deadline_max: float = math.inf,
     ) -> list[Handout]:
         """Messages for one member, now in flight: due retries first, but at most half; then the queues by turns."""
         feeds = [feed for topic in wants for feed in self.topics.get(topic, ()) if feed.window.ready_count]
@@ -110,7 +102,7 @@ class Group:
             first = self._turn % len(feeds)
             feeds = feeds[first:] + feeds[:first]
             retries_max = (count + self._turn % 2) // 2  # by turns, where one is asked for at a time
-        handouts = self._take_retries(wants, retries_max, size_bytes, token=token, deadline=deadline)
+        handouts = self._take_retries(wants, retries_max, size_bytes, token, deadline, deadline_max)
         for each in handouts:
             count -= len(each.rows)
             size_bytes -= sum(map(size_bytes_of, each.rows))
@@ -123,8 +115,9 @@ class Group:
                     size_bytes,
                     token=token,
                     deadline=deadline,
+                    deadline_max=deadline_max,
                     mine=wants[feed.topic],
-                    group=self.wanted(feed.topic),
+                    group=self.members.wanted(feed.topic),
                     at_least_one=not handouts,
                 )
                 if rows:
@@ -133,8 +126,14 @@ class Group:
                     handouts.append(self._handout(feed, rows, token))
         return handouts
 
-    def _take_retries(
-        self, wants: Mapping[str, TagExpression], count: int, size_bytes: int, *, token: int, deadline: float
+    def _take_retries(  # noqa: PLR0917
+        self,
+        wants: Mapping[str, TagExpression],
+        count: int,
+        size_bytes: int,
+        token: int,
+        deadline: float,
+        deadline_max: float,
     ) -> list[Handout]:
         if not self.retrying.ready_count:
             return []
@@ -143,10 +142,12 @@ class Group:
             # A retry whose tag nobody wants any more goes to any member of the topic: it is never dropped.
             topic = self.feeds[queue_id].topic
             mine = wants.get(topic)
-            return mine is not None and (mine.matches(tag) or not self.wanted(topic).matches(tag))
+            return mine is not None and (mine.matches(tag) or not self.members.wanted(topic).matches(tag))
 
         taken: defaultdict[int, list[RetryRow]] = defaultdict(list)
-        for row in self.retrying.take(count, size_bytes, token=token, deadline=deadline, wants=is_wanted):
+        for row in self.retrying.take(
+            count, size_bytes, token=token, deadline=deadline, deadline_max=deadline_max, wants=is_wanted
+        ):
             taken[row[0]].append(row)
         return [
             self._handout(
@@ -173,28 +174,94 @@ class Group:
 
     # ---- settling
 
-    def settle(self, acks: Sequence[Receipt], refusals: Sequence[Refusal]) -> tuple[list[Receipt], list[Feed]]:
+    def settle(
+        self, client_id: str, acks: Sequence[Receipt], refusals: Sequence[Refusal], now: float
+    ) -> tuple[list[Receipt], list[Feed]]:
         """Takes the answers of a member: the receipts that came too late, and the feeds concerned.
 
         Acknowledged is done; what failed, and any outcome of a retry, must be written before it counts.
         """
         expired: list[Receipt] = []
         touched: dict[int, Feed] = {}
-        answers: list[tuple[Receipt, Failure | None]] = [(receipt, None) for receipt in acks]
-        answers += [(receipt, Failure(error, delay_s)) for receipt, error, delay_s in refusals]
-        for receipt, failure in answers:
-            queue_id, token, epoch, offsets = receipt
-            feed = self.feeds.get(queue_id)
-            if feed is None or epoch != feed.epoch:
-                expired.append(receipt)
-                continue
-            touched[queue_id] = feed
-            late = feed.window.ack(token, offsets) if failure is None else feed.window.refuse(token, offsets, failure)
-            if late:
-                late = self.retrying.settle(queue_id, token, late, failure)
-            if late:
-                expired.append(receipt._replace(offsets=late))
+        for receipt in acks:
+            feed = self._feed_of(receipt, expired)
+            if feed is not None:
+                touched[feed.queue_id] = feed
+                self._ack(client_id, feed, receipt, now, expired)
+        for receipt, error, delay_s in refusals:
+            feed = self._feed_of(receipt, expired)
+            if feed is not None:
+                touched[feed.queue_id] = feed
+                queue_id, token, _, offsets = receipt
+                done, late = feed.window.take_back(token, offsets)
+                retried, late = self.retrying.take_back(queue_id, token, late) if late else ([], [])
+                self._fail(client_id, token, {feed: done}, retried, Failure(error, delay_s), now)
+                if late:
+                    expired.append(receipt._replace(offsets=late))
         return expired, list(touched.values())
+
+    def renew(self, held: Sequence[Receipt], deadline: float) -> list[Receipt]:
+        """A member still holds these: they stay in its hands until the deadline. Returns what it does not hold."""
+        expired: list[Receipt] = []
+        for receipt in held:
+            feed = self._feed_of(receipt, expired)
+            if feed is not None:
+                late = feed.window.renew(receipt.token, receipt.offsets, deadline)
+                late = self.retrying.renew(receipt.queue_id, receipt.token, late, deadline) if late else []
+                if late:
+                    expired.append(receipt._replace(offsets=late))
+        return expired
+
+    def expire(self, now: float) -> None:
+        """What was not acknowledged in time has failed."""
+        failure = Failure(EXPIRED)
+        for feed in self.feeds.values():
+            for token, offsets in feed.window.expire(now):
+                self._fail(None, token, {feed: offsets}, [], failure, now)
+        for token, keys in self.retrying.expire(now):
+            self._fail(None, token, {}, keys, failure, now)
+
+    def _feed_of(self, receipt: Receipt, expired: list[Receipt]) -> Feed | None:
+        feed = self.feeds.get(receipt.queue_id)
+        if feed is None or receipt.epoch != feed.epoch:
+            expired.append(receipt)
+            return None
+        return feed
+
+    def _ack(self, client_id: str, feed: Feed, receipt: Receipt, now: float, expired: list[Receipt]) -> None:
+        ready_count = feed.window.ready_count
+        late = feed.window.ack(receipt.token, receipt.offsets)
+        if feed.window.ready_count > ready_count:  # the next messages of their keys
+            self.wake((feed.topic,), feed.window.ready_count - ready_count)
+        if late:
+            retried, late = self.retrying.take_back(receipt.queue_id, receipt.token, late)
+            self.retrying.settled(retried, None)
+        if late:
+            expired.append(receipt._replace(offsets=late))
+        if len(late) < len(receipt.offsets) and self.members.succeeded(client_id, now):
+            self.wake_all()
+
+    def _fail(  # noqa: PLR0917
+        self,
+        client_id: str | None,
+        token: int,
+        offsets: Mapping[Feed, Sequence[int]],
+        retried: Sequence[tuple[int, int]],
+        failure: Failure,
+        now: float,
+    ) -> None:
+        """Messages given under this token failed. During a pause only the probe counts: the rest comes again."""
+        count = len(retried) + sum(map(len, offsets.values()))
+        if not count:
+            return
+        if self.members.failed(client_id, count, failure.error, token=token, now=now):
+            for feed, each in offsets.items():
+                feed.window.unread(each)
+            self.retrying.leave(retried)
+        else:
+            for feed, each in offsets.items():
+                feed.window.fail(each, failure)
+            self.retrying.settled(retried, failure)
 
     # ---- waiting
 
@@ -222,7 +289,7 @@ class Group:
     def wake(self, topics: Iterable[str], count: int) -> None:
         """Wakes as many members as there are new messages in these topics; all of them where tags differ."""
         for topic in topics:
-            wanted = self.wanted(topic)
+            wanted = self.members.wanted(topic)
             left = count
             for waiting, wants in list(self._waiting.items()):
                 if left <= 0:

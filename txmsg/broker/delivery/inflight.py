@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Generic, TypeVar
 
@@ -14,13 +15,14 @@ _STALE_MIN = 64  # below this many, finished batches are not worth a sweep
 
 
 class _Batch(Generic[K]):
-    """Messages given at once: one token, one deadline, and a count of those still out."""
+    """Messages given at once: one token, one deadline, the latest it may become, and a count of those still out."""
 
-    __slots__ = ("deadline", "keys", "left", "token")
+    __slots__ = ("deadline", "deadline_max", "keys", "left", "token")
 
-    def __init__(self, token: int, deadline: float, keys: Sequence[K]) -> None:
+    def __init__(self, token: int, deadline: float, deadline_max: float, keys: Sequence[K]) -> None:
         self.token = token
         self.deadline = deadline
+        self.deadline_max = deadline_max
         self.keys = keys
         self.left = len(keys)
 
@@ -46,13 +48,34 @@ class InFlight(Generic[K]):
     def __contains__(self, key: K) -> bool:
         return key in self._batch_of
 
-    def give(self, keys: Sequence[K], token: int, deadline: float) -> None:
-        """Records that these keys are in somebody's hands until the deadline. `keys` is kept: do not change it."""
+    def give(self, keys: Sequence[K], token: int, deadline: float, deadline_max: float = math.inf) -> None:
+        """Records that these keys are in somebody's hands until the deadline, which can be put off up to deadline_max.
+
+        `keys` is kept: do not change it.
+        """
         if not keys:
             return
-        batch = _Batch(token, deadline, keys)
+        batch = _Batch(token, deadline, deadline_max, keys)
         self._batch_of.update(dict.fromkeys(keys, batch))
         heapq.heappush(self._heap, batch)
+
+    def renew(self, keys: Iterable[K], token: int, deadline: float) -> list[K]:
+        """Puts off the deadline of what is still held under this token. Returns the keys that are not."""
+        renewed: dict[_Batch[K], dict[K, None]] = {}
+        late: list[K] = []
+        for key in keys:
+            batch = self._batch_of.get(key)
+            if batch is None or batch.token != token:
+                late.append(key)
+            else:
+                renewed.setdefault(batch, {})[key] = None
+        for batch, held in renewed.items():
+            if min(deadline, batch.deadline_max) > batch.deadline:
+                batch.left -= len(held)
+                self.give(list(held), token, min(deadline, batch.deadline_max), batch.deadline_max)
+                if not batch.left:
+                    self._finish(batch)
+        return late
 
     def give_back(self, keys: Iterable[K], token: int) -> tuple[list[K], list[K]]:
         """Takes back what was out under this very token: the keys that were, and those that were not."""
@@ -88,9 +111,9 @@ class InFlight(Generic[K]):
                 if not batch.left:
                     self._finish(batch)
 
-    def expire(self, now: float) -> list[K]:
-        """The keys whose deadline has come; they are out no more."""
-        late: list[K] = []
+    def expire(self, now: float) -> list[tuple[int, list[K]]]:
+        """The keys whose deadline has come, by token; they are out no more."""
+        late: list[tuple[int, list[K]]] = []
         while self._heap and self._heap[0].deadline <= now:
             batch = heapq.heappop(self._heap)
             if not batch.left:
@@ -100,5 +123,6 @@ class InFlight(Generic[K]):
             for key in gone:
                 del self._batch_of[key]
             batch.left = 0
-            late += gone
+            if gone:
+                late.append((batch.token, gone))
         return late

@@ -6,13 +6,21 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from txmsg.broker.delivery.backoff import Backoff
 from txmsg.broker.delivery.config import DeliveryConfig
 from txmsg.broker.delivery.group import Feed, Group
+from txmsg.broker.delivery.members import Members
+from txmsg.broker.delivery.memory import Memory
+from txmsg.broker.delivery.pause import Pause
 from txmsg.broker.delivery.retrying import Retrying
+from txmsg.broker.delivery.settings import GroupSettings
 from txmsg.broker.delivery.window import Window
+from txmsg.broker.store import consumer_groups as groups_store
 from txmsg.broker.store import delivery as store
+from txmsg.broker.store import retries as failures_store
+from txmsg.broker.store.consumer_groups import GroupRow
 
-__all__ = ["Place", "load_feeds", "load_group", "write_progress"]
+__all__ = ["Place", "load_feeds", "load_group", "settings_of", "write_progress"]
 
 
 class Place(NamedTuple):
@@ -25,17 +33,32 @@ class Place(NamedTuple):
 
 async def load_group(conn: store.Connection, name: str, config: DeliveryConfig) -> Group:
     """The group, made when it is new, without any feeds yet."""
-    group_id = await store.group_id(conn, name)
-    if group_id is None:
-        await store.create_group(conn, name)
-        group_id = await store.group_id(conn, name)
-        assert group_id is not None
+    row = await groups_store.group_row(conn, name)
+    if row is None:
+        await groups_store.create_group(conn, name)
+        row = await groups_store.group_row(conn, name)
+        assert row is not None
     retrying = Retrying(count_max=config.retry_count_max, size_bytes_max=config.reply_size_bytes_max)
-    return Group(group_id, name, retrying)
+    members = Members(name, Pause(config.pause_failures))
+    return Group(row.id, name, retrying, settings_of(row, config), members)
+
+
+def settings_of(row: GroupRow, config: DeliveryConfig) -> GroupSettings:
+    """What the group's row says; the broker's own setting where it says nothing."""
+    backoff = Backoff(
+        delays_s=config.backoff.delays_s if row.retry_delays_s is None else tuple(row.retry_delays_s),
+        retries_max=config.backoff.retries_max if row.retries_max is None else row.retries_max,
+    )
+    return GroupSettings(
+        backoff=backoff,
+        parks_keys=row.poisoned_key == "park",
+        deliver_rate_max=row.deliver_rate_max,
+        version=row.version,
+    )
 
 
 async def load_feeds(
-    conn: store.Connection, group: Group, places: Mapping[int, Place], config: DeliveryConfig
+    conn: store.Connection, group: Group, places: Mapping[int, Place], config: DeliveryConfig, memory: Memory
 ) -> list[Feed]:
     """Feeds for these queues (by id), from the cursors, claimed for the epochs of their leases.
 
@@ -49,6 +72,9 @@ async def load_feeds(
     since = [cursor.next_offset for cursor in cursors]
     for queue_id, offset in await store.failed_offsets(conn, group.id, [c.queue_id for c in cursors], since):
         acked[queue_id].append((offset, offset + 1))
+    held: defaultdict[int, list[str]] = defaultdict(list)
+    for queue_id, key in await failures_store.held_keys(conn, group.id, [c.queue_id for c in cursors]):
+        held[queue_id].append(key)
     ends = await store.queue_ends(conn, await store.open_segment(conn), [c.queue_id for c in cursors])
     return [
         Feed(
@@ -60,6 +86,8 @@ async def load_feeds(
                 [*cursor.acked, *acked[cursor.queue_id]],
                 count_max=config.window_count_max,
                 size_bytes_max=config.window_size_bytes_max,
+                held_keys=held[cursor.queue_id],
+                memory=memory,
             ),
             ends[cursor.queue_id],
         )

@@ -17,7 +17,7 @@ __all__ = ["read_feed"]
 _log = logging.getLogger(__name__)
 
 
-async def read_feed(conn: store.Connection, feed: Feed, count_max: int) -> int:
+async def read_feed(conn: store.Connection, feed: Feed, count_max: int, size_bytes_max: int) -> int:
     """Reads the next messages of a feed into its window and tells how many.
 
     0 means that the queue ends here for now. Reads one segment at a time, with one statement if the segment is
@@ -31,14 +31,15 @@ async def read_feed(conn: store.Connection, feed: Feed, count_max: int) -> int:
         count = min(count_max, window.room_count())
         if count == 0:
             return 0
+        position, size_bytes = window.position, min(size_bytes_max, window.room_bytes())
         try:
             rows = await store.read_messages(
-                conn, feed.segment, feed.queue_id, window.position, count=count, size_bytes=window.room_bytes()
+                conn, feed.segment, feed.queue_id, position, count=count, size_bytes=size_bytes
             )
         except UndefinedTable:
             rows = []  # dropped meanwhile; the next look finds where the queue starts now
         if rows:
-            _check_dense(feed, rows)
+            _check_dense(feed, position, rows)
             window.put(rows)
             return len(rows)
         if window.position >= feed.end:
@@ -63,11 +64,11 @@ async def _locate(conn: store.Connection, feed: Feed) -> None:
     feed.segment_end = spans[place + 1].base if place + 1 < len(spans) else None
 
 
-def _check_dense(feed: Feed, rows: Sequence[Row]) -> None:
+def _check_dense(feed: Feed, position: int, rows: Sequence[Row]) -> None:
     first, last = rows[0][0], rows[-1][0]
-    if (first, last - first + 1) != (feed.window.position, len(rows)):
+    if (first, last - first + 1) != (position, len(rows)):
         raise StorageError(
             f"topic {feed.topic} queue {feed.number} (id {feed.queue_id}) lacks offsets between "
-            f"{feed.window.position} and {last} in segment {feed.segment}: delivery of it stops; compare the table "
+            f"{position} and {last} in segment {feed.segment}: delivery of it stops; compare the table "
             "txmsg.message with its backup"
         )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from txmsg.broker.delivery.inflight import InFlight
-from txmsg.broker.delivery.window import EXPIRED, Failure
+from txmsg.broker.delivery.window import Failure
 from txmsg.broker.store.rows import RetryRow, size_bytes_of
 
 __all__ = ["Outcome", "Retrying"]
@@ -20,11 +21,13 @@ class Outcome(NamedTuple):
 
     attempt: int
     failure: Failure | None
+    ordering_key: str | None = None
 
 
 class Retrying:
     """Due retries: ready, in flight, or with an outcome that is not yet written. Nothing else is in memory.
 
+    Of each ordering key there is one at most.
     Bounded by count_max in all and size_bytes_max of ready messages; when full, due retries stay in their table.
     """
 
@@ -34,6 +37,8 @@ class Retrying:
         self._ready: deque[RetryRow] = deque()
         self._ready_size_bytes = 0
         self._attempts: dict[_Key, int] = {}
+        self._ordered: dict[_Key, str] = {}
+        self._busy: set[tuple[int, str]] = set()
         self._in_flight: InFlight[_Key] = InFlight()
         self._outcomes: dict[_Key, Outcome] = {}
 
@@ -55,12 +60,15 @@ class Retrying:
         return max(0, self._size_bytes_max - self._ready_size_bytes)
 
     def put(self, rows: Sequence[RetryRow]) -> None:
-        """Takes due retries as read. One that became known meanwhile is left out."""
+        """Takes due retries as read. One that became known meanwhile is left out, or whose ordering key did."""
         for row in rows:
             queue_id, attempt, _, message = row
-            key = (queue_id, message[0])
-            if key not in self._attempts:
+            key, ordering_key = (queue_id, message[0]), message[9]
+            if key not in self._attempts and (queue_id, ordering_key) not in self._busy:
                 self._attempts[key] = attempt + 1
+                if ordering_key is not None:
+                    self._ordered[key] = ordering_key
+                    self._busy.add((queue_id, ordering_key))
                 self._ready.append(row)
                 self._ready_size_bytes += size_bytes_of(message)
 
@@ -68,8 +76,8 @@ class Retrying:
         """Another broker delivers these queues now, their retries too."""
         gone = [key for key in self._attempts if key[0] in queue_ids]
         for key in gone:
-            del self._attempts[key]
             self._outcomes.pop(key, None)
+        self.leave(gone)
         self._in_flight.forget(gone)
         self._ready = deque(row for row in self._ready if row[0] not in queue_ids)
         self._ready_size_bytes = sum(size_bytes_of(row[3]) for row in self._ready)
@@ -81,6 +89,7 @@ class Retrying:
         *,
         token: int,
         deadline: float,
+        deadline_max: float = math.inf,
         wants: Callable[[int, str | None], bool],
     ) -> list[RetryRow]:
         """Up to `count` retries that `wants(queue id, tag)`, now in flight; as Window.take."""
@@ -99,22 +108,34 @@ class Retrying:
             self._ready_size_bytes -= row_size_bytes
             taken.append(row)
         self._ready.extendleft(reversed(others))
-        self._in_flight.give([(row[0], row[3][0]) for row in taken], token, deadline)
+        self._in_flight.give([(row[0], row[3][0]) for row in taken], token, deadline, deadline_max)
         return taken
 
-    def settle(self, queue_id: int, token: int, offsets: Sequence[int], failure: Failure | None) -> list[int]:
-        """Records an outcome, to be written before it counts. Returns those that are not in flight under this token."""
-        done, late = self._in_flight.give_back([(queue_id, offset) for offset in offsets], token)
-        for key in done:
-            self._outcomes[key] = Outcome(self._attempts[key], failure)
+    def renew(self, queue_id: int, token: int, offsets: Sequence[int], deadline: float) -> list[int]:
+        """Puts off the deadline of what a consumer still holds. Returns those not in flight under this token."""
+        late = self._in_flight.renew([(queue_id, offset) for offset in offsets], token, deadline)
         return [offset for _, offset in late]
 
-    def expire(self, now: float) -> int:
-        """Records as failed what was not acknowledged in time, and tells how many."""
-        late = self._in_flight.expire(now)
-        for key in late:
-            self._outcomes[key] = Outcome(self._attempts[key], Failure(EXPIRED))
-        return len(late)
+    def take_back(self, queue_id: int, token: int, offsets: Sequence[int]) -> tuple[list[_Key], list[int]]:
+        """What was in flight under this token, to be `settled`, or to `leave`; and the offsets that were not."""
+        done, late = self._in_flight.give_back([(queue_id, offset) for offset in offsets], token)
+        return done, [offset for _, offset in late]
+
+    def expire(self, now: float) -> list[tuple[int, list[_Key]]]:
+        """What was not acknowledged in time, by token: to be `settled`, or to `leave`."""
+        return self._in_flight.expire(now)
+
+    def settled(self, keys: Iterable[_Key], failure: Failure | None) -> None:
+        """Records the outcome of what was taken back; it counts when it is `written`."""
+        for key in keys:
+            self._outcomes[key] = Outcome(self._attempts[key], failure, self._ordered.get(key))
+
+    def leave(self, keys: Iterable[_Key]) -> None:
+        """What was taken back stays in its table as it is, and is read again."""
+        for key in keys:
+            del self._attempts[key]
+            if (ordering_key := self._ordered.pop(key, None)) is not None:
+                self._busy.discard((key[0], ordering_key))
 
     def outcomes(self) -> dict[_Key, Outcome]:
         """What must be written, by (queue id, offset). Stays here until `written`."""
@@ -122,6 +143,4 @@ class Retrying:
 
     def written(self, keys: Iterable[_Key]) -> None:
         """These outcomes are on disk: the retries are forgotten here. Telling twice is fine."""
-        for key in keys:
-            if self._outcomes.pop(key, None) is not None:
-                del self._attempts[key]
+        self.leave([key for key in keys if self._outcomes.pop(key, None) is not None])

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from txmsg.broker.delivery.inflight import InFlight
+from txmsg.broker.delivery.keys import Keys
+from txmsg.broker.delivery.memory import ROW_SIZE_BYTES, Memory
 from txmsg.broker.delivery.ranges import OffsetRanges, runs
 from txmsg.broker.store.rows import Row, size_bytes_of
 from txmsg.wire.tags import ALL_TAGS, TagExpression
 
-__all__ = ["EXPIRED", "Failure", "Progress", "Window"]
+__all__ = ["BEHIND", "EXPIRED", "Failure", "Progress", "Window"]
 
 EXPIRED = "not acknowledged within its invisible time"
 
@@ -23,6 +26,10 @@ class Failure:
 
     error: str
     delay_s: float | None = None
+
+
+BEHIND = Failure("an earlier message of its ordering key failed")
+"""It was not delivered: it follows its key into the table `retry`. Compared by identity."""
 
 
 class Progress(NamedTuple):
@@ -41,8 +48,10 @@ class Window:
                                  v          |
                               failing ------+   (once its retry row is on disk)
 
-    An offset counts as acked only when nothing is left to do for it, so `progress` may be written at any time.
-    Bounded: ready, in flight and failing together hold at most count_max offsets; ready messages weigh at most
+    Of each ordering key one message at most is ready or in flight (`Keys`). What failed while a group is paused goes
+    from in flight back to not read, which `rewind` makes true. An offset counts as acked only when nothing is left to
+    do for it, so `progress` may be written at any time.
+    Bounded: all that is read and not acked is at most count_max offsets; the messages held weigh at most
     size_bytes_max (and one message). The acked ranges beyond the cursor are at most one more than these offsets.
     When full, `room_count` is 0 and nothing is read until consumers settle.
     """
@@ -54,14 +63,21 @@ class Window:
         *,
         count_max: int = 10_000,
         size_bytes_max: int = 32 * 1024 * 1024,
+        held_keys: Iterable[str] = (),
+        memory: Memory | None = None,
     ) -> None:
         self._cursor = next_offset
         self._acked = OffsetRanges(acked)
         self._position = next_offset
+        self._read_until = next_offset
         self._ready: deque[Row] = deque()
         self._ready_size_bytes = 0
         self._in_flight: InFlight[int] = InFlight()
         self._failing: dict[int, Failure] = {}
+        self._unread: set[int] = set()
+        self._keys = Keys(held_keys)
+        self._memory = memory or Memory()
+        self._weight = 0
         self._count_max = count_max
         self._size_bytes_max = size_bytes_max
         self._version = 0
@@ -83,7 +99,9 @@ class Window:
     @property
     def outstanding_count(self) -> int:
         """Messages read and not yet acknowledged."""
-        return len(self._ready) + len(self._in_flight) + len(self._failing)
+        return (
+            len(self._ready) + self._keys.waiting_count + len(self._in_flight) + len(self._failing) + len(self._unread)
+        )
 
     def room_count(self) -> int:
         """How many messages may be read now."""
@@ -91,10 +109,12 @@ class Window:
 
     def room_bytes(self) -> int:
         """How many bytes may be read now."""
-        return max(0, self._size_bytes_max - self._ready_size_bytes)
+        return max(0, self._size_bytes_max - self._ready_size_bytes - self._keys.waiting_size_bytes)
 
     def put(self, rows: Sequence[Row]) -> None:
         """Takes what was read at `position`, without gaps. Offsets acknowledged before a restart are left out."""
+        if rows and rows[0][0] < self._position:  # acknowledged while they were read
+            rows = rows[self._position - rows[0][0] :]
         if not rows:
             return
         first, end = rows[0][0], rows[-1][0] + 1
@@ -103,9 +123,15 @@ class Window:
         )
         if len(self._acked):
             rows = [row for row in rows if row[0] not in self._acked]
-        self._ready.extend(rows)
-        self._ready_size_bytes += sum(map(size_bytes_of, rows))
+        if first < self._read_until:
+            rows = [row for row in rows if row[0] not in self._in_flight and row[0] not in self._failing]
+        if self._keys or any(row[9] is not None for row in rows):
+            rows, following = self._keys.admit(rows)
+            self._failing.update(dict.fromkeys(following, BEHIND))
+        self._make_ready(rows)
+        self._weigh()
         self._position = end
+        self._read_until = max(self._read_until, end)
         self._skip_acked()
 
     def skip_to(self, offset: int) -> None:
@@ -116,6 +142,11 @@ class Window:
         self._advance()
         self._version += 1
 
+    def close(self) -> None:
+        """The window is given up: what it holds weighs nothing any more."""
+        self._memory.size_bytes -= self._weight
+        self._memory, self._weight = Memory(), 0
+
     # ---- giving
 
     def take(
@@ -125,6 +156,7 @@ class Window:
         *,
         token: int,
         deadline: float,
+        deadline_max: float = math.inf,
         mine: TagExpression = ALL_TAGS,
         group: TagExpression = ALL_TAGS,
         at_least_one: bool = True,
@@ -147,7 +179,8 @@ class Window:
                 left -= size
                 taken.append(ready.popleft())
             self._ready_size_bytes -= size_bytes - left
-        self._in_flight.give([row[0] for row in taken], token, deadline)
+        self._weigh()
+        self._in_flight.give([row[0] for row in taken], token, deadline, deadline_max)
         return taken
 
     def _take_matching(
@@ -170,6 +203,8 @@ class Window:
                 continue  # still ready: its bytes stay
             else:
                 unwanted.append(row[0])
+                if self._keys:  # the next of its key is looked at within this take, for nobody is woken for it
+                    self._make_ready(self._keys.done([row[0]]))
             self._ready_size_bytes -= size_bytes_of(row)
         ready.extendleft(reversed(others))
         self._count_as_acked(unwanted)
@@ -183,17 +218,50 @@ class Window:
         self._count_as_acked(done)
         return late
 
-    def refuse(self, token: int, offsets: Sequence[int], failure: Failure) -> list[int]:
-        """Marks these as failing: not acked before `stored`. Returns those that are not in flight under this token."""
-        done, late = self._in_flight.give_back(offsets, token)
-        self._failing.update(dict.fromkeys(done, failure))
-        return late
+    def renew(self, token: int, offsets: Sequence[int], deadline: float) -> list[int]:
+        """Puts off the deadline of what a consumer still holds. Returns those not in flight under this token."""
+        return self._in_flight.renew(offsets, token, deadline)
 
-    def expire(self, now: float) -> int:
-        """Marks as failing what was not acknowledged in time, and tells how many."""
-        late = self._in_flight.expire(now)
-        self._failing.update(dict.fromkeys(late, Failure(EXPIRED)))
-        return len(late)
+    def take_back(self, token: int, offsets: Sequence[int]) -> tuple[list[int], list[int]]:
+        """What was in flight under this token, which must `fail` or become `unread`; and what was not."""
+        return self._in_flight.give_back(offsets, token)
+
+    def expire(self, now: float) -> list[tuple[int, list[int]]]:
+        """What was not acknowledged in time, by token. It must `fail` or become `unread`."""
+        return self._in_flight.expire(now)
+
+    def fail(self, offsets: Sequence[int], failure: Failure) -> None:
+        """Marks what was taken back as failing: not acked before `stored`. What follows its key does so, too."""
+        self._failing.update(dict.fromkeys(offsets, failure))
+        if self._keys:
+            self._failing.update(dict.fromkeys(self._keys.failed(offsets), BEHIND))
+            self._weigh()
+
+    def unread(self, offsets: Iterable[int]) -> None:
+        """What was taken back is read and given again after a `rewind`. Its keys wait for that."""
+        for offset in offsets:
+            if offset < self._position:
+                self._unread.add(offset)
+            else:  # a rewind has passed it: it will be read anyway
+                self._keys.done([offset])
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether a `rewind` would bring messages back."""
+        return bool(self._unread)
+
+    def rewind(self) -> None:
+        """Begins to read again at the first unread message, and forgets what was read beyond it but is not out."""
+        if not self._unread:
+            return
+        self._position = self._acked.next_missing(min(self._unread))
+        self._unread.clear()
+        self._ready.clear()
+        self._ready_size_bytes = 0
+        self._keys.rewound(self._in_flight.__contains__)
+        self._weigh()
+
+    # ---- failing
 
     def failing(self) -> dict[int, Failure]:
         """What must be written as retries, by offset. Stays here until `stored`, so an interrupted write is redone."""
@@ -201,7 +269,28 @@ class Window:
 
     def stored(self, offsets: Iterable[int]) -> None:
         """The retries of these offsets are on disk: the queue is done with them. Telling twice is fine."""
-        self._count_as_acked([offset for offset in offsets if self._failing.pop(offset, None) is not None])
+        stored = [offset for offset in offsets if self._failing.pop(offset, None) is not None]
+        self._keys.stored(stored)
+        self._count_as_acked(stored)
+
+    def keys_of(self, offsets: Iterable[int]) -> set[str]:
+        """The ordering keys of failing messages."""
+        return self._keys.of(offsets)
+
+    def held_keys(self) -> list[str]:
+        """The keys whose messages stand in the table `retry`, and those a dead letter blocks."""
+        return self._keys.held()
+
+    def hold(self, key: str) -> bool:
+        """A message of this key is to be given from the table `retry`: whether none of this window is out meanwhile."""
+        self._failing.update(dict.fromkeys(self._keys.hold(key), BEHIND))
+        self._weigh()
+        return not self._keys.is_busy(key)
+
+    def release(self, keys: Iterable[str]) -> None:
+        """The table `retry` has no messages of these keys any more, and no dead letter blocks them."""
+        for key in keys:
+            self._keys.release(key)
 
     # ---- the cursor
 
@@ -223,8 +312,22 @@ class Window:
             return
         for start, end in runs(offsets):
             self._acked.add(start, end)
+        if self._keys:
+            self._make_ready(self._keys.done(offsets))
+            self._weigh()
         self._advance()
         self._version += 1
+
+    def _make_ready(self, rows: Sequence[Row]) -> None:
+        self._ready.extend(rows)
+        self._ready_size_bytes += sum(map(size_bytes_of, rows))
+
+    def _weigh(self) -> None:
+        """Tells `Memory` what has changed since it was told last."""
+        size_bytes = self._ready_size_bytes + self._keys.waiting_size_bytes
+        weight = size_bytes + ROW_SIZE_BYTES * (len(self._ready) + self._keys.waiting_count)
+        self._memory.size_bytes += weight - self._weight
+        self._weight = weight
 
     def _advance(self) -> None:
         self._cursor = self._acked.next_missing(self._cursor)

@@ -26,9 +26,7 @@ __all__ = [
     "Span",
     "acquire_lease",
     "claim_cursors",
-    "create_group",
     "failed_offsets",
-    "group_id",
     "hold_lease",
     "lease_holder",
     "open_segment",
@@ -127,7 +125,7 @@ async def hold_lease(conn: Connection, name: str, epoch: int) -> bool:
     return await cursor.fetchone() is not None
 
 
-# ---- groups and cursors
+# ---- cursors
 
 
 class CursorRow(NamedTuple):
@@ -136,20 +134,6 @@ class CursorRow(NamedTuple):
     queue_id: int
     next_offset: int
     acked: list[tuple[int, int]]
-
-
-async def group_id(conn: Connection, name: str) -> int | None:
-    """The id of a consumer group, or None if there is none of this name."""
-    cursor = await plain_cursor(conn).execute("select id from txmsg.consumer_group where name = %s", (name,))
-    row = await cursor.fetchone()
-    return None if row is None else int(row[0])
-
-
-async def create_group(conn: Connection, name: str) -> None:
-    """Makes a consumer group; nothing happens if there is one of this name."""
-    await plain_cursor(conn).execute(
-        "insert into txmsg.consumer_group (name) values (%s) on conflict do nothing", (name,)
-    )
 
 
 async def claim_cursors(conn: Connection, group: int, queues: Sequence[tuple[int, int]]) -> list[CursorRow]:

@@ -18,8 +18,10 @@ __all__ = [
     "bury",
     "delete_retries",
     "due_retries",
+    "free_keys",
     "group_lag",
     "groups_with_due_retries",
+    "held_keys",
     "insert_retries",
     "update_retries",
 ]
@@ -27,16 +29,29 @@ __all__ = [
 RetryKey = tuple[int, int]
 """Queue id and offset: which retry of a group."""
 
+FirstFailure = tuple[int, float | None, str | None]
+"""Offset, delay_s and error of a first delivery that failed. No delay: it was not delivered, but follows its ordering
+key, and is due when those before it are done or dead."""
+
+# One entry of `failures`, of attempt a and with error e. Short, for each further one rewrites all of them.
+_ENTRY = sql.SQL("jsonb_build_object('attempt', {a}, 'at', now(), 'error', left({e}, 300))")
+
+
+def _of_offset(array: str, row: str, kind: str) -> sql.Composed:
+    """The value that goes with a row's offset in an array beside `offsets`."""
+    return sql.SQL("(%({array})s::{kind}[])[array_position(%(offsets)s::bigint[], {row}.queue_offset)]").format(
+        array=sql.SQL(array), kind=sql.SQL(kind), row=sql.SQL(row)
+    )
+
 
 @lru_cache(maxsize=256)
 def _insert_retries_from(segment: int) -> sql.Composed:
     return sql.SQL(
         """
-        insert into txmsg.retry (group_id, queue_id, attempt, due_at, last_error, {columns})
-        select %(group)s, m.queue, 1,
-               now() + make_interval(
-                   secs => (%(delays_s)s::float8[])[array_position(%(offsets)s::bigint[], m.queue_offset)]),
-               (%(errors)s::text[])[array_position(%(offsets)s::bigint[], m.queue_offset)], {columns}
+        insert into txmsg.retry (group_id, queue_id, attempt, due_at, last_error, failures, {columns})
+        select %(group)s, m.queue, case when {delay_s} is null then 0 else 1 end,
+               case when {delay_s} is null then 'infinity' else now() + make_interval(secs => {delay_s}) end,
+               {error}, case when {delay_s} is null then '[]' else jsonb_build_array({entry}) end, {columns}
           from {partition} m
          where m.segment = {segment} and m.queue = %(queue_id)s and m.queue_offset = any(%(offsets)s::bigint[])
          order by m.queue_offset
@@ -44,6 +59,9 @@ def _insert_retries_from(segment: int) -> sql.Composed:
         """
     ).format(
         columns=MESSAGE_COLUMNS,
+        delay_s=_of_offset("delays_s", "m", "float8"),
+        error=_of_offset("errors", "m", "text"),
+        entry=_ENTRY.format(a=sql.SQL("1"), e=_of_offset("errors", "m", "text")),
         partition=sql.Identifier("txmsg", f"message_{segment}"),
         segment=sql.Literal(segment),
     )
@@ -54,9 +72,9 @@ async def insert_retries(
     group: int,
     segment: int,
     queue_id: int,
-    failures: Collection[tuple[int, float, str]],
+    failures: Collection[FirstFailure],
 ) -> int:
-    """Makes retries of (offset, delay_s, error) after their first delivery, copied from the segment; how many.
+    """Makes retries of these messages, copied from the segment; how many.
 
     Those that are there already are left alone, so repeating is fine.
     """
@@ -79,15 +97,20 @@ async def update_retries(
 ) -> None:
     """Puts off retries of (offset, deliveries so far, delay_s, error). Repeating it changes nothing."""
     await plain_cursor(conn).execute(
-        """
-        update txmsg.retry r
-           set attempt = (%(attempts)s::int[])[array_position(%(offsets)s::bigint[], r.queue_offset)],
-               due_at = now() + make_interval(
-                   secs => (%(delays_s)s::float8[])[array_position(%(offsets)s::bigint[], r.queue_offset)]),
-               last_error = (%(errors)s::text[])[array_position(%(offsets)s::bigint[], r.queue_offset)]
-         where r.group_id = %(group)s and r.queue_id = %(queue_id)s and r.queue_offset = any(%(offsets)s::bigint[])
-           and r.attempt < (%(attempts)s::int[])[array_position(%(offsets)s::bigint[], r.queue_offset)]
-        """,
+        sql.SQL(
+            """
+            update txmsg.retry r
+               set attempt = {attempt}, due_at = now() + make_interval(secs => {delay_s}),
+                   last_error = {error}, failures = r.failures || {entry}
+             where r.group_id = %(group)s and r.queue_id = %(queue_id)s and r.queue_offset = any(%(offsets)s::bigint[])
+               and r.attempt < {attempt}
+            """
+        ).format(
+            attempt=_of_offset("attempts", "r", "int"),
+            delay_s=_of_offset("delays_s", "r", "float8"),
+            error=_of_offset("errors", "r", "text"),
+            entry=_ENTRY.format(a=_of_offset("attempts", "r", "int"), e=_of_offset("errors", "r", "text")),
+        ),
         {
             "group": group,
             "queue_id": queue_id,
@@ -99,8 +122,13 @@ async def update_retries(
     )
 
 
-async def bury(conn: Connection, group: int, queue_id: int, failures: Collection[tuple[int, int, str]]) -> None:
-    """Moves retries of (offset, deliveries made, error) to the dead letters. Repeating it changes nothing."""
+async def bury(
+    conn: Connection, group: int, queue_id: int, failures: Collection[tuple[int, int, str]], *, parks_keys: bool
+) -> None:
+    """Moves retries of (offset, deliveries made, error) to the dead letters. Repeating it changes nothing.
+
+    parks_keys: later messages of their ordering keys wait for a person.
+    """
     await plain_cursor(conn).execute(
         sql.SQL(
             """
@@ -110,22 +138,29 @@ async def bury(conn: Connection, group: int, queue_id: int, failures: Collection
                    and r.queue_offset = any(%(offsets)s::bigint[])
                 returning r.*
             )
-            insert into txmsg.dead_letter (group_id, queue_id, attempts, last_error, generation, {columns})
-            select d.group_id, d.queue_id,
-                   (%(attempts)s::int[])[array_position(%(offsets)s::bigint[], d.queue_offset)],
-                   (%(errors)s::text[])[array_position(%(offsets)s::bigint[], d.queue_offset)], d.generation, {columns}
+            insert into txmsg.dead_letter
+                   (group_id, queue_id, attempts, last_error, failures, generation, blocks_key, {columns})
+            select d.group_id, d.queue_id, {attempt}, {error},
+                   case when d.attempt < {attempt} then d.failures || {entry} else d.failures end, d.generation,
+                   %(parks_keys)s and d.ordering_key is not null, {columns}
               from dead d
             on conflict (group_id, queue_id, queue_offset) do update
-               set attempts = excluded.attempts, last_error = excluded.last_error, died_at = excluded.died_at,
-                   generation = excluded.generation
+               set attempts = excluded.attempts, last_error = excluded.last_error, failures = excluded.failures,
+                   generation = excluded.generation, blocks_key = excluded.blocks_key, died_at = excluded.died_at
             """
-        ).format(columns=MESSAGE_COLUMNS),
+        ).format(
+            columns=MESSAGE_COLUMNS,
+            attempt=_of_offset("attempts", "d", "int"),
+            error=_of_offset("errors", "d", "text"),
+            entry=_ENTRY.format(a=_of_offset("attempts", "d", "int"), e=_of_offset("errors", "d", "text")),
+        ),
         {
             "group": group,
             "queue_id": queue_id,
             "offsets": [offset for offset, _, _ in failures],
             "attempts": [attempt for _, attempt, _ in failures],
             "errors": [error for _, _, error in failures],
+            "parks_keys": parks_keys,
         },
     )
 
@@ -139,6 +174,53 @@ async def delete_retries(conn: Connection, group: int, queue_id: int, offsets: C
         """,
         {"group": group, "queue_id": queue_id, "offsets": list(offsets)},
     )
+
+
+async def held_keys(conn: Connection, group: int, queue_ids: Sequence[int]) -> list[tuple[int, str]]:
+    """(queue id, ordering key) of the group's retries, and of dead letters that block their key."""
+    cursor = await plain_cursor(conn).execute(
+        """
+        select r.queue_id, r.ordering_key from txmsg.retry r
+         where r.group_id = %(group)s and r.queue_id = any(%(queue_ids)s::int[]) and r.ordering_key is not null
+        union
+        select d.queue_id, d.ordering_key from txmsg.dead_letter d
+         where d.group_id = %(group)s and d.queue_id = any(%(queue_ids)s::int[]) and d.blocks_key
+        """,
+        {"group": group, "queue_ids": list(queue_ids)},
+    )
+    return await cursor.fetchall()
+
+
+async def free_keys(conn: Connection, group: int, keys: Collection[tuple[int, str]]) -> list[tuple[int, str]]:
+    """Makes due at once what waits at the head of these ordering keys, (queue id, key). Returns those without retries.
+
+    A key that a dead letter blocks is neither. Repeating it changes nothing. To be called by one session of a group at
+    a time, and after its retries were written: of two that do not see each other's rows, neither would free a head.
+    """
+    cursor = await plain_cursor(conn).execute(
+        """
+        with keys as materialized (
+            select k.queue_id, k.ordering_key, h.queue_offset as head, exists (
+                       select from txmsg.dead_letter d
+                        where d.group_id = %(group)s and d.queue_id = k.queue_id and d.ordering_key = k.ordering_key
+                          and d.blocks_key) as is_blocked
+              from unnest(%(queue_ids)s::int[], %(keys)s::text[]) k(queue_id, ordering_key)
+              left join lateral (
+                   select r.queue_offset from txmsg.retry r
+                    where r.group_id = %(group)s and r.queue_id = k.queue_id and r.ordering_key = k.ordering_key
+                    order by r.queue_offset limit 1) h on true
+        ), freed as (
+            update txmsg.retry r set due_at = now()
+              from keys k
+             where r.group_id = %(group)s and r.queue_id = k.queue_id and r.queue_offset = k.head
+               and r.due_at = 'infinity' and not k.is_blocked
+        )
+        select k.queue_id, k.ordering_key from keys k where k.head is null and not k.is_blocked
+        """,
+        {"group": group, "queue_ids": [queue_id for queue_id, _ in keys], "keys": [key for _, key in keys]},
+        prepare=False,
+    )
+    return await cursor.fetchall()
 
 
 async def groups_with_due_retries(conn: Connection, groups: Collection[int]) -> list[int]:
@@ -164,6 +246,8 @@ async def due_retries(
 ) -> list[RetryRow]:
     """Up to `count` due retries of these queues, without those `known` already, longest due first.
 
+    Of an ordering key only the first one.
+
     As many as begin within size_bytes of bodies and headers; always the first.
     Takes no lock: one broker delivers at a time.
     """
@@ -180,6 +264,10 @@ async def due_retries(
                                 select k.queue_id, k.queue_offset
                                   from unnest(%(known_queues)s::int[], %(known_offsets)s::bigint[])
                                        k(queue_id, queue_offset))
+                           and (r.ordering_key is null or not exists (
+                                select from txmsg.retry e
+                                 where e.group_id = r.group_id and e.queue_id = r.queue_id
+                                   and e.ordering_key = r.ordering_key and e.queue_offset < r.queue_offset))
                          order by r.due_at limit %(count)s) d) d
              where d.before is null or d.before < %(size_bytes)s order by d.due_at, d.queue_id, d.queue_offset
             """

@@ -99,6 +99,7 @@ alter table txmsg.dead_letter
     -- Later messages of its ordering key wait until a person redrives or purges it.
     add column blocks_key boolean not null default false;
 create index dead_letter_died_at on txmsg.dead_letter (group_id, died_at);
+create index dead_letter_blocks on txmsg.dead_letter (group_id, queue_id, ordering_key) where blocks_key;
 
 alter table txmsg.cursor
     -- Until when consumers may hold ordered messages that the lease's former holder gave them; null: none are held.

@@ -1,0 +1,222 @@
+"""Ordering keys on a real PostgreSQL: one at a time, in order, over failures, restarts and dead letters."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from tests.integration.delivery_harness import (
+    AT_ONCE,
+    Delivered,
+    Notify,
+    delivering,
+    notify_at,
+    offsets,
+    receipts,
+    receive,
+    until,
+)
+from txmsg.broker.delivery import Delivery
+from txmsg.broker.delivery.backoff import Backoff
+from txmsg.broker.delivery.values import Refusal
+
+QUICK: dict[str, Any] = {"retry_poll_s": 0.02, "backoff": AT_ONCE}
+DEAD_AT_ONCE: dict[str, Any] = {"retry_poll_s": 0.02, "settings_s": 0.05, "backoff": Backoff(retries_max=0)}
+
+
+async def add_keyed(notify: Notify, *keys: str | None) -> dict[int, int]:
+    """One message per ordering key, at the end of the only queue; the ends, for `wake`."""
+    ends: dict[int, int] = {}
+    for key in keys:
+        ends = await notify.add(1)
+        notify.query(
+            "update txmsg.message set ordering_key = %s where queue_offset = %s", key, next(iter(ends.values())) - 1
+        )
+    return ends
+
+
+async def settle(delivery: Delivery, *messages: Delivered) -> None:
+    assert await delivery.settle("g", "c", receipts(messages), []) == []
+
+
+async def fail(delivery: Delivery, message: Delivered) -> None:
+    assert await delivery.settle("g", "c", [], [Refusal(message.receipt, "boom", None)]) == []
+
+
+def retry_rows(notify: Notify) -> list[tuple[Any, ...]]:
+    return notify.query("select queue_offset, attempt, due_at = 'infinity' from txmsg.retry order by 1")
+
+
+def test_messages_of_a_key_come_one_after_the_other(notify_url: str) -> None:
+    async def scenario() -> None:
+        async with notify_at(notify_url) as notify, delivering(notify) as delivery:
+            await add_keyed(notify, "a", "a", "b", None, "a")
+            first = await receive(delivery, 5, wait_s=0.2)
+            assert offsets(first) == [0, 2, 3]
+            await settle(delivery, *first[1:])
+            assert await receive(delivery, 5, wait_s=0.2) == []
+            await settle(delivery, first[0])
+            (second,) = await receive(delivery, 5, wait_s=0.2)
+            await settle(delivery, second)
+            assert [second.offset, *offsets(await receive(delivery, 5, wait_s=0.2))] == [1, 4]
+
+    asyncio.run(scenario())
+
+
+def test_an_acknowledgement_wakes_the_member_that_waits_for_the_next_of_the_key(notify_url: str) -> None:
+    async def scenario() -> None:
+        async with notify_at(notify_url) as notify, delivering(notify) as delivery:
+            await add_keyed(notify, "a", "a")
+            (first,) = await receive(delivery, 1)
+            waiting = asyncio.create_task(receive(delivery, 1, wait_s=30))
+            await until(lambda: delivery._groups["g"].has_waiting)
+            await settle(delivery, first)
+            assert offsets(await asyncio.wait_for(waiting, 10)) == [1]
+
+    asyncio.run(scenario())
+
+
+def test_a_failing_message_holds_back_its_own_key_in_order_and_no_other(notify_url: str) -> None:
+    async def scenario() -> None:
+        async with notify_at(notify_url) as notify, delivering(notify, **QUICK) as delivery:
+            await add_keyed(notify, "a", "a", "b", "a")
+            head, other = await receive(delivery, 2)
+            await fail(delivery, head)
+            assert [row[:2] for row in retry_rows(notify)] == [(0, 1), (1, 0), (3, 0)]
+            delivery.wake(await add_keyed(notify, "a", "b"))
+            await settle(delivery, other)
+            done: list[tuple[int, int]] = []
+            while len(done) < 5:
+                for message in await receive(delivery, 1):
+                    done.append((message.offset, message.attempt))
+                    await settle(delivery, message)
+            assert [each for each in done if each[0] != 5] == [(0, 2), (1, 1), (3, 1), (4, 1)]
+            assert (5, 1) in done
+            delivery.wake(await add_keyed(notify, "a"))
+            (message,) = await receive(delivery, 1)
+            assert (message.offset, message.attempt, retry_rows(notify)) == (6, 1, []), "the key has left the table"
+
+    asyncio.run(scenario())
+
+
+def test_later_messages_of_a_failing_key_are_due_only_when_those_before_are_done(notify_url: str) -> None:
+    async def scenario() -> None:
+        async with notify_at(notify_url) as notify, delivering(notify, retry_poll_s=0.02) as delivery:
+            await add_keyed(notify, "a", "a", "a")
+            (head,) = await receive(delivery, 1)
+            assert await delivery.settle("g", "c", [], [Refusal(head.receipt, "boom", 0.0)]) == []
+            assert retry_rows(notify)[1:] == [(1, 0, True), (2, 0, True)]
+            (again,) = await receive(delivery, 5, wait_s=0.3)
+            await settle(delivery, again)
+            assert [row[2] for row in retry_rows(notify)] == [False, True]
+
+    asyncio.run(scenario())
+
+
+def test_a_key_that_failed_stays_in_order_over_a_crash(notify_url: str) -> None:
+    async def scenario() -> None:
+        async with notify_at(notify_url) as notify:
+            await add_keyed(notify, "a", "a", "b")
+            async with delivering(notify, graceful=False) as delivery:
+                (head, _) = await receive(delivery, 2)
+                assert await delivery.settle("g", "c", [], [Refusal(head.receipt, "boom", 0.0)]) == []
+            await add_keyed(notify, "a")
+            async with delivering(notify, **QUICK) as delivery:
+                got: list[int] = []
+                while len(got) < 4:
+                    (message,) = await receive(delivery, 1)
+                    got.append(message.offset)
+                    await settle(delivery, message)
+                assert [offset for offset in got if offset != 2] == [0, 1, 3]
+
+    asyncio.run(scenario())
+
+
+def test_a_key_goes_on_when_its_message_is_dead(notify_url: str) -> None:
+    async def scenario() -> None:
+        async with notify_at(notify_url) as notify, delivering(notify, **DEAD_AT_ONCE) as delivery:
+            await add_keyed(notify, "a", "a")
+            (head,) = await receive(delivery, 1)
+            await fail(delivery, head)
+            assert notify.query("select queue_offset, blocks_key from txmsg.dead_letter") == [(0, False)]
+            assert offsets(await receive(delivery, 1)) == [1]
+
+    asyncio.run(scenario())
+
+
+def test_a_parked_key_waits_for_a_person_over_a_restart(notify_url: str) -> None:
+    async def scenario() -> None:
+        async with notify_at(notify_url) as notify:
+            await add_keyed(notify, "a", "a", "b")
+            async with delivering(notify, **DEAD_AT_ONCE) as delivery:
+                await receive(delivery, 1, wait_s=0, topics=[("other", "*")])
+                notify.query("update txmsg.consumer_group set poisoned_key = 'park', version = version + 1")
+                await until(lambda: delivery._groups["g"].settings.parks_keys)
+                head, other = await receive(delivery, 2)
+                await fail(delivery, head)
+                await settle(delivery, other)
+                assert notify.query("select queue_offset, blocks_key, ordering_key from txmsg.dead_letter") == [
+                    (0, True, "a")
+                ]
+                assert await receive(delivery, 1, wait_s=0.3) == []
+            await add_keyed(notify, "a")
+            async with delivering(notify, **DEAD_AT_ONCE) as delivery:
+                assert await receive(delivery, 1, wait_s=0.5) == []
+                assert retry_rows(notify) == [(1, 0, True), (3, 0, True)]
+                notify.query("delete from txmsg.dead_letter")
+                for offset in (1, 3):
+                    (message,) = await receive(delivery, 1)
+                    assert message.offset == offset
+                    await settle(delivery, message)
+                delivery.wake(await add_keyed(notify, "a"))
+                assert offsets(await receive(delivery, 1)) == [4]
+
+    asyncio.run(scenario())
+
+
+def test_a_dead_letter_redriven_waits_while_a_message_of_its_key_is_out(notify_url: str) -> None:
+    async def scenario() -> None:
+        async with notify_at(notify_url) as notify, delivering(notify, **DEAD_AT_ONCE) as delivery:
+            await add_keyed(notify, "a", "a", "a")
+            (head,) = await receive(delivery, 1)
+            await fail(delivery, head)
+            (second,) = await receive(delivery, 1)
+            assert second.offset == 1
+            notify.query(
+                "with gone as (delete from txmsg.dead_letter returning *) "
+                "insert into txmsg.retry (group_id, queue_id, queue_offset, attempt, due_at, transaction_id, n, body, "
+                "born_at, stored_at, ordering_key, failures, generation) "
+                "select group_id, queue_id, queue_offset, 0, now(), transaction_id, n, body, born_at, stored_at, "
+                "ordering_key, failures, generation + 1 from gone"
+            )
+            assert await receive(delivery, 2, wait_s=0.3) == []
+            await settle(delivery, second)
+            (redriven,) = await receive(delivery, 1)
+            assert (redriven.offset, redriven.attempt, redriven.generation) == (0, 1, 1)
+            assert await receive(delivery, 2, wait_s=0.3) == []
+            await settle(delivery, redriven)
+            assert offsets(await receive(delivery, 1)) == [2]
+
+    asyncio.run(scenario())
+
+
+def test_every_attempt_leaves_its_error_with_the_dead_letter(notify_url: str) -> None:
+    async def scenario() -> None:
+        settings: dict[str, Any] = {"retry_poll_s": 0.02, "backoff": Backoff(delays_s=(0.0,), retries_max=2)}
+        async with notify_at(notify_url) as notify, delivering(notify, **settings) as delivery:
+            await add_keyed(notify, "a", "a")
+            for attempt in (1, 2, 3):
+                (message,) = await receive(delivery, 1)
+                refusal = Refusal(message.receipt, f"boom {attempt} " + 400 * "x", None)
+                assert await delivery.settle("g", "c", [], [refusal]) == []
+                if attempt < 3:
+                    ((follower,),) = notify.query("select failures from txmsg.retry where queue_offset = 1")
+                    assert follower == []
+            ((attempts, failures),) = notify.query("select attempts, failures from txmsg.dead_letter")
+            assert attempts == 3
+            assert [each["attempt"] for each in failures] == [1, 2, 3]
+            assert [each["error"][:7] for each in failures] == ["boom 1 ", "boom 2 ", "boom 3 "]
+            assert {len(each["error"]) for each in failures} == {300}
+            assert all(each["at"] for each in failures)
+
+    asyncio.run(scenario())

@@ -1,0 +1,85 @@
+"""When delivery to a group pauses, because all its consumers fail, and when it probes. Pure: time is an argument."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+__all__ = ["Pause"]
+
+PROBE_S_MIN = 1.0
+PROBE_S_MAX = 30.0
+_RELAPSE_S = 60.0
+"""A pause so soon after another one goes on with its back-off: a back end that comes and goes is not hammered."""
+
+
+@dataclass(slots=True, eq=False)
+class Pause:
+    """Runs until failures_max messages have failed in a row, then lets single messages through until one succeeds.
+
+    Of a whole group, or of one of its members. The probes come after 1 s, 2 s, 4 s ... 30 s.
+    """
+
+    failures_max: int = 200
+    failures: int = 0
+    """In a row, without a success."""
+    since: float | None = None
+    """When the pause began; None while delivery runs."""
+    last_error: str = ""
+    _probe_at: float = 0.0
+    _probe: int | None = None
+    _delay_s: float = PROBE_S_MIN
+    _ended_at: float = -math.inf
+
+    @property
+    def is_on(self) -> bool:
+        """Whether nothing but probes is delivered."""
+        return self.since is not None
+
+    def room(self, now: float) -> float:
+        """How many messages may be given now: any number, one as a probe, or none."""
+        if not self.is_on:
+            return math.inf
+        return 1 if now >= self._probe_at else 0
+
+    def opens_at(self, now: float) -> float:
+        """When `room` will be more than it is now."""
+        return self._probe_at if self.is_on else now
+
+    def given(self, token: int, now: float, invisible_s: float) -> None:
+        """Messages went out under this token: during a pause they are the probe. One without an answer is given up."""
+        if self.is_on:
+            self._probe, self._probe_at = token, now + max(self._delay_s, invisible_s)
+
+    def is_probe(self, token: int) -> bool:
+        """Whether this is the probe that is out: its failure is written like any other, so that the next is another."""
+        return self.is_on and token == self._probe
+
+    def succeeded(self, now: float) -> bool:
+        """A message was acknowledged. Whether this ends a pause."""
+        self.failures = 0
+        if not self.is_on:
+            return False
+        self.since = self._probe = None
+        self._ended_at = now
+        return True
+
+    def failed(self, count: int, error: str, now: float, *, token: int | None = None, spare: bool = False) -> bool:
+        """So many messages failed, given under this token. Whether a pause begins.
+
+        spare: does not begin one, for others succeed.
+        """
+        self.failures += count
+        self.last_error = error
+        if self.is_on:
+            if token is not None and token == self._probe:
+                self._probe = None
+                self._delay_s = min(2 * self._delay_s, PROBE_S_MAX)
+                self._probe_at = now + self._delay_s
+            return False
+        if spare or self.failures < self.failures_max:
+            return False
+        if now > self._ended_at + _RELAPSE_S:
+            self._delay_s = PROBE_S_MIN
+        self.since, self._probe_at = now, now + self._delay_s
+        return True
