@@ -68,6 +68,7 @@ Table(
     Column("unread", Text, nullable=False, server_default=text("'keep'")),
     Column("send_rate_max", Double),
     Column("version", BigInteger, nullable=False, server_default=text("0")),
+    Column("write_changed_at", _moment(), nullable=False, server_default=func.now()),
 )
 Table(
     "queue",

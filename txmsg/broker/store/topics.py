@@ -191,7 +191,7 @@ class TopicRegistry:
             if queues > row.queue_count:
                 raise TopicExists(
                     f"topic {name!r} exists with {row.queue_count} queues, not {queues}: take it as it is, or raise it "
-                    f"with `txmsg topic raise {name} --queues {queues}`"
+                    f"with `txmsg topic alter {name} --queues {queues}`"
                 )
             raise TopicExists(  # queues are never taken away
                 f"topic {name!r} exists with {row.queue_count} queues, not {queues}: take it as it is, or create one "

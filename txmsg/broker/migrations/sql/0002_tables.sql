@@ -19,7 +19,9 @@ alter table txmsg.topic
     -- Messages per second that brokers take, each on its own; null: no limit.
     add column send_rate_max float8 check (send_rate_max > 0),
     -- Rises with each change, so that brokers see it.
-    add column version bigint not null default 0;
+    add column version bigint not null default 0,
+    -- When brokers were last told to send elsewhere: what they must not write to any more is touched only later.
+    add column write_changed_at timestamptz not null default now();
 update txmsg.topic set ordered_queues = queue_count;
 
 alter table txmsg.consumer_group
