@@ -81,7 +81,10 @@ def list_(*, limit: int, broker: str, as_json: bool) -> None:
         click.echo(f"only the first {limit}: raise --limit to see more", err=True)
 
 
-@topic.command(epilog=f"{EXAMPLE_FORMAT}\n  txmsg topic show user.registered")
+@topic.command(
+    short_help="Show a topic and how far its groups are.",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg topic show user.registered",
+)
 @click.argument("name")
 @broker_option
 @json_option
