@@ -16,6 +16,9 @@ TxmsgError
  +-- MisuseError               caller: the API, or a setting, used in a way that cannot be kept
  +-- SchemaMismatch            operator: the database has another schema revision than this release
  +-- StorageError              operator: a database lacks something (rights, settings, tables)
+ +-- CorruptLog                operator: a MetaQ log is damaged; `txmsg metaq check` says where
+ +-- OffsetOutOfRange          caller: a position in a queue that is not kept (any more, or not yet)
+ |    +-- OffsetsMissing       caller: a hole, which the log itself marks
  +-- ProtocolError             operator: the peer sent what this release does not understand
 """
 
@@ -25,11 +28,14 @@ import reprlib
 
 __all__ = [
     "BrokerUnavailable",
+    "CorruptLog",
     "DuplicateId",
     "InvalidMessage",
     "InvalidName",
     "MessageTooLarge",
     "MisuseError",
+    "OffsetOutOfRange",
+    "OffsetsMissing",
     "OutcomeConflict",
     "OutcomeExpired",
     "OutcomeUnknown",
@@ -158,6 +164,32 @@ class StorageError(TxmsgError):
     """A database (Notify, embedded, or of the business) cannot be used as it is; the text says what is missing."""
 
     code = "storage"
+
+
+class CorruptLog(TxmsgError):
+    """A MetaQ log holds bytes that are not what was written. Nothing of them is served."""
+
+    code = "corrupt_log"
+
+
+class OffsetOutOfRange(TxmsgError):
+    """There is no message at this offset of a queue: deleted by retention, or not written yet.
+
+    begin, end: the offsets that are kept: the first one, and the one after the last.
+    """
+
+    code = "offset_out_of_range"
+
+    def __init__(self, text: str, begin: int = 0, end: int = 0) -> None:
+        super().__init__(text)
+        self.begin = begin
+        self.end = end
+
+
+class OffsetsMissing(OffsetOutOfRange):
+    """Messages were gone before they could be mirrored, as the log says. begin, end: what is missing; go on at end."""
+
+    code = "offsets_missing"
 
 
 class ProtocolError(TxmsgError):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from uuid import UUID
 
 import grpc
-from google.protobuf.message import DecodeError
 
 from txmsg.errors import (
     BrokerUnavailable,
@@ -23,7 +22,7 @@ from txmsg.errors import (
     UnknownTopic,
     error_of_code,
 )
-from txmsg.wire.v1 import txmsg_pb2 as pb
+from txmsg.wire.headers import pack_headers, unpack_headers
 
 __all__ = [
     "CHANNEL_OPTIONS",
@@ -77,23 +76,6 @@ def ids_of_bytes(data: bytes) -> list[UUID]:
 def bytes_of_ids(ids: Iterable[UUID]) -> bytes:
     """The inverse of `ids_of_bytes`."""
     return b"".join(each.bytes for each in ids)
-
-
-def pack_headers(headers: Mapping[str, str]) -> bytes:
-    """Headers as stored and sent; no headers are no bytes. Equal headers give equal bytes."""
-    if not headers:
-        return b""
-    return pb.Headers(values=dict(headers)).SerializeToString(deterministic=True)
-
-
-def unpack_headers(data: bytes | None) -> Mapping[str, str]:
-    """The inverse of `pack_headers`. Raises ProtocolError for anything else."""
-    if not data:
-        return {}
-    try:
-        return dict(pb.Headers.FromString(data).values)
-    except DecodeError as exc:
-        raise ProtocolError(f"headers of {len(data)} bytes cannot be read") from exc
 
 
 _STATUSES: tuple[tuple[type[TxmsgError], grpc.StatusCode], ...] = (

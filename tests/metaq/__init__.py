@@ -1,0 +1,1 @@
+"""MetaQ alone: no broker, no database, no network."""

@@ -1,0 +1,49 @@
+"""Logs for tests: small batches with contents that say where they belong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from txmsg.metaq.frame import Columns, Compression, encode
+from txmsg.metaq.log import Append, Log
+from txmsg.metaq.reader import LogReader, QueueReader
+
+
+def bodies(topic: str, queue: int, start: int, count: int) -> list[bytes]:
+    """What the messages of a queue hold, by offset."""
+    return [f"{topic}/{queue}/{offset}".encode() for offset in range(start, start + count)]
+
+
+def batch(
+    topic: str, queue: int, start: int, count: int, *, compression: Compression = Compression.NONE, at_us: int = 1
+) -> Append:
+    """Messages from this offset on."""
+    return Append(topic, queue, encode(Columns(bodies(topic, queue, start, count), [at_us]), compression), start)
+
+
+def fill(log: Log, topic: str, queue: int, counts: Sequence[int]) -> int:
+    """Appends batches of these sizes at the queue's end; returns the offset after them."""
+    offset = log.reader.queue(topic, queue).end()
+    for count in counts:
+        log.append([batch(topic, queue, offset, count)])
+        offset += count
+    return offset
+
+
+def read_all(queue: QueueReader) -> list[bytes]:
+    """All bodies of a queue that are kept, read to its end."""
+    offset, end = queue.range()
+    found: list[bytes] = []
+    while offset < end:
+        for each in queue.fetch(offset, size_bytes_max=300):
+            assert each.base_offset == offset, "a batch that was not asked for"
+            found += each.to_arrow()["body"].to_pylist()
+            offset = each.end_offset
+    assert queue.fetch(offset) == []
+    return found
+
+
+def readable(root: Path, topic: str, queue: int) -> list[bytes]:
+    """The same by a reader that is new."""
+    return read_all(LogReader(root).queue(topic, queue))

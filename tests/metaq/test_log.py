@@ -1,0 +1,178 @@
+"""What is appended is read, by offset, by time, in any process; what is not kept is said."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.metaq.logs import batch, bodies, fill, read_all, readable
+from txmsg.errors import MessageTooLarge, MisuseError, OffsetOutOfRange, OffsetsMissing, StorageError
+from txmsg.message import new_transaction_id_bytes
+from txmsg.metaq.frame import Columns, Compression, encode, hole
+from txmsg.metaq.log import Append, Flush, Log, LogConfig
+from txmsg.metaq.reader import LogReader
+
+
+def test_what_is_appended_is_read_by_offset(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        fill(log, "trade", 0, [1, 3, 2])
+        fill(log, "trade", 1, [4])
+        queue = log.reader.queue("trade", 0)
+        assert queue.range() == (0, 6)
+        assert read_all(queue) == bodies("trade", 0, 0, 6)
+        [first, *_] = queue.fetch(2)
+        assert first.to_arrow()["offset"].to_pylist() == [2, 3], "a batch begins where it was asked for"
+        assert LogReader(tmp_path).topics() == {"trade": [0, 1]}
+
+
+@pytest.mark.parametrize("compression", Compression)
+def test_every_column_comes_back_as_it_was(tmp_path: Path, compression: Compression) -> None:
+    ids = [new_transaction_id_bytes() for _ in range(3)]
+    columns = Columns(
+        bodies=[b"a" * 100, b"", b"c\0\xff"],
+        stored_at_us=[30, 10, 20],
+        transaction_ids=b"".join(ids),
+        n=[0, 1, 999],
+        born_at_us=[1, 2, 3],
+        keys=["k", "", "ключ"],
+        tags=["", "created", ""],
+        ordering_keys=["o1", "o2", ""],
+    )
+    with Log(tmp_path) as log:
+        log.append([Append("t", 7, encode(columns, compression))])
+        [found] = LogReader(tmp_path).queue("t", 7).fetch(0)
+    arrow = found.to_arrow()
+    assert arrow["body"].to_pylist() == columns.bodies
+    assert arrow["key"].to_pylist() == ["k", None, "ключ"]
+    assert arrow["ordering_key"].to_pylist() == ["o1", "o2", None]
+    assert arrow["headers"].to_pylist() == [None, None, None]
+    messages = list(found.messages())
+    assert [each.id_bytes for each in messages] == ids
+    assert [each.n for each in messages] == [0, 1, 999]
+    assert [each.stored_at_us for each in messages] == [30, 10, 20]
+    assert [(each.born_at_us, each.tag, each.offset, each.queue) for each in messages] == [
+        (1, None, 0, 7),
+        (2, "created", 1, 7),
+        (3, None, 2, 7),
+    ]
+
+
+def test_many_queues_are_appended_to_in_one_call_or_none_is(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        appends = [batch("t", queue, 0, 2) for queue in range(50)] + [batch("t", 0, 2, 1)]
+        assert log.append(appends) == [0] * 50 + [2]
+        with pytest.raises(MisuseError, match="offset 9 of topic t queue 1: the next one is 2"):
+            log.append([batch("t", 0, 3, 1), batch("t", 1, 9, 1)])
+        assert log.reader.queue("t", 0).end() == 3, "half of a refused call was appended"
+        fill(log, "t", 0, [1])
+    assert readable(tmp_path, "t", 0) == bodies("t", 0, 0, 4)
+
+
+def test_what_is_not_kept_is_said_with_the_range_that_is(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        fill(log, "t", 0, [2])
+        for offset in (-1, 3, 99):
+            with pytest.raises(OffsetOutOfRange, match="there are 0 to 1") as caught:
+                log.reader.queue("t", 0).fetch(offset)
+            assert (caught.value.begin, caught.value.end) == (0, 2)
+        assert log.reader.queue("t", 0).fetch(2) == []
+        assert log.reader.queue("t", 1).fetch(0) == []
+
+
+def test_a_queue_may_begin_at_any_offset(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        log.append([Append("t", 0, hole(1000, 5)), batch("t", 0, 1000, 2)])
+        queue = log.reader.queue("t", 0)
+        with pytest.raises(OffsetsMissing) as caught:
+            queue.fetch(0)
+        assert (caught.value.begin, caught.value.end) == (0, 1000)
+        assert [each.base_offset for each in queue.fetch(1000)] == [1000]
+    with Log(tmp_path) as log:
+        fill(log, "t", 0, [1])
+        assert log.reader.queue("t", 0).range() == (0, 1003)
+
+
+def test_a_time_is_found(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        log.append([batch("t", 0, 10 * each, 10, at_us=max(1, 1000 * each)) for each in range(5)])
+        queue = log.reader.queue("t", 0)
+        assert [queue.offset_at(us) for us in (0, 1, 2, 1000, 1001, 4000, 4001)] == [0, 0, 10, 10, 20, 40, 50]
+
+
+def test_files_roll_and_readers_follow(tmp_path: Path) -> None:
+    with Log(tmp_path, LogConfig(file_size_bytes_max=1000)) as log:
+        reader = LogReader(tmp_path).queue("t", 0)
+        fill(log, "t", 0, [5] * 20)
+        assert read_all(reader) == bodies("t", 0, 0, 100)
+        fill(log, "t", 0, [5] * 20)
+        assert read_all(reader) == bodies("t", 0, 0, 200)
+    assert len(list((tmp_path / "commitlog").iterdir())) > 5
+
+
+def test_retention_deletes_whole_files_and_readers_are_told(tmp_path: Path) -> None:
+    with Log(tmp_path, LogConfig(file_size_bytes_max=1000, retention_size_bytes=3000)) as log:
+        fill(log, "t", 0, [5] * 40)
+        fill(log, "idle", 0, [1])
+        reader = LogReader(tmp_path).queue("t", 0)
+        assert reader.range() == (0, 200)
+        assert log.delete_old()
+        begin, end = reader.range()
+        assert 0 < begin < end == 200
+        with pytest.raises(OffsetOutOfRange, match=f"there are {begin} to 199"):
+            reader.fetch(0)
+        assert read_all(reader) == bodies("t", 0, begin, 200 - begin)
+        fill(log, "t", 0, [5] * 40)
+        log.delete_old()
+        assert log.reader.queue("idle", 0).range() == (1, 1), "a queue whose messages are gone goes on where it was"
+    with Log(tmp_path) as log:
+        assert fill(log, "idle", 0, []) == 1
+        fill(log, "t", 0, [1])
+
+
+def test_one_process_writes_a_log(tmp_path: Path) -> None:
+    with Log(tmp_path):
+        with pytest.raises(StorageError, match="is being written by process"):
+            Log(tmp_path)
+    Log(tmp_path).close()
+
+
+def test_a_timed_topic_is_seen_at_once_and_is_on_disk_after_a_flush(tmp_path: Path) -> None:
+    with Log(tmp_path, LogConfig(flush_s=3600)) as log:
+        log.set_flush("t", Flush.TIMED)
+        fill(log, "t", 0, [3])
+        assert readable(tmp_path, "t", 0) == bodies("t", 0, 0, 3)
+        fill(log, "synchronous", 0, [1])
+    with Log(tmp_path) as log:
+        assert (log.flush_of("t"), log.flush_of("synchronous")) == (Flush.TIMED, Flush.SYNC)
+
+
+def test_readers_in_another_process_see_what_is_flushed(tmp_path: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path; from tests.metaq.logs import readable\n"
+        "for _ in sys.stdin: print(len(readable(Path(sys.argv[1]), 't', 0)), flush=True)"
+    )
+    with (
+        Log(tmp_path) as log,
+        subprocess.Popen(
+            [sys.executable, "-c", program, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as other,
+    ):
+        assert other.stdin is not None
+        assert other.stdout is not None
+        for count in range(1, 4):
+            fill(log, "t", 0, [1])
+            print(file=other.stdin, flush=True)
+            assert other.stdout.readline() == f"{count}\n"
+        other.stdin.close()
+
+
+def test_what_does_not_fit_a_frame_is_refused() -> None:
+    with pytest.raises(MessageTooLarge, match="0 messages"):
+        encode(Columns([], [1]))
+    with pytest.raises(ValueError, match="column KEY has 1 entries"):
+        encode(Columns([b"a", b"b"], [1], keys=["x"]))
+    with pytest.raises(ValueError, match="TRANSACTION_ID"):
+        encode(Columns([b"a", b"b"], [1], transaction_ids=bytes(16)))

@@ -1,0 +1,137 @@
+"""After a power cut: torn ends are cut, cells rebuilt, nothing is served that is not whole, nothing safe is lost."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.metaq.logs import batch, bodies, fill, readable
+from txmsg.errors import CorruptLog
+from txmsg.metaq.commit_log import files_of
+from txmsg.metaq.log import Log, LogConfig
+from txmsg.metaq.reader import LogReader
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A log of three queues whose last frames are not synced: copied for each test."""
+    root = tmp_path_factory.mktemp("log")
+    with Log(root) as log:
+        for _ in range(3):
+            fill(log, "a", 0, [2, 1])
+            fill(log, "b", 3, [3])
+    return root
+
+
+def _log_file(root: Path) -> Path:
+    [first] = files_of(root / "commitlog", ".log")
+    return root / "commitlog" / f"{first:020}.log"
+
+
+def _copy(small: Path, to: Path, *, checkpoint: bool = False) -> Path:
+    shutil.rmtree(to, ignore_errors=True)
+    shutil.copytree(small, to)
+    if not checkpoint:
+        (to / "checkpoint").unlink()
+    return to
+
+
+def test_cut_at_any_byte_a_log_opens_and_goes_on(small: Path, tmp_path: Path) -> None:
+    whole = _log_file(small).read_bytes()
+    ends = [header_end for header_end in _frame_ends(small)]
+    for size in [*range(0, ends[-2], 13), *range(ends[-2] - 1, ends[-1] + 1)]:
+        root = _copy(small, tmp_path / "log")
+        _log_file(root).write_bytes(whole[:size])
+        with Log(root) as log:
+            kept = max([0, *(end for end in ends if end <= size)])
+            assert log.reader.commit_log.end() == kept, f"cut at {size}"
+            end = log.reader.queue("a", 0).end()
+            log.append([batch("a", 0, end, 1)])
+        assert readable(root, "a", 0) == bodies("a", 0, 0, end + 1)
+        assert readable(root, "b", 3) == bodies("b", 3, 0, len(readable(root, "b", 3)))
+
+
+def _frame_ends(root: Path) -> list[int]:
+    from txmsg.metaq.recovery import frames, identity_of
+
+    log = LogReader(root).commit_log
+    return [each.end for each in frames(log, identity_of(root, create=False).log_id, 0, log.end())]
+
+
+def test_lost_cells_are_made_anew(small: Path, tmp_path: Path) -> None:
+    root = _copy(small, tmp_path / "log")
+    shutil.rmtree(root / "queues")
+    Log(root).close()
+    assert readable(root, "a", 0) == bodies("a", 0, 0, 9)
+    assert readable(root, "b", 3) == bodies("b", 3, 0, 9)
+
+
+def test_what_a_checkpoint_says_is_not_read_again_and_what_follows_is(small: Path, tmp_path: Path) -> None:
+    root = _copy(small, tmp_path / "log", checkpoint=True)
+    with Log(root, LogConfig(checkpoint_s=3600)) as log:
+        fill(log, "a", 0, [5])
+        for cells in root.glob("queues/a/0000/*.cells"):
+            cells.write_bytes(cells.read_bytes()[:-7])  # as after a power cut: the cells were never synced
+        copied = tmp_path / "copy"
+        shutil.copytree(root, copied)
+    with Log(copied):
+        assert readable(copied, "a", 0) == bodies("a", 0, 0, 14)
+
+
+def test_a_flipped_bit_is_never_served(small: Path, tmp_path: Path) -> None:
+    whole = _log_file(small).read_bytes()
+    chosen = random.Random(7).sample(range(len(whole) * 8), 400)
+    noticed = 0
+    root = _copy(small, tmp_path / "log", checkpoint=True)
+    for bit in chosen:
+        damaged = bytearray(whole)
+        damaged[bit // 8] ^= 1 << bit % 8
+        _log_file(root).write_bytes(damaged)
+        for topic, queue in (("a", 0), ("b", 3)):
+            expected = bodies(topic, queue, 0, 9)
+            reader = LogReader(root).queue(topic, queue)
+            offset = 0
+            while offset < 9:
+                try:
+                    found = reader.fetch(offset, size_bytes_max=1)
+                except CorruptLog:
+                    noticed += 1
+                    offset += 1
+                    continue
+                for each in found:
+                    assert each.to_arrow()["body"].to_pylist() == expected[each.base_offset : each.end_offset]
+                    offset = each.end_offset
+    assert noticed > 300, "bits of padding alone go unnoticed"
+
+
+def test_damage_of_what_was_on_disk_is_not_taken_for_a_torn_end(small: Path, tmp_path: Path) -> None:
+    root = _copy(small, tmp_path / "log")
+    ends = _frame_ends(small)
+    damaged = bytearray(_log_file(root).read_bytes())
+    damaged[ends[2] + 100] ^= 1
+    _log_file(root).write_bytes(damaged)
+    with pytest.raises(CorruptLog, match=f"position {ends[2]}.*metaq check"):
+        Log(root)
+    assert _log_file(root).read_bytes() == damaged, "nothing is cut where something safe would be lost"
+
+
+def test_a_log_of_another_format_or_without_its_identity_is_refused(small: Path, tmp_path: Path) -> None:
+    root = _copy(small, tmp_path / "log")
+    (root / "log.json").write_text('{"version": 2, "log_id": 1, "generation": 1}')
+    with pytest.raises(CorruptLog, match="format 2"):
+        Log(root)
+    (root / "log.json").unlink()
+    with pytest.raises(CorruptLog, match=r"log\.json"):
+        Log(root)
+
+
+def test_frames_of_another_log_are_none(small: Path, tmp_path: Path) -> None:
+    with Log(tmp_path / "other") as log:
+        fill(log, "a", 0, [2, 1])
+    root = _copy(small, tmp_path / "log")
+    _log_file(root).write_bytes(_log_file(tmp_path / "other").read_bytes())
+    with Log(root) as log:
+        assert log.reader.queue("a", 0).end() == 0

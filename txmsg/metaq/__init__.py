@@ -1,0 +1,12 @@
+"""MetaQ: an ordered log of many queues, usable with no broker, no PostgreSQL and no gRPC.
+
+frame       batches of messages as bytes                     (pure)
+batch       what is read, as Arrow or as messages            (pure)
+commit_log  files of frames
+cells       consume queues: a cell per frame
+recovery    what to do with what a crash has left
+reader      reads queues, in any process
+log         the one writer
+
+docs/log_format.md names every byte.
+"""

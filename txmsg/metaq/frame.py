@@ -1,0 +1,339 @@
+"""Frames: batches of messages as bytes of the commit log. Pure; docs/log_format.md names every byte."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum, IntFlag
+from typing import Final, NamedTuple, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+from google_crc32c import value as crc32c
+from numpy.typing import NDArray
+
+from txmsg.errors import MessageTooLarge
+
+__all__ = [
+    "COUNT_MAX",
+    "FRAME_SIZE_BYTES_MAX",
+    "HEADER_SIZE_BYTES",
+    "BadFrame",
+    "Buffer",
+    "Column",
+    "Columns",
+    "Compression",
+    "Header",
+    "Kind",
+    "Payload",
+    "encode",
+    "hole",
+    "hole_end",
+    "pack",
+    "payload_of",
+    "read_header",
+    "verify",
+]
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+MAGIC: Final = b"TXM1"
+FRAME_SIZE_BYTES_MAX: Final = 256 * 1024 * 1024
+COUNT_MAX: Final = 1024 * 1024
+_FIXED = struct.Struct("<4sIIIQQQQIIIIIBBHqqH6x")
+HEADER_SIZE_BYTES: Final = _FIXED.size
+assert HEADER_SIZE_BYTES == 96
+_CHECKED_FROM = 8
+_PADDING = tuple(bytes(size) for size in range(8))
+_END = struct.Struct("<Q")
+
+
+class BadFrame(Exception):
+    """Bytes that are no whole frame; the text says why."""
+
+
+class Compression(IntEnum):
+    """How a payload is stored."""
+
+    NONE = 0
+    LZ4 = 1
+    ZSTD = 2
+
+
+class Kind(IntEnum):
+    """What a frame holds."""
+
+    MESSAGES = 0
+    HOLE = 1
+
+
+class Column(IntFlag):
+    """The columns of a payload, in their order."""
+
+    TRANSACTION_ID = 1
+    N = 2
+    BORN_AT = 4
+    STORED_AT = 8
+    KEY = 16
+    TAG = 32
+    ORDERING_KEY = 64
+    HEADERS = 128
+    BODY = 256
+
+
+_FIXED_WIDTHS = ((Column.TRANSACTION_ID, 16), (Column.N, 2), (Column.BORN_AT, 8), (Column.STORED_AT, 8))
+_VARIABLE = (Column.KEY, Column.TAG, Column.ORDERING_KEY, Column.HEADERS, Column.BODY)
+
+
+@dataclass(slots=True)
+class Columns:
+    """Messages of one queue to be appended: columns of one length. An empty column means none for all of them.
+
+    stored_at_us: when each was stored, one for all if there is one entry. transaction_ids: 16 bytes each, joined.
+    """
+
+    bodies: Sequence[bytes]
+    stored_at_us: Sequence[int]
+    transaction_ids: bytes = b""
+    n: Sequence[int] = ()
+    born_at_us: Sequence[int] = ()
+    keys: Sequence[str] = ()
+    tags: Sequence[str] = ()
+    ordering_keys: Sequence[str] = ()
+    headers: Sequence[bytes] = ()
+
+
+class Payload(NamedTuple):
+    """A frame's content, made without knowing where it will stand: encoding needs no lock."""
+
+    parts: tuple[Buffer, ...]
+    size_bytes: int
+    raw_size_bytes: int
+    crc: int
+    compression: Compression
+    kind: Kind
+    columns: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs of a payload
+    first_stored_at_us: int
+    last_stored_at_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a frame says of itself."""
+
+    size_bytes: int
+    payload_crc: int
+    position: int
+    log_id: int
+    synced: int
+    base_offset: int
+    count: int
+    queue: int
+    generation: int
+    payload_size_bytes: int
+    raw_size_bytes: int
+    compression: Compression
+    kind: Kind
+    columns: int
+    first_stored_at_us: int
+    last_stored_at_us: int
+    topic: str
+    start: int = field(repr=False)
+    """Where the payload begins, in the frame."""
+
+    @property
+    def end(self) -> int:
+        """The position after the frame."""
+        return self.position + self.size_bytes
+
+
+def _padded(size: int) -> int:
+    return (size + 7) & ~7
+
+
+# ---- writing
+
+
+def encode(columns: Columns, compression: Compression = Compression.NONE) -> Payload:
+    """The columns as a payload. Raises MessageTooLarge for more than fits a frame, ValueError for unequal lengths."""
+    count = len(columns.bodies)
+    if not 1 <= count <= COUNT_MAX:
+        raise MessageTooLarge(f"{count} messages in one batch: 1 to {COUNT_MAX} are allowed")
+    parts: list[Buffer] = []
+    present = 0
+    stored_at = np.asarray(columns.stored_at_us, np.int64)
+    one_moment = len(stored_at) == 1
+    for column, values in (
+        (Column.TRANSACTION_ID, columns.transaction_ids),
+        (Column.N, np.asarray(columns.n, np.int16).tobytes() if any(columns.n) else b""),
+        (Column.BORN_AT, np.asarray(columns.born_at_us, np.int64).tobytes()),
+        (Column.STORED_AT, b"" if one_moment else stored_at.tobytes()),
+    ):
+        if values:
+            present |= column
+            _add(parts, values)
+    width_of = dict(_FIXED_WIDTHS)
+    for part, column in zip(parts[::2], [each for each, _ in _FIXED_WIDTHS if each & present], strict=True):
+        _check_length(column, len(part), count * width_of[column])
+    for column, texts in (
+        (Column.KEY, columns.keys),
+        (Column.TAG, columns.tags),
+        (Column.ORDERING_KEY, columns.ordering_keys),
+    ):
+        if any(texts):
+            present |= column
+            _check_length(column, len(texts), count)
+            _add_lengths_and_bytes(parts, [each.encode() for each in texts])
+    if any(columns.headers):
+        present |= Column.HEADERS
+        _check_length(Column.HEADERS, len(columns.headers), count)
+        _add_lengths_and_bytes(parts, columns.headers)
+    _add_lengths_and_bytes(parts, columns.bodies)
+    return _payload(
+        parts,
+        compression,
+        Kind.MESSAGES,
+        present | Column.BODY,
+        count,
+        (int(stored_at.min()), int(stored_at.max())),
+    )
+
+
+def hole(end_offset: int, at_us: int) -> Payload:
+    """The mark that offsets up to end_offset are missing, and are known to be."""
+    return _payload([_END.pack(end_offset)], Compression.NONE, Kind.HOLE, 0, 0, (at_us, at_us))
+
+
+def _check_length(column: Column, length: int, expected: int) -> None:
+    if length != expected:
+        raise ValueError(f"column {column.name} has {length} entries or bytes where {expected} are needed")
+
+
+def _add(parts: list[Buffer], values: Buffer) -> None:
+    """A column's buffer and its padding."""
+    parts += (values, _PADDING[-len(values) & 7])
+
+
+def _add_lengths_and_bytes(parts: list[Buffer], values: Sequence[bytes]) -> None:
+    ends = np.zeros(len(values) + 1, np.int64)
+    np.cumsum(np.fromiter(map(len, values), np.int64, len(values)), out=ends[1:])
+    if ends[-1] > FRAME_SIZE_BYTES_MAX:
+        raise MessageTooLarge(f"{ends[-1]} bytes in one batch: at most {FRAME_SIZE_BYTES_MAX} fit; send several")
+    _add(parts, ends.astype(np.int32).tobytes())
+    _add(parts, b"".join(values))
+
+
+def _payload(  # noqa: PLR0917 - what a payload is made of
+    parts: list[Buffer], compression: Compression, kind: Kind, columns: int, count: int, stored_at_us: tuple[int, int]
+) -> Payload:
+    raw = b"".join(parts)
+    stored = raw
+    if compression is not Compression.NONE:
+        stored = pa.compress(raw, codec=compression.name.lower(), asbytes=True)
+        if len(stored) >= len(raw):
+            compression, stored = Compression.NONE, raw
+    if len(stored) > FRAME_SIZE_BYTES_MAX:
+        raise MessageTooLarge(f"{len(stored)} bytes in one batch: at most {FRAME_SIZE_BYTES_MAX} fit; send several")
+    return Payload(
+        (stored, _PADDING[-len(stored) & 7]), len(stored), len(raw), crc32c(stored), compression, kind, columns, count,
+        *stored_at_us,
+    )  # fmt: skip
+
+
+def pack(
+    payload: Payload,
+    topic: bytes,
+    queue: int,
+    base_offset: int,
+    *,
+    position: int,
+    log_id: int,
+    synced: int,
+    generation: int,
+) -> tuple[Buffer, ...]:
+    """The whole frame in parts, to be written one after the other. `topic`: its name in ASCII."""
+    name = topic + _PADDING[-len(topic) & 7]
+    size = HEADER_SIZE_BYTES + len(name) + _padded(payload.size_bytes)
+    head = bytearray(
+        _FIXED.pack(
+            MAGIC, 0, size, payload.crc, position, log_id, synced, base_offset, payload.count, queue, generation,
+            payload.size_bytes, payload.raw_size_bytes, payload.compression, payload.kind, payload.columns,
+            payload.first_stored_at_us, payload.last_stored_at_us, len(topic),
+        )
+    )  # fmt: skip
+    head += name
+    head[4:8] = crc32c(bytes(head[_CHECKED_FROM:])).to_bytes(4, "little")
+    return head, *payload.parts
+
+
+# ---- reading
+
+
+def read_header(data: Buffer, at: int = 0) -> Header:
+    """The header of the frame at `at`. Raises BadFrame if there is none, or not all of it."""
+    view = memoryview(data)[at:]
+    if len(view) < HEADER_SIZE_BYTES:
+        raise BadFrame(f"{len(view)} bytes are too few for a frame")
+    (
+        magic, header_crc, size, payload_crc, position, log_id, synced, base_offset, count, queue, generation,
+        payload_size, raw_size, compression, kind, columns, first, last, topic_size,
+    ) = _FIXED.unpack_from(view)  # fmt: skip
+    if magic != MAGIC:
+        raise BadFrame(f"no frame begins with {bytes(magic)!r}")
+    start = HEADER_SIZE_BYTES + _padded(topic_size)
+    if len(view) < start or topic_size > 127:
+        raise BadFrame("the frame's header is cut off")
+    if crc32c(bytes(view[_CHECKED_FROM:start])) != header_crc:
+        raise BadFrame("the frame's header does not match its checksum")
+    try:
+        return Header(
+            size, payload_crc, position, log_id, synced, base_offset, count, queue, generation, payload_size, raw_size,
+            Compression(compression), Kind(kind), columns, first, last,
+            bytes(view[HEADER_SIZE_BYTES : HEADER_SIZE_BYTES + topic_size]).decode("ascii"), start,
+        )  # fmt: skip
+    except ValueError as exc:
+        raise BadFrame(f"the frame is of a kind that this release does not know: {exc}") from exc
+
+
+def verify(header: Header, data: Buffer, at: int = 0) -> memoryview:
+    """The payload as stored, if it is whole and matches its checksum; else BadFrame."""
+    payload = memoryview(data)[at + header.start : at + header.start + header.payload_size_bytes]
+    if len(payload) != header.payload_size_bytes:
+        raise BadFrame("the frame is cut off")
+    if crc32c(bytes(payload)) != header.payload_crc:  # its C code takes no memoryview
+        raise BadFrame("the frame's payload does not match its checksum")
+    return payload
+
+
+def payload_of(header: Header, stored: Buffer) -> dict[Column, tuple[pa.Buffer, ...]]:
+    """The buffers of each column that is there: one, or where values end and their bytes."""
+    raw = pa.py_buffer(stored)
+    if header.compression is not Compression.NONE:
+        raw = pa.decompress(raw, header.raw_size_bytes, codec=header.compression.name.lower())
+    buffers: dict[Column, tuple[pa.Buffer, ...]] = {}
+    at = 0
+    for column, width in _FIXED_WIDTHS:
+        if header.columns & column:
+            buffers[column] = (raw.slice(at, width * header.count),)
+            at += _padded(width * header.count)
+    for column in _VARIABLE:
+        if header.columns & column:
+            ends_size = 4 * (header.count + 1)
+            ends = raw.slice(at, ends_size)
+            at += _padded(ends_size)
+            size = int(_ends(ends)[-1])
+            buffers[column] = (ends, raw.slice(at, size))
+            at += _padded(size)
+    return buffers
+
+
+def hole_end(header: Header, stored: Buffer) -> int:
+    """The offset after the last one that a hole says is missing."""
+    assert header.kind is Kind.HOLE
+    return int(_END.unpack_from(stored)[0])
+
+
+def _ends(buffer: pa.Buffer) -> NDArray[np.int32]:
+    return np.frombuffer(buffer, np.int32)

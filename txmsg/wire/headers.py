@@ -1,0 +1,29 @@
+"""The headers of a message as stored and sent. Needs protobuf, but no gRPC."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from google.protobuf.message import DecodeError
+
+from txmsg.errors import ProtocolError
+from txmsg.wire.v1 import txmsg_pb2 as pb
+
+__all__ = ["pack_headers", "unpack_headers"]
+
+
+def pack_headers(headers: Mapping[str, str]) -> bytes:
+    """Headers as stored and sent; no headers are no bytes. Equal headers give equal bytes."""
+    if not headers:
+        return b""
+    return pb.Headers(values=dict(headers)).SerializeToString(deterministic=True)
+
+
+def unpack_headers(data: bytes | None) -> Mapping[str, str]:
+    """The inverse of `pack_headers`. Raises ProtocolError for anything else."""
+    if not data:
+        return {}
+    try:
+        return dict(pb.Headers.FromString(data).values)
+    except DecodeError as exc:
+        raise ProtocolError(f"headers of {len(data)} bytes cannot be read") from exc
