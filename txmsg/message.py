@@ -19,6 +19,7 @@ from txmsg.errors import InvalidMessage, InvalidName, MessageTooLarge, shown
 __all__ = [
     "BODY_SIZE_BYTES_CEILING",
     "BODY_SIZE_BYTES_MAX",
+    "DELAY_MAX",
     "HEADERS_SIZE_BYTES_MAX",
     "KEY_SIZE_BYTES_MAX",
     "MESSAGES_PER_TRANSACTION_MAX",
@@ -54,6 +55,8 @@ HEADERS_SIZE_BYTES_MAX = 64 * 1024
 """Names and values of a message's headers, in UTF-8."""
 KEY_SIZE_BYTES_MAX = 512
 """A message's key, in UTF-8: an index entry must fit a page of PostgreSQL's btree."""
+DELAY_MAX = timedelta(days=366)
+"""How long a message can be held until it is due."""
 QUEUES_MAX = 1024
 """Queues of a topic at most; the table `topic` says the same."""
 MESSAGES_PER_TRANSACTION_MAX = 1000
@@ -61,6 +64,7 @@ MESSAGES_PER_TRANSACTION_MAX = 1000
 
 _NAME = re.compile(rf"[A-Za-z0-9%_][A-Za-z0-9._%-]{{0,{NAME_SIZE_MAX - 1}}}\Z")
 _ODD_IN_NAME = re.compile(r"[^A-Za-z0-9._%-]")
+_DELAY_US_MAX = DELAY_MAX // timedelta(microseconds=1)
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -160,12 +164,43 @@ def _check_text(what: str, text: object, error: type[InvalidMessage]) -> str:
     return text
 
 
+def _check_key(what: str, key: object) -> None:
+    """Raises InvalidName or InvalidMessage for what can be no key, or ordering key."""
+    text = _check_text(what, key, InvalidName)
+    size_bytes = len(text.encode())
+    if not size_bytes:
+        raise InvalidName(f"{what} is empty: give None for a message without one")
+    if size_bytes > KEY_SIZE_BYTES_MAX:
+        raise InvalidName(
+            f"{what} {shown(text)} is {size_bytes} bytes long in UTF-8: at most {KEY_SIZE_BYTES_MAX} are allowed; a "
+            "digest of it will do, too"
+        )
+
+
+def check_delay(topic: str, due_at_us: int, now_us: int) -> None:
+    """Raises InvalidMessage for a message that would have to be held for longer than any is."""
+    if due_at_us - now_us > _DELAY_US_MAX:
+        raise InvalidMessage(
+            f"a message for topic {topic!r} would be due in {(due_at_us - now_us) / 86_400_000_000:.1f} days: it can "
+            f"be held for {DELAY_MAX.days} at most; send it nearer to that time"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Message:
     """A message to be sent.
 
     topic: first-level class; body: the payload, opaque to txmsg; key: a business id to find it by;
     tag: second-level class, for filtering; headers: text pairs for applications, of which a copy is kept.
+
+    ordering_key: messages of one topic and ordering key are delivered one at a time, in the order in which they were
+    stored (of a transaction: its half messages). A transaction that is not decided yet holds back the later messages of
+    its keys.
+
+    deliver_at (a datetime with its time zone) or deliver_after: not to be delivered before, at most 366 days ahead.
+    deliver_after counts from sending; in a transaction that is from the half message, so what has become due by the
+    time of the commit is delivered then. Both go by the sender's clock. Not together with an ordering key.
+
     Raises InvalidMessage, InvalidName or MessageTooLarge when made of anything that cannot be stored. A body may be
     as large as any broker's limit can be (32 MiB); the broker that is sent to refuses what is over its own (4 MiB).
     """
@@ -175,6 +210,9 @@ class Message:
     key: str | None = None
     tag: str | None = None
     headers: Mapping[str, str] = field(default_factory=lambda: _NO_HEADERS)
+    ordering_key: str | None = field(default=None, kw_only=True)
+    deliver_at: datetime | None = field(default=None, kw_only=True)
+    deliver_after: timedelta | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         check_name("topic", self.topic)
@@ -187,18 +225,43 @@ class Message:
         if self.tag is not None:
             check_name("tag", self.tag)
         if self.key is not None:
-            self._check_key(self.key)
+            _check_key("key", self.key)
         if self.headers is not _NO_HEADERS:
             self._copy_headers()
+        if self.ordering_key is not None:
+            _check_key("ordering key", self.ordering_key)
+        if self.is_delayed:
+            self._check_delay()
 
-    def _check_key(self, key: str) -> None:
-        size_bytes = len(_check_text("key", key, InvalidName).encode())
-        if not size_bytes:
-            raise InvalidName("key is empty: give None for a message without a key")
-        if size_bytes > KEY_SIZE_BYTES_MAX:
-            raise InvalidName(
-                f"key {shown(key)} is {size_bytes} bytes long in UTF-8: at most {KEY_SIZE_BYTES_MAX} are allowed; "
-                "a digest of it is a key, too"
+    @property
+    def is_delayed(self) -> bool:
+        """Whether it says when it is to be delivered."""
+        return self.deliver_at is not None or self.deliver_after is not None
+
+    def due_at_us(self, sent_at_us: int) -> int:
+        """When a delayed message is due that is sent at this moment; in us since 1970. Raises InvalidMessage."""
+        if self.deliver_at is not None:
+            due_at_us = max(us_of_datetime(self.deliver_at), 1)  # 0 means: not delayed
+        else:
+            assert self.deliver_after is not None
+            due_at_us = sent_at_us + self.deliver_after // timedelta(microseconds=1)
+        check_delay(self.topic, due_at_us, sent_at_us)
+        return due_at_us
+
+    def _check_delay(self) -> None:
+        at, after = self.deliver_at, self.deliver_after
+        if at is not None and after is not None:
+            raise InvalidMessage("a message has deliver_at or deliver_after, not both: leave one out")
+        if at is not None and (not isinstance(at, datetime) or at.tzinfo is None):
+            raise InvalidMessage(
+                f"deliver_at={shown(at)} says no moment: give a datetime with its time zone, as by datetime.now(UTC)"
+            )
+        if after is not None and (not isinstance(after, timedelta) or after < timedelta(0)):
+            raise InvalidMessage(f"deliver_after={shown(after)} is no time to wait: give a timedelta of 0 or more")
+        if self.ordering_key is not None:
+            raise InvalidMessage(
+                "a message with an ordering key cannot be delayed, for the later ones of its key would wait with it: "
+                "leave out the ordering key, or the delay"
             )
 
     def _copy_headers(self) -> None:

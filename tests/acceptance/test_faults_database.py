@@ -19,7 +19,7 @@ from txmsg.client import Producer
 from txmsg.errors import BrokerUnavailable, OutcomeUnknown, TxmsgError
 from txmsg.message import Message
 
-BATCH = "write_batch_1"
+BATCH = "write_batch_2"
 CUTS = 40
 
 

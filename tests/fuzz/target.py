@@ -184,11 +184,12 @@ _RULES = {
     "offsets are dense": "select queue from txmsg.message group by queue having min(queue_offset) <> 0 "
     "or max(queue_offset) <> count(*) - 1 or count(distinct queue_offset) <> count(*)",
     "an outcome is final": "select transaction_id from txmsg.message join txmsg.rolled_back using (transaction_id)",
-    "what is decided is no half": "select transaction_id from txmsg.half_message where transaction_id in "
-    "(select transaction_id from txmsg.message union select transaction_id from txmsg.rolled_back)",
+    "what is decided is no half": "select transaction_id from txmsg.half_message where not decided and "
+    "transaction_id in (select transaction_id from txmsg.message union select transaction_id from txmsg.rolled_back)",
     "a message is stored once": "select transaction_id, n from txmsg.message group by 1, 2 having count(*) > 1",
     "a half is checked or parked": "select transaction_id from txmsg.half_message group by 1 "
-    "having count(*) filter (where n = 0 and (next_check_at is not null or parked_reason is not null)) = 0",
+    "having not bool_or(decided) "
+    "and count(*) filter (where n = 0 and (next_check_at is not null or parked_reason is not null)) = 0",
     "n counts from 0": "select transaction_id from txmsg.half_message group by 1 having max(n) >= count(*)",
     "cursors stay in their queue": "select c.* from txmsg.cursor c where c.next_offset > coalesce((select "
     "max(m.queue_offset) + 1 from txmsg.message m where m.queue = c.queue_id), 0)",

@@ -35,6 +35,8 @@ def columns_of(queues: Sequence[int], *, ids: list[bytes] | None = None, produce
         headers=[b""] * count,
         body=[b"body"] * count,
         born_at_us=[time.time_ns() // 1000] * count,
+        ordering_key=[""] * count,
+        deliver_at_us=[0] * count,
     )
 
 

@@ -49,8 +49,8 @@ async def test_a_broker_that_does_not_read_its_answer_holds_no_lock(db: Notify) 
     with closing(psycopg.connect(db.url, autocommit=True)) as paused:
         pid = paused.info.backend_pid
         ids = uuid_array([new_transaction_id_bytes() for _ in range(_ANSWER_ROWS)])
-        nothing = ", ".join(["'{}'"] * 9)
-        call = f"call txmsg.write_batch_1(1, 0, '6 s', {nothing}, $1, {nothing}, '{{}}', null, null, null, null)"
+        halves, others = ", ".join(["'{}'"] * 11), ", ".join(["'{}'"] * 13)
+        call = f"call txmsg.write_batch_2(1, 0, '6 s', {halves}, $1, {others}, null, null, null, null)"
         paused.pgconn.send_query_params(call.encode(), [ids.data], param_types=[ids.oid], param_formats=[1])
         while paused.pgconn.flush():
             pass  # the request leaves, and from here on the broker does nothing any more
@@ -132,9 +132,9 @@ async def test_a_batch_into_thousands_of_queues_takes_a_bounded_number_of_locks(
     half = columns_of(queues)
     await db.apply(Batch(half=half))
     async with await AsyncConnection.connect(db.url) as other:
-        nothing = ", ".join(["'{}'"] * 9)
+        halves, others = ", ".join(["'{}'"] * 11), ", ".join(["'{}'"] * 13)
         await other.execute(
-            f"select count(*) from txmsg.apply_batch_1(1, 0, '6 s', {nothing}, %s::uuid[], {nothing}, '{{}}')".encode(),
+            f"select count(*) from txmsg.apply_batch_2(1, 0, '6 s', {halves}, %s::uuid[], {others})".encode(),
             ([each.hex() for each in half.ids],),
         )  # not committed: its locks can be counted
         (count,) = await db.rows(f"select count(*) from pg_locks where pid = {other.info.backend_pid}")

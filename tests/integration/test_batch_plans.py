@@ -21,9 +21,9 @@ _ROWS_MAX = 4096
 
 _CALL = """
 explain (analyze, buffers, costs off, timing off, summary off, format json)
-select * from txmsg.apply_batch_1(
-    1, 0, '6 s', %b, %b, %b, %b, '{}', '{}', '{}', %b, %b, %b, '{}', '{}',
-    %b, %b, %b, '{}', '{}', '{}', %b, %b)
+select * from txmsg.apply_batch_2(
+    1, 0, '6 s', %b, %b, %b, %b, '{}', '{}', '{}', %b, %b, '{}', '{}', %b, '{}', '{}', '{}',
+    %b, %b, %b, '{}', '{}', '{}', %b, %b, '{}', '{}')
 """
 
 

@@ -101,7 +101,7 @@ def test_what_was_done_though_its_answer_was_lost_is_repeated_to_the_same_end(
 
         def cut(request: Request) -> Verdict:
             nonlocal lose_next
-            if not lose_next or "write_batch_1" not in request.sql:
+            if not lose_next or "write_batch_2" not in request.sql:
                 return FORWARD
             lose_next = False
             return CUT_AFTER

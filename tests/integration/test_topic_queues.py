@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import psycopg
 import pytest
@@ -157,9 +158,9 @@ def test_brokers_under_load_take_to_the_new_queues_and_lose_nothing(start_broker
             asyncio.timeout(60),
         ):
             sent.add(await producer.send(Message("orders", b"first")))
-            command = ["topic", "raise", "orders", "--queues", "8", "--broker", brokers[1].address]
+            command = ["topic", "alter", "orders", "--queues", "8", "--json", "--broker", brokers[1].address]
             raised = await asyncio.to_thread(CliRunner().invoke, main, command)
-            assert raised.output == "topic orders has 8 queues\n"
+            assert json.loads(raised.output)["write_queues"] == 8
             used = 0
             while used < 8:
                 sent.update(await asyncio.gather(*(producer.send(Message("orders", b"more")) for _ in range(50))))

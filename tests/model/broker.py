@@ -207,7 +207,7 @@ class Broker:
 
     def _verdict(self, request: Request) -> Verdict:
         # In the proxy's thread; the trouble is set in the other one, a word at a time.
-        batch = "txmsg.write_batch_1" in request.sql
+        batch = "txmsg.write_batch_2" in request.sql
         if batch and self._hold:
             self._hold = False
             return HOLD

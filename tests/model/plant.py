@@ -96,7 +96,11 @@ _HALF_MEMORY = """
              where m.segment in (p_segment, p_previous) and m.transaction_id = any(p_half_id)
             union
             select r.transaction_id from txmsg.rolled_back r
-             where r.segment in (p_segment, p_previous) and r.transaction_id = any(p_half_id)"""
+             where r.segment in (p_segment, p_previous) and r.transaction_id = any(p_half_id)
+            union
+            select s.transaction_id from txmsg.scheduled s where s.transaction_id = any(p_half_id)
+            union
+            select unnest(v_held)"""
 
 _QUEUE_LOCKS = """perform pg_advisory_xact_lock(7702, l.lock)
            from (select distinct q % 1024 as lock from unnest(v_queues) q order by 1) l;"""
@@ -109,8 +113,8 @@ PLANTS = (
         "no queue lock, and the loser of an offset is dropped",
         Defect.LOST,
         (
-            ("apply_batch_1", _QUEUE_LOCKS, "null;"),
-            ("apply_batch_1", "from incoming i\n", "from incoming i on conflict do nothing\n"),
+            ("apply_batch_2", _QUEUE_LOCKS, "null;"),
+            ("apply_batch_2", "from incoming i\n", "from incoming i on conflict do nothing\n"),
         ),
     ),
     Plant(
@@ -118,7 +122,7 @@ PLANTS = (
         Defect.LOST,
         (
             (
-                "apply_batch_1",
+                "apply_batch_2",
                 _QUEUE_LOCKS,
                 "select array_agg(coalesce((select max(m.queue_offset) + 1 from txmsg.message m "
                 "where m.segment = p_segment and m.queue = q), (select b.base from txmsg.segment_base b "
@@ -126,17 +130,17 @@ PLANTS = (
                 f"{_QUEUE_LOCKS}",
             ),
             (
-                "apply_batch_1",
-                "into v_bases from unnest(v_queues) q;\n        with",
-                "into v_placed_offsets from unnest(v_queues) q;\n        with",
+                "apply_batch_2",
+                "into v_bases from unnest(v_queues) q;\n        v_now",
+                "into v_placed_offsets from unnest(v_queues) q;\n        v_now",
             ),
-            ("apply_batch_1", "from incoming i\n", "from incoming i on conflict do nothing\n"),
+            ("apply_batch_2", "from incoming i\n", "from incoming i on conflict do nothing\n"),
         ),
     ),
     Plant(
         "only the first message of a transaction is committed",
         Defect.LOST,
-        (("apply_batch_1", "from incoming i\n", "from incoming i where i.n = 0 or i.lane = 1\n"),),
+        (("apply_batch_2", "from incoming i\n", "from incoming i where i.n = 0 or i.lane = 1\n"),),
     ),
     # ---- duplicated
     Plant(
@@ -144,7 +148,7 @@ PLANTS = (
         Defect.DUPLICATED,
         (
             (
-                "apply_batch_1",
+                "apply_batch_2",
                 "m.segment in (p_segment, p_previous) and m.transaction_id = any(p_half_id)",
                 "m.segment = p_segment and m.transaction_id = any(p_half_id)",
             ),
@@ -155,7 +159,7 @@ PLANTS = (
         Defect.DUPLICATED,
         (
             (
-                "apply_batch_1",
+                "apply_batch_2",
                 "m.segment in (p_segment, p_previous) and m.transaction_id = any(p_plain_id)",
                 "m.segment = p_segment and m.transaction_id = any(p_plain_id)",
             ),
@@ -164,20 +168,20 @@ PLANTS = (
     Plant(
         "late copies are not removed",
         Defect.DUPLICATED,
-        (("apply_batch_1", "delete from txmsg.half_message h where h.transaction_id = any(v_done);", "null;"),),
+        (("apply_batch_2", "delete from txmsg.half_message h where h.transaction_id = any(v_done) and", "-- "),),
     ),
     Plant(
         "late copies are looked for before the insert that may wait, not after it",
         Defect.DUPLICATED,
         (
             (
-                "apply_batch_1",
+                "apply_batch_2",
                 "insert into txmsg.half_message as h",
                 f"select array_agg(d.transaction_id) into v_known_ids from ({_HALF_MEMORY}) d;\n"
                 "insert into txmsg.half_message as h",
             ),
             (
-                "apply_batch_1",
+                "apply_batch_2",
                 f"select array_agg(d.transaction_id) into v_done from ({_HALF_MEMORY}) d;",
                 "v_done := v_known_ids;",
             ),
@@ -187,25 +191,25 @@ PLANTS = (
     Plant(
         "a batch places messages from the youngest to the oldest",
         Defect.REORDERED,
-        (("apply_batch_1", "order by i.lane, i.seq", "order by i.lane, i.seq desc"),),
+        (("apply_batch_2", "order by i.lane, i.order_seq, i.seq", "order by i.lane, i.order_seq desc, i.seq desc"),),
     ),
     Plant(
         "a batch places messages by id",
         Defect.REORDERED,
-        (("apply_batch_1", "order by i.lane, i.seq", "order by i.transaction_id desc, i.n"),),
+        (("apply_batch_2", "order by i.lane, i.order_seq, i.seq", "order by i.transaction_id desc, i.n"),),
     ),
     # ---- phantom
     Plant(
         "UNKNOWN delivers",
         Defect.PHANTOM,
-        (("apply_batch_1", "h.transaction_id = any(p_commit) and", "h.transaction_id = any(p_commit || p_check) and"),),
+        (("apply_batch_2", "any(v_commit || v_free_ids)\n", "any(v_commit || v_free_ids || p_check)\n"),),
     ),
     Plant("a check answered UNKNOWN commits", Defect.PHANTOM, code=_doubt_means_commit),
     # ---- gap
     Plant(
         "offsets are counted over all queues of a batch",
         Defect.GAP,
-        (("apply_batch_1", "over (partition by i.queue order by", "over (order by"),),
+        (("apply_batch_2", "over (partition by i.queue order by", "over (order by"),),
     ),
     Plant(
         "a new segment starts one too far",
@@ -220,23 +224,23 @@ PLANTS = (
     Plant(
         "a batch does not hold off the rotation",
         Defect.GAP,
-        (("apply_batch_1", "perform pg_advisory_xact_lock_shared(7701, 0);", "null;"),),
+        (("apply_batch_2", "perform pg_advisory_xact_lock_shared(7701, 0);", "null;"),),
     ),
     # ---- turned
     Plant(
         "a rollback after the commit is answered OK",
         Defect.TURNED,
-        (("apply_batch_1", "if v_count < cardinality(p_rollback) then", "if false then"),),
+        (("apply_batch_2", "if v_count < cardinality(p_rollback) then", "if false then"),),
     ),
     Plant(
         "a rollback is not remembered",
         Defect.TURNED,
-        (("apply_batch_1", "from gone g order by 2", "from gone g where false order by 2"),),
+        (("apply_batch_2", "from gone g order by 2", "from gone g where false order by 2"),),
     ),
     Plant(
         "rollbacks are remembered in the open segment only",
         Defect.TURNED,
-        (("apply_batch_1", "r.segment in (p_segment, p_previous)", "r.segment = p_segment"),),
+        (("apply_batch_2", "r.segment in (p_segment, p_previous)", "r.segment = p_segment"),),
     ),
 )
 """Two or more for each kind."""

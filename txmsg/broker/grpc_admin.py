@@ -9,6 +9,7 @@ from txmsg.broker.grpc_api import DeliveryService
 from txmsg.broker.grpc_errors import Context, answering
 from txmsg.broker.retention import DropCounts
 from txmsg.broker.service import NotifyService
+from txmsg.broker.store.batch import DecidedBy
 from txmsg.broker.store.halves import HalfRow, Halves
 from txmsg.broker.store.topics import TopicRow
 from txmsg.errors import ProtocolError
@@ -82,7 +83,9 @@ class AdminApi(rpc.AdminServicer):
         ids = slices_of_ids(request.transaction_id)
         if len(ids) != 1:
             raise ProtocolError(f"one transaction id is resolved at a time, not {len(ids)}")
-        problems = await self._service.end(commit=ids if request.commit else (), rollback=() if request.commit else ids)
+        problems = await self._service.end(
+            commit=ids if request.commit else (), rollback=() if request.commit else ids, by=DecidedBy.PERSON
+        )
         for error in problems.values():
             raise error
         return pb.ResolveHalfReply()

@@ -105,6 +105,8 @@ class NotifyApi(rpc.NotifyServicer):
                     tag=list(each.tag),
                     headers=list(each.headers),
                     born_at_us=list(each.born_at_us),
+                    ordering_key=list(each.ordering_key),
+                    deliver_at_us=list(each.deliver_at_us),
                 )
                 for each in request.batches
             ],

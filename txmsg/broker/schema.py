@@ -68,6 +68,7 @@ Table(
     Column("unread", Text, nullable=False, server_default=text("'keep'")),
     Column("send_rate_max", Double),
     Column("version", BigInteger, nullable=False, server_default=text("0")),
+    Column("write_changed_at", _moment(), nullable=False, server_default=func.now()),
 )
 Table(
     "queue",
@@ -104,11 +105,9 @@ _half = Table(
     Column("decided_by", SmallInteger),
     Column("deliver_at", _moment()),
 )
-Index(
-    "half_message_order",
-    *(_half.c.queue, _half.c.ordering_key, _half.c.order_seq),
-    postgresql_where=_half.c.ordering_key.is_not(None),
-)
+_ORDER = (_half.c.queue, _half.c.ordering_key, _half.c.order_seq)
+Index("half_message_undecided", *_ORDER, postgresql_where=text("ordering_key is not null and not decided"))
+Index("half_message_held_back", *_ORDER, postgresql_where=text("decided"))
 Index("half_message_next_check_at", _half.c.next_check_at, postgresql_where=_half.c.next_check_at.is_not(None))
 Index("half_message_parked", _half.c.transaction_id, postgresql_where=_half.c.parked_reason.is_not(None))
 Table(

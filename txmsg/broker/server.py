@@ -16,6 +16,7 @@ from txmsg.broker.grpc_api import NotifyApi
 from txmsg.broker.grpc_dead_letters import DeadLettersApi
 from txmsg.broker.grpc_messages import MessagesApi
 from txmsg.broker.grpc_server import bind, connections_allowed, new_server
+from txmsg.broker.grpc_topics import TopicsApi
 from txmsg.broker.presence import Presence
 from txmsg.broker.retention import Retention
 from txmsg.broker.segments import Segments
@@ -24,6 +25,7 @@ from txmsg.broker.store.connect import Pool, open_pool, session
 from txmsg.broker.store.dead_letters import DeadLetters
 from txmsg.broker.store.halves import Halves
 from txmsg.broker.store.messages import Messages
+from txmsg.broker.store.topic_settings import TopicSettings
 from txmsg.broker.store.topics import TopicRegistry
 from txmsg.broker.writer import Writer
 from txmsg.checker.loop import CheckLoop
@@ -32,6 +34,7 @@ from txmsg.errors import BrokerUnavailable, StorageError
 from txmsg.wire.v1 import txmsg_pb2_grpc as rpc
 from txmsg.wire.v1.dead_letters_pb2_grpc import add_DeadLettersServicer_to_server
 from txmsg.wire.v1.messages_pb2_grpc import add_MessagesServicer_to_server
+from txmsg.wire.v1.topics_pb2_grpc import add_TopicsServicer_to_server
 
 __all__ = ["serve"]
 
@@ -124,6 +127,7 @@ async def _serve(config: BrokerConfig, pool: Pool, on_ready: Callable[[str], Non
         partial(rpc.add_AdminServicer_to_server, admin),
         partial(add_DeadLettersServicer_to_server, DeadLettersApi(DeadLetters(pool))),
         partial(add_MessagesServicer_to_server, MessagesApi(Messages(pool))),
+        partial(add_TopicsServicer_to_server, TopicsApi(TopicSettings(pool))),
         connections_max=connections_max,
     )
     api.address = bind(server, config.listen)

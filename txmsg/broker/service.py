@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from uuid import UUID
 
-from txmsg.broker.store.batch import Batch, Columns
-from txmsg.broker.store.topics import TopicRegistry
+from txmsg.broker.store.batch import Batch, Columns, DecidedBy
+from txmsg.broker.store.topics import Topic, TopicRegistry
 from txmsg.broker.writer import Writer
 from txmsg.errors import (
     BrokerUnavailable,
@@ -25,19 +26,24 @@ from txmsg.errors import (
 )
 from txmsg.message import (
     BODY_SIZE_BYTES_MAX,
+    DELAY_MAX,
     HEADERS_SIZE_BYTES_MAX,
     KEY_SIZE_BYTES_MAX,
     MESSAGES_PER_TRANSACTION_MAX,
     Message,
     TransactionId,
     check_body_size,
+    check_delay,
     check_name,
+    datetime_of_us,
+    now_us,
 )
 from txmsg.wire.codec import REQUEST_SIZE_BYTES_MAX, unpack_headers
 
 __all__ = ["CheckResolver", "Counts", "NotifyService", "TopicColumns"]
 
 _BORN_AT_US_MAX = 253_402_300_799_000_000  # the year 9999; a client's clock may say anything
+_DELAY_US_MAX = DELAY_MAX // timedelta(microseconds=1)
 _NO_TEXT: list[str] = []
 
 Problems = Mapping[bytes, TxmsgError]
@@ -55,6 +61,8 @@ class TopicColumns:
     tag: list[str]
     headers: list[bytes]
     born_at_us: list[int]
+    ordering_key: list[str] = field(default_factory=list)
+    deliver_at_us: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -78,6 +86,9 @@ class NotifyService:
     """For outcomes and plain messages."""
     body_size_bytes_max: int = BODY_SIZE_BYTES_MAX
     counts: Counts = field(default_factory=Counts)
+    own_queues: Callable[[Topic], Sequence[int]] | None = None
+    """The queues of a topic that take messages and that this broker delivers: unordered messages enter these, so that
+    brokers do not wait for each other's locks. None, or an empty answer: all."""
     on_unknown: Callable[[], None] | None = None
     """Called when a client has said UNKNOWN of a transaction, so that the check loop looks at once."""
 
@@ -116,7 +127,8 @@ class NotifyService:
     ) -> None:
         """Appends a batch to `columns`, completed; names what cannot be stored in `problems`."""
         count = len(batch.ids)
-        for name, column in (("n", batch.n), ("key", batch.key), ("tag", batch.tag), ("headers", batch.headers)):
+        for name in ("n", "key", "tag", "headers", "ordering_key", "deliver_at_us"):
+            column = getattr(batch, name)
             if column and len(column) != count:
                 raise InvalidMessage(f"column {name} has {len(column)} entries for {count} messages")
         if len(batch.body) != count or len(batch.born_at_us) != count:
@@ -128,27 +140,52 @@ class NotifyService:
             return
         if not _all_valid(batch, self.body_size_bytes_max):
             problems.update(_invalid(batch, self.body_size_bytes_max))
-        queues = topic.queue_ids
         columns.extend(
             Columns(
                 ids=batch.ids,
                 n=batch.n or [0] * count,
-                # By id, so that a repeated plain send meets its twin under the same queue's lock.
-                queue=[queues[each[-1] % len(queues)] for each in batch.ids],
+                queue=self._queues(topic, batch),
                 producer=[producer] * count,
                 key=batch.key or [""] * count,
                 tag=batch.tag or [""] * count,
                 headers=batch.headers or [b""] * count,
                 body=batch.body,
                 born_at_us=batch.born_at_us,
+                ordering_key=batch.ordering_key or [""] * count,
+                deliver_at_us=batch.deliver_at_us or [0] * count,
             )
         )
 
+    def _queues(self, topic: Topic, batch: TopicColumns) -> list[int]:
+        """The queue of each message. Those of one ordering key share one; others go where this broker delivers.
+
+        By id, so that a repeat meets its twin under the same queue's lock.
+        """
+        all_queues = topic.queue_ids[: topic.write_queues]
+        own = self.own_queues(topic) if self.own_queues is not None else ()
+        queues = own or all_queues
+        chosen = [queues[(each[-2] << 8 | each[-1]) % len(queues)] for each in batch.ids]
+        if any(batch.deliver_at_us):
+            # Held for long, by whichever broker; and while it becomes due, only the lock tells a repeat from its twin.
+            for row, (each, due_at_us) in enumerate(zip(batch.ids, batch.deliver_at_us, strict=True)):
+                if due_at_us:
+                    chosen[row] = all_queues[(each[-2] << 8 | each[-1]) % len(all_queues)]
+        for row, ordering_key in enumerate(batch.ordering_key):
+            if ordering_key:
+                chosen[row] = topic.queue_of(ordering_key)
+        return chosen
+
     async def end(
-        self, *, commit: Sequence[bytes] = (), rollback: Sequence[bytes] = (), unknown: Sequence[bytes] = ()
+        self,
+        *,
+        commit: Sequence[bytes] = (),
+        rollback: Sequence[bytes] = (),
+        unknown: Sequence[bytes] = (),
+        by: DecidedBy = DecidedBy.CLIENT,
     ) -> Problems:
         """Makes outcomes final and asks for unknown ones soon. On return all but the problems are on disk. Idempotent.
 
+        A commit of ordered messages whose key is held back is final, too: they go on when the key is free.
         A transaction named with both outcomes is a problem of its own. Raises Overloaded, BrokerUnavailable.
         """
         said = {*commit, *rollback}
@@ -157,6 +194,7 @@ class NotifyService:
             commit=[each for each in _unique(commit) if each not in torn],
             rollback=[each for each in _unique(rollback) if each not in torn],
             check=[each for each in _unique(unknown) if each not in said],  # an outcome answers the question
+            commit_by={} if by is DecidedBy.CLIENT else dict.fromkeys(commit, by),
         )
         ends = batch.ends()
         problems: dict[bytes, TxmsgError] = {
@@ -186,6 +224,7 @@ class CheckResolver:
     async def end(self, *, commit: Sequence[TransactionId] = (), rollback: Sequence[TransactionId] = ()) -> None:
         """Makes these outcomes final. Raises the first problem, after all others were written."""
         batch = Batch(commit=[each.bytes for each in commit], rollback=[each.bytes for each in rollback])
+        batch.commit_by = dict.fromkeys(batch.commit, DecidedBy.CHECK)
         problems = _errors_of(await self.writer.write(batch, 40 * len(batch)), batch.ends())
         self.counts.committed_by_check += sum(each not in problems for each in batch.commit)
         self.counts.rolled_back_by_check += sum(each not in problems for each in batch.rollback)
@@ -208,6 +247,11 @@ def _all_valid(batch: TopicColumns, body_size_bytes_max: int) -> bool:
         and (not batch.tag or set(batch.tag) == {""})
         and max(map(len, batch.key or _NO_TEXT), default=0) <= KEY_SIZE_BYTES_MAX // 4
         and "\0" not in "".join(batch.key)
+        and max(map(len, batch.ordering_key or _NO_TEXT), default=0) <= KEY_SIZE_BYTES_MAX // 4
+        and "\0" not in "".join(batch.ordering_key)
+        and min(batch.deliver_at_us, default=0) >= 0
+        and max(batch.deliver_at_us, default=0) <= now_us() + _DELAY_US_MAX
+        and not (any(batch.deliver_at_us) and any(batch.ordering_key))
     )
 
 
@@ -222,6 +266,7 @@ def _invalid(batch: TopicColumns, body_size_bytes_max: int) -> dict[bytes, Txmsg
                 raise InvalidMessage(f"a transaction holds at most {MESSAGES_PER_TRANSACTION_MAX} messages")
             if batch.headers and len(batch.headers[row]) > 2 * HEADERS_SIZE_BYTES_MAX:
                 raise InvalidMessage(f"headers of {len(batch.headers[row])} bytes are too large")
+            due_at_us = batch.deliver_at_us[row] if batch.deliver_at_us else 0
             if batch.tag and batch.tag[row]:
                 check_name("tag", batch.tag[row])
             check_body_size(batch.body[row], batch.topic, body_size_bytes_max)
@@ -230,7 +275,10 @@ def _invalid(batch: TopicColumns, body_size_bytes_max: int) -> dict[bytes, Txmsg
                 batch.body[row],
                 key=(batch.key[row] if batch.key else "") or None,
                 headers=unpack_headers(batch.headers[row] if batch.headers else b""),
+                ordering_key=(batch.ordering_key[row] if batch.ordering_key else "") or None,
+                deliver_at=datetime_of_us(due_at_us) if due_at_us else None,
             )
+            check_delay(batch.topic, due_at_us, now_us())
         except TxmsgError as exc:
             problems[each] = exc
     return problems

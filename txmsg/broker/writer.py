@@ -66,10 +66,12 @@ class Writer:
         segments: Segments,
         *,
         on_ends: Callable[[Mapping[int, int]], None],
+        on_due: Callable[[int], None] = lambda _due_at_us: None,
     ) -> None:
         self._config = config
         self._segments = segments
         self._on_ends = on_ends
+        self._on_due = on_due
         self._waiting: deque[Work] = deque()
         self._waiting_items = 0
         self._waiting_size_bytes = 0
@@ -191,6 +193,21 @@ class Writer:
                 work.done.set_result(applied.problems)
         if applied.ends:
             self._on_ends(applied.ends)
+        if applied.due_at_us is not None:
+            self._on_due(applied.due_at_us)
+        if applied.more and not self._closing:
+            self.look_again(applied.more)
+
+    def look_again(self, ids: list[bytes]) -> None:
+        """Moves on what waits for the ordering keys of these transactions, as far as it is free, without an answer.
+
+        What is not moved for want of a database is found by the sweep of `Scheduler`.
+        """
+        work = Work(Batch(check=ids), 0, asyncio.get_running_loop().create_future())
+        work.done.add_done_callback(_note_failure)
+        self._waiting.append(work)
+        self._waiting_items += len(ids)
+        self._arrived.set()
 
     async def _apply(self, batch: Batch, give_up_at: float, *, tried: bool = False) -> Applied:
         """Applies a batch, repeats it while the database is away, splits it when something in it is refused.
@@ -268,6 +285,10 @@ class Writer:
         result = Applied()
         for part in (set(ids[:middle]), set(ids[middle:])):
             applied = await self._apply(batch.only(part), give_up_at, tried=True)
-            result.ends.update(applied.ends)
-            result.problems.update(applied.problems)
+            result.extend(applied)
         return result
+
+
+def _note_failure(done: asyncio.Future[Mapping[bytes, str]]) -> None:
+    if not done.cancelled() and (error := done.exception()) is not None:
+        logger.warning("messages that waited for their ordering key wait on: %s", error)

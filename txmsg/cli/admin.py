@@ -21,6 +21,7 @@ _MODULES: Final = {
     "Admin": "txmsg_pb2_grpc",
     "DeadLetters": "dead_letters_pb2_grpc",
     "Messages": "messages_pb2_grpc",
+    "Topics": "topics_pb2_grpc",
 }
 """Where the generated stub of each service is, in txmsg.wire.v1."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 import logging
 import math
 import signal
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from txmsg.cli.admin import json_option
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.quantities import duration, size
 from txmsg.message import BODY_SIZE_BYTES_CEILING, BODY_SIZE_BYTES_MAX, QUEUES_MAX
@@ -135,6 +137,7 @@ class _Seconds(click.FloatRange):
     show_default=True,
     help="What to log on stderr.",
 )
+@json_option
 def broker(
     *,
     storage: str | None,
@@ -150,6 +153,7 @@ def broker(
     retention_size: int,
     retention_max: float,
     log_level: str,
+    as_json: bool,
 ) -> None:
     """Run a broker: takes messages, checks back half messages, and delivers."""
     if storage is not None and data_dir is not None:
@@ -179,7 +183,7 @@ def broker(
     with ExitStack() as stack:
         if storage is None:  # only now: a mistake in an option is told before a server is started
             config = dataclasses.replace(config, storage=stack.enter_context(_embedded(data_dir)))
-        asyncio.run(_serve(config))
+        asyncio.run(_serve(config, as_json=as_json))
 
 
 @contextmanager
@@ -194,11 +198,15 @@ def _embedded(data_dir: Path | None) -> Iterator[str]:
         yield url
 
 
-async def _serve(config: BrokerConfig) -> None:
+async def _serve(config: BrokerConfig, *, as_json: bool) -> None:
     from txmsg.broker.server import serve
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, stop.set)
-    await serve(config, lambda address: click.echo(f"listening on {address}"), stop)
+
+    def tell(address: str) -> None:
+        click.echo(json.dumps({"listening": address}) if as_json else f"listening on {address}")
+
+    await serve(config, tell, stop)

@@ -1,26 +1,30 @@
-"""`txmsg topic`: topics made by hand, for brokers that create none by themselves. Talks to the service Admin."""
+"""`txmsg topic`: topics and their settings. Talks to the services Topics and Admin."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from txmsg.cli.admin import ask_broker, broker_option, json_option
+from txmsg.cli.admin import ask_broker, broker_option, json_option, yes_option
 from txmsg.cli.main import EXAMPLE_FORMAT
-from txmsg.cli.showing import print_table
+from txmsg.cli.showing import moment, print_facts, print_table
 from txmsg.message import QUEUES_MAX
 
 if TYPE_CHECKING:
-    from txmsg.wire.v1 import txmsg_pb2 as pb
+    from txmsg.wire.v1 import topics_pb2 as pb
 
 __all__ = ["topic"]
+
+_PERMISSIONS: Final = {"rw": 6, "r": 4, "w": 2, "none": 0}
+_PERMISSION_NAMES: Final = {number: name for name, number in _PERMISSIONS.items()}
+_QUEUES = click.IntRange(1, QUEUES_MAX)
 
 
 @click.group()
 def topic() -> None:
-    """Create topics, give them more queues, and list those there are.
+    """Create topics, look at them, change their settings, delete them.
 
     A broker started with --no-topic-auto-create refuses messages and consumers of any other topic.
     """
@@ -30,42 +34,24 @@ def topic() -> None:
 @click.argument("name")
 @click.option(
     "--queues",
-    type=click.IntRange(1, QUEUES_MAX),
+    type=_QUEUES,
     help="Parts that are delivered side by side; can be raised later.  [default: the broker's --topic-queues]",
 )
 @broker_option
 @json_option
 def create(*, name: str, queues: int | None, broker: str, as_json: bool) -> None:
     """Create a topic. Doing so twice is fine, unless with another number of queues."""
-    from txmsg.wire.v1 import txmsg_pb2 as pb
+    from txmsg.wire.v1 import txmsg_pb2
 
-    reply = ask_broker(broker, "Admin.CreateTopic", pb.CreateTopicRequest(name=name, queues=queues or 0))
+    request = txmsg_pb2.CreateTopicRequest(name=name, queues=queues or 0)
+    reply = ask_broker(broker, "Admin.CreateTopic", request)
     if as_json:
-        click.echo(json.dumps({**_values(reply.topic), "created": reply.created}))
+        created_at = moment(reply.topic.created_at_us)
+        values = {"topic": reply.topic.name, "queues": reply.topic.queues, "created_at": created_at}
+        click.echo(json.dumps({**values, "created": reply.created}))
     else:
         what = "created" if reply.created else "existed already"
         click.echo(f"topic {reply.topic.name} {what}, with {reply.topic.queues} queues")
-
-
-@topic.command("raise", epilog=f"{EXAMPLE_FORMAT}\n  txmsg topic raise user.registered --queues 16")
-@click.argument("name")
-@click.option("--queues", type=click.IntRange(1, QUEUES_MAX), required=True, help="As many as it shall have.")
-@broker_option
-@json_option
-def raise_(*, name: str, queues: int, broker: str, as_json: bool) -> None:
-    """Give a topic more queues, while messages are under way.
-
-    Other brokers send to the new ones within 5 seconds. A topic with more queues than that stays as it is.
-    """
-    from txmsg.wire.v1 import txmsg_pb2 as pb
-
-    reply = ask_broker(broker, "Admin.RaiseQueues", pb.RaiseQueuesRequest(name=name, queues=queues))
-    if as_json:
-        click.echo(json.dumps({"topic": name, "queues": reply.queues}))
-    elif reply.queues > queues:
-        click.echo(f"topic {name} has {reply.queues} queues already, more than {queues}: left as it is")
-    else:
-        click.echo(f"topic {name} has {reply.queues} queues")
 
 
 @topic.command("list", epilog=f"{EXAMPLE_FORMAT}\n  txmsg topic list --json")
@@ -74,9 +60,9 @@ def raise_(*, name: str, queues: int, broker: str, as_json: bool) -> None:
 @json_option
 def list_(*, limit: int, broker: str, as_json: bool) -> None:
     """List topics by name."""
-    from txmsg.wire.v1 import txmsg_pb2 as pb
+    from txmsg.wire.v1 import topics_pb2 as pb
 
-    reply = ask_broker(broker, "Admin.ListTopics", pb.ListTopicsRequest(limit=limit))
+    reply = ask_broker(broker, "Topics.List", pb.ListTopicSettingsRequest(limit=limit))
     if as_json:
         click.echo(json.dumps({"topics": [_values(each) for each in reply.topics], "more": reply.more}))
         return
@@ -85,16 +71,151 @@ def list_(*, limit: int, broker: str, as_json: bool) -> None:
         return
     from rich.table import Table
 
-    table = Table("Topic", "Queues", "Created", box=None)
+    table = Table("Topic", "Queues", "Write", "Read", "Permission", "Durability", "Created", box=None)
     for each in reply.topics:
-        table.add_row(each.name, str(each.queues), str(_values(each)["created_at"]))
+        values = _values(each)
+        names = ("queues", "write_queues", "read_queues", "permission", "durability", "created_at")
+        table.add_row(each.name, *(str(values[name]) for name in names))
     print_table(table)
     if reply.more:
         click.echo(f"only the first {limit}: raise --limit to see more", err=True)
 
 
-def _values(each: pb.Topic) -> dict[str, object]:
-    from txmsg.message import datetime_of_us
+@topic.command(
+    short_help="Show a topic and how far its groups are.",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg topic show user.registered",
+)
+@click.argument("name")
+@broker_option
+@json_option
+def show(*, name: str, broker: str, as_json: bool) -> None:
+    """Show a topic: settings, queues with the offsets that are kept, and what each group has still to do."""
+    from txmsg.wire.v1 import topics_pb2 as pb
 
-    created_at = datetime_of_us(each.created_at_us).isoformat(timespec="seconds")
-    return {"topic": each.name, "queues": each.queues, "created_at": created_at}
+    reply = ask_broker(broker, "Topics.Show", pb.ShowTopicRequest(name=name))
+    queues = [{"number": each.number, "begin": each.begin, "end": each.end} for each in reply.queues]
+    groups = [
+        {"group": each.group, "waiting": each.waiting, "retrying": each.retrying, "dead": each.dead}
+        for each in reply.groups
+    ]
+    values = {**_values(reply.topic), "halves": reply.halves, "scheduled": reply.scheduled}
+    if as_json:
+        click.echo(json.dumps({**values, "queues_kept": queues, "groups": groups}))
+        return
+    from rich.table import Table
+
+    print_facts(values)
+    table = Table("Queue", "Begin", "End", box=None)
+    for queue in queues:
+        table.add_row(*map(str, queue.values()))
+    print_table(table)
+    if groups:
+        table = Table("Group", "Waiting", "Retrying", "Dead", box=None)
+        for group in groups:
+            table.add_row(*map(str, group.values()))
+        print_table(table)
+
+
+@topic.command(
+    short_help="Change settings of a topic.",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg topic alter user.registered --queues 16\n"
+    "  txmsg topic alter user.registered --permission r --send-rate 5000",
+)
+@click.argument("name")
+@click.option("--queues", type=_QUEUES, help="As many as it shall have: never fewer than now.")
+@click.option("--write-queues", type=_QUEUES, help="Messages enter only the first so many.")
+@click.option("--read-queues", type=_QUEUES, help="Messages come only from the first so many; the others are drained.")
+@click.option(
+    "--ordered-queues", type=_QUEUES, help="Ordering keys are spread over the first so many; all are drained."
+)
+@click.option("--permission", type=click.Choice(list(_PERMISSIONS)), help="Whether messages may be sent and read.")
+@click.option(
+    "--durability",
+    type=click.Choice(["replicated", "sync", "async", "memory"]),
+    help="What an accepted message has survived.",
+)
+@click.option(
+    "--unread", type=click.Choice(["keep", "drop"]), help="What becomes of old messages that a group has not read."
+)
+@click.option("--send-rate", type=click.FloatRange(0), help="Messages per second that each broker takes; 0: no limit.")
+@broker_option
+@json_option
+def alter(
+    *,
+    name: str,
+    queues: int | None,
+    write_queues: int | None,
+    read_queues: int | None,
+    ordered_queues: int | None,
+    permission: str | None,
+    durability: str | None,
+    unread: str | None,
+    send_rate: float | None,
+    broker: str,
+    as_json: bool,
+) -> None:
+    """Change settings of a topic while messages are under way. Brokers know within 5 seconds.
+
+    To use fewer queues: lower --write-queues, wait until the others are drained, lower --read-queues.
+    """
+    from txmsg.wire.v1 import topics_pb2 as pb
+
+    changes = {
+        "queues": queues,
+        "write_queues": write_queues,
+        "read_queues": read_queues,
+        "ordered_queues": ordered_queues,
+        "permission": None if permission is None else _PERMISSIONS[permission],
+        "durability": durability,
+        "unread": unread,
+        "send_rate_max": send_rate,
+    }
+    given = {field: value for field, value in changes.items() if value is not None}
+    if not given:
+        raise click.UsageError("name what to change, such as --queues")
+    reply = ask_broker(broker, "Topics.Alter", pb.AlterTopicRequest(name=name, **given))  # type: ignore[arg-type]
+    if as_json:
+        click.echo(json.dumps(_values(reply.topic)))
+    else:
+        print_facts(_values(reply.topic))
+
+
+@topic.command(
+    short_help="Delete a topic with its messages.",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg topic delete user.registered",
+)
+@click.argument("name")
+@click.option("--force", is_flag=True, help="With undecided halves, and with what groups have not read.")
+@broker_option
+@yes_option
+@json_option
+def delete(*, name: str, force: bool, broker: str, yes: bool, as_json: bool) -> None:
+    """Delete a topic with its messages, for good.
+
+    It must take no messages any more: say `txmsg topic alter NAME --permission none` before. Refused while halves are
+    undecided or groups have messages left, but for --force. A topic of the same name can be created anew.
+    """
+    from txmsg.wire.v1 import topics_pb2 as pb
+
+    if not yes:
+        shown = ask_broker(broker, "Topics.Show", pb.ShowTopicRequest(name=name))
+        kept = sum(each.end - each.begin for each in shown.queues)
+        question = f"delete topic {name} with {kept} messages in {shown.topic.queues} queues, for good?"
+        click.confirm(question, abort=True, err=as_json)
+    ask_broker(broker, "Topics.Delete", pb.DeleteTopicRequest(name=name, force=force))
+    click.echo(json.dumps({"topic": name, "deleted": True}) if as_json else f"topic {name} deleted")
+
+
+def _values(each: pb.TopicSettings) -> dict[str, object]:
+    return {
+        "topic": each.name,
+        "queues": each.queues,
+        "write_queues": each.write_queues,
+        "read_queues": each.read_queues,
+        "ordered_queues": each.ordered_queues,
+        "permission": _PERMISSION_NAMES[each.permission],
+        "durability": each.durability,
+        "unread": each.unread,
+        "send_rate_max": each.send_rate_max or None,
+        "created_at": moment(each.created_at_us),
+    }

@@ -87,6 +87,7 @@ class SendEntry(Entry):
 
     def __init__(self, transaction_id: bytes, messages: Sequence[Message], waiter: Waiter | None) -> None:
         size_bytes = 0
+        self.born_at_us = now_us()
         for message in messages:
             if not isinstance(message, Message):
                 raise InvalidMessage(
@@ -95,11 +96,14 @@ class SendEntry(Entry):
             size_bytes += len(message.body) + _MESSAGE_OVERHEAD_BYTES
             if message.key is not None:
                 size_bytes += 4 * len(message.key)
+            if message.ordering_key is not None:
+                size_bytes += 4 * len(message.ordering_key)
+            if message.is_delayed:
+                message.due_at_us(self.born_at_us)  # said here, where the caller hears it
             if message.headers:
                 size_bytes += sum(4 * (len(name) + len(value)) for name, value in message.headers.items())
         super().__init__(transaction_id, len(messages), size_bytes, waiter)
         self.messages = messages
-        self.born_at_us = now_us()
         if not 0 < self.items <= MESSAGES_PER_TRANSACTION_MAX:
             raise InvalidMessage(
                 f"{self.items} messages in one transaction: 1 to {MESSAGES_PER_TRANSACTION_MAX} are allowed"
@@ -146,7 +150,10 @@ class EndEntry(Entry):
 class _Columns:
     """The columns of one topic while they fill."""
 
-    __slots__ = ("bodies", "born_at_us", "headers", "ids", "keys", "ns", "some_header", "some_key", "some_n", "tags")
+    __slots__ = (
+        *("bodies", "born_at_us", "due_at_us", "headers", "ids", "keys", "ns", "ordering_keys", "tags"),
+        *("some_delay", "some_header", "some_key", "some_n", "some_order"),
+    )
 
     def __init__(self) -> None:
         self.ids: list[bytes] = []
@@ -156,7 +163,9 @@ class _Columns:
         self.tags: list[str] = []
         self.headers: list[bytes] = []
         self.born_at_us: list[int] = []
-        self.some_n = self.some_key = self.some_header = False
+        self.ordering_keys: list[str] = []
+        self.due_at_us: list[int] = []
+        self.some_n = self.some_key = self.some_header = self.some_order = self.some_delay = False
 
 
 def columns_of(entries: Iterable[SendEntry]) -> list[MessageColumns]:
@@ -186,6 +195,17 @@ def columns_of(entries: Iterable[SendEntry]) -> list[MessageColumns]:
                 columns.some_header = True
             else:
                 columns.headers.append(b"")
+            ordering_key = message.ordering_key
+            if ordering_key is None:
+                columns.ordering_keys.append("")
+            else:
+                columns.ordering_keys.append(ordering_key)
+                columns.some_order = True
+            if message.is_delayed:
+                columns.due_at_us.append(message.due_at_us(entry.born_at_us))
+                columns.some_delay = True
+            else:
+                columns.due_at_us.append(0)
             if n:
                 columns.some_n = True
     return [
@@ -198,6 +218,8 @@ def columns_of(entries: Iterable[SendEntry]) -> list[MessageColumns]:
             tag=columns.tags if any(columns.tags) else None,
             headers=columns.headers if columns.some_header else None,
             born_at_us=columns.born_at_us,
+            ordering_key=columns.ordering_keys if columns.some_order else None,
+            deliver_at_us=columns.due_at_us if columns.some_delay else None,
         )
         for topic, columns in by_topic.items()
     ]

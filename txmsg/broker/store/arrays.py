@@ -22,6 +22,7 @@ __all__ = [
     "int4_array",
     "moment_array",
     "optional_bytea_array",
+    "optional_moment_array",
     "register_arrays",
     "smallint_array",
     "text_array",
@@ -32,6 +33,7 @@ _HEAD = Struct(">iiIii")
 _EMPTY_HEAD = Struct(">iiI")
 _LENGTH = Struct(">i")
 _NULL = _LENGTH.pack(-1)
+_MOMENT = Struct(">iq")
 _UUID_LENGTH = _LENGTH.pack(16)
 _2000_US = 946_684_800_000_000  # PostgreSQL counts microseconds from 2000, Unix from 1970
 
@@ -134,6 +136,13 @@ def moment_array(times_us: Iterable[int]) -> Array:
     shifted = [us - _2000_US for us in times_us]
     flat = chain.from_iterable(zip(repeat(8), shifted))
     return _MomentArray(len(shifted), pack(">" + "iq" * len(shifted), *flat))
+
+
+def optional_moment_array(times_us: Sequence[int]) -> Array:
+    """timestamptz[] from microseconds since 1970; 0 becomes NULL. An all-empty column is '{}', as elsewhere here."""
+    if not any(times_us):
+        return _MomentArray(0, b"")
+    return _MomentArray(len(times_us), b"".join([_MOMENT.pack(8, us - _2000_US) if us else _NULL for us in times_us]))
 
 
 def _with_lengths(values: Sequence[bytes]) -> bytes:

@@ -1,7 +1,8 @@
-"""The batch: everything that goes into the database in one call of `txmsg.write_batch_1`, and what comes back."""
+"""The batch: everything that goes into the database in one call of `txmsg.write_batch_2`, and what comes back."""
 
 from __future__ import annotations
 
+import enum
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,12 +17,13 @@ from txmsg.broker.store.arrays import (
     int4_array,
     moment_array,
     optional_bytea_array,
+    optional_moment_array,
     smallint_array,
     text_array,
     uuid_array,
 )
 
-__all__ = ["STALE_SEGMENT", "Applied", "Batch", "Columns", "Unwritable", "apply"]
+__all__ = ["STALE_SEGMENT", "Applied", "Batch", "Columns", "DecidedBy", "Unwritable", "apply"]
 
 STALE_SEGMENT = "TX001"
 """SQLSTATE: the segment given is not open any more. Read the segments again and repeat the batch."""
@@ -33,7 +35,7 @@ class Unwritable(Exception):
 
 @dataclass(slots=True)
 class Columns:
-    """Messages as columns of one length. ids: 16 bytes each; "" and b"" are none; times in us since 1970."""
+    """Messages as columns of one length. ids: 16 bytes each; "", b"" and 0 are none; times in us since 1970."""
 
     ids: list[bytes] = field(default_factory=list)
     n: list[int] = field(default_factory=list)
@@ -44,6 +46,8 @@ class Columns:
     headers: list[bytes] = field(default_factory=list)
     body: list[bytes] = field(default_factory=list)
     born_at_us: list[int] = field(default_factory=list)
+    ordering_key: list[str] = field(default_factory=list)
+    deliver_at_us: list[int] = field(default_factory=list)
 
     def extend(self, other: Columns) -> None:
         """Appends the rows of `other`."""
@@ -56,6 +60,8 @@ class Columns:
         self.headers += other.headers
         self.body += other.body
         self.born_at_us += other.born_at_us
+        self.ordering_key += other.ordering_key
+        self.deliver_at_us += other.deliver_at_us
 
     def only(self, ids: set[bytes]) -> Columns:
         """The rows of these transactions, in order."""
@@ -70,6 +76,8 @@ class Columns:
             [self.headers[row] for row in rows],
             [self.body[row] for row in rows],
             [self.born_at_us[row] for row in rows],
+            [self.ordering_key[row] for row in rows],
+            [self.deliver_at_us[row] for row in rows],
         )
 
     def _arrays(self) -> list[Array]:
@@ -79,18 +87,34 @@ class Columns:
             optional_bytea_array(self.headers),
             bytea_array(self.body),
             moment_array(self.born_at_us),
+            text_array(self.ordering_key),
+            optional_moment_array(self.deliver_at_us),
         ]
+
+
+class DecidedBy(enum.IntEnum):
+    """Who decided that a message is delivered. On disk: numbers never change their meaning."""
+
+    SENDER = 0
+    """It was sent plain."""
+    CLIENT = 1
+    CHECK = 2
+    PERSON = 3
 
 
 @dataclass(slots=True)
 class Batch:
-    """Halves, plain messages and outcomes for one call. A transaction has one outcome in a batch at most."""
+    """Halves, plain messages and outcomes for one call. A transaction has one outcome in a batch at most.
+
+    commit_by: who decided the commits that the client did not decide itself.
+    """
 
     half: Columns = field(default_factory=Columns)
     plain: Columns = field(default_factory=Columns)
     commit: list[bytes] = field(default_factory=list)
     rollback: list[bytes] = field(default_factory=list)
     check: list[bytes] = field(default_factory=list)
+    commit_by: dict[bytes, DecidedBy] = field(default_factory=dict)
 
     def extend(self, other: Batch) -> None:
         """Adds what `other` holds."""
@@ -101,6 +125,7 @@ class Batch:
         self.commit += other.commit
         self.rollback += other.rollback
         self.check += other.check
+        self.commit_by.update(other.commit_by)
 
     def ends(self) -> list[bytes]:
         """The transactions that this batch says an outcome of."""
@@ -118,6 +143,7 @@ class Batch:
             commit=[each for each in self.commit if each in ids],
             rollback=[each for each in self.rollback if each in ids],
             check=[each for each in self.check if each in ids],
+            commit_by={each: by for each, by in self.commit_by.items() if each in ids},
         )
 
     def __len__(self) -> int:
@@ -128,17 +154,28 @@ class Batch:
 class Applied:
     """What a batch did. ends: queue id -> an offset that the queue reaches to. problems: id -> kind.
 
-    Kinds are those of the function: other, resolved, conflict, expired, busy.
+    Kinds are those of the function: other, resolved, conflict, expired, busy. due_at_us: when the first of the delayed
+    messages is due that were stored, None if none were. more: transactions whose ordering keys are free, and of which
+    more can go on than one batch moves: another one that names them as `check` moves more.
     """
 
     ends: dict[int, int] = field(default_factory=dict)
     problems: dict[bytes, str] = field(default_factory=dict)
+    due_at_us: int | None = None
+    more: list[bytes] = field(default_factory=list)
+
+    def extend(self, other: Applied) -> None:
+        """Adds what another batch did."""
+        self.ends.update(other.ends)
+        self.problems.update(other.problems)
+        self.due_at_us = min((each for each in (self.due_at_us, other.due_at_us) if each is not None), default=None)
+        self.more += other.more
 
 
 _CALL = (
-    "call txmsg.write_batch_1("
-    "%b, %b, make_interval(secs => %b), %b, %b, %b, %b, %b, %b, %b, %b, %b, "
-    "%b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, null, null, null, null)"
+    "call txmsg.write_batch_2("
+    "%b, %b, make_interval(secs => %b), %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, "
+    "%b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, null, null, null, null)"
 )
 
 
@@ -170,6 +207,10 @@ def _arrays(batch: Batch) -> list[Array]:
         int4_array(half.producer),
         *half._arrays(),
         uuid_array(batch.commit),
+        # The usual batch has none that somebody else decided; then the column is left out.
+        smallint_array(
+            [batch.commit_by.get(each, DecidedBy.CLIENT) for each in batch.commit] if batch.commit_by else []
+        ),
         uuid_array(batch.rollback),
         uuid_array(batch.check),
         uuid_array(plain.ids),
@@ -184,7 +225,12 @@ def _read(
 ) -> Applied:
     applied = Applied()
     for kind, each, queue, queue_offset in zip(kinds, ids, queues, queue_offsets, strict=True):
-        if each is None:
+        if kind == "more":
+            assert each is not None
+            applied.more.append(each.bytes)
+        elif kind == "due":
+            applied.due_at_us = queue_offset
+        elif each is None:
             assert queue is not None
             assert queue_offset is not None
             applied.ends[queue] = max(queue_offset, applied.ends.get(queue, 0))

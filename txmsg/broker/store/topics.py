@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
+from zlib import crc32
 
 from psycopg.rows import class_row
 
@@ -24,10 +25,21 @@ _SELECT_ROWS = "select name, queue_count, created_at from txmsg.topic"
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic; `queue_ids[number]` is the id of queue `number`."""
+    """A topic; `queue_ids[number]` is the id of queue `number`.
+
+    Messages enter the first write_queues. Ordering keys are spread over the first ordered_queues, a number that changes
+    only while these are drained. version rises with each change.
+    """
 
     name: str
     queue_ids: tuple[int, ...]
+    write_queues: int
+    ordered_queues: int
+    version: int
+
+    def queue_of(self, ordering_key: str) -> int:
+        """The id of the queue of an ordering key: the same in every broker and release."""
+        return self.queue_ids[crc32(ordering_key.encode()) % self.ordered_queues]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,18 +113,23 @@ class TopicRegistry:
         return topic
 
     async def refresh_once(self) -> Sequence[str]:
-        """Reads the queues of topics that have got more of them; returns these topics' names."""
+        """Reads topics anew that have got more queues, or have changed otherwise; returns their names."""
         known = list(self._topics.values())
         async with session(self._pool) as connection:
             cursor = await connection.execute(
-                "select t.name from txmsg.topic t join unnest(%s::text[], %s::int[]) known(name, queue_count) "
-                "on known.name = t.name where known.queue_count < t.queue_count",
-                ([each.name for each in known], [len(each.queue_ids) for each in known]),
+                "select t.name from txmsg.topic t join unnest(%s::text[], %s::int[], %s::bigint[]) "
+                "known(name, queue_count, version) on known.name = t.name "
+                "where known.queue_count < t.queue_count or known.version <> t.version",
+                (
+                    [each.name for each in known],
+                    [len(each.queue_ids) for each in known],
+                    [each.version for each in known],
+                ),
             )
-            grown: list[str] = [row[0] for row in await cursor.fetchall()]
-        for name in grown:
+            changed: list[str] = [row[0] for row in await cursor.fetchall()]
+        for name in changed:
             await self._load(name)
-        return grown
+        return changed
 
     async def run(self, interval_s: float) -> None:
         """Repeats `refresh_once`, also while the database is away."""
@@ -120,7 +137,7 @@ class TopicRegistry:
             await asyncio.sleep(interval_s)
             try:
                 for name in await self.refresh_once():
-                    logger.info("topic %s has %d queues now", name, len(self._topics[name].queue_ids))
+                    logger.info("topic %s has changed; it has %d queues now", name, len(self._topics[name].queue_ids))
             except BrokerUnavailable as exc:
                 logger.warning("topics were not looked at: %s", exc)
             except Exception:  # a failing database must not end the broker
@@ -161,15 +178,20 @@ class TopicRegistry:
 
     async def _load(self, name: str) -> Topic | None:
         async with session(self._pool) as connection:
+            # A topic that a broker of 0.1 made does not say yet over how many queues its ordering keys are spread.
+            await connection.execute(
+                "update txmsg.topic set ordered_queues = queue_count where name = %s and ordered_queues is null",
+                (name,),
+            )
             cursor = await connection.execute(
-                "select q.id from txmsg.topic t join txmsg.queue q on q.topic_id = t.id where t.name = %s "
-                "order by q.number",
+                "select q.id, coalesce(t.write_queues, t.queue_count), t.ordered_queues, t.version "
+                "from txmsg.topic t join txmsg.queue q on q.topic_id = t.id where t.name = %s order by q.number",
                 (name,),
             )
             rows = await cursor.fetchall()
         if not rows:
             return None
-        topic = Topic(name, tuple(row[0] for row in rows))
+        topic = Topic(name, tuple(row[0] for row in rows), *rows[0][1:])
         self._topics[name] = topic
         self._of_queue.update({queue_id: (topic, number) for number, queue_id in enumerate(topic.queue_ids)})
         return topic
@@ -191,7 +213,7 @@ class TopicRegistry:
             if queues > row.queue_count:
                 raise TopicExists(
                     f"topic {name!r} exists with {row.queue_count} queues, not {queues}: take it as it is, or raise it "
-                    f"with `txmsg topic raise {name} --queues {queues}`"
+                    f"with `txmsg topic alter {name} --queues {queues}`"
                 )
             raise TopicExists(  # queues are never taken away
                 f"topic {name!r} exists with {row.queue_count} queues, not {queues}: take it as it is, or create one "
@@ -209,9 +231,10 @@ class TopicRegistry:
         # One statement, so that nobody sees a topic without its queues; a race loses quietly.
         async with session(self._pool) as connection:
             cursor = await connection.execute(
-                "with made as (insert into txmsg.topic (name, queue_count) values (%s, %s) on conflict do nothing "
+                "with made as (insert into txmsg.topic (name, queue_count, ordered_queues) "
+                "values (%(name)s, %(queues)s, %(queues)s) on conflict do nothing "
                 "returning id, queue_count) insert into txmsg.queue (topic_id, number) "
                 "select made.id, generate_series(0, made.queue_count - 1) from made",
-                (name, queues),
+                {"name": name, "queues": queues},
             )
             return cursor.rowcount > 0

@@ -19,7 +19,9 @@ alter table txmsg.topic
     -- Messages per second that brokers take, each on its own; null: no limit.
     add column send_rate_max float8 check (send_rate_max > 0),
     -- Rises with each change, so that brokers see it.
-    add column version bigint not null default 0;
+    add column version bigint not null default 0,
+    -- When brokers were last told to send elsewhere: what they must not write to any more is touched only later.
+    add column write_changed_at timestamptz not null default now();
 update txmsg.topic set ordered_queues = queue_count;
 
 alter table txmsg.consumer_group
@@ -53,9 +55,14 @@ alter table txmsg.half_message
     add column decided_by smallint,
     add column deliver_at timestamptz,
     add constraint half_message_ordered check ((ordering_key is null) = (order_seq is null)),
+    add constraint half_message_ordered_is_not_delayed check (ordering_key is null or deliver_at is null),
+    add constraint half_message_only_ordered_wait check (ordering_key is not null or not decided),
     add constraint half_message_decided_is_not_checked
         check (not decided or (next_check_at is null and parked_reason is null));
-create index half_message_order on txmsg.half_message (queue, ordering_key, order_seq) where ordering_key is not null;
+-- Apart, so that what waits for a key is not looked through to find what it waits for.
+create index half_message_undecided on txmsg.half_message (queue, ordering_key, order_seq)
+    where ordering_key is not null and not decided;
+create index half_message_held_back on txmsg.half_message (queue, ordering_key, order_seq) where decided;
 
 -- decided_by: 0 a plain send, 1 the client, 2 a check, 3 a person; null: written by a broker of 0.1.
 alter table txmsg.message

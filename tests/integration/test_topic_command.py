@@ -1,0 +1,186 @@
+"""`txmsg topic`: settings changed and topics deleted while messages are under way, without leaving any behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+
+from tests.broker_process import BrokerProcess
+from tests.conftest import StartBroker
+from tests.errors_page import is_documented
+from tests.integration.cli_harness import asked, json_of, said, store_half
+from tests.integration.client_harness import WAIT_S, collecting
+from tests.integration.test_dead_letter_command import bury, processed
+from txmsg.client import Producer
+from txmsg.errors import MisuseError, UnknownTopic
+from txmsg.message import Message
+
+
+def shown(broker: BrokerProcess, name: str = "t") -> dict[str, Any]:
+    found: dict[str, Any] = json_of("topic", "show", name, "--broker", broker.address)
+    return found
+
+
+def altered(broker: BrokerProcess, *options: str, name: str = "t") -> dict[str, Any]:
+    found: dict[str, Any] = json_of("topic", "alter", name, *options, "--broker", broker.address)
+    return found
+
+
+def refused(broker: BrokerProcess, *args: str) -> str:
+    """What `txmsg topic` says when it refuses; nothing has changed then."""
+    before = shown(broker)
+    text = said("topic", *args, "--broker", broker.address, status=1).removeprefix("Error: ").strip()
+    assert is_documented(MisuseError(text)), text
+    assert shown(broker) == before
+    return text
+
+
+def settle(notify_url: str) -> None:
+    """As if the last change was longer ago than brokers take to learn of it."""
+    with psycopg.connect(notify_url, connect_timeout=10) as connection:
+        connection.execute("update txmsg.topic set write_changed_at = now() - interval '11 s'")
+
+
+def until(condition: Callable[[], bool]) -> None:
+    async def wait() -> None:
+        async with asyncio.timeout(WAIT_S):
+            while not await asyncio.to_thread(condition):
+                pass
+
+    asyncio.run(wait())
+
+
+def drained(broker: BrokerProcess) -> bool:
+    return all(each["waiting"] == 0 for each in shown(broker)["groups"])
+
+
+def test_settings_are_shown_listed_and_changed_one_by_one(broker: BrokerProcess) -> None:
+    where = ("--broker", broker.address)
+    said("topic", "create", "t", "--queues", "4", *where)
+    topic = shown(broker)
+    queues = [{"number": n, "begin": 0, "end": 0} for n in range(4)]
+    assert (topic["queues_kept"], topic["groups"], topic["halves"], topic["scheduled"]) == (queues, [], 0, 0)
+    assert (topic["permission"], topic["durability"], topic["unread"]) == ("rw", "sync", "keep")
+    settings = {key: topic[key] for key in altered(broker, "--queues", "4")}
+    for options, changed in (
+        (("--queues", "6"), {"queues": 6, "write_queues": 6, "read_queues": 6}),
+        (("--permission", "r"), {"permission": "r"}),
+        (("--durability", "async"), {"durability": "async"}),
+        (("--unread", "drop"), {"unread": "drop"}),
+        (("--send-rate", "2.5"), {"send_rate_max": 2.5}),
+        (("--send-rate", "0", "--permission", "rw"), {"send_rate_max": None, "permission": "rw"}),
+        (("--write-queues", "5"), {"write_queues": 5}),
+        (("--queues", "8", "--unread", "keep"), {"queues": 8, "read_queues": 8, "unread": "keep"}),
+    ):
+        settings |= changed
+        assert altered(broker, *options) == settings
+    assert json_of("topic", "list", *where) == {"topics": [settings], "more": False}
+    assert "durability" in said("topic", "alter", "t", "--durability", "sync", *where)
+    assert "name what to change" in said("topic", "alter", "t", *where, status=2)
+    text = said("topic", "alter", "nowhere", "--queues", "2", *where, status=1).removeprefix("Error: ").strip()
+    assert is_documented(UnknownTopic(text)), text
+
+
+def test_what_cannot_be_is_refused_and_changes_nothing(broker: BrokerProcess) -> None:
+    said("topic", "create", "t", "--queues", "4", "--broker", broker.address)
+    assert "which are never taken away: lower --write-queues to 2" in refused(broker, "alter", "t", "--queues", "2")
+    assert "write_queues 5 of topic 't': 1 to 4" in refused(broker, "alter", "t", "--write-queues", "5")
+    text = refused(broker, "alter", "t", "--unread", "drop", "--read-queues", "2")
+    assert "read_queues 2 must not be below write_queues 4" in text
+    assert "cannot change while it takes messages" in refused(broker, "alter", "t", "--ordered-queues", "2")
+    assert "still takes messages: say `txmsg topic alter t --permission none`" in refused(
+        broker, "delete", "t", "--yes"
+    )
+
+
+def test_a_topic_shrinks_without_losing_a_message(broker: BrokerProcess, notify_url: str) -> None:
+    said("topic", "create", "t", "--queues", "4", "--broker", broker.address)
+    with collecting(broker.address, "t", group="slow"):
+        until(lambda: len(shown(broker)["groups"]) == 1)
+    with Producer(broker.address, group="shop") as producer:
+        sent = {producer.send(Message("t", b"%d" % n)) for n in range(40)}
+    assert min(each["end"] for each in shown(broker)["queues_kept"]) > 0
+    altered(broker, "--permission", "r")
+    assert "brokers may still send by what topic 't' was before" in refused(
+        broker, "alter", "t", "--ordered-queues", "1"
+    )
+    settle(notify_url)
+    text = refused(broker, "alter", "t", "--ordered-queues", "1")
+    assert "cannot change before the queues from number 0 on are drained: group slow has 40 messages left" in text
+    with collecting(broker.address, "t", group="slow") as got:
+        assert {got.get(timeout=WAIT_S).id for _ in sent} == sent
+    until(lambda: drained(broker))
+    topic = altered(broker, "--ordered-queues", "1", "--write-queues", "1", "--permission", "rw")
+    assert (topic["queues"], topic["write_queues"], topic["read_queues"], topic["ordered_queues"]) == (4, 1, 4, 1)
+    assert "brokers may still send" in refused(broker, "alter", "t", "--read-queues", "1")
+    settle(notify_url)
+    ends = [each["end"] for each in shown(broker)["queues_kept"]]
+    topic = altered(broker, "--read-queues", "1")
+    assert (topic["write_queues"], topic["read_queues"]) == (1, 1)
+    assert [each["end"] for each in shown(broker)["queues_kept"]] == ends
+
+
+def test_read_queues_stay_while_halves_are_undecided_or_retries_wait_above(
+    start_broker: StartBroker, notify_url: str
+) -> None:
+    broker = start_broker("--first-check-s", "600")
+    (id_,) = processed(broker, Message("t", b"1"))
+    half = store_half(broker)
+    with psycopg.connect(notify_url, connect_timeout=10) as connection:
+        connection.execute("update txmsg.half_message set queue = (select max(q.id) from txmsg.queue q "
+                           "join txmsg.topic t on t.id = q.topic_id where t.name = 't')")  # fmt: skip
+        connection.execute("update txmsg.topic set write_queues = 1, ordered_queues = 1")
+    settle(notify_url)
+    assert "1 halves are undecided" in refused(broker, "alter", "t", "--read-queues", "3")
+    said("half", "rollback", half, "--yes", "--broker", broker.address)
+    bury(notify_url, [id_], ordering_key="k", blocks_key=True)
+    with psycopg.connect(notify_url, connect_timeout=10) as connection:
+        connection.execute("update txmsg.dead_letter set queue_id = (select max(q.id) from txmsg.queue q "
+                           "join txmsg.topic t on t.id = q.topic_id where t.name = 't')")  # fmt: skip
+    text = refused(broker, "alter", "t", "--read-queues", "3")
+    assert "group collector has 0 messages left and 1 that hold back ordering keys" in text
+    said("dead-letter", "purge", "--group", "collector", "--yes", "--broker", broker.address)
+    until(lambda: drained(broker))
+    assert altered(broker, "--read-queues", "3")["read_queues"] == 3
+
+
+def test_a_topic_in_use_is_deleted_only_by_force_and_then_whole(start_broker: StartBroker, notify_url: str) -> None:
+    broker = start_broker("--first-check-s", "600")
+    where = ("--broker", broker.address)
+    dead, _ = processed(broker, Message("order.placed", b"1"), Message("order.placed", b"2"))
+    bury(notify_url, [dead])
+    half = store_half(broker)
+    altered(broker, "--permission", "none", name="order.placed")
+    delete = ("topic", "delete", "order.placed", *where)
+    assert "brokers may still send" in said(*delete, "--yes", status=1)
+    settle(notify_url)
+    assert "delete topic order.placed with 2 messages in 4 queues, for good?" in asked(*delete, "--force")
+    text = said(*delete, "--yes", status=1).removeprefix("Error: ").strip()
+    assert "1 halves are undecided, group collector has " in text
+    assert " and 1 dead letters; --force deletes it with all that" in text
+    assert is_documented(MisuseError(text)), text
+    assert said(*delete, "--yes", "--force") == "topic order.placed deleted\n"
+    with psycopg.connect(notify_url, connect_timeout=10) as connection:
+        for table in ("topic", "queue", "cursor", "dead_letter", "half_message"):
+            assert connection.execute(f"select count(*) from txmsg.{table}".encode()).fetchone() == (0,), table
+        rolled_back = connection.execute("select transaction_id::text from txmsg.rolled_back").fetchall()
+    assert rolled_back == [(half,)], "a late commit of its client is refused, not forgotten"
+    assert "is unknown" in said(*delete, "--yes", status=1)
+
+
+def test_a_topic_whose_undecided_transactions_reach_into_others_is_not_deleted_even_by_force(
+    start_broker: StartBroker, notify_url: str
+) -> None:
+    broker = start_broker("--first-check-s", "600")
+    store_half(broker, count=2)
+    said("topic", "create", "t", "--broker", broker.address)
+    with psycopg.connect(notify_url, connect_timeout=10) as connection:
+        connection.execute("update txmsg.half_message set queue = (select min(q.id) from txmsg.queue q "
+                           "join txmsg.topic t on t.id = q.topic_id where t.name = 't') where n = 0")  # fmt: skip
+    altered(broker, "--permission", "none")
+    settle(notify_url)
+    text = refused(broker, "delete", "t", "--force", "--yes")
+    assert "1 undecided transactions have messages for other topics, too" in text

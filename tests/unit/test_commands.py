@@ -1,0 +1,104 @@
+"""`txmsg --help` reads like one tool: what holds for every command there is."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import click
+import pytest
+
+from txmsg.cli.main import main
+from txmsg.cli.times import DURATION, MOMENT, seconds_of, shown_duration
+
+INTERACTIVE = {"txmsg demo connect"}  # hands the terminal to psql
+
+
+def walk(command: click.Command, path: str = "txmsg") -> Iterator[tuple[str, click.Command]]:
+    """Every command that does something, with the words that call it."""
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            found = command.get_command(context, name)
+            assert found is not None
+            yield from walk(found, f"{path} {name}")
+    else:
+        yield path, command
+
+
+COMMANDS = dict(walk(main))
+
+
+def options_of(command: click.Command) -> dict[str, click.Option]:
+    return {each.opts[-1]: each for each in command.params if isinstance(each, click.Option)}
+
+
+def test_the_walk_sees_the_commands() -> None:
+    assert {"txmsg broker", "txmsg db check", "txmsg dead-letter redrive", "txmsg topic alter"} <= COMMANDS.keys()
+
+
+@pytest.mark.parametrize("path", COMMANDS)
+def test_a_command_has_an_example_a_json_output_and_help_for_each_option(path: str) -> None:
+    command = COMMANDS[path]
+    help_text = command.get_help(click.Context(command, info_name=path, max_content_width=100))
+    lines = help_text.splitlines()
+    assert "  Example:" in lines, help_text
+    assert lines[lines.index("  Example:") + 1].startswith(f"    {path}"), help_text
+    if path not in INTERACTIVE:
+        assert options_of(command)["--json"].is_flag
+    for name, option in options_of(command).items():
+        assert re.fullmatch(r"--[a-z][a-z-]*", name), f"{path} {name}"
+        assert option.help, f"{path} {name} has no help"
+        assert option.help.endswith((".", "]", ")")), f"{path} {name}: {option.help!r} is no sentence"
+
+
+def test_every_example_gives_only_options_that_there_are() -> None:
+    for path, command in COMMANDS.items():
+        assert command.epilog is not None
+        for line in command.epilog.splitlines():
+            if line.startswith("  txmsg "):
+                asked = set(re.findall(r" (--[a-z-]+)", line.partition("#")[0]))
+                assert asked <= options_of(command).keys(), f"{path}: {line}"
+
+
+def test_options_of_one_name_are_of_one_kind_everywhere() -> None:
+    kinds: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for path, command in COMMANDS.items():
+        for name, option in options_of(command).items():
+            kinds[name][f"{option.type.name} {option.is_flag}"].append(path)
+    assert [(name, dict(found)) for name, found in kinds.items() if len(found) > 1] == []
+
+
+def test_what_asks_can_be_told_not_to() -> None:
+    destructive = {path for path in COMMANDS if path.rpartition(" ")[2] in ("purge", "delete", "rollback", "commit")}
+    assert "txmsg dead-letter purge" in destructive
+    for path in destructive - {"txmsg fence purge"}:  # a daily job, which deletes only what nobody can miss
+        assert "--yes" in options_of(COMMANDS[path]), path
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("250ms", 0.25), ("30s", 30.0), ("5m", 300.0), ("1h30m", 5400.0), ("2d", 172_800.0), ("1.5s", 1.5)],
+)
+def test_a_duration_is_read_and_shown(text: str, seconds: float) -> None:
+    assert seconds_of(text) == seconds
+    assert seconds_of(shown_duration(seconds)) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "5", "m", "5 m", "-5m", "5x", "1e3s"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    assert seconds_of(text) is None
+    with pytest.raises(click.BadParameter, match="is no duration: write it as 30s, 5m, 1h or 2d"):
+        DURATION.convert(text, None, None)
+
+
+def test_a_time_without_a_zone_is_utc_and_a_duration_is_so_long_ago() -> None:
+    assert MOMENT.convert("2026-05-01T10:00:00", None, None) == datetime(2026, 5, 1, 10, tzinfo=UTC)
+    assert MOMENT.convert("2026-05-01T12:00:00+02:00", None, None) == datetime(2026, 5, 1, 10, tzinfo=UTC)
+    before = datetime.now(UTC)
+    ago_s = (before - MOMENT.convert("2h", None, None)).total_seconds()
+    assert 7100 < ago_s < 7300
+    with pytest.raises(click.BadParameter, match="is no time: write it as 2026-05-01T10:00:00Z, or as 2h"):
+        MOMENT.convert("yesterday", None, None)

@@ -1,0 +1,78 @@
+"""The service Topics over gRPC: settings of topics, and what is in them. Decides nothing."""
+
+from __future__ import annotations
+
+from txmsg.broker.grpc_errors import Context, answering
+from txmsg.broker.store.topic_settings import TopicChange, TopicSettings, TopicSettingsRow
+from txmsg.message import check_name, us_of_datetime
+from txmsg.wire.v1 import topics_pb2 as pb
+from txmsg.wire.v1 import topics_pb2_grpc as rpc
+
+__all__ = ["TopicsApi"]
+
+_CHANGES = (
+    "queues",
+    "write_queues",
+    "read_queues",
+    "ordered_queues",
+    "permission",
+    "durability",
+    "unread",
+    "send_rate_max",
+)
+
+
+class TopicsApi(rpc.TopicsServicer):
+    """The service Topics."""
+
+    def __init__(self, topics: TopicSettings) -> None:
+        self._topics = topics
+
+    @answering
+    async def List(  # noqa: N802
+        self, request: pb.ListTopicSettingsRequest, context: Context
+    ) -> pb.ListTopicSettingsReply:
+        limit = min(request.limit or 1000, 10_000)
+        rows = await self._topics.list(limit + 1)
+        return pb.ListTopicSettingsReply(topics=[_topic(row) for row in rows[:limit]], more=len(rows) > limit)
+
+    @answering
+    async def Show(self, request: pb.ShowTopicRequest, context: Context) -> pb.ShowTopicReply:  # noqa: N802
+        topic, queues, groups, halves, scheduled = await self._topics.show(check_name("topic", request.name))
+        return pb.ShowTopicReply(
+            topic=_topic(topic),
+            queues=[pb.TopicQueue(number=each.number, begin=each.begin, end=each.end) for each in queues],
+            groups=[
+                pb.TopicGroup(group=each.group_name, waiting=each.waiting, retrying=each.retrying, dead=each.dead)
+                for each in groups
+            ],
+            halves=halves,
+            scheduled=scheduled,
+        )
+
+    @answering
+    async def Alter(self, request: pb.AlterTopicRequest, context: Context) -> pb.AlterTopicReply:  # noqa: N802
+        name = check_name("topic", request.name)
+        change = TopicChange(**{each: getattr(request, each) for each in _CHANGES if request.HasField(each)})
+        return pb.AlterTopicReply(topic=_topic(await self._topics.alter(name, change)))
+
+    @answering
+    async def Delete(self, request: pb.DeleteTopicRequest, context: Context) -> pb.DeleteTopicReply:  # noqa: N802
+        await self._topics.delete(check_name("topic", request.name), force=request.force)
+        return pb.DeleteTopicReply()
+
+
+def _topic(row: TopicSettingsRow) -> pb.TopicSettings:
+    return pb.TopicSettings(
+        name=row.name,
+        queues=row.queue_count,
+        write_queues=row.write_queues,
+        read_queues=row.read_queues,
+        ordered_queues=row.ordered_queues,
+        permission=row.permission,
+        durability=row.durability,
+        unread=row.unread,
+        send_rate_max=row.send_rate_max or 0,
+        created_at_us=us_of_datetime(row.created_at),
+        version=row.version,
+    )

@@ -1,0 +1,394 @@
+"""Every statement with which a person looks at topics, changes and deletes them. See topics.py for what brokers know.
+
+A change is one transaction that locks the row of its topic. Brokers learn of it within seconds; what they could still
+write to by what they knew before is touched only when SETTLED_S have gone by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Final
+
+from psycopg import AsyncConnection
+from psycopg.rows import class_row
+
+from txmsg.broker.store.connect import Pool, session
+from txmsg.broker.store.delivery import open_segment, queue_ends
+from txmsg.errors import MisuseError, UnknownTopic
+from txmsg.message import QUEUES_MAX
+
+__all__ = ["SETTLED_S", "TopicChange", "TopicGroupRow", "TopicQueueRow", "TopicSettings", "TopicSettingsRow"]
+
+SETTLED_S: Final = 10.0
+"""Seconds after which each broker knows of a change: twice the time between its looks."""
+
+_WRITE: Final = 2
+_NAMED_MAX: Final = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSettingsRow:
+    """A topic with its settings; numbers of queues that nobody has set are those of all its queues."""
+
+    id: int
+    name: str
+    queue_count: int
+    write_queues: int
+    read_queues: int
+    ordered_queues: int
+    permission: int
+    durability: str
+    unread: str
+    send_rate_max: float | None
+    created_at: datetime
+    version: int
+    settled_in_s: float
+    """Seconds until each broker has learned where it may send."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicChange:
+    """Settings to be changed; None: as it is. send_rate_max 0: no limit."""
+
+    queues: int | None = None
+    write_queues: int | None = None
+    read_queues: int | None = None
+    ordered_queues: int | None = None
+    permission: int | None = None
+    durability: str | None = None
+    unread: str | None = None
+    send_rate_max: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicQueueRow:
+    """A queue: the first offset kept, and the one after the last."""
+
+    number: int
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicGroupRow:
+    """What a group has still to do in some queues of a topic, by its cursors as written."""
+
+    group_name: str
+    waiting: int
+    retrying: int
+    dead: int
+    ordered: int
+    """Of these retries and dead letters: those that hold back an ordering key."""
+
+
+class TopicSettings:
+    """The topics of one Notify database, for people. Every method is its own transaction."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def list(self, limit: int) -> Sequence[TopicSettingsRow]:
+        """The first topics by name."""
+        async with session(self._pool) as conn, conn.cursor(row_factory=class_row(TopicSettingsRow)) as cursor:
+            await cursor.execute(f"{_SELECT} order by name limit %(limit)s", {"settled": SETTLED_S, "limit": limit})
+            return await cursor.fetchall()
+
+    async def show(
+        self, name: str
+    ) -> tuple[TopicSettingsRow, Sequence[TopicQueueRow], Sequence[TopicGroupRow], int, int]:
+        """The topic, its queues, its groups, and how many halves and scheduled messages wait. Raises UnknownTopic."""
+        async with session(self._pool) as conn, conn.transaction():
+            topic = await _topic(conn, name)
+            ids = await _queue_ids(conn, topic.id)
+            ends = await queue_ends(conn, await open_segment(conn), ids)
+            cursor = await conn.execute(_BEGINS, {"ids": ids})
+            begins = {queue_id: begin for queue_id, begin in await cursor.fetchall()}
+            queues = [TopicQueueRow(number=n, begin=begins[each], end=ends[each]) for n, each in enumerate(ids)]
+            groups = await _groups(conn, ids)
+            halves, scheduled = await _undecided(conn, ids)
+        return topic, queues, groups, halves, scheduled
+
+    async def alter(self, name: str, change: TopicChange) -> TopicSettingsRow:
+        """Changes what is named, all or nothing. Raises UnknownTopic, and MisuseError for what cannot be."""
+        async with session(self._pool) as conn, conn.transaction():
+            topic = await _topic(conn, name, lock=True)
+            wanted = _wanted(topic, change)
+            _check_numbers(topic, wanted)
+            if wanted.read_queues < topic.read_queues:
+                await _check_drained(conn, topic, wanted.read_queues, "read_queues")
+            if wanted.ordered_queues != topic.ordered_queues:
+                await _check_drained(conn, topic, 0, "ordered_queues")
+            await conn.execute(_ADD_QUEUES, {"id": topic.id, "from": topic.queue_count, "to": wanted.queue_count - 1})
+            await conn.execute(
+                _ALTER,
+                {
+                    "id": topic.id,
+                    "queue_count": wanted.queue_count,
+                    "write_queues": _unless_all(wanted.write_queues, wanted.queue_count),
+                    "read_queues": _unless_all(wanted.read_queues, wanted.queue_count),
+                    "ordered_queues": wanted.ordered_queues,
+                    "permission": wanted.permission,
+                    "durability": wanted.durability,
+                    "unread": wanted.unread,
+                    "send_rate_max": wanted.send_rate_max,
+                    "sends_elsewhere": _where_it_sends(wanted) != _where_it_sends(topic),
+                },
+            )
+            return await _topic(conn, name)
+
+    async def delete(self, name: str, *, force: bool) -> None:
+        """Deletes a topic that takes no messages any more. Raises UnknownTopic, and MisuseError while it is in use.
+
+        force: with undecided halves, which are rolled back, and with what groups have not read. What stands in
+        segments goes with these.
+        """
+        async with session(self._pool) as conn, conn.transaction():
+            topic = await _topic(conn, name, lock=True)
+            if topic.permission & _WRITE:
+                raise MisuseError(
+                    f"topic {name!r} still takes messages: say `txmsg topic alter {name} --permission none` first, and "
+                    f"delete it {SETTLED_S:.0f} s later, when every broker knows"
+                )
+            _check_settled(topic)
+            ids = await _queue_ids(conn, topic.id)
+            # As batches do, before half rows: nobody decides a half of this topic meanwhile.
+            await conn.execute(_LOCK_QUEUES, {"ids": ids})
+            await _check_unused(conn, name, ids, force=force)
+            for statement in _DELETE:
+                await conn.execute(statement, {"id": topic.id, "ids": ids})
+
+
+def _wanted(topic: TopicSettingsRow, change: TopicChange) -> TopicSettingsRow:
+    """The topic as it shall be. Numbers of queues that were those of all queues grow with them."""
+    count = topic.queue_count if change.queues is None else change.queues
+    write_queues = count if topic.write_queues == topic.queue_count else topic.write_queues
+    read_queues = count if topic.read_queues == topic.queue_count else topic.read_queues
+    rate = topic.send_rate_max if change.send_rate_max is None else change.send_rate_max or None
+    return replace(
+        topic,
+        queue_count=count,
+        write_queues=write_queues if change.write_queues is None else change.write_queues,
+        read_queues=read_queues if change.read_queues is None else change.read_queues,
+        ordered_queues=topic.ordered_queues if change.ordered_queues is None else change.ordered_queues,
+        permission=topic.permission if change.permission is None else change.permission,
+        durability=change.durability or topic.durability,
+        unread=change.unread or topic.unread,
+        send_rate_max=rate,
+    )
+
+
+def _check_numbers(topic: TopicSettingsRow, wanted: TopicSettingsRow) -> None:
+    name, count = topic.name, wanted.queue_count
+    if not 1 <= count <= QUEUES_MAX:
+        raise MisuseError(f"{count} queues for topic {name!r}: 1 to {QUEUES_MAX} are allowed")
+    if count < topic.queue_count:
+        raise MisuseError(
+            f"topic {name!r} has {topic.queue_count} queues, which are never taken away: lower --write-queues to "
+            f"{count}, and --read-queues when the others are drained"
+        )
+    for what in ("write_queues", "read_queues", "ordered_queues"):
+        number: int = getattr(wanted, what)
+        if not 1 <= number <= count:
+            raise MisuseError(f"{what} {number} of topic {name!r}: 1 to {count} are allowed, for so many queues it has")
+    if wanted.permission not in (0, 2, 4, 6):
+        raise MisuseError(f"permission {wanted.permission} of topic {name!r}: 2 write, 4 read, 6 both, 0 neither")
+    if wanted.durability not in ("replicated", "sync", "async", "memory"):
+        raise MisuseError(f"durability {wanted.durability!r} of topic {name!r}: replicated, sync, async or memory")
+    if wanted.unread not in ("keep", "drop"):
+        raise MisuseError(f"unread {wanted.unread!r} of topic {name!r}: keep or drop")
+    if wanted.send_rate_max is not None and not 0 < wanted.send_rate_max < 1e9:
+        raise MisuseError(f"send rate {wanted.send_rate_max} of topic {name!r}: give messages per second, or 0 for all")
+    if wanted.read_queues < max(wanted.write_queues, wanted.ordered_queues):
+        raise MisuseError(
+            f"topic {name!r} would take messages into queues that nobody reads: read_queues {wanted.read_queues} must "
+            f"not be below write_queues {wanted.write_queues} and ordered_queues {wanted.ordered_queues}"
+        )
+
+
+def _where_it_sends(topic: TopicSettingsRow) -> tuple[int, int, int]:
+    return topic.write_queues, topic.ordered_queues, topic.permission & _WRITE
+
+
+def _unless_all(number: int, count: int) -> int | None:
+    return None if number == count else number
+
+
+def _check_settled(topic: TopicSettingsRow) -> None:
+    if topic.settled_in_s > 0:
+        raise MisuseError(
+            f"brokers may still send by what topic {topic.name!r} was before its last change: try again in "
+            f"{topic.settled_in_s:.0f} s"
+        )
+
+
+async def _check_drained(conn: AsyncConnection, topic: TopicSettingsRow, first: int, what: str) -> None:
+    """Raises MisuseError unless nothing is left in the queues from number `first` on, and no broker sends there."""
+    if what == "ordered_queues" and topic.permission & _WRITE:
+        raise MisuseError(
+            f"ordered_queues of topic {topic.name!r} cannot change while it takes messages: say `txmsg topic alter "
+            f"{topic.name} --permission r` first"
+        )
+    if what == "read_queues" and max(topic.write_queues, topic.ordered_queues) > first:
+        raise MisuseError(
+            f"topic {topic.name!r} still takes messages into {max(topic.write_queues, topic.ordered_queues)} queues: "
+            f"lower write_queues and ordered_queues first, and read_queues when the others are drained"
+        )
+    _check_settled(topic)
+    ids = (await _queue_ids(conn, topic.id))[first:]
+    await conn.execute(_LOCK_QUEUES, {"ids": ids})
+    halves, scheduled = await _undecided(conn, ids)
+    left = [f"{halves} halves are undecided"] if halves else []
+    left += [f"{scheduled} messages are not due yet"] if scheduled else []
+    left += [
+        f"group {each.group_name} has {each.waiting + each.retrying} messages left"
+        + (f" and {each.ordered} that hold back ordering keys" if each.ordered else "")
+        for each in await _groups(conn, ids)
+        if each.waiting or each.retrying or each.ordered
+    ]
+    if left:
+        raise MisuseError(
+            f"{what} of topic {topic.name!r} cannot change before the queues from number {first} on are drained: "
+            f"{_named(left)}"
+        )
+
+
+async def _check_unused(conn: AsyncConnection, name: str, ids: Sequence[int], *, force: bool) -> None:
+    halves, scheduled = await _undecided(conn, ids)
+    cursor = await conn.execute(_SHARED_HALVES, {"ids": ids})
+    ((shared,),) = await cursor.fetchall()
+    if shared:
+        raise MisuseError(
+            f"topic {name!r} cannot be deleted: {shared} undecided transactions have messages for other topics, too; "
+            "`txmsg half list` shows what waits"
+        )
+    left = [f"{halves} halves are undecided"] if halves else []
+    left += [f"{scheduled} messages are not due yet"] if scheduled else []
+    left += [
+        f"group {each.group_name} has {each.waiting + each.retrying} messages left and {each.dead} dead letters"
+        for each in await _groups(conn, ids)
+        if each.waiting or each.retrying or each.dead
+    ]
+    if left and not force:
+        raise MisuseError(f"topic {name!r} is in use: {_named(left)}; --force deletes it with all that")
+
+
+def _named(left: Sequence[str]) -> str:
+    more = [f"{len(left) - _NAMED_MAX} more groups"] if len(left) > _NAMED_MAX else []
+    return ", ".join([*left[:_NAMED_MAX], *more])
+
+
+async def _topic(conn: AsyncConnection, name: str, *, lock: bool = False) -> TopicSettingsRow:
+    async with conn.cursor(row_factory=class_row(TopicSettingsRow)) as cursor:
+        statement = f"{_SELECT} where name = %(name)s {'for update' if lock else ''}"
+        await cursor.execute(statement, {"settled": SETTLED_S, "name": name})
+        row = await cursor.fetchone()
+    if row is None:
+        raise UnknownTopic(
+            f"topic {name!r} is unknown: create it with `txmsg topic create {name}`, or check the spelling"
+        )
+    return row
+
+
+async def _queue_ids(conn: AsyncConnection, topic_id: int) -> list[int]:
+    cursor = await conn.execute("select id from txmsg.queue where topic_id = %s order by number", (topic_id,))
+    return [row[0] for row in await cursor.fetchall()]
+
+
+async def _groups(conn: AsyncConnection, ids: Sequence[int]) -> Sequence[TopicGroupRow]:
+    ends = await queue_ends(conn, await open_segment(conn), ids)
+    async with conn.cursor(row_factory=class_row(TopicGroupRow)) as cursor:
+        await cursor.execute(_GROUPS, {"ids": list(ends), "ends": list(ends.values())})
+        return await cursor.fetchall()
+
+
+async def _undecided(conn: AsyncConnection, ids: Sequence[int]) -> tuple[int, int]:
+    """How many half messages and scheduled messages are for these queues. Walks both tables."""
+    cursor = await conn.execute(_UNDECIDED, {"ids": list(ids)})
+    ((halves, scheduled),) = await cursor.fetchall()
+    return halves, scheduled
+
+
+_SELECT = """
+select id, name, queue_count, coalesce(write_queues, queue_count) as write_queues,
+       coalesce(read_queues, queue_count) as read_queues, coalesce(ordered_queues, queue_count) as ordered_queues,
+       permission, durability, unread, send_rate_max, created_at, version,
+       greatest(0, %(settled)s::float8 - extract(epoch from now() - write_changed_at))::float8 as settled_in_s
+  from txmsg.topic
+"""
+
+_ADD_QUEUES = """
+insert into txmsg.queue (topic_id, number) select %(id)s, generate_series(%(from)s::int, %(to)s::int)
+"""
+
+_ALTER = """
+update txmsg.topic
+   set queue_count = %(queue_count)s, write_queues = %(write_queues)s, read_queues = %(read_queues)s,
+       ordered_queues = %(ordered_queues)s, permission = %(permission)s, durability = %(durability)s,
+       unread = %(unread)s, send_rate_max = %(send_rate_max)s, version = version + 1,
+       write_changed_at = case when %(sends_elsewhere)s then now() else write_changed_at end
+ where id = %(id)s
+"""
+
+_BEGINS = """
+select q.id, coalesce(
+           (select b.base from txmsg.segment_base b
+             where b.queue = q.id
+               and b.segment = (select min(s.id) from txmsg.segment s where s.state <> 'ahead')), 0)
+  from unnest(%(ids)s::int[]) q(id)
+"""
+
+_LOCK_QUEUES = """
+select pg_advisory_xact_lock(7702, l.lock)
+  from (select distinct q %% 1024 as lock from unnest(%(ids)s::int[]) q order by 1) l
+"""
+
+_GROUPS = """
+select g.name as group_name,
+       sum(greatest(0, e.queue_end - c.next_offset - (
+           select coalesce(sum(upper(r) - lower(r)), 0) from unnest(c.acked) r)))::bigint as waiting,
+       sum(f.retrying)::bigint as retrying, sum(f.dead)::bigint as dead, sum(f.ordered)::bigint as ordered
+  from unnest(%(ids)s::int[], %(ends)s::bigint[]) e(queue_id, queue_end)
+  join txmsg.cursor c on c.queue_id = e.queue_id
+  join txmsg.consumer_group g on g.id = c.group_id
+ cross join lateral (
+       select count(*) filter (where not x.is_dead) as retrying, count(*) filter (where x.is_dead) as dead,
+              count(*) filter (where x.holds_key) as ordered
+         from (select false as is_dead, r.ordering_key is not null as holds_key from txmsg.retry r
+                where r.group_id = c.group_id and r.queue_id = c.queue_id
+               union all
+               select true, d.blocks_key from txmsg.dead_letter d
+                where d.group_id = c.group_id and d.queue_id = c.queue_id) x) f
+ group by g.name order by g.name
+"""
+
+_UNDECIDED = """
+select (select count(*) from txmsg.half_message h where h.queue = any(%(ids)s)),
+       (select count(*) from txmsg.scheduled s where s.queue = any(%(ids)s))
+"""
+
+# Deleting the first half of a transaction would end the checks of the others.
+_SHARED_HALVES = """
+select count(distinct h.transaction_id) from txmsg.half_message h
+ where h.queue = any(%(ids)s)
+   and exists (select from txmsg.half_message o
+                where o.transaction_id = h.transaction_id and o.queue <> all (%(ids)s))
+"""
+
+_DELETE: Final = (
+    """
+    with gone as (delete from txmsg.half_message where queue = any(%(ids)s) returning transaction_id)
+    insert into txmsg.rolled_back (segment, transaction_id)
+    select distinct (select id from txmsg.segment where state = 'open'), transaction_id from gone
+    on conflict do nothing
+    """,
+    "delete from txmsg.scheduled where queue = any(%(ids)s)",
+    "delete from txmsg.retry where queue_id = any(%(ids)s)",
+    "delete from txmsg.dead_letter where queue_id = any(%(ids)s)",
+    "delete from txmsg.cursor where queue_id = any(%(ids)s)",
+    "delete from txmsg.segment_base where queue = any(%(ids)s)",
+    "delete from txmsg.queue where topic_id = %(id)s",
+    "delete from txmsg.topic where id = %(id)s",
+)
+"""In this order. Messages in segments stay until those are dropped: nothing deletes messages one by one."""

@@ -1,0 +1,129 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class TopicSettings(_message.Message):
+    __slots__ = ("name", "queues", "write_queues", "read_queues", "ordered_queues", "permission", "durability", "unread", "send_rate_max", "created_at_us", "version")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    WRITE_QUEUES_FIELD_NUMBER: _ClassVar[int]
+    READ_QUEUES_FIELD_NUMBER: _ClassVar[int]
+    ORDERED_QUEUES_FIELD_NUMBER: _ClassVar[int]
+    PERMISSION_FIELD_NUMBER: _ClassVar[int]
+    DURABILITY_FIELD_NUMBER: _ClassVar[int]
+    UNREAD_FIELD_NUMBER: _ClassVar[int]
+    SEND_RATE_MAX_FIELD_NUMBER: _ClassVar[int]
+    CREATED_AT_US_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    queues: int
+    write_queues: int
+    read_queues: int
+    ordered_queues: int
+    permission: int
+    durability: str
+    unread: str
+    send_rate_max: float
+    created_at_us: int
+    version: int
+    def __init__(self, name: _Optional[str] = ..., queues: _Optional[int] = ..., write_queues: _Optional[int] = ..., read_queues: _Optional[int] = ..., ordered_queues: _Optional[int] = ..., permission: _Optional[int] = ..., durability: _Optional[str] = ..., unread: _Optional[str] = ..., send_rate_max: _Optional[float] = ..., created_at_us: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
+
+class ListTopicSettingsRequest(_message.Message):
+    __slots__ = ("limit",)
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    limit: int
+    def __init__(self, limit: _Optional[int] = ...) -> None: ...
+
+class ListTopicSettingsReply(_message.Message):
+    __slots__ = ("topics", "more")
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    topics: _containers.RepeatedCompositeFieldContainer[TopicSettings]
+    more: bool
+    def __init__(self, topics: _Optional[_Iterable[_Union[TopicSettings, _Mapping]]] = ..., more: _Optional[bool] = ...) -> None: ...
+
+class TopicQueue(_message.Message):
+    __slots__ = ("number", "begin", "end")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    begin: int
+    end: int
+    def __init__(self, number: _Optional[int] = ..., begin: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
+
+class TopicGroup(_message.Message):
+    __slots__ = ("group", "waiting", "retrying", "dead")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    RETRYING_FIELD_NUMBER: _ClassVar[int]
+    DEAD_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    waiting: int
+    retrying: int
+    dead: int
+    def __init__(self, group: _Optional[str] = ..., waiting: _Optional[int] = ..., retrying: _Optional[int] = ..., dead: _Optional[int] = ...) -> None: ...
+
+class ShowTopicRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class ShowTopicReply(_message.Message):
+    __slots__ = ("topic", "queues", "groups", "halves", "scheduled")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    HALVES_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULED_FIELD_NUMBER: _ClassVar[int]
+    topic: TopicSettings
+    queues: _containers.RepeatedCompositeFieldContainer[TopicQueue]
+    groups: _containers.RepeatedCompositeFieldContainer[TopicGroup]
+    halves: int
+    scheduled: int
+    def __init__(self, topic: _Optional[_Union[TopicSettings, _Mapping]] = ..., queues: _Optional[_Iterable[_Union[TopicQueue, _Mapping]]] = ..., groups: _Optional[_Iterable[_Union[TopicGroup, _Mapping]]] = ..., halves: _Optional[int] = ..., scheduled: _Optional[int] = ...) -> None: ...
+
+class AlterTopicRequest(_message.Message):
+    __slots__ = ("name", "queues", "write_queues", "read_queues", "ordered_queues", "permission", "durability", "unread", "send_rate_max")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    WRITE_QUEUES_FIELD_NUMBER: _ClassVar[int]
+    READ_QUEUES_FIELD_NUMBER: _ClassVar[int]
+    ORDERED_QUEUES_FIELD_NUMBER: _ClassVar[int]
+    PERMISSION_FIELD_NUMBER: _ClassVar[int]
+    DURABILITY_FIELD_NUMBER: _ClassVar[int]
+    UNREAD_FIELD_NUMBER: _ClassVar[int]
+    SEND_RATE_MAX_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    queues: int
+    write_queues: int
+    read_queues: int
+    ordered_queues: int
+    permission: int
+    durability: str
+    unread: str
+    send_rate_max: float
+    def __init__(self, name: _Optional[str] = ..., queues: _Optional[int] = ..., write_queues: _Optional[int] = ..., read_queues: _Optional[int] = ..., ordered_queues: _Optional[int] = ..., permission: _Optional[int] = ..., durability: _Optional[str] = ..., unread: _Optional[str] = ..., send_rate_max: _Optional[float] = ...) -> None: ...
+
+class AlterTopicReply(_message.Message):
+    __slots__ = ("topic",)
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    topic: TopicSettings
+    def __init__(self, topic: _Optional[_Union[TopicSettings, _Mapping]] = ...) -> None: ...
+
+class DeleteTopicRequest(_message.Message):
+    __slots__ = ("name", "force")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    FORCE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    force: bool
+    def __init__(self, name: _Optional[str] = ..., force: _Optional[bool] = ...) -> None: ...
+
+class DeleteTopicReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
