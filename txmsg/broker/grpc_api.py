@@ -13,7 +13,7 @@ from txmsg.broker.presence import AttachedClient, Presence
 from txmsg.broker.service import NotifyService, TopicColumns
 from txmsg.broker.store.halves import Halves
 from txmsg.checker.ports import DueHalf
-from txmsg.errors import InvalidMessage, ProtocolError, TxmsgError
+from txmsg.errors import BrokerUnavailable, InvalidMessage, ProtocolError, TxmsgError
 from txmsg.message import TransactionId, TransactionState, check_name
 from txmsg.wire.codec import REQUEST_ITEMS_MAX, bytes_of_ids, ids_of_bytes, pack_headers, slices_of_ids
 from txmsg.wire.v1 import txmsg_pb2 as pb
@@ -149,6 +149,8 @@ class NotifyApi(rpc.NotifyServicer):
                 ],
             )
         handouts: Sequence[Handout] = ()
+        if request.max_messages and self._stopping.is_set() and not (request.acks or request.refusals):
+            raise BrokerUnavailable("this broker is closing: ask another one")
         if request.max_messages and not self._stopping.is_set():
             handouts = await self._delivery.receive(
                 request.group,
