@@ -35,7 +35,6 @@ from txmsg.wire.tags import TagExpression, wants_of
 __all__ = ["Delivery"]
 
 _log = logging.getLogger(__name__)
-
 _CURSORS_PER_STATEMENT = 1000
 _KEYS_PER_STATEMENT = 1000
 _SMALL_READ = (10, 64 * 1024)
