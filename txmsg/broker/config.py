@@ -11,6 +11,7 @@ from uuid import uuid4
 
 from txmsg.broker.delivery import DeliveryConfig
 from txmsg.broker.migrate import libpq_url
+from txmsg.broker.scheduler import SchedulerConfig
 from txmsg.checker.loop import CheckLoopConfig
 from txmsg.checker.policy import CheckPolicy
 from txmsg.errors import MisuseError, shown
@@ -108,6 +109,8 @@ class BrokerConfig:
     """How messages are delivered."""
     check_loop: CheckLoopConfig = field(default_factory=CheckLoopConfig)
     """The pace at which halves that are due are looked for."""
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    """The pace at which delayed messages are looked for."""
 
     stop_timeout_s: float = 10.0
     """How long a graceful stop may wait for requests under way. Default 10."""

@@ -23,12 +23,14 @@ from txmsg.broker.grpc_server import bind, connections_allowed, new_server
 from txmsg.broker.grpc_topics import TopicsApi
 from txmsg.broker.presence import Presence
 from txmsg.broker.retention import Retention
+from txmsg.broker.scheduler import Scheduler
 from txmsg.broker.segments import Segments
 from txmsg.broker.service import CheckResolver, NotifyService
 from txmsg.broker.store.connect import Pool, open_pool, session
 from txmsg.broker.store.dead_letters import DeadLetters
 from txmsg.broker.store.halves import Halves
 from txmsg.broker.store.messages import Messages
+from txmsg.broker.store.scheduled import Scheduled
 from txmsg.broker.store.topic_settings import TopicSettings
 from txmsg.broker.store.topics import TopicRegistry
 from txmsg.broker.writer import Writer
@@ -130,6 +132,9 @@ async def _serve(config: BrokerConfig, pool: Pool, on_ready: Callable[[str], Non
 
     half_writer = Writer(config, segments, on_ends=on_ends)
     writer = Writer(config, segments, on_ends=on_ends)
+    scheduled = Scheduled(pool, segments)
+    scheduler = Scheduler(scheduled, on_ends=on_ends, look_again=writer.look_again, config=config.scheduler)
+    writer.on_due = scheduler.note
     service = NotifyService(topics, half_writer, writer, body_size_bytes_max=config.body_size_bytes_max)
     presence = Presence()
     halves = Halves(pool)
@@ -141,7 +146,7 @@ async def _serve(config: BrokerConfig, pool: Pool, on_ready: Callable[[str], Non
         config=config.check_loop,
     )
     service.on_unknown = checks.wake
-    api = NotifyApi(service, delivery, halves, presence, home=await _home(pool), stopping=stop)
+    api = NotifyApi(service, delivery, halves, presence, scheduled, home=await _home(pool), stopping=stop)
 
     connections_max = connections_allowed(config.connections_max)
     admin = AdminApi(service, delivery, halves, drops=retention.counts, on_resume=partial(checks.wake, sweep=True))
@@ -166,6 +171,7 @@ async def _serve(config: BrokerConfig, pool: Pool, on_ready: Callable[[str], Non
             tasks.create_task(retention.run(), name="retention"),
             tasks.create_task(topics.run(config.topic_refresh_s), name="topics"),
             tasks.create_task(checks.run(), name="checks"),
+            tasks.create_task(scheduler.run(), name="scheduler"),
             tasks.create_task(delivery.run(), name="delivery"),
             tasks.create_task(membership.run(), name="membership"),
             tasks.create_task(notices.run(), name="notices"),
