@@ -11,7 +11,7 @@ from types import ModuleType
 
 __all__ = ["MODULES", "reference"]
 
-MODULES = ("txmsg", "txmsg.client", "txmsg.message", "txmsg.checker.fence", "txmsg.embedded")
+MODULES = ("txmsg", "txmsg.client", "txmsg.message", "txmsg.checker.fence", "txmsg.embedded", "txmsg.testing")
 """What an application may import from; a name stands at the first module that has it in `__all__`."""
 
 _HEAD = """# Reference

@@ -29,9 +29,9 @@ from txmsg import (
     TxmsgError,
 )
 
-TASKS = 4
+TASKS = 3
 LONG_ONES = 5
-PAUSE_S = 0.01
+PAUSE_S = 0.03
 WAYS = ("commits", "commits", "commits", "rolls back", "commits", "forgets", "is forgotten")
 
 

@@ -1,0 +1,27 @@
+"""The code of the how-to pages runs as printed: each page is a project of its own, with its tests."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.user_project import ROOT, UserProject, files_of
+from tests.conftest import PostgresServer
+
+PAGES = {page.stem: page for page in sorted((ROOT / "docs" / "how-to").glob("*.md")) if files_of(page)}
+_TEST = re.compile(r"^(?:async )?def test_", re.MULTILINE)
+
+
+def test_the_pages_for_applications_show_whole_programs() -> None:
+    assert {"testing"} <= PAGES.keys()
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_code_of_a_page_runs_as_printed(name: str, postgres: PostgresServer, tmp_path: Path) -> None:
+    files = files_of(PAGES[name])
+    outcome = UserProject(tmp_path, files).pytest("-q", "--txmsg-storage", postgres.url("postgres"))
+    assert outcome.status == 0, outcome.output
+    assert outcome.counts.keys() == {"passed"}
+    assert outcome.counts["passed"] >= sum(len(_TEST.findall(text)) for text in files.values()) >= 2

@@ -1,0 +1,70 @@
+"""A project of a user of txmsg: files of its own, nothing of ours, and a pytest that finds the plugin by itself."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["Outcome", "UserProject", "files_of"]
+
+ROOT = Path(__file__).resolve().parents[2]
+_RUN_S_MAX = 110.0
+_FILE = re.compile(r"^<!-- file: (\S+) -->\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def files_of(page: Path) -> dict[str, str]:
+    """The files that a page shows, by name."""
+    return dict(_FILE.findall(page.read_text(encoding="utf-8")))
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run of pytest ended, and what it printed."""
+
+    status: int
+    output: str
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """By what the summary says: {"passed": 3}."""
+        summary = self.output.rstrip().rpartition("\n")[2]
+        return {what: int(count) for count, what in re.findall(r"(\d+) (passed|failed|errors?|warnings?)", summary)}
+
+
+class UserProject:
+    """A directory with these files."""
+
+    def __init__(self, directory: Path, files: Mapping[str, str]) -> None:
+        self.directory = directory
+        for name, text in files.items():
+            (directory / name).write_text(text, encoding="utf-8")
+        self._declare_plugin()
+
+    def _declare_plugin(self) -> None:
+        """What pip would write of txmsg's entry points: the working tree need not be installed as it is now."""
+        declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["pytest11"]
+        metadata = self.directory / "installed" / "txmsg_of_the_tree-0.dist-info"
+        metadata.mkdir(parents=True)
+        (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: txmsg-of-the-tree\nVersion: 0\n")
+        lines = [f"{name} = {module}" for name, module in declared.items()]
+        (metadata / "entry_points.txt").write_text("\n".join(["[pytest11]", *lines, ""]))
+
+    def pytest(self, *args: str) -> Outcome:
+        """Runs pytest in it, as its user would; warnings are errors."""
+        path = os.pathsep.join([str(self.directory / "installed"), str(ROOT)])
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-W", "error", "-p", "no:cacheprovider", "--rootdir=.", *args],
+            cwd=self.directory,
+            env={**os.environ, "PYTHONPATH": path, "PY_COLORS": "0"},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_RUN_S_MAX,
+        )
+        return Outcome(done.returncode, done.stdout + done.stderr)

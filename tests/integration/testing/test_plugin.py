@@ -1,0 +1,226 @@
+"""The pytest plugin in a project of its user: what it costs, what it isolates, and what it says when a test fails."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.user_project import Outcome, UserProject
+from tests.conftest import PostgresServer
+
+_WITHOUT = """
+import sys
+
+HEAVY = {"grpc", "psycopg", "sqlalchemy", "alembic", "google.protobuf", "asyncio"}
+
+
+def test_a_run_that_asks_for_no_fixture_loads_nothing(request):
+    assert request.config.pluginmanager.has_plugin("txmsg")
+    assert "txmsg.testing.plugin" in sys.modules
+    assert not HEAVY & sys.modules.keys()
+"""
+
+_ISOLATED = """
+import asyncio
+import os
+
+import pytest
+
+from txmsg import AsyncProducer, Message, ReceivedMessage, TransactionState
+from txmsg.testing import Broker, Clock, MakeConsumer, MakeProducer, ProcessDied, dies_after_commit, lost_reply
+
+GOT: set[str] = set()
+
+
+class Commits:
+    def check(self, message: ReceivedMessage) -> TransactionState:
+        return TransactionState.COMMIT
+
+
+@pytest.mark.parametrize("n", range(4))
+def test_each_test_has_a_broker_that_holds_nothing(
+    n: int, txmsg_producer: MakeProducer, txmsg_consumer: MakeConsumer, txmsg_broker: Broker, txmsg_address: str
+) -> None:
+    assert txmsg_broker.address == txmsg_address
+    assert txmsg_broker.messages("t") == []
+    consumer, got = txmsg_consumer("same"), []
+    consumer.subscribe("t")(got.append)
+    consumer.start()
+    txmsg_producer("same").send(Message("t", b"%d" % n, key="k", tag="a", headers={"h": "v"}))
+    txmsg_broker.wait_until_idle("same")
+    assert [message.body for message in got] == [b"%d" % n]
+    assert [message._replace(attempt=1) for message in got] == txmsg_broker.messages("t")
+
+
+def test_faults_of_asyncio(txmsg_broker: Broker, txmsg_clock: Clock) -> None:
+    async def run() -> None:
+        async with AsyncProducer(txmsg_broker.address, "async", Commits()) as producer:
+            with lost_reply(producer, "send", count=2):
+                await producer.send(Message("plain", b""))
+            with dies_after_commit(producer):
+                half = await producer.half([Message("halves", b"")])
+                with pytest.raises(ProcessDied):
+                    await producer.end(half, TransactionState.COMMIT)
+            assert not txmsg_broker.messages("halves")
+            txmsg_clock.advance(minutes=1)
+            while not txmsg_broker.messages("halves"):
+                await asyncio.sleep(0.01)
+
+    asyncio.run(asyncio.wait_for(run(), 20))
+    assert len(txmsg_broker.messages("plain")) == 1
+"""
+
+_FAILING = """
+import pytest
+
+from txmsg import Message, ReceivedMessage, TransactionState
+from txmsg.testing import broker_away, dies_after_commit, handler_fails, lost_reply
+
+
+class Unsure:
+    def check(self, message: ReceivedMessage) -> TransactionState:
+        return TransactionState.UNKNOWN
+
+
+@pytest.fixture
+def producer(txmsg_producer):
+    return txmsg_producer("shop", Unsure())
+
+
+@pytest.fixture
+def consumer(txmsg_consumer):
+    consumer = txmsg_consumer("mailer")
+    consumer.subscribe("orders")(lambda message: None)
+    return consumer.start()
+
+
+def test_retry(producer, consumer, txmsg_broker):
+    with handler_fails(consumer, "orders", error=ValueError("no stamps")):
+        producer.send(Message("orders", b"", key="k1"))
+        txmsg_broker.delivered("mailer", "orders", timeout_s=0.5)
+
+
+def test_undecided(producer, consumer, txmsg_broker):
+    producer.half([Message("orders", b"")])
+    producer.send(Message("orders", b""))
+    txmsg_broker.wait_until_idle("mailer", timeout_s=0.5)
+
+
+def test_misspelt_group(producer, consumer, txmsg_broker):
+    producer.send(Message("orders", b""))
+    txmsg_broker.wait_until_idle("mailer")
+    txmsg_broker.wait_until_idle("mialer", timeout_s=0.1)
+
+
+def test_misspelt_topic(producer, txmsg_broker):
+    producer.send(Message("orders", b""))
+    txmsg_broker.delivered("mailer", "oders", timeout_s=0.1)
+
+
+def test_nobody_there(producer, txmsg_broker):
+    producer.send(Message("orders", b""))
+    txmsg_broker.delivered("mailer", "orders", timeout_s=0.1)
+
+
+def test_dead(producer, consumer, txmsg_broker):
+    with handler_fails(consumer, "orders", times=17, error=ValueError("no stamps")):
+        producer.send(Message("orders", b""))
+        txmsg_broker.wait_until_idle("mailer", jump=True)
+
+
+def test_no_occasion_to_die(producer):
+    with dies_after_commit(producer):
+        producer.end(producer.half([Message("orders", b"")]), TransactionState.ROLLBACK)
+
+
+def test_no_occasion_to_lose(producer):
+    with lost_reply(producer, "outcome"):
+        producer.half([Message("orders", b"")])
+
+
+def test_no_occasion_to_fail(producer, consumer, txmsg_broker):
+    with handler_fails(consumer, "orders", times=3):
+        pass
+
+
+def test_no_occasion_to_be_away(producer):
+    with broker_away(producer):
+        pass
+
+
+def test_no_such_handler(consumer):
+    with handler_fails(consumer, "oders"):
+        pass
+
+
+def test_backwards(txmsg_clock):
+    txmsg_clock.advance(minutes=-1)
+"""
+
+_SAID = """
+group 'mailer' has not acknowledged 1 of topic 'orders' within 0.5 s
+ at once): key 'k1', delivery 1 failed: ValueError: no stamps
+topic 'orders': 1 committed, 1 acknowledged, 0 not yet handled, 0 to be retried, 0 dead, 1 undecided, 0 delayed
+of producer group 'shop', 0 checks so far
+the broker knows no consumer group 'mialer', for none of its consumers has asked for messages; it knows 'mailer'
+the broker knows no topic 'oders', for nothing was sent to it; it knows 'orders'
+the group has never asked for it: is a consumer of this group subscribed to it, and started?
+group 'mailer' has 1 dead letters, 0 were expected
+dead letter: key None, delivery 17 failed: ValueError: no stamps
+no transaction of producer group 'shop' was committed in the block of dies_after_commit()
+producer group 'shop' asked 0 times for 'outcome' in the block of lost_reply()
+the handler of topic 'orders' was called 0 times in the block of handler_fails()
+producer group 'shop' sent nothing in the block of broker_away()
+group mailer has no handler for topic 'oders', but for 'orders': subscribe first
+txmsg_clock.advance() by -60 s: it only goes forward
+"""
+
+
+def test_a_run_that_asks_for_no_fixture_is_not_slowed(tmp_path: Path) -> None:
+    # Plugins of others load what they like.
+    outcome = UserProject(tmp_path, {"test_it.py": _WITHOUT}).pytest("-q", "-p", "no:xdist", "-p", "no:anyio")
+    assert outcome.status == 0, outcome.output
+
+
+def test_processes_of_xdist_share_the_postgresql_that_the_plugin_brings(tmp_path: Path) -> None:
+    outcome = UserProject(tmp_path, {"test_it.py": _ISOLATED}).pytest("-q", "-n", "2", f"--basetemp={tmp_path}/temp")
+    assert outcome.counts == {"passed": 5}, outcome.output
+    assert len(list((tmp_path / "temp").rglob("PG_VERSION"))) >= 1
+    assert [each.parent.parent.name for each in (tmp_path / "temp").rglob("cluster/PG_VERSION")] == ["txmsg-postgres"]
+
+
+@pytest.fixture(scope="module")
+def failing(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """A run in which each test fails."""
+    project = UserProject(tmp_path_factory.mktemp("failing"), {"test_it.py": _FAILING})
+    outcome = project.pytest("-q", "-p", "no:randomly", "--txmsg-storage", postgres.url("postgres"))
+    assert outcome.counts == {"failed": _FAILING.count("def test_")}, outcome.output
+    return outcome
+
+
+def test_a_test_that_fails_says_what_is_left(failing: Outcome) -> None:
+    assert [words for words in _SAID.strip().splitlines() if words not in failing.output] == [], failing.output
+
+
+def test_traces_end_in_the_users_test(failing: Outcome) -> None:
+    assert re.findall(r"testing/(?:broker|faults)[.]py:[0-9]+: .*", failing.output) == []
+
+
+def test_a_storage_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    project = UserProject(tmp_path, {"test_it.py": "def test_it(txmsg_broker): pass\n"})
+    outcome = project.pytest("-q", "--txmsg-storage", f"postgresql://me:secret@/shop?host={tmp_path}")
+    assert outcome.counts == {"error": 1}, outcome.output
+    assert f"--txmsg-storage postgresql://me:***@/shop?host={tmp_path}" in outcome.output.replace("%2F", "/")
+    assert "name a PostgreSQL whose role may create databases" in outcome.output
+
+
+def test_without_the_broker_installed_a_fixture_says_what_to_install(tmp_path: Path) -> None:
+    files = {
+        "conftest.py": "import sys\nsys.modules['psycopg'] = None\n",
+        "test_it.py": "def test_it(txmsg_broker): pass\n",
+    }
+    outcome = UserProject(tmp_path, files).pytest("-q")
+    assert outcome.counts == {"error": 1}, outcome.output
+    assert "run `pip install 'txmsg[broker]'`" in outcome.output

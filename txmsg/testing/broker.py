@@ -1,0 +1,181 @@
+"""The broker of a test, as the test sees it: where it is, what it holds, and waiting until it has done its work."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import psycopg
+
+from txmsg.errors import MisuseError
+from txmsg.message import ReceivedMessage, check_name, us_of_datetime
+from txmsg.testing.clock import Clock
+from txmsg.testing.host import BrokerHost
+from txmsg.testing.progress import Progress, progress_of
+from txmsg.wire.codec import unpack_headers
+
+__all__ = ["Broker"]
+
+_LOOK_S = 0.02
+_ASK_AGAIN_S = 0.5
+"""How long a check-back has for its answer before `jump` brings the next one."""
+
+
+class Broker:
+    """A broker with a Notify database of its own, both new for this test.
+
+    address: HOST:PORT, the same in all tests of a run. storage: the URL of the Notify database. clock: its clock.
+    """
+
+    def __init__(self, host: BrokerHost, address: str, storage: str, connection: psycopg.Connection[Any]) -> None:
+        self.address = address
+        self.storage = storage
+        self._host = host
+        self._connection = connection
+        self.clock = Clock(connection)
+
+    # ---- life
+
+    def start(self) -> None:
+        """Starts the broker after `stop` or `kill`, where it was, with what it held."""
+        self._host.start_broker(self.storage, self.address)
+
+    def stop(self) -> None:
+        """Stops the broker in order: from now on nobody is there. Calls of producers fail when their time is over."""
+        self._host.stop_broker()
+
+    def kill(self) -> None:
+        """Ends the broker as a crash would. `start` then takes a second, for it begins with a new process."""
+        self._host.kill()
+
+    # ---- what it holds
+
+    def messages(self, topic: str) -> list[ReceivedMessage]:
+        """The committed messages of a topic, by queue and offset, whoever has received them. None of no such topic."""
+        return self._read(_MESSAGES, {"topic": check_name("topic", topic)})
+
+    def dead_letters(self, group: str) -> list[ReceivedMessage]:
+        """The messages that the group could not process. `attempt` is the number of deliveries."""
+        return self._read(_DEAD_LETTERS, {"group": check_name("consumer group", group)})
+
+    def _read(self, statement: str, parameters: dict[str, str]) -> list[ReceivedMessage]:
+        rows = self._connection.execute(statement.encode(), parameters)
+        return [
+            ReceivedMessage(
+                topic=topic,
+                body=body,
+                key=key,
+                tag=tag,
+                headers=unpack_headers(headers),
+                queue=queue,
+                offset=offset,
+                attempt=attempt,
+                id_bytes=transaction_id.bytes,
+                n=n,
+                born_at_us=us_of_datetime(born_at),
+                stored_at_us=us_of_datetime(stored_at),
+            )
+            for (topic, body, key, tag, headers, queue, offset, attempt, transaction_id, n, born_at, stored_at) in rows
+        ]
+
+    # ---- waiting
+
+    def delivered(self, group: str, topic: str, count: int = 1, *, timeout_s: float = 10.0, jump: bool = False) -> None:
+        """Returns when the group has acknowledged so many messages of the topic in all; fails with what is left.
+
+        jump: while nothing but a time is waited for (a check-back, a retry, a delay), the clock is moved to it.
+        """
+        __tracebackhide__ = True
+        check_name("topic", topic)
+
+        def is_done(all_progress: list[Progress]) -> bool:
+            return sum(each.acknowledged for each in all_progress) >= count
+
+        what = f"group {group!r} has not acknowledged {count} of topic {topic!r}"
+        self._wait(what, group, topic, is_done, timeout_s, jump)
+
+    def wait_until_idle(self, group: str, *, dead: int = 0, timeout_s: float = 10.0, jump: bool = False) -> None:
+        """Returns when the group has acknowledged all there is of its topics; fails with what is left.
+
+        Undecided and delayed messages of these topics count as well: they are still to come. dead: so many of its
+        messages are to become dead letters; one more fails at once. jump: as in `delivered`.
+        """
+        __tracebackhide__ = True
+
+        def is_done(all_progress: list[Progress]) -> bool:
+            __tracebackhide__ = True
+            died = sum(len(each.dead) for each in all_progress)
+            if died > dead:
+                raise AssertionError(
+                    _told(f"group {group!r} has {died} dead letters, {dead} were expected", all_progress)
+                )
+            left = any(each.waiting or each.late for each in all_progress)
+            return bool(all_progress) and not left and died == dead
+
+        self._wait(f"group {group!r} is not idle", group, None, is_done, timeout_s, jump)
+
+    def _wait(  # noqa: PLR0917 - of this class alone
+        self,
+        what: str,
+        group: str,
+        topic: str | None,
+        is_done: Callable[[list[Progress]], bool],
+        timeout_s: float,
+        jump: bool,
+    ) -> None:
+        __tracebackhide__ = True
+        check_name("consumer group", group)
+        if timeout_s <= 0:
+            raise MisuseError(f"timeout_s={timeout_s} must be more than 0 seconds")
+        deadline = time.monotonic() + timeout_s
+        jump_at = 0.0
+        while not is_done(all_progress := progress_of(self._connection, group, topic)):
+            now = time.monotonic()
+            if now >= deadline:
+                found = _told(f"{what} within {timeout_s:g} s", all_progress)
+                raise AssertionError(found if all_progress else f"{found}\n{self._nothing_of(group, topic)}")
+            if jump and now >= jump_at and self._jump(all_progress):
+                jump_at = now + (_ASK_AGAIN_S if any(each.undecided for each in all_progress) else 0.0)
+            time.sleep(_LOOK_S)
+
+    def _jump(self, all_progress: list[Progress]) -> bool:
+        """Moves the clock to the next moment, if nothing is going on that is to be waited for first."""
+        dues_s = [late.due_in_s for each in all_progress for late in each.late if late.due_in_s is not None]
+        if any(each.waiting for each in all_progress) or not dues_s or min(dues_s) <= 0:
+            return False
+        self.clock.advance(seconds=min(dues_s) + 0.001)
+        return True
+
+    def _nothing_of(self, group: str, topic: str | None) -> str:
+        """What there is instead, for who has misspelt it."""
+        table, what, wanted = ("topic", "topic", topic) if topic else ("consumer_group", "consumer group", group)
+        rows = self._connection.execute(f"select name from txmsg.{table} order by name".encode())
+        names = ", ".join(repr(name) for (name,) in rows) or "none"
+        hint = "nothing was sent to it" if topic else "none of its consumers has asked for messages"
+        return f"the broker knows no {what} {wanted!r}, for {hint}; it knows {names}"
+
+    def close(self) -> None:
+        """Stops the broker at the end of the test, whatever has become of it. For the fixture."""
+        with suppress(RuntimeError):  # it ended by itself: that is the test's business, not the next one's
+            self._host.stop_broker()
+
+
+def _told(what: str, all_progress: list[Progress]) -> str:
+    return "\n".join([what, *(line for each in all_progress for line in each.lines())])
+
+
+_MESSAGES = """
+select t.name, m.body, m.key, m.tag, m.headers, q.number, m.queue_offset, 1, m.transaction_id, m.n, m.born_at,
+       m.stored_at
+  from txmsg.message m join txmsg.queue q on q.id = m.queue join txmsg.topic t on t.id = q.topic_id
+ where t.name = %(topic)s order by q.number, m.queue_offset
+"""
+_DEAD_LETTERS = """
+select t.name, d.body, d.key, d.tag, d.headers, q.number, d.queue_offset, d.attempts, d.transaction_id, d.n, d.born_at,
+       d.stored_at
+  from txmsg.dead_letter d join txmsg.consumer_group g on g.id = d.group_id
+  join txmsg.queue q on q.id = d.queue_id join txmsg.topic t on t.id = q.topic_id
+ where g.name = %(group)s order by d.died_at, q.number, d.queue_offset
+"""

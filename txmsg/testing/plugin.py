@@ -1,0 +1,162 @@
+"""The fixtures. Imports nothing heavy: pytest loads this module in every project where txmsg is installed."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+from uuid import uuid4
+
+import pytest
+
+if TYPE_CHECKING:
+    from txmsg.checker.listener import CheckMessageListener
+    from txmsg.client.consumer import Consumer
+    from txmsg.client.producer import Producer
+    from txmsg.testing.broker import Broker
+    from txmsg.testing.clock import Clock
+    from txmsg.testing.database import NotifyDatabase
+    from txmsg.testing.host import BrokerHost
+
+__all__ = ["MakeConsumer", "MakeProducer"]
+
+_STOP_S_MAX = 5.0
+_POLL_WAIT_S = 0.1
+
+
+class MakeProducer(Protocol):
+    """What the fixture `txmsg_producer` gives."""
+
+    def __call__(
+        self,
+        group: str | None = None,
+        check_listener: CheckMessageListener | None = None,
+        *,
+        timeout_s: float = 5.0,
+    ) -> Producer:
+        """A started Producer at the test's broker. group: default one of its own."""
+        ...
+
+
+class MakeConsumer(Protocol):
+    """What the fixture `txmsg_consumer` gives."""
+
+    def __call__(self, group: str | None = None, *, concurrency: int = 4, invisible_s: float = 60.0) -> Consumer:
+        """A Consumer at the test's broker: subscribe, then start it. group: default one of its own."""
+        ...
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.getgroup("txmsg").addoption(
+        "--txmsg-storage",
+        metavar="URL",
+        help="PostgreSQL for txmsg's fixtures: postgresql://user@host/database, whose user may create databases "
+        "(default: one that txmsg brings along)",
+    )
+
+
+@pytest.fixture(scope="session")
+def txmsg_address() -> str:
+    """HOST:PORT at which every test finds its broker; for applications that read it when they are imported."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return f"127.0.0.1:{free.getsockname()[1]}"
+
+
+@pytest.fixture
+def txmsg_broker(txmsg_address: str, _txmsg_host: BrokerHost, _txmsg_database: NotifyDatabase) -> Iterator[Broker]:
+    """A broker that holds nothing yet, for this test alone. See txmsg.testing.Broker."""
+    import psycopg
+
+    from txmsg.testing.broker import Broker
+
+    _txmsg_database.empty()
+    with psycopg.connect(_txmsg_database.url, autocommit=True) as connection, pytest.MonkeyPatch.context() as patch:
+        # A consumer that stops waits for its poll to end; a second at the end of each test is too long.
+        patch.setattr("txmsg.client.link.POLL_WAIT_S", _POLL_WAIT_S)
+        broker = Broker(_txmsg_host, txmsg_address, _txmsg_database.url, connection)
+        broker.start()
+        yield broker
+        broker.close()
+
+
+@pytest.fixture
+def txmsg_clock(txmsg_broker: Broker) -> Clock:
+    """Moves the time for what waits in the test's broker. See txmsg.testing.Clock."""
+    return txmsg_broker.clock
+
+
+@pytest.fixture
+def txmsg_producer(txmsg_broker: Broker) -> Iterator[MakeProducer]:
+    """Makes producers at the test's broker, and closes them. See txmsg.testing.MakeProducer."""
+    from txmsg.client.producer import Producer
+
+    made: list[Producer] = []
+
+    def make(
+        group: str | None = None, check_listener: CheckMessageListener | None = None, *, timeout_s: float = 5.0
+    ) -> Producer:
+        producer = Producer(txmsg_broker.address, group or _new_group(), check_listener, timeout_s=timeout_s)
+        made.append(producer)
+        return producer.start()
+
+    yield make
+    for producer in made:
+        producer.close()
+
+
+@pytest.fixture
+def txmsg_consumer(txmsg_broker: Broker) -> Iterator[MakeConsumer]:
+    """Makes consumers at the test's broker, and stops them. See txmsg.testing.MakeConsumer."""
+    from txmsg.client.consumer import Consumer
+
+    made: list[Consumer] = []
+
+    def make(group: str | None = None, *, concurrency: int = 4, invisible_s: float = 60.0) -> Consumer:
+        consumer = Consumer(
+            txmsg_broker.address,
+            group or _new_group(),
+            concurrency=concurrency,
+            invisible_s=invisible_s,
+            stop_timeout_s=_STOP_S_MAX,
+        )
+        made.append(consumer)
+        return consumer
+
+    yield make
+    for consumer in made:
+        consumer.stop()
+
+
+@pytest.fixture(scope="session")
+def _txmsg_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerHost]:
+    try:
+        import txmsg.testing.database  # noqa: F401 - it needs what the broker's process will need
+    except ModuleNotFoundError as exc:
+        pytest.fail(f"the fixtures of txmsg need a broker ({exc}): run `pip install 'txmsg[broker]'`", pytrace=False)
+    from txmsg.testing.host import BrokerHost
+
+    host = BrokerHost(tmp_path_factory.mktemp("txmsg") / "broker.log")
+    yield host
+    host.close()
+
+
+@pytest.fixture(scope="session")
+def _txmsg_database(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[NotifyDatabase]:
+    from txmsg.testing.database import NotifyDatabase
+
+    storage: str | None = request.config.getoption("--txmsg-storage")
+    with NotifyDatabase.made(storage, _directory_of_run(tmp_path_factory) / "txmsg-postgres") as database:
+        yield database
+
+
+def _directory_of_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One for all processes of pytest-xdist: they share the PostgreSQL in it."""
+    base = tmp_path_factory.getbasetemp()
+    return base.parent if base.name.startswith("popen-") else base
+
+
+def _new_group() -> str:
+    return f"test-{uuid4().hex[:8]}"

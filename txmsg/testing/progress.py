@@ -1,0 +1,165 @@
+"""What a group still has to do in a topic, read from the Notify database, and how a person is told."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+__all__ = ["Late", "Progress", "progress_of"]
+
+_ERROR_LENGTH_MAX = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """One message that waits for a time, or for nothing more."""
+
+    what: str
+    """How a person is told: "delivery 2 failed: ValueError: boom"."""
+    due_in_s: float | None
+    """Seconds until it is tried again; None: never by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a group is in one topic. Dead letters are not acknowledged."""
+
+    topic: str
+    known: bool
+    """Whether the group has ever asked for the topic."""
+    committed: int
+    passed: int
+    """Messages of the log that are behind the group: acknowledged, to be retried, or dead."""
+    retries: list[Late]
+    dead: list[Late]
+    undecided: list[Late]
+    scheduled: list[Late]
+
+    @property
+    def acknowledged(self) -> int:
+        """Messages that were handled, or whose tags the group does not want."""
+        return self.passed - len(self.retries) - len(self.dead)
+
+    @property
+    def waiting(self) -> int:
+        """Messages of the log that nobody has acknowledged or refused."""
+        return self.committed - self.passed
+
+    @property
+    def late(self) -> list[Late]:
+        """What is still to come."""
+        return [*self.retries, *self.undecided, *self.scheduled]
+
+    def lines(self) -> Iterator[str]:
+        """What is left, for a person."""
+        yield (
+            f"topic {self.topic!r}: {self.committed} committed, {self.acknowledged} acknowledged, "
+            f"{self.waiting} not yet handled, {len(self.retries)} to be retried, {len(self.dead)} dead, "
+            f"{len(self.undecided)} undecided, {len(self.scheduled)} delayed"
+        )
+        if not self.known:
+            yield "  the group has never asked for it: is a consumer of this group subscribed to it, and started?"
+        elif self.waiting:
+            yield "  not yet handled: is a consumer running, or a handler still at work?"
+        for each in self.retries:
+            yield f"  retry, {_when(each.due_in_s)}: {each.what}"
+        for each in self.dead:
+            yield f"  dead letter: {each.what}"
+        for each in self.undecided:
+            yield f"  undecided, {_when(each.due_in_s)}: {each.what}"
+        for each in self.scheduled:
+            yield f"  delayed, {_when(each.due_in_s)}: {each.what}"
+
+
+def _when(due_in_s: float | None) -> str:
+    if due_in_s is None:
+        return "not by itself"
+    if due_in_s <= 0:
+        return "now"
+    return f"in {due_in_s:.1f} s (txmsg_clock.advance(seconds={math.ceil(due_in_s)}) lets it come at once)"
+
+
+def progress_of(connection: psycopg.Connection[Any], group: str, topic: str | None) -> list[Progress]:
+    """Where the group is: in the topic, or in every topic that it has asked for."""
+    with connection.transaction():
+        connection.execute("set transaction isolation level repeatable read")
+        return [
+            Progress(
+                name,
+                known,
+                committed,
+                passed,
+                [_failed(row) for row in connection.execute(_RETRIES, {"group": group, "topic": name})],
+                [_failed(row) for row in connection.execute(_DEAD, {"group": group, "topic": name})],
+                [_undecided(row) for row in connection.execute(_UNDECIDED, {"topic": name})],
+                [_delayed(row) for row in connection.execute(_SCHEDULED, {"topic": name})],
+            )
+            for name, known, committed, passed in connection.execute(_TOPICS, {"group": group, "topic": topic})
+        ]
+
+
+def _failed(row: tuple[Any, ...]) -> Late:
+    key, attempts, error, due_in_s = row
+    said = (error or "no error").splitlines()[0][:_ERROR_LENGTH_MAX]
+    return Late(f"key {key!r}, delivery {attempts} failed: {said}", due_in_s)
+
+
+def _undecided(row: tuple[Any, ...]) -> Late:
+    transaction_id, group, parked_reason, checks, decided, due_in_s = row
+    what = f"transaction {transaction_id} of producer group {group!r}, {checks} checks so far"
+    if parked_reason is not None:
+        what += f", parked in doubt: {parked_reason}"
+    if decided:
+        what += ", committed: it waits for an earlier one of its ordering key"
+    return Late(what, due_in_s)
+
+
+def _delayed(row: tuple[Any, ...]) -> Late:
+    key, due_in_s = row
+    return Late(f"key {key!r}", due_in_s)
+
+
+# For the databases of tests: these read tables whole.
+_TOPICS = """
+select t.name, count(c.queue_id) > 0, coalesce(sum(m.count), 0)::int,
+       coalesce(sum(c.next_offset + (select coalesce(sum(upper(r) - lower(r)), 0) from unnest(c.acked) r)), 0)::int
+  from txmsg.topic t
+  join txmsg.queue q on q.topic_id = t.id
+  left join (select queue, count(*) from txmsg.message group by queue) m on m.queue = q.id
+  left join (txmsg.cursor c join txmsg.consumer_group g on g.id = c.group_id and g.name = %(group)s)
+         on c.queue_id = q.id
+ where %(topic)s::text is null or t.name = %(topic)s
+ group by t.name having %(topic)s::text is not null or count(c.queue_id) > 0
+ order by t.name
+"""
+_RETRIES = """
+select r.key, r.attempt, r.last_error,
+       case when r.due_at < 'infinity' then extract(epoch from r.due_at - now())::float8 end
+  from txmsg.retry r join txmsg.consumer_group g on g.id = r.group_id
+  join txmsg.queue q on q.id = r.queue_id join txmsg.topic t on t.id = q.topic_id
+ where g.name = %(group)s and t.name = %(topic)s order by r.due_at
+"""
+_DEAD = """
+select d.key, d.attempts, d.last_error, null::float8
+  from txmsg.dead_letter d join txmsg.consumer_group g on g.id = d.group_id
+  join txmsg.queue q on q.id = d.queue_id join txmsg.topic t on t.id = q.topic_id
+ where g.name = %(group)s and t.name = %(topic)s order by d.died_at
+"""
+_UNDECIDED = """
+select h.transaction_id, p.group_name, f.parked_reason, f.checks, h.decided,
+       extract(epoch from f.next_check_at - now())::float8
+  from txmsg.half_message h
+  join txmsg.half_message f on f.transaction_id = h.transaction_id and f.n = 0
+  left join txmsg.producer p on p.id = h.producer
+  join txmsg.queue q on q.id = h.queue join txmsg.topic t on t.id = q.topic_id
+ where t.name = %(topic)s order by h.stored_at
+"""
+_SCHEDULED = """
+select s.key, extract(epoch from s.due_at - now())::float8
+  from txmsg.scheduled s join txmsg.queue q on q.id = s.queue join txmsg.topic t on t.id = q.topic_id
+ where t.name = %(topic)s order by s.due_at
+"""
