@@ -52,7 +52,7 @@ PLANTS = (
             Defect.DUPLICATED,
             (
                 (
-                    "apply_batch_1",
+                    "apply_batch_2",
                     "m.segment in (p_segment, p_previous) and m.transaction_id = any(p_plain_id)",
                     "false and m.transaction_id = any(p_plain_id)",
                 ),

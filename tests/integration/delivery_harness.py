@@ -12,10 +12,11 @@ from typing import Any
 
 import psycopg
 
+from txmsg.broker.cluster import Leases, Membership
 from txmsg.broker.delivery import Delivery, DeliveryConfig
 from txmsg.broker.delivery.backoff import Backoff
 from txmsg.broker.delivery.values import Handout, Receipt
-from txmsg.broker.store.connect import open_pool
+from txmsg.broker.store.connect import Pool, open_pool
 from txmsg.broker.store.topics import TopicRegistry
 from txmsg.errors import BrokerUnavailable
 
@@ -28,6 +29,7 @@ __all__ = [
     "delivering",
     "each_of",
     "eventually",
+    "new_delivery",
     "notify_at",
     "offsets",
     "receipts",
@@ -83,6 +85,10 @@ class Notify:
             ends[queue_id] = row[0]
         return ends
 
+    def bury(self, broker_id: str) -> None:
+        """The time of a broker is over, as if it had been silent for long enough."""
+        self.query("update txmsg.broker set expires_at = now() - interval '1 s' where id = %s", broker_id)
+
     def rotate(self) -> None:
         self.query("select txmsg.rotate_1((select id from txmsg.segment where state = 'open'))")
         self.query("select txmsg.add_segment_1()")
@@ -98,6 +104,22 @@ async def notify_at(url: str, *, queues: int = 1) -> AsyncIterator[Notify]:
         await pool.close()
 
 
+def new_delivery(
+    pool: Pool,
+    notify: Notify,
+    broker_id: str = "b1",
+    *,
+    monotonic: Callable[[], float] = time.monotonic,
+    **settings: Any,
+) -> Delivery:
+    """A delivery and its membership, not running."""
+    config = DeliveryConfig(**{"hand_over_s": 0.05, **settings})
+    leases = Leases(broker_id, config.lease_ttl_s, monotonic)
+    membership = Membership(pool, leases, release="test", schema_revision="0002", heartbeat_s=config.heartbeat_s)
+    membership.address = f"{broker_id}:1"
+    return Delivery(pool, membership, config, topics=notify)
+
+
 @asynccontextmanager
 async def delivering(
     notify: Notify,
@@ -108,16 +130,23 @@ async def delivering(
     background: bool = True,
     **settings: Any,
 ) -> AsyncIterator[Delivery]:
-    """A delivery that runs. graceful=False ends it as a crash would: nothing is flushed, the lease is kept."""
+    """A delivery that runs. graceful=False ends it as a crash would: nothing is flushed, the leases are kept."""
     pool = open_pool(notify.url)
     await pool.open()
-    delivery = Delivery(pool, broker_id, DeliveryConfig(**settings), topics=notify, monotonic=monotonic)
-    task = asyncio.create_task(delivery.run() if background else asyncio.Event().wait())
+    delivery = new_delivery(pool, notify, broker_id, monotonic=monotonic, **settings)
+    membership = delivery._membership
+
+    async def run() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(delivery.run())
+            tasks.create_task(membership.run())
+
+    task = asyncio.create_task(run() if background else asyncio.Event().wait())
     try:
         if background:
-            await until(delivery._lease.is_held)
+            await until(membership.leases.is_held)
         else:
-            await delivery.lease_once()
+            await membership.step_once()
         yield delivery
         if graceful:
             await delivery.close()

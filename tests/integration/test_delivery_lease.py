@@ -6,23 +6,23 @@ import asyncio
 
 import psycopg
 import pytest
-from psycopg import AsyncConnection, sql
+from psycopg import sql
 
 from tests.integration.delivery_harness import (
     NEVER_S,
     T,
     delivering,
     eventually,
+    new_delivery,
     notify_at,
     offsets,
     receipts,
     receive,
     until,
 )
-from txmsg.broker.delivery import Delivery, DeliveryConfig
-from txmsg.broker.delivery.lease import LEASE_NAME
+from txmsg.broker.delivery import DeliveryConfig
 from txmsg.broker.delivery.values import Refusal
-from txmsg.broker.store import delivery as store
+from txmsg.broker.store import cluster as leases_store
 from txmsg.broker.store.connect import open_pool, session
 from txmsg.errors import BrokerUnavailable
 
@@ -51,6 +51,7 @@ def test_after_a_crash_only_unflushed_acknowledgements_come_again(notify_url: st
                 await delivery.settle("g", "c", receipts(got[:4]), [])
                 await delivery.flush_once()
                 await delivery.settle("g", "c", receipts(got[4:6]), [])
+            notify.bury("b1")
             async with delivering(notify) as delivery:
                 assert offsets(await receive(delivery, 10, wait_s=0.3)) == [4, 5, 6, 7, 8, 9]
 
@@ -66,13 +67,14 @@ def test_stale_epoch_cannot_write_cursors_and_stops_delivering(notify_url: str) 
                 await old.read_once(next(iter(old._groups["g"].feeds.values())))
                 got = await old.receive("g", "c", T, 4, 0, 60)
                 await old.settle("g", "c", [each.receipt for each in got], [])
-                notify.query("update txmsg.lease set expires_at = now() - interval '1 s'")
+                notify.bury("old")
                 async with delivering(notify, "new") as new:
                     assert offsets(await receive(new, 4)) == [0, 1, 2, 3]
                     await old.flush_once()
                     assert notify.query("select next_offset from txmsg.cursor") == [(0,)]
-                    with pytest.raises(BrokerUnavailable):
-                        await old.receive("g", "c", T, 4, 0, 60)
+                    assert await old.receive("g", "c", T, 4, 0, 60) == []
+                    await old._membership.step_once()
+                    assert not old._leases.is_member, "it was taken for dead, and drops everything"
 
     asyncio.run(scenario())
 
@@ -85,8 +87,9 @@ def test_stale_epoch_cannot_make_retries(notify_url: str) -> None:
                 await old.receive("g", "c", T, 4, 0, 60)
                 await old.read_once(next(iter(old._groups["g"].feeds.values())))
                 (message,) = await old.receive("g", "c", T, 4, 0, 60)
-                notify.query("update txmsg.lease set expires_at = now() - interval '1 s'")
-                async with delivering(notify, "new"):
+                notify.bury("old")
+                async with delivering(notify, "new") as new:
+                    await until(lambda: bool(new._leases.epochs()))
                     with pytest.raises(BrokerUnavailable):
                         await old.settle("g", "c", [], [Refusal(message.receipt, "boom", 0.0)])
                     assert notify.query("select * from txmsg.retry") == []
@@ -94,15 +97,17 @@ def test_stale_epoch_cannot_make_retries(notify_url: str) -> None:
     asyncio.run(scenario())
 
 
-def test_second_broker_does_not_deliver_and_names_the_first(notify_url: str) -> None:
+def test_a_queue_is_delivered_by_one_broker_and_after_its_stop_by_the_other(notify_url: str) -> None:
     async def scenario() -> None:
         async with notify_at(notify_url) as notify, delivering(notify, "first") as first:
+            await notify.add(1)
             async with delivering(notify, "second", background=False, graceful=False) as second:
-                with pytest.raises(BrokerUnavailable, match="first"):
-                    await second.receive("g", "c", T, 1, 0, 60)
-                await first.close()
-                await second.lease_once()
                 assert await second.receive("g", "c", T, 1, 0, 60) == []
+                assert not second._groups["g"].feeds
+                await first.close()
+                await second._membership.step_once()
+                await second.queues_once()
+                assert list(second._groups["g"].feeds) == await notify.queue_ids()
 
     asyncio.run(scenario())
 
@@ -117,16 +122,17 @@ def test_nothing_is_delivered_past_the_deadline_of_the_lease(notify_url: str) ->
             await notify.add(1)
             await delivery.receive("g", "c", T, 1, 0, 60)
             (feed,) = delivery._groups["g"].feeds.values()
+            first_epoch = feed.epoch
             await delivery.read_once(feed)
             now[0] += DeliveryConfig().lease_ttl_s
             with pytest.raises(BrokerUnavailable, match="ran out"):
                 await delivery.receive("g", "c", T, 1, 0, 60)
-            await delivery.lease_once()
+            await delivery._membership.step_once()
             assert await delivery.receive("g", "c", T, 1, 0, 60) == []
             (feed,) = delivery._groups["g"].feeds.values()
             await delivery.read_once(feed)
             (message,) = await delivery.receive("g", "c", T, 1, 0, 60)
-            assert message.receipt.epoch == 2
+            assert message.receipt.epoch > first_epoch
 
     asyncio.run(scenario())
 
@@ -158,31 +164,42 @@ def test_waiting_members_hear_of_a_lost_database_and_delivery_comes_back(notify_
     asyncio.run(scenario())
 
 
-def test_a_broker_stopped_within_a_transaction_gives_the_lease_back(notify_url: str) -> None:
-    """Writing failures holds the lease for some statements: a broker that is paused between two must not keep it."""
+def test_a_broker_stopped_while_it_writes_failures_holds_up_nobody_and_loses_that_queue_later(notify_url: str) -> None:
+    """Writing failures locks the leases concerned for some statements: a broker may be paused between two."""
 
     async def scenario() -> None:
         async with (
+            notify_at(notify_url, queues=2) as notify,
             open_pool(notify_url, idle_in_transaction_s=0.2) as pool,
-            await AsyncConnection.connect(notify_url, autocommit=True) as other,
+            delivering(notify, "paused", background=False, graceful=False) as paused,
         ):
+            queue_ids = await notify.queue_ids()
+            await paused._membership.step_once()
+            leases = dict(paused._leases.epochs())
+            assert leases.keys() == set(queue_ids)
             taken_over = asyncio.Event()
 
-            async def paused() -> None:
+            async def write() -> None:
                 async with session(pool) as connection, connection.transaction():
-                    assert await store.hold_lease(connection, LEASE_NAME, 1)
+                    assert await leases_store.hold(connection, "paused", {queue_ids[0]: leases[queue_ids[0]]})
                     holding.set()
                     await taken_over.wait()
 
             holding = asyncio.Event()
-            assert await store.acquire_lease(other, LEASE_NAME, "b1", 0) == 1
-            pausing = asyncio.create_task(paused())
+            writing = asyncio.create_task(write())
             await holding.wait()
-            async with asyncio.timeout(20):
-                assert await store.acquire_lease(other, LEASE_NAME, "b2", 5) == 2
+            notify.bury("paused")
+            async with (
+                asyncio.timeout(10),
+                delivering(notify, "other", background=False, graceful=False) as other,
+            ):
+                assert set(other._leases.epochs()) == {queue_ids[1]}, "the locked one is left for the next time"
+                while set(other._leases.epochs()) != set(queue_ids):
+                    await other._membership.step_once()
+                assert min(other._leases.epochs().values()) > max(leases.values())
             taken_over.set()
             with pytest.raises(BrokerUnavailable):
-                await pausing
+                await writing
 
     asyncio.run(scenario())
 
@@ -205,15 +222,16 @@ def test_closing_twice_and_before_running_is_fine(notify_url: str) -> None:
         async with notify_at(notify_url) as notify:
             pool = open_pool(notify.url)
             await pool.open()
-            delivery = Delivery(pool, "b", DeliveryConfig(), topics=notify)
+            delivery = new_delivery(pool, notify)
             await delivery.close()
             await delivery.close()
             await asyncio.wait_for(delivery.run(), 5)
             async with delivering(notify) as running:
                 await running.close()
                 await running.close()
-            ((free,),) = notify.query("select expires_at <= now() from txmsg.lease where name = %s", LEASE_NAME)
-            assert free
+            ((free,),) = notify.query("select expires_at <= now() from txmsg.lease where name = 'delivery'")
+            assert free, "a broker of 0.1 may deliver at once"
+            assert notify.query("select id from txmsg.broker") == []
             await pool.close()
 
     asyncio.run(scenario())

@@ -28,6 +28,7 @@ class Told:
         self.acked: list[int] = []
         self.refused: dict[int, str] = {}
         self.dropped = 0
+        self.lost: set[int] = set()
         self._told = asyncio.Event()
 
     def ack(self, hand: Hand, offset: int) -> None:
@@ -38,9 +39,12 @@ class Told:
         self.refused[offset] = error
         self._told.set()
 
-    def drop(self) -> None:
+    def drop(self, hand: Hand, offset: int) -> None:
         self.dropped += 1
         self._told.set()
+
+    def holds(self, hand: Hand, offset: int, now: float) -> bool:
+        return offset not in self.lost
 
     async def until(self, count: int) -> None:
         """Returns when it was told of so many messages."""
@@ -50,12 +54,12 @@ class Told:
                 await self._told.wait()
 
 
-def jobs(told: Told, count: int, call: Callable[[ReceivedMessage], Any], *, useless_in_s: float = 60) -> list[Job]:
+def jobs(told: Told, count: int, call: Callable[[ReceivedMessage], Any], *, start: int = 0) -> list[Job]:
     handler = Handler("g", "t", UserFunction("the handler", call, "message"))
-    useless_at = asyncio.get_running_loop().time() + useless_in_s
+    late_at = asyncio.get_running_loop().time() + 60
     return [
-        Job(cast(Link, told), HAND, ReceivedMessage("t", b"", offset=offset), handler, useless_at)
-        for offset in range(count)
+        Job(cast(Link, told), HAND, ReceivedMessage("t", b"", offset=offset), handler, late_at)
+        for offset in range(start, start + count)
     ]
 
 
@@ -94,7 +98,8 @@ def test_each_message_is_acked_refused_or_dropped_once(kind: str) -> None:
 
     async def case(workers: LoopWorkers | ThreadWorkers, told: Told) -> None:
         workers.put(jobs(told, 10, as_kind(kind, call)))
-        workers.put(jobs(told, 2, as_kind(kind, call), useless_in_s=-1))
+        told.lost = {10, 11}
+        workers.put(jobs(told, 2, as_kind(kind, call), start=10))
         await told.until(12)
         assert sorted(told.acked) == [0, 1, 2, 4, 5, 6, 7, 8, 9]
         assert told.refused.keys() == {3}

@@ -81,3 +81,34 @@ def test_finished_batches_do_not_pile_up_until_their_deadline() -> None:
         out.give([offset], token=offset, deadline=1e9)
         out.give_back([offset], token=offset)
     assert len(out._heap) < 200
+
+
+def test_what_is_held_is_renewed_and_the_rest_of_its_batch_is_not() -> None:
+    out: InFlight[int] = InFlight()
+    out.give([1, 2, 3], token=1, deadline=10)
+    assert out.renew([1, 3, 3, 9], token=1, deadline=15) == [9]
+    assert out.renew([1], token=2, deadline=99) == [1], "another delivery of it"
+    assert out.expire(10) == [(1, [2])]
+    assert out.give_back([1], token=1) == ([1], [])
+    assert out.expire(15) == [(1, [3])]
+    assert len(out) == 0
+
+
+def test_a_deadline_is_put_off_up_to_its_end_and_never_brought_forward() -> None:
+    out: InFlight[int] = InFlight()
+    out.give([1], token=1, deadline=10, deadline_max=25)
+    for now in range(1, 25):
+        assert out.renew([1], token=1, deadline=now + 10) == []
+        assert out.expire(now) == []
+    assert out.expire(25) == [(1, [1])]
+    out.give([1], token=2, deadline=50)
+    out.renew([1], token=2, deadline=40)
+    assert out.expire(45) == []
+
+
+def test_renewing_for_long_leaves_nothing_behind() -> None:
+    out: InFlight[int] = InFlight()
+    out.give([1], token=1, deadline=1)
+    for now in range(1, 10_000):
+        out.renew([1], token=1, deadline=now + 1)
+    assert len(out._heap) < 200

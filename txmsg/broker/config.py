@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import socket
 from dataclasses import dataclass, field, fields
 from uuid import uuid4
 
 from txmsg.broker.delivery import DeliveryConfig
 from txmsg.broker.migrate import libpq_url
+from txmsg.broker.scheduler import SchedulerConfig
 from txmsg.checker.loop import CheckLoopConfig
 from txmsg.checker.policy import CheckPolicy
-from txmsg.errors import MisuseError
+from txmsg.errors import MisuseError, shown
 from txmsg.message import BODY_SIZE_BYTES_CEILING, BODY_SIZE_BYTES_MAX, QUEUES_MAX
 from txmsg.wire.address import check_address
 
-__all__ = ["BrokerConfig"]
+__all__ = ["BrokerConfig", "new_broker_id"]
 
 
-def _new_broker_id() -> str:
+_BROKER_ID = re.compile(r"[A-Za-z0-9._-]{1,200}")
+
+
+def new_broker_id() -> str:
+    """One that no other broker has."""
     return f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}"
 
 
@@ -33,7 +39,10 @@ class BrokerConfig:
     """How long a start may wait for a database that is not there yet. Default 30. 0 tries once."""
     listen: str = "127.0.0.1:7700"
     """HOST:PORT to serve on. Port 0 takes a free one."""
-    broker_id: str = field(default_factory=_new_broker_id)
+    advertise: str = ""
+    """HOST:PORT under which clients reach this broker, when that is another one than `listen`: behind a proxy, or in a
+    container. Default: `listen`, with the machine's name in place of 0.0.0.0."""
+    broker_id: str = field(default_factory=new_broker_id)
     """Names this broker process among others. Default: host, process id and a random part."""
 
     connections_max: int = 16_000
@@ -100,6 +109,8 @@ class BrokerConfig:
     """How messages are delivered."""
     check_loop: CheckLoopConfig = field(default_factory=CheckLoopConfig)
     """The pace at which halves that are due are looked for."""
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    """The pace at which delayed messages are looked for."""
 
     stop_timeout_s: float = 10.0
     """How long a graceful stop may wait for requests under way. Default 10."""
@@ -108,6 +119,7 @@ class BrokerConfig:
         # Empty until the embedded database runs.
         object.__setattr__(self, "storage", libpq_url(self.storage) if self.storage else "")
         check_address("listen", self.listen)
+        self._check_presence()
         for each in fields(self):
             value = getattr(self, each.name)
             if isinstance(value, float) and not math.isfinite(value):
@@ -158,6 +170,15 @@ class BrokerConfig:
             raise MisuseError(f"retention_size_bytes={self.retention_size_bytes} must not be negative: 0 is no bound")
         if self.segments_max < 4:  # open, remembering outcomes, and two to come and go
             raise MisuseError(f"segments_max={self.segments_max} must be at least 4")
+
+    def _check_presence(self) -> None:
+        """How this broker is known to others."""
+        if self.advertise:
+            check_address("advertise", self.advertise)
+        if not _BROKER_ID.fullmatch(self.broker_id):
+            raise MisuseError(
+                f"broker_id={shown(self.broker_id)} must be 1 to 200 letters, digits, dots, dashes and underscores"
+            )
 
     def check_policy(self) -> CheckPolicy:
         """When half messages are checked, as the check loop wants to have it."""

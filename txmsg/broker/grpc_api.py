@@ -12,9 +12,10 @@ from txmsg.broker.grpc_errors import Context, answering, refuse
 from txmsg.broker.presence import AttachedClient, Presence
 from txmsg.broker.service import NotifyService, TopicColumns
 from txmsg.broker.store.halves import Halves
+from txmsg.broker.store.scheduled import Scheduled
 from txmsg.checker.ports import DueHalf
-from txmsg.errors import InvalidMessage, ProtocolError, TxmsgError
-from txmsg.message import TransactionId, TransactionState, check_name
+from txmsg.errors import BrokerUnavailable, InvalidMessage, ProtocolError, TxmsgError
+from txmsg.message import MESSAGES_PER_TRANSACTION_MAX, TransactionId, TransactionState, check_name
 from txmsg.wire.codec import REQUEST_ITEMS_MAX, bytes_of_ids, ids_of_bytes, pack_headers, slices_of_ids
 from txmsg.wire.v1 import txmsg_pb2 as pb
 from txmsg.wire.v1 import txmsg_pb2_grpc as rpc
@@ -33,6 +34,12 @@ _STATES = {
     pb.CheckAnswer.COMMIT: TransactionState.COMMIT,
     pb.CheckAnswer.ROLLBACK: TransactionState.ROLLBACK,
     pb.CheckAnswer.UNKNOWN: TransactionState.UNKNOWN,
+}
+_RECALLS = {
+    "recalled": pb.RecallReply.RECALLED,
+    "entered": pb.RecallReply.ENTERED,
+    "undecided": pb.RecallReply.UNDECIDED,
+    "unknown": pb.RecallReply.UNKNOWN,
 }
 
 
@@ -75,6 +82,7 @@ class NotifyApi(rpc.NotifyServicer):
         delivery: DeliveryService,
         halves: Halves,
         presence: Presence,
+        scheduled: Scheduled,
         *,
         home: UUID,
         stopping: asyncio.Event,
@@ -83,6 +91,7 @@ class NotifyApi(rpc.NotifyServicer):
         self._delivery = delivery
         self._halves = halves
         self._presence = presence
+        self._scheduled = scheduled
         self._home = home.bytes
         self._stopping = stopping
         self.address = ""
@@ -130,6 +139,19 @@ class NotifyApi(rpc.NotifyServicer):
         return pb.EndTransactionsReply(errors=_item_errors(problems))
 
     @answering
+    async def Recall(self, request: pb.RecallRequest, context: Context) -> pb.RecallReply:  # noqa: N802
+        ids = ids_of_bytes(request.transaction_ids)
+        _check_items(len(ids))
+        ns = list(request.n) or [0] * len(ids)
+        if len(ns) != len(ids) or max(ns, default=0) >= MESSAGES_PER_TRANSACTION_MAX:
+            raise ProtocolError(
+                f"{len(ids)} messages to recall come with {len(ns)} places in their transactions, each of which is to "
+                f"be below {MESSAGES_PER_TRANSACTION_MAX}"
+            )
+        kinds = await self._scheduled.recall(ids, ns)
+        return pb.RecallReply(results=[_RECALLS[each] for each in kinds])
+
+    @answering
     async def Receive(self, request: pb.ReceiveRequest, context: Context) -> pb.ReceiveReply:  # noqa: N802
         check_name("group", request.group)
         _check_client_id(request.client_id)
@@ -149,6 +171,8 @@ class NotifyApi(rpc.NotifyServicer):
                 ],
             )
         handouts: Sequence[Handout] = ()
+        if request.max_messages and self._stopping.is_set() and not (request.acks or request.refusals):
+            raise BrokerUnavailable("this broker is closing: ask another one")
         if request.max_messages and not self._stopping.is_set():
             handouts = await self._delivery.receive(
                 request.group,

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from importlib.metadata import version
 from uuid import UUID
 
 from txmsg.broker import migrate
+from txmsg.broker.cluster import Leases, Membership, Notices
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.delivery import Delivery
 from txmsg.broker.grpc_admin import AdminApi
@@ -19,12 +23,14 @@ from txmsg.broker.grpc_server import bind, connections_allowed, new_server
 from txmsg.broker.grpc_topics import TopicsApi
 from txmsg.broker.presence import Presence
 from txmsg.broker.retention import Retention
+from txmsg.broker.scheduler import Scheduler
 from txmsg.broker.segments import Segments
 from txmsg.broker.service import CheckResolver, NotifyService
 from txmsg.broker.store.connect import Pool, open_pool, session
 from txmsg.broker.store.dead_letters import DeadLetters
 from txmsg.broker.store.halves import Halves
 from txmsg.broker.store.messages import Messages
+from txmsg.broker.store.scheduled import Scheduled
 from txmsg.broker.store.topic_settings import TopicSettings
 from txmsg.broker.store.topics import TopicRegistry
 from txmsg.broker.writer import Writer
@@ -42,7 +48,7 @@ logger = logging.getLogger(__name__)
 
 _START_PAUSE_S = 1.0
 _CLOSE_S_MAX = 3.0
-"""For writing cursors, and for closing connections, at a stop."""
+"""For writing cursors and leaving the cluster, and for closing connections, at a stop."""
 _WRITE_S_MIN = 1.0
 """For writing what was accepted, at a stop that has used up its time on requests under way."""
 
@@ -104,9 +110,31 @@ async def _serve(config: BrokerConfig, pool: Pool, on_ready: Callable[[str], Non
     segments = Segments(pool, config)
     await segments.refresh()
     retention = Retention(config)
-    delivery = Delivery(pool, config.broker_id, config.delivery, topics=_DeliveryTopics(topics))
-    half_writer = Writer(config, segments, on_ends=delivery.wake)
-    writer = Writer(config, segments, on_ends=delivery.wake)
+    membership = Membership(
+        pool,
+        Leases(config.broker_id, config.delivery.lease_ttl_s, time.monotonic),
+        release=version("txmsg"),
+        schema_revision=migrate.REVISIONS[-1],
+        heartbeat_s=config.delivery.heartbeat_s,
+    )
+    delivery = Delivery(pool, membership, config.delivery, topics=_DeliveryTopics(topics))
+    notices = Notices(
+        config.storage,
+        pool,
+        {"leases": lambda _: membership.look_soon(), "brokers": lambda _: membership.look_soon()},
+        on_ends=delivery.wake,
+        on_connect=membership.look_soon,
+    )
+
+    def on_ends(ends: Mapping[int, int]) -> None:
+        delivery.wake(ends)
+        notices.hint(membership.of_others(ends))
+
+    half_writer = Writer(config, segments, on_ends=on_ends)
+    writer = Writer(config, segments, on_ends=on_ends)
+    scheduled = Scheduled(pool, segments)
+    scheduler = Scheduler(scheduled, on_ends=on_ends, look_again=writer.look_again, config=config.scheduler)
+    writer.on_due = scheduler.note
     service = NotifyService(topics, half_writer, writer, body_size_bytes_max=config.body_size_bytes_max)
     presence = Presence()
     halves = Halves(pool)
@@ -118,7 +146,7 @@ async def _serve(config: BrokerConfig, pool: Pool, on_ready: Callable[[str], Non
         config=config.check_loop,
     )
     service.on_unknown = checks.wake
-    api = NotifyApi(service, delivery, halves, presence, home=await _home(pool), stopping=stop)
+    api = NotifyApi(service, delivery, halves, presence, scheduled, home=await _home(pool), stopping=stop)
 
     connections_max = connections_allowed(config.connections_max)
     admin = AdminApi(service, delivery, halves, drops=retention.counts, on_resume=partial(checks.wake, sweep=True))
@@ -130,7 +158,8 @@ async def _serve(config: BrokerConfig, pool: Pool, on_ready: Callable[[str], Non
         partial(add_TopicsServicer_to_server, TopicsApi(TopicSettings(pool))),
         connections_max=connections_max,
     )
-    api.address = bind(server, config.listen)
+    address = bind(server, config.listen)
+    api.address = membership.address = config.advertise or _reachable(address)
 
     async with asyncio.TaskGroup() as tasks:
         writing = [
@@ -142,18 +171,27 @@ async def _serve(config: BrokerConfig, pool: Pool, on_ready: Callable[[str], Non
             tasks.create_task(retention.run(), name="retention"),
             tasks.create_task(topics.run(config.topic_refresh_s), name="topics"),
             tasks.create_task(checks.run(), name="checks"),
+            tasks.create_task(scheduler.run(), name="scheduler"),
             tasks.create_task(delivery.run(), name="delivery"),
+            tasks.create_task(membership.run(), name="membership"),
+            tasks.create_task(notices.run(), name="notices"),
         ]
         try:
             await server.start()
-            logger.info("broker %s listens on %s", config.broker_id, api.address)
-            on_ready(api.address)
+            logger.info("broker %s listens on %s, and is known as %s", config.broker_id, address, api.address)
+            on_ready(address)
             await stop.wait()
         finally:
-            # Requests under way may still need the writer and delivery, so those end after the server.
             loop = asyncio.get_running_loop()
             deadline = loop.time() + config.stop_timeout_s
             delivery.drain()
+            # While the server still takes acknowledgements: the queues go to other brokers with nothing in flight.
+            try:
+                async with asyncio.timeout(config.delivery.hand_over_s + _CLOSE_S_MAX):
+                    await delivery.close()
+            except (BrokerUnavailable, TimeoutError) as exc:
+                logger.warning("cursors were not written, their messages come again: %s", exc or "no answer in time")
+            # Requests under way may still need the writer, so it ends after the server.
             await server.stop(config.stop_timeout_s)
             half_writer.close()
             writer.close()
@@ -161,11 +199,12 @@ async def _serve(config: BrokerConfig, pool: Pool, on_ready: Callable[[str], Non
             for task in (*writing, *background):
                 task.cancel()
             await asyncio.wait((*writing, *background))
-            try:
-                async with asyncio.timeout(_CLOSE_S_MAX):
-                    await delivery.close()
-            except (BrokerUnavailable, TimeoutError) as exc:
-                logger.warning("cursors were not written, their messages come again: %s", exc or "no answer in time")
+
+
+def _reachable(address: str) -> str:
+    """The address under which others find a broker that listens on all addresses of its machine."""
+    host, _, port = address.rpartition(":")
+    return f"{socket.gethostname()}:{port}" if host in {"0.0.0.0", "[::]"} else address
 
 
 async def _home(pool: Pool) -> UUID:

@@ -66,12 +66,12 @@ class Writer:
         segments: Segments,
         *,
         on_ends: Callable[[Mapping[int, int]], None],
-        on_due: Callable[[int], None] = lambda _due_at_us: None,
     ) -> None:
         self._config = config
         self._segments = segments
         self._on_ends = on_ends
-        self._on_due = on_due
+        self.on_due: Callable[[int], None] | None = None
+        """Called with the time in us since 1970 at which the first of the delayed messages of a batch is due."""
         self._waiting: deque[Work] = deque()
         self._waiting_items = 0
         self._waiting_size_bytes = 0
@@ -193,8 +193,8 @@ class Writer:
                 work.done.set_result(applied.problems)
         if applied.ends:
             self._on_ends(applied.ends)
-        if applied.due_at_us is not None:
-            self._on_due(applied.due_at_us)
+        if applied.due_at_us is not None and self.on_due is not None:
+            self.on_due(applied.due_at_us)
         if applied.more and not self._closing:
             self.look_again(applied.more)
 

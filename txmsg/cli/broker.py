@@ -59,6 +59,19 @@ class _Seconds(click.FloatRange):
     help="Where to serve. Port 0 takes a free one.",
 )
 @click.option(
+    "--advertise",
+    metavar="HOST:PORT",
+    default="",
+    help="Where clients reach this broker, if not at --listen: behind a proxy, or in a container. "
+    "Default: --listen, with the machine's name in place of 0.0.0.0.",
+)
+@click.option(
+    "--id",
+    "broker_id",
+    metavar="NAME",
+    help="Names this broker among those of its database.  [default: host, process id and a random part]",
+)
+@click.option(
     "--storage-wait-s",
     type=_Seconds(min=0),
     default=30.0,
@@ -142,6 +155,8 @@ def broker(
     *,
     storage: str | None,
     listen: str,
+    advertise: str,
+    broker_id: str | None,
     storage_wait_s: float,
     data_dir: Path | None,
     first_check_s: float,
@@ -162,7 +177,7 @@ def broker(
         raise click.UsageError(
             "--retention-max is shorter than --retention: what is unread is kept longer than the rest"
         )
-    from txmsg.broker.config import BrokerConfig
+    from txmsg.broker.config import BrokerConfig, new_broker_id
 
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
     logging.getLogger("alembic").setLevel(logging.WARNING)  # it tells each start of its plugins
@@ -170,6 +185,8 @@ def broker(
     config = BrokerConfig(
         storage=storage or "",
         listen=listen,
+        advertise=advertise,
+        broker_id=new_broker_id() if broker_id is None else broker_id,
         storage_wait_s=storage_wait_s,
         first_check_s=first_check_s,
         check_interval_s=check_interval_s,

@@ -41,7 +41,8 @@ class AsyncConsumer:
 
     brokers: "host:port", several of them in a list or separated by commas. group: whose progress this is.
     concurrency: handlers at once, of each kind; `def` handlers run on threads, `async def` ones on the loop.
-    invisible_s: a message not settled within it is delivered again; give more than the slowest handler takes.
+    invisible_s: when nothing is heard of this process for so long, others are given what it holds. A handler may take
+    longer than that: its message is left to it while the process lives, up to 12 hours.
     stop_timeout_s: how long a stop waits for handlers. Per broker, twice `concurrency` messages are fetched ahead, or
     what the handlers do in a fifth of a second.
 
@@ -68,6 +69,7 @@ class AsyncConsumer:
         self._brokers: Brokers | None = None
         self._links: list[Link] = []
         self._polls: list[asyncio.Task[None]] = []
+        self._keeping: list[asyncio.Task[None]] = []
         self._coroutines: LoopWorkers | None = None
         self._threads: ThreadWorkers | None = None
         self._stopping: asyncio.Task[None] | None = None
@@ -126,6 +128,7 @@ class AsyncConsumer:
             for index in range(len(self.addresses))
         ]
         self._polls = [asyncio.create_task(self._poll(link)) for link in self._links]
+        self._keeping = [asyncio.create_task(self._keep(link)) for link in self._links]
         self._watching = asyncio.create_task(self._watch())
         return self
 
@@ -176,9 +179,10 @@ class AsyncConsumer:
                     self.group,
                     self._stop_timeout_s,
                 )
-            for task in (*self._polls, self._watching):
+            background = (*self._polls, *self._keeping, self._watching)
+            for task in background:
                 task.cancel()
-            await asyncio.gather(*self._polls, self._watching, return_exceptions=True)
+            await asyncio.gather(*background, return_exceptions=True)
             if self._coroutines is not None:
                 await self._coroutines.close()
             if self._threads is not None:
@@ -199,6 +203,13 @@ class AsyncConsumer:
                 _log.exception("group %s: polling broker %s failed unexpectedly", self.group, link.address)
                 await asyncio.sleep(1)
 
+    async def _keep(self, link: Link) -> None:
+        while True:
+            try:
+                await link.keep()
+            except Exception:  # noqa: BLE001 - a task's root
+                _log.exception("group %s: keeping messages of broker %s failed unexpectedly", self.group, link.address)
+
     def _take(self, link: Link, hand: Hand, messages: Sequence[ReceivedMessage]) -> None:
         """Hands what was delivered together to those who run the handler of its topic."""
         topic = messages[0].topic
@@ -210,8 +221,8 @@ class AsyncConsumer:
                 assert message.offset is not None
                 link.refuse(hand, message.offset, str(error))
             return
-        useless_at = asyncio.get_running_loop().time() + self._invisible_s
-        jobs = [Job(link, hand, message, handler, useless_at) for message in messages]
+        late_at = asyncio.get_running_loop().time() + self._invisible_s
+        jobs = [Job(link, hand, message, handler, late_at) for message in messages]
         workers = self._coroutines if handler.function.is_coroutine else self._threads
         assert workers is not None
         workers.put(jobs)
@@ -225,13 +236,13 @@ class AsyncConsumer:
             if self._coroutines is not None:
                 self._coroutines.revive()
             running = [each for workers in (self._coroutines, self._threads) if workers for each in workers.running]
-            late = [job for job in running if job is not None and job.useless_at <= loop.time()]
+            late = [job for job in running if job is not None and job.late_at <= loop.time()]
             for job in late:
                 if not any(job is each for each in told):
                     _log.warning(
-                        "group %s: the handler of topic %r has held message %s for longer than invisible_s=%g: it is "
-                        "given to somebody else, too. %d of %d handlers are late; one that hangs is never ended: give "
-                        "its calls timeouts, or raise invisible_s",
+                        "group %s: the handler of topic %r has held message %s for longer than invisible_s=%g: nobody "
+                        "else is given it while this process lives, for up to 12 hours. %d of %d handlers are late; "
+                        "one that hangs is never ended: give its calls timeouts",
                         *(self.group, job.handler.topic, job.message.id, self._invisible_s, len(late), len(running)),
                     )
             told = late

@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from txmsg.checker.fence import Fence, FenceCheckListener
 from txmsg.checker.listener import CheckMessageListener
 from txmsg.client.attach import Presence
-from txmsg.client.batch import EndEntry, SendEntry, messages_of
+from txmsg.client.batch import EndEntry, SendEntry, messages_of, recalled
 from txmsg.client.channel import Brokers
 from txmsg.client.half import Half, check_half, id_bytes_of
 from txmsg.client.late import AsyncLateTransaction
@@ -36,6 +36,7 @@ from txmsg.message import (
     message_id,
     new_transaction_id,
     new_transaction_id_bytes,
+    parse_message_id,
 )
 
 __all__ = ["AsyncProducer"]
@@ -176,6 +177,16 @@ class AsyncProducer:
         sender.plain.offer(SendEntry(transaction_id.bytes, messages, waiter))
         await waiter
         return [message_id(transaction_id, n) for n in range(len(messages))]
+
+    async def recall(self, message_id: MessageId) -> bool:
+        """Takes a delayed message back. True: it will not be delivered. False: too late, it has entered its queue.
+
+        Idempotent. Raises OutcomeExpired when nothing is known of it, MisuseError while its transaction is not decided
+        (which can be rolled back), InvalidMessage for a text that is no message id, BrokerUnavailable, OutcomeUnknown.
+        """
+        transaction_id, n = parse_message_id(message_id)
+        sender = self._sender_here() or await self._started()
+        return recalled(message_id, await sender.recall(transaction_id.bytes, n))
 
     # ---- transactions
 

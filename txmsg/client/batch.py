@@ -14,6 +14,7 @@ from txmsg.errors import (
     InvalidMessage,
     MessageTooLarge,
     MisuseError,
+    OutcomeExpired,
     OutcomeUnknown,
     TxmsgError,
     error_of_code,
@@ -21,9 +22,9 @@ from txmsg.errors import (
 )
 from txmsg.message import MESSAGES_PER_TRANSACTION_MAX, Message, TransactionState, now_us
 from txmsg.wire.codec import REQUEST_SIZE_BYTES_MAX, pack_headers
-from txmsg.wire.v1.txmsg_pb2 import EndTransactionsRequest, ItemError, MessageColumns
+from txmsg.wire.v1.txmsg_pb2 import EndTransactionsRequest, ItemError, MessageColumns, RecallReply
 
-__all__ = ["EndEntry", "Entry", "SendEntry", "Waiter", "columns_of", "end_request", "messages_of", "settle"]
+__all__ = ["EndEntry", "Entry", "SendEntry", "Waiter", "columns_of", "end_request", "messages_of", "recalled", "settle"]
 
 E = TypeVar("E", bound="Entry")
 
@@ -223,6 +224,24 @@ def columns_of(entries: Iterable[SendEntry]) -> list[MessageColumns]:
         )
         for topic, columns in by_topic.items()
     ]
+
+
+def recalled(message_id: str, result: int) -> bool:
+    """Whether a message is taken back, as the broker says. Raises what says why not, where it is not too late."""
+    match result:
+        case RecallReply.RECALLED:
+            return True
+        case RecallReply.ENTERED:
+            return False
+        case RecallReply.UNDECIDED:
+            raise MisuseError(
+                f"message {message_id} is a half message: nothing is scheduled yet; end its transaction with "
+                "TransactionState.ROLLBACK instead, or recall it after the commit"
+            )
+    raise OutcomeExpired(
+        f"nothing is known of message {message_id}: it was never stored, or has entered its queue longer ago than the "
+        "broker remembers"
+    )
 
 
 def end_request(home: bytes, entries: Sequence[EndEntry]) -> EndTransactionsRequest:

@@ -1,6 +1,7 @@
 """One consumer's line to one broker: polls for messages, and carries acknowledgements and refusals back.
 
-Settlements travel with the next poll, or alone a few milliseconds later. Knows no handlers. Belongs to one loop.
+Settlements travel with the next poll, or alone a few milliseconds later. What handlers hold for long the broker is told
+now and then, so that it leaves it to them. Knows no handlers. Belongs to one loop.
 """
 
 from __future__ import annotations
@@ -36,6 +37,10 @@ AHEAD_S = 0.2
 """Messages are fetched ahead for as long as this: many for quick handlers, few for slow ones, who leave the others free
 to take them."""
 AHEAD_COUNT_MAX = 5000
+RENEWALS = 4
+"""How often within an invisible time the broker is told what is still held: all but one of these calls may be lost."""
+HELD_COUNT_MAX = 1000
+"""Receipts in such a call."""
 PACE_INTERVAL_S = 0.1
 
 
@@ -61,6 +66,14 @@ class Hand(NamedTuple):
         return Receipt(queue_id=self.queue_id, token=self.token, epoch=self.epoch, offset=offsets)
 
 
+@dataclass(slots=True)
+class _Held:
+    """What is out of one hand, and until when the broker leaves it to us if it hears nothing more."""
+
+    offsets: set[int]
+    until: float
+
+
 class Link:
     """Polls one broker while `run` runs and `stop` has not been called.
 
@@ -82,6 +95,7 @@ class Link:
         self._out_min = self._out_max = out_min
         self._take = take
         self._out = 0
+        self._held: dict[Hand, _Held] = {}
         self._settled_count = 0
         self._paced_at = 0.0
         self._room = asyncio.Event()
@@ -99,21 +113,31 @@ class Link:
     def ack(self, hand: Hand, offset: int) -> None:
         """The message is done."""
         self._acks[hand].append(offset)
-        self._settled()
+        self._settled(hand, offset)
 
     def refuse(self, hand: Hand, offset: int, error: str) -> None:
         """The message failed; it is delivered again as the group's back-off says, and `error` is shown with it."""
         self._refusals.append(Refusal(receipt=hand.receipt([offset]), error=error[:ERROR_TEXT_SIZE_MAX], delay_ms=-1))
-        self._settled()
+        self._settled(hand, offset)
 
-    def drop(self) -> None:
+    def drop(self, hand: Hand, offset: int) -> None:
         """The message is not settled at all: it is delivered again when its invisible time ends."""
         self._out -= 1
+        held = self._held.get(hand)
+        if held is not None:
+            held.offsets.discard(offset)
+            if not held.offsets:
+                del self._held[hand]
         self._room.set()
 
-    def _settled(self) -> None:
+    def holds(self, hand: Hand, offset: int, now: float) -> bool:
+        """Whether the broker leaves this message to us still. Else somebody else is given it."""
+        held = self._held.get(hand)
+        return held is not None and offset in held.offsets and now < held.until
+
+    def _settled(self, hand: Hand, offset: int) -> None:
         self._settled_count += 1
-        self.drop()
+        self.drop(hand, offset)
         if self._flush_timer is None and self._flushing is None and not self._flushed:
             self._flush_timer = asyncio.get_running_loop().call_later(FLUSH_DELAY_S, self._flush_soon)
 
@@ -171,10 +195,27 @@ class Link:
                 hand = Hand(receipt.queue_id, receipt.token, receipt.epoch)
                 messages, unreadable = delivered(columns)
                 self._out += len(messages) + len(unreadable)
+                until = asyncio.get_running_loop().time() + self._polling.invisible_s
+                self._held[hand] = _Held(set(receipt.offset), until)
                 for offset, error in unreadable.items():
                     self.refuse(hand, offset, str(error))
                 if messages:
                     self._take(self, hand, messages)
+
+    async def keep(self) -> None:
+        """Tells the broker for ever what is held for long, so that it leaves it to us. Quick handlers cost nothing."""
+        invisible_s = self._polling.invisible_s
+        while True:
+            await asyncio.sleep(invisible_s / RENEWALS)
+            now = asyncio.get_running_loop().time()
+            old = [hand for hand, held in self._held.items() if held.until < now + invisible_s * (1 - 1 / RENEWALS)]
+            for start in range(0, len(old), HELD_COUNT_MAX):
+                hands = old[start : start + HELD_COUNT_MAX]
+                receipts = [hand.receipt(sorted(self._held[hand].offsets)) for hand in hands if hand in self._held]
+                if receipts and await self._call(max_messages=0, wait_s=0, held=receipts) is not None:
+                    for hand in hands:
+                        if hand in self._held:
+                            self._held[hand].until = now + invisible_s
 
     async def idle(self) -> None:
         """Returns when nothing is out any more."""
@@ -212,7 +253,7 @@ class Link:
             self._said_at = now
         _log.log(level, "group %s gets nothing from broker %s: %s", self._polling.group, self.address, error)
 
-    async def _call(self, *, max_messages: int, wait_s: float) -> ReceiveReply | None:
+    async def _call(self, *, max_messages: int, wait_s: float, held: Sequence[Receipt] = ()) -> ReceiveReply | None:
         """One Receive with everything that is to be settled. None after a failure: the settlements wait again."""
         acks, self._acks = self._acks, defaultdict(list)
         refusals, self._refusals = self._refusals, []
@@ -225,6 +266,7 @@ class Link:
             invisible_ms=int(self._polling.invisible_s * 1000),
             acks=[hand.receipt(offsets) for hand, offsets in acks.items()],
             refusals=refusals,
+            held=held,
         )
         settled = False
         try:
@@ -243,9 +285,26 @@ class Link:
             _log.info("group %s: broker %s answers again", self._polling.group, self.address)
         self._failures = 0
         if reply.expired:
+            self._hear_expired(reply.expired)
+        return reply
+
+    def _hear_expired(self, expired: Sequence[Receipt]) -> None:
+        """Some were settled too late; others are held here, and in vain."""
+        late = lost = 0
+        for receipt in expired:
+            held = self._held.get(Hand(receipt.queue_id, receipt.token, receipt.epoch))
+            gone = held.offsets.intersection(receipt.offset) if held is not None else set[int]()
+            if held is not None:
+                held.offsets -= gone
+            lost += len(gone)
+            late += len(receipt.offset) - len(gone)
+        if late:
             _log.info(
                 "group %s: %d acknowledgements or refusals came too late: those messages come again",
-                self._polling.group,
-                sum(len(each.offset) for each in reply.expired),
+                *(self._polling.group, late),
             )
-        return reply
+        if lost:
+            _log.info(
+                "group %s: broker %s does not leave %d messages to us any more: they come again",
+                *(self._polling.group, self.address, lost),
+            )

@@ -157,6 +157,20 @@ class Producer:
         self._wait(waiter)
         return [message_id(transaction_id, n) for n in range(len(messages))]
 
+    def recall(self, message_id: MessageId) -> bool:
+        """Takes a delayed message back. True: it will not be delivered. False: too late, it has entered its queue.
+
+        Idempotent. Raises OutcomeExpired when nothing is known of it, MisuseError while its transaction is not decided
+        (which can be rolled back), InvalidMessage for a text that is no message id, BrokerUnavailable, OutcomeUnknown.
+        """
+        thread = self._started()
+        try:
+            return thread.call(self._core.recall(message_id), timeout_s=self.timeout_s + _GRACE_S)
+        except TimeoutError as exc:
+            raise OutcomeUnknown(
+                f"no answer within {self.timeout_s + _GRACE_S:g} s; the message may be recalled"
+            ) from exc
+
     # ---- transactions
 
     def transaction(self, session: Session) -> LateTransaction:

@@ -15,7 +15,7 @@ from txmsg.client.batch import EndEntry, Entry, SendEntry, columns_of, end_reque
 from txmsg.client.channel import RETRYABLE, Brokers, retrying, was_told
 from txmsg.client.coalescer import Coalescer
 from txmsg.errors import BrokerUnavailable, OutcomeUnknown, TxmsgError
-from txmsg.wire.v1.txmsg_pb2 import ItemError, SendReply, SendRequest
+from txmsg.wire.v1.txmsg_pb2 import ItemError, RecallReply, RecallRequest, SendReply, SendRequest
 
 __all__ = ["Sender"]
 
@@ -58,6 +58,19 @@ class Sender:
                 send_ends, timeout_s=self._timeout_s, loop=self._loop, crowd=self._crowd
             )
         ends.offer(entry)
+
+    async def recall(self, transaction_id: bytes, n: int) -> int:
+        """Asks for a delayed message back, until there is an answer or the time is up. A `RecallReply.Result`."""
+        deadline = self._loop.time() + self._timeout_s
+
+        async def once() -> RecallReply:
+            request = RecallRequest(transaction_ids=transaction_id, n=[n])
+            left_s = max(deadline - self._loop.time(), 0.001)
+            reply: RecallReply = await self._brokers.call("Recall", request, timeout_s=left_s)
+            return reply
+
+        reply: RecallReply = await retrying(self._timeout_s)(once)
+        return reply.results[0]
 
     async def drain(self) -> None:
         """Takes nothing more and returns when everything taken is settled."""

@@ -63,25 +63,31 @@ class Handler:
 
 
 class Job(NamedTuple):
-    """One message to be handled. After `useless_at` on the loop's clock it is delivered again anyway."""
+    """One message to be handled. From `late_at` on the loop's clock on its handler takes longer than invisible_s."""
 
     link: Link
     hand: Hand
     message: ReceivedMessage
     handler: Handler
-    useless_at: float
+    late_at: float
 
     def is_useless(self, now: float) -> bool:
-        """Whether it has waited here for too long. Then it is told so."""
-        if now < self.useless_at:
+        """Whether somebody else is given it, for the broker heard nothing of us for too long. Then it is told so."""
+        assert self.message.offset is not None
+        if self.link.holds(self.hand, self.message.offset, now):
             return False
         _log.warning(
-            "group %s: a message of topic %r waited here for longer than invisible_s and comes again: handlers hang, "
-            "or are slow; raise invisible_s, or concurrency if they only wait",
+            "group %s: a message of topic %r that waited here is given to somebody else: its broker did not hear of "
+            "this process within invisible_s, has ended, or has handed the queue over",
             self.handler.group,
             self.handler.topic,
         )
         return True
+
+    def drop(self) -> None:
+        """Tells the link that it is not settled. On the loop."""
+        assert self.message.offset is not None
+        self.link.drop(self.hand, self.message.offset)
 
     def settle(self, error: str | None) -> None:
         """Tells the link. On the loop."""
@@ -154,13 +160,13 @@ class LoopWorkers:
             job = self._jobs.popleft()
             self._wake_one()
             if job.is_useless(self._loop.time()):
-                job.link.drop()
+                job.drop()
                 continue
             self.running[place] = job
             try:
                 await job.handler.function.on_loop(job.message)
             except asyncio.CancelledError:
-                job.link.drop()
+                job.drop()
                 raise
             except Exception as exc:  # noqa: BLE001 - whatever a handler raises refuses the message
                 job.settle(job.handler.text_of(job.message, exc))
@@ -213,7 +219,7 @@ class ThreadWorkers:
     def _work(self, place: int) -> None:
         while (job := self._jobs.get()) is not None and not self._closed:
             if job.is_useless(self._loop.time()):
-                self._tell_soon(job.link.drop)
+                self._tell_soon(job.drop)
                 continue
             self.running[place] = job
             try:

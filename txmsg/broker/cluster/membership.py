@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
@@ -22,7 +21,7 @@ from txmsg.broker.store.connect import Pool, session
 from txmsg.broker.store.delivery import Connection
 from txmsg.errors import BrokerUnavailable
 
-__all__ = ["Holder", "Membership", "Who"]
+__all__ = ["Holder", "Membership"]
 
 _log = logging.getLogger(__name__)
 
@@ -52,25 +51,21 @@ class Holder(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Who:
-    """How a broker presents itself."""
-
-    address: str
-    release: str
-    schema_revision: str
-
-
 class Membership:
     """A broker's place in the registry. `run` repeats `step_once`, each second and whenever `look_soon` is called."""
 
-    def __init__(self, pool: Pool, leases: Leases, who: Who, *, heartbeat_s: float) -> None:
+    def __init__(
+        self, pool: Pool, leases: Leases, *, release: str, schema_revision: str, heartbeat_s: float = 1.0
+    ) -> None:
         self.leases = leases
+        self.address = ""
+        """Where clients reach this broker; set before it runs."""
         self.holder: Holder | None = None
         self.brokers: tuple[store.BrokerRow, ...] = ()
         """Those that are there, by id; this one among them."""
         self._pool = pool
-        self._who = who
+        self._release = release
+        self._schema_revision = schema_revision
         self._heartbeat_s = heartbeat_s
         self._incarnation: datetime | None = None
         self._state = "active"
@@ -99,7 +94,14 @@ class Membership:
     def addresses(self) -> list[str]:
         """Where the brokers are reached, those that take messages first."""
         found = sorted(self.brokers, key=lambda each: (each.state != "active", each.id))
-        return [each.address for each in found] or [self._who.address]
+        return [each.address for each in found] or [self.address]
+
+    def of_others(self, ends: Mapping[int, int]) -> dict[int, int]:
+        """Of these queues (by id) those that other brokers deliver."""
+        if self.is_alone:
+            return {}
+        mine = self.leases.epochs()
+        return {queue_id: end for queue_id, end in ends.items() if queue_id not in mine}
 
     async def changed(self) -> None:
         """Returns when brokers have come, gone or changed."""
@@ -107,6 +109,11 @@ class Membership:
 
     def look_soon(self) -> None:
         """Something has changed: looks at once."""
+        self._soon.set()
+
+    def doubt(self) -> None:
+        """A lease turned out to be over: reads at once which there are."""
+        self._seen_epoch = -1
         self._soon.set()
 
     # ---- running
@@ -164,10 +171,10 @@ class Membership:
             conn,
             self.leases.broker_id,
             self._incarnation,
-            address=self._who.address,
+            address=self.address,
             state=self._state,
-            release=self._who.release,
-            schema_revision=self._who.schema_revision,
+            release=self._release,
+            schema_revision=self._schema_revision,
             ttl_s=self.leases.ttl_s,
         )
         if incarnation is None:
@@ -213,8 +220,10 @@ class Membership:
         states = tuple((each.id, each.state) for each in brokers)
         now = self.leases.monotonic()
         if self._seen != (epoch, states, youngest_queue) or now >= self._looked_at + _LOOK_S:
-            epoch = await self._assign(conn, epoch, states)
-            self._seen, self._looked_at = (epoch, states, youngest_queue), now
+            raised = await self._assign(conn, epoch, states)
+            # After a change once more: a queue whose lease was locked at that moment was passed over.
+            self._seen = (epoch, states, youngest_queue) if raised == epoch else None
+            self._looked_at, epoch = now, raised
         if buried:
             await store.notify(conn, CHANNEL, "brokers")
         if epoch != self._seen_epoch:
@@ -222,7 +231,7 @@ class Membership:
             self._seen_epoch = epoch
 
     async def _assign(self, conn: Connection, epoch: int, states: Collection[tuple[str, str]]) -> int:
-        """Spreads the queues; the epoch now. If another broker was faster, the next look sees what it did."""
+        """Spreads the queues; the epoch now, or -1 if another broker was faster: the next look sees what it did."""
         active = [broker_id for broker_id, state in states if state == "active"]
         draining = [broker_id for broker_id, state in states if state != "active"]
         moves = assigned(await store.queues(conn), active, draining)
@@ -230,8 +239,7 @@ class Membership:
             return epoch
         raised = await store.assign(conn, epoch, moves.given, moves.wanted)
         if raised is None:
-            self._soon.set()
-            return epoch
+            return -1
         _log.info("assigned %d queues, and asked for %d to be handed over", len(moves.given), len(moves.wanted))
         if not self.is_alone:
             await store.notify(conn, CHANNEL, "leases")

@@ -16,8 +16,9 @@ values     what crosses the border to the service            (pure)
 group      the windows, retries and members of one group     (memory only)
 loading    reads where a group stands, and builds its windows
 failures   writes what became of failed messages
+repeating  the roots of its tasks
 reader     reads messages and ends of queues, segment by segment
-lease      the right to deliver, held by one broker
+handing    what a queue that is handed over still waits for
 delivery   the Delivery class, which acts
 """
 

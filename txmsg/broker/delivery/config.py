@@ -54,10 +54,13 @@ class DeliveryConfig:
     Default 1."""
 
     lease_ttl_s: float = 5.0
-    """Seconds after which another broker may deliver when this one is silent. Default 5."""
+    """Seconds after which others may deliver a broker's queues when it is silent. Default 5."""
 
-    lease_renew_s: float = 1.5
-    """Seconds between renewals. Default 1.5. Must leave time for two attempts within lease_ttl_s."""
+    heartbeat_s: float = 1.0
+    """Seconds between heartbeats. Default 1. Must leave time for two attempts within lease_ttl_s."""
+
+    hand_over_s: float = 3.0
+    """Seconds for which a queue that is handed over waits for what is in the hands of consumers. Default 3."""
 
     flush_s: float = 0.25
     """Seconds between writes of the cursors. Default 0.25: what is unflushed at a crash is delivered again."""
@@ -78,10 +81,10 @@ class DeliveryConfig:
     """
 
     def __post_init__(self) -> None:
-        if self.lease_renew_s * 2 >= self.lease_ttl_s:
+        if self.heartbeat_s * 2 >= self.lease_ttl_s:
             raise ValueError(
-                f"lease_renew_s={self.lease_renew_s} must be less than half of lease_ttl_s={self.lease_ttl_s}: "
-                "one lost renewal would stop delivery"
+                f"heartbeat_s={self.heartbeat_s} must be less than half of lease_ttl_s={self.lease_ttl_s}: "
+                "one lost heartbeat would stop delivery"
             )
         if not 1 <= self.read_count_max <= self.window_count_max:
             raise ValueError(

@@ -1,7 +1,7 @@
 """Delivery: hands messages to members of groups, takes their answers, and writes what must not be forgotten.
 
-Decisions are made by the pure modules beside this one; here they are acted on. All state is in memory under one
-epoch of the delivery lease. When the database or the lease is lost, everything is dropped and read again from the
+Decisions are made by the pure modules beside this one; here they are acted on. All state is in memory, each queue's
+under the epoch of its lease. When the database or the leases are lost, everything is dropped and read again from the
 cursors as stored: at most the acknowledgements not yet flushed come again.
 """
 
@@ -9,20 +9,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
+from txmsg.broker.cluster import Membership
 from txmsg.broker.delivery.config import DeliveryConfig
 from txmsg.broker.delivery.failures import write_first_failures, write_retry_outcomes
 from txmsg.broker.delivery.group import Feed, Group
-from txmsg.broker.delivery.lease import LEASE_NAME, DeliveryLease
+from txmsg.broker.delivery.handing import Settling, still_out
 from txmsg.broker.delivery.loading import Place, load_feeds, load_group, settings_of, write_progress
 from txmsg.broker.delivery.memory import Memory
 from txmsg.broker.delivery.reader import read_feed
+from txmsg.broker.delivery.repeating import repeat
 from txmsg.broker.delivery.turns import Turns
 from txmsg.broker.delivery.values import GroupLag, Handout, Receipt, Refusal, Subscription, Topics
+from txmsg.broker.store import cluster as leases_store
 from txmsg.broker.store import consumer_groups as groups_store
 from txmsg.broker.store import delivery as store
 from txmsg.broker.store import retries as failures_store
@@ -33,8 +35,6 @@ from txmsg.wire.tags import TagExpression, wants_of
 __all__ = ["Delivery"]
 
 _log = logging.getLogger(__name__)
-
-_REACQUIRE_S = 0.5
 _CURSORS_PER_STATEMENT = 1000
 _KEYS_PER_STATEMENT = 1000
 _SMALL_READ = (10, 64 * 1024)
@@ -44,26 +44,20 @@ _NAP_S_MAX = 0.5
 
 
 class Delivery:
-    """Delivers to all groups while this broker holds the delivery lease.
+    """Delivers to all groups the queues that `membership` has leases of; it is the holder of these leases.
 
-    Run it with `run()` in a task; `receive` and `settle` raise BrokerUnavailable before, after, while the database
-    is away, and while another broker holds the lease. Steps named `..._once` do one round of what `run` repeats.
+    Run it with `run()` in a task; `receive` and `settle` raise BrokerUnavailable before, after, and while the database
+    is away. Steps named `..._once` do one round of what `run` repeats.
     """
 
-    def __init__(
-        self,
-        pool: Pool,
-        broker_id: str,
-        config: DeliveryConfig,
-        *,
-        topics: Topics,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, pool: Pool, membership: Membership, config: DeliveryConfig, *, topics: Topics) -> None:
         self._pool = pool
         self._topics = topics
         self._config = config
-        self._monotonic = monotonic
-        self._lease = DeliveryLease(broker_id, self._config.lease_ttl_s, monotonic)
+        self._membership = membership
+        membership.holder = self
+        self._leases = membership.leases
+        self._monotonic = self._leases.monotonic
         self._groups: dict[str, Group] = {}
         self._feeds_of: defaultdict[int, list[Feed]] = defaultdict(list)
         self._ends: dict[int, int] = {}
@@ -71,6 +65,10 @@ class Delivery:
         self._memory = Memory(config.memory_size_bytes_max)
         self._to_read: Turns[Feed] = Turns()  # bounded by the feeds: each is in it once at most
         self._readable = asyncio.Semaphore(0)  # as many as there are in _to_read
+        self._known: set[int] = set()
+        self._leaving: set[int] = set()
+        self._gained = asyncio.Event()
+        self._settling = Settling()
         self._token = 0
         self._draining = False
         self._closed = asyncio.Event()
@@ -112,7 +110,7 @@ class Delivery:
 
     def renew(self, group: str, held: Sequence[Receipt], invisible_s: float) -> list[Receipt]:
         """A member still holds these messages: their invisible time begins anew. Returns what it does not hold."""
-        self._lease.require()
+        self._leases.require()
         state = self._groups.get(group)
         return [*held] if state is None else state.renew(held, self._monotonic() + invisible_s)
 
@@ -124,12 +122,13 @@ class Delivery:
         On return an acknowledgement is in memory (the cursor follows within flush_s), that of a retry and every
         refusal on disk. If interrupted, what was taken is written by the next round of `expire_once`.
         """
-        self._lease.require()
+        self._leases.require()
         state = self._groups.get(group)
         if state is None:
             return [*acks, *(refusal.receipt for refusal in refusals)]
         expired, touched = state.settle(client_id, acks, refusals, self._monotonic())
         await self._write_outcomes(state, touched)
+        self._settling.settled()
         for feed in touched:
             self._read_soon(feed)
         return expired
@@ -154,14 +153,16 @@ class Delivery:
         """Delivers until `close` or cancellation."""
         config = self._config
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._keep_lease(), name="delivery lease")
-            tasks.create_task(self._repeat(self.flush_once, config.flush_s), name="delivery flush")
-            tasks.create_task(self._repeat(self.expire_once, config.expire_s), name="delivery expire")
-            tasks.create_task(self._repeat(self.retries_once, config.retry_poll_s), name="delivery retries")
-            tasks.create_task(self._repeat(self.poll_once, config.poll_s), name="delivery poll")
-            tasks.create_task(self._repeat(self.queues_once, config.poll_s), name="delivery queues")
-            tasks.create_task(self._repeat(self.settings_once, config.settings_s), name="delivery settings")
-            tasks.create_task(self._repeat(self.keys_once, config.settings_s), name="delivery keys")
+            for step, interval_s in (
+                (self.flush_once, config.flush_s),
+                (self.expire_once, config.expire_s),
+                (self.retries_once, config.retry_poll_s),
+                (self.poll_once, config.poll_s),
+                (self.settings_once, config.settings_s),
+                (self.keys_once, config.settings_s),
+            ):
+                tasks.create_task(repeat(step, interval_s, self._closed), name=f"delivery {step.__name__}")
+            tasks.create_task(repeat(self.queues_once, config.poll_s, self._closed, self._gained), name="queues")
             readers = [tasks.create_task(self._read(), name="delivery reader") for _ in range(config.readers)]
             await self._closed.wait()
             for reader in readers:
@@ -180,43 +181,32 @@ class Delivery:
         """
         self.drain()
         self._closed.set()
-        if self._lease.epoch is None:
-            return
-        await self.flush_once()
-        async with self._session() as conn:
-            await self._lease.release(conn)
-        self._drop("this broker is closing")
-
-    async def lease_once(self) -> None:
-        """Renews the lease, or takes it if it is free."""
-        if self._lease.is_held():
-            async with self._session() as conn:
-                if await self._lease.renew(conn):
-                    return
-            self._drop("another broker has taken the delivery lease")
-        elif self._lease.epoch is not None:
-            self._drop("the delivery lease ran out before it could be renewed")
-        async with self._session() as conn:
-            if await self._lease.acquire(conn):
-                _log.info("delivering under epoch %d", self._lease.epoch)
+        self._gained.set()
+        if self._leases.is_member:
+            await self.finish(list(self._leases.epochs()))
+        await self._membership.leave()
+        self.drop("this broker is closing")
 
     async def flush_once(self) -> None:
-        """Writes the cursors that moved. If one was claimed under a younger epoch, everything is dropped."""
+        """Writes the cursors that moved. What is no longer this broker's is dropped."""
         dirty = [feed for group in self._groups.values() for feed in group.feeds.values() if feed.window.is_dirty]
         dirty.sort(key=lambda feed: (feed.group.id, feed.queue_id))
         for start in range(0, len(dirty), _CURSORS_PER_STATEMENT):
             async with self._session() as conn:
-                stale = await write_progress(conn, dirty[start : start + _CURSORS_PER_STATEMENT])
-            if stale:
-                self._drop("a cursor was claimed under a younger epoch")
-                return
+                chunk = [feed for feed in dirty[start : start + _CURSORS_PER_STATEMENT] if self._is_delivered(feed)]
+                stale = await write_progress(conn, self._leases.broker_id, chunk)
+            for feed in filter(self._is_delivered, stale):
+                _log.warning("group %s: %s is no longer this broker's", feed.group.name, feed)
+                self._remove(feed.group, [feed.queue_id])
+                self._membership.doubt()
 
     async def expire_once(self) -> None:
         """Makes retries of what was not settled in time, and finishes writes that were interrupted."""
         now = self._monotonic()
         for group in list(self._groups.values()):
             group.expire(now)
-            await self._write_outcomes(group, group.feeds.values())
+            await self._write_outcomes(group, list(group.feeds.values()))
+        self._settling.settled()
 
     async def retries_once(self) -> None:
         """Reads the retries that are due into memory, as far as there is room."""
@@ -225,7 +215,7 @@ class Delivery:
             for group in self._groups.values()
             if group.retrying.room_count() and not (group.members.pause.is_on and group.retrying.ready_count)
         }
-        if not groups or not self._lease.is_held():
+        if not groups or not self._leases.is_held():
             return
         async with self._session() as conn:
             for group_id in await failures_store.groups_with_due_retries(conn, list(groups)):
@@ -252,7 +242,7 @@ class Delivery:
                 if feed.window.position >= feed.end
             }
         )
-        if queue_ids and self._lease.is_held():
+        if queue_ids and self._leases.is_held():
             async with self._session() as conn:
                 ends = await store.queue_ends(conn, await store.open_segment(conn), queue_ids)
             self.wake(ends)
@@ -261,18 +251,17 @@ class Delivery:
                 self._read_soon(feed)  # one whose last read failed
 
     async def queues_once(self) -> None:
-        """Begins to deliver the queues that topics have got since they were subscribed to."""
+        """Begins to deliver the queues that this broker or their topics have got since they were subscribed to."""
         for group in list(self._groups.values()):
             for topic in list(group.topics):
-                queue_ids = {queue_id for queue_id, _ in await self._topics.ensure(topic)}
-                if not queue_ids <= group.feeds.keys():
+                if await self._missing(group, topic):
                     async with self._loading[group.name]:
                         await self._load(group.name, [topic])
 
     async def settings_once(self) -> None:
         """Takes the settings of groups that a person has changed. A group that was deleted is dropped."""
         groups = list(self._groups.values())
-        if not groups or not self._lease.is_held():
+        if not groups or not self._leases.is_held():
             return
         async with self._session() as conn:
             rows = await groups_store.group_rows(conn, [group.id for group in groups])
@@ -311,27 +300,47 @@ class Delivery:
             feed.group.wake((feed.topic,), count)
             self._read_soon(feed)
 
+    # ---- leases come and go (Holder)
+
+    def gained(self) -> None:
+        """There are new leases: their queues are loaded for the groups that want them."""
+        self._gained.set()
+
+    def lost(self, queue_ids: Collection[int], why: str) -> None:
+        """Forgets the windows and retries of these queues, for all groups."""
+        _log.info("delivers %d queues no more: %s", len(queue_ids), why)
+        self._leaving.difference_update(queue_ids)
+        for group in self._groups.values():
+            self._remove(group, queue_ids)
+
+    async def finish(self, queue_ids: Collection[int]) -> None:
+        """Gives nothing more of these queues, waits a little for what consumers have of them, writes their cursors.
+
+        Raises BrokerUnavailable.
+        """
+        self._leaving.update(queue_ids)
+        feeds = [feed for queue_id in queue_ids for feed in self._feeds_of.get(queue_id, ())]
+        for feed in feeds:
+            feed.leaving = True
+        await self._settling.wait(lambda: not still_out(feeds), self._config.hand_over_s)
+        for group in {feed.group for feed in feeds}:
+            await self._write_outcomes(group, [feed for feed in feeds if feed.group is group])
+        await self.flush_once()
+
+    def drop(self, why: str) -> None:
+        """Forgets the leases and everything in memory. Waiting members get BrokerUnavailable."""
+        if not self._closed.is_set() and (self._leases.is_member or self._groups):
+            _log.warning("delivery stops until this broker has joined again: %s", why)
+        self._leases.lose(why)
+        groups, self._groups = self._groups, {}
+        self._feeds_of.clear()
+        self._known.clear()
+        self._leaving.clear()
+        for group in groups.values():
+            group.remove(list(group.feeds))
+            group.drop(BrokerUnavailable(f"delivery was interrupted ({why}): retry"))
+
     # ---- inside
-
-    async def _keep_lease(self) -> None:
-        await self._repeat(self.lease_once, self._config.lease_renew_s, without_lease_s=_REACQUIRE_S)
-
-    async def _repeat(
-        self, step: Callable[[], Awaitable[None]], interval_s: float, *, without_lease_s: float | None = None
-    ) -> None:
-        while not self._closed.is_set():
-            try:
-                await step()
-            except BrokerUnavailable as exc:
-                _log.debug("%s", exc)  # `_drop` has said it once, aloud
-            except Exception:  # noqa: BLE001 - the root of a task
-                _log.exception("delivery step failed; it is tried again")
-            pause_s = interval_s if without_lease_s is None or self._lease.is_held() else without_lease_s
-            try:
-                async with asyncio.timeout(pause_s):
-                    await self._closed.wait()
-            except TimeoutError:
-                continue
 
     async def _read(self) -> None:
         while True:
@@ -342,12 +351,12 @@ class Delivery:
             except BrokerUnavailable as exc:
                 _log.debug("%s", exc)
             except Exception:  # noqa: BLE001 - the root of a task
-                _log.exception("reading topic %s queue %d failed; it is tried again", feed.topic, feed.number)
+                _log.exception("reading %s failed; it is tried again", feed)
 
     def _read_soon(self, feed: Feed) -> None:
         """Lets a reader fill the window if there is something to read, little left, and room for a useful read."""
         window, config = feed.window, self._config
-        if feed.queued:
+        if feed.queued or feed.leaving:
             return
         is_short = feed.group.members.pause.is_on or self._memory.is_full
         if window.has_unread and not (is_short and window.ready_count):
@@ -363,7 +372,7 @@ class Delivery:
     def _take(
         self, group: Group, client_id: str, wants: Mapping[str, TagExpression], count: int, invisible_s: float
     ) -> list[Handout]:
-        self._lease.require()
+        self._leases.require()
         if self._groups.get(group.name) is not group:
             raise BrokerUnavailable("delivery has started again from its stored cursors: retry")
         now = self._monotonic()
@@ -403,22 +412,20 @@ class Delivery:
 
     async def _load(self, name: str, topics: Sequence[str]) -> Group:
         """Begins to deliver topics to a group, or what they have got more of queues, from its cursors."""
-        epoch = self._lease.require()
-        loaded = self._groups[name].feeds if name in self._groups else {}
-        places = {
-            queue_id: Place(topic, number, epoch)
-            for topic in topics
-            for queue_id, number in await self._topics.ensure(topic)
-            if queue_id not in loaded
-        }
+        known = self._groups.get(name)
+        places: dict[int, Place] = {}
+        for topic in topics:
+            places |= await self._missing(known, topic)
+        self._leases.require()
         async with self._session() as conn, conn.transaction():
-            known = self._groups.get(name)
             group = known or await load_group(conn, name, self._config)
             feeds = await load_feeds(conn, group, places, self._config, self._memory)
-        if self._lease.require() != epoch or self._groups.get(name) is not known:
+        self._leases.require()
+        if self._groups.get(name) is not known:
             raise BrokerUnavailable("delivery has started again from its stored cursors: retry")
+        feeds = [feed for feed in feeds if self._leases.epochs().get(feed.queue_id) == feed.epoch]  # others went
         if len(feeds) < len(places):
-            raise BrokerUnavailable(f"epoch {epoch} of the delivery lease is over: another broker delivers; retry")
+            self._membership.doubt()
         self._groups[name] = group
         if known is None:
             group.members.limit(group.settings.deliver_rate_max, self._monotonic())
@@ -429,20 +436,39 @@ class Delivery:
             self._read_soon(feed)
         return group
 
+    async def _missing(self, group: Group | None, topic: str) -> dict[int, Place]:
+        """The queues of a topic that this broker delivers, and that the group has not in memory, by id."""
+        queues = await self._topics.ensure(topic)
+        if not self._known.issuperset(queue_id for queue_id, _ in queues):
+            await self._membership.step_once()  # they may be so new that nobody delivers them
+            self._known.update(queue_id for queue_id, _ in queues)
+        epochs, loaded = self._leases.epochs(), {} if group is None else group.feeds
+        return {
+            queue_id: Place(topic, number, epochs[queue_id])
+            for queue_id, number in queues
+            if queue_id in epochs and queue_id not in loaded and queue_id not in self._leaving
+        }
+
+    def _remove(self, group: Group, queue_ids: Collection[int]) -> None:
+        for feed in group.remove(queue_ids):
+            self._feeds_of[feed.queue_id].remove(feed)
+
     async def _write_outcomes(self, group: Group, feeds: Iterable[Feed]) -> None:
-        """Makes failures durable, then counts them as acked. One transaction, which holds the lease."""
+        """Makes failures durable, then counts them as acked. One transaction, which holds the leases concerned."""
         async with group.writing:
             failing = [(feed, each) for feed in feeds if (each := feed.window.failing()) and self._is_delivered(feed)]
             outcomes = group.retrying.outcomes()
             if not failing and not outcomes:
                 return
-            epoch = self._lease.require()
+            self._leases.require()
+            leases = {feed.queue_id: feed.epoch for feed, _ in failing}
+            leases |= {queue_id: group.feeds[queue_id].epoch for queue_id, _ in outcomes}
             failing.sort(key=lambda item: item[0].queue_id)
             keys = {(feed.queue_id, key) for feed, each in failing for key in feed.window.keys_of(each)}
             keys |= {(queue_id, each.ordering_key) for (queue_id, _), each in outcomes.items() if each.ordering_key}
             async with self._session() as conn, conn.transaction():
-                if not await store.hold_lease(conn, LEASE_NAME, epoch):
-                    raise BrokerUnavailable(f"epoch {epoch} of the delivery lease is over: another broker delivers")
+                if not await leases_store.hold(conn, self._leases.broker_id, leases):
+                    raise BrokerUnavailable("leases of these queues are over: another broker delivers them")
                 for feed, failures in failing:
                     await write_first_failures(conn, feed, failures, group.settings)
                 await write_retry_outcomes(conn, group, outcomes)
@@ -468,8 +494,7 @@ class Delivery:
         """Forgets one group. Waiting members get BrokerUnavailable, and load it anew when they ask again."""
         if self._groups.get(group.name) is group:
             del self._groups[group.name]
-            for feed in group.remove(list(group.feeds)):
-                self._feeds_of[feed.queue_id].remove(feed)
+            self._remove(group, list(group.feeds))
             group.drop(BrokerUnavailable(f"delivery was interrupted ({why}): retry"))
 
     @asynccontextmanager
@@ -479,16 +504,5 @@ class Delivery:
             async with session(self._pool, timeout_s=self._config.statement_timeout_s) as conn:
                 yield conn
         except BrokerUnavailable as exc:
-            self._drop(str(exc))
+            self.drop(str(exc))
             raise
-
-    def _drop(self, why: str) -> None:
-        """Forgets the lease and everything in memory. Waiting members get BrokerUnavailable."""
-        if not self._closed.is_set() and (self._lease.epoch is not None or self._groups):
-            _log.warning("delivery stops until the lease is taken again: %s", why)
-        self._lease.lose(why)
-        groups, self._groups = self._groups, {}
-        self._feeds_of.clear()
-        for group in groups.values():
-            group.remove(list(group.feeds))
-            group.drop(BrokerUnavailable(f"delivery was interrupted ({why}): retry"))

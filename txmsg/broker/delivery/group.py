@@ -25,7 +25,8 @@ class Feed:
 
     epoch: of the queue's lease, under which the window was built; with the lease the whole object is dropped.
     segment: the one that holds window.position, with the offset at which the next one starts (None: not known to
-    be closed). queued: whether it waits for a reader, or is being read.
+    be closed). queued: whether it waits for a reader, or is being read. leaving: another broker is to deliver the
+    queue; nothing more is read or given, and settling goes on.
     """
 
     group: Group
@@ -38,6 +39,10 @@ class Feed:
     segment: int | None = None
     segment_end: int | None = None
     queued: bool = False
+    leaving: bool = False
+
+    def __str__(self) -> str:
+        return f"topic {self.topic} queue {self.number}"
 
     def rewind(self) -> None:
         """Reads again what came back unread. Not while it is being read."""
@@ -95,7 +100,12 @@ class Group:
         deadline_max: float = math.inf,
     ) -> list[Handout]:
         """Messages for one member, now in flight: due retries first, but at most half; then the queues by turns."""
-        feeds = [feed for topic in wants for feed in self.topics.get(topic, ()) if feed.window.ready_count]
+        feeds = [
+            feed
+            for topic in wants
+            for feed in self.topics.get(topic, ())
+            if feed.window.ready_count and not feed.leaving
+        ]
         retries_max = count
         if feeds:
             self._turn += 1
@@ -140,9 +150,9 @@ class Group:
 
         def is_wanted(queue_id: int, tag: str | None) -> bool:
             # A retry whose tag nobody wants any more goes to any member of the topic: it is never dropped.
-            topic = self.feeds[queue_id].topic
-            mine = wants.get(topic)
-            return mine is not None and (mine.matches(tag) or not self.members.wanted(topic).matches(tag))
+            feed = self.feeds[queue_id]
+            mine = None if feed.leaving else wants.get(feed.topic)
+            return mine is not None and (mine.matches(tag) or not self.members.wanted(feed.topic).matches(tag))
 
         taken: defaultdict[int, list[RetryRow]] = defaultdict(list)
         for row in self.retrying.take(

@@ -95,11 +95,12 @@ async def load_feeds(
     ]
 
 
-async def write_progress(conn: store.Connection, feeds: Sequence[Feed]) -> list[Feed]:
-    """Writes the cursors of these feeds; returns those that were claimed under a younger epoch. One statement."""
+async def write_progress(conn: store.Connection, broker_id: str, feeds: Sequence[Feed]) -> list[Feed]:
+    """Writes the cursors of these feeds; returns those whose leases are over. One statement."""
     progress = [feed.window.progress() for feed in feeds]
     written = await store.write_cursors(
         conn,
+        broker_id,
         [
             store.CursorWrite(feed.group.id, feed.queue_id, feed.epoch, each.next_offset, each.acked)
             for feed, each in zip(feeds, progress, strict=True)

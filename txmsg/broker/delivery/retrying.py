@@ -51,6 +51,10 @@ class Retrying:
         """(queue id, offset) of all that are in memory."""
         return list(self._attempts)
 
+    def is_out(self, queue_ids: Collection[int]) -> bool:
+        """Whether a retry of these queues is in the hands of a consumer, or its outcome not yet written."""
+        return any(key[0] in queue_ids and (key in self._in_flight or key in self._outcomes) for key in self._attempts)
+
     def room_count(self) -> int:
         """How many may be read now."""
         return max(0, self._count_max - len(self._attempts)) if self.room_bytes() else 0

@@ -103,6 +103,11 @@ class Window:
             len(self._ready) + self._keys.waiting_count + len(self._in_flight) + len(self._failing) + len(self._unread)
         )
 
+    @property
+    def out_count(self) -> int:
+        """Messages in the hands of consumers, and those whose failure is not yet written."""
+        return len(self._in_flight) + len(self._failing)
+
     def room_count(self) -> int:
         """How many messages may be read now."""
         return max(0, self._count_max - self.outstanding_count) if self.room_bytes() else 0

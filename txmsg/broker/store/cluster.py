@@ -25,6 +25,7 @@ __all__ = [
     "beat",
     "bury_silent",
     "hand_over",
+    "hold",
     "join",
     "lease_epoch",
     "leases_of",
@@ -267,6 +268,23 @@ async def leases_of(conn: Connection, broker_id: str) -> list[LeaseRow]:
         "select queue_id, epoch, wanted_by from txmsg.queue_lease where broker_id = %s", (broker_id,)
     )
     return [LeaseRow(*row) for row in await cursor.fetchall()]
+
+
+async def hold(conn: Connection, broker_id: str, leases: Mapping[int, int]) -> bool:
+    """Whether a broker has the leases of these queues (id: epoch), and keeps them so until the transaction ends.
+
+    Locks their rows FOR SHARE in queue order: a takeover passes them over meanwhile.
+    """
+    cursor = await plain_cursor(conn).execute(
+        """
+        select l.queue_id from txmsg.queue_lease l
+          join unnest(%(queue_ids)s::int[], %(epochs)s::bigint[]) h(queue_id, epoch)
+            on h.queue_id = l.queue_id and h.epoch = l.epoch
+         where l.broker_id = %(id)s order by l.queue_id for share of l
+        """,
+        {"id": broker_id, "queue_ids": list(leases), "epochs": list(leases.values())},
+    )
+    return len(await cursor.fetchall()) == len(leases)
 
 
 async def queue_counts(conn: Connection) -> dict[str, int]:

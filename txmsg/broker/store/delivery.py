@@ -24,18 +24,13 @@ __all__ = [
     "CursorRow",
     "CursorWrite",
     "Span",
-    "acquire_lease",
     "claim_cursors",
     "failed_offsets",
-    "hold_lease",
-    "lease_holder",
     "open_segment",
     "plain_cursor",
     "queue_ends",
     "raw_cursor",
     "read_messages",
-    "release_lease",
-    "renew_lease",
     "segments_of_queue",
     "write_cursors",
 ]
@@ -62,67 +57,6 @@ def raw_cursor(conn: Connection) -> AsyncCursor[tuple[Any, ...]]:
     for oid, loader in _RAW_LOADERS:
         cursor.adapters.register_loader(oid, loader)
     return cursor
-
-
-# ---- the lease
-
-
-async def acquire_lease(conn: Connection, name: str, broker_id: str, ttl_s: float) -> int | None:
-    """Takes a lease that is free, run out, or this broker's own; its new epoch, or None if another broker has it.
-
-    Locks the lease row until the transaction ends: brokers take it one after the other.
-    """
-    cursor = await plain_cursor(conn).execute(
-        """
-        insert into txmsg.lease as l (name, broker_id, epoch, expires_at)
-        values (%(name)s, %(broker_id)s, 1, now() + make_interval(secs => %(ttl_s)s))
-        on conflict (name) do update
-           set broker_id = excluded.broker_id, epoch = l.epoch + 1, expires_at = excluded.expires_at
-         where l.expires_at < now() or l.broker_id = excluded.broker_id
-        returning epoch
-        """,
-        {"name": name, "broker_id": broker_id, "ttl_s": ttl_s},
-    )
-    row = await cursor.fetchone()
-    return None if row is None else int(row[0])
-
-
-async def renew_lease(conn: Connection, name: str, epoch: int, ttl_s: float) -> bool:
-    """Whether the lease is still held under this epoch; then it is held for another ttl_s."""
-    cursor = await plain_cursor(conn).execute(
-        """
-        update txmsg.lease set expires_at = now() + make_interval(secs => %(ttl_s)s)
-         where name = %(name)s and epoch = %(epoch)s
-        """,
-        {"name": name, "epoch": epoch, "ttl_s": ttl_s},
-    )
-    return cursor.rowcount == 1
-
-
-async def release_lease(conn: Connection, name: str, epoch: int) -> None:
-    """Ends the lease now, so that another broker need not wait for it to run out."""
-    await plain_cursor(conn).execute(
-        "update txmsg.lease set expires_at = now() where name = %(name)s and epoch = %(epoch)s",
-        {"name": name, "epoch": epoch},
-    )
-
-
-async def lease_holder(conn: Connection, name: str) -> str | None:
-    """The broker that has the lease, or had it last."""
-    cursor = await plain_cursor(conn).execute("select broker_id from txmsg.lease where name = %s", (name,))
-    row = await cursor.fetchone()
-    return None if row is None else str(row[0])
-
-
-async def hold_lease(conn: Connection, name: str, epoch: int) -> bool:
-    """Whether the lease is held under this epoch, and keeps it so until the transaction ends.
-
-    Locks the lease row FOR SHARE: a takeover waits for this transaction, writers of other retries do not.
-    """
-    cursor = await plain_cursor(conn).execute(
-        "select from txmsg.lease where name = %(name)s and epoch = %(epoch)s for share", {"name": name, "epoch": epoch}
-    )
-    return await cursor.fetchone() is not None
 
 
 # ---- cursors
@@ -193,10 +127,11 @@ class CursorWrite(NamedTuple):
     acked: Sequence[tuple[int, int]]
 
 
-async def write_cursors(conn: Connection, cursors: Sequence[CursorWrite]) -> set[tuple[int, int]]:
-    """Writes cursors and tells (group id, queue id) of those that were.
+async def write_cursors(conn: Connection, broker_id: str, cursors: Sequence[CursorWrite]) -> set[tuple[int, int]]:
+    """Writes a broker's cursors and tells (group id, queue id) of those that were.
 
-    A cursor claimed under another epoch is not written: the lease of its queue is lost.
+    One whose queue is leased under another epoch, or to nobody, is not written; nor is one that was claimed under
+    another epoch, which is what holds when the lease is taken at this very moment.
     """
     cursor = await plain_cursor(conn).execute(
         """
@@ -205,9 +140,12 @@ async def write_cursors(conn: Connection, cursors: Sequence[CursorWrite]) -> set
           from unnest(%(groups)s::int[], %(queue_ids)s::int[], %(epochs)s::bigint[], %(next_offsets)s::bigint[],
                       %(acked)s::text[]) f(group_id, queue_id, epoch, next_offset, acked)
          where c.group_id = f.group_id and c.queue_id = f.queue_id and c.epoch = f.epoch
+           and exists (select from txmsg.queue_lease l
+                        where l.queue_id = f.queue_id and l.epoch = f.epoch and l.broker_id = %(broker_id)s)
         returning c.group_id, c.queue_id
         """,
         {
+            "broker_id": broker_id,
             "groups": [each.group_id for each in cursors],
             "queue_ids": [each.queue_id for each in cursors],
             "epochs": [each.epoch for each in cursors],

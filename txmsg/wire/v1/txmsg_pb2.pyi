@@ -92,6 +92,30 @@ class EndTransactionsReply(_message.Message):
     errors: _containers.RepeatedCompositeFieldContainer[ItemError]
     def __init__(self, errors: _Optional[_Iterable[_Union[ItemError, _Mapping]]] = ...) -> None: ...
 
+class RecallRequest(_message.Message):
+    __slots__ = ("transaction_ids", "n")
+    TRANSACTION_IDS_FIELD_NUMBER: _ClassVar[int]
+    N_FIELD_NUMBER: _ClassVar[int]
+    transaction_ids: bytes
+    n: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, transaction_ids: _Optional[bytes] = ..., n: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class RecallReply(_message.Message):
+    __slots__ = ("results",)
+    class Result(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        UNKNOWN: _ClassVar[RecallReply.Result]
+        RECALLED: _ClassVar[RecallReply.Result]
+        ENTERED: _ClassVar[RecallReply.Result]
+        UNDECIDED: _ClassVar[RecallReply.Result]
+    UNKNOWN: RecallReply.Result
+    RECALLED: RecallReply.Result
+    ENTERED: RecallReply.Result
+    UNDECIDED: RecallReply.Result
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    results: _containers.RepeatedScalarFieldContainer[RecallReply.Result]
+    def __init__(self, results: _Optional[_Iterable[_Union[RecallReply.Result, str]]] = ...) -> None: ...
+
 class Subscription(_message.Message):
     __slots__ = ("topic", "tags")
     TOPIC_FIELD_NUMBER: _ClassVar[int]

@@ -44,6 +44,11 @@ class NotifyStub:
                 request_serializer=txmsg_dot_wire_dot_v1_dot_txmsg__pb2.EndTransactionsRequest.SerializeToString,
                 response_deserializer=txmsg_dot_wire_dot_v1_dot_txmsg__pb2.EndTransactionsReply.FromString,
                 _registered_method=True)
+        self.Recall = channel.unary_unary(
+                '/txmsg.v1.Notify/Recall',
+                request_serializer=txmsg_dot_wire_dot_v1_dot_txmsg__pb2.RecallRequest.SerializeToString,
+                response_deserializer=txmsg_dot_wire_dot_v1_dot_txmsg__pb2.RecallReply.FromString,
+                _registered_method=True)
         self.Receive = channel.unary_unary(
                 '/txmsg.v1.Notify/Receive',
                 request_serializer=txmsg_dot_wire_dot_v1_dot_txmsg__pb2.ReceiveRequest.SerializeToString,
@@ -78,6 +83,13 @@ class NotifyServicer:
 
     def EndTransactions(self, request, context):
         """Tells what became of local transactions. Idempotent; an outcome is final.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Recall(self, request, context):
+        """Takes delayed messages back that are not due yet. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -123,6 +135,11 @@ def add_NotifyServicer_to_server(servicer, server):
                     servicer.EndTransactions,
                     request_deserializer=txmsg_dot_wire_dot_v1_dot_txmsg__pb2.EndTransactionsRequest.FromString,
                     response_serializer=txmsg_dot_wire_dot_v1_dot_txmsg__pb2.EndTransactionsReply.SerializeToString,
+            ),
+            'Recall': grpc.unary_unary_rpc_method_handler(
+                    servicer.Recall,
+                    request_deserializer=txmsg_dot_wire_dot_v1_dot_txmsg__pb2.RecallRequest.FromString,
+                    response_serializer=txmsg_dot_wire_dot_v1_dot_txmsg__pb2.RecallReply.SerializeToString,
             ),
             'Receive': grpc.unary_unary_rpc_method_handler(
                     servicer.Receive,
@@ -199,6 +216,33 @@ class Notify:
             '/txmsg.v1.Notify/EndTransactions',
             txmsg_dot_wire_dot_v1_dot_txmsg__pb2.EndTransactionsRequest.SerializeToString,
             txmsg_dot_wire_dot_v1_dot_txmsg__pb2.EndTransactionsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Recall(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/txmsg.v1.Notify/Recall',
+            txmsg_dot_wire_dot_v1_dot_txmsg__pb2.RecallRequest.SerializeToString,
+            txmsg_dot_wire_dot_v1_dot_txmsg__pb2.RecallReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -434,7 +434,7 @@ $$;
 -- Moves messages that are due into their queues: the first p_rows_max by due_at from p_since on (null: from the first),
 -- of at most p_size_bytes_max together. Several brokers may call it at once: each takes other rows.
 --
--- ends: per queue that grew, the offset after its last message. through: all that was due before then, and visible,
+-- ends: per queue that grew, the offset after its last message. more: there is more that is due. through: all that was due before then, and visible,
 -- is moved or is being moved by another broker; what is given as p_since next time. Rows that are gone stay in the
 -- index until they are vacuumed, perhaps long, so it is not read from its beginning each time.
 --
@@ -442,7 +442,7 @@ $$;
 -- in a repeat waits for nobody who waits for it.
 create procedure txmsg.release_due_2(
     p_segment int, p_since timestamptz, p_rows_max int, p_size_bytes_max bigint,
-    out queues int[], out ends bigint[], out released int, out through timestamptz
+    out queues int[], out ends bigint[], out released int, out more boolean, out through timestamptz
 ) language plpgsql as $$
 declare
     v_now timestamptz := clock_timestamp();
@@ -472,7 +472,8 @@ begin
     select array_agg(t.transaction_id), array_agg(t.n), array_agg(distinct t.queue order by t.queue), count(*),
            (select count(*) from due), max(t.due_at)
       into v_ids, v_ns, v_queues, released, v_found, through from taken t;
-    if released = v_found and v_found < p_rows_max then
+    more := released < v_found or v_found = p_rows_max;
+    if not more then
         through := v_now;
     end if;
     if released > 0 then

@@ -1,0 +1,286 @@
+"""Delayed messages in the database: when they enter their queues, who moves them, and how they are taken back."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from psycopg import AsyncConnection
+
+from tests.integration.batch_harness import Notify, on_database
+from txmsg.broker.scheduler import Released, Scheduler, SchedulerConfig
+from txmsg.broker.store.batch import Batch, Columns
+from txmsg.broker.store.connect import connect_writer, open_pool
+from txmsg.broker.store.scheduled import Scheduled
+from txmsg.message import new_transaction_id
+
+_HOUR_S = 3600
+_DEAD = 60_000
+
+
+class _Segment:
+    """As a broker has it that has not looked since the first one was opened."""
+
+    def __init__(self, db: Notify) -> None:
+        self.open, self.previous = 1, 0
+        self._db = db
+
+    async def refresh(self) -> None:
+        ((self.open, self.previous),) = await self._db.rows(
+            "select (select id from txmsg.segment where state = 'open'), "
+            "(select coalesce(max(id), 0) from txmsg.segment where state = 'closed')"
+        )
+
+
+def _delayed(db: Notify, count: int, *, in_s: float = _HOUR_S) -> Columns:
+    columns = db.columns(count)
+    columns.deliver_at_us = [time.time_ns() // 1000 + int(in_s * 1_000_000) + row for row in range(count)]
+    return columns
+
+
+async def _pass(db: Notify, hours: int = 1) -> None:
+    """As if so much time had gone by."""
+    await db.connection.execute(f"update txmsg.scheduled set due_at = due_at - interval '{hours} h 1 s'".encode())
+
+
+async def _release(db: Notify, *, rows_max: int = 1000, size_bytes_max: int = 2**23) -> Released:
+    async with open_pool(db.url) as pool:
+        return await Scheduled(pool, _Segment(db)).release_due(
+            since=None, rows_max=rows_max, size_bytes_max=size_bytes_max
+        )
+
+
+@on_database
+async def test_a_delayed_message_enters_its_queue_when_it_is_due_and_not_before(db: Notify) -> None:
+    plain, half = _delayed(db, 5), _delayed(db, 5)
+    await db.apply(Batch(half=half))
+    applied = await db.apply(Batch(plain=plain, commit=half.ids))
+    assert (applied.ends, applied.problems) == ({}, {})
+    assert applied.due_at_us == min(plain.deliver_at_us)
+    assert (await _release(db)).count == 0
+    assert await db.rows("select count(*) from txmsg.message") == [(0,)]
+    await _pass(db)
+    released = await _release(db)
+    assert (released.count, sum(released.ends.values()), released.more) == (10, 10, False)
+    assert await db.rows("select count(*) from txmsg.scheduled") == [(0,)]
+    stored = await db.rows("select transaction_id, half_stored_at is not null, decided_by from txmsg.message")
+    assert {(row[0].bytes, *row[1:]) for row in stored} == {
+        *((each, False, 0) for each in plain.ids),
+        *((each, True, 1) for each in half.ids),
+    }
+    await db.assert_dense()
+
+
+@on_database
+async def test_what_is_due_when_its_transaction_commits_is_delivered_then(db: Notify) -> None:
+    half, plain = _delayed(db, 3, in_s=-1), _delayed(db, 3, in_s=-_HOUR_S)
+    await db.apply(Batch(half=half))
+    applied = await db.apply(Batch(commit=half.ids, plain=plain))
+    assert (sum(applied.ends.values()), applied.due_at_us) == (6, None)
+
+
+@on_database
+async def test_messages_enter_in_the_order_of_their_due_times_as_many_as_fit(db: Notify) -> None:
+    plain = _delayed(db, 6)
+    plain.queue = [db.queues[0]] * 6
+    plain.deliver_at_us.reverse()
+    plain.body = [b"x" * 1000] * 6
+    await db.apply(Batch(plain=plain))
+    await _pass(db)
+    by_size = await _release(db, size_bytes_max=2500)
+    assert (by_size.count, by_size.more) == (2, True)
+    one_large = await _release(db, size_bytes_max=1)
+    assert (one_large.count, one_large.more) == (1, True)
+    by_count = await _release(db, rows_max=2)
+    assert (by_count.count, by_count.more) == (2, True)
+    assert (await _release(db)).count == 1
+    stored = await db.rows("select transaction_id from txmsg.message order by queue_offset")
+    assert [row[0].bytes for row in stored] == plain.ids[::-1]
+
+
+@on_database
+async def test_a_scheduled_message_counts_as_stored_and_its_transaction_as_committed(db: Notify) -> None:
+    plain, half = _delayed(db, 2), _delayed(db, 2)
+    await db.apply(Batch(half=half))
+    await db.apply(Batch(plain=plain, commit=half.ids))
+    again = await db.apply(Batch(plain=plain, commit=half.ids))
+    assert (again.problems, again.due_at_us) == ({}, None)
+    assert (await db.apply(Batch(rollback=half.ids))).problems == dict.fromkeys(half.ids, "conflict")
+    assert (await db.apply(Batch(half=half))).problems == dict.fromkeys(half.ids, "resolved")
+    plain.body[0] = b"another"
+    assert (await db.apply(Batch(plain=plain))).problems == {plain.ids[0]: "other"}
+    assert await db.rows("select count(*) from txmsg.half_message") == [(0,)]
+    assert await db.rows("select count(*) from txmsg.scheduled") == [(4,)]
+
+
+@on_database
+async def test_a_repeat_that_comes_when_its_message_is_due_is_one_message(db: Notify) -> None:
+    plain = _delayed(db, 4)
+    await db.apply(Batch(plain=plain))
+    await _pass(db)
+    late = [each - 2 * _HOUR_S * 1_000_000 for each in plain.deliver_at_us]
+    plain.deliver_at_us = late  # by the time of this copy it is due
+    assert (await db.apply(Batch(plain=plain))).ends == {}, "it still waits to be moved"
+    await _release(db)
+    assert (await db.apply(Batch(plain=plain))).problems == {}
+    assert await db.rows("select count(*) from txmsg.message") == [(4,)]
+
+
+@on_database
+async def test_brokers_that_release_at_once_move_each_message_once(db: Notify) -> None:
+    plain = _delayed(db, 400)
+    await db.apply(Batch(plain=plain))
+    await _pass(db)
+
+    async def broker() -> int:
+        moved = 0
+        async with open_pool(db.url) as pool:
+            scheduled = Scheduled(pool, _Segment(db))
+            while (one := await scheduled.release_due(since=None, rows_max=7, size_bytes_max=2**23)).more or one.count:
+                moved += one.count
+        return moved
+
+    async with asyncio.timeout(60):
+        moved = await asyncio.gather(*(broker() for _ in range(4)))
+    assert sum(moved) == 400
+    assert await db.rows("select count(*), count(distinct transaction_id) from txmsg.message") == [(400, 400)]
+    await db.assert_dense()
+
+
+@on_database
+async def test_a_release_after_a_rotation_finds_the_open_segment(db: Notify) -> None:
+    await db.apply(Batch(plain=_delayed(db, 3)))
+    await _pass(db)
+    await db.connection.execute("select txmsg.rotate_1(1)")
+    assert (await _release(db)).count == 3
+    assert await db.rows("select distinct segment from txmsg.message") == [(2,)]
+
+
+@on_database
+async def test_a_recalled_message_is_never_delivered_and_remembered(db: Notify) -> None:
+    half, plain, due, undecided = _delayed(db, 1), _delayed(db, 1), _delayed(db, 1, in_s=-1), _delayed(db, 1)
+    pair = _delayed(db, 2)
+    pair.ids[1], pair.n[1], pair.queue[1] = pair.ids[0], 1, pair.queue[0]
+    for columns in (half, undecided, pair):
+        await db.apply(Batch(half=columns))
+    await db.apply(Batch(plain=plain, commit=[half.ids[0], pair.ids[0]]))
+    await db.apply(Batch(plain=due))
+    named = [*half.ids, *plain.ids, *due.ids, *undecided.ids, pair.ids[1], new_transaction_id().bytes]
+    said = ["recalled", "recalled", "entered", "undecided", "recalled", "unknown"]
+    async with open_pool(db.url) as pool:
+        scheduled = Scheduled(pool, _Segment(db))
+        ids = [
+            row[0] for row in await db.rows("select unnest(array" + str([each.hex() for each in named]) + "::uuid[])")
+        ]
+        for _ in range(2):  # a repeat is answered alike
+            assert list(await scheduled.recall(ids, [0, 0, 0, 0, 1, 0])) == said
+    await _pass(db)
+    assert (await _release(db)).count == 1, "the other message of the pair"
+    assert (await db.apply(Batch(half=half))).problems == {half.ids[0]: "resolved"}
+    assert (await db.apply(Batch(plain=plain))).problems == {plain.ids[0]: "other"}
+    assert await db.rows("select transaction_id from txmsg.message join txmsg.rolled_back using (transaction_id)") == []
+
+
+@on_database
+async def test_a_recall_and_a_release_at_once_agree(db: Notify) -> None:
+    plain = _delayed(db, 200)
+    await db.apply(Batch(plain=plain))
+    await _pass(db)
+    ids = [row[0] for row in await db.rows("select transaction_id from txmsg.scheduled")]
+    async with open_pool(db.url) as pool:
+        scheduled = Scheduled(pool, _Segment(db))
+
+        async def recall() -> int:
+            said = [await scheduled.recall([each], [0]) for each in ids]
+            return said.count(["recalled"])
+
+        async def release() -> int:
+            moved = 0
+            while (one := await scheduled.release_due(since=None, rows_max=5, size_bytes_max=2**23)).more or one.count:
+                moved += one.count
+            return moved
+
+        async with asyncio.timeout(60):
+            recalled, moved = await asyncio.gather(recall(), release())
+    assert recalled + moved == 200
+    assert await db.rows("select count(*) from txmsg.message") == [(moved,)]
+    await db.assert_dense()
+
+
+# ---- the loop
+
+
+@on_database
+async def test_the_window_moves_forward_and_goes_back_for_what_was_stored_late(db: Notify) -> None:
+    ends: dict[int, int] = {}
+
+    def note(grown: Mapping[int, int]) -> None:
+        ends.update(grown)
+
+    async with open_pool(db.url) as pool:
+        scheduler = Scheduler(Scheduled(pool, _Segment(db)), on_ends=note, look_again=lambda _: None)
+        await scheduler.run_once()  # the window begins now
+        late = _delayed(db, 2)
+        due_at_us = (await db.apply(Batch(plain=late))).due_at_us
+        await _pass(db)  # it became visible after its own due time, and the window has passed that
+        assert (await scheduler.run_once()).count == 0
+        assert due_at_us is not None
+        scheduler.note(due_at_us - (_HOUR_S + 2) * 1_000_000)
+        assert (await scheduler.run_once()).count == 2
+        await db.apply(Batch(plain=_delayed(db, 3)))  # by another broker, of which this one hears nothing
+        await _pass(db)
+        assert (await scheduler.run_once()).count == 0
+        assert (await scheduler.run_once(sweep=True)).count == 3
+    assert sum(ends.values()) == 5
+
+
+@on_database
+async def test_looking_for_what_is_due_reads_no_more_after_many_were_released_beside_a_held_snapshot(
+    db: Notify,
+) -> None:
+    async def pages(since: datetime) -> int:
+        async with await connect_writer(db.url, lock_timeout_s=5, transaction_timeout_s=15) as connection:
+            before = await _pages_read(connection)
+            await connection.execute(
+                "call txmsg.release_due_2(1, %s, 1000, 8388608, null, null, null, null, null)", (since,)
+            )
+            return await _pages_read(connection) - before
+
+    await db.connection.execute("alter table txmsg.scheduled set (autovacuum_enabled = off)")
+    start = await pages(datetime.now(UTC))
+    start = await pages(datetime.now(UTC))
+    async with await AsyncConnection.connect(db.url) as reader:
+        await reader.execute("set transaction isolation level repeatable read")
+        await reader.execute("select count(*) from txmsg.message")
+        await db.connection.execute("analyze txmsg.scheduled")
+        for _ in range(_DEAD // 4000):
+            await db.apply(Batch(plain=_delayed(db, 4000)))
+        await _pass(db)
+        while (await _release(db, rows_max=4000)).more:
+            pass
+        await db.apply(Batch(plain=_delayed(db, 4000)))  # and these wait
+        then = await pages(datetime.now(UTC) - timedelta(seconds=1))
+        everything = await pages(datetime(2000, 1, 1, tzinfo=UTC))
+    assert everything > 100 + start, "the dead rows cost nothing from the beginning, either: this shows nothing"
+    assert then <= start + 10
+
+
+async def _pages_read(connection: AsyncConnection[object]) -> int:
+    """Pages of the table and its indexes that were looked at so far, by all sessions."""
+    await connection.execute("select pg_stat_force_next_flush()")
+    await connection.execute("select pg_stat_clear_snapshot()")
+    cursor = await connection.execute(
+        "select heap_blks_read + heap_blks_hit + idx_blks_read + idx_blks_hit from pg_statio_user_tables "
+        "where schemaname = 'txmsg' and relname = 'scheduled'"
+    )
+    row = await cursor.fetchone()
+    assert isinstance(row, tuple)
+    return int(row[0])
+
+
+def test_a_pace_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError, match="interval_s=0"):
+        SchedulerConfig(interval_s=0)

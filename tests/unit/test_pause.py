@@ -1,0 +1,161 @@
+"""When delivery to a group pauses, whom that concerns, and how it goes on. Nothing here waits: time is an argument."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from txmsg.broker.delivery.members import Members
+from txmsg.broker.delivery.pause import Pause
+from txmsg.broker.delivery.turns import Turns
+from txmsg.broker.rate import TokenBucket
+from txmsg.wire.tags import ALL_TAGS
+
+T = {"t": ALL_TAGS}
+
+
+def members_of(*names: str, failures_max: int = 3) -> Members:
+    members = Members("g", Pause(failures_max))
+    for name in names:
+        members.join(name, T, 0, 600)
+    return members
+
+
+def test_failures_in_a_row_begin_a_pause_and_a_success_between_them_prevents_it() -> None:
+    pause = Pause(3)
+    assert not pause.failed(2, "boom", 0)
+    assert not pause.succeeded(0)
+    assert not pause.failed(2, "boom", 0)
+    assert pause.room(0) == math.inf
+    assert pause.failed(1, "worse", 5)
+    assert (pause.since, pause.last_error, pause.room(5.9), pause.room(6)) == (5, "worse", 0, 1)
+
+
+def test_probes_come_one_at_a_time_at_growing_intervals_until_one_succeeds() -> None:
+    pause, now = Pause(1), 0.0
+    pause.failed(1, "boom", now)
+    waited: list[float] = []
+    for token in range(8):
+        waited.append(pause.opens_at(now) - now)
+        now = pause.opens_at(now)
+        assert pause.room(now) == 1
+        pause.given(token, now, 60)
+        assert pause.room(now + 59) == 0, "one is out"
+        assert pause.is_probe(token)
+        pause.failed(1, "boom", now, token=token)
+    assert waited == [1, 2, 4, 8, 16, 30, 30, 30]
+    assert pause.succeeded(now)
+    assert (pause.is_on, pause.room(now)) == (False, math.inf)
+
+
+def test_a_probe_without_an_answer_is_given_up_after_its_invisible_time() -> None:
+    pause = Pause(1)
+    pause.failed(1, "boom", 0)
+    pause.given(7, 1, 60)
+    assert (pause.room(60.9), pause.room(61)) == (0, 1)
+
+
+def test_what_was_out_before_a_pause_does_not_put_off_its_probe() -> None:
+    pause = Pause(1)
+    pause.failed(1, "boom", 0, token=1)
+    for late in range(10):
+        pause.failed(1, "boom", late / 10, token=2)
+    assert pause.room(1) == 1
+
+
+def test_a_back_end_that_comes_and_goes_is_probed_less_and_less() -> None:
+    pause = Pause(1)
+    pause.failed(1, "boom", 0)
+    pause.given(1, 1, 60)
+    pause.failed(1, "boom", 1, token=1)
+    pause.succeeded(3)
+    pause.failed(1, "boom", 4)
+    assert pause.opens_at(4) == 6, "as before the success"
+    pause.succeeded(6)
+    pause.failed(1, "boom", 600)
+    assert pause.opens_at(600) == 601
+
+
+def test_one_bad_member_pauses_itself_and_not_the_group_whose_others_succeed() -> None:
+    members = members_of("good", "bad")
+    members.succeeded("good", 0)
+    for _ in range(5):
+        assert not members.failed("bad", 1, "boom", token=1, now=1)
+    assert not members.pause.is_on
+    assert (members.room("good", 1), members.room("bad", 1), members.room("bad", 2)) == (math.inf, 0, 1)
+    assert members.blocked_s("bad", 1) == 1
+    assert members.blocked_s("good", 1) == 0
+
+
+def test_all_members_failing_pause_the_group_and_one_success_frees_all() -> None:
+    members = members_of("a", "b")
+    members.succeeded("a", 0)
+    members.succeeded("b", 0)
+    failed = [members.failed(name, 1, "boom", token=1, now=1) for name in ("a", "a", "b", "b")]
+    assert failed == [False, False, True, True]
+    assert members.room("a", 1) == members.room("b", 1) == 0
+    members.given("a", 1, token=9, now=2, invisible_s=60)
+    assert members.room("b", 2) == 0, "one probe for all"
+    assert not members.failed("a", 1, "boom", token=9, now=2), "a failed probe counts as any failure"
+    assert members.succeeded("b", 3)
+    assert members.room("a", 3) == members.room("b", 3) == math.inf
+
+
+def test_a_member_whose_success_is_long_ago_does_not_prevent_a_pause() -> None:
+    members = members_of("gone", "bad")
+    members.succeeded("gone", 0)
+    assert [members.failed("bad", 3, "boom", token=1, now=now) for now in (59, 61)] == [False, True]
+
+
+def test_a_rate_is_kept_over_all_members() -> None:
+    members = members_of("a", "b")
+    members.limit(10.0, 0)
+    assert members.room("a", 0) == 5
+    members.given("a", 5, token=1, now=0, invisible_s=60)
+    assert members.room("b", 0) == 0
+    assert members.blocked_s("b", 0) == pytest.approx(0.1)
+    assert members.room("b", 0.1) == 1
+    members.limit(None, 1)
+    assert members.room("b", 1) == math.inf
+
+
+def test_a_bucket_lets_its_rate_through_and_never_saves_more_than_its_burst() -> None:
+    bucket, now, through = TokenBucket(100.0, 0), 0.0, 0
+    assert bucket.room(1000) == 50
+    bucket.take(50)
+    while now < 10:
+        room = bucket.room(1000 + now)
+        bucket.take(room)
+        through += room
+        now += 0.01
+    assert 990 <= through <= 1001
+
+
+def test_a_bucket_in_debt_waits_for_it_to_be_paid() -> None:
+    bucket = TokenBucket(10.0, 0)
+    bucket.take(25)
+    assert bucket.room(2) == 0
+    assert bucket.wait_s(2) == pytest.approx(0.1)
+    assert bucket.room(2.1) == 1
+
+
+def test_a_bucket_of_a_rate_below_one_lets_single_ones_through() -> None:
+    bucket = TokenBucket(0.1, 0)
+    assert bucket.room(0) == 1
+    bucket.take(1)
+    assert (bucket.room(9.9), bucket.room(10.1)) == (0, 1)
+
+
+def test_owners_come_by_turns_however_much_one_of_them_has() -> None:
+    turns: Turns[str] = Turns()
+    for n in range(1000):
+        turns.put("many", f"m{n}")
+    turns.put("few", "f0")
+    turns.put("few", "f1")
+    assert [turns.pop() for _ in range(5)] == ["m0", "f0", "m1", "f1", "m2"]
+    assert len(turns) == 997
+    for _ in range(997):
+        turns.pop()
+    with pytest.raises(IndexError):
+        turns.pop()

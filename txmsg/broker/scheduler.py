@@ -1,0 +1,136 @@
+"""When delayed messages are looked for: a window over their due times that moves forward, and a sweep now and then.
+
+Knows no database but as `DueMessages`. The sweep also finds what waits for an ordering key that is free, left behind by
+a broker that died between two batches of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+from typing import Protocol
+from uuid import UUID
+
+from txmsg.errors import BrokerUnavailable
+from txmsg.message import datetime_of_us
+
+__all__ = ["DueMessages", "Released", "Scheduler", "SchedulerConfig"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerConfig:
+    """The pace at which delayed messages are looked for."""
+
+    interval_s: float = 0.25
+    """How often to look for messages that are due. Default 0.25: no message comes much later than that."""
+    sweep_s: float = 60.0
+    """How often to look through all of them, and at the start: for what became visible after its own due time, in
+    another broker. Default 60."""
+    rows_max: int = 2000
+    """Messages that enter their queues at a time. Default 2000."""
+    size_bytes_max: int = 8 * 1024 * 1024
+    """Bytes of bodies at a time. Default 8 MiB; a larger message goes alone."""
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            if getattr(self, each.name) <= 0:
+                raise ValueError(f"{each.name}={getattr(self, each.name)} must be more than 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Released:
+    """What was moved. ends: queue id -> an offset that the queue reaches to. through: where the window may begin."""
+
+    ends: Mapping[int, int]
+    count: int
+    more: bool
+    through: datetime
+
+
+class DueMessages(Protocol):
+    """The delayed messages of a Notify database."""
+
+    async def release_due(self, *, since: datetime | None, rows_max: int, size_bytes_max: int) -> Released:
+        """Moves the first that are due, by due time from `since` on, into their queues. Brokers may do so at once."""
+        ...
+
+    async def left_behind(self, limit: int) -> Sequence[UUID]:
+        """Transactions whose ordered messages could go on, and do not."""
+        ...
+
+
+class Scheduler:
+    """Moves delayed messages into their queues when they are due."""
+
+    def __init__(
+        self,
+        due: DueMessages,
+        *,
+        on_ends: Callable[[Mapping[int, int]], None],
+        look_again: Callable[[list[bytes]], None],
+        config: SchedulerConfig | None = None,
+    ) -> None:
+        self._due = due
+        self._on_ends = on_ends
+        self._look_again = look_again
+        self._config = config or SchedulerConfig()
+        self._since: datetime | None = None
+        self._earliest: datetime | None = None
+        self._is_away = False
+
+    def note(self, due_at_us: int) -> None:
+        """A message was stored that is due then: perhaps the window has moved past it meanwhile."""
+        due_at = datetime_of_us(due_at_us)
+        self._earliest = due_at if self._earliest is None else min(self._earliest, due_at)
+
+    async def run_once(self, *, sweep: bool = False) -> Released:
+        """Moves one batch of what is due. sweep: from the first one on. Raises BrokerUnavailable."""
+        since, self._earliest, noted = self._since, None, self._earliest
+        if sweep:
+            since = None
+        elif since is not None and noted is not None:
+            since = min(since, noted)
+        try:
+            released = await self._due.release_due(
+                since=since, rows_max=self._config.rows_max, size_bytes_max=self._config.size_bytes_max
+            )
+        except BaseException:
+            if noted is not None:
+                self._earliest = noted if self._earliest is None else min(self._earliest, noted)
+            raise
+        self._since = released.through
+        if released.ends:
+            self._on_ends(released.ends)
+        return released
+
+    async def sweep_keys(self) -> None:
+        """Has what waits for an ordering key that is free go on."""
+        if left := await self._due.left_behind(self._config.rows_max):
+            self._look_again([each.bytes for each in left])
+
+    async def run(self) -> None:
+        """Repeats `run_once`, also while the database is away."""
+        loop = asyncio.get_running_loop()
+        sweep_at = loop.time()
+        while True:
+            sweep = loop.time() >= sweep_at
+            try:
+                released = await self.run_once(sweep=sweep)
+                if sweep:
+                    await self.sweep_keys()
+                    sweep_at = loop.time() + self._config.sweep_s
+                self._is_away = False
+                if released.more:
+                    continue
+            except BrokerUnavailable as exc:
+                if not self._is_away:
+                    logger.warning("delayed messages were not looked at: %s", exc)
+                self._is_away = True
+            except Exception:  # a failing database must not end the broker
+                logger.exception("delayed messages were not looked at")
+            await asyncio.sleep(self._config.interval_s)

@@ -1,0 +1,104 @@
+"""Delayed messages: moving those that are due into their queues, and taking back those that are not."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
+from typing import Protocol, TypeVar
+from uuid import UUID
+
+import psycopg
+
+from txmsg.broker.scheduler import Released
+from txmsg.broker.store.batch import STALE_SEGMENT
+from txmsg.broker.store.connect import Pool, session
+
+__all__ = ["OpenSegment", "Scheduled"]
+
+T = TypeVar("T")
+
+
+class OpenSegment(Protocol):
+    """Which segment is open, as far as this broker knows."""
+
+    open: int
+    previous: int
+
+    async def refresh(self) -> None:
+        """Reads it anew."""
+        ...
+
+
+class Scheduled:
+    """The delayed messages of one Notify database. Every method is its own transaction. Implements DueMessages."""
+
+    def __init__(self, pool: Pool, segment: OpenSegment) -> None:
+        self._pool = pool
+        self._segment = segment
+
+    async def release_due(self, *, since: datetime | None, rows_max: int, size_bytes_max: int) -> Released:
+        """See `DueMessages.release_due`. Takes the locks of a batch; skips rows that another broker moves."""
+
+        async def once() -> Released:
+            async with session(self._pool) as connection:
+                cursor = await connection.execute(
+                    "call txmsg.release_due_2(%s, %s, %s, %s, null, null, null, null, null)",
+                    (self._segment.open, since, rows_max, size_bytes_max),
+                )
+                row = await cursor.fetchone()
+            assert row is not None
+            queues, ends, released, more, through = row
+            return Released(
+                ends=dict(zip(queues or (), ends or (), strict=True)), count=released, more=more, through=through
+            )
+
+        return await self._in_open_segment(once)
+
+    async def recall(self, ids: Sequence[UUID], ns: Sequence[int]) -> Sequence[str]:
+        """Takes messages back that are not due yet. For each: recalled, entered, undecided or unknown. Idempotent."""
+
+        async def once() -> Sequence[str]:
+            async with session(self._pool) as connection:
+                cursor = await connection.execute(
+                    "call txmsg.recall_2(%s, %s, %s, %s::smallint[], null)",
+                    (self._segment.open, self._segment.previous, list(ids), list(ns)),
+                )
+                row = await cursor.fetchone()
+            assert row is not None
+            return row[0] or ()
+
+        return await self._in_open_segment(once)
+
+    async def left_behind(self, limit: int) -> Sequence[UUID]:
+        """See `DueMessages.left_behind`."""
+        async with session(self._pool) as connection:
+            cursor = await connection.execute(_LEFT_BEHIND, (limit,))
+            return [row[0] for row in await cursor.fetchall()]
+
+    async def _in_open_segment(self, call: Callable[[], Awaitable[T]]) -> T:
+        try:
+            return await call()
+        except psycopg.errors.DatabaseError as exc:
+            if exc.sqlstate != STALE_SEGMENT:
+                raise
+        await self._segment.refresh()
+        return await call()
+
+
+# From key to key, and of each the first row only: a key may hold back millions.
+_LEFT_BEHIND = """
+with recursive head as (
+    (select h.queue, h.ordering_key, h.order_seq, h.transaction_id
+       from txmsg.half_message h where h.decided order by h.queue, h.ordering_key, h.order_seq limit 1)
+    union all
+    select following.* from head cross join lateral (
+        select h.queue, h.ordering_key, h.order_seq, h.transaction_id from txmsg.half_message h
+         where h.decided and (h.queue, h.ordering_key) > (head.queue, head.ordering_key)
+         order by h.queue, h.ordering_key, h.order_seq limit 1) following
+)
+select head.transaction_id from head
+ where not exists (select from txmsg.half_message h
+                    where h.queue = head.queue and h.ordering_key = head.ordering_key and not h.decided
+                      and h.order_seq < head.order_seq)
+ limit %s
+"""
