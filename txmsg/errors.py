@@ -6,6 +6,7 @@ TxmsgError
  |    +-- MessageTooLarge      caller: body or headers over the limit
  +-- UnknownTopic              caller: create the topic, or check the spelling
  +-- TopicExists               caller: the topic is there with other settings
+ +-- TopicClosed               operator: the topic takes no messages now
  +-- DuplicateId               caller: the id was used before with another content
  +-- OutcomeConflict           nobody: the transaction already has the other outcome, which is final
  +-- OutcomeExpired            operator: the broker no longer remembers the transaction
@@ -43,6 +44,7 @@ __all__ = [
     "ProtocolError",
     "SchemaMismatch",
     "StorageError",
+    "TopicClosed",
     "TopicExists",
     "TransactionRefused",
     "TxmsgError",
@@ -94,6 +96,12 @@ class TopicExists(TxmsgError):
     """A topic of this name exists with other settings, which stay as they are."""
 
     code = "topic_exists"
+
+
+class TopicClosed(TxmsgError):
+    """Somebody has taken the topic's permission to write, as before it is drained or deleted. Nothing was stored."""
+
+    code = "topic_closed"
 
 
 class DuplicateId(TxmsgError):

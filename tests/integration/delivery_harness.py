@@ -52,7 +52,7 @@ class Notify:
 
     async def ensure(self, topic: str) -> Sequence[tuple[int, int]]:
         found = await self.topics.ensure(topic)
-        return [(queue_id, number) for number, queue_id in enumerate(found.queue_ids)]
+        return [(queue_id, number) for number, queue_id in enumerate(found.readable_queue_ids)]
 
     async def queue_ids(self, topic: str = "t") -> list[int]:
         return [queue_id for queue_id, _ in await self.ensure(topic)]

@@ -18,8 +18,8 @@ from txmsg.broker.config import BrokerConfig
 from txmsg.broker.store.batch import Batch
 from txmsg.broker.store.topics import TopicRegistry
 from txmsg.cli.main import main
-from txmsg.client import AsyncProducer
-from txmsg.errors import MisuseError, UnknownTopic
+from txmsg.client import AsyncProducer, Producer
+from txmsg.errors import MisuseError, TopicClosed, UnknownTopic
 from txmsg.message import QUEUES_MAX, Message, MessageId
 
 
@@ -171,3 +171,23 @@ def test_brokers_under_load_take_to_the_new_queues_and_lose_nothing(start_broker
         asyncio.run(send_until_all_queues_are_used())
         received = [got.get(timeout=30).id for _ in sent]
     assert sorted(received) == sorted(sent)
+
+
+def test_a_topic_without_permission_to_write_refuses_its_messages_and_no_others(
+    start_broker: StartBroker, notify_url: str
+) -> None:
+    with psycopg.connect(notify_url, autocommit=True) as connection:
+        connection.execute(
+            "insert into txmsg.topic (name, queue_count, ordered_queues, permission) values ('closed', 1, 1, 4)"
+        )
+        connection.execute("insert into txmsg.queue (topic_id, number) select id, 0 from txmsg.topic")
+    with Producer(start_broker().address, group="p") as producer:
+        with pytest.raises(TopicClosed, match="'closed' takes no messages now"):
+            producer.send(Message("closed", b"x"))
+        producer.send(Message("open", b"x"))
+    with psycopg.connect(notify_url) as connection:
+        rows = connection.execute(
+            "select t.name from txmsg.message m join txmsg.queue q on q.id = m.queue "
+            "join txmsg.topic t on t.id = q.topic_id"
+        ).fetchall()
+    assert rows == [("open",)]

@@ -30,6 +30,11 @@ class TokenBucket:
         """Seconds until there is room for one."""
         return 0.0 if self.room(now) else (1 - self._tokens) / self.rate
 
+    def debt_s(self, now: float) -> float:
+        """Seconds until everything that went through is paid."""
+        self.room(now)
+        return max(0.0, -self._tokens / self.rate)
+
     def take(self, count: int) -> None:
         """So many went through."""
         self._tokens -= count

@@ -12,6 +12,7 @@ from importlib.metadata import version
 from uuid import UUID
 
 from txmsg.broker import migrate
+from txmsg.broker.admission import Admission
 from txmsg.broker.cluster import Leases, Membership, Notices
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.delivery import Delivery
@@ -61,7 +62,7 @@ class _DeliveryTopics:
 
     async def ensure(self, topic: str) -> Sequence[tuple[int, int]]:
         found = await self._topics.ensure(topic)
-        return [(queue_id, number) for number, queue_id in enumerate(found.queue_ids)]
+        return [(queue_id, number) for number, queue_id in enumerate(found.readable_queue_ids)]
 
 
 async def serve(config: BrokerConfig, on_ready: Callable[[str], None], stop: asyncio.Event) -> None:
@@ -136,6 +137,7 @@ async def _serve(config: BrokerConfig, pool: Pool, on_ready: Callable[[str], Non
     scheduler = Scheduler(scheduled, on_ends=on_ends, look_again=writer.look_again, config=config.scheduler)
     writer.on_due = scheduler.note
     service = NotifyService(topics, half_writer, writer, body_size_bytes_max=config.body_size_bytes_max)
+    service.admission = Admission(config.request_timeout_s)
     presence = Presence()
     halves = Halves(pool)
     checks = CheckLoop(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from uuid import UUID
 
+from txmsg.broker.admission import Admission
 from txmsg.broker.store.batch import Batch, Columns, DecidedBy
 from txmsg.broker.store.topics import Topic, TopicRegistry
 from txmsg.broker.writer import Writer
@@ -21,6 +22,8 @@ from txmsg.errors import (
     MessageTooLarge,
     OutcomeConflict,
     OutcomeExpired,
+    Overloaded,
+    TopicClosed,
     TxmsgError,
     UnknownTopic,
 )
@@ -85,6 +88,8 @@ class NotifyService:
     writer: Writer
     """For outcomes and plain messages."""
     body_size_bytes_max: int = BODY_SIZE_BYTES_MAX
+    admission: Admission = field(default_factory=Admission)
+    """Which messages topics take, and how many."""
     counts: Counts = field(default_factory=Counts)
     own_queues: Callable[[Topic], Sequence[int]] | None = None
     """The queues of a topic that take messages and that this broker delivers: unordered messages enter these, so that
@@ -135,7 +140,8 @@ class NotifyService:
             raise InvalidMessage(f"columns body and born_at_us must have {count} entries, as there are ids")
         try:
             topic = self.topics.known(batch.topic) or await self.topics.ensure(batch.topic)
-        except (UnknownTopic, InvalidMessage) as exc:
+            await self.admission.admit(topic, count)
+        except (UnknownTopic, InvalidMessage, TopicClosed, Overloaded) as exc:
             problems.update(dict.fromkeys(batch.ids, exc))
             return
         if not _all_valid(batch, self.body_size_bytes_max):

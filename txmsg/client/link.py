@@ -196,7 +196,8 @@ class Link:
                 messages, unreadable = delivered(columns)
                 self._out += len(messages) + len(unreadable)
                 until = asyncio.get_running_loop().time() + self._polling.invisible_s
-                self._held[hand] = _Held(set(receipt.offset), until)
+                # What came before from one queue and under one token came in this reply: a part are retries.
+                self._held.setdefault(hand, _Held(set(), until)).offsets.update(receipt.offset)
                 for offset, error in unreadable.items():
                     self.refuse(hand, offset, str(error))
                 if messages:

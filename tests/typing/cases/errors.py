@@ -21,6 +21,7 @@ raised: list[type[txmsg.TxmsgError]] = [
     txmsg.ProtocolError,
     txmsg.SchemaMismatch,
     txmsg.StorageError,
+    txmsg.TopicClosed,
     txmsg.TopicExists,
     txmsg.TransactionRefused,
     txmsg.UnknownTopic,

@@ -60,5 +60,6 @@ class Topics(Protocol):
     """Where delivery learns the queues of a topic."""
 
     async def ensure(self, topic: str) -> Sequence[tuple[int, int]]:
-        """The (queue id, number) pairs of a topic, created if unknown and that is allowed; else UnknownTopic."""
+        """The (queue id, number) pairs of a topic that may be read. It is created if unknown and that is allowed; else
+        UnknownTopic."""
         ...

@@ -20,6 +20,7 @@ __all__ = ["Topic", "TopicRegistry", "TopicRow"]
 
 logger = logging.getLogger(__name__)
 
+_WRITE, _READ = 2, 4
 _SELECT_ROWS = "select name, queue_count, created_at from txmsg.topic"
 
 
@@ -27,8 +28,8 @@ _SELECT_ROWS = "select name, queue_count, created_at from txmsg.topic"
 class Topic:
     """A topic; `queue_ids[number]` is the id of queue `number`.
 
-    Messages enter the first write_queues. Ordering keys are spread over the first ordered_queues, a number that changes
-    only while these are drained. version rises with each change.
+    Messages enter the first write_queues, and are delivered from the first read_queues. Ordering keys are spread over
+    the first ordered_queues, a number that changes only while these are drained. version rises with each change.
     """
 
     name: str
@@ -36,6 +37,19 @@ class Topic:
     write_queues: int
     ordered_queues: int
     version: int
+    read_queues: int
+    permission: int
+    send_rate_max: float | None
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether it takes messages."""
+        return bool(self.permission & _WRITE)
+
+    @property
+    def readable_queue_ids(self) -> tuple[int, ...]:
+        """The queues that are delivered."""
+        return self.queue_ids[: self.read_queues] if self.permission & _READ else ()
 
     def queue_of(self, ordering_key: str) -> int:
         """The id of the queue of an ordering key: the same in every broker and release."""
@@ -184,7 +198,8 @@ class TopicRegistry:
                 (name,),
             )
             cursor = await connection.execute(
-                "select q.id, coalesce(t.write_queues, t.queue_count), t.ordered_queues, t.version "
+                "select q.id, coalesce(t.write_queues, t.queue_count), t.ordered_queues, t.version, "
+                "coalesce(t.read_queues, t.queue_count), t.permission, t.send_rate_max "
                 "from txmsg.topic t join txmsg.queue q on q.topic_id = t.id where t.name = %s order by q.number",
                 (name,),
             )

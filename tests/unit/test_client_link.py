@@ -1,0 +1,120 @@
+"""What a consumer's line to its broker knows of the messages that are out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import cast
+
+from txmsg.client.channel import Brokers
+from txmsg.client.link import Hand, Link, Polling
+from txmsg.message import ReceivedMessage
+from txmsg.wire.v1 import txmsg_pb2 as pb
+
+HAND = Hand(7, 1, 3)
+INVISIBLE_S = 0.4
+DEADLINE_S = 20.0
+
+
+class Broker:
+    """Answers each call with what the test has put there; then with nothing, and slowly."""
+
+    def __init__(self) -> None:
+        self.addresses = ["here:1"]
+        self.replies: list[pb.ReceiveReply] = []
+        self.held: asyncio.Queue[list[pb.Receipt]] = asyncio.Queue()
+        self.expired: list[pb.Receipt] = []
+
+    def stub(self, index: int) -> Broker:
+        return self
+
+    async def Receive(self, request: pb.ReceiveRequest, timeout: float) -> pb.ReceiveReply:  # noqa: ASYNC109, N802
+        if request.held:
+            self.held.put_nowait(list(request.held))
+            return pb.ReceiveReply(expired=self.expired)
+        if self.replies:
+            return self.replies.pop()
+        await asyncio.sleep(0.01)
+        return pb.ReceiveReply()
+
+
+def columns(*offsets: int, attempt: int = 1) -> pb.DeliveredColumns:
+    count = len(offsets)
+    return pb.DeliveredColumns(
+        topic="t",
+        receipt=HAND.receipt(offsets),
+        transaction_ids=bytes(16 * count),
+        body=[b"x"] * count,
+        born_at_us=[0] * count,
+        stored_at_us=[0] * count,
+        attempt=[attempt] * count,
+    )
+
+
+def with_link(case: Callable[[Link, Broker], Awaitable[None]]) -> None:
+    async def scenario() -> None:
+        broker, got = Broker(), asyncio.Event()
+        polling = Polling(group="g", client_id="c", subscriptions=(), invisible_s=INVISIBLE_S)
+        broker.replies = [pb.ReceiveReply(batches=[columns(5, 6, attempt=2), columns(8, 9)])]
+        taken: list[int | None] = []
+
+        def take(link: Link, hand: Hand, messages: list[ReceivedMessage]) -> None:
+            taken.extend(message.offset for message in messages)
+            if len(taken) == 4:
+                got.set()
+
+        link = Link(cast(Brokers, broker), 0, polling, 10, take)
+        tasks = [asyncio.create_task(link.run()), asyncio.create_task(link.keep())]
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                await got.wait()
+                await case(link, broker)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+
+    asyncio.run(scenario())
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def test_what_came_of_one_queue_in_two_parts_is_held_in_both() -> None:
+    async def case(link: Link, broker: Broker) -> None:
+        assert all(link.holds(HAND, offset, now()) for offset in (5, 6, 8, 9))
+        assert not link.holds(HAND, 7, now())
+        assert not link.holds(HAND, 5, now() + 2 * INVISIBLE_S)
+
+    with_link(case)
+
+
+def test_the_broker_is_told_what_is_still_held_and_only_that() -> None:
+    async def case(link: Link, broker: Broker) -> None:
+        link.ack(HAND, 5)
+        link.refuse(HAND, 8, "boom")
+        link.drop(HAND, 9)
+        for _ in range(8):  # for longer than the invisible time
+            (receipt,) = await broker.held.get()
+            assert receipt == HAND.receipt([6])
+        assert link.holds(HAND, 6, now())
+        link.ack(HAND, 6)
+        assert not link.holds(HAND, 6, now())
+
+    with_link(case)
+
+
+def test_what_the_broker_does_not_leave_to_us_is_not_handled() -> None:
+    async def case(link: Link, broker: Broker) -> None:
+        broker.expired = [HAND.receipt([6, 9])]
+        await broker.held.get()
+        while link.holds(HAND, 6, now()):  # noqa: ASYNC110 - until the reply is taken
+            await asyncio.sleep(0.01)
+        assert not link.holds(HAND, 9, now())
+        assert link.holds(HAND, 5, now())
+        for offset in (5, 6, 8, 9):
+            link.ack(HAND, offset)
+        await link.idle()
+
+    with_link(case)
