@@ -28,7 +28,7 @@ class Broker:
     def stub(self, index: int) -> Broker:
         return self
 
-    async def Receive(self, request: pb.ReceiveRequest, timeout: float) -> pb.ReceiveReply:  # noqa: ASYNC109, N802
+    async def Receive(self, request: pb.ReceiveRequest, timeout: float) -> pb.ReceiveReply:  # noqa: N802
         if request.held:
             self.held.put_nowait(list(request.held))
             return pb.ReceiveReply(expired=self.expired)

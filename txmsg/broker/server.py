@@ -136,8 +136,13 @@ async def _serve(config: BrokerConfig, pool: Pool, on_ready: Callable[[str], Non
     scheduled = Scheduled(pool, segments)
     scheduler = Scheduler(scheduled, on_ends=on_ends, look_again=writer.look_again, config=config.scheduler)
     writer.on_due = scheduler.note
-    service = NotifyService(topics, half_writer, writer, body_size_bytes_max=config.body_size_bytes_max)
-    service.admission = Admission(config.request_timeout_s)
+    service = NotifyService(
+        topics,
+        half_writer,
+        writer,
+        body_size_bytes_max=config.body_size_bytes_max,
+        admission=Admission(config.request_timeout_s),
+    )
     presence = Presence()
     halves = Halves(pool)
     checks = CheckLoop(
