@@ -1,0 +1,329 @@
+"""Ordering keys in the batch function: what an earlier transaction may still precede waits, decided, for it (I5)."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from itertools import pairwise
+from uuid import UUID
+
+from psycopg import AsyncConnection
+
+from tests.integration.batch_harness import Notify, columns_of, on_database, running_writer
+from txmsg.broker.config import BrokerConfig
+from txmsg.broker.store.batch import Batch, Columns, DecidedBy, apply
+from txmsg.broker.store.connect import connect_writer, open_pool
+from txmsg.broker.store.scheduled import Scheduled
+from txmsg.broker.store.topics import Topic
+
+
+def ordered(db: Notify, *keys: str) -> Columns:
+    """One message for each key, "" for none; a key is always of the same queue."""
+    columns = columns_of([db.queues[sum(map(ord, key)) % 4] for key in keys], producer=db.producer)
+    columns.ordering_key = list(keys)
+    return columns
+
+
+async def in_queues(db: Notify) -> list[bytes]:
+    """The transactions that have entered their queues, in order within each."""
+    rows = await db.rows("select transaction_id from txmsg.message order by queue, segment, queue_offset")
+    return [row[0].bytes for row in rows]
+
+
+async def held_back(db: Notify) -> set[bytes]:
+    rows = await db.rows("select transaction_id from txmsg.half_message where decided")
+    return {row[0].bytes for row in rows}
+
+
+@on_database
+async def test_a_commit_waits_for_an_earlier_undecided_half_of_its_key(db: Notify) -> None:
+    half = ordered(db, "a", "a", "a", "b", "")
+    first, second, third, other_key, without_key = half.ids
+    await db.apply(Batch(half=half))
+    applied = await db.apply(Batch(commit=[third, second, other_key, without_key]))
+    assert applied.problems == {}
+    assert set(await in_queues(db)) == {other_key, without_key}
+    assert await held_back(db) == {second, third}
+    await db.apply(Batch(commit=[first]))
+    assert [each for each in await in_queues(db) if each in half.ids[:3]] == [first, second, third]
+    assert await db.rows("select count(*) from txmsg.half_message") == [(0,)]
+    await db.assert_dense()
+
+
+@on_database
+async def test_a_rollback_frees_what_it_held_back(db: Notify) -> None:
+    half = ordered(db, "a", "a", "a", "a")
+    await db.apply(Batch(half=half))
+    await db.apply(Batch(commit=half.ids[1:2]))
+    await db.apply(Batch(commit=half.ids[3:]))
+    applied = await db.apply(Batch(rollback=half.ids[:1]))
+    assert sum(applied.ends.values()) == 1, "its broker is not told that a queue has grown"
+    assert await in_queues(db) == half.ids[1:2]
+    assert await held_back(db) == {half.ids[3]}
+    await db.apply(Batch(rollback=half.ids[2:3]))
+    assert await in_queues(db) == [half.ids[1], half.ids[3]]
+
+
+@on_database
+async def test_outcomes_of_one_batch_free_each_other_in_the_order_of_the_halves(db: Notify) -> None:
+    half = ordered(db, *["a"] * 6)
+    half.ids.sort(reverse=True)  # the order of ids is not theirs
+    await db.apply(Batch(half=half))
+    await db.apply(Batch(commit=[half.ids[5], half.ids[3], half.ids[2]], rollback=[half.ids[0], half.ids[4]]))
+    assert await in_queues(db) == []
+    await db.apply(Batch(commit=[half.ids[1]]))
+    assert await in_queues(db) == [half.ids[1], half.ids[2], half.ids[3], half.ids[5]]
+
+
+@on_database
+async def test_halves_of_several_batches_keep_the_order_in_which_they_were_stored(db: Notify) -> None:
+    halves = [ordered(db, "a") for _ in range(5)]
+    for half in reversed(halves):
+        await db.apply(Batch(half=half))
+    await db.apply(Batch(commit=[half.ids[0] for half in halves]))
+    assert await in_queues(db) == [half.ids[0] for half in reversed(halves)]
+
+
+@on_database
+async def test_a_commit_that_waits_is_final(db: Notify) -> None:
+    half = ordered(db, "a", "a")
+    await db.apply(Batch(half=half))
+    waits = half.ids[1]
+    for _ in range(2):
+        assert (await db.apply(Batch(commit=[waits]))).problems == {}
+    assert (await db.apply(Batch(rollback=[waits]))).problems == {waits: "conflict"}
+    assert (await db.apply(Batch(half=half))).problems == {waits: "resolved"}
+    assert await held_back(db) == {waits}
+    await db.apply(Batch(check=[waits]))
+    checked = await db.rows("select transaction_id from txmsg.half_message where next_check_at is not null")
+    assert [row[0].bytes for row in checked] == half.ids[:1], "what is decided is not asked about any more"
+
+
+@on_database
+async def test_a_plain_message_waits_like_a_commit_and_is_stored_once(db: Notify) -> None:
+    half, plain, other = ordered(db, "a", "a"), ordered(db, "a", "a"), ordered(db, "b")
+    await db.apply(Batch(half=half))
+    await db.apply(Batch(plain=plain))
+    await db.apply(Batch(plain=other))
+    assert await in_queues(db) == other.ids
+    assert (await db.apply(Batch(plain=plain))).problems == {}
+    changed = plain.only({plain.ids[0]})
+    changed.body = [b"another"]
+    assert (await db.apply(Batch(plain=changed))).problems == {plain.ids[0]: "other"}
+    late = ordered(db, "a")
+    await db.apply(Batch(commit=half.ids[:1], plain=late))
+    assert [each for each in await in_queues(db) if each not in other.ids] == half.ids[:1]
+    await db.apply(Batch(rollback=half.ids[1:]))
+    assert [each for each in await in_queues(db) if each not in other.ids] == [half.ids[0], *plain.ids, *late.ids]
+    stored = await db.rows("select transaction_id, decided_by, half_stored_at is null from txmsg.message")
+    assert {(row[0].bytes, *row[1:]) for row in stored if row[0].bytes != half.ids[0]} == {
+        (each, 0, True) for each in [*plain.ids, *late.ids, *other.ids]
+    }
+
+
+@on_database
+async def test_messages_of_one_transaction_wait_each_for_its_own_key(db: Notify) -> None:
+    first, both = ordered(db, "a"), ordered(db, "b", "a", "")
+    both.ids, both.n = [both.ids[0]] * 3, [0, 1, 2]
+    await db.apply(Batch(half=first))
+    await db.apply(Batch(half=both))
+    assert (await db.apply(Batch(commit=both.ids[:1]))).problems == {}
+    assert await db.rows("select n from txmsg.message order by n") == [(0,), (2,)]
+    # A late copy finds some of its rows gone and one waiting: it removes what it has stored, not that.
+    assert (await db.apply(Batch(half=both))).problems == {both.ids[0]: "resolved"}
+    assert await db.rows("select n from txmsg.half_message where decided") == [(1,)]
+    assert (await db.apply(Batch(rollback=both.ids[:1]))).problems == {both.ids[0]: "conflict"}
+    await db.apply(Batch(rollback=first.ids))
+    assert await db.rows("select n from txmsg.message order by n") == [(0,), (1,), (2,)]
+    assert await db.rows("select count(*) from txmsg.half_message") == [(0,)]
+
+
+@on_database
+async def test_who_decided_is_kept_with_the_message(db: Notify) -> None:
+    half = ordered(db, "a", "a", "", "")
+    await db.apply(Batch(half=half))
+    by_check, by_person, by_client = half.ids[1], half.ids[2], half.ids[3]
+    await db.apply(
+        Batch(
+            commit=[by_check, by_person, by_client], commit_by={by_check: DecidedBy.CHECK, by_person: DecidedBy.PERSON}
+        )
+    )
+    await db.apply(Batch(commit=half.ids[:1]))
+    stored = await db.rows("select transaction_id, decided_by from txmsg.message")
+    assert {row[0].bytes: row[1] for row in stored} == {half.ids[0]: 1, by_check: 2, by_person: 3, by_client: 1}
+
+
+@on_database
+async def test_brokers_of_0_1_hold_back_and_free_ordered_messages_too(db: Notify) -> None:
+    half = ordered(db, "a", "a")
+    await db.apply(Batch(half=half))
+    for each, count in ((half.ids[1], 0), (half.ids[0], 2)):
+        await db.connection.execute(
+            "call txmsg.write_batch_1(1, 0, '6 s', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', %s::uuid[], "
+            "'{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', null, null, null, null)",
+            ([UUID(bytes=each)],),
+        )
+        assert await db.rows("select count(*) from txmsg.message") == [(count,)]
+    assert await in_queues(db) == half.ids
+
+
+# ---- many wait
+
+
+async def _waiting(db: Notify, count: int) -> tuple[bytes, list[bytes]]:
+    """The half that holds back `count` others of its key, and these."""
+    head = ordered(db, "a")
+    await db.apply(Batch(half=head))
+    waiting: list[bytes] = []
+    for _ in range(count // 4000):
+        half = ordered(db, *["a"] * 4000)
+        await db.apply(Batch(half=half))
+        await db.apply(Batch(commit=half.ids))
+        waiting += half.ids
+    return head.ids[0], waiting
+
+
+@on_database
+async def test_what_waited_goes_on_in_batches_that_are_bounded(db: Notify) -> None:
+    head, waiting = await _waiting(db, 12_000)
+    applied = await db.apply(Batch(commit=[head]))
+    moved = len(await in_queues(db))
+    assert 1 < moved < 12_000
+    assert applied.more == [waiting[moved - 1]]
+    late = ordered(db, "a")
+    await db.apply(Batch(half=late))
+    assert (await db.apply(Batch(commit=late.ids, check=applied.more))).more == []
+    assert await in_queues(db) == [head, *waiting, *late.ids], "the last one overtook those that waited still"
+
+
+@on_database
+async def test_a_writer_goes_on_until_all_that_is_free_has_moved(db: Notify) -> None:
+    head, waiting = await _waiting(db, 20_000)
+    async with running_writer(BrokerConfig(storage=db.url)) as (writer, _, _):
+        assert await writer.write(Batch(commit=[head]), 40) == {}
+        async with asyncio.timeout(30):
+            while await db.rows("select count(*) from txmsg.message") != [(20_001,)]:
+                pass
+    assert await in_queues(db) == [head, *waiting]
+
+
+@on_database
+async def test_what_a_broker_left_behind_between_two_batches_is_found(db: Notify) -> None:
+    head, _ = await _waiting(db, 12_000)
+    held = ordered(db, "b", "b", "c")
+    await db.apply(Batch(half=held))
+    await db.apply(Batch(commit=held.ids[1:]))
+
+    class Segment:
+        open, previous = 1, 0
+
+        async def refresh(self) -> None:
+            raise AssertionError("the segment did not change")
+
+    async with open_pool(db.url) as pool:
+        scheduled = Scheduled(pool, Segment())
+        assert await scheduled.left_behind(10) == []
+        more = (await db.apply(Batch(commit=[head]))).more
+        left = await scheduled.left_behind(10)
+        assert [each.bytes for each in left] == more, "and the key that is held back is not among them"
+
+
+# ---- many at once
+
+
+_NOTE_ORDER = (
+    "create table stored (order_seq bigint, transaction_id uuid, n int, queue int, ordering_key text)",
+    "create function note() returns trigger language plpgsql as $$ begin insert into public.stored values "
+    "(new.order_seq, new.transaction_id, new.n, new.queue, new.ordering_key); return null; end $$",
+    "create trigger note after insert on txmsg.half_message for each row when (new.ordering_key is not null) "
+    "execute function note()",
+)
+"""Keeps the order in which halves were stored, which goes with their rows."""
+
+
+@on_database
+async def test_many_writers_and_few_keys_keep_the_order_in_which_halves_were_stored(db: Notify) -> None:
+    """Half of the transactions end late, some in another session, some twice, some by rollback."""
+    rng = random.Random(5)
+    keys = ["a", "b", "c", "", ""]
+    rolled_back: set[bytes] = set()
+    left: list[bytes] = []
+
+    async def writer(turn: int) -> None:
+        async with await connect_writer(db.url, lock_timeout_s=30, transaction_timeout_s=60) as connection:
+
+            async def write(batch: Batch) -> None:
+                await apply(connection, batch, segment=1, previous=0, first_check_s=6)
+
+            for _ in range(25):
+                half = ordered(db, *rng.choices(keys, k=rng.randint(1, 8)))
+                for row in range(1, len(half.ids)):
+                    if rng.random() < 0.3:  # several messages of one transaction
+                        half.ids[row], half.n[row] = half.ids[row - 1], half.n[row - 1] + 1
+                await write(Batch(half=half))
+                if rng.random() < 0.2:
+                    await write(Batch(half=half))
+                left.extend(dict.fromkeys(half.ids))
+                rng.shuffle(left)
+                ends = [left.pop() for _ in range(min(len(left), rng.randint(0, 9)))]
+                rollback = [each for each in ends if rng.random() < 0.2]
+                rolled_back.update(rollback)
+                outcomes = Batch(
+                    commit=[each for each in ends if each not in rollback],
+                    rollback=rollback,
+                    plain=ordered(db, *rng.choices(keys, k=rng.randint(0, 2))),
+                )
+                await write(outcomes)
+                if rng.random() < 0.2:
+                    await write(outcomes)
+
+    for statement in _NOTE_ORDER:
+        await db.connection.execute(statement.encode())
+    async with asyncio.timeout(120), asyncio.TaskGroup() as tasks:
+        for turn in range(4):
+            tasks.create_task(writer(turn))
+    assert {row[0].bytes for row in await db.rows("select transaction_id from txmsg.half_message")} >= set(left)
+    await db.apply(Batch(commit=left))
+    assert await db.rows("select count(*) from txmsg.half_message") == [(0,)], "all are decided, and some wait still"
+    rows = await db.rows(
+        "select m.queue, m.ordering_key, min(s.order_seq) from txmsg.message m join stored s using (transaction_id, n) "
+        "where m.ordering_key is not null group by m.queue, m.ordering_key, m.queue_offset order by 1, m.queue_offset"
+    )
+    by_key: dict[tuple[int, str], list[int]] = {}
+    for queue, key, order_seq in rows:
+        by_key.setdefault((queue, key), []).append(order_seq)
+    assert len(by_key) == 3
+    assert sum(map(len, by_key.values())) > 100
+    for of_key in by_key.values():
+        assert all(earlier < later for earlier, later in pairwise(of_key))
+    await db.assert_dense()
+    lost = await db.rows(
+        "select count(distinct transaction_id) from txmsg.message m join txmsg.rolled_back r using (transaction_id)"
+    )
+    assert lost == [(0,)]
+
+
+@on_database
+async def test_a_half_that_is_not_visible_yet_holds_up_the_numbering_of_its_queue(db: Notify) -> None:
+    """Else a later number could be visible, and committed, while an earlier one is not."""
+    first, second = ordered(db, "a"), ordered(db, "a")
+    async with await AsyncConnection.connect(db.url) as other:  # a batch of the queue that is not visible yet
+        await other.execute("select pg_advisory_xact_lock(7705, %s)", (first.queue[0] % 1024,))
+        storing = asyncio.create_task(db.apply(Batch(half=second)))
+        async with await AsyncConnection.connect(db.url, autocommit=True) as watcher:
+            async with asyncio.timeout(20):
+                while True:
+                    cursor = await watcher.execute(
+                        "select count(*) from pg_locks where not granted and locktype = 'advisory' and classid = 7705"
+                    )
+                    if await cursor.fetchone() == (1,):
+                        break
+        assert not storing.done()
+        await other.commit()
+    assert (await storing).problems == {}
+
+
+def test_every_message_of_a_key_names_the_same_queue_of_its_topic() -> None:
+    """The number is on disk in all databases: it must never change."""
+    topic = Topic("orders", (11, 12, 13, 14), write_queues=2, ordered_queues=3, version=0)
+    assert [topic.queue_of(key) for key in ("a", "order-4711", "Müller", "注文")] == [11, 12, 12, 12]
