@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import sys
+from itertools import groupby
 
 import click
 from rich.console import Console
@@ -13,7 +14,8 @@ from rich.table import Table
 from tests.chaos.plant import Plant, chosen
 from tests.chaos.run import Result, play
 
-SHOWN_MAX = 20
+SHOWN_MAX = 5
+"""Of each invariant."""
 _ROWS = {
     "messages": "messages in the log",
     "sends": "plain sends",
@@ -75,10 +77,12 @@ def _print(result: Result, console: Console) -> None:
     for kind, (sends_s, deliveries_s) in result.waits_s.items():
         waits.add_row(kind, f"{sends_s:.1f}", f"{deliveries_s:.1f}")
     console.print(waits)
-    for violation in result.violations[:SHOWN_MAX]:
-        console.print(f"{violation.invariant}  {violation.text}", markup=False, soft_wrap=True)
-    if len(result.violations) > SHOWN_MAX:
-        console.print(f"... and {len(result.violations) - SHOWN_MAX} more")
+    for invariant, group in groupby(result.violations, key=lambda violation: violation.invariant):
+        texts = [violation.text for violation in group]
+        for text in texts[:SHOWN_MAX]:
+            console.print(f"{invariant}  {text}", markup=False, soft_wrap=True)
+        if len(texts) > SHOWN_MAX:
+            console.print(f"{invariant}  ... and {len(texts) - SHOWN_MAX} more")
     for text in result.missing:
         console.print(f"too little trouble: {text}", markup=False, soft_wrap=True)
     if result.clean:

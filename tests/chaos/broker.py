@@ -36,6 +36,8 @@ class BrokerOrders:
     broker_id: str
     storage: str
     listen: str
+    advertise: str
+    """Where clients are told to reach it: its link."""
     clock_step_s: float = 0.0
     plant: str = ""
 
@@ -59,6 +61,7 @@ def config_of(told: BrokerOrders) -> BrokerConfig:
     return BrokerConfig(
         storage=told.storage,
         listen=told.listen,
+        advertise=told.advertise,
         broker_id=told.broker_id,
         first_check_s=1.0,
         check_interval_s=2.0,

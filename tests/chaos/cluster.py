@@ -127,6 +127,7 @@ class Cluster:
             broker_id=f"broker-{number}",
             storage=_through(broker.database, self.notify_url, username=broker.role),
             listen=listen,
+            advertise=f"127.0.0.1:{broker.clients.port}",
             clock_step_s=clock_step_s,
             plant=self._plant.name if self._plant else "",
         )

@@ -13,11 +13,10 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
 from tests.chaos import business
 from tests.chaos.client import orders, quiet_event
-from tests.chaos.history import GROUPS
+from tests.chaos.history import GROUPS, INVISIBLE_S
 from tests.chaos.journal import Journal
 from txmsg import AsyncConsumer, ReceivedMessage, idempotent
 
-INVISIBLE_S = 4.0
 Handler = Callable[[ReceivedMessage], Awaitable[None]]
 
 

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
-import psycopg
-
 from tests.chaos.cluster import Cluster
 from tests.chaos.journal import Journal
 from tests.chaos.moments import pause_in
@@ -104,11 +102,7 @@ class Faults:
 
     def _pause(self, fault: Fault) -> Moment:
         broker = self._cluster.brokers[fault.target]
-        try:
-            moment = pause_in(fault.moment, broker.process, broker.role, self._cluster.notify_url)
-        except psycopg.OperationalError:  # PostgreSQL was killed meanwhile
-            broker.process.pause()
-            moment = Moment.ANY
+        moment = pause_in(fault.moment, broker, self._cluster.notify_url)
         self._ending.wait(fault.for_s)
         broker.process.resume()
         return moment

@@ -11,12 +11,16 @@ from typing import NamedTuple
 from tests.chaos.journal import Entry
 
 TOPICS = ("trade", "user")
+STORY_TOPIC = "story"
+"""Of messages with an ordering key."""
 GROUPS: Mapping[str, Mapping[str, str]] = {
-    "ledger": {topic: "*" for topic in TOPICS},
-    "grumbler": {topic: "*" for topic in TOPICS},
+    "ledger": {topic: "*" for topic in (*TOPICS, STORY_TOPIC)},
+    "grumbler": {topic: "*" for topic in (*TOPICS, STORY_TOPIC)},
     "sleeper": {topic: "rare" for topic in TOPICS},
 }
 """What each group subscribes to: topics, and which tags of them."""
+INVISIBLE_S = 4.0
+"""What consumers ask for."""
 EXACTLY_ONCE = "ledger"
 """The group whose effects are in the business database, beside an inbox."""
 
@@ -40,15 +44,25 @@ class Told:
     reply: str = ""
 
 
+class Sent(NamedTuple):
+    """A message as it was given to the client."""
+
+    topic: str
+    tag: str = "common"
+    ordering_key: str = ""
+    delay_s: float = 0.0
+
+
 @dataclass(slots=True)
 class Sending:
     """One thing that a producer did: a transaction, or a plain send."""
 
     serial: str
     way: Way
-    messages: Sequence[tuple[str, str]]
-    """Topic and tag of each."""
+    messages: Sequence[Sent]
     begun: float
+    begun_at: float = 0.0
+    """By the sender's wall clock."""
     half_at: float | None = None
     stored_at: float | None = None
     """Plain: acknowledged."""
@@ -57,6 +71,10 @@ class Sending:
     failed: str = ""
     """The code of the error that it raised instead."""
     told: list[Told] = field(default_factory=list)
+
+    def ordered_at(self) -> float | None:
+        """When its place among the messages of its ordering key was certain: a half, or a plain send, was on disk."""
+        return self.stored_at if self.way is Way.PLAIN else self.half_at
 
     def acknowledged_at(self) -> float | None:
         """When somebody knew that it is in its queue; None: nobody did."""
@@ -74,9 +92,11 @@ class Handling:
     """Topic, number of the queue, offset."""
     attempt: int
     process: str
-    got_at: float
-    ended_at: float | None = None
+    got: float
+    ended: float | None = None
     done: bool = False
+    got_at: float = 0.0
+    """By the wall clock."""
 
 
 class Row(NamedTuple):
@@ -91,6 +111,7 @@ class Row(NamedTuple):
     n: int
     body: str
     tag: str
+    ordering_key: str = ""
 
     @property
     def place(self) -> tuple[str, int, int]:
@@ -115,6 +136,8 @@ class Record:
 
     sendings: dict[str, Sending] = field(default_factory=dict)
     handlings: list[Handling] = field(default_factory=list)
+    last_words: dict[str, float] = field(default_factory=dict)
+    """When each process wrote its last entry."""
 
     rows: list[Row] = field(default_factory=list)
     """By topic, queue and offset."""
@@ -126,6 +149,8 @@ class Record:
     """Transaction ids."""
     undecided: dict[str, str] = field(default_factory=dict)
     """Bodies of half messages, and why they are parked, if they are."""
+    scheduled: set[str] = field(default_factory=set)
+    """Bodies of messages that wait until they are due."""
     cursors: dict[tuple[str, str, int], Passed] = field(default_factory=dict)
     """By group, topic, queue."""
     retrying: set[tuple[str, str, int, int]] = field(default_factory=set)
@@ -145,11 +170,12 @@ class Recorder:
         self._running: dict[tuple[str, int], Handling] = {}
 
     def add(self, process: str, entry: Entry) -> None:
-        at, _, word, *values = entry
+        at, wall, word, *values = entry
+        self.record.last_words[process] = at
         match word:
             case "begin":
                 serial, way, messages = values
-                sending = Sending(serial, Way(way), [(topic, tag) for topic, tag in messages], at)
+                sending = Sending(serial, Way(way), [Sent(*each) for each in messages], at, wall)
                 self.record.sendings[serial] = sending
             case "half":
                 self._sending(values[0]).half_at = at
@@ -169,14 +195,14 @@ class Recorder:
                 told.ended, told.reply = at, values[2]
             case "got":
                 call, group, body, topic, queue, offset, attempt = values
-                handling = Handling(group, body, (topic, queue, offset), attempt, process, at)
+                handling = Handling(group, body, (topic, queue, offset), attempt, process, at, got_at=wall)
                 self.record.handlings.append(handling)
                 self._running[process, call] = handling
                 self.delivered.append(at)
                 self.redelivered += attempt > 1
             case "done" | "refused":
                 handling = self._running.pop((process, values[0]))
-                handling.ended_at, handling.done = at, word == "done"
+                handling.ended, handling.done = at, word == "done"
 
     def _sending(self, serial: str) -> Sending:
         return self.record.sendings[serial]

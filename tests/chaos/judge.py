@@ -4,8 +4,11 @@
   I2  what was acknowledged is in the log
   I3  each message was handled by each group that wants it, or is its dead letter; with the inbox it took effect once
   I4  offsets are 0, 1, 2, ...; nothing is there twice; what was acknowledged before another began comes before it
+  I5  messages of one ordering key are in the log, and are handled, in the order in which they were stored; each group
+      has one at a time
   I6  no outcome turned: both never stand, and what the other one is told is refused
-  I8  nothing is left over or passed over: undecided, parked, waiting, retrying
+  I8  nothing is left over or passed over: undecided, parked, scheduled, waiting, retrying
+  due no handler gets a message before it is due
 
 A copy may come back when its outcome is forgotten; brokers here remember longer than anything is on its way.
 """
@@ -17,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby, pairwise
 from typing import NamedTuple
 
-from tests.chaos.history import EXACTLY_ONCE, GROUPS, Record, Row, Sending, Way
+from tests.chaos.history import EXACTLY_ONCE, GROUPS, INVISIBLE_S, Handling, Record, Row, Sending, Sent, Way
 
 OUTCOME_MEMORY_S = 40.0
 """What brokers are told to remember, at least."""
@@ -40,8 +43,12 @@ def judge(record: Record) -> list[Violation]:
         ("I4", _dense_and_once),
         ("I4", _in_order_of_acknowledgement),
         ("I4", _delivered_as_stored),
+        ("I5", _stored_in_causal_order),
+        ("I5", _handled_in_causal_order),
+        ("I5", _one_at_a_time),
         ("I6", _outcomes_are_final),
         ("I8", _nothing_is_left_over),
+        ("due", _not_before_it_is_due),
     )
     return [Violation(invariant, text) for invariant, rule in rules for text in rule(record)]
 
@@ -55,7 +62,8 @@ def wants(group: str, row: Row) -> bool:
 
 
 def _delivered_if_and_only_if_committed(record: Record) -> Iterator[str]:
-    there, undecided = _numbers_in_log(record), {body.partition("/")[0] for body in record.undecided}
+    there = _numbers_in_log(record)
+    held = {body.partition("/")[0] for body in (*record.undecided, *record.scheduled)}  # left over: I8
     for serial in there.keys() - record.sendings.keys():
         yield f"{serial} is in the log, and nobody sent it"
     for serial, sending in record.sendings.items():
@@ -65,10 +73,10 @@ def _delivered_if_and_only_if_committed(record: Record) -> Iterator[str]:
         if sending.way is Way.PLAIN:
             if numbers and sending.failed in SURE_FAILURES:
                 yield f"{serial} failed with {sending.failed}, which says that nothing was stored, and is in the log"
-            elif numbers and numbers != all_of_it:
+            elif numbers and numbers != all_of_it and serial not in held:
                 yield f"{serial} was sent as one, but only {sorted(numbers)} of {len(all_of_it)} are in the log"
         elif serial in record.committed:
-            if numbers != all_of_it and serial not in undecided:
+            if numbers != all_of_it and serial not in held:
                 yield f"{serial} committed, but messages {sorted(all_of_it - numbers)} are lost"
         elif numbers:
             yield f"{serial} did not commit, but messages {sorted(numbers)} are in the log: phantoms"
@@ -81,9 +89,10 @@ def _delivered_if_and_only_if_committed(record: Record) -> Iterator[str]:
 
 def _acknowledged_is_stored(record: Record) -> Iterator[str]:
     there = _numbers_in_log(record)
+    held = {body.partition("/")[0] for body in record.scheduled}
     for serial, sending in record.sendings.items():
         lacks = set(range(len(sending.messages))) - there.get(serial, set())
-        if sending.acknowledged_at() is not None and lacks:
+        if sending.acknowledged_at() is not None and lacks and serial not in held:
             yield f"{serial} was acknowledged, but messages {sorted(lacks)} are not in the log"
 
 
@@ -139,7 +148,8 @@ def _dense_and_once(record: Record) -> Iterator[str]:
         for earlier, later in pairwise(rows):
             if earlier.segment > later.segment:
                 yield f"queue {queue} of {topic}: {_at(later)} is in an older segment than what comes before it"
-            if earlier.transaction_id == later.transaction_id and earlier.n >= later.n:
+            is_delayed = any(sent.delay_s for sent in _sent(record, later))
+            if earlier.transaction_id == later.transaction_id and not is_delayed and earlier.n >= later.n:
                 yield f"queue {queue} of {topic}: message {later.n} of {later.serial} comes behind message {earlier.n}"
     seen: dict[tuple[str, int], Row] = {}
     for row in record.rows:
@@ -154,8 +164,8 @@ def _in_order_of_acknowledgement(record: Record) -> Iterator[str]:
         latest: Sending | None = None
         for row in rows:
             sending = record.sendings.get(row.serial)
-            if sending is None:
-                continue
+            if sending is None or row.ordering_key or any(sent.delay_s for sent in sending.messages):
+                continue  # it may come later than it was acknowledged: I5
             at = sending.acknowledged_at()
             if latest is not None and at is not None and at < latest.begun:
                 yield f"queue {queue} of {topic}: {row.body} was acknowledged before {latest.serial} began: behind it"
@@ -171,11 +181,88 @@ def _delivered_as_stored(record: Record) -> Iterator[str]:
             yield f"{each.body} was delivered as {each.place}, where the log has {rows.get(each.place)}"
 
 
+def _sent(record: Record, row: Row) -> Sequence[Sent]:
+    sending = record.sendings.get(row.serial)
+    return () if sending is None else sending.messages
+
+
+# ---- I5
+
+
+def _by_key(record: Record) -> Mapping[tuple[str, str], list[Row]]:
+    """The rows of each topic and ordering key, in the order of the log."""
+    found: defaultdict[tuple[str, str], list[Row]] = defaultdict(list)
+    for row in record.rows:
+        if row.ordering_key:
+            found[row.topic, row.ordering_key].append(row)
+    return found
+
+
+def _stored_in_causal_order(record: Record) -> Iterator[str]:
+    for row in record.rows:
+        keys = [sent.ordering_key for sent in _sent(record, row)]
+        if keys and row.n < len(keys) and keys[row.n] != row.ordering_key:
+            yield f"{row.body} was sent with ordering key {keys[row.n]!r}, and is in the log with {row.ordering_key!r}"
+    for (topic, key), rows in _by_key(record).items():
+        if len({row.queue for row in rows}) > 1:
+            yield f"key {key} of {topic} is in several queues: {sorted({row.queue for row in rows})}"
+        latest: Sending | None = None
+        for row in rows:
+            sending = record.sendings.get(row.serial)
+            if sending is None:
+                continue
+            at = sending.ordered_at()
+            if latest is not None and at is not None and at < latest.begun:
+                yield f"key {key}: {row.body} was stored before {latest.serial} began, and is in the log behind it"
+            if latest is None or sending.begun > latest.begun:
+                latest = sending
+
+
+def _handled_in_causal_order(record: Record) -> Iterator[str]:
+    """No handler is shown a message before each earlier one of its key is done, or is a dead letter."""
+    got: dict[tuple[str, str], float] = {}
+    done: dict[tuple[str, str], float] = {}
+    for each in record.handlings:
+        key = each.group, each.body
+        got[key] = min(got.get(key, each.got), each.got)
+        if each.done and each.ended is not None:
+            done[key] = min(done.get(key, each.ended), each.ended)
+    for (_, ordering_key), rows in _by_key(record).items():
+        for group in GROUPS:
+            for earlier, later in pairwise(row for row in rows if wants(group, row)):
+                first = got.get((group, later.body))
+                if first is None or (group, *earlier.place) in record.dead:
+                    continue
+                if first < done.get((group, earlier.body), float("inf")):
+                    yield f"key {ordering_key}: group {group} got {later.body} before it had done {earlier.body}"
+
+
+def _one_at_a_time(record: Record) -> Iterator[str]:
+    """Two messages of one key are not in the hands of one group at once: of a dead process, until its last words.
+
+    What takes longer than half of its invisible time may be given to somebody else meanwhile: it is cut there.
+    """
+    keys = {row.body: (row.topic, row.ordering_key) for row in record.rows if row.ordering_key}
+    handlings: defaultdict[tuple[str, tuple[str, str]], list[Handling]] = defaultdict(list)
+    for each in record.handlings:
+        if each.body in keys:
+            handlings[each.group, keys[each.body]].append(each)
+    for (group, (_, ordering_key)), of_key in handlings.items():
+        busy_until, holder = 0.0, ""
+        for each in sorted(of_key, key=lambda each: each.got):
+            if each.got < busy_until and each.body != holder:
+                yield f"key {ordering_key}: group {group} had {holder} and {each.body} in its hands at once"
+            ended = each.ended if each.ended is not None else record.last_words.get(each.process, each.got)
+            until = min(ended, each.got + INVISIBLE_S / 2)
+            if until > busy_until:
+                busy_until, holder = until, each.body
+
+
 # ---- I6
 
 
 def _outcomes_are_final(record: Record) -> Iterator[str]:
-    there = _numbers_in_log(record)
+    there = {*_numbers_in_log(record), *(body.partition("/")[0] for body in record.scheduled)}
     for row in record.rows:
         if row.transaction_id in record.rolled_back:
             yield f"{row.body} is in the log, and remembered as rolled back"
@@ -203,12 +290,16 @@ def _wrong_answer(sending: Sending, state: str, reply: str, is_in_log: bool) -> 
 def _nothing_is_left_over(record: Record) -> Iterator[str]:
     for body, parked in record.undecided.items():
         yield f"{body} is undecided{f', parked: {parked}' if parked else ''}, though all can be asked"
+    for body in record.scheduled:
+        yield f"{body} still waits until it is due"
     ends: dict[tuple[str, int], int] = {}
     for row in record.rows:
         ends[row.topic, row.queue] = row.offset + 1
     for group in GROUPS:
         for (topic, queue), end in ends.items():
             passed = record.cursors.get((group, topic, queue))
+            if topic not in GROUPS[group]:
+                continue
             if passed is None or passed.next_offset < end:
                 at = "nowhere" if passed is None else f"at {passed.next_offset} and {passed.beyond} beyond"
                 yield f"group {group} is {at} in queue {queue} of {topic}, which ends at {end}"
@@ -216,6 +307,17 @@ def _nothing_is_left_over(record: Record) -> Iterator[str]:
                 yield f"group {group} is at {passed.next_offset} in queue {queue} of {topic}, which ends at {end}"
     for group, *place in record.retrying:
         yield f"group {group} still retries {place}"
+
+
+def _not_before_it_is_due(record: Record) -> Iterator[str]:
+    for each in record.handlings:
+        serial, _, n = each.body.partition("/")
+        sending = record.sendings.get(serial)
+        if sending is None or int(n) >= len(sending.messages):
+            continue
+        early_s = sending.begun_at + sending.messages[int(n)].delay_s - each.got_at
+        if sending.messages[int(n)].delay_s and early_s > 0:
+            yield f"{each.body} was delivered to group {each.group} {early_s:.3f} s before it was due"
 
 
 def _at(row: Row) -> str:

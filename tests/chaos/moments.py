@@ -1,21 +1,31 @@
 """Finds the middle of a broker's work, by what its database sessions are doing, and stops it there.
 
-A batch takes milliseconds, an assignment too. So the sessions are looked at in a tight loop; what is seen in the middle
-is stopped, and looked at again: it counts only if the database was still at it when the process stood still.
+A batch takes milliseconds, an assignment a few statements. So the sessions are looked at in a tight loop; what is seen
+at it is stopped, and looked at again: it counts only if the server was still at it when the process stood still, or had
+answered so lately that on a slow link the answer cannot have arrived.
 """
 
 from __future__ import annotations
 
 import time
+from itertools import count
 from typing import Any
 
 import psycopg
 
-from tests.chaos.plan import Moment
-from tests.chaos.process import Process
+from tests.chaos.cluster import Broker
+from tests.chaos.network import SLOW_S
+from tests.chaos.plan import Cut, Moment
 
-HUNT_S_MAX = 6.0
-_PATTERNS = {Moment.BATCH: "write_batch_", Moment.ASSIGNMENT: r"txmsg\.(queue_)?lease|assign"}
+HUNT_S_MAX = 9.0
+_RECONNECT_S = 0.2
+_NUDGE_S = 1.5
+_PATTERNS = {
+    Moment.BATCH: "write_batch_",
+    # Reading who has which queue, to spread them anew; and the statement that does it.
+    Moment.ASSIGNMENT: r"left join txmsg\.queue_lease|update txmsg\.queue_lease l set broker_id",
+}
+_topics = count(1)
 
 _AT_IT = """
 select from pg_stat_activity
@@ -24,22 +34,49 @@ select from pg_stat_activity
 """
 
 
-def pause_in(moment: Moment, process: Process, role: str, url: str) -> Moment:
+def pause_in(moment: Moment, broker: Broker, url: str) -> Moment:
     """Stops the process in that moment of its work; the moment, or ANY when it was stopped without having met it."""
-    if moment is Moment.ANY:
-        process.pause()
-        return moment
-    deadline = time.monotonic() + HUNT_S_MAX
-    with psycopg.connect(url, autocommit=True, connect_timeout=5, prepare_threshold=1) as connection:
-        while time.monotonic() < deadline:
-            if not _is_at_it(connection, moment, role, since=float("inf")):
-                continue
-            stopped_at = process.pause()
-            if _is_at_it(connection, moment, role, since=stopped_at):
-                return moment
-            process.resume()
-    process.pause()
+    is_slow = moment is Moment.ASSIGNMENT
+    if is_slow:
+        broker.database.cut(Cut.SLOW)
+    try:
+        deadline = time.monotonic() + HUNT_S_MAX
+        while moment is not Moment.ANY and time.monotonic() < deadline:
+            try:
+                if _hunt(moment, broker, url, deadline, answered_s=SLOW_S if is_slow else 0.0):
+                    return moment
+            except psycopg.OperationalError:  # PostgreSQL was killed meanwhile
+                time.sleep(_RECONNECT_S)
+    finally:
+        if is_slow:
+            broker.database.heal()
+    broker.process.pause()
     return Moment.ANY
+
+
+def _hunt(moment: Moment, broker: Broker, url: str, deadline: float, *, answered_s: float) -> bool:
+    """Whether it was stopped there. answered_s: for how long an answer is on its way at least."""
+    nudged_at = 0.0
+    with psycopg.connect(url, autocommit=True, connect_timeout=5, prepare_threshold=1) as connection:
+        while (now := time.monotonic()) < deadline:
+            if moment is Moment.ASSIGNMENT and now > nudged_at + _NUDGE_S:
+                _nudge(connection)
+                nudged_at = now
+            if _is_at_it(connection, moment, broker.role, since=time.time() - answered_s / 2):
+                stopped_at = broker.process.pause()
+                if _is_at_it(connection, moment, broker.role, since=stopped_at - answered_s):
+                    return True
+                broker.process.resume()
+    return False
+
+
+def _nudge(connection: psycopg.Connection[Any]) -> None:
+    """A topic more: its queues have to be given to somebody."""
+    connection.execute(
+        "with made as (insert into txmsg.topic (name, queue_count, ordered_queues) values (%s, 2, 2) returning id) "
+        "insert into txmsg.queue (topic_id, number) select id, generate_series(0, 1) from made",
+        (f"nudge-{next(_topics)}-{time.monotonic_ns()}",),
+    )
 
 
 def _is_at_it(connection: psycopg.Connection[Any], moment: Moment, role: str, *, since: float) -> bool:

@@ -26,7 +26,8 @@ from tests.chaos.plan import Cut
 Target = tuple[str, int] | Path
 
 _PIECE_BYTES = 65_536
-_SLOW_S = 0.1
+SLOW_S = 0.1
+"""How much later each piece comes on a slow link."""
 _WAIT_S = 10.0
 
 
@@ -169,7 +170,7 @@ class Link:
     ) -> None:
         while piece := await reader.read(_PIECE_BYTES):
             if self._cut is Cut.SLOW:
-                await asyncio.sleep(_SLOW_S)
+                await asyncio.sleep(SLOW_S)
             await self._whole.wait()
             is_lost = connection.closed_to_server if to_server else self._cut is Cut.REPLIES_LOST
             if not is_lost:

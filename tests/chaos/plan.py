@@ -77,12 +77,12 @@ def faults(seed: int, duration_s: float) -> list[Fault]:
 
 
 def _minute(rng: random.Random, start_s: float) -> Iterator[Fault]:
-    moments = rng.sample(tuple(Moment), len(Moment))
+    moments = rng.sample((Moment.BATCH, Moment.ASSIGNMENT, rng.choice(tuple(Moment))), BROKERS)
     for broker in range(BROKERS):
         quarter_s = (MINUTE_S - 4) / len(_OF_BROKERS)  # the last fault has begun well before the minute ends
         for place, kind in enumerate(rng.sample(_OF_BROKERS, len(_OF_BROKERS))):
             at_s = start_s + place * quarter_s + rng.uniform(0, quarter_s / 3)
-            yield replace(_fault(rng, kind, broker, at_s), moment=moments[broker % len(moments)])
+            yield replace(_fault(rng, kind, broker, at_s), moment=moments[broker])
     others = [(Kind.POSTGRES, 0), (Kind.BUSINESS, 0), (Kind.TWIN, rng.randrange(BROKERS))]
     others += [(Kind.PRODUCER, rng.randrange(PRODUCERS)), *((Kind.CONSUMER, each) for each in range(CONSUMERS))]
     for kind, target in others:

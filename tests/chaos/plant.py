@@ -5,13 +5,17 @@ Most are those of tests/model, where each is told as the mistake that a person c
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from unittest.mock import patch
 
 import psycopg
 
 from tests.model import plant as model
 from tests.model.model import Defect
+from txmsg.broker.delivery.keys import Keys
+from txmsg.broker.delivery.window import Progress, Window
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,24 @@ class Plant:
                 connection.execute(statement.encode())
 
 
+@contextmanager
+def _cursor_of_what_was_given() -> Iterator[None]:
+    """Only a takeover shows it."""
+
+    def progress(self: Window) -> Progress:
+        return Progress(self.position, (), original(self).version)
+
+    original = Window.progress
+    with patch.object(Window, "progress", progress):
+        yield
+
+
+@contextmanager
+def _keys_all_at_once() -> Iterator[None]:
+    with patch.object(Keys, "admit", lambda self, rows: (list(rows), [])):
+        yield
+
+
 def _of_model(name: str) -> model.Plant:
     return next(each for each in model.PLANTS if each.name == name)
 
@@ -44,6 +66,11 @@ PLANTS = (
     Plant("lost", frozenset({"I1", "I2"}), _of_model("only the first message of a transaction is committed")),
     Plant("lost", frozenset({"I1", "I2"}), _of_model("a broken connection is taken for written")),
     Plant("lost", frozenset({"I1", "I2"}), _of_model("answered before it is written")),
+    Plant(
+        "lost",
+        frozenset({"I3"}),
+        model.Plant("cursors say what was given, not what was done", Defect.LOST, code=_cursor_of_what_was_given),
+    ),
     Plant(
         "dup",
         frozenset({"I4"}),
@@ -61,6 +88,11 @@ PLANTS = (
         ("alter table txmsg.message drop constraint message_once_in_segment",),
     ),
     Plant("reorder", frozenset({"I4", "I5"}), _of_model("a batch places messages from the youngest to the oldest")),
+    Plant(
+        "reorder",
+        frozenset({"I5"}),
+        model.Plant("messages of a key are given without waiting", Defect.REORDERED, code=_keys_all_at_once),
+    ),
     Plant("phantom", frozenset({"I1"}), _of_model("a check answered UNKNOWN commits")),
     Plant("phantom", frozenset({"I1"}), _of_model("UNKNOWN delivers")),
     Plant("gap", frozenset({"I4"}), _of_model("offsets are counted over all queues of a batch")),

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
+from functools import partial
 from itertools import count
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -16,12 +18,13 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 
 from tests.chaos import business
 from tests.chaos.client import Orders, orders, quiet_event
-from tests.chaos.history import TOPICS, Way
+from tests.chaos.history import STORY_TOPIC, TOPICS, Sent, Way
 from tests.chaos.journal import Journal
 from txmsg import AsyncProducer, FenceCheckListener, Half, Message, TransactionState, TxmsgError, transactional_message
 
 CALLERS = 16
-RARE = 0.1
+RARE, DELAYED, STORIES = 0.1, 0.1, 0.1
+"""Shares: of messages with the tag, of operations that are delayed, and that are stories."""
 FENCED_GROUP, CLASSIC_GROUP = "fenced", "classic"
 _DISTURBED = (TxmsgError, SQLAlchemyError, OSError)
 COMMIT, ROLLBACK, UNKNOWN = TransactionState
@@ -62,17 +65,33 @@ class Caller:
         ]
         while not quiet.is_set():
             way, _, act = self._rng.choices(ways, [weight for _, weight, _ in ways])[0]
-            await self._note(way, act)
+            if self._rng.random() < STORIES:
+                await self._tell_story()
+            else:
+                serial = self._serial()
+                await self._note(way, serial, self._messages(serial), act)
             try:
                 async with asyncio.timeout(self._rng.uniform(0, 2 * self._pause_s)):
                     await quiet.wait()
             except TimeoutError:
                 continue
 
-    async def _note(self, way: Way, act: Callable[[str, Sequence[Message]], Awaitable[None]]) -> None:
-        serial = f"{self._name}.{next(self._serials)}"
-        messages = self._messages(serial)
-        self._journal.write("begin", serial, way.value, [(each.topic, each.tag) for each in messages])
+    def _serial(self) -> str:
+        return f"{self._name}.{next(self._serials)}"
+
+    async def _note(
+        self,
+        way: Way,
+        serial: str,
+        messages: Sequence[Message],
+        act: Callable[[str, Sequence[Message]], Awaitable[None]],
+    ) -> None:
+        delays_s = [each.deliver_after.total_seconds() if each.deliver_after else 0 for each in messages]
+        sent = [
+            Sent(each.topic, each.tag or "", each.ordering_key or "", delay_s)
+            for each, delay_s in zip(messages, delays_s, strict=True)
+        ]
+        self._journal.write("begin", serial, way.value, sent)
         try:
             await act(serial, messages)
         except Refused:
@@ -84,12 +103,14 @@ class Caller:
 
     def _messages(self, serial: str) -> list[Message]:
         how_many = self._rng.choices((1, 2, 3), (6, 2, 1))[0]
+        delay = timedelta(seconds=self._rng.uniform(0.2, 4)) if self._rng.random() < DELAYED else None
         return [
             Message(
                 self._rng.choice(TOPICS),
                 f"{serial}/{n}".encode(),
                 key=serial,
                 tag="rare" if self._rng.random() < RARE else "common",
+                deliver_after=delay,
             )
             for n in range(how_many)
         ]
@@ -121,6 +142,37 @@ class Caller:
         if state is not UNKNOWN and self._rng.random() < 0.2:
             other = ROLLBACK if state is COMMIT else COMMIT
             await self._tell(serial, half, self._rng.choice((state, other, other)))
+
+    async def _tell_story(self) -> None:
+        """Several messages of one ordering key, each begun when the one before is stored.
+
+        Of transactions only the halves follow each other; their outcomes come later, in any order, or never.
+        """
+        key = self._serial()
+        async with asyncio.TaskGroup() as endings:
+            for _ in range(self._rng.randint(3, 6)):
+                serial = self._serial()
+                message = Message(STORY_TOPIC, f"{serial}/0".encode(), tag="common", ordering_key=key)
+                if self._rng.random() < 0.4:
+                    await self._note(Way.PLAIN, serial, [message], self._plain)
+                else:
+                    stored = asyncio.Event()
+                    act = partial(self._end_late, stored=stored)
+                    endings.create_task(self._note(Way.CLASSIC, serial, [message], act))
+                    await stored.wait()
+
+    async def _end_late(self, serial: str, messages: Sequence[Message], stored: asyncio.Event) -> None:
+        try:
+            await business.begin_attempt(self._engine, serial)
+            half = await self._classic.half(messages)
+            self._journal.write("half", serial)
+        finally:
+            stored.set()
+        await asyncio.sleep(self._rng.expovariate(1 / 0.3))
+        state = ROLLBACK if self._rng.random() < 0.2 else COMMIT
+        if not await business.finish_attempt(self._engine, serial, state):
+            state = ROLLBACK
+        await self._tell(serial, half, UNKNOWN if self._rng.random() < 0.1 else state)
 
     async def _tell(self, serial: str, half: Half, state: TransactionState) -> None:
         self._journal.write("tell", serial, state.value)

@@ -14,16 +14,19 @@ from tests.chaos.history import GROUPS, Passed, Record, Row
 _STEP_S = 0.2
 
 _LEFT = """
-select (select count(*) from txmsg.half_message)
-     + (select count(*) from txmsg.retry r join txmsg.consumer_group g on g.id = r.group_id
-         where g.name = any(%(groups)s))
+with subscription as (
+    select s.group_name, t.id as topic_id, q.id as queue_id
+      from unnest(%(groups)s::text[], %(topics)s::text[]) s(group_name, topic)
+      join txmsg.topic t on t.name = s.topic join txmsg.queue q on q.topic_id = t.id),
+ends as (select queue, max(queue_offset) + 1 as end_offset from txmsg.message group by queue)
+select (select count(*) from txmsg.half_message) + (select count(*) from txmsg.scheduled)
+     + (select count(*) from txmsg.retry)
      + (select coalesce(sum(greatest(0, e.end_offset - coalesce(c.next_offset, 0))), 0)
-          from (select queue, max(queue_offset) + 1 as end_offset from txmsg.message group by queue) e
-         cross join txmsg.consumer_group g
-          left join txmsg.cursor c on c.group_id = g.id and c.queue_id = e.queue
-         where g.name = any(%(groups)s))
-     + (select cardinality(%(groups)s::text[]) - count(*) from txmsg.consumer_group where name = any(%(groups)s))
+          from subscription s join ends e on e.queue = s.queue_id
+          left join txmsg.consumer_group g on g.name = s.group_name
+          left join txmsg.cursor c on c.group_id = g.id and c.queue_id = e.queue)
 """
+_SUBSCRIPTIONS = [(group, topic) for group, topics in GROUPS.items() for topic in topics]
 
 
 @contextmanager
@@ -37,10 +40,11 @@ def wait_until_quiet(url: str, *, patience_s: float, on_step: Callable[[int], No
 
     That is more than 0 when for `patience_s` it has not become less.
     """
+    groups, topics = map(list, zip(*_SUBSCRIPTIONS, strict=True))
     with _connection(url) as connection:
         least, deadline = None, time.monotonic() + patience_s
         while True:
-            row = connection.execute(_LEFT.encode(), {"groups": list(GROUPS)}).fetchone()
+            row = connection.execute(_LEFT.encode(), {"groups": groups, "topics": topics}).fetchone()
             assert row is not None
             left = int(row[0])
             on_step(left)
@@ -60,7 +64,7 @@ def read_notify(url: str, record: Record) -> int:
 
         found = rows(
             "select t.name, q.number, m.queue_offset, m.segment, m.transaction_id::text, m.n, "
-            "convert_from(m.body, 'UTF8'), coalesce(m.tag, '') "
+            "convert_from(m.body, 'UTF8'), coalesce(m.tag, ''), coalesce(m.ordering_key, '') "
             "from txmsg.message m join txmsg.queue q on q.id = m.queue join txmsg.topic t on t.id = q.topic_id "
             "order by t.name, q.number, m.queue_offset, m.segment"
         )
@@ -70,6 +74,7 @@ def read_notify(url: str, record: Record) -> int:
             body.decode(): parked or ""
             for body, parked in rows("select body, parked_reason from txmsg.half_message order by transaction_id, n")
         }
+        record.scheduled = {row[0] for row in rows("select convert_from(body, 'UTF8') from txmsg.scheduled")}
         record.cursors = {
             (group, topic, number): Passed(next_offset, beyond)
             for group, topic, number, next_offset, beyond in rows(

@@ -3,36 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
-from tests.chaos.history import GROUPS, Handling, Passed, Record, Recorder, Row, Sending, Told, Way
+from tests.chaos.history import GROUPS, Handling, Passed, Record, Recorder, Row, Sending, Sent, Told, Way
 from tests.chaos.judge import judge, wants
 
 FENCED, REFUSED, CLASSIC, PLAIN = "p.1", "p.2", "p.3", "p.4"
+CREATED, PAID, LATE = "p.6", "p.7", "p.8"
+"""Two of one ordering key, and a delayed one."""
+KEY = "order 1"
 
 
 def _record() -> Record:
     """A transaction of two messages that committed, one that did not, one with a listener, and a plain send."""
     record = Record()
-    common = ("trade", "common")
+    common = Sent("trade")
     for sending in (
         Sending(FENCED, Way.FENCED, [common, common], begun=1, returned_at=2),
         Sending(REFUSED, Way.FENCED, [common], begun=3, failed="refused"),
         Sending(CLASSIC, Way.CLASSIC, [common], begun=5, half_at=6, told=[Told("commit", 7, 8, "ok")]),
-        Sending(PLAIN, Way.PLAIN, [("trade", "rare")], begun=9, stored_at=10, returned_at=10),
+        Sending(PLAIN, Way.PLAIN, [Sent("trade", "rare")], begun=9, stored_at=10, returned_at=10),
     ):
         record.sendings[sending.serial] = sending
     record.committed |= {FENCED, CLASSIC}
     record.rolled_back.add("t2")
     _store(record, _row(0, FENCED), _row(1, FENCED, n=1), _row(2, CLASSIC), _row(3, PLAIN, tag="rare"))
+    record.sendings[CREATED] = Sending(
+        CREATED, Way.CLASSIC, [Sent("story", ordering_key=KEY)], begun=1, half_at=2, told=[Told("commit", 6, 7, "ok")]
+    )
+    record.sendings[PAID] = Sending(PAID, Way.PLAIN, [Sent("story", ordering_key=KEY)], begun=3, stored_at=4)
+    record.sendings[LATE] = Sending(LATE, Way.PLAIN, [Sent("user", delay_s=5)], begun=1, begun_at=100.0, stored_at=2)
+    record.committed.add(CREATED)
+    record.rows += [
+        Row("story", 0, 0, 1, "t6", 0, f"{CREATED}/0", "common", KEY),
+        Row("story", 0, 1, 1, "t7", 0, f"{PAID}/0", "common", KEY),
+        Row("user", 0, 0, 1, "t8", 0, f"{LATE}/0", "common"),
+    ]
+    got = {f"{PAID}/0": 13.0}
     for row in record.rows:
         for group in GROUPS:
             if wants(group, row):
-                record.handlings.append(Handling(group, row.body, row.place, 1, "c", 11, 12, done=True))
+                at = got.get(row.body, 11)
+                record.handlings.append(Handling(group, row.body, row.place, 1, "c", at, at + 1, True, got_at=106.0))
         record.effects[row.body] = 1
     for group in GROUPS:
-        record.cursors[group, "trade", 0] = Passed(4, 0)
+        record.cursors |= {(group, "trade", 0): Passed(4, 0), (group, "story", 0): Passed(2, 0)}
+        record.cursors[group, "user", 0] = Passed(1, 0)
     return record
 
 
@@ -41,7 +59,19 @@ def _row(offset: int, serial: str, *, n: int = 0, tag: str = "common", segment: 
 
 
 def _store(record: Record, *rows: Row) -> None:
-    record.rows[:] = rows
+    """These stand in the first queue of trade."""
+    record.rows[:] = [*rows, *(row for row in record.rows if row.topic != "trade")]
+
+
+def _trade(record: Record) -> list[Row]:
+    return [row for row in record.rows if row.topic == "trade"]
+
+
+def _show_in_place(record: Record) -> None:
+    """Handlers were shown each message where it stands."""
+    places = {row.body: row.place for row in record.rows}
+    for each in record.handlings:
+        each.place = places[each.body]
 
 
 def _undo(record: Record, group: str, body: str) -> None:
@@ -95,28 +125,26 @@ def _tell(record: Record, serial: str, state: str, reply: str) -> None:
 
 def _drop(record: Record, offset: int) -> None:
     """A message that never came to be: those behind it stand one further in front, and nobody handled it."""
-    [gone] = [row for row in record.rows if row.offset == offset]
-    rows = [row._replace(offset=row.offset - (row.offset > offset)) for row in record.rows if row is not gone]
-    _store(record, *rows)
-    places = {row.body: row.place for row in rows}
+    [gone] = [row for row in _trade(record) if row.offset == offset]
+    _store(
+        record, *(row._replace(offset=row.offset - (row.offset > offset)) for row in _trade(record) if row is not gone)
+    )
     record.handlings[:] = [each for each in record.handlings if each.body != gone.body]
-    for each in record.handlings:
-        each.place = places[each.body]
+    _show_in_place(record)
     del record.effects[gone.body]
     for group in GROUPS:
         record.cursors[group, "trade", 0] = Passed(3, 0)
 
 
 def _swap_last_two(record: Record) -> None:
-    rows = [*record.rows[:2], record.rows[3]._replace(offset=2), record.rows[2]._replace(offset=3)]
+    rows = [*_trade(record)[:2], record.rows[3]._replace(offset=2), record.rows[2]._replace(offset=3)]
     _store(record, *rows)
-    for each in record.handlings:
-        each.place = next(row.place for row in rows if row.body == each.body)
+    _show_in_place(record)
 
 
 def _add(record: Record, row: Row) -> None:
-    """A row behind the others, which all groups have handled."""
-    record.rows.append(row)
+    """A row behind the others of its queue, which all groups have handled."""
+    record.rows.insert(4, row)
     record.effects[row.body] = 1
     for group in GROUPS:
         record.handlings.append(Handling(group, row.body, row.place, 1, "c", 13, 14, done=True))
@@ -128,8 +156,29 @@ def _fail_surely(record: Record) -> None:
 
 
 def _leave_a_gap(record: Record) -> None:
-    record.sendings["p.5"] = Sending("p.5", Way.PLAIN, [("trade", "common")], begun=15)
+    record.sendings["p.5"] = Sending("p.5", Way.PLAIN, [Sent("trade")], begun=15)
     _add(record, _row(5, "p.5"))
+
+
+def _handling(record: Record, serial: str) -> Handling:
+    return next(each for each in record.handlings if each.body == f"{serial}/0" and each.group == "grumbler")
+
+
+def _swap_story(record: Record) -> None:
+    """The log has them the wrong way round, and so they were handled."""
+    created, paid = record.rows[4:6]
+    record.rows[4:6] = [paid._replace(offset=0), created._replace(offset=1)]
+    for each in record.handlings:
+        if each.body == created.body:
+            each.got, each.ended = 15, 16
+    _show_in_place(record)
+
+
+def _split_story(record: Record) -> None:
+    record.rows[5] = record.rows[5]._replace(queue=1, offset=0)
+    for group in GROUPS:
+        record.cursors[group, "story", 0] = record.cursors[group, "story", 1] = Passed(1, 0)
+    _show_in_place(record)
 
 
 WRONG: dict[str, tuple[set[str], Callable[[Record], object]]] = {
@@ -152,10 +201,26 @@ WRONG: dict[str, tuple[set[str], Callable[[Record], object]]] = {
     "a later one comes first": ({"I4"}, _swap_last_two),
     "a transaction backwards": (
         {"I4"},
-        lambda r: _store(r, r.rows[1]._replace(offset=0), r.rows[0]._replace(offset=1), *r.rows[2:]),
+        lambda r: _store(r, r.rows[1]._replace(offset=0), r.rows[0]._replace(offset=1), *_trade(r)[2:]),
     ),
-    "an older segment behind": ({"I4"}, lambda r: _store(r, r.rows[0]._replace(segment=2), *r.rows[1:])),
+    "an older segment behind": ({"I4"}, lambda r: _store(r, r.rows[0]._replace(segment=2), *_trade(r)[1:])),
     "delivered from elsewhere": ({"I4"}, lambda r: setattr(r.handlings[0], "place", ("trade", 0, 3))),
+    "paid before created in the log": ({"I5"}, _swap_story),
+    "a key in two queues": ({"I5"}, _split_story),
+    "another key than was sent": (
+        {"I5"},
+        lambda r: r.sendings.update({PAID: replace(r.sendings[PAID], messages=[Sent("story", ordering_key="2")])}),
+    ),
+    "got paid before created was done": ({"I5"}, lambda r: setattr(_handling(r, CREATED), "ended", 13.5)),
+    "got paid, but never did created": ({"I3", "I5"}, lambda r: _undo(r, "grumbler", f"{CREATED}/0")),
+    "two of a key in hand after a takeover": (
+        {"I5"},
+        lambda r: r.handlings.append(
+            Handling("grumbler", f"{CREATED}/0", ("story", 0, 0), 1, "other", got=13.2, ended=13.4, done=True)
+        ),
+    ),
+    "delivered before it is due": ({"due"}, lambda r: setattr(_handling(r, LATE), "got_at", 104.9)),
+    "due, and not delivered": ({"I8"}, lambda r: r.scheduled.add("p.9/0")),
     "both outcomes stand": ({"I6"}, lambda r: r.rolled_back.add("t3")),
     "both answered OK": ({"I6"}, lambda r: _tell(r, CLASSIC, "rollback", "ok")),
     "refused without the other outcome": ({"I6"}, lambda r: _tell(r, CLASSIC, "commit", "outcome_conflict")),
@@ -182,4 +247,4 @@ def test_a_message_may_be_handled_twice_at_the_same_time_by_one_process() -> Non
         recorder.add("consumer-0.0", [1.0, 0.0, "got", call, "ledger", "p.1/0", "trade", 0, 7, 1])
     recorder.add("consumer-0.0", [2.0, 0.0, "done", 1])
     recorder.add("consumer-0.0", [3.0, 0.0, "refused", 2])
-    assert [(each.done, each.ended_at) for each in recorder.record.handlings] == [(True, 2.0), (False, 3.0)]
+    assert [(each.done, each.ended) for each in recorder.record.handlings] == [(True, 2.0), (False, 3.0)]
