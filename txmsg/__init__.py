@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         TopicExists,
         TransactionRefused,
         TxmsgError,
+        UnknownGroup,
         UnknownTopic,
     )
     from txmsg.message import Message, MessageId, ReceivedMessage, TransactionId, TransactionState, new_transaction_id
@@ -80,6 +81,7 @@ __all__ = [
     "TransactionRefused",
     "TransactionState",
     "TxmsgError",
+    "UnknownGroup",
     "UnknownTopic",
     "__version__",
     "create_inbox_tables",

@@ -5,6 +5,7 @@ TxmsgError
  |    +-- InvalidName          caller: a topic, group, tag or key is badly formed
  |    +-- MessageTooLarge      caller: body or headers over the limit
  +-- UnknownTopic              caller: create the topic, or check the spelling
+ +-- UnknownGroup              caller: there is no such consumer group
  +-- TopicExists               caller: the topic is there with other settings
  +-- TopicClosed               operator: the topic takes no messages now
  +-- DuplicateId               caller: the id was used before with another content
@@ -48,6 +49,7 @@ __all__ = [
     "TopicExists",
     "TransactionRefused",
     "TxmsgError",
+    "UnknownGroup",
     "UnknownTopic",
     "error_of_code",
     "shown",
@@ -90,6 +92,12 @@ class UnknownTopic(TxmsgError):
     """The topic does not exist and the broker does not create topics by itself."""
 
     code = "unknown_topic"
+
+
+class UnknownGroup(TxmsgError):
+    """There is no consumer group of this name; a group is made when a consumer of it asks for messages first."""
+
+    code = "unknown_group"
 
 
 class TopicExists(TxmsgError):

@@ -10,8 +10,9 @@ from datetime import UTC, datetime
 import click
 import pytest
 
+from txmsg.cli.group import doubled
 from txmsg.cli.main import main
-from txmsg.cli.times import DURATION, MOMENT, seconds_of, shown_duration
+from txmsg.cli.quantities import MOMENT, duration, shown_duration
 
 INTERACTIVE = {"txmsg demo connect"}  # hands the terminal to psql
 
@@ -83,15 +84,14 @@ def test_what_asks_can_be_told_not_to() -> None:
     [("250ms", 0.25), ("30s", 30.0), ("5m", 300.0), ("1h30m", 5400.0), ("2d", 172_800.0), ("1.5s", 1.5)],
 )
 def test_a_duration_is_read_and_shown(text: str, seconds: float) -> None:
-    assert seconds_of(text) == seconds
-    assert seconds_of(shown_duration(seconds)) == seconds
+    assert duration(text) == seconds
+    assert duration(shown_duration(seconds)) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "5", "m", "5 m", "-5m", "5x", "1e3s"])
+@pytest.mark.parametrize("text", ["", "5", "m", "5 m", "-5m", "5x", "1e3s", "0s", "99999999d"])
 def test_what_is_no_duration_is_refused(text: str) -> None:
-    assert seconds_of(text) is None
-    with pytest.raises(click.BadParameter, match="is no duration: write it as 30s, 5m, 1h or 2d"):
-        DURATION.convert(text, None, None)
+    with pytest.raises(click.BadParameter, match="is no length of time: write a number and s, m, h or d, as 12h"):
+        duration(text)
 
 
 def test_a_time_without_a_zone_is_utc_and_a_duration_is_so_long_ago() -> None:
@@ -102,3 +102,11 @@ def test_a_time_without_a_zone_is_utc_and_a_duration_is_so_long_ago() -> None:
     assert 7100 < ago_s < 7300
     with pytest.raises(click.BadParameter, match="is no time: write it as 2026-05-01T10:00:00Z, or as 2h"):
         MOMENT.convert("yesterday", None, None)
+
+
+def test_exponential_delays_double_up_to_the_last() -> None:
+    assert doubled("1s..10s") == [1, 2, 4, 8, 10]
+    assert doubled("1s..1s") == [1]
+    assert doubled("1h..1s") == [1]
+    with pytest.raises(click.UsageError, match=r"not of the form FROM\.\.TO"):
+        doubled("1s")

@@ -19,6 +19,7 @@ from txmsg.broker.delivery import Delivery
 from txmsg.broker.grpc_admin import AdminApi
 from txmsg.broker.grpc_api import NotifyApi
 from txmsg.broker.grpc_dead_letters import DeadLettersApi
+from txmsg.broker.grpc_groups import GroupsApi
 from txmsg.broker.grpc_messages import MessagesApi
 from txmsg.broker.grpc_server import bind, connections_allowed, new_server
 from txmsg.broker.grpc_topics import TopicsApi
@@ -29,6 +30,7 @@ from txmsg.broker.segments import Segments
 from txmsg.broker.service import CheckResolver, NotifyService
 from txmsg.broker.store.connect import Pool, open_pool, session
 from txmsg.broker.store.dead_letters import DeadLetters
+from txmsg.broker.store.group_administration import GroupAdministration
 from txmsg.broker.store.halves import Halves
 from txmsg.broker.store.messages import Messages
 from txmsg.broker.store.scheduled import Scheduled
@@ -40,6 +42,7 @@ from txmsg.checker.policy import CheckPolicies
 from txmsg.errors import BrokerUnavailable, StorageError
 from txmsg.wire.v1 import txmsg_pb2_grpc as rpc
 from txmsg.wire.v1.dead_letters_pb2_grpc import add_DeadLettersServicer_to_server
+from txmsg.wire.v1.groups_pb2_grpc import add_GroupsServicer_to_server
 from txmsg.wire.v1.messages_pb2_grpc import add_MessagesServicer_to_server
 from txmsg.wire.v1.topics_pb2_grpc import add_TopicsServicer_to_server
 
@@ -162,6 +165,7 @@ async def _serve(config: BrokerConfig, pool: Pool, on_ready: Callable[[str], Non
         partial(rpc.add_AdminServicer_to_server, admin),
         partial(add_DeadLettersServicer_to_server, DeadLettersApi(DeadLetters(pool))),
         partial(add_MessagesServicer_to_server, MessagesApi(Messages(pool))),
+        partial(add_GroupsServicer_to_server, GroupsApi(GroupAdministration(pool), delivery)),
         partial(add_TopicsServicer_to_server, TopicsApi(TopicSettings(pool))),
         connections_max=connections_max,
     )

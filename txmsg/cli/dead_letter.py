@@ -15,8 +15,8 @@ import click
 
 from txmsg.cli.admin import Decorator, ask_broker, broker_option, json_option, yes_option
 from txmsg.cli.main import EXAMPLE_FORMAT
+from txmsg.cli.quantities import MOMENT
 from txmsg.cli.showing import content, moment, print_facts, print_table
-from txmsg.cli.times import MOMENT
 from txmsg.errors import MisuseError, TxmsgError
 
 if TYPE_CHECKING:

@@ -25,6 +25,7 @@ COMMANDS: Final = {
     "dead-letter": "Look at messages that a group could not process, deliver them again, or purge them.",
     "demo": "Play an example with real processes and crashes.",
     "fence": "Look after the fence of a business database: purge, id, renew-id.",
+    "group": "Look at consumer groups, change their settings, replay, delete them.",
     "half": "Look at half messages, have them checked again, or decide by hand.",
     "message": "Find messages by key or id, and see what became of them.",
     "topic": "Create topics, look at them, change their settings, delete them.",

@@ -20,6 +20,7 @@ from txmsg.errors import (
     TopicClosed,
     TopicExists,
     TxmsgError,
+    UnknownGroup,
     UnknownTopic,
     error_of_code,
 )
@@ -87,6 +88,7 @@ _STATUSES: tuple[tuple[type[TxmsgError], grpc.StatusCode], ...] = (
     (ProtocolError, grpc.StatusCode.INVALID_ARGUMENT),
     (MisuseError, grpc.StatusCode.FAILED_PRECONDITION),
     (UnknownTopic, grpc.StatusCode.NOT_FOUND),
+    (UnknownGroup, grpc.StatusCode.NOT_FOUND),
     (TopicClosed, grpc.StatusCode.FAILED_PRECONDITION),
     (TopicExists, grpc.StatusCode.ALREADY_EXISTS),
     (DuplicateId, grpc.StatusCode.ALREADY_EXISTS),

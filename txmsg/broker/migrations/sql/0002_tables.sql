@@ -109,6 +109,10 @@ create index dead_letter_died_at on txmsg.dead_letter (group_id, died_at);
 create index dead_letter_blocks on txmsg.dead_letter (group_id, queue_id, ordering_key) where blocks_key;
 
 alter table txmsg.cursor
+    -- Where the group is to go on, as a person said; the broker that delivers the queue begins there.
+    add column seek_to bigint check (seek_to >= 0),
+    -- Of what is delivered from here: a replay that is to run handlers again raises it. See txmsg.retry.generation.
+    add column generation int not null default 0,
     -- Until when consumers may hold ordered messages that the lease's former holder gave them; null: none are held.
     add column held_until timestamptz;
 

@@ -1,0 +1,138 @@
+"""The service Groups over gRPC: consumer groups, looked at, changed, and sent elsewhere. Decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from txmsg.broker.grpc_errors import Context, answering
+from txmsg.broker.store.consumer_groups import GroupRow
+from txmsg.broker.store.group_administration import Destination, GroupAdministration, GroupChange, GroupQueueRow
+from txmsg.errors import MisuseError, ProtocolError
+from txmsg.message import check_name, datetime_of_us, us_of_datetime
+from txmsg.wire.v1 import groups_pb2 as pb
+from txmsg.wire.v1 import groups_pb2_grpc as rpc
+
+__all__ = ["GroupsApi"]
+
+
+class Presence(Protocol):
+    """Who of a group is there, as this broker sees it."""
+
+    def members_of(self, group: str) -> Sequence[tuple[str, float]]:
+        """(client id, seconds since it asked for messages last)."""
+        ...
+
+    def is_paused(self, group: str) -> bool:
+        """Whether the group gets single messages, because everything fails."""
+        ...
+
+
+class GroupsApi(rpc.GroupsServicer):
+    """The service Groups."""
+
+    def __init__(self, groups: GroupAdministration, presence: Presence) -> None:
+        self._groups = groups
+        self._presence = presence
+
+    @answering
+    async def List(self, request: pb.ListGroupsRequest, context: Context) -> pb.ListGroupsReply:  # noqa: N802
+        limit = min(request.limit or 1000, 10_000)
+        rows, lags = await self._groups.list(limit + 1)
+        groups = {
+            name: pb.GroupSummary(group=name, created_at_us=us_of_datetime(created_at))
+            for name, created_at in rows[:limit]
+        }
+        for each in lags:
+            if each.group in groups:
+                groups[each.group].topics.append(
+                    pb.TopicLag(topic=each.topic, waiting=each.waiting, retrying=each.retrying, dead=each.dead)
+                )
+        return pb.ListGroupsReply(groups=groups.values(), more=len(rows) > limit)
+
+    @answering
+    async def Show(self, request: pb.ShowGroupRequest, context: Context) -> pb.ShowGroupReply:  # noqa: N802
+        name = check_name("group", request.group)
+        group, created_at, queues = await self._groups.show(name)
+        return pb.ShowGroupReply(
+            settings=_settings(group),
+            created_at_us=us_of_datetime(created_at),
+            queues=[_queue(each) for each in queues],
+            members=[
+                pb.GroupMember(client_id=client_id, silent_s=silent_s)
+                for client_id, silent_s in self._presence.members_of(name)
+            ],
+            paused=self._presence.is_paused(name),
+        )
+
+    @answering
+    async def Alter(self, request: pb.AlterGroupRequest, context: Context) -> pb.AlterGroupReply:  # noqa: N802
+        change = GroupChange(
+            retry_delays_s=list(request.retry_delays_s) or None,
+            default_retries=request.default_retries,
+            retries_max=request.retries_max if request.HasField("retries_max") else None,
+            poisoned_key=request.poisoned_key if request.HasField("poisoned_key") else None,
+            deliver_rate_max=request.deliver_rate_max if request.HasField("deliver_rate_max") else None,
+        )
+        return pb.AlterGroupReply(
+            settings=_settings(await self._groups.alter(check_name("group", request.group), change))
+        )
+
+    @answering
+    async def Seek(self, request: pb.SeekRequest, context: Context) -> pb.SeekReply:  # noqa: N802
+        match request.WhichOneof("to"):
+            case "earliest":
+                to = Destination(earliest=True)
+            case "latest":
+                to = Destination(latest=True)
+            case "at_us":
+                to = Destination(at=datetime_of_us(request.at_us))
+            case "offset":
+                to = Destination(offset=min(request.offset, 2**63 - 1))
+            case _:
+                raise ProtocolError("a seek says where to: the earliest or latest message, a time, or an offset")
+        queues = await self._groups.seek(
+            check_name("group", request.group),
+            check_name("topic", request.topic),
+            request.queue if request.HasField("queue") else None,
+            to,
+            again=request.again,
+        )
+        return pb.SeekReply(queues=[_queue(each) for each in queues])
+
+    @answering
+    async def Delete(self, request: pb.DeleteGroupRequest, context: Context) -> pb.DeleteGroupReply:  # noqa: N802
+        name = check_name("group", request.group)
+        members = self._presence.members_of(name)
+        if members and not request.force:
+            raise MisuseError(
+                f"group {name!r} has {len(members)} members, the last seen {min(each for _, each in members):.0f} s ago: "
+                "stop its consumers first, which would make it anew"
+            )
+        await self._groups.delete(name, force=request.force)
+        return pb.DeleteGroupReply()
+
+
+def _settings(row: GroupRow) -> pb.GroupSettings:
+    return pb.GroupSettings(
+        group=row.name,
+        retry_delays_s=row.retry_delays_s or (),
+        retries_max=row.retries_max,
+        poisoned_key=row.poisoned_key,
+        deliver_rate_max=row.deliver_rate_max or 0,
+        version=row.version,
+    )
+
+
+def _queue(row: GroupQueueRow) -> pb.GroupQueue:
+    return pb.GroupQueue(
+        topic=row.topic,
+        queue=row.number,
+        next_offset=row.next_offset,
+        begin=row.begin,
+        end=row.end,
+        waiting=row.waiting,
+        retrying=row.retrying,
+        dead=row.dead,
+        seeking=row.seeking,
+    )

@@ -1,0 +1,253 @@
+"""Every statement with which a person looks at consumer groups, changes and deletes them, and sends them elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from psycopg import AsyncConnection
+from psycopg.rows import class_row
+
+from txmsg.broker.store.connect import Pool, session
+from txmsg.broker.store.consumer_groups import GroupRow, group_row
+from txmsg.broker.store.delivery import open_segment, queue_ends
+from txmsg.broker.store.retries import group_lag
+from txmsg.broker.store.rows import GroupLag
+from txmsg.errors import MisuseError, UnknownGroup, UnknownTopic
+
+__all__ = ["Destination", "GroupAdministration", "GroupChange", "GroupQueueRow"]
+
+_RETRIES_MAX: Final = 10_000
+_DELAYS_MAX: Final = 1000
+_DELAY_S_MAX: Final = 7 * 86_400.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupChange:
+    """Settings to be changed; None: as it is. deliver_rate_max 0: no limit. default_retries: as the broker's again."""
+
+    retry_delays_s: Sequence[float] | None = None
+    default_retries: bool = False
+    retries_max: int | None = None
+    poisoned_key: str | None = None
+    deliver_rate_max: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Destination:
+    """Where a group is to go on: exactly one of these."""
+
+    earliest: bool = False
+    latest: bool = False
+    at: datetime | None = None
+    offset: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupQueueRow:
+    """Where a group stands in a queue, by its cursor as written; `begin` and `end` are of what is kept."""
+
+    topic: str
+    number: int
+    queue_id: int
+    next_offset: int
+    begin: int
+    end: int
+    waiting: int
+    retrying: int
+    dead: int
+    seeking: bool
+
+
+class GroupAdministration:
+    """The consumer groups of one Notify database, for people. Every method is its own transaction."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def list(self, limit: int) -> tuple[Sequence[tuple[str, datetime]], Sequence[GroupLag]]:
+        """The first groups by name and when they were made, and how far all groups are behind in each topic."""
+        async with session(self._pool) as conn:
+            cursor = await conn.execute(
+                "select name, created_at from txmsg.consumer_group order by name limit %s", (limit,)
+            )
+            rows = await cursor.fetchall()
+            return rows, await group_lag(conn, await open_segment(conn))
+
+    async def show(self, name: str) -> tuple[GroupRow, datetime, Sequence[GroupQueueRow]]:
+        """A group, when it was made, and where it stands. Raises UnknownGroup."""
+        async with session(self._pool) as conn, conn.transaction():
+            group = await _group(conn, name)
+            cursor = await conn.execute("select created_at from txmsg.consumer_group where id = %s", (group.id,))
+            ((created_at,),) = await cursor.fetchall()
+            return group, created_at, await _queues(conn, group.id)
+
+    async def alter(self, name: str, change: GroupChange) -> GroupRow:
+        """Changes what is named, all or nothing. Raises UnknownGroup, and MisuseError for what cannot be."""
+        _check(name, change)
+        async with session(self._pool) as conn, conn.transaction():
+            group = await _group(conn, name, lock=True)
+            delays_s = None if change.default_retries else group.retry_delays_s
+            retries_max = None if change.default_retries else group.retries_max
+            await conn.execute(
+                _ALTER,
+                {
+                    "id": group.id,
+                    "retry_delays_s": delays_s if change.retry_delays_s is None else list(change.retry_delays_s),
+                    "retries_max": retries_max if change.retries_max is None else change.retries_max,
+                    "poisoned_key": change.poisoned_key or group.poisoned_key,
+                    "deliver_rate_max": group.deliver_rate_max
+                    if change.deliver_rate_max is None
+                    else change.deliver_rate_max or None,
+                },
+            )
+            return await _group(conn, name)
+
+    async def seek(
+        self, name: str, topic: str, number: int | None, to: Destination, *, again: bool
+    ) -> Sequence[GroupQueueRow]:
+        """Tells the brokers that deliver a topic, or one queue of it, to go on elsewhere for a group.
+
+        They do so as soon as they see it; what consumers hold then is theirs no more. again: messages come under a new
+        generation. Raises UnknownGroup, UnknownTopic, and MisuseError for what is not kept.
+        """
+        async with session(self._pool) as conn, conn.transaction():
+            group = await _group(conn, name, lock=True)
+            found = [each for each in await _queues(conn, group.id) if each.topic == topic]
+            if not found:
+                await _refuse_topic(conn, name, topic)
+            chosen = [each for each in found if number in (None, each.number)]
+            if not chosen:
+                raise MisuseError(f"group {name!r} reads no queue {number} of topic {topic!r}: it reads {len(found)}")
+            places = await _places(conn, chosen, to)
+            await conn.execute(
+                _SEEK,
+                {"group": group.id, "queue_ids": list(places), "places": list(places.values()), "again": again},
+            )
+            # The brokers look at what changed when the version of a group does.
+            await conn.execute("update txmsg.consumer_group set version = version + 1 where id = %s", (group.id,))
+            return [each for each in await _queues(conn, group.id) if each.queue_id in places]
+
+    async def delete(self, name: str, *, force: bool) -> None:
+        """Deletes a group with its cursors. Raises UnknownGroup, and MisuseError for one with failures, but for force.
+
+        force: with its retries and dead letters.
+        """
+        async with session(self._pool) as conn, conn.transaction():
+            group = await _group(conn, name, lock=True)
+            queues = await _queues(conn, group.id)
+            retrying, dead = sum(each.retrying for each in queues), sum(each.dead for each in queues)
+            if (retrying or dead) and not force:
+                raise MisuseError(
+                    f"group {name!r} has {retrying} messages in retry and {dead} dead letters: --force deletes it with them"
+                )
+            await conn.execute("delete from txmsg.consumer_group where id = %s", (group.id,))
+
+
+def _check(name: str, change: GroupChange) -> None:
+    delays_s = change.retry_delays_s
+    if delays_s is not None and not (
+        1 <= len(delays_s) <= _DELAYS_MAX and all(0 <= each <= _DELAY_S_MAX for each in delays_s)
+    ):
+        raise MisuseError(f"retry delays of group {name!r}: give 1 to {_DELAYS_MAX} of them, each of at most 7 days")
+    if change.retries_max is not None and change.retries_max > _RETRIES_MAX:
+        raise MisuseError(f"{change.retries_max} retries for group {name!r}: at most {_RETRIES_MAX} are allowed")
+    if change.poisoned_key not in (None, "continue", "park"):
+        raise MisuseError(f"poisoned key {change.poisoned_key!r} of group {name!r}: continue or park")
+    rate = change.deliver_rate_max
+    if rate is not None and not 0 <= rate < 1e9:
+        raise MisuseError(f"rate {rate} of group {name!r}: give messages per second, or 0 for all")
+
+
+async def _group(conn: AsyncConnection, name: str, *, lock: bool = False) -> GroupRow:
+    if lock:
+        await conn.execute("select from txmsg.consumer_group where name = %s for update", (name,))
+    group = await group_row(conn, name)
+    if group is None:
+        raise UnknownGroup(f"consumer group {name!r} is unknown: `txmsg group list` shows those there are")
+    return group
+
+
+async def _refuse_topic(conn: AsyncConnection, name: str, topic: str) -> None:
+    cursor = await conn.execute("select from txmsg.topic where name = %s", (topic,))
+    if await cursor.fetchone() is None:
+        raise UnknownTopic(
+            f"topic {topic!r} is unknown: create it with `txmsg topic create {topic}`, or check the spelling"
+        )
+    raise MisuseError(f"group {name!r} does not read topic {topic!r} yet: it begins where its consumers say")
+
+
+async def _queues(conn: AsyncConnection, group: int) -> Sequence[GroupQueueRow]:
+    cursor = await conn.execute("select queue_id from txmsg.cursor where group_id = %s order by queue_id", (group,))
+    ends = await queue_ends(conn, await open_segment(conn), [row[0] for row in await cursor.fetchall()])
+    async with conn.cursor(row_factory=class_row(GroupQueueRow)) as rows:
+        await rows.execute(_QUEUES, {"group": group, "ids": list(ends), "ends": list(ends.values())})
+        return await rows.fetchall()
+
+
+async def _places(conn: AsyncConnection, queues: Sequence[GroupQueueRow], to: Destination) -> Mapping[int, int]:
+    """The offset at which each queue (by id) is to go on."""
+    if to.offset is not None:
+        if len(queues) > 1:
+            raise MisuseError(
+                f"offset {to.offset} is one of a queue, and topic {queues[0].topic!r} has {len(queues)}: name one by --queue"
+            )
+        (queue,) = queues
+        if not queue.begin <= to.offset <= queue.end:
+            raise MisuseError(
+                f"offset {to.offset} is not kept in queue {queue.number} of topic {queue.topic!r}: give {queue.begin} "
+                f"to {queue.end}"
+            )
+        return {queue.queue_id: to.offset}
+    if to.at is not None:
+        ids = [each.queue_id for each in queues]
+        cursor = await conn.execute("select q, txmsg.offset_at_2(q, %s) from unnest(%s::int[]) q", (to.at, ids))
+        found = dict(await cursor.fetchall())
+        return {each.queue_id: each.end if found[each.queue_id] is None else found[each.queue_id] for each in queues}
+    return {each.queue_id: each.begin if to.earliest else each.end for each in queues}
+
+
+_QUEUES = """
+select t.name as topic, q.number, c.queue_id, p.next_offset, b.begin, e.queue_end as end,
+       greatest(0, e.queue_end - p.next_offset - p.acked)::bigint as waiting,
+       (select count(*) from txmsg.retry r where r.group_id = c.group_id and r.queue_id = c.queue_id) as retrying,
+       (select count(*) from txmsg.dead_letter d where d.group_id = c.group_id and d.queue_id = c.queue_id) as dead,
+       c.seek_to is not null as seeking
+  from txmsg.cursor c
+  join unnest(%(ids)s::int[], %(ends)s::bigint[]) e(queue_id, queue_end) on e.queue_id = c.queue_id
+  join txmsg.queue q on q.id = c.queue_id
+  join txmsg.topic t on t.id = q.topic_id
+ cross join lateral (
+       select coalesce(c.seek_to, c.next_offset) as next_offset,
+              case when c.seek_to is null
+                   then (select coalesce(sum(upper(r) - lower(r)), 0) from unnest(c.acked) r) else 0 end as acked) p
+ cross join lateral (
+       select coalesce((select s.base from txmsg.segment_base s
+                         where s.queue = c.queue_id
+                           and s.segment = (select min(k.id) from txmsg.segment k
+                                             where k.state <> 'ahead' and not k.dropping)), 0) as begin) b
+ where c.group_id = %(group)s
+ order by t.name, q.number
+"""
+
+_ALTER = """
+update txmsg.consumer_group
+   set retry_delays_s = %(retry_delays_s)s, retries_max = %(retries_max)s, poisoned_key = %(poisoned_key)s,
+       deliver_rate_max = %(deliver_rate_max)s, version = version + 1
+ where id = %(id)s
+"""
+
+# A generation of seconds since 2020: above those of single messages that were redriven, which count from 0, so that the
+# inbox knows none of it yet.
+_SEEK = """
+update txmsg.cursor c
+   set seek_to = s.place,
+       generation = case when %(again)s
+                         then greatest(c.generation + 1,
+                                       extract(epoch from now() - timestamptz '2020-01-01 00:00:00Z')::int)
+                         else c.generation end
+  from unnest(%(queue_ids)s::int[], %(places)s::bigint[]) s(queue_id, place)
+ where c.group_id = %(group)s and c.queue_id = s.queue_id
+"""

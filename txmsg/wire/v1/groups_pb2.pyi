@@ -1,0 +1,169 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class TopicLag(_message.Message):
+    __slots__ = ("topic", "waiting", "retrying", "dead")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    RETRYING_FIELD_NUMBER: _ClassVar[int]
+    DEAD_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    waiting: int
+    retrying: int
+    dead: int
+    def __init__(self, topic: _Optional[str] = ..., waiting: _Optional[int] = ..., retrying: _Optional[int] = ..., dead: _Optional[int] = ...) -> None: ...
+
+class GroupSummary(_message.Message):
+    __slots__ = ("group", "topics", "created_at_us")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    CREATED_AT_US_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    topics: _containers.RepeatedCompositeFieldContainer[TopicLag]
+    created_at_us: int
+    def __init__(self, group: _Optional[str] = ..., topics: _Optional[_Iterable[_Union[TopicLag, _Mapping]]] = ..., created_at_us: _Optional[int] = ...) -> None: ...
+
+class ListGroupsRequest(_message.Message):
+    __slots__ = ("limit",)
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    limit: int
+    def __init__(self, limit: _Optional[int] = ...) -> None: ...
+
+class ListGroupsReply(_message.Message):
+    __slots__ = ("groups", "more")
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    groups: _containers.RepeatedCompositeFieldContainer[GroupSummary]
+    more: bool
+    def __init__(self, groups: _Optional[_Iterable[_Union[GroupSummary, _Mapping]]] = ..., more: _Optional[bool] = ...) -> None: ...
+
+class GroupSettings(_message.Message):
+    __slots__ = ("group", "retry_delays_s", "retries_max", "poisoned_key", "deliver_rate_max", "version")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    RETRY_DELAYS_S_FIELD_NUMBER: _ClassVar[int]
+    RETRIES_MAX_FIELD_NUMBER: _ClassVar[int]
+    POISONED_KEY_FIELD_NUMBER: _ClassVar[int]
+    DELIVER_RATE_MAX_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    retry_delays_s: _containers.RepeatedScalarFieldContainer[float]
+    retries_max: int
+    poisoned_key: str
+    deliver_rate_max: float
+    version: int
+    def __init__(self, group: _Optional[str] = ..., retry_delays_s: _Optional[_Iterable[float]] = ..., retries_max: _Optional[int] = ..., poisoned_key: _Optional[str] = ..., deliver_rate_max: _Optional[float] = ..., version: _Optional[int] = ...) -> None: ...
+
+class GroupQueue(_message.Message):
+    __slots__ = ("topic", "queue", "next_offset", "begin", "end", "waiting", "retrying", "dead", "seeking")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    RETRYING_FIELD_NUMBER: _ClassVar[int]
+    DEAD_FIELD_NUMBER: _ClassVar[int]
+    SEEKING_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    queue: int
+    next_offset: int
+    begin: int
+    end: int
+    waiting: int
+    retrying: int
+    dead: int
+    seeking: bool
+    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., next_offset: _Optional[int] = ..., begin: _Optional[int] = ..., end: _Optional[int] = ..., waiting: _Optional[int] = ..., retrying: _Optional[int] = ..., dead: _Optional[int] = ..., seeking: _Optional[bool] = ...) -> None: ...
+
+class GroupMember(_message.Message):
+    __slots__ = ("client_id", "silent_s")
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    SILENT_S_FIELD_NUMBER: _ClassVar[int]
+    client_id: str
+    silent_s: float
+    def __init__(self, client_id: _Optional[str] = ..., silent_s: _Optional[float] = ...) -> None: ...
+
+class ShowGroupRequest(_message.Message):
+    __slots__ = ("group",)
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    def __init__(self, group: _Optional[str] = ...) -> None: ...
+
+class ShowGroupReply(_message.Message):
+    __slots__ = ("settings", "created_at_us", "queues", "members", "paused")
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    CREATED_AT_US_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    PAUSED_FIELD_NUMBER: _ClassVar[int]
+    settings: GroupSettings
+    created_at_us: int
+    queues: _containers.RepeatedCompositeFieldContainer[GroupQueue]
+    members: _containers.RepeatedCompositeFieldContainer[GroupMember]
+    paused: bool
+    def __init__(self, settings: _Optional[_Union[GroupSettings, _Mapping]] = ..., created_at_us: _Optional[int] = ..., queues: _Optional[_Iterable[_Union[GroupQueue, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[GroupMember, _Mapping]]] = ..., paused: _Optional[bool] = ...) -> None: ...
+
+class AlterGroupRequest(_message.Message):
+    __slots__ = ("group", "retry_delays_s", "default_retries", "retries_max", "poisoned_key", "deliver_rate_max")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    RETRY_DELAYS_S_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_RETRIES_FIELD_NUMBER: _ClassVar[int]
+    RETRIES_MAX_FIELD_NUMBER: _ClassVar[int]
+    POISONED_KEY_FIELD_NUMBER: _ClassVar[int]
+    DELIVER_RATE_MAX_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    retry_delays_s: _containers.RepeatedScalarFieldContainer[float]
+    default_retries: bool
+    retries_max: int
+    poisoned_key: str
+    deliver_rate_max: float
+    def __init__(self, group: _Optional[str] = ..., retry_delays_s: _Optional[_Iterable[float]] = ..., default_retries: _Optional[bool] = ..., retries_max: _Optional[int] = ..., poisoned_key: _Optional[str] = ..., deliver_rate_max: _Optional[float] = ...) -> None: ...
+
+class AlterGroupReply(_message.Message):
+    __slots__ = ("settings",)
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    settings: GroupSettings
+    def __init__(self, settings: _Optional[_Union[GroupSettings, _Mapping]] = ...) -> None: ...
+
+class SeekRequest(_message.Message):
+    __slots__ = ("group", "topic", "queue", "earliest", "latest", "at_us", "offset", "again")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    EARLIEST_FIELD_NUMBER: _ClassVar[int]
+    LATEST_FIELD_NUMBER: _ClassVar[int]
+    AT_US_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    AGAIN_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    topic: str
+    queue: int
+    earliest: bool
+    latest: bool
+    at_us: int
+    offset: int
+    again: bool
+    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., queue: _Optional[int] = ..., earliest: _Optional[bool] = ..., latest: _Optional[bool] = ..., at_us: _Optional[int] = ..., offset: _Optional[int] = ..., again: _Optional[bool] = ...) -> None: ...
+
+class SeekReply(_message.Message):
+    __slots__ = ("queues",)
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    queues: _containers.RepeatedCompositeFieldContainer[GroupQueue]
+    def __init__(self, queues: _Optional[_Iterable[_Union[GroupQueue, _Mapping]]] = ...) -> None: ...
+
+class DeleteGroupRequest(_message.Message):
+    __slots__ = ("group", "force")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    FORCE_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    force: bool
+    def __init__(self, group: _Optional[str] = ..., force: _Optional[bool] = ...) -> None: ...
+
+class DeleteGroupReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
