@@ -29,7 +29,7 @@ def test_help_loads_neither_grpc_nor_a_database_driver() -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-@pytest.mark.parametrize("group", ["", "db", "dead-letter", "demo", "fence", "half", "message", "topic"])
+@pytest.mark.parametrize("group", ["", "db", "dead-letter", "demo", "fence", "group", "half", "message", "topic"])
 def test_help_says_of_each_command_what_it_does_uncut(group: str) -> None:
     result = CliRunner().invoke(main, [*group.split(), "--help"])
     assert result.exit_code == 0

@@ -106,8 +106,8 @@ class GroupsApi(rpc.GroupsServicer):
         members = self._presence.members_of(name)
         if members and not request.force:
             raise MisuseError(
-                f"group {name!r} has {len(members)} members, the last seen {min(each for _, each in members):.0f} s ago: "
-                "stop its consumers first, which would make it anew"
+                f"group {name!r} has {len(members)} members, the last seen {min(each for _, each in members):.0f} s "
+                "ago: stop its consumers first, which would make it anew"
             )
         await self._groups.delete(name, force=request.force)
         return pb.DeleteGroupReply()

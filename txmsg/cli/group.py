@@ -126,7 +126,7 @@ def lag(*, name: str, watch: float | None, broker: str, as_json: bool) -> None:
 @broker_option
 @json_option
 def seek(*, name: str, topic: str, to: str, queue: int | None, again: bool, broker: str, as_json: bool) -> None:
-    """Go on at another offset, while consumers run: messages from there on come (again), what lies before is passed over.
+    """Go on at another offset, while consumers run: what lies from there on comes (again), the rest is passed over.
 
     What consumers hold at that moment is not theirs any more. What is in retry or dead stays there. Handlers under
     @idempotent skip what they have handled before, but for --again. Other groups notice nothing.
@@ -223,7 +223,7 @@ def doubled(text: str) -> list[float]:
     if not separator:
         raise click.UsageError(f"--retry-exponential {text!r} is not of the form FROM..TO, such as 1s..1h")
     delay_s, last_s = duration(first), duration(last)
-    delays_s = []
+    delays_s: list[float] = []
     while delay_s < last_s and len(delays_s) < _DELAYS_MAX:
         delays_s.append(delay_s)
         delay_s *= 2

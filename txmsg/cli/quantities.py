@@ -62,9 +62,7 @@ class _Moment(click.ParamType):  # type: ignore[type-arg]
         try:
             moment = datetime.fromisoformat(value)
         except ValueError:
-            self.fail(
-                f"{value!r} is no time: write it as 2026-05-01T10:00:00Z, or as 2h for two hours ago.", param, ctx
-            )
+            self.fail(f"{value!r} is no time: write 2026-05-01T10:00:00Z, or 2h for two hours ago.", param, ctx)
         return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 

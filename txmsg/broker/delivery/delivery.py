@@ -68,6 +68,7 @@ class Delivery:
         self._known: set[int] = set()
         self._leaving: set[int] = set()
         self._gained = asyncio.Event()
+        self._flushing = asyncio.Lock()
         self._settling = Settling()
         self._token = 0
         self._draining = False
@@ -141,6 +142,16 @@ class Delivery:
                 feed.end = max(feed.end, end)
                 self._read_soon(feed)
 
+    def members_of(self, group: str) -> list[tuple[str, float]]:
+        """Who of a group asked this broker for messages of late, and how many seconds ago."""
+        state = self._groups.get(group)
+        return [] if state is None else state.members.present(self._monotonic())
+
+    def is_paused(self, group: str) -> bool:
+        """Whether a group gets single messages here, because everything fails."""
+        state = self._groups.get(group)
+        return state is not None and state.members.pause.is_on
+
     async def groups_lag(self) -> list[GroupLag]:
         """How far each group is behind in each topic, with the acknowledgements taken so far."""
         await self.flush_once()
@@ -189,6 +200,10 @@ class Delivery:
 
     async def flush_once(self) -> None:
         """Writes the cursors that moved. What is no longer this broker's is dropped."""
+        async with self._flushing:
+            await self._flush()
+
+    async def _flush(self) -> None:
         dirty = [feed for group in self._groups.values() for feed in group.feeds.values() if feed.window.is_dirty]
         dirty.sort(key=lambda feed: (feed.group.id, feed.queue_id))
         for start in range(0, len(dirty), _CURSORS_PER_STATEMENT):
@@ -273,6 +288,18 @@ class Delivery:
                 group.settings = settings_of(row, self._config)
                 group.members.limit(group.settings.deliver_rate_max, self._monotonic())
                 _log.info("group %s: the settings are those of version %d now", group.name, row.version)
+                await self._seek(group)
+
+    async def _seek(self, group: Group) -> None:
+        """Goes on elsewhere in the queues in which a person has said so: they are loaded anew, from there."""
+        # Neither a window that is being loaded nor a cursor that is being written may bring the old place back.
+        async with self._loading[group.name], self._flushing:
+            async with self._session() as conn:
+                sought = await store.sought_queues(conn, group.id)
+            self._remove(group, sought)
+        if sought:
+            self._gained.set()
+            _log.info("group %s goes on elsewhere in %d queues", group.name, len(sought))
 
     async def keys_once(self) -> None:
         """Lets the ordering keys go on that wait for nothing any more, as when a dead letter was purged."""

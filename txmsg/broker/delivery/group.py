@@ -40,6 +40,7 @@ class Feed:
     segment_end: int | None = None
     queued: bool = False
     leaving: bool = False
+    generation: int = 0
 
     def __str__(self) -> str:
         return f"topic {self.topic} queue {self.number}"
@@ -180,6 +181,8 @@ class Group:
         generations: Sequence[int] | None = None,
     ) -> Handout:
         receipt = Receipt(feed.queue_id, token, feed.epoch, [row[0] for row in rows])
+        if generations is None and feed.generation:
+            generations = [feed.generation] * len(rows)
         return Handout(feed.topic, feed.number, receipt, rows, attempts, generations)
 
     # ---- settling

@@ -90,6 +90,7 @@ async def load_feeds(
                 memory=memory,
             ),
             ends[cursor.queue_id],
+            generation=cursor.generation,
         )
         for cursor in cursors
     ]

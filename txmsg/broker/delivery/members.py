@@ -70,6 +70,11 @@ class Members:
             for topic in {topic for m in self._members.values() for topic in m.wants}
         }
 
+    def present(self, now: float) -> list[tuple[str, float]]:
+        """Who asked for messages of late, and how many seconds ago."""
+        silent_s = {client_id: now - member.seen_at for client_id, member in self._members.items()}
+        return [(client_id, each) for client_id, each in sorted(silent_s.items()) if each < _HEALTHY_S]
+
     def wanted(self, topic: str) -> TagExpression:
         """Which tags of a topic at least one member wants."""
         return self._wanted.get(topic, ALL_TAGS)

@@ -32,6 +32,7 @@ __all__ = [
     "raw_cursor",
     "read_messages",
     "segments_of_queue",
+    "sought_queues",
     "write_cursors",
 ]
 
@@ -68,12 +69,14 @@ class CursorRow(NamedTuple):
     queue_id: int
     next_offset: int
     acked: list[tuple[int, int]]
+    generation: int
 
 
 async def claim_cursors(conn: Connection, group: int, queues: Sequence[tuple[int, int]]) -> list[CursorRow]:
     """The cursors of a group in (queue id, lease epoch), marked with the epoch: older ones cannot write them any more.
 
-    A queue new to the group starts at the earliest message that is kept. A cursor with a younger epoch is left out.
+    A queue new to the group starts at the earliest message that is kept; one that a person has sent elsewhere goes on
+    there. A cursor with a younger epoch is left out.
     Locks the cursor rows in queue order.
     """
     cursor = await plain_cursor(conn).execute(
@@ -86,15 +89,26 @@ async def claim_cursors(conn: Connection, group: int, queues: Sequence[tuple[int
                                          where s.state <> 'ahead' and not s.dropping)), 0),
                q.epoch
           from unnest(%(queue_ids)s::int[], %(epochs)s::bigint[]) q(id, epoch) order by q.id
-        on conflict (group_id, queue_id) do update set epoch = excluded.epoch where c.epoch <= excluded.epoch
-        returning c.queue_id, c.next_offset, c.acked
+        on conflict (group_id, queue_id) do update
+           set epoch = excluded.epoch, next_offset = coalesce(c.seek_to, c.next_offset), seek_to = null,
+               acked = case when c.seek_to is null then c.acked else '{}' end
+         where c.epoch <= excluded.epoch
+        returning c.queue_id, c.next_offset, c.acked, c.generation
         """,
         {"group": group, "queue_ids": [each for each, _ in queues], "epochs": [epoch for _, epoch in queues]},
     )
     return [
-        CursorRow(queue_id, next_offset, [(r.lower, r.upper) for r in acked])
-        for queue_id, next_offset, acked in await cursor.fetchall()
+        CursorRow(queue_id, next_offset, [(r.lower, r.upper) for r in acked], generation)
+        for queue_id, next_offset, acked, generation in await cursor.fetchall()
     ]
+
+
+async def sought_queues(conn: Connection, group: int) -> list[int]:
+    """The queues in which a person has told a group to go on elsewhere, and it has not begun yet."""
+    cursor = await plain_cursor(conn).execute(
+        "select queue_id from txmsg.cursor where group_id = %s and seek_to is not null", (group,)
+    )
+    return [queue_id for (queue_id,) in await cursor.fetchall()]
 
 
 async def failed_offsets(

@@ -70,9 +70,7 @@ class GroupAdministration:
     async def list(self, limit: int) -> tuple[Sequence[tuple[str, datetime]], Sequence[GroupLag]]:
         """The first groups by name and when they were made, and how far all groups are behind in each topic."""
         async with session(self._pool) as conn:
-            cursor = await conn.execute(
-                "select name, created_at from txmsg.consumer_group order by name limit %s", (limit,)
-            )
+            cursor = await conn.execute(_LIST, (limit,))
             rows = await cursor.fetchall()
             return rows, await group_lag(conn, await open_segment(conn))
 
@@ -141,7 +139,8 @@ class GroupAdministration:
             retrying, dead = sum(each.retrying for each in queues), sum(each.dead for each in queues)
             if (retrying or dead) and not force:
                 raise MisuseError(
-                    f"group {name!r} has {retrying} messages in retry and {dead} dead letters: --force deletes it with them"
+                    f"group {name!r} has {retrying} messages in retry and {dead} dead letters: --force deletes it with "
+                    "them"
                 )
             await conn.execute("delete from txmsg.consumer_group where id = %s", (group.id,))
 
@@ -192,7 +191,8 @@ async def _places(conn: AsyncConnection, queues: Sequence[GroupQueueRow], to: De
     if to.offset is not None:
         if len(queues) > 1:
             raise MisuseError(
-                f"offset {to.offset} is one of a queue, and topic {queues[0].topic!r} has {len(queues)}: name one by --queue"
+                f"offset {to.offset} is one of a queue, and topic {queues[0].topic!r} has {len(queues)}: name one by "
+                "--queue"
             )
         (queue,) = queues
         if not queue.begin <= to.offset <= queue.end:
@@ -204,10 +204,12 @@ async def _places(conn: AsyncConnection, queues: Sequence[GroupQueueRow], to: De
     if to.at is not None:
         ids = [each.queue_id for each in queues]
         cursor = await conn.execute("select q, txmsg.offset_at_2(q, %s) from unnest(%s::int[]) q", (to.at, ids))
-        found = dict(await cursor.fetchall())
-        return {each.queue_id: each.end if found[each.queue_id] is None else found[each.queue_id] for each in queues}
+        found: dict[int, int | None] = dict(await cursor.fetchall())
+        return {each.queue_id: each.end if (at := found[each.queue_id]) is None else at for each in queues}
     return {each.queue_id: each.begin if to.earliest else each.end for each in queues}
 
+
+_LIST = "select name, created_at from txmsg.consumer_group order by name limit %s"
 
 _QUEUES = """
 select t.name as topic, q.number, c.queue_id, p.next_offset, b.begin, e.queue_end as end,

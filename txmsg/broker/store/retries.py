@@ -48,8 +48,10 @@ def _of_offset(array: str, row: str, kind: str) -> sql.Composed:
 def _insert_retries_from(segment: int) -> sql.Composed:
     return sql.SQL(
         """
-        insert into txmsg.retry (group_id, queue_id, attempt, due_at, last_error, failures, {columns})
-        select %(group)s, m.queue, case when {delay_s} is null then 0 else 1 end,
+        insert into txmsg.retry (group_id, queue_id, generation, attempt, due_at, last_error, failures, {columns})
+        select %(group)s, m.queue,
+               (select c.generation from txmsg.cursor c where c.group_id = %(group)s and c.queue_id = %(queue_id)s),
+               case when {delay_s} is null then 0 else 1 end,
                case when {delay_s} is null then 'infinity' else now() + make_interval(secs => {delay_s}) end,
                {error}, case when {delay_s} is null then '[]' else jsonb_build_array({entry}) end, {columns}
           from {partition} m
@@ -296,8 +298,8 @@ def _group_lag_in(segment: int) -> sql.Composed:
                    as queue_end
               from txmsg.queue q)
         select g.name, t.name,
-               sum(greatest(0, e.queue_end - c.next_offset - (
-                   select coalesce(sum(upper(r) - lower(r)), 0) from unnest(c.acked) r)))::bigint,
+               sum(greatest(0, e.queue_end - coalesce(c.seek_to, c.next_offset) - case when c.seek_to is null then (
+                   select coalesce(sum(upper(r) - lower(r)), 0) from unnest(c.acked) r) else 0 end))::bigint,
                sum((select count(*) from txmsg.retry r
                      where r.group_id = c.group_id and r.queue_id = c.queue_id))::bigint,
                sum((select count(*) from txmsg.dead_letter d

@@ -346,8 +346,8 @@ select pg_advisory_xact_lock(7702, l.lock)
 
 _GROUPS = """
 select g.name as group_name,
-       sum(greatest(0, e.queue_end - c.next_offset - (
-           select coalesce(sum(upper(r) - lower(r)), 0) from unnest(c.acked) r)))::bigint as waiting,
+       sum(greatest(0, e.queue_end - coalesce(c.seek_to, c.next_offset) - case when c.seek_to is null then (
+           select coalesce(sum(upper(r) - lower(r)), 0) from unnest(c.acked) r) else 0 end))::bigint as waiting,
        sum(f.retrying)::bigint as retrying, sum(f.dead)::bigint as dead, sum(f.ordered)::bigint as ordered
   from unnest(%(ids)s::int[], %(ends)s::bigint[]) e(queue_id, queue_end)
   join txmsg.cursor c on c.queue_id = e.queue_id

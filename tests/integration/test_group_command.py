@@ -1,0 +1,237 @@
+"""`txmsg group`: where groups stand, their settings, and where they go on while their consumers run."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.broker_process import BrokerProcess
+from tests.errors_page import is_documented
+from tests.integration.cli_harness import asked, json_of, said
+from tests.integration.client_harness import WAIT_S, collecting, nothing_comes
+from tests.integration.test_dead_letter_command import listed, processed
+from tests.integration.test_topic_command import until
+from txmsg.client import Consumer, Producer
+from txmsg.errors import MisuseError, UnknownGroup, UnknownTopic
+from txmsg.message import Message, MessageId, ReceivedMessage
+
+
+def shown(broker: BrokerProcess, name: str = "collector") -> dict[str, Any]:
+    found: dict[str, Any] = json_of("group", "show", name, "--broker", broker.address)
+    return found
+
+
+def waiting(broker: BrokerProcess, name: str = "collector") -> int:
+    found: int = json_of("group", "lag", name, "--broker", broker.address)["waiting"]
+    return found
+
+
+def seek(broker: BrokerProcess, to: str, *options: str) -> list[dict[str, Any]]:
+    command = ("group", "seek", "collector", "--topic", "t", "--to", to, *options, "--broker", broker.address)
+    queues: list[dict[str, Any]] = json_of(*command)["queues"]
+    return queues
+
+
+def ids_of(got: queue.Queue[ReceivedMessage], count: int) -> set[MessageId]:
+    """The ids of the next messages, of which there must be so many and no more, all different."""
+    found = {got.get(timeout=WAIT_S).id for _ in range(count)}
+    assert len(found) == count
+    assert nothing_comes(got)
+    return found
+
+
+def refused(broker: BrokerProcess, *args: str) -> str:
+    text = said("group", *args, "--broker", broker.address, status=1).removeprefix("Error: ").strip()
+    assert any(is_documented(kind(text)) for kind in (MisuseError, UnknownGroup, UnknownTopic)), text
+    return text
+
+
+def test_groups_are_listed_and_shown_with_how_far_they_are_behind(broker: BrokerProcess) -> None:
+    where = ("--broker", broker.address)
+    assert said("group", "list", *where) == "there is no consumer group yet\n"
+    processed(broker, Message("t", b"1"), Message("t", b"2"))
+    until(lambda: waiting(broker) == 0)
+    with Producer(broker.address, group="shop") as producer:
+        for _ in range(5):
+            producer.send(Message("t", b"3"))
+    (group,) = json_of("group", "list", *where)["groups"]
+    assert (group["group"], group["waiting"], group["retrying"], group["dead"]) == ("collector", 5, 0, 0)
+    assert group["topics"] == [{"topic": "t", "waiting": 5, "retrying": 0, "dead": 0}]
+    group = shown(broker)
+    assert (group["paused"], group["poisoned_key"], group["retries"], group["rate"]) == (False, "continue", None, None)
+    assert len(group["members"]) == 1
+    assert [each["queue"] for each in group["queues"]] == [0, 1, 2, 3]
+    assert sum(each["end"] - each["next_offset"] for each in group["queues"]) == 5
+    assert "collector" in said("group", "list", *where)
+    assert "continue" in said("group", "show", "collector", *where)
+    assert "Waiting" in said("group", "lag", "collector", *where)
+    assert "consumer group 'nobody' is unknown" in refused(broker, "show", "nobody")
+
+
+def test_settings_are_changed_and_kept(broker: BrokerProcess) -> None:
+    processed(broker, Message("t", b"1"))
+    alter = ("group", "alter", "collector", "--broker", broker.address)
+    assert json_of(*alter, "--retry-delays", "1s 90s", "--retries", "3")["retry_delays"] == ["1s", "1m30s"]
+    assert json_of(*alter, "--retry-exponential", "1s..5s", "--poisoned-key", "park") == {
+        "group": "collector",
+        "retry_delays": ["1s", "2s", "4s", "5s"],
+        "retries": 3,
+        "poisoned_key": "park",
+        "rate": None,
+    }
+    assert json_of(*alter, "--rate", "2.5")["rate"] == 2.5
+    settings = json_of(*alter, "--rate", "0", "--default-retries")
+    assert (settings["rate"], settings["retry_delays"], settings["retries"]) == (None, None, None)
+    assert "name what to change" in said(*alter, status=2)
+    assert "is no length of time" in said(*alter, "--retry-delays", "1s soon", status=2)
+    assert "give one of them" in said(*alter, "--retry-delays", "1s", "--retry-exponential", "1s..2s", status=2)
+    assert "each of at most 7 days" in refused(broker, "alter", "collector", "--retry-delays", "8d")
+    assert "at most 10000 are allowed" in refused(broker, "alter", "collector", "--retries", "10001")
+
+
+def test_a_message_that_fails_dies_after_the_retries_that_were_set_and_is_handled_when_redriven(
+    broker: BrokerProcess,
+) -> None:
+    processed(broker, Message("t", b"1"))
+    where = ("--broker", broker.address)
+    said("group", "alter", "collector", "--retries", "1", "--retry-delays", "100ms", *where)
+    is_mended = threading.Event()
+    handled: queue.Queue[ReceivedMessage] = queue.Queue()
+    consumer = Consumer(broker.address, group="collector")
+
+    @consumer.subscribe("t")
+    def handle(message: ReceivedMessage) -> None:
+        if not is_mended.is_set():
+            raise ValueError("no route to the bank")
+        handled.put(message)
+
+    with consumer:
+        until(lambda: bool(shown(broker)["members"]))
+        with Producer(broker.address, group="shop") as producer:
+            sent = producer.send(Message("t", b"2", key="k"))
+        until(lambda: listed(broker) == [sent])
+        (letter,) = json_of("dead-letter", "show", sent, *where)["dead_letters"]
+        assert [each["attempt"] for each in letter["failures"]] == [1, 2]
+        assert all("no route to the bank" in each["error"] for each in letter["failures"])
+        (message,) = json_of("message", "trace", sent, *where)["messages"]
+        assert [(each["group"], each["state"]) for each in message["groups"]] == [("collector", "dead")]
+        is_mended.set()
+        assert json_of("dead-letter", "redrive", "--group", "collector", *where) == {"redriven": 1}
+        again = handled.get(timeout=WAIT_S)
+    assert (again.id, again.attempt, again.generation) == (sent, 1, 1)
+    assert listed(broker) == []
+
+
+def test_a_group_goes_back_to_the_earliest_while_its_consumer_runs_and_no_other_does(broker: BrokerProcess) -> None:
+    sent = set(processed(broker, *(Message("t", b"%d" % n) for n in range(10))))
+    with collecting(broker.address, "t", group="other") as others, collecting(broker.address, "t") as got:
+        assert ids_of(others, 10) == sent
+        until(lambda: waiting(broker) == 0)
+        queues = seek(broker, "earliest")
+        assert [each["next_offset"] for each in queues] == [0, 0, 0, 0]
+        again = [got.get(timeout=WAIT_S) for _ in sent]
+        assert {each.id for each in again} == sent
+        assert {(each.attempt, each.generation) for each in again} == {(1, 0)}
+        until(lambda: waiting(broker) == 0)
+        assert not any(each["seeking"] for each in shown(broker)["queues"])
+        seek(broker, "earliest", "--again")
+        again = [got.get(timeout=WAIT_S) for _ in sent]
+        assert {each.id for each in again} == sent
+        assert min(each.generation for each in again) > 1000
+        assert nothing_comes(got)
+        assert nothing_comes(others)
+
+
+def test_what_a_consumer_holds_while_its_group_goes_back_comes_again(broker: BrokerProcess) -> None:
+    (sent,) = processed(broker, Message("t", b"1"))
+    until(lambda: waiting(broker) == 0)
+    holding, released = threading.Event(), threading.Event()
+    attempts: queue.Queue[ReceivedMessage] = queue.Queue()
+    consumer = Consumer(broker.address, group="collector")
+
+    @consumer.subscribe("t")
+    def handle(message: ReceivedMessage) -> None:
+        attempts.put(message)
+        holding.set()
+        assert released.wait(WAIT_S)
+
+    with consumer:
+        seek(broker, "earliest")
+        assert holding.wait(WAIT_S)
+        seek(broker, "earliest")
+        until(lambda: not any(each["seeking"] for each in shown(broker)["queues"]))
+        released.set()
+        assert [attempts.get(timeout=WAIT_S).id for _ in range(2)] == [sent, sent]
+        until(lambda: waiting(broker) == 0)
+
+
+def test_a_group_goes_to_a_time_an_offset_or_the_end(broker: BrokerProcess, notify_url: str) -> None:
+    processed(broker, Message("t", b"0"))
+    with psycopg.connect(notify_url, connect_timeout=10) as connection:
+        connection.execute("delete from txmsg.message")
+        connection.execute(
+            "insert into txmsg.message (segment, queue, queue_offset, transaction_id, n, body, born_at, stored_at) "
+            "select 1, q.id, g, gen_random_uuid(), 0, '', now(), "
+            "timestamptz '2026-05-01T10:00:00Z' + g * interval '1 s' "
+            "from txmsg.queue q, generate_series(0, 299) g where q.number < 2"
+        )
+        connection.execute("select txmsg.rotate_1(1)")
+        # Stored by two batches at once: the one that began first is the second to commit.
+        connection.execute(
+            "insert into txmsg.message (segment, queue, queue_offset, transaction_id, n, body, born_at, stored_at) "
+            "select 2, q.id, 300 + g, gen_random_uuid(), 0, '', now(), timestamptz '2026-05-01T12:00:00Z' "
+            "- g * interval '1 s' from txmsg.queue q, generate_series(0, 9) g where q.number = 0"
+        )
+
+    def places(to: str, *options: str) -> list[int]:
+        return [each["next_offset"] for each in seek(broker, to, *options)]
+
+    assert places("2026-05-01T10:00:00Z") == [0, 0, 0, 0]
+    assert places("2026-05-01T10:02:00.5Z") == [121, 121, 0, 0]
+    assert places("2026-05-01T12:04:59+02:00") == [299, 299, 0, 0]
+    assert places("2026-05-01T11:00:00Z") == [300, 300, 0, 0]
+    assert places("2026-05-01T11:59:58Z") == [300, 300, 0, 0]
+    assert places("2026-05-01T12:00:01Z") == [310, 300, 0, 0]
+    assert places("latest") == [310, 300, 0, 0]
+    assert places("7", "--queue", "1") == [7]
+    assert [each["next_offset"] for each in shown(broker)["queues"]] == [310, 7, 0, 0]
+    assert waiting(broker) == 293
+    assert "offset 7 is one of a queue, and topic 't' has 4" in refused(
+        broker, "seek", "collector", "--topic", "t", "--to", "7"
+    )
+    assert "offset 311 is not kept in queue 0 of topic 't': give 0 to 310" in refused(
+        broker, "seek", "collector", "--topic", "t", "--to", "311", "--queue", "0"
+    )
+    assert "reads no queue 9" in refused(broker, "seek", "collector", "--topic", "t", "--to", "latest", "--queue", "9")
+    assert "topic 'u' is unknown" in refused(broker, "seek", "collector", "--topic", "u", "--to", "latest")
+    said("topic", "create", "u", "--broker", broker.address)
+    assert "does not read topic 'u' yet" in refused(broker, "seek", "collector", "--topic", "u", "--to", "latest")
+    command = ("group", "seek", "collector", "--topic", "t", "--to", "soon", "--broker", broker.address)
+    assert "--to 'soon' is no place" in said(*command, status=2)
+
+
+def test_a_group_is_deleted_only_when_nobody_is_there_and_nothing_is_left_but_by_force(
+    broker: BrokerProcess, notify_url: str
+) -> None:
+    processed(broker, Message("t", b"1"))
+    where = ("--broker", broker.address)
+    text = refused(broker, "delete", "collector", "--yes")
+    assert "group 'collector' has 1 members, the last seen " in text
+    assert "delete group collector, which has 0 messages to read and 0 dead letters" in asked(
+        "group", "delete", "collector", *where
+    )
+    assert said("group", "delete", "collector", "--yes", "--force", *where) == "group collector deleted\n"
+    assert json_of("group", "list", *where)["groups"] == []
+    with psycopg.connect(notify_url, connect_timeout=10) as connection:
+        assert connection.execute("select count(*) from txmsg.cursor").fetchone() == (0,)
+    with collecting(broker.address, "t") as got:  # made anew, and begins at the earliest message
+        assert len(ids_of(got, 1)) == 1
+
+
+@pytest.mark.parametrize("command", [["group", "list"], ["group", "lag", "g"], ["topic", "show", "t"]])
+def test_a_broker_that_is_not_there_is_named(command: list[str]) -> None:
+    assert "no answer from a broker at localhost:1" in said(*command, "--broker", "localhost:1", status=1)
