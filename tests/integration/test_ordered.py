@@ -325,5 +325,14 @@ async def test_a_half_that_is_not_visible_yet_holds_up_the_numbering_of_its_queu
 
 def test_every_message_of_a_key_names_the_same_queue_of_its_topic() -> None:
     """The number is on disk in all databases: it must never change."""
-    topic = Topic("orders", (11, 12, 13, 14), write_queues=2, ordered_queues=3, version=0)
+    topic = Topic(
+        "orders",
+        (11, 12, 13, 14),
+        write_queues=2,
+        ordered_queues=3,
+        version=0,
+        read_queues=4,
+        permission=6,
+        send_rate_max=None,
+    )
     assert [topic.queue_of(key) for key in ("a", "order-4711", "Müller", "注文")] == [11, 12, 12, 12]
