@@ -62,12 +62,9 @@ class Side:
 
 @contextmanager
 def side_on(server: EmbeddedPostgres, name: str) -> Iterator[Side]:
-    """A fresh database with a broker, and the group begun."""
+    """A fresh database with a broker."""
     with broker_process(fresh_database(server, name)) as broker:
-        side = Side(broker)
-        side.send(1)
-        side.consume(1)
-        yield side
+        yield Side(broker)
 
 
 class MemoryWatch:
@@ -141,6 +138,7 @@ def main() -> int:
         side_on(server, "behind") as behind,
         progress_of("backlog", len(levels) * (turns + 1) + 1) as step,
     ):
+        behind.turn(1)  # the group begins
         for level in levels:
             if level > behind.waiting:
                 filled = behind.send(level - behind.waiting)

@@ -9,18 +9,30 @@ import asyncio
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from txmsg.client import AsyncConsumer, AsyncProducer
 from txmsg.message import Message, ReceivedMessage, TransactionState
 
-__all__ = ["CONCURRENCY", "Arrivals", "consume", "send", "send_transactions"]
+__all__ = [
+    "CONCURRENCY",
+    "STREAMS",
+    "WAIT_S_MAX",
+    "Arrivals",
+    "batched",
+    "consume",
+    "send",
+    "send_streams",
+    "send_transactions",
+]
 
 CONCURRENCY = 100
 WAIT_S_MAX = 900.0
-_BATCHES_UNDER_WAY = 8
-_BATCH_SIZE_BYTES = 4 * 1024 * 1024
+STREAMS = 8
+"""Batches under way at a time."""
+BATCH_COUNT = 500
+BATCH_SIZE_BYTES = 4 * 1024 * 1024
 
 
 class Arrivals:
@@ -77,20 +89,32 @@ class Arrivals:
         return sum(seen.rfind(1) + 1 - seen.count(1) for seen in self._seen.values())
 
 
-async def send(address: str, topic: str, count: int, size_bytes: int = 100) -> float:
-    """Sends messages in batches; messages per second."""
-    message = Message(topic, b"x" * size_bytes)
-    per_batch = min(500, _BATCH_SIZE_BYTES // size_bytes)
-    batches = iter([per_batch] * (count // per_batch) + [count % per_batch])
+async def send_streams(address: str, streams: Sequence[Iterable[Sequence[Message]]]) -> float:
+    """Sends the batches of each stream one after the other, the streams side by side; messages per second."""
+    count = 0
 
-    async def send_all(producer: AsyncProducer) -> None:
-        for batch in batches:  # shared: each takes the next one
-            await producer.send_many([message] * batch)
+    async def send_all(producer: AsyncProducer, stream: Iterable[Sequence[Message]]) -> None:
+        nonlocal count
+        for batch in stream:
+            await producer.send_many(batch)
+            count += len(batch)
 
     async with AsyncProducer(address, group="bench", timeout_s=60) as producer:
         began_at = time.perf_counter()
-        await asyncio.gather(*(send_all(producer) for _ in range(_BATCHES_UNDER_WAY)))
+        await asyncio.gather(*(send_all(producer, stream) for stream in streams))
         return count / (time.perf_counter() - began_at)
+
+
+async def send(address: str, topic: str, count: int, size_bytes: int = 100) -> float:
+    """Sends messages in batches; messages per second."""
+    message = Message(topic, b"x" * size_bytes)
+    batches = batched([message] * count, min(BATCH_COUNT, BATCH_SIZE_BYTES // size_bytes))
+    return await send_streams(address, [batches] * STREAMS)  # one iterator: each takes the next batch
+
+
+def batched(messages: Sequence[Message], count: int = BATCH_COUNT) -> Iterator[Sequence[Message]]:
+    """The messages in slices of so many."""
+    return (messages[start : start + count] for start in range(0, len(messages), count))
 
 
 async def send_transactions(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import subprocess
 import sys
 import tempfile
@@ -83,17 +84,17 @@ class Broker:
         """The memory it holds now."""
         return float(self.process.memory_info().rss) / 1024**2
 
-    def kill(self) -> None:
-        """SIGKILL; returns when it has ended."""
-        self.process.kill()
+    def end(self, how: signal.Signals) -> None:
+        """SIGKILL, or SIGTERM to have it hand over its work first; returns when it has ended."""
+        self.process.send_signal(how)
         self.process.wait(_STOP_TIMEOUT_S)
 
 
 @contextmanager
-def broker_process(url: str) -> Iterator[Broker]:
-    """A broker on this database. Afterwards it is stopped, unless it was killed meanwhile."""
-    command = [sys.executable, "-m", "txmsg.cli.main", "broker", "--storage", url, "--listen", "127.0.0.1:0"]
-    process = psutil.Popen([*command, "--log-level", "warning"], stdout=subprocess.PIPE, text=True)
+def broker_process(url: str, *options: str, listen: str = "127.0.0.1:0") -> Iterator[Broker]:
+    """A broker on this database. Afterwards it is stopped, unless it has ended meanwhile."""
+    command = [sys.executable, "-m", "txmsg.cli.main", "broker", "--storage", url, "--listen", listen]
+    process = psutil.Popen([*command, "--log-level", "warning", *options], stdout=subprocess.PIPE, text=True)
     try:
         line = process.stdout.readline()
         if not line.startswith("listening on "):

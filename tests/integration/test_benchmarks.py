@@ -1,0 +1,44 @@
+"""Each benchmark runs at its smallest, finds that its messages came as they should, and tells its figures."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.run_all import BENCHMARKS
+
+SMALLEST = {
+    "backlog": ["--levels", "2000", "--turns", "1"],
+    "backend_down": ["--seconds", "1.5", "--count", "1000"],
+    "peers": ["--waiting", "500", "--seconds", "1"],
+}
+"""Those whose parts the others have, too; one of each would take longer than it tells."""
+
+
+@pytest.mark.parametrize("name", SMALLEST)
+def test_benchmark_works_and_prints_its_figures(name: str, tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    more = ["--curve", str(tmp_path / "curve.png")] if name == "backlog" else []
+    command = [sys.executable, "-m", f"benchmarks.{name}", "--json", *SMALLEST[name], *more]
+
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False, timeout=100)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    figures = json.loads(done.stdout.splitlines()[-1])
+    assert figures
+    assert figures.get("wrong", 0) == 0
+    assert all(path.stat().st_size > 10_000 for path in tmp_path.glob("*.png"))
+
+
+def test_make_bench_runs_every_script_of_the_folder() -> None:
+    scripts = {
+        path.stem
+        for path in Path(__file__).parents[2].joinpath("benchmarks").glob("*.py")
+        if "__main__" in path.read_text()
+    }
+
+    assert set(BENCHMARKS) == scripts - {"run_all"}
