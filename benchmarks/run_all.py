@@ -13,7 +13,19 @@ import sys
 from rich.console import Console
 from rich.progress import Progress
 
-BENCHMARKS = ("transactional_send", "delivery", "fence", "backlog", "held_xmin")
+BENCHMARKS = (
+    "transactional_send",
+    "delivery",
+    "fence",
+    "backlog",
+    "held_xmin",
+    "backend_down",
+    "ordered",
+    "delayed",
+    "failover",
+    "two_brokers",
+    "peers",
+)
 
 
 def main() -> int:

@@ -1,0 +1,197 @@
+"""Delivery beside two job queues that a Python user would pick on PostgreSQL: procrastinate and pgqueuer.
+
+The same work for each: so many messages (jobs) of 100 bytes are enqueued in batches of 500, then one process has
+an `async def` handler run that does nothing, until all are done or the time is up. On the same server with the same
+settings, each in a fresh database, with few waiting and with many. They do other things as well, as txmsg does; what is
+compared is a queue's delivery only. Settings are the fastest found among those that their documentation offers:
+procrastinate with several workers and finished jobs deleted, pgqueuer with several, large batches, and asyncpg.
+
+    python -m benchmarks.peers [--quick] [--json] [--waiting N ...] [--seconds S]
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from importlib.metadata import version
+
+import asyncpg
+import procrastinate
+from pgqueuer import AsyncpgDriver, Job, Queries, QueueManager
+from procrastinate.types import JSONDict
+
+from benchmarks.load import CONCURRENCY, send
+from benchmarks.surroundings import broker_process, parser_of, private_server, progress_of
+from txmsg.broker import migrate
+from txmsg.client import AsyncConsumer
+from txmsg.message import ReceivedMessage
+
+WAITING, WAITING_QUICK = (10_000, 200_000), (2_000, 10_000)
+SECONDS, SECONDS_QUICK = 20.0, 4.0
+BODY = "x" * 100
+BATCH = 500
+PROCRASTINATE_WORKERS, PROCRASTINATE_JOBS_AT_ONCE = 4, 20
+PGQUEUER_WORKERS, PGQUEUER_BATCH = 2, 300
+
+
+class Meter:
+    """Counts handler calls, and tells their rate from the first one on."""
+
+    def __init__(self, count: int, seconds: float) -> None:
+        self._left = count
+        self._seconds = seconds
+        self._done = 0
+        self._began_at = self._ended_at = 0.0
+        self._all = asyncio.Event()
+
+    def tick(self) -> None:
+        self._ended_at = time.perf_counter()
+        if not self._done:
+            self._began_at = self._ended_at
+        self._done += 1
+        if self._done == self._left:
+            self._all.set()
+
+    async def rate(self) -> float:
+        """When all are done, or the time is up."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._all.wait(), self._seconds)
+        if self._done < 2:
+            raise RuntimeError(f"{self._done} handlers were called in {self._seconds} s")
+        return (self._done - 1) / (self._ended_at - self._began_at)
+
+
+Rates = tuple[float, float]
+"""Enqueued per second, handled per second."""
+
+
+async def with_txmsg(url: str, waiting: int, seconds: float) -> Rates:
+    migrate.upgrade(url)
+    with broker_process(url) as broker:
+        sent_per_s = await send(broker.address, "bench.peers", waiting, len(BODY))
+        meter = Meter(waiting, seconds)
+        consumer = AsyncConsumer(broker.address, group="bench", concurrency=CONCURRENCY)
+
+        @consumer.subscribe("bench.peers")
+        async def handle(_: ReceivedMessage) -> None:
+            meter.tick()
+
+        async with consumer:
+            return sent_per_s, await meter.rate()
+
+
+async def with_procrastinate(url: str, waiting: int, seconds: float) -> Rates:
+    connector = procrastinate.PsycopgConnector(conninfo=url, min_size=2, max_size=10 * PROCRASTINATE_WORKERS)
+    app = procrastinate.App(connector=connector)
+    meter = Meter(waiting, seconds)
+
+    @app.task(name="handle", queue="bench")
+    async def handle(body: str) -> None:
+        meter.tick()
+
+    batch: list[JSONDict] = [{"body": BODY}] * BATCH
+    async with app.open_async():
+        await app.schema_manager.apply_schema_async()
+        began_at = time.perf_counter()
+        for _ in range(waiting // BATCH):
+            await handle.batch_defer_async(*batch)
+        enqueued_per_s = waiting / (time.perf_counter() - began_at)
+        workers = [
+            asyncio.create_task(
+                app.run_worker_async(
+                    concurrency=PROCRASTINATE_JOBS_AT_ONCE, delete_jobs="successful", install_signal_handlers=False
+                )
+            )
+            for _ in range(PROCRASTINATE_WORKERS)
+        ]
+        worked_per_s = await meter.rate()
+        for worker in workers:
+            worker.cancel()  # its way to be stopped; it waits for what is being handled
+        await asyncio.gather(*workers, return_exceptions=True)
+    return enqueued_per_s, worked_per_s
+
+
+async def with_pgqueuer(url: str, waiting: int, seconds: float) -> Rates:
+    connection = await asyncpg.connect(url)
+    queries = Queries(AsyncpgDriver(connection))
+    await queries.install()
+    meter = Meter(waiting, seconds)
+
+    async def handle(_: Job) -> None:
+        meter.tick()
+
+    managers = [QueueManager(Queries(AsyncpgDriver(await asyncpg.connect(url)))) for _ in range(PGQUEUER_WORKERS)]
+    for each in managers:
+        each.entrypoint("handle")(handle)
+    began_at = time.perf_counter()
+    for _ in range(waiting // BATCH):
+        await queries.enqueue(["handle"] * BATCH, [BODY.encode()] * BATCH, [0] * BATCH)
+    enqueued_per_s = waiting / (time.perf_counter() - began_at)
+    async with asyncio.TaskGroup() as workers:
+        for each in managers:
+            workers.create_task(each.run(batch_size=PGQUEUER_BATCH))
+        worked_per_s = await meter.rate()
+        for each in managers:
+            each.shutdown.set()
+    await connection.close()
+    return enqueued_per_s, worked_per_s
+
+
+SYSTEMS: dict[str, Callable[[str, int, float], Awaitable[Rates]]] = {
+    "txmsg": with_txmsg,
+    "procrastinate": with_procrastinate,
+    "pgqueuer": with_pgqueuer,
+}
+
+
+def main() -> int:
+    """Measures and prints."""
+    parser = parser_of(__doc__, f"{WAITING_QUICK[-1]:,} waiting, {SECONDS_QUICK:g} seconds of work")
+    parser.add_argument("--waiting", type=int, nargs="+", metavar="N", help="messages waiting: multiples of 500")
+    parser.add_argument("--seconds", type=float, metavar="S", help="work for so long at most")
+    options = parser.parse_args()
+    waiting = options.waiting or (WAITING_QUICK if options.quick else WAITING)
+    seconds = options.seconds or (SECONDS_QUICK if options.quick else SECONDS)
+    logging.getLogger("procrastinate").setLevel(logging.CRITICAL)  # it tells each cancelled worker
+    figures: dict[str, dict[int, Rates]] = {name: {} for name in SYSTEMS}
+    with private_server() as server, progress_of("peers", len(SYSTEMS) * len(waiting)) as step:
+        for count in waiting:
+            for name, measure in SYSTEMS.items():
+                url = server.create_database(f"{name}_{count}")
+                figures[name][count] = asyncio.run(_measured(measure, url, count, seconds))
+                step()
+    for name, of_counts in figures.items():
+        for count, (enqueued_per_s, worked_per_s) in of_counts.items():
+            print(
+                f"{name:13}{'' if name == 'txmsg' else version(name):8}{count:9,d} waiting: "
+                f"enqueued {enqueued_per_s:10,.0f}/s   handled {worked_per_s:10,.0f}/s, "
+                f"{worked_per_s / figures['txmsg'][count][1]:.3f} of txmsg's"
+            )
+    if options.json:
+        print(
+            json.dumps(
+                {
+                    name: {
+                        count: {"enqueue_per_s": round(enqueued, 1), "handle_per_s": round(worked, 1)}
+                        for count, (enqueued, worked) in of_counts.items()
+                    }
+                    for name, of_counts in figures.items()
+                }
+            )
+        )
+    return 0
+
+
+async def _measured(
+    measure: Callable[[str, int, float], Awaitable[Rates]], url: str, waiting: int, seconds: float
+) -> Rates:
+    return await measure(url, waiting, seconds)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
