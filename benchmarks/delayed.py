@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from statistics import median
 
-from benchmarks.load import CONCURRENCY, STREAMS, WAIT_S_MAX, Arrivals, batched, consume, send, send_streams
+from benchmarks.load import CONCURRENCY, STREAMS, Arrivals, batched, consume, send, send_streams
 from benchmarks.surroundings import Broker, broker_process, fresh_database, parser_of, private_server, progress_of
 from benchmarks.turns import Compared, by_turns
 from txmsg.client import AsyncConsumer, AsyncProducer
@@ -33,6 +33,8 @@ PLAIN, SCHEDULED, PUNCTUAL = "bench.plain", "bench.scheduled", "bench.punctual"
 RATE_PER_S = 1000
 AFTER_S = (1.0, 3.0)
 FAR_H = (6, 48)
+DUE_S_MAX = 120.0
+"""By then all that was to come has come, or does not."""
 BODY = b"x" * 100
 
 
@@ -111,7 +113,7 @@ async def steadily(address: str, seconds: float) -> Lateness:
                 for place in range(count):
                     await asyncio.sleep(max(0.0, began_at + place / RATE_PER_S - time.perf_counter()))
                     sends.create_task(producer.send(due_in(random.uniform(*AFTER_S))))
-            async with asyncio.timeout(WAIT_S_MAX):
+            async with asyncio.timeout(DUE_S_MAX):
                 await reached.wait()
     return lateness
 
@@ -123,7 +125,7 @@ async def at_once(address: str, count: int) -> tuple[float, Lateness]:
     consumer = AsyncConsumer(address, group="punctual", concurrency=CONCURRENCY)
     consumer.subscribe(PUNCTUAL)(lateness.handle)
     with lateness.arrivals.expect(count) as reached:
-        async with consumer, asyncio.timeout(WAIT_S_MAX):
+        async with consumer, asyncio.timeout(DUE_S_MAX):
             await send_streams(address, [batched([message] * count)])
             await reached.wait()
     return count / max(lateness.late_s), lateness
