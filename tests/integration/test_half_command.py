@@ -18,7 +18,7 @@ from txmsg.broker.store import halves
 from txmsg.broker.store.connect import open_pool
 from txmsg.cli.main import main
 from txmsg.client import Producer
-from txmsg.message import ReceivedMessage, TransactionState, new_transaction_id
+from txmsg.message import Message, ReceivedMessage, TransactionState, new_transaction_id
 from txmsg.wire.v1 import txmsg_pb2 as pb
 
 
@@ -32,6 +32,23 @@ def test_half_list_shows_what_waits_and_filters_by_group(broker: BrokerProcess) 
     table = txmsg("half", "list", "--broker", broker.address)
     assert first in table
     assert "order.placed" in table
+
+
+def test_half_list_shows_what_is_held_back_and_behind_which_transaction(broker: BrokerProcess) -> None:
+    with Producer(broker.address, group="shop") as producer:
+        first, second = (producer.half([Message("orders", b"", ordering_key="k")]) for _ in range(2))
+        producer.end(second, TransactionState.COMMIT)
+        plain = producer.send(Message("orders", b"", ordering_key="k"))
+        found = json.loads(txmsg("half", "list", "--json", "--broker", broker.address))["halves"]
+        assert [(each["transaction_id"], each["committed"], each["held_back_by"]) for each in found] == [
+            (str(first.transaction_id), False, None),
+            (str(second.transaction_id), True, str(first.transaction_id)),
+            (plain.removesuffix(".0"), True, str(first.transaction_id)),
+        ]
+        shown = txmsg("half", "list", "--broker", broker.address)
+        assert shown.count(f"committed; waits for {first.transaction_id}") == 2
+        producer.end(first, TransactionState.ROLLBACK)
+        assert listed(broker) == []
 
 
 def test_half_show_has_headers_and_body(broker: BrokerProcess) -> None:

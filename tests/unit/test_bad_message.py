@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -31,6 +32,16 @@ CONTENTS: dict[str, tuple[dict[str, Any], type[InvalidMessage], str]] = {
     "empty key": ({"key": ""}, InvalidName, "give None"),
     "long key": ({"key": "é" * 257}, InvalidName, "514 bytes long in UTF-8: at most 512"),
     "NUL in key": ({"key": "a\0b"}, InvalidName, "key 'a\\x00b' holds a NUL"),
+    "empty ordering key": ({"ordering_key": ""}, InvalidName, "ordering key is empty: give None"),
+    "long ordering key": ({"ordering_key": "é" * 257}, InvalidName, "514 bytes long in UTF-8: at most 512"),
+    "ordering key of another type": ({"ordering_key": 1}, InvalidMessage, "ordering key must be str, not int (1)"),
+    "NUL in ordering key": ({"ordering_key": "a\0b"}, InvalidName, "ordering key 'a\\x00b' holds a NUL"),
+    "moment without a time zone": ({"deliver_at": datetime(2026, 1, 1)}, InvalidMessage, "with its time zone"),
+    "moment that is a text": ({"deliver_at": "2026-01-01"}, InvalidMessage, "deliver_at='2026-01-01' says no moment"),
+    "delay in seconds": ({"deliver_after": 5}, InvalidMessage, "deliver_after=5 is no time to wait: give a timedelta"),
+    "negative delay": ({"deliver_after": timedelta(-1)}, InvalidMessage, "give a timedelta of 0 or more"),
+    "two delays": ({"deliver_after": timedelta(1), "deliver_at": datetime.now(UTC)}, InvalidMessage, "not both"),
+    "order and delay": ({"ordering_key": "k", "deliver_after": timedelta(1)}, InvalidMessage, "cannot be delayed"),
     "tag that is no name": ({"tag": "a b"}, InvalidName, "tag 'a b' is not a valid name: it holds ' '"),
     "empty tag": ({"tag": ""}, InvalidName, "tag '' is not a valid name: it is empty"),
     "surrogate in key": ({"key": SURROGATE}, InvalidName, "key 'caf\\udce9' holds a lone surrogate at position 3"),

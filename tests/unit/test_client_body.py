@@ -78,6 +78,16 @@ def test_without_topic_and_message_there_is_nothing_to_send() -> None:
         plan_of(register, topic=None)
 
 
+def test_an_ordering_key_is_found_like_a_key() -> None:
+    plan = replace(plan_of(register), ordering_key="user_id")
+    [message] = plan.messages((USER, "e"), {})
+    assert (message.key, message.ordering_key) == (None, str(USER))
+    with pytest.raises(MisuseError, match=r"ordering_key='userid' names no argument of register\(\)"):
+        replace(plan_of(register), ordering_key="userid")
+    with pytest.raises(InvalidMessage, match=r"the ordering_key of register\(\) is a list, .* give ordering_key="):
+        replace(plan, ordering_key=lambda *_args: []).messages((USER, "e"), {})
+
+
 @pytest.mark.parametrize(("value", "key"), [(7, "7"), (USER, str(USER)), ("k", "k"), (None, None)])
 def test_a_key_function_may_return_what_has_an_obvious_text(value: object, key: str | None) -> None:
     [message] = plan_of(register, key=lambda *_args, **_kwargs: value).messages((USER, "e"), {})

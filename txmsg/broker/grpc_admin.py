@@ -149,4 +149,8 @@ def _half(row: HalfRow) -> pb.Half:
         next_check_at_us=_us(row.next_check_at),
         checks=row.checks,
         parked_reason=row.parked_reason or "",
+        ordering_key=row.ordering_key or "",
+        decided=row.decided,
+        held_back_by=row.held_back_by.bytes if row.held_back_by else b"",
+        deliver_at_us=_us(row.deliver_at),
     )

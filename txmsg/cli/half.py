@@ -58,6 +58,8 @@ def list_(*, group: str, parked: bool, limit: int, broker: str, as_json: bool) -
     for each in halves:
         values = _values(each)
         state = f"parked: {each.parked_reason}" if each.parked_reason else f"next check {values['next_check_at']}"
+        if each.decided:
+            state = f"committed; waits for {values['held_back_by'] or 'its turn'}"
         where = f"{each.topic} #{each.n}" if each.n else each.topic
         table.add_row(
             str(values["transaction_id"]),
@@ -199,12 +201,16 @@ def _values(message: pb.Half, *, with_body: bool = False) -> dict[str, object]:
         "group": message.group,
         "topic": message.topic,
         "key": message.key or None,
+        "ordering_key": message.ordering_key or None,
         "tag": message.tag or None,
         "born_at": moment(message.born_at_us),
         "stored_at": moment(message.stored_at_us),
         "next_check_at": moment(message.next_check_at_us),
         "checks": message.checks,
         "parked_reason": message.parked_reason or None,
+        "deliver_at": moment(message.deliver_at_us),
+        "committed": message.decided,
+        "held_back_by": str(UUID(bytes=message.held_back_by)) if message.held_back_by else None,
         "fence_id": str(UUID(bytes=message.fence_id)) if message.fence_id else None,
     }
     if with_body:

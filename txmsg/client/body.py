@@ -13,10 +13,11 @@ from uuid import UUID
 from txmsg.errors import InvalidMessage, MisuseError, shown
 from txmsg.message import Message, check_name
 
-__all__ = ["MessagePlan", "body_of_arguments"]
+__all__ = ["Key", "MessagePlan", "body_of_arguments"]
 
 _INT_KEY_MAX = 10**100
 
+Key = str | Callable[..., object] | None
 Builder = Callable[..., Message | Sequence[Message] | bytes]
 
 
@@ -31,7 +32,8 @@ class MessagePlan:
     owner: str
     signature: inspect.Signature
     topic: str | None
-    key: str | Callable[..., object] | None
+    key: Key
+    ordering_key: Key = None
     tag: str | None
     builder: Builder | None
     receiver: str | None = None
@@ -51,11 +53,12 @@ class MessagePlan:
             )
         if self.tag is not None:
             check_name("tag", self.tag)
-        if self.key is not None and not callable(self.key) and self.key not in self._names():
-            raise MisuseError(
-                f"key={shown(self.key)} names no argument of {self.owner}: there are "
-                f"{', '.join(self._names()) or 'none'}; give one of these, or a function of the arguments"
-            )
+        for what, key in (("key", self.key), ("ordering_key", self.ordering_key)):
+            if key is not None and not callable(key) and key not in self._names():
+                raise MisuseError(
+                    f"{what}={shown(key)} names no argument of {self.owner}: there are "
+                    f"{', '.join(self._names()) or 'none'}; give one of these, or a function of the arguments"
+                )
 
     def _names(self) -> list[str]:
         return [name for name in self.signature.parameters if name != self.receiver]
@@ -84,8 +87,11 @@ class MessagePlan:
         if isinstance(built, bytes):
             if self.topic is None:
                 raise MisuseError(f"message= of {self.owner} returned bytes, which need a topic=")
-            key = self._key_text(arguments, args, kwargs)
-            return [Message(topic=self.topic, body=built, key=key, tag=self.tag)]
+            key, ordering_key = (
+                self._text_of(what, each, arguments, args, kwargs)
+                for what, each in (("key", self.key), ("ordering_key", self.ordering_key))
+            )
+            return [Message(topic=self.topic, body=built, key=key, tag=self.tag, ordering_key=ordering_key)]
         messages = [built] if isinstance(built, Message) else self._several(built)
         if not messages:
             raise MisuseError(f"message= of {self.owner} returned no message: give one, or do not decorate it")
@@ -102,12 +108,17 @@ class MessagePlan:
             several.append(each)
         return several
 
-    def _key_text(
-        self, arguments: Mapping[str, object], args: tuple[object, ...], kwargs: Mapping[str, object]
+    def _text_of(
+        self,
+        what: str,
+        key: Key,
+        arguments: Mapping[str, object],
+        args: tuple[object, ...],
+        kwargs: Mapping[str, object],
     ) -> str | None:
-        if self.key is None:
+        if key is None:
             return None
-        value = self.key(*args, **kwargs) if callable(self.key) else arguments[self.key]
+        value = key(*args, **kwargs) if callable(key) else arguments[key]
         if value is None or isinstance(value, str):
             return value
         if isinstance(value, UUID | Decimal) or (isinstance(value, int) and abs(value) < _INT_KEY_MAX):
@@ -115,8 +126,8 @@ class MessagePlan:
         if isinstance(value, date | time):
             return value.isoformat()
         raise InvalidMessage(
-            f"the key of {self.owner} is {_named(value)}, which has no short text of its own: give key= a function "
-            "that returns str"
+            f"the {what} of {self.owner} is {_named(value)}, which has no short text of its own: give {what}= a "
+            "function that returns str"
         )
 
 

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from txmsg.checker.fence import FenceCheckListener
 from txmsg.client.async_producer import AsyncProducer
-from txmsg.client.body import MessagePlan
+from txmsg.client.body import Key, MessagePlan
 from txmsg.client.flow import run_async, run_in_async_session, run_in_session, run_sync
 from txmsg.client.producer import Producer
 from txmsg.client.user_function import check_takes, name_of
@@ -34,7 +34,6 @@ S_co = TypeVar("S_co", bound=Session, covariant=True)
 A_co = TypeVar("A_co", bound=AsyncSession, covariant=True)
 Owner = TypeVar("Owner")
 
-Key = str | Callable[..., object] | None
 Build = Callable[..., Message | Sequence[Message] | bytes] | None
 
 
@@ -78,6 +77,7 @@ def transactional_message(
     *,
     topic: str | None = None,
     key: Key = None,
+    ordering_key: Key = None,
     tag: str | None = None,
     session: Callable[[], S_co],
     message: Build = None,
@@ -88,6 +88,7 @@ def transactional_message(
     *,
     topic: str | None = None,
     key: Key = None,
+    ordering_key: Key = None,
     tag: str | None = None,
     session: Callable[[], A_co],
     message: Build = None,
@@ -98,6 +99,7 @@ def transactional_message(
     *,
     topic: str | None = None,
     key: Key = None,
+    ordering_key: Key = None,
     tag: str | None = None,
     session: None = None,
     message: Build = None,
@@ -108,6 +110,7 @@ def transactional_message(
     *,
     topic: str | None = None,
     key: Key = None,
+    ordering_key: Key = None,
     tag: str | None = None,
     session: None = None,
     message: Build = None,
@@ -117,6 +120,7 @@ def transactional_message(
     *,
     topic: str | None = None,
     key: Key = None,
+    ordering_key: Key = None,
     tag: str | None = None,
     session: Callable[[], Session] | Callable[[], AsyncSession] | None = None,
     message: Build = None,
@@ -125,8 +129,8 @@ def transactional_message(
 
     producer: a Producer for `def`, an AsyncProducer for `async def`; it needs a check_listener.
     topic, tag: of the message. key: the name of the argument that is the message's key, or a function of the
-    arguments. message: a function of the arguments that returns the body as bytes, or a whole Message, or several;
-    default: the arguments as a JSON object.
+    arguments; ordering_key the same, see `Message`. message: a function of the arguments that returns the body as
+    bytes, or a whole Message, or several; default: the arguments as a JSON object.
     session: a sessionmaker or async_sessionmaker. Then the function's first parameter is a session, which callers do
     not give: it is opened here, the fence row is its first statement, it is committed when the function returns and
     rolled back when it raises; committing inside raises MisuseError, savepoints are free. Returned objects are not
@@ -152,6 +156,7 @@ def transactional_message(
             signature=signature,
             topic=topic,
             key=key,
+            ordering_key=ordering_key,
             tag=tag,
             builder=message,
             receiver=receiver,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from datetime import UTC, datetime, timedelta
 from typing import assert_type
+from uuid import UUID
 
 from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
@@ -44,6 +46,12 @@ message = Message("order", b"body", key="k", tag="t", headers={"trace": "1"})
 Message("order", "text")  # error: mypy[arg-type] pyright[reportArgumentType]
 Message("order", b"", key=1)  # error: mypy[arg-type] pyright[reportArgumentType]
 Message("order", b"", headers={"trace": 1})  # error: mypy[dict-item] pyright[reportArgumentType]
+Message("order", b"", ordering_key="4711")
+Message("order", b"", deliver_at=datetime.now(UTC))
+Message("order", b"", deliver_after=timedelta(minutes=30))
+Message("order", b"", deliver_after=30)  # error: mypy[arg-type] pyright[reportArgumentType]
+Message("order", b"", deliver_at="2030-01-01")  # error: mypy[arg-type] pyright[reportArgumentType]
+Message("order", b"", None, None, {}, "4711")  # error: mypy[call-arg] pyright[reportCallIssue]
 Message(b"order", b"")  # error: mypy[arg-type] pyright[reportArgumentType]
 message.topic = "other"  # error: mypy[misc] pyright[reportAttributeAccessIssue]
 
@@ -104,6 +112,8 @@ Fence(engine).purge(86_400, held_by_async("a:7700"))  # error: mypy[arg-type] py
 # ---- producers
 
 producer = Producer(["a:1", "b:2"], group="shop", timeout_s=3)
+assert_type(producer.recall(producer.send(message)), bool)
+producer.recall(UUID(int=1))  # error: mypy[arg-type] pyright[reportArgumentType]
 Producer(timeout_s="3")  # error: mypy[arg-type] pyright[reportArgumentType]
 Producer("a:1", "shop", None, 3.0)  # error: mypy[call-arg] pyright[reportCallIssue]
 

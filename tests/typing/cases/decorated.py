@@ -161,6 +161,7 @@ def text(order_id: int) -> str:
 
 
 decorate(producer, topic="order", message=body, key=text)
+decorate(producer, topic="order", key="order_id", ordering_key=text)
 decorate(producer, message=messages)
 # fmt: off
 decorate(producer, topic="order", message=text)  # error: mypy[arg-type] pyright[reportArgumentType,reportCallIssue]
@@ -171,5 +172,6 @@ decorate(async_producer, topic="order", session=sessions)  # error: mypy[type-va
 decorate(producer, "order")  # error: mypy[call-overload] pyright[reportCallIssue]
 decorate(producer, topic=b"order")  # error: mypy[call-overload] pyright[reportArgumentType,reportCallIssue]
 decorate(producer, topic="order", key=1)  # error: mypy[call-overload] pyright[reportArgumentType,reportCallIssue]
+decorate(producer, topic="order", ordering_key=1)  # error: mypy[call-overload] pyright[reportArgumentType,reportCallIssue]
 decorate("localhost:7700", topic="order")  # error: mypy[call-overload] pyright[reportArgumentType,reportCallIssue]
 # fmt: on

@@ -37,6 +37,11 @@ class HalfRow:
     checks: int
     parked_reason: str | None
     more: bool
+    ordering_key: str | None
+    decided: bool
+    """Committed, and held back by an earlier transaction of its ordering key."""
+    held_back_by: UUID | None
+    deliver_at: datetime | None
 
 
 class Halves:
@@ -136,7 +141,7 @@ class Halves:
         with_bodies: bool,
         size_bytes_max: int,
     ) -> Sequence[HalfRow]:
-        """What is undecided, the longest first. group "" means all.
+        """What waits to be decided, or to enter its queue; the longest first. group "" means all.
 
         As many as begin within size_bytes_max of bodies and headers. `more` of a row: it is not the last one.
         """
@@ -158,7 +163,7 @@ class Halves:
         """Which of these are undecided here."""
         async with session(self._pool) as connection:
             cursor = await connection.execute(
-                "select distinct transaction_id from txmsg.half_message where transaction_id = any(%s)",
+                "select distinct transaction_id from txmsg.half_message where transaction_id = any(%s) and not decided",
                 (list(transaction_ids),),
             )
             return [row[0] for row in await cursor.fetchall()]
@@ -167,7 +172,8 @@ class Halves:
         """How many transactions are undecided, and how many of them are parked in doubt."""
         async with session(self._pool) as connection:
             cursor = await connection.execute(
-                "select count(*), count(*) filter (where parked_reason is not null) from txmsg.half_message where n = 0"
+                "select count(*), count(*) filter (where parked_reason is not null) from txmsg.half_message "
+                "where n = 0 and not decided"
             )
             row = await cursor.fetchone()
         assert row is not None
@@ -241,11 +247,12 @@ update txmsg.half_message h set next_check_at = now(), checks = 0, parked_reason
 
 _LIST = """
 with found as materialized (
-    select h.transaction_id, h.n, t.name as topic, p.group_name, p.fence_id, h.key, h.tag, h.headers,
+    select h.transaction_id, h.n, t.name as topic, coalesce(p.group_name, '') as group_name, p.fence_id, h.key, h.tag,
+           h.headers, h.queue, h.ordering_key, h.order_seq, h.decided, h.deliver_at,
            case when %(with_bodies)s then h.body else '' end as body, h.born_at,
            h.stored_at, h.next_check_at, h.checks, h.parked_reason
       from txmsg.half_message h
-      join txmsg.producer p on p.id = h.producer
+      left join txmsg.producer p on p.id = h.producer  -- a plain message that waits for its key has none
       join txmsg.queue q on q.id = h.queue
       join txmsg.topic t on t.id = q.topic_id
      where (%(group)s = '' or p.group_name = %(group)s)
@@ -259,7 +266,10 @@ with found as materialized (
       from found f window w as (order by f.stored_at, f.transaction_id, f.n)
 )
 select s.transaction_id, s.n, s.topic, s.group_name, s.fence_id, s.key, s.tag, s.headers, s.body, s.born_at,
-       s.stored_at, s.next_check_at, s.checks, s.parked_reason, s.more
+       s.stored_at, s.next_check_at, s.checks, s.parked_reason, s.more, s.ordering_key, s.decided, s.deliver_at,
+       (select h.transaction_id from txmsg.half_message h
+         where s.decided and h.queue = s.queue and h.ordering_key = s.ordering_key and not h.decided
+           and h.order_seq < s.order_seq order by h.order_seq limit 1) as held_back_by
   from sized s
  where s.through - octet_length(s.body) - coalesce(octet_length(s.headers), 0) <= %(size_bytes_max)s
  order by s.stored_at, s.transaction_id, s.n

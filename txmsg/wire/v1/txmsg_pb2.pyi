@@ -331,7 +331,7 @@ class ListHalvesRequest(_message.Message):
     def __init__(self, group: _Optional[str] = ..., parked_only: _Optional[bool] = ..., transaction_id: _Optional[bytes] = ..., limit: _Optional[int] = ..., with_bodies: _Optional[bool] = ...) -> None: ...
 
 class Half(_message.Message):
-    __slots__ = ("transaction_id", "n", "topic", "group", "fence_id", "key", "tag", "headers", "body", "born_at_us", "stored_at_us", "next_check_at_us", "checks", "parked_reason")
+    __slots__ = ("transaction_id", "n", "topic", "group", "fence_id", "key", "tag", "headers", "body", "born_at_us", "stored_at_us", "next_check_at_us", "checks", "parked_reason", "ordering_key", "decided", "held_back_by", "deliver_at_us")
     TRANSACTION_ID_FIELD_NUMBER: _ClassVar[int]
     N_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
@@ -346,6 +346,10 @@ class Half(_message.Message):
     NEXT_CHECK_AT_US_FIELD_NUMBER: _ClassVar[int]
     CHECKS_FIELD_NUMBER: _ClassVar[int]
     PARKED_REASON_FIELD_NUMBER: _ClassVar[int]
+    ORDERING_KEY_FIELD_NUMBER: _ClassVar[int]
+    DECIDED_FIELD_NUMBER: _ClassVar[int]
+    HELD_BACK_BY_FIELD_NUMBER: _ClassVar[int]
+    DELIVER_AT_US_FIELD_NUMBER: _ClassVar[int]
     transaction_id: bytes
     n: int
     topic: str
@@ -360,7 +364,11 @@ class Half(_message.Message):
     next_check_at_us: int
     checks: int
     parked_reason: str
-    def __init__(self, transaction_id: _Optional[bytes] = ..., n: _Optional[int] = ..., topic: _Optional[str] = ..., group: _Optional[str] = ..., fence_id: _Optional[bytes] = ..., key: _Optional[str] = ..., tag: _Optional[str] = ..., headers: _Optional[bytes] = ..., body: _Optional[bytes] = ..., born_at_us: _Optional[int] = ..., stored_at_us: _Optional[int] = ..., next_check_at_us: _Optional[int] = ..., checks: _Optional[int] = ..., parked_reason: _Optional[str] = ...) -> None: ...
+    ordering_key: str
+    decided: bool
+    held_back_by: bytes
+    deliver_at_us: int
+    def __init__(self, transaction_id: _Optional[bytes] = ..., n: _Optional[int] = ..., topic: _Optional[str] = ..., group: _Optional[str] = ..., fence_id: _Optional[bytes] = ..., key: _Optional[str] = ..., tag: _Optional[str] = ..., headers: _Optional[bytes] = ..., body: _Optional[bytes] = ..., born_at_us: _Optional[int] = ..., stored_at_us: _Optional[int] = ..., next_check_at_us: _Optional[int] = ..., checks: _Optional[int] = ..., parked_reason: _Optional[str] = ..., ordering_key: _Optional[str] = ..., decided: _Optional[bool] = ..., held_back_by: _Optional[bytes] = ..., deliver_at_us: _Optional[int] = ...) -> None: ...
 
 class ListHalvesReply(_message.Message):
     __slots__ = ("halves", "more")
