@@ -55,7 +55,8 @@ class Notify:
         return [(queue_id, number) for number, queue_id in enumerate(found.readable_queue_ids)]
 
     async def queue_ids(self, topic: str = "t") -> list[int]:
-        return [queue_id for queue_id, _ in await self.ensure(topic)]
+        """Of all queues, also those that may not be read."""
+        return list((await self.topics.ensure(topic)).queue_ids)
 
     def query(self, statement: str, *args: object) -> list[tuple[Any, ...]]:
         with psycopg.connect(self.url, autocommit=True, connect_timeout=10) as conn:

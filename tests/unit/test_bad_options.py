@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -123,6 +124,20 @@ NUMBERS: Refused = {
     for value, note in ((value, "") for value in values)
 }
 NUMBERS["nan"] = (partial(producer, timeout_s=float("nan")), MisuseError, "timeout_s=nan (not a number) must be")
+
+NUMBERS |= {
+    f"start={start}": (partial(consumer, start=start), MisuseError, "says no place to begin: give 'earliest'")
+    for start in ("", "now", 5, datetime(2026, 1, 1), datetime(1969, 1, 1, tzinfo=UTC))
+}
+NUMBERS |= {
+    f"broadcast={name}": (partial(consumer, broadcast=name), kind, words)
+    for name, kind, words in (
+        (None, MisuseError, "broadcast=None is neither True nor the name of an instance"),
+        ("a%b", MisuseError, "broadcast='a%b' is neither True"),
+        ("a b", InvalidName, "broadcast instance 'a b' is not a valid name"),
+        ("x" * 126, InvalidName, "it has 128 characters"),
+    )
+}
 
 GROUPS: Refused = {
     f"{what} {group!r}"[:35]: (partial(make, group=group), InvalidName, f"{what} {group!r}"[:40])

@@ -7,14 +7,14 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Protocol
 from uuid import UUID
 
-from txmsg.broker.delivery.values import GroupLag, Handout, Receipt, Refusal, Subscription
+from txmsg.broker.delivery.values import GroupLag, Handout, Receipt, Refusal, Start, Subscription
 from txmsg.broker.grpc_errors import Context, answering, refuse
 from txmsg.broker.presence import AttachedClient, Presence
 from txmsg.broker.service import NotifyService, TopicColumns
 from txmsg.broker.store.halves import Halves
 from txmsg.broker.store.scheduled import Scheduled
 from txmsg.checker.ports import DueHalf
-from txmsg.errors import BrokerUnavailable, InvalidMessage, ProtocolError, TxmsgError
+from txmsg.errors import BrokerUnavailable, InvalidMessage, ProtocolError, TxmsgError, shown
 from txmsg.message import MESSAGES_PER_TRANSACTION_MAX, TransactionId, TransactionState, check_name
 from txmsg.wire.codec import REQUEST_ITEMS_MAX, bytes_of_ids, ids_of_bytes, pack_headers, slices_of_ids
 from txmsg.wire.v1 import txmsg_pb2 as pb
@@ -29,6 +29,7 @@ _MESSAGES_MAX = 10_000
 _INVISIBLE_S = (1.0, 12 * 3600.0)
 _CLIENT_ID_LENGTH_MAX = 200
 _FENCES_MAX = 100
+_START_US_MAX = 253_402_300_799_000_000  # the year 9999
 _EPOCH_2000_US = 946_684_800_000_000  # PostgreSQL counts from 2000, txmsg from 1970
 _STATES = {
     pb.CheckAnswer.COMMIT: TransactionState.COMMIT,
@@ -54,6 +55,7 @@ class DeliveryService(Protocol):
         max_messages: int,
         wait_s: float,
         invisible_s: float,
+        start: Start | None = None,
     ) -> Sequence[Handout]:
         """Messages for a member of a group, waiting up to wait_s for the first."""
         ...
@@ -181,6 +183,7 @@ class NotifyApi(rpc.NotifyServicer):
                 min(request.max_messages, _MESSAGES_MAX),
                 min(request.wait_ms / 1000, _WAIT_S_MAX),
                 invisible_s,
+                _start(request.start),
             )
         return pb.ReceiveReply(
             batches=[_columns(each) for each in handouts], expired=[_receipt_pb(each) for each in expired]
@@ -280,6 +283,14 @@ def _check_client_id(client_id: str) -> None:
 
 def _item_errors(problems: Mapping[bytes, TxmsgError]) -> list[pb.ItemError]:
     return [pb.ItemError(transaction_id=each, code=exc.code, text=str(exc)) for each, exc in problems.items()]
+
+
+def _start(text: str) -> Start | None:
+    if text == "latest":
+        return Start()
+    if text and not (text.isascii() and text.isdigit() and int(text) <= _START_US_MAX):
+        raise ProtocolError(f"a group begins at 'latest' or at microseconds since 1970, not at {shown(text)}")
+    return Start(int(text)) if text else None
 
 
 def _receipt(receipt: pb.Receipt) -> Receipt:

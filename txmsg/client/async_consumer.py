@@ -8,14 +8,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 from uuid import uuid4
 
 from txmsg.client.channel import Brokers
 from txmsg.client.inbox import AsyncIdempotentHandler, IdempotentHandler
 from txmsg.client.link import Hand, Link, Polling
-from txmsg.client.options import addresses_of, check_count, check_seconds
+from txmsg.client.options import addresses_of, broadcast_group_of, check_count, check_seconds, start_of
 from txmsg.client.user_function import UserFunction
 from txmsg.client.workers import Handler, Job, LoopWorkers, ThreadWorkers, in_handler
 from txmsg.errors import InvalidMessage, MisuseError, shown
@@ -46,6 +47,12 @@ class AsyncConsumer:
     stop_timeout_s: how long a stop waits for handlers. Per broker, twice `concurrency` messages are fetched ahead, or
     what the handlers do in a fifth of a second.
 
+    start: where a group begins that is new to a topic: at its "earliest" message that is kept (the default), at the
+    "latest", or at a time. A group that was there before goes on where it was.
+    broadcast: every member gets every message. True for a process that begins anew at each start; the name of an
+    instance ("host-1") for one that goes on where it was. It is a group of its own, GROUP%INSTANCE, that begins at the
+    latest message and is forgotten a day after it was last used.
+
     A handler that returns acknowledges the message. One that raises refuses it: it comes again after the group's
     back-off, in the end it becomes a dead letter, with the error's text.
     """
@@ -58,9 +65,16 @@ class AsyncConsumer:
         concurrency: int = 16,
         invisible_s: float = 60.0,
         stop_timeout_s: float = 30.0,
+        start: Literal["earliest", "latest"] | datetime | None = None,
+        broadcast: bool | str = False,
     ) -> None:
         self.addresses = addresses_of(brokers)
         self.group = check_name("consumer group", group)
+        if broadcast is not False:
+            self.group = broadcast_group_of(self.group, broadcast)
+        if start is None:
+            start = "earliest" if broadcast is False else "latest"
+        self._start = start_of(start)
         self._concurrency = check_count("concurrency", concurrency, most=CONCURRENCY_MAX)
         self._invisible_s = check_seconds("invisible_s", invisible_s, least_s=1, most_s=INVISIBLE_S_MAX)
         self._stop_timeout_s = check_seconds("stop_timeout_s", stop_timeout_s, least_s=0, most_s=STOP_TIMEOUT_S_MAX)
@@ -122,6 +136,7 @@ class AsyncConsumer:
             client_id=uuid4().hex,
             subscriptions=tuple(self._subscriptions),
             invisible_s=self._invisible_s,
+            start=self._start,
         )
         self._links = [
             Link(self._brokers, index, polling, 2 * self._concurrency, self._take)

@@ -7,8 +7,9 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from types import FrameType, TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 from txmsg.client.async_consumer import FLUSH_TIMEOUT_S, AsyncConsumer
 from txmsg.client.link import CALL_GRACE_S, POLL_WAIT_S
@@ -38,9 +39,17 @@ class Consumer:
         concurrency: int = 16,
         invisible_s: float = 60.0,
         stop_timeout_s: float = 30.0,
+        start: Literal["earliest", "latest"] | datetime | None = None,
+        broadcast: bool | str = False,
     ) -> None:
         self._core = AsyncConsumer(
-            brokers, group, concurrency=concurrency, invisible_s=invisible_s, stop_timeout_s=stop_timeout_s
+            brokers,
+            group,
+            concurrency=concurrency,
+            invisible_s=invisible_s,
+            stop_timeout_s=stop_timeout_s,
+            start=start,
+            broadcast=broadcast,
         )
         self._stop_wait_s = float(stop_timeout_s) + FLUSH_TIMEOUT_S + POLL_WAIT_S + CALL_GRACE_S
         self._thread: LoopThread | None = None

@@ -52,6 +52,7 @@ class Polling:
     client_id: str
     subscriptions: tuple[Subscription, ...]
     invisible_s: float
+    start: str = ""
 
 
 class Hand(NamedTuple):
@@ -268,6 +269,7 @@ class Link:
             acks=[hand.receipt(offsets) for hand, offsets in acks.items()],
             refusals=refusals,
             held=held,
+            start=self._polling.start,
         )
         settled = False
         try:

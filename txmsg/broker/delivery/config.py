@@ -49,6 +49,13 @@ class DeliveryConfig:
     held_s_max: float = 12 * 3600.0
     """Seconds for which a handler may hold a message, however often its client says that it is at it. Default 12 h."""
 
+    broadcast_expires_s: float = 86_400.0
+    """Seconds after which the group of a broadcasting member (GROUP%INSTANCE) is deleted when nobody uses it. Default a
+    day."""
+
+    upkeep_s: float = 60.0
+    """Seconds between notes of which groups are used, and deletions of those that are not. Default 60."""
+
     settings_s: float = 1.0
     """Seconds between looks for changed settings of groups, and for ordering keys that somebody has set free.
     Default 1."""

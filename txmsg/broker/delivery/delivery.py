@@ -23,7 +23,7 @@ from txmsg.broker.delivery.memory import Memory
 from txmsg.broker.delivery.reader import read_feed
 from txmsg.broker.delivery.repeating import repeat
 from txmsg.broker.delivery.turns import Turns
-from txmsg.broker.delivery.values import GroupLag, Handout, Receipt, Refusal, Subscription, Topics
+from txmsg.broker.delivery.values import GroupLag, Handout, Receipt, Refusal, Start, Subscription, Topics
 from txmsg.broker.store import cluster as leases_store
 from txmsg.broker.store import consumer_groups as groups_store
 from txmsg.broker.store import delivery as store
@@ -37,6 +37,7 @@ __all__ = ["Delivery"]
 _log = logging.getLogger(__name__)
 _CURSORS_PER_STATEMENT = 1000
 _KEYS_PER_STATEMENT = 1000
+_GROUPS_DELETED_AT_ONCE = 100
 _SMALL_READ = (10, 64 * 1024)
 """Messages and bytes that are read at a time when memory is full, or for a probe."""
 _NAP_S_MAX = 0.5
@@ -84,14 +85,16 @@ class Delivery:
         max_messages: int,
         wait_s: float,
         invisible_s: float,
+        start: Start | None = None,
     ) -> list[Handout]:
         """Up to max_messages for a member of a group, or nothing after wait_s.
 
-        Each is in this member's hands for invisible_s; if it is not settled by then, it is retried. Raises
-        BrokerUnavailable, InvalidName for a bad tag expression, and UnknownTopic.
+        Each is in this member's hands for invisible_s; if it is neither settled nor renewed by then, it is retried.
+        start: where the group begins if it is new to a topic. Raises BrokerUnavailable, InvalidName for a bad tag
+        expression, and UnknownTopic.
         """
         wants = wants_of(tuple(subscriptions))
-        state = await self._group(group, wants)
+        state = await self._group(group, wants, start)
         state.members.join(client_id, wants, self._monotonic(), self._config.member_ttl_s)
         messages = self._take(state, client_id, wants, max_messages, invisible_s)
         if messages or wait_s <= 0:
@@ -171,6 +174,7 @@ class Delivery:
                 (self.poll_once, config.poll_s),
                 (self.settings_once, config.settings_s),
                 (self.keys_once, config.settings_s),
+                (self.upkeep_once, config.upkeep_s),
             ):
                 tasks.create_task(repeat(step, interval_s, self._closed), name=f"delivery {step.__name__}")
             tasks.create_task(repeat(self.queues_once, config.poll_s, self._closed, self._gained), name="queues")
@@ -269,6 +273,7 @@ class Delivery:
         """Begins to deliver the queues that this broker or their topics have got since they were subscribed to."""
         for group in list(self._groups.values()):
             for topic in list(group.topics):
+                group.allow(topic, {queue_id for queue_id, _ in await self._topics.ensure(topic)})
                 if await self._missing(group, topic):
                     async with self._loading[group.name]:
                         await self._load(group.name, [topic])
@@ -300,6 +305,17 @@ class Delivery:
         if sought:
             self._gained.set()
             _log.info("group %s goes on elsewhere in %d queues", group.name, len(sought))
+
+    async def upkeep_once(self) -> None:
+        """Notes which groups are used, and deletes those that are kept only while they are."""
+        now, ttl_s = self._monotonic(), 2 * self._config.upkeep_s
+        used = [group.id for group in self._groups.values() if group.members.is_used(now, ttl_s)]
+        if not self._leases.is_held():
+            return
+        async with self._session() as conn:
+            await groups_store.touch_groups(conn, used)
+            for name in await groups_store.delete_unused_groups(conn, _GROUPS_DELETED_AT_ONCE):
+                _log.info("group %s was not used for as long as it is kept, and is deleted", name)
 
     async def keys_once(self) -> None:
         """Lets the ordering keys go on that wait for nothing any more, as when a dead letter was purged."""
@@ -423,7 +439,7 @@ class Delivery:
                 self._read_soon(feed)
         return messages
 
-    async def _group(self, name: str, wants: Mapping[str, TagExpression]) -> Group:
+    async def _group(self, name: str, wants: Mapping[str, TagExpression], start: Start | None) -> Group:
         """The group in memory, with the queues of these topics."""
         if self._draining:
             raise BrokerUnavailable("this broker is closing: ask another one")
@@ -434,10 +450,10 @@ class Delivery:
             group = self._groups.get(name)
             missing = [topic for topic in wants if group is None or topic not in group.topics]
             if group is None or missing:
-                group = await self._load(name, missing)
+                group = await self._load(name, missing, start)
             return group
 
-    async def _load(self, name: str, topics: Sequence[str]) -> Group:
+    async def _load(self, name: str, topics: Sequence[str], start: Start | None = None) -> Group:
         """Begins to deliver topics to a group, or what they have got more of queues, from its cursors."""
         known = self._groups.get(name)
         places: dict[int, Place] = {}
@@ -446,6 +462,10 @@ class Delivery:
         self._leases.require()
         async with self._session() as conn, conn.transaction():
             group = known or await load_group(conn, name, self._config)
+            if start is not None:
+                for topic in topics:
+                    queue_ids = [queue_id for queue_id, _ in await self._topics.ensure(topic)]
+                    await groups_store.subscribe_at(conn, group.id, queue_ids, at_us=start.at_us)
             feeds = await load_feeds(conn, group, places, self._config, self._memory)
         self._leases.require()
         if self._groups.get(name) is not known:

@@ -41,9 +41,15 @@ class Feed:
     queued: bool = False
     leaving: bool = False
     generation: int = 0
+    readable: bool = True
 
     def __str__(self) -> str:
         return f"topic {self.topic} queue {self.number}"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether anything of it may be given now."""
+        return self.readable and not self.leaving
 
     def rewind(self) -> None:
         """Reads again what came back unread. Not while it is being read."""
@@ -88,6 +94,13 @@ class Group:
         self.retrying.forget({feed.queue_id for feed in gone})
         return gone
 
+    def allow(self, topic: str, queue_ids: Collection[int]) -> None:
+        """Gives messages of these queues of a topic only: somebody has changed what may be read of it."""
+        for feed in self.topics.get(topic, ()):
+            if feed.readable != (feed.queue_id in queue_ids):
+                feed.readable = not feed.readable
+                self.wake_all()
+
     # ---- giving
 
     def take(
@@ -102,10 +115,7 @@ class Group:
     ) -> list[Handout]:
         """Messages for one member, now in flight: due retries first, but at most half; then the queues by turns."""
         feeds = [
-            feed
-            for topic in wants
-            for feed in self.topics.get(topic, ())
-            if feed.window.ready_count and not feed.leaving
+            feed for topic in wants for feed in self.topics.get(topic, ()) if feed.window.ready_count and feed.is_open
         ]
         retries_max = count
         if feeds:
@@ -152,7 +162,7 @@ class Group:
         def is_wanted(queue_id: int, tag: str | None) -> bool:
             # A retry whose tag nobody wants any more goes to any member of the topic: it is never dropped.
             feed = self.feeds[queue_id]
-            mine = None if feed.leaving else wants.get(feed.topic)
+            mine = wants.get(feed.topic) if feed.is_open else None
             return mine is not None and (mine.matches(tag) or not self.members.wanted(feed.topic).matches(tag))
 
         taken: defaultdict[int, list[RetryRow]] = defaultdict(list)

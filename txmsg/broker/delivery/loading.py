@@ -35,7 +35,8 @@ async def load_group(conn: store.Connection, name: str, config: DeliveryConfig) 
     """The group, made when it is new, without any feeds yet."""
     row = await groups_store.group_row(conn, name)
     if row is None:
-        await groups_store.create_group(conn, name)
+        # A broadcasting member is a group of its own.
+        await groups_store.create_group(conn, name, config.broadcast_expires_s if "%" in name else None)
         row = await groups_store.group_row(conn, name)
         assert row is not None
     retrying = Retrying(count_max=config.retry_count_max, size_bytes_max=config.reply_size_bytes_max)

@@ -75,6 +75,10 @@ class Members:
         silent_s = {client_id: now - member.seen_at for client_id, member in self._members.items()}
         return [(client_id, each) for client_id, each in sorted(silent_s.items()) if each < _HEALTHY_S]
 
+    def is_used(self, now: float, ttl_s: float) -> bool:
+        """Whether any member asked for messages within ttl_s."""
+        return any(member.seen_at > now - ttl_s for member in self._members.values())
+
     def wanted(self, topic: str) -> TagExpression:
         """Which tags of a topic at least one member wants."""
         return self._wanted.get(topic, ALL_TAGS)

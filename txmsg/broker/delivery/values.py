@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 
 from txmsg.broker.store.rows import GroupLag, Row
 
-__all__ = ["GroupLag", "Handout", "Receipt", "Refusal", "Subscription", "Topics"]
+__all__ = ["GroupLag", "Handout", "Receipt", "Refusal", "Start", "Subscription", "Topics"]
 
 
 class Receipt(NamedTuple):
@@ -54,6 +54,13 @@ class Subscription(NamedTuple):
 
     topic: str
     tags: str = "*"
+
+
+class Start(NamedTuple):
+    """Where a group begins that is new to a topic: at the first message stored at a time, in us since 1970, or later;
+    None: after all that there are. The earliest message kept is where it begins without a Start."""
+
+    at_us: int | None = None
 
 
 class Topics(Protocol):

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from psycopg.rows import class_row
 
 from txmsg.broker.store.delivery import Connection
 
-__all__ = ["GroupRow", "create_group", "group_row", "group_rows"]
+__all__ = [
+    "GroupRow",
+    "create_group",
+    "delete_unused_groups",
+    "group_row",
+    "group_rows",
+    "subscribe_at",
+    "touch_groups",
+]
 
 _COLUMNS = "id, name, retry_delays_s, retries_max, poisoned_key, deliver_rate_max, version"
 
@@ -41,6 +49,62 @@ async def group_rows(conn: Connection, groups: Collection[int]) -> dict[int, Gro
         return {row.id: row for row in await cursor.fetchall()}
 
 
-async def create_group(conn: Connection, name: str) -> None:
-    """Makes a consumer group; nothing happens if there is one of this name."""
-    await conn.execute("insert into txmsg.consumer_group (name) values (%s) on conflict do nothing", (name,))
+async def create_group(conn: Connection, name: str, expires_after_s: float | None) -> None:
+    """Makes a consumer group; nothing happens if there is one of this name.
+
+    expires_after_s: when it is deleted if nobody uses it; None: never.
+    """
+    await conn.execute(
+        "insert into txmsg.consumer_group (name, expires_after_s) values (%s, %s) on conflict do nothing",
+        (name, expires_after_s),
+    )
+
+
+async def touch_groups(conn: Connection, groups: Collection[int]) -> None:
+    """Notes that these groups are used."""
+    await conn.execute("update txmsg.consumer_group set seen_at = now() where id = any(%s::int[])", (sorted(groups),))
+
+
+async def delete_unused_groups(conn: Connection, limit: int) -> list[str]:
+    """Deletes groups that nobody has used for as long as they are kept, with all they have; their names."""
+    cursor = await conn.execute(
+        """
+        delete from txmsg.consumer_group
+         where id in (select id from txmsg.consumer_group
+                       where expires_after_s is not null and seen_at < now() - make_interval(secs => expires_after_s)
+                       order by id limit %s for update skip locked)
+        returning name
+        """,
+        (limit,),
+    )
+    return [name for (name,) in await cursor.fetchall()]
+
+
+_LATEST = """
+    coalesce((select m.queue_offset + 1 from txmsg.message m
+               where m.segment = s.id and m.queue = q.id order by m.queue_offset desc limit 1),
+             (select b.base from txmsg.segment_base b where b.segment = s.id and b.queue = q.id), 0)"""
+
+
+async def subscribe_at(conn: Connection, group: int, queue_ids: Sequence[int], *, at_us: int | None) -> None:
+    """Where a group begins that is new to a topic with these queues: after all there is, or at a time (us since 1970).
+
+    One that has a cursor in any of them is left alone, and begins queues that the topic has got since at their start.
+    All queues at once, whoever delivers them: else what is sent meanwhile to one that is loaded later would be skipped.
+    """
+    begin = _LATEST
+    if at_us is not None:
+        begin = f"coalesce(txmsg.offset_at_2(q.id, to_timestamp(%(at_us)s::float8 / 1000000)), {_LATEST})"
+    await conn.execute(
+        f"""
+        insert into txmsg.cursor (group_id, queue_id, next_offset, epoch)
+        select %(group)s, q.id, {begin}, 0
+          from unnest(%(queue_ids)s::int[]) q(id), txmsg.segment s
+         where s.state = 'open' and not exists (
+               select from txmsg.cursor c where c.group_id = %(group)s and c.queue_id = any(%(queue_ids)s::int[]))
+         order by q.id
+        on conflict do nothing
+        """,
+        {"group": group, "queue_ids": list(queue_ids), "at_us": at_us},
+        prepare=False,
+    )

@@ -37,9 +37,9 @@ class Topic:
     write_queues: int
     ordered_queues: int
     version: int
-    read_queues: int
-    permission: int
-    send_rate_max: float | None
+    read_queues: int = QUEUES_MAX
+    permission: int = 6
+    send_rate_max: float | None = None
 
     @property
     def is_writable(self) -> bool:

@@ -1,0 +1,168 @@
+"""Where groups begin, what they may read, and when they are forgotten, on a real PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.broker_process import BrokerProcess
+from tests.integration.client_harness import WAIT_S, nothing_comes
+from tests.integration.delivery_harness import delivering, each_of, notify_at, offsets, receipts, receive, until
+from txmsg.broker.delivery import Delivery
+from txmsg.broker.delivery.values import Start
+from txmsg.client import Consumer, Producer
+from txmsg.message import Message
+
+
+async def begin(delivery: Delivery, start: Start | None, *, group: str = "g", count: int = 10) -> list[int]:
+    """The offsets that a group gets, asked for until nothing more comes."""
+    got: list[int] = []
+    while more := await delivery.receive(group, "c", [("t", "*")], count, 0.5, 60, start):
+        got += offsets(each_of(more))
+    return got
+
+
+def test_a_new_group_begins_at_the_latest_message_and_misses_none_after_it(notify_url: str) -> None:
+    async def scenario() -> None:
+        async with notify_at(notify_url, queues=2) as notify, delivering(notify) as delivery:
+            await notify.add(3)
+            assert await begin(delivery, Start()) == []
+            delivery.wake(await notify.add(2))
+            assert sorted(await begin(delivery, Start())) == [3, 3, 4, 4]
+
+    asyncio.run(scenario())
+
+
+def test_the_latest_is_the_end_of_the_queue_also_where_the_open_segment_is_empty(notify_url: str) -> None:
+    async def scenario() -> None:
+        async with notify_at(notify_url) as notify, delivering(notify) as delivery:
+            await notify.add(3)
+            notify.rotate()
+            assert await begin(delivery, Start()) == []
+            assert notify.query("select next_offset from txmsg.cursor") == [(3,)]
+
+    asyncio.run(scenario())
+
+
+def test_a_new_group_begins_at_a_time_and_one_after_all_messages_at_the_latest(notify_url: str) -> None:
+    async def scenario() -> None:
+        async with notify_at(notify_url) as notify, delivering(notify) as delivery:
+            await notify.add(6)
+            notify.query(
+                "update txmsg.message set stored_at = timestamptz '2026-01-01T00:00Z' + queue_offset * interval '1 h'"
+            )
+            moment_us = 1_767_225_600_000_000 + 3 * 3600 * 1_000_000 - 1
+            assert await begin(delivery, Start(moment_us)) == [3, 4, 5]
+            assert await begin(delivery, Start(moment_us + 10**13), group="later") == []
+            assert notify.query("select max(next_offset) from txmsg.cursor") == [(6,)]
+
+    asyncio.run(scenario())
+
+
+def test_a_group_that_was_there_goes_on_where_it_was_whatever_its_members_ask_for(notify_url: str) -> None:
+    async def scenario() -> None:
+        async with notify_at(notify_url) as notify:
+            await notify.add(3)
+            async with delivering(notify) as delivery:
+                (first,) = await receive(delivery, 1)
+                await delivery.settle("g", "c", receipts([first]), [])
+            async with delivering(notify, "b2") as delivery:
+                assert await begin(delivery, Start()) == [1, 2]
+
+    asyncio.run(scenario())
+
+
+def test_a_queue_that_a_topic_gets_later_is_read_from_its_start(notify_url: str) -> None:
+    async def scenario() -> None:
+        async with notify_at(notify_url) as notify, delivering(notify, poll_s=0.05) as delivery:
+            assert await begin(delivery, Start()) == []
+            await notify.topics.raise_queue_count("t", 2)
+            await notify.add(1)
+            got = [each.queue for each in await receive(delivery, 2)]
+            assert sorted(got) == [0, 1]
+
+    asyncio.run(scenario())
+
+
+def test_queues_and_topics_that_may_not_be_read_wait_until_they_may(notify_url: str) -> None:
+    async def scenario() -> None:
+        async with notify_at(notify_url, queues=3) as notify, delivering(notify, poll_s=0.05) as delivery:
+
+            async def allow(what: str) -> None:
+                notify.query(f"update txmsg.topic set {what}, version = version + 1")
+                await notify.topics.refresh_once()
+                await delivery.queues_once()
+
+            await notify.add(1)
+            await delivery.receive("g", "c", [("t", "*")], 1, 0, 60)
+            await allow("read_queues = 2")
+            assert sorted(each.queue for each in await receive(delivery, 9, wait_s=0.3)) == [0, 1]
+            await allow("permission = 2")
+            delivery.wake(await notify.add(1))
+            assert await receive(delivery, 9, wait_s=0.3) == []
+            waiting = asyncio.create_task(delivery.receive("g", "c", [("t", "*")], 9, 30, 60))
+            await until(lambda: delivery._groups["g"].has_waiting)
+            await allow("permission = 6, read_queues = null")
+            got = each_of(await asyncio.wait_for(waiting, 20))
+            got += await receive(delivery, 4 - len(got))
+            assert sorted(each.queue for each in got) == [0, 1, 2, 2]
+
+    asyncio.run(scenario())
+
+
+def test_a_group_that_expires_is_deleted_when_nobody_uses_it_and_not_before(notify_url: str) -> None:
+    async def scenario() -> None:
+        settings: dict[str, Any] = {"broadcast_expires_s": 1000.0, "settings_s": 0.05}
+        async with notify_at(notify_url) as notify, delivering(notify, **settings) as delivery:
+            await receive(delivery, 1, wait_s=0, group="g%host-1")
+            await receive(delivery, 1, wait_s=0, group="g")
+            rows = "select name, expires_after_s from txmsg.consumer_group order by name"
+            assert notify.query(rows) == [("g", None), ("g%host-1", 1000.0)]
+            notify.query("update txmsg.consumer_group set seen_at = now() - interval '2 h'")
+            await delivery.upkeep_once()
+            assert len(notify.query(rows)) == 2, "its member was there just now"
+            delivery._groups["g%host-1"].members._members.clear()
+            notify.query("update txmsg.consumer_group set seen_at = now() - interval '2 h'")
+            await delivery.upkeep_once()
+            assert notify.query(rows) == [("g", None)]
+            await until(lambda: list(delivery._groups) == ["g"])
+
+    asyncio.run(scenario())
+
+
+def test_every_broadcasting_member_gets_every_message_from_its_start_on(broker: BrokerProcess, notify_url: str) -> None:
+    got: dict[str, queue.Queue[Any]] = {"host-1": queue.Queue(), "host-2": queue.Queue()}
+    with Producer(broker.address, group="p") as producer:
+        producer.send(Message("t", b"before"))
+        consumers = [Consumer(broker.address, group="cache", broadcast=name) for name in got]
+        for consumer, name in zip(consumers, got, strict=True):
+            assert consumer.group == f"cache%{name}"
+            consumer.subscribe("t")(got[name].put)
+            consumer.start()
+        _until_cursors(notify_url, 8)
+        producer.send(Message("t", b"after"))
+        for each in got.values():
+            assert each.get(timeout=WAIT_S).body == b"after"
+            assert nothing_comes(each)
+        consumers[0].stop()
+        producer.send(Message("t", b"while it was away"))
+        again = Consumer(broker.address, group="cache", broadcast="host-1")
+        again.subscribe("t")(got["host-1"].put)
+        with again:
+            assert got["host-1"].get(timeout=WAIT_S).body == b"while it was away"
+        consumers[1].stop()
+
+
+def _until_cursors(url: str, count: int) -> None:
+    """Waits until the members' groups have begun: so many queues and groups."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        for _ in range(int(WAIT_S * 50)):
+            row = connection.execute("select count(*) from txmsg.cursor").fetchone()
+            if row is not None and row[0] == count:
+                return
+            connection.execute("select pg_sleep(0.02)")
+    pytest.fail(f"there are no {count} cursors after {WAIT_S} s")
