@@ -40,10 +40,13 @@ class StreamThatLosesACancellation:
 class OneBroker:
     addresses = ("a:7700",)
 
+    def watch(self, changed: object) -> None:
+        return
+
     def __init__(self, began: asyncio.Event) -> None:
         self._began = began
 
-    def stub(self, index: int) -> OneBroker:
+    def stub(self, address: str) -> OneBroker:
         return self
 
     def Attach(self, frames: object) -> StreamThatLosesACancellation:  # noqa: N802 - gRPC's name

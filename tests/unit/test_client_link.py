@@ -63,7 +63,7 @@ def with_link(case: Callable[[Link, Broker], Awaitable[None]]) -> None:
             if len(taken) == 4:
                 got.set()
 
-        link = Link(cast(Brokers, broker), 0, polling, 10, take)
+        link = Link(cast(Brokers, broker), "b:1", polling, 10, take)
         tasks = [asyncio.create_task(link.run()), asyncio.create_task(link.keep())]
         try:
             async with asyncio.timeout(DEADLINE_S):

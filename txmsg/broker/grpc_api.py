@@ -75,6 +75,27 @@ class DeliveryService(Protocol):
         ...
 
 
+class Routes(Protocol):
+    """What clients are told of the brokers of this database."""
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether this broker takes no more messages."""
+        ...
+
+    def addresses(self) -> Sequence[str]:
+        """Where the brokers are reached, those that take messages first."""
+        ...
+
+    def draining(self) -> Sequence[str]:
+        """Those of them that take no more messages."""
+        ...
+
+    async def changed(self) -> None:
+        """Returns when any of this has changed."""
+        ...
+
+
 class NotifyApi(rpc.NotifyServicer):
     """The service Notify."""
 
@@ -86,6 +107,7 @@ class NotifyApi(rpc.NotifyServicer):
         presence: Presence,
         scheduled: Scheduled,
         *,
+        routes: Routes,
         home: UUID,
         stopping: asyncio.Event,
     ) -> None:
@@ -94,6 +116,7 @@ class NotifyApi(rpc.NotifyServicer):
         self._halves = halves
         self._presence = presence
         self._scheduled = scheduled
+        self._routes = routes
         self._home = home.bytes
         self._stopping = stopping
         self.address = ""
@@ -101,6 +124,8 @@ class NotifyApi(rpc.NotifyServicer):
 
     @answering
     async def Send(self, request: pb.SendRequest, context: Context) -> pb.SendReply:  # noqa: N802 - gRPC's name
+        if self._routes.is_draining:
+            raise BrokerUnavailable("this broker is draining and takes no more messages: ask another one")
         _check_items(sum(len(each.body) for each in request.batches))
         problems = await self._service.send(
             group=request.group,
@@ -210,13 +235,17 @@ class NotifyApi(rpc.NotifyServicer):
         reading = asyncio.create_task(self._read(client, requests))
         stopping = asyncio.create_task(self._stopping.wait())
         getting: asyncio.Task[DueHalf] | None = None
+        changed = asyncio.create_task(self._routes.changed())
         try:
-            yield pb.BrokerFrame(route_changed=pb.RouteChanged(brokers=[self.address]))
+            yield pb.BrokerFrame(route_changed=self._route())
             while not (reading.done() or stopping.done()):
                 getting = asyncio.create_task(outgoing.get())
                 await asyncio.wait(
-                    {getting, reading, stopping}, timeout=_HEARTBEAT_S, return_when=asyncio.FIRST_COMPLETED
+                    {getting, reading, stopping, changed}, timeout=_HEARTBEAT_S, return_when=asyncio.FIRST_COMPLETED
                 )
+                if changed.done():
+                    changed = asyncio.create_task(self._routes.changed())
+                    yield pb.BrokerFrame(route_changed=self._route())
                 if getting.done():
                     half = getting.result()
                     if half.transaction_id in client.asked:  # else its time to answer is over
@@ -228,9 +257,12 @@ class NotifyApi(rpc.NotifyServicer):
                 await refuse(context, error)
         finally:
             self._presence.detach(client)
-            for task in (reading, stopping, getting):
+            for task in (reading, stopping, getting, changed):
                 if task is not None:
                     task.cancel()
+
+    def _route(self) -> pb.RouteChanged:
+        return pb.RouteChanged(brokers=self._routes.addresses(), this=self.address, draining=self._routes.draining())
 
     async def _hello(self, requests: AsyncIterator[pb.ClientFrame]) -> pb.Hello:
         try:
@@ -262,7 +294,8 @@ class NotifyApi(rpc.NotifyServicer):
 
     @answering
     async def Route(self, request: pb.RouteRequest, context: Context) -> pb.RouteReply:  # noqa: N802
-        return pb.RouteReply(home=self._home, brokers=[self.address])
+        route = self._route()
+        return pb.RouteReply(home=self._home, brokers=route.brokers, this=route.this, draining=route.draining)
 
     @answering
     async def Held(self, request: pb.HeldRequest, context: Context) -> pb.HeldReply:  # noqa: N802

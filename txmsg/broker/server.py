@@ -13,11 +13,12 @@ from uuid import UUID
 
 from txmsg.broker import migrate
 from txmsg.broker.admission import Admission
-from txmsg.broker.cluster import Leases, Membership, Notices
+from txmsg.broker.cluster import Leases, Membership, Notices, Registry
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.delivery import Delivery
 from txmsg.broker.grpc_admin import AdminApi
 from txmsg.broker.grpc_api import NotifyApi
+from txmsg.broker.grpc_cluster import ClusterApi
 from txmsg.broker.grpc_dead_letters import DeadLettersApi
 from txmsg.broker.grpc_groups import GroupsApi
 from txmsg.broker.grpc_messages import MessagesApi
@@ -41,6 +42,7 @@ from txmsg.checker.loop import CheckLoop
 from txmsg.checker.policy import CheckPolicies
 from txmsg.errors import BrokerUnavailable, StorageError
 from txmsg.wire.v1 import txmsg_pb2_grpc as rpc
+from txmsg.wire.v1.cluster_pb2_grpc import add_ClusterServicer_to_server
 from txmsg.wire.v1.dead_letters_pb2_grpc import add_DeadLettersServicer_to_server
 from txmsg.wire.v1.groups_pb2_grpc import add_GroupsServicer_to_server
 from txmsg.wire.v1.messages_pb2_grpc import add_MessagesServicer_to_server
@@ -156,13 +158,16 @@ async def _serve(config: BrokerConfig, pool: Pool, on_ready: Callable[[str], Non
         config=config.check_loop,
     )
     service.on_unknown = checks.wake
-    api = NotifyApi(service, delivery, halves, presence, scheduled, home=await _home(pool), stopping=stop)
+    api = NotifyApi(
+        service, delivery, halves, presence, scheduled, routes=membership, home=await _home(pool), stopping=stop
+    )
 
     connections_max = connections_allowed(config.connections_max)
     admin = AdminApi(service, delivery, halves, drops=retention.counts, on_resume=partial(checks.wake, sweep=True))
     server = new_server(
         partial(rpc.add_NotifyServicer_to_server, api),
         partial(rpc.add_AdminServicer_to_server, admin),
+        partial(add_ClusterServicer_to_server, ClusterApi(Registry(pool))),
         partial(add_DeadLettersServicer_to_server, DeadLettersApi(DeadLetters(pool))),
         partial(add_MessagesServicer_to_server, MessagesApi(Messages(pool))),
         partial(add_GroupsServicer_to_server, GroupsApi(GroupAdministration(pool), delivery)),

@@ -19,6 +19,7 @@ _CALL_TIMEOUT_S = 10.0
 
 _MODULES: Final = {
     "Admin": "txmsg_pb2_grpc",
+    "Cluster": "cluster_pb2_grpc",
     "DeadLetters": "dead_letters_pb2_grpc",
     "Groups": "groups_pb2_grpc",
     "Messages": "messages_pb2_grpc",

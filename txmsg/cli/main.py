@@ -21,6 +21,7 @@ EXAMPLE_FORMAT: Final = "\b\nExample:"
 
 COMMANDS: Final = {
     "broker": "Run a broker.",
+    "cluster": "Look at the brokers of a database, and take one out for maintenance.",
     "db": "Look after a Notify database: upgrade, current, check.",
     "dead-letter": "Look at messages that a group could not process, deliver them again, or purge them.",
     "demo": "Play an example with real processes and crashes.",

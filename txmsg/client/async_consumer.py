@@ -13,9 +13,11 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 from uuid import uuid4
 
+from txmsg.client.attach import Presence
 from txmsg.client.channel import Brokers
 from txmsg.client.inbox import AsyncIdempotentHandler, IdempotentHandler
 from txmsg.client.link import Hand, Link, Polling
+from txmsg.client.links import Links
 from txmsg.client.options import addresses_of, broadcast_group_of, check_count, check_seconds, start_of
 from txmsg.client.user_function import UserFunction
 from txmsg.client.workers import Handler, Job, LoopWorkers, ThreadWorkers, in_handler
@@ -30,7 +32,6 @@ _log = logging.getLogger(__name__)
 
 H = TypeVar("H", bound=Callable[[ReceivedMessage], Any])
 
-FLUSH_TIMEOUT_S = 5.0
 WATCH_INTERVAL_S_MAX = 5.0
 CONCURRENCY_MAX = 4096
 INVISIBLE_S_MAX = 12 * 3600.0
@@ -81,9 +82,8 @@ class AsyncConsumer:
         self._subscriptions: list[Subscription] = []
         self._handlers: dict[str, Handler] = {}
         self._brokers: Brokers | None = None
-        self._links: list[Link] = []
-        self._polls: list[asyncio.Task[None]] = []
-        self._keeping: list[asyncio.Task[None]] = []
+        self._links: Links | None = None
+        self._presence: asyncio.Task[None] | None = None
         self._coroutines: LoopWorkers | None = None
         self._threads: ThreadWorkers | None = None
         self._stopping: asyncio.Task[None] | None = None
@@ -138,12 +138,14 @@ class AsyncConsumer:
             invisible_s=self._invisible_s,
             start=self._start,
         )
-        self._links = [
-            Link(self._brokers, index, polling, 2 * self._concurrency, self._take)
-            for index in range(len(self.addresses))
-        ]
-        self._polls = [asyncio.create_task(self._poll(link)) for link in self._links]
-        self._keeping = [asyncio.create_task(self._keep(link)) for link in self._links]
+        brokers = self._brokers
+
+        def new_link(address: str) -> Link:
+            return Link(brokers, address, polling, 2 * self._concurrency, self._take)
+
+        self._links = Links(brokers, new_link, group=self.group)
+        presence = Presence(brokers, client_id=polling.client_id)
+        self._presence = asyncio.create_task(presence.run(), name=f"txmsg-attach-{self.group}")
         self._watching = asyncio.create_task(self._watch())
         return self
 
@@ -182,48 +184,30 @@ class AsyncConsumer:
         try:
             if self._brokers is None:
                 return
-            for link in self._links:
-                link.stop()
+            assert self._links is not None
+            assert self._presence is not None
             try:
                 async with asyncio.timeout(self._stop_timeout_s):
-                    await asyncio.gather(*self._polls)
-                    await asyncio.gather(*(link.idle() for link in self._links))
+                    await self._links.stop()
             except TimeoutError:
                 _log.warning(
                     "group %s: handlers still ran after %s s; their messages come again",
                     self.group,
                     self._stop_timeout_s,
                 )
-            background = (*self._polls, *self._keeping, self._watching)
-            for task in background:
+            for task in (self._presence, self._watching):
                 task.cancel()
-            await asyncio.gather(*background, return_exceptions=True)
+            await asyncio.gather(self._links.close(), self._presence, self._watching, return_exceptions=True)
             if self._coroutines is not None:
                 await self._coroutines.close()
             if self._threads is not None:
                 self._threads.close()
-            await asyncio.gather(*(link.flush(FLUSH_TIMEOUT_S) for link in self._links))
+            await self._links.flush()
             await self._brokers.close()
         finally:
             self._stopped.set()
 
     # ---- work
-
-    async def _poll(self, link: Link) -> None:
-        while True:
-            try:
-                await link.run()
-                return
-            except Exception:  # noqa: BLE001 - a task's root
-                _log.exception("group %s: polling broker %s failed unexpectedly", self.group, link.address)
-                await asyncio.sleep(1)
-
-    async def _keep(self, link: Link) -> None:
-        while True:
-            try:
-                await link.keep()
-            except Exception:  # noqa: BLE001 - a task's root
-                _log.exception("group %s: keeping messages of broker %s failed unexpectedly", self.group, link.address)
 
     def _take(self, link: Link, hand: Hand, messages: Sequence[ReceivedMessage]) -> None:
         """Hands what was delivered together to those who run the handler of its topic."""

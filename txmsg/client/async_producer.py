@@ -49,7 +49,8 @@ _log = logging.getLogger(__name__)
 class AsyncProducer:
     """Sends messages from asyncio code. Belongs to the loop on which it is first used; not to be shared by loops.
 
-    brokers: "host:port", several of them in a list or separated by commas; they share one Notify database.
+    brokers: "host:port", several of them in a list or separated by commas; they share one Notify database, and name the
+    others of it. Each producer sends to one of them, chosen at random, until that fails.
     group: the producer group; any live client of it may be asked what became of a transaction.
     check_listener: answers these check-backs; FenceCheckListener(engine) does it for SQLAlchemy users.
     timeout_s: how long a call may take, waiting, retries and failing over included. Default 10.
@@ -134,15 +135,14 @@ class AsyncProducer:
         self._brokers = Brokers(self.addresses)
         sender = Sender(self._brokers, group=self.group, timeout_s=self.timeout_s)
         sender.fence_id = fence_id
-        if self.check_listener is not None:
-            presence = Presence(
-                self._brokers,
-                group=self.group,
-                client_id=self._client_id,
-                fence_id=fence_id,
-                listener=self.check_listener,
-            )
-            self._presence = asyncio.create_task(presence.run(), name=f"txmsg-attach-{self.group}")
+        presence = Presence(
+            self._brokers,
+            group=self.group,
+            client_id=self._client_id,
+            fence_id=fence_id,
+            listener=self.check_listener,
+        )
+        self._presence = asyncio.create_task(presence.run(), name=f"txmsg-attach-{self.group}")
         self._sender = sender
 
     async def _fence_id(self) -> bytes:

@@ -1,4 +1,4 @@
-"""The presence of a producer at the brokers: says who it is, and answers their check-backs with its listener.
+"""The presence of a client at the brokers: says who it is, learns who they are, and answers their check-backs.
 
 One stream per broker, opened again when it breaks. Knows no sessions and sends no messages. Belongs to one loop.
 """
@@ -40,37 +40,55 @@ _WIRE_STATES = {
 
 
 class Presence:
-    """Keeps a stream to every broker while it is open. `run` never ends by itself: cancel it."""
+    """Keeps a stream to every broker that is known. `run` never ends by itself: cancel it.
+
+    listener: answers check-backs; without one none are asked.
+    """
 
     def __init__(
-        self, brokers: Brokers, *, group: str, client_id: str, fence_id: bytes, listener: CheckMessageListener
+        self,
+        brokers: Brokers,
+        *,
+        client_id: str,
+        group: str = "",
+        fence_id: bytes = b"",
+        listener: CheckMessageListener | None = None,
     ) -> None:
         self._brokers = brokers
         self._hello = Hello(
             client_id=client_id,
             producer_group=group,
             fence_ids=[fence_id] if fence_id else [],
-            checks_unfenced=not fence_id,
+            checks_unfenced=listener is not None and not fence_id,
         )
         self._slots = asyncio.Semaphore(CHECKS_MAX)
-        self._asker = Asker(listener, threads=CHECKS_MAX)
+        self._asker = None if listener is None else Asker(listener, threads=CHECKS_MAX)
 
     async def run(self) -> None:
-        """Attaches to every broker and stays attached."""
+        """Attaches to every broker and stays attached, also to those that come later."""
+        changed = asyncio.Event()
+        self._brokers.watch(changed.set)
+        streams: dict[str, asyncio.Task[None]] = {}
         try:
             async with asyncio.TaskGroup() as tasks:
-                for index in range(len(self._brokers.addresses)):
-                    tasks.create_task(self._stay_attached(index))
+                while True:
+                    changed.clear()
+                    known = set(self._brokers.addresses)
+                    for address in streams.keys() - known:
+                        streams.pop(address).cancel()
+                    for address in known - streams.keys():
+                        streams[address] = tasks.create_task(self._stay_attached(address))
+                    await changed.wait()
         finally:
-            self._asker.close()
+            if self._asker is not None:
+                self._asker.close()
 
-    async def _stay_attached(self, index: int) -> None:
-        address = self._brokers.addresses[index]
+    async def _stay_attached(self, address: str) -> None:
         task = asyncio.current_task()
         assert task is not None
         while not task.cancelling():  # gRPC loses a cancellation that comes while it prepares a call that then fails
             try:
-                await self._attach(index)
+                await self._attach(address)
                 _log.info("broker %s ended the attach stream", address)
             except grpc.aio.AioRpcError as exc:
                 _log.info("not attached to broker %s: %s; check-backs come through others", address, exc.details())
@@ -81,9 +99,9 @@ class Presence:
             if not task.cancelling():
                 await asyncio.sleep(random.uniform(0.1, RECONNECT_PAUSE_S_MAX))
 
-    async def _attach(self, index: int) -> None:
+    async def _attach(self, address: str) -> None:
         answers: asyncio.Queue[CheckAnswer] = asyncio.Queue(ANSWERS_PENDING_MAX)
-        stream = self._brokers.stub(index).Attach(self._frames(answers))
+        stream = self._brokers.stub(address).Attach(self._frames(answers))
         try:
             async with asyncio.TaskGroup() as checks:
                 silence_max_s: float | None = None
@@ -93,8 +111,10 @@ class Presence:
                         break
                     if frame.HasField("heartbeat"):
                         silence_max_s = SILENCE_MAX_S
-                    elif frame.HasField("check") and not answers.full():
-                        checks.create_task(self._answer(frame.check, answers))
+                    elif frame.HasField("route_changed"):
+                        self._brokers.learn(address, frame.route_changed)
+                    elif frame.HasField("check") and self._asker is not None and not answers.full():
+                        checks.create_task(self._answer(self._asker, frame.check, answers))
         except BaseExceptionGroup as group:  # of one: nothing in the checks raises
             raise group.exceptions[0] from None
         finally:
@@ -111,10 +131,10 @@ class Presence:
             else:
                 yield ClientFrame(check_answer=answer)
 
-    async def _answer(self, check: Check, answers: asyncio.Queue[CheckAnswer]) -> None:
+    async def _answer(self, asker: Asker, check: Check, answers: asyncio.Queue[CheckAnswer]) -> None:
         async with self._slots:
             message = checked(check)
-            state = await self._asker.ask(message)
+            state = await asker.ask(message)
         _log.info("check %d of transaction %s: %s", check.attempt, message.transaction_id, state.name)
         answer = CheckAnswer(transaction_id=check.transaction_id, state=_WIRE_STATES[state])
         await answers.put(answer)

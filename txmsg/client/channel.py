@@ -1,13 +1,16 @@
-"""Talks to brokers: one gRPC channel each, the next one when one fails, and every gRPC error translated here.
+"""Talks to brokers: one gRPC channel each, another one when one fails, and every gRPC error translated here.
 
-Any broker takes any message, so a call goes to the current broker until it fails. gRPC reconnects by itself; what is
-tried again, and for how long, is `retrying`'s to say. Knows nothing of messages.
+Any broker takes any message, so a call goes to the current broker, chosen at random, until it fails. gRPC reconnects by
+itself; what is tried again, and for how long, is `retrying`'s to say. Knows nothing of messages.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -17,6 +20,7 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_before_delay, 
 from txmsg.client.process import claim_process
 from txmsg.errors import BrokerUnavailable, OutcomeUnknown, ProtocolError, TxmsgError
 from txmsg.wire.codec import CHANNEL_OPTIONS, error_of_rpc
+from txmsg.wire.v1.txmsg_pb2 import RouteChanged
 from txmsg.wire.v1.txmsg_pb2_grpc import NotifyStub
 
 __all__ = ["RETRYABLE", "Brokers", "retrying", "translated", "was_told"]
@@ -24,6 +28,10 @@ __all__ = ["RETRYABLE", "Brokers", "retrying", "translated", "was_told"]
 RETRYABLE = (BrokerUnavailable, OutcomeUnknown)
 
 _ATTEMPT_S_MIN = 0.25
+_AVOIDED_S = 5.0
+"""How long a broker that failed is chosen only where there is no other."""
+_LINGER_S = 15.0
+"""How long a broker that has gone may still be told what became of its messages."""
 _OPTIONS = [
     *CHANNEL_OPTIONS,
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -34,38 +42,128 @@ _OPTIONS = [
 ]
 
 
+@dataclass(slots=True, eq=False)
+class _Broker:
+    """A broker as this client reaches it. name: its address as the brokers know it, "" before it has said so."""
+
+    address: str
+    is_given: bool
+    channel: grpc.aio.Channel
+    stub: Any
+    name: str = ""
+    failed_at: float = -math.inf
+
+
 class Brokers:
-    """The brokers of one producer or consumer. Belongs to the loop it is first used on."""
+    """The brokers of one producer or consumer. Belongs to the loop it is first used on.
+
+    The addresses that the user gave stay; `learn` adds those of the others, and takes them away when they have gone.
+    """
 
     def __init__(self, addresses: Sequence[str]) -> None:
         claim_process()
-        self.addresses = list(addresses)
-        self._channels = [grpc.aio.insecure_channel(address, options=_OPTIONS) for address in addresses]
-        self._stubs: list[Any] = [_stub_of(channel) for channel in self._channels]
-        self._current = 0
+        self._brokers = {address: _new_broker(address, is_given=True) for address in addresses}
+        self._gone: set[_Broker] = set()
+        self._listed: list[str] = []
+        self._draining: frozenset[str] = frozenset()
+        self._current = random.choice(list(self._brokers.values()))
+        self._watchers: list[Callable[[], None]] = []
+        self._closing: set[asyncio.Future[None]] = set()
 
-    def stub(self, index: int) -> Any:
+    @property
+    def addresses(self) -> list[str]:
+        """Where the brokers are reached that are known now."""
+        return list(self._brokers)
+
+    def stub(self, address: str) -> Any:
         """The stub of one broker, for calls that mean that one only (long polls, the attach stream)."""
-        return self._stubs[index]
+        return self._brokers[address].stub
+
+    def watch(self, changed: Callable[[], None]) -> None:
+        """Calls `changed` whenever `addresses` has changed."""
+        self._watchers.append(changed)
+
+    def learn(self, address: str, route: RouteChanged) -> None:
+        """Takes what the broker at `address` says of itself and the others. One of release 0.1 knows no others."""
+        here = self._brokers.get(address)
+        if here is None or not route.this:
+            return
+        before, was_told = set(self._brokers), bool(self._listed)
+        here.name, self._listed, self._draining = route.this, list(route.brokers), frozenset(route.draining)
+        given = {each.name or each.address for each in self._brokers.values() if each.is_given}
+        for learned in [each for each in self._brokers.values() if not each.is_given]:
+            if learned.address not in self._listed or learned.address in given:
+                self._let_go(learned)
+        for name in self._listed:
+            if name not in given and name not in self._brokers:
+                self._brokers[name] = _new_broker(name, is_given=False)
+        new = self._brokers.keys() - before
+        self._spread(len(new) if was_told else len(self._brokers), new if was_told else set(self._brokers))
+        if before != self._brokers.keys():
+            for changed in self._watchers:
+                changed()
 
     async def call(self, method: str, request: object, *, timeout_s: float) -> Any:
-        """One attempt at the current broker. If it fails for want of a broker, the next attempt goes to the next one.
+        """One attempt at the current broker. If it fails for want of a broker, the next attempt goes to another one.
 
         Raises BrokerUnavailable when the request certainly was not carried out, OutcomeUnknown when it may have been.
         """
-        index = self._current
-        share_s = timeout_s / min(len(self._stubs), 3)  # a broker that hangs leaves time for another
+        broker = self._current
+        share_s = timeout_s / min(len(self._brokers), 3)  # a broker that hangs leaves time for another
         try:
-            return await getattr(self._stubs[index], method)(request, timeout=share_s)
+            return await getattr(broker.stub, method)(request, timeout=share_s)
         except grpc.aio.AioRpcError as exc:
-            error = translated(exc, self.addresses[index])
-            if isinstance(error, RETRYABLE) and self._current == index:
-                self._current = (index + 1) % len(self._stubs)
+            error = translated(exc, broker.address)
+            if isinstance(error, RETRYABLE):
+                broker.failed_at = asyncio.get_running_loop().time()
+                if self._current is broker:
+                    self._current = self._choice()
             raise error from exc
 
     async def close(self) -> None:
         """Closes all channels; calls in flight fail. Closing twice is fine."""
-        await asyncio.gather(*(channel.close() for channel in self._channels))
+        await asyncio.gather(*(each.channel.close() for each in (*self._brokers.values(), *self._gone)))
+
+    def _spread(self, count: int, new: set[str]) -> None:
+        """Chooses anew, so that all brokers have their share of clients: one of the new ones as often as is fair."""
+        able = self._able()
+        if self._current not in able:
+            self._current = self._choice()
+        elif count and random.random() < count / len(able):
+            self._current = random.choice([each for each in able if each.address in new] or able)
+
+    def _able(self) -> list[_Broker]:
+        """The brokers that take messages, as far as is known; all, if it is not."""
+        found = [
+            each
+            for each in self._brokers.values()
+            if (each.name or each.address) in self._listed and (each.name or each.address) not in self._draining
+        ]
+        return found or list(self._brokers.values())
+
+    def _choice(self) -> _Broker:
+        """One of them that has not failed lately, else the one that failed first."""
+        now = asyncio.get_running_loop().time()
+        able = [each for each in self._able() if each.failed_at < now - _AVOIDED_S]
+        return random.choice(able) if able else min(self._brokers.values(), key=lambda each: each.failed_at)
+
+    def _let_go(self, broker: _Broker) -> None:
+        """Its channel stays open for a while: what consumers still have of it can be settled."""
+        del self._brokers[broker.address]
+        self._gone.add(broker)
+
+        def close() -> None:
+            self._gone.discard(broker)
+            closing = asyncio.ensure_future(broker.channel.close())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+
+        asyncio.get_running_loop().call_later(_LINGER_S, close)
+
+
+def _new_broker(address: str, *, is_given: bool) -> _Broker:
+    channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
+    return _Broker(address, is_given, channel, _stub_of(channel))
 
 
 def _stub_of(channel: grpc.aio.Channel) -> Any:

@@ -11,8 +11,9 @@ from datetime import datetime
 from types import FrameType, TracebackType
 from typing import Any, Literal, Self, TypeVar
 
-from txmsg.client.async_consumer import FLUSH_TIMEOUT_S, AsyncConsumer
+from txmsg.client.async_consumer import AsyncConsumer
 from txmsg.client.link import CALL_GRACE_S, POLL_WAIT_S
+from txmsg.client.links import SETTLE_S_MAX
 from txmsg.client.process import LoopThread, check_not_forked, shared_loop
 from txmsg.client.workers import in_handler
 from txmsg.errors import MisuseError
@@ -51,7 +52,7 @@ class Consumer:
             start=start,
             broadcast=broadcast,
         )
-        self._stop_wait_s = float(stop_timeout_s) + FLUSH_TIMEOUT_S + POLL_WAIT_S + CALL_GRACE_S
+        self._stop_wait_s = float(stop_timeout_s) + SETTLE_S_MAX + POLL_WAIT_S + CALL_GRACE_S
         self._thread: LoopThread | None = None
         self._pid = 0
         self._stop_wanted = threading.Event()

@@ -85,13 +85,13 @@ class Link:
     def __init__(
         self,
         brokers: Brokers,
-        index: int,
+        address: str,
         polling: Polling,
         out_min: int,
         take: Callable[[Link, Hand, list[ReceivedMessage]], None],
     ) -> None:
-        self.address = brokers.addresses[index]
-        self._stub = brokers.stub(index)
+        self.address = address
+        self._stub = brokers.stub(address)
         self._polling = polling
         self._out_min = self._out_max = out_min
         self._take = take

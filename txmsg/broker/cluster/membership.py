@@ -96,6 +96,10 @@ class Membership:
         found = sorted(self.brokers, key=lambda each: (each.state != "active", each.id))
         return [each.address for each in found] or [self.address]
 
+    def draining(self) -> list[str]:
+        """Those of them that take no more messages."""
+        return [each.address for each in self.brokers if each.state != "active"]
+
     def of_others(self, ends: Mapping[int, int]) -> dict[int, int]:
         """Of these queues (by id) those that other brokers deliver."""
         if self.is_alone:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import NamedTuple
+from uuid import UUID
 
 from txmsg.broker.store.delivery import Connection, plain_cursor
 
@@ -18,16 +19,20 @@ __all__ = [
     "TOGETHER",
     "Beat",
     "BrokerRow",
+    "Connection",
+    "LeaseOfTopicRow",
     "LeaseRow",
     "QueueRow",
     "all_brokers",
     "assign",
     "beat",
     "bury_silent",
+    "database_facts",
     "hand_over",
     "hold",
     "join",
     "lease_epoch",
+    "leases_by_topic",
     "leases_of",
     "leave",
     "live_brokers",
@@ -76,6 +81,16 @@ class LeaseRow(NamedTuple):
     """A queue that a broker delivers; wanted_by: it is to be handed over to this one."""
 
     queue_id: int
+    epoch: int
+    wanted_by: str | None
+
+
+class LeaseOfTopicRow(NamedTuple):
+    """A queue as people know it, and who delivers it."""
+
+    topic: str
+    number: int
+    broker_id: str | None
     epoch: int
     wanted_by: str | None
 
@@ -185,18 +200,46 @@ async def all_brokers(conn: Connection) -> list[BrokerRow]:
     return [BrokerRow(*row) for row in await cursor.fetchall()]
 
 
-async def set_state(conn: Connection, broker_id: str, state: str) -> str | None:
-    """Sets a live broker active or draining; its state before, or None if there is no such broker alive."""
+async def set_state(conn: Connection, broker_id: str, state: str) -> bool:
+    """Sets a broker active or draining; whether it is alive."""
     cursor = await plain_cursor(conn).execute(
         """
-        update txmsg.broker b set state = %(state)s
-          from (select id, state from txmsg.broker where id = %(id)s for update) old
-         where b.id = old.id and b.state <> 'dead' and b.expires_at >= now() returning old.state
+        update txmsg.broker set state = %(state)s
+         where id = %(id)s and state <> 'dead' and expires_at >= now()
         """,
         {"id": broker_id, "state": state},
     )
+    return cursor.rowcount == 1
+
+
+async def database_facts(conn: Connection) -> tuple[UUID, str, str | None, int]:
+    """The database's id and revision, who holds lease 'delivery' (None: nobody), and how many queues there are."""
+    cursor = await plain_cursor(conn).execute(
+        """
+        select d.home, (select version_num from txmsg.revision),
+               (select broker_id from txmsg.lease where name = %s and expires_at >= now()),
+               (select count(*) from txmsg.queue)
+          from txmsg.notify_db d
+        """,
+        (LEASE_NAME,),
+    )
     row = await cursor.fetchone()
-    return None if row is None else row[0]
+    assert row is not None
+    return UUID(str(row[0])), row[1], row[2], row[3]
+
+
+async def leases_by_topic(conn: Connection) -> list[LeaseOfTopicRow]:
+    """Every queue and who delivers it, by topic and number."""
+    cursor = await plain_cursor(conn).execute(
+        """
+        select t.name, q.number, l.broker_id, coalesce(l.epoch, 0), l.wanted_by
+          from txmsg.queue q
+          join txmsg.topic t on t.id = q.topic_id
+          left join txmsg.queue_lease l on l.queue_id = q.id
+         order by t.name, q.number
+        """
+    )
+    return [LeaseOfTopicRow(*row) for row in await cursor.fetchall()]
 
 
 async def leave(conn: Connection, broker_id: str, incarnation: datetime) -> None:

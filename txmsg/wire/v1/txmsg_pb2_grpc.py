@@ -110,7 +110,7 @@ class NotifyServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Route(self, request, context):
-        """How a broker is reached. It names itself only, not yet the others of its Notify database.
+        """The brokers of this Notify database, those that take messages first. Attach tells each change of them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

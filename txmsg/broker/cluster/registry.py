@@ -1,0 +1,72 @@
+"""The registry of brokers for people: who is there, who delivers what, and a broker taken out for maintenance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from txmsg.broker.cluster.notices import CHANNEL
+from txmsg.broker.store import cluster as store
+from txmsg.broker.store.connect import Pool, session
+from txmsg.errors import MisuseError, shown
+
+__all__ = ["ClusterState", "Registry"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterState:
+    """The cluster at one moment. holder: of lease 'delivery'; leases: None where they were not asked for."""
+
+    home: UUID
+    schema_revision: str
+    brokers: Sequence[store.BrokerRow]
+    queue_counts: dict[str, int]
+    queue_count: int
+    holder: str | None
+    leases: Sequence[store.LeaseOfTopicRow] | None
+
+
+class Registry:
+    """Answers from the database, so every broker says the same."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def show(self, *, with_queues: bool) -> ClusterState:
+        """The cluster as it is. Raises BrokerUnavailable."""
+        async with session(self._pool) as conn:
+            home, revision, holder, queue_count = await store.database_facts(conn)
+            return ClusterState(
+                home=home,
+                schema_revision=revision,
+                brokers=await store.all_brokers(conn),
+                queue_counts=await store.queue_counts(conn),
+                queue_count=queue_count,
+                holder=holder,
+                leases=await store.leases_by_topic(conn) if with_queues else None,
+            )
+
+    async def drain(self, broker_id: str) -> int:
+        """Has a broker give everything away; how many queues it still delivers. Raises MisuseError."""
+        async with session(self._pool) as conn:
+            brokers = await store.all_brokers(conn)
+            if not any(each.state == "active" and each.id != broker_id for each in brokers):
+                raise MisuseError(
+                    f"no other broker is active that could take the place of {shown(broker_id)}: start one first, or "
+                    "stop this one as it is"
+                )
+            await self._set_state(conn, broker_id, "draining")
+            return (await store.queue_counts(conn)).get(broker_id, 0)
+
+    async def resume(self, broker_id: str) -> None:
+        """Lets a draining broker work again. Raises MisuseError."""
+        async with session(self._pool) as conn:
+            await self._set_state(conn, broker_id, "active")
+
+    async def _set_state(self, conn: store.Connection, broker_id: str, state: str) -> None:
+        if not await store.set_state(conn, broker_id, state):
+            raise MisuseError(
+                f"no broker {shown(broker_id)} is alive: `txmsg cluster show` lists the brokers with their ids"
+            )
+        await store.notify(conn, CHANNEL, "brokers")

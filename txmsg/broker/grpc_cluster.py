@@ -1,0 +1,62 @@
+"""The service Cluster over gRPC: the brokers of a database, for people. Decides nothing."""
+
+from __future__ import annotations
+
+from txmsg.broker.cluster import Registry
+from txmsg.broker.grpc_errors import Context, answering
+from txmsg.broker.store.cluster import TOGETHER
+from txmsg.message import us_of_datetime
+from txmsg.wire.v1 import cluster_pb2 as pb
+from txmsg.wire.v1 import cluster_pb2_grpc as rpc
+
+__all__ = ["ClusterApi"]
+
+
+class ClusterApi(rpc.ClusterServicer):
+    """The service Cluster."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
+    @answering
+    async def Show(self, request: pb.ShowClusterRequest, context: Context) -> pb.ShowClusterReply:  # noqa: N802
+        state = await self._registry.show(with_queues=request.with_queues)
+        return pb.ShowClusterReply(
+            home=state.home.bytes,
+            schema_revision=state.schema_revision,
+            brokers=[
+                pb.ClusterBroker(
+                    id=each.id,
+                    address=each.address,
+                    state=each.state,
+                    release=each.release,
+                    schema_revision=each.schema_revision,
+                    started_at_us=us_of_datetime(each.started_at),
+                    heartbeat_at_us=us_of_datetime(each.heartbeat_at),
+                    queues=state.queue_counts.get(each.id, 0),
+                )
+                for each in state.brokers
+            ],
+            queues=state.queue_count,
+            queues_unassigned=state.queue_count - sum(state.queue_counts.values()),
+            release_01=state.holder if state.holder not in {None, TOGETHER} else "",
+            leases=[
+                pb.QueueLease(
+                    topic=each.topic,
+                    queue=each.number,
+                    broker=each.broker_id or "",
+                    epoch=each.epoch,
+                    wanted_by=each.wanted_by or "",
+                )
+                for each in state.leases or ()
+            ],
+        )
+
+    @answering
+    async def Drain(self, request: pb.DrainRequest, context: Context) -> pb.DrainReply:  # noqa: N802
+        return pb.DrainReply(queues=await self._registry.drain(request.broker))
+
+    @answering
+    async def Resume(self, request: pb.ResumeRequest, context: Context) -> pb.ResumeReply:  # noqa: N802
+        await self._registry.resume(request.broker)
+        return pb.ResumeReply()

@@ -1,0 +1,147 @@
+"""`txmsg cluster`: the brokers of a Notify database, and their maintenance. Talks to the service Cluster."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import click
+
+from txmsg.cli.admin import ask_broker, broker_option, json_option
+from txmsg.cli.main import EXAMPLE_FORMAT
+from txmsg.cli.showing import moment, print_table
+
+if TYPE_CHECKING:
+    from txmsg.wire.v1 import cluster_pb2 as pb
+
+__all__ = ["cluster"]
+
+_LOOK_S = 0.25
+
+
+@click.group()
+def cluster() -> None:
+    """Look at the brokers of a Notify database, and take one out for maintenance."""
+
+
+@cluster.command(epilog=f"{EXAMPLE_FORMAT}\n  txmsg cluster show\n  txmsg cluster show --queues --json")
+@click.option("--queues", is_flag=True, help="Print each queue, too, and which broker delivers it.")
+@broker_option
+@json_option
+def show(*, queues: bool, broker: str, as_json: bool) -> None:
+    """Show the brokers: their state, when they were heard of last, and how many queues each delivers.
+
+    A broker that died is shown for a day.
+    """
+    from txmsg.wire.v1 import cluster_pb2 as pb
+
+    reply = ask_broker(broker, "Cluster.Show", pb.ShowClusterRequest(with_queues=queues))
+    if as_json:
+        click.echo(json.dumps(_values(reply, with_queues=queues)))
+        return
+    from rich.table import Table
+
+    table = Table("Broker", "Address", "State", "Queues", "Heartbeat", "Release", "Revision", "Started", box=None)
+    for each in reply.brokers:
+        table.add_row(
+            *(each.id, each.address, each.state, str(each.queues), moment(each.heartbeat_at_us) or ""),
+            *(each.release, each.schema_revision, moment(each.started_at_us) or ""),
+        )
+    print_table(table)
+    click.echo(f"database at revision {reply.schema_revision}, with {reply.queues} queues")
+    if reply.release_01:
+        click.echo(f"broker {reply.release_01} of release 0.1 delivers all of them until it is stopped")
+    elif reply.queues_unassigned:
+        click.echo(f"{reply.queues_unassigned} of them are delivered by nobody at this moment")
+    if queues:
+        table = Table("Topic", "Queue", "Broker", "Goes to", box=None)
+        for lease in reply.leases:
+            table.add_row(lease.topic, str(lease.queue), lease.broker or "nobody", lease.wanted_by)
+        print_table(table)
+
+
+@cluster.command(
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg cluster drain broker-2 && systemctl restart txmsg-broker\n\n"
+    "BROKER is an id as `txmsg cluster show` prints it. `txmsg cluster resume` undoes it; so does a restart of the "
+    "broker."
+)
+@click.argument("broker_id", metavar="BROKER")
+@click.option(
+    "--wait-s",
+    type=click.FloatRange(min=0, max=86_400),
+    default=60.0,
+    show_default=True,
+    help="Seconds to wait until it delivers nothing more; 0 waits not at all.",
+)
+@broker_option
+@json_option
+def drain(*, broker_id: str, wait_s: float, broker: str, as_json: bool) -> None:
+    """Have a broker give its queues to the others and take no more messages. Waits until it is done.
+
+    Clients move to the other brokers by themselves. Exit status 1 if the time is over before it is done.
+    """
+    from txmsg.wire.v1 import cluster_pb2 as pb
+
+    deadline = time.monotonic() + wait_s
+    left: int = ask_broker(broker, "Cluster.Drain", pb.DrainRequest(broker=broker_id)).queues
+    while left and time.monotonic() < deadline:
+        time.sleep(_LOOK_S)
+        reply = ask_broker(broker, "Cluster.Show", pb.ShowClusterRequest())
+        left = sum(each.queues for each in reply.brokers if each.id == broker_id)
+    if as_json:
+        click.echo(json.dumps({"broker": broker_id, "queues": left}))
+    elif left:
+        click.echo(f"broker {broker_id} is draining, and still delivers {left} queues")
+    else:
+        click.echo(f"broker {broker_id} delivers nothing and takes no more messages")
+    if left and wait_s:
+        raise SystemExit(1)
+
+
+@cluster.command(epilog=f"{EXAMPLE_FORMAT}\n  txmsg cluster resume broker-2")
+@click.argument("broker_id", metavar="BROKER")
+@broker_option
+@json_option
+def resume(*, broker_id: str, broker: str, as_json: bool) -> None:
+    """Let a draining broker work again: it takes messages, and gets its share of the queues back."""
+    from txmsg.wire.v1 import cluster_pb2 as pb
+
+    ask_broker(broker, "Cluster.Resume", pb.ResumeRequest(broker=broker_id))
+    click.echo(json.dumps({"broker": broker_id}) if as_json else f"broker {broker_id} works again")
+
+
+def _values(reply: pb.ShowClusterReply, *, with_queues: bool) -> dict[str, object]:
+    values: dict[str, object] = {
+        "home": str(UUID(bytes=reply.home)),
+        "schema_revision": reply.schema_revision,
+        "brokers": [
+            {
+                "id": each.id,
+                "address": each.address,
+                "state": each.state,
+                "queues": each.queues,
+                "release": each.release,
+                "schema_revision": each.schema_revision,
+                "started_at": moment(each.started_at_us),
+                "heartbeat_at": moment(each.heartbeat_at_us),
+            }
+            for each in reply.brokers
+        ],
+        "queues": reply.queues,
+        "queues_unassigned": reply.queues_unassigned,
+        "release_01": reply.release_01 or None,
+    }
+    if with_queues:
+        values["leases"] = [
+            {
+                "topic": each.topic,
+                "queue": each.queue,
+                "broker": each.broker or None,
+                "epoch": each.epoch,
+                "wanted_by": each.wanted_by or None,
+            }
+            for each in reply.leases
+        ]
+    return values

@@ -1,0 +1,112 @@
+"""A consumer's lines to all brokers that are known: they come and go with the brokers. Belongs to one loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from txmsg.client.channel import Brokers
+from txmsg.client.link import Link
+
+__all__ = ["SETTLE_S_MAX", "Links"]
+
+_log = logging.getLogger(__name__)
+
+SETTLE_S_MAX = 5.0
+"""For telling a broker, at the end, what became of its messages."""
+
+
+@dataclass(slots=True, eq=False)
+class _Line:
+    link: Link
+    polling: asyncio.Task[None]
+    keeping: asyncio.Task[None]
+
+
+class Links:
+    """One link per broker. `new_link` makes that of an address."""
+
+    def __init__(self, brokers: Brokers, new_link: Callable[[str], Link], *, group: str) -> None:
+        self._brokers = brokers
+        self._new_link = new_link
+        self._group = group
+        self._lines: dict[str, _Line] = {}
+        self._retiring: dict[asyncio.Task[None], _Line] = {}
+        self._stopping = False
+        brokers.watch(self._follow)
+        self._follow()
+
+    async def stop(self) -> None:
+        """Begins no further poll; returns when handlers have nothing more to do. To be cancelled if that takes long."""
+        self._stopping = True
+        lines = self._all()
+        for line in lines:
+            line.link.stop()
+        await asyncio.gather(*(line.polling for line in lines))
+        await asyncio.gather(*(line.link.idle() for line in lines))
+
+    async def close(self) -> None:
+        """Ends everything but settling."""
+        self._stopping = True
+        lines = self._all()
+        tasks = [*self._retiring, *(task for line in lines for task in (line.polling, line.keeping))]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def flush(self) -> None:
+        """Tells the brokers what has become of their messages, as far as they answer."""
+        await asyncio.gather(*(line.link.flush(SETTLE_S_MAX) for line in self._all()))
+
+    def _all(self) -> list[_Line]:
+        return [*self._lines.values(), *self._retiring.values()]
+
+    def _follow(self) -> None:
+        if self._stopping:
+            return
+        known = self._brokers.addresses
+        for address in self._lines.keys() - set(known):
+            self._retire(self._lines.pop(address))
+        for address in known:
+            if address not in self._lines:
+                link = self._new_link(address)
+                self._lines[address] = _Line(
+                    link, asyncio.create_task(self._poll(link)), asyncio.create_task(self._keep(link))
+                )
+
+    def _retire(self, line: _Line) -> None:
+        """The broker has gone from the others' list: polls it no more. What is out is still settled, if it answers."""
+        _log.info("group %s: broker %s has gone", self._group, line.link.address)
+        task = asyncio.create_task(self._finish(line))
+        self._retiring[task] = line
+        task.add_done_callback(lambda done: self._retiring.pop(done, None))
+
+    async def _finish(self, line: _Line) -> None:
+        line.link.stop()
+        try:
+            async with asyncio.timeout(SETTLE_S_MAX):
+                await line.polling
+                await line.link.idle()
+        except TimeoutError:
+            _log.info("group %s: handlers still hold messages of %s, which has gone", self._group, line.link.address)
+        line.keeping.cancel()
+        line.polling.cancel()
+        await line.link.flush(SETTLE_S_MAX)
+
+    async def _poll(self, link: Link) -> None:
+        while True:
+            try:
+                await link.run()
+                return
+            except Exception:  # noqa: BLE001 - a task's root
+                _log.exception("group %s: polling broker %s failed unexpectedly", self._group, link.address)
+                await asyncio.sleep(1)
+
+    async def _keep(self, link: Link) -> None:
+        while True:
+            try:
+                await link.keep()
+            except Exception:  # noqa: BLE001 - a task's root
+                _log.exception("group %s: keeping messages of broker %s failed unexpectedly", self._group, link.address)

@@ -1,0 +1,87 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class ClusterBroker(_message.Message):
+    __slots__ = ("id", "address", "state", "release", "schema_revision", "started_at_us", "heartbeat_at_us", "queues")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    STARTED_AT_US_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_AT_US_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    address: str
+    state: str
+    release: str
+    schema_revision: str
+    started_at_us: int
+    heartbeat_at_us: int
+    queues: int
+    def __init__(self, id: _Optional[str] = ..., address: _Optional[str] = ..., state: _Optional[str] = ..., release: _Optional[str] = ..., schema_revision: _Optional[str] = ..., started_at_us: _Optional[int] = ..., heartbeat_at_us: _Optional[int] = ..., queues: _Optional[int] = ...) -> None: ...
+
+class QueueLease(_message.Message):
+    __slots__ = ("topic", "queue", "broker", "epoch", "wanted_by")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    BROKER_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    WANTED_BY_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    queue: int
+    broker: str
+    epoch: int
+    wanted_by: str
+    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., broker: _Optional[str] = ..., epoch: _Optional[int] = ..., wanted_by: _Optional[str] = ...) -> None: ...
+
+class ShowClusterRequest(_message.Message):
+    __slots__ = ("with_queues",)
+    WITH_QUEUES_FIELD_NUMBER: _ClassVar[int]
+    with_queues: bool
+    def __init__(self, with_queues: _Optional[bool] = ...) -> None: ...
+
+class ShowClusterReply(_message.Message):
+    __slots__ = ("home", "schema_revision", "brokers", "queues", "queues_unassigned", "release_01", "leases")
+    HOME_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    BROKERS_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_UNASSIGNED_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_01_FIELD_NUMBER: _ClassVar[int]
+    LEASES_FIELD_NUMBER: _ClassVar[int]
+    home: bytes
+    schema_revision: str
+    brokers: _containers.RepeatedCompositeFieldContainer[ClusterBroker]
+    queues: int
+    queues_unassigned: int
+    release_01: str
+    leases: _containers.RepeatedCompositeFieldContainer[QueueLease]
+    def __init__(self, home: _Optional[bytes] = ..., schema_revision: _Optional[str] = ..., brokers: _Optional[_Iterable[_Union[ClusterBroker, _Mapping]]] = ..., queues: _Optional[int] = ..., queues_unassigned: _Optional[int] = ..., release_01: _Optional[str] = ..., leases: _Optional[_Iterable[_Union[QueueLease, _Mapping]]] = ...) -> None: ...
+
+class DrainRequest(_message.Message):
+    __slots__ = ("broker",)
+    BROKER_FIELD_NUMBER: _ClassVar[int]
+    broker: str
+    def __init__(self, broker: _Optional[str] = ...) -> None: ...
+
+class DrainReply(_message.Message):
+    __slots__ = ("queues",)
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    queues: int
+    def __init__(self, queues: _Optional[int] = ...) -> None: ...
+
+class ResumeRequest(_message.Message):
+    __slots__ = ("broker",)
+    BROKER_FIELD_NUMBER: _ClassVar[int]
+    broker: str
+    def __init__(self, broker: _Optional[str] = ...) -> None: ...
+
+class ResumeReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
