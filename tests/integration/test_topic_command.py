@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import queue
 from collections.abc import Callable
 from typing import Any
 
@@ -12,11 +14,11 @@ from tests.broker_process import BrokerProcess
 from tests.conftest import StartBroker
 from tests.errors_page import is_documented
 from tests.integration.cli_harness import asked, json_of, said, store_half
-from tests.integration.client_harness import WAIT_S, collecting
+from tests.integration.client_harness import WAIT_S, collecting, nothing_comes
 from tests.integration.test_dead_letter_command import bury, processed
 from txmsg.client import Producer
-from txmsg.errors import MisuseError, UnknownTopic
-from txmsg.message import Message
+from txmsg.errors import MisuseError, TopicClosed, TxmsgError, UnknownTopic
+from txmsg.message import Message, MessageId, ReceivedMessage
 
 
 def shown(broker: BrokerProcess, name: str = "t") -> dict[str, Any]:
@@ -184,3 +186,84 @@ def test_a_topic_whose_undecided_transactions_reach_into_others_is_not_deleted_e
     settle(notify_url)
     text = refused(broker, "delete", "t", "--force", "--yes")
     assert "1 undecided transactions have messages for other topics, too" in text
+
+
+def test_a_topic_that_was_deleted_is_made_anew_by_who_sends_next_and_read_by_who_waited(
+    broker: BrokerProcess, notify_url: str
+) -> None:
+    where = ("--broker", broker.address)
+    with Producer(broker.address, group="shop") as producer, collecting(broker.address, "t") as got:
+        old = producer.send(Message("t", b"old"))
+        assert got.get(timeout=WAIT_S).id == old
+        until(lambda: drained(broker))
+        altered(broker, "--permission", "none")
+        until(lambda: is_closed(producer))
+        settle(notify_url)
+        said("topic", "delete", "t", "--yes", "--force", *where)  # the consumer makes it anew at once
+        new = sent_when_open(producer)
+        assert got.get(timeout=WAIT_S).id == new
+    topic = shown(broker)
+    assert (topic["permission"], sum(each["end"] for each in topic["queues_kept"])) == ("rw", 1)
+
+
+def test_a_producer_of_a_deleted_topic_is_told_where_brokers_create_none(
+    start_broker: StartBroker, notify_url: str
+) -> None:
+    broker = start_broker("--no-topic-auto-create")
+    said("topic", "create", "t", "--broker", broker.address)
+    with Producer(broker.address, group="shop") as producer:
+        producer.send(Message("t", b"1"))
+        altered(broker, "--permission", "r")
+        until(lambda: is_closed(producer))
+        settle(notify_url)
+        said("topic", "delete", "t", "--yes", "--broker", broker.address)
+        until(lambda: refusal(producer) is UnknownTopic)
+        said("topic", "create", "t", "--broker", broker.address)
+        sent_when_open(producer)
+
+
+def test_what_may_not_be_read_waits_until_it_may_again(broker: BrokerProcess) -> None:
+    with Producer(broker.address, group="shop") as producer, collecting(broker.address, "t") as got:
+        first = producer.send(Message("t", b"1"))
+        assert got.get(timeout=WAIT_S).id == first
+        altered(broker, "--permission", "w")
+        until(lambda: nothing_of(producer, got))
+        later = producer.send(Message("t", b"2"))
+        assert nothing_comes(got)
+        altered(broker, "--permission", "rw")
+        waiting = set()
+        while later not in waiting:
+            waiting.add(got.get(timeout=WAIT_S).id)
+
+
+def refusal(producer: Producer) -> type[Exception] | None:
+    try:
+        producer.send(Message("t", b"x"))
+    except TxmsgError as exc:
+        return type(exc)
+    return None
+
+
+def is_closed(producer: Producer) -> bool:
+    return refusal(producer) is TopicClosed
+
+
+def nothing_of(producer: Producer, got: queue.Queue[ReceivedMessage]) -> bool:
+    """Whether what is sent now is not delivered; what was before the broker knew is taken out."""
+    while not got.empty():
+        got.get()
+    producer.send(Message("t", b"x"))
+    return nothing_comes(got)
+
+
+def sent_when_open(producer: Producer) -> MessageId:
+    """The id of a message that is sent as soon as the topic takes messages."""
+    sent: list[MessageId] = []
+
+    def send() -> bool:
+        with contextlib.suppress(TopicClosed, UnknownTopic):
+            sent.append(producer.send(Message("t", b"new")))
+        return bool(sent)
+
+    until(send)
+    return sent[0]

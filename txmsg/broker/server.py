@@ -127,7 +127,12 @@ async def _serve(config: BrokerConfig, pool: Pool, on_ready: Callable[[str], Non
     notices = Notices(
         config.storage,
         pool,
-        {"leases": lambda _: membership.look_soon(), "brokers": lambda _: membership.look_soon()},
+        {
+            "leases": lambda _: membership.look_soon(),
+            "brokers": lambda _: membership.look_soon(),
+            "topics": lambda _: topics.look_soon(),
+            "groups": lambda _: delivery.look_soon(),
+        },
         on_ends=delivery.wake,
         on_connect=membership.look_soon,
     )

@@ -14,6 +14,7 @@ from typing import Any
 import psycopg
 from psycopg import AsyncConnection
 
+from txmsg.broker.store.cluster import CHANNEL
 from txmsg.broker.store.connect import TRANSIENT, Pool, answering_within, connect_listener, session
 from txmsg.errors import BrokerUnavailable
 
@@ -21,7 +22,6 @@ __all__ = ["CHANNEL", "Notices"]
 
 _log = logging.getLogger(__name__)
 
-CHANNEL = "txmsg"
 _HINT_PAUSE_S = 0.02
 """At most 50 times a second a broker tells where queues end now."""
 _PAYLOAD_LENGTH_MAX = 7000  # PostgreSQL takes 7,999 bytes

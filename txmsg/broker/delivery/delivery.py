@@ -29,7 +29,7 @@ from txmsg.broker.store import consumer_groups as groups_store
 from txmsg.broker.store import delivery as store
 from txmsg.broker.store import retries as failures_store
 from txmsg.broker.store.connect import Pool, session
-from txmsg.errors import BrokerUnavailable
+from txmsg.errors import BrokerUnavailable, UnknownTopic
 from txmsg.wire.tags import TagExpression, wants_of
 
 __all__ = ["Delivery"]
@@ -69,6 +69,7 @@ class Delivery:
         self._known: set[int] = set()
         self._leaving: set[int] = set()
         self._gained = asyncio.Event()
+        self._changed = asyncio.Event()
         self._flushing = asyncio.Lock()
         self._settling = Settling()
         self._token = 0
@@ -155,6 +156,10 @@ class Delivery:
         state = self._groups.get(group)
         return state is not None and state.members.pause.is_on
 
+    def look_soon(self) -> None:
+        """Somebody has changed a group or its place: looks at once."""
+        self._changed.set()
+
     async def groups_lag(self) -> list[GroupLag]:
         """How far each group is behind in each topic, with the acknowledgements taken so far."""
         await self.flush_once()
@@ -172,11 +177,13 @@ class Delivery:
                 (self.expire_once, config.expire_s),
                 (self.retries_once, config.retry_poll_s),
                 (self.poll_once, config.poll_s),
-                (self.settings_once, config.settings_s),
                 (self.keys_once, config.settings_s),
                 (self.upkeep_once, config.upkeep_s),
             ):
                 tasks.create_task(repeat(step, interval_s, self._closed), name=f"delivery {step.__name__}")
+            tasks.create_task(
+                repeat(self.settings_once, config.settings_s, self._closed, self._changed), name="settings"
+            )
             tasks.create_task(repeat(self.queues_once, config.poll_s, self._closed, self._gained), name="queues")
             readers = [tasks.create_task(self._read(), name="delivery reader") for _ in range(config.readers)]
             await self._closed.wait()
@@ -197,6 +204,7 @@ class Delivery:
         self.drain()
         self._closed.set()
         self._gained.set()
+        self._changed.set()
         if self._leases.is_member:
             await self.finish(list(self._leases.epochs()))
         await self._membership.leave()
@@ -273,7 +281,11 @@ class Delivery:
         """Begins to deliver the queues that this broker or their topics have got since they were subscribed to."""
         for group in list(self._groups.values()):
             for topic in list(group.topics):
-                group.allow(topic, {queue_id for queue_id, _ in await self._topics.ensure(topic)})
+                try:
+                    queues = await self._topics.ensure(topic)
+                except UnknownTopic:  # it was deleted; its queues go with their leases
+                    continue
+                group.allow(topic, {queue_id for queue_id, _ in queues})
                 if await self._missing(group, topic):
                     async with self._loading[group.name]:
                         await self._load(group.name, [topic])

@@ -15,6 +15,7 @@ from uuid import UUID
 from txmsg.broker.store.delivery import Connection, plain_cursor
 
 __all__ = [
+    "CHANNEL",
     "LEASE_NAME",
     "TOGETHER",
     "Beat",
@@ -43,6 +44,8 @@ __all__ = [
     "take_delivery",
 ]
 
+CHANNEL = "txmsg"
+"""On which brokers tell each other that something has changed: "KIND TEXT"."""
 LEASE_NAME = "delivery"
 TOGETHER = "(cluster)"
 """The name under which brokers of this release hold lease 'delivery': to those of 0.1 it is another broker."""

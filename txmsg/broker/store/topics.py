@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
@@ -21,6 +23,8 @@ __all__ = ["Topic", "TopicRegistry", "TopicRow"]
 logger = logging.getLogger(__name__)
 
 _WRITE, _READ = 2, 4
+_STALE_S = 8.0
+"""With a batch on its way less than SETTLED_S of topic_settings.py: after that, nobody sends by what was before."""
 _SELECT_ROWS = "select name, queue_count, created_at from txmsg.topic"
 
 
@@ -68,24 +72,34 @@ class TopicRow:
 class TopicRegistry:
     """Topics by name and producers by (group, fence), each read from the database once.
 
-    Queues are never taken away, so what is remembered stays usable. That another broker has given a topic more
-    queues is learned by `refresh_once`, which `run` repeats.
+    That a topic has changed, or is gone, is learned by `refresh_once`, which `run` repeats. What was not looked at for
+    _STALE_S, as after the process was paused, is looked at again before it is used.
     """
 
-    def __init__(self, pool: Pool, *, auto_create: bool, queues: int) -> None:
+    def __init__(
+        self, pool: Pool, *, auto_create: bool, queues: int, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
         self._pool = pool
         self._auto_create = auto_create
         self._queues = queues
         self._topics: dict[str, Topic] = {}
         self._of_queue: dict[int, tuple[Topic, int]] = {}
         self._producers: dict[tuple[str, bytes], int] = {}
+        self._monotonic = monotonic
+        self._looked_at = monotonic()
+        self._soon = asyncio.Event()
 
     def known(self, name: str) -> Topic | None:
         """The topic if it is remembered. Touches no database."""
-        return self._topics.get(name)
+        return None if self._is_stale() else self._topics.get(name)
+
+    def _is_stale(self) -> bool:
+        return self._monotonic() - self._looked_at > _STALE_S
 
     async def ensure(self, name: str) -> Topic:
         """The topic, created when missing and allowed. Raises UnknownTopic, InvalidName, BrokerUnavailable."""
+        if self._is_stale():
+            await self.refresh_once()
         topic = self._topics.get(name) or await self._load(check_name("topic", name))
         if topic is None:
             if not self._auto_create:
@@ -127,31 +141,52 @@ class TopicRegistry:
         return topic
 
     async def refresh_once(self) -> Sequence[str]:
-        """Reads topics anew that have got more queues, or have changed otherwise; returns their names."""
+        """Reads topics anew that have changed, and forgets those that are gone; returns the names of both."""
+        looked_at = self._monotonic()
         known = list(self._topics.values())
         async with session(self._pool) as connection:
             cursor = await connection.execute(
-                "select t.name from txmsg.topic t join unnest(%s::text[], %s::int[], %s::bigint[]) "
-                "known(name, queue_count, version) on known.name = t.name "
-                "where known.queue_count < t.queue_count or known.version <> t.version",
+                "select known.name from unnest(%s::text[], %s::int[], %s::bigint[], %s::int[]) "
+                "known(name, queue_count, version, first_queue) left join txmsg.topic t on t.name = known.name "
+                "left join txmsg.queue q on q.id = known.first_queue "
+                "where t.id is null or q.topic_id is distinct from t.id "  # gone, and perhaps made anew
+                "or known.queue_count < t.queue_count or known.version <> t.version",
                 (
                     [each.name for each in known],
                     [len(each.queue_ids) for each in known],
                     [each.version for each in known],
+                    [each.queue_ids[0] for each in known],
                 ),
             )
             changed: list[str] = [row[0] for row in await cursor.fetchall()]
         for name in changed:
+            self._forget(name)
             await self._load(name)
+        self._looked_at = looked_at
         return changed
+
+    def _forget(self, name: str) -> None:
+        if topic := self._topics.pop(name, None):
+            for queue_id in topic.queue_ids:
+                self._of_queue.pop(queue_id, None)
+
+    def look_soon(self) -> None:
+        """Somebody has changed a topic: `run` looks at once."""
+        self._soon.set()
 
     async def run(self, interval_s: float) -> None:
         """Repeats `refresh_once`, also while the database is away."""
         while True:
-            await asyncio.sleep(interval_s)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(interval_s):
+                    await self._soon.wait()
+            self._soon.clear()
             try:
                 for name in await self.refresh_once():
-                    logger.info("topic %s has changed; it has %d queues now", name, len(self._topics[name].queue_ids))
+                    if topic := self._topics.get(name):
+                        logger.info("topic %s has changed; it has %d queues now", name, len(topic.queue_ids))
+                    else:
+                        logger.info("topic %s is gone", name)
             except BrokerUnavailable as exc:
                 logger.warning("topics were not looked at: %s", exc)
             except Exception:  # a failing database must not end the broker
@@ -166,7 +201,8 @@ class TopicRegistry:
                     (queue_id,),
                 )
                 row = await cursor.fetchone()
-            assert row is not None, f"queue {queue_id} has no topic"
+            if row is None:
+                raise UnknownTopic(f"queue {queue_id} is gone: its topic was deleted")
             await self._load(row[0])
         return self._of_queue[queue_id]
 
