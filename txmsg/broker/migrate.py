@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -41,6 +42,9 @@ _CONNECT_S_MAX = 10
 _ANSWER_S_MAX = 30.0
 """For reading a revision and settings. A migration may take as long as it takes."""
 _UPGRADE_LOCK = 7704  # two brokers that start together upgrade one after the other
+# A migration that waits for a reader keeps all senders waiting behind it: so it waits shortly, then lets them pass.
+_LOCK_WAIT_MS = 1000
+_LOCK_PAUSE_S = 1.0
 VERSION_MIN = 150000
 """PostgreSQL 15, as the server numbers it: the schema needs NULLS NOT DISTINCT."""
 
@@ -158,11 +162,31 @@ def current(url: str) -> str | None:
         return _revision(connection)
 
 
-def upgrade(url: str) -> str:
+def upgrade(url: str, *, wait_s: float = 60.0) -> str:
     """Brings the database to the newest revision of this release and returns it. Doing so twice is fine.
 
-    Raises SchemaMismatch when the database is newer than this release, StorageError when it cannot be used.
+    Whoever sends or receives meanwhile waits for a moment, not longer. Where sessions hold tables open it tries again
+    for `wait_s`. Raises SchemaMismatch when the database is newer than this release, StorageError when it cannot be
+    used, or when tables are held for too long: nothing has changed then.
     """
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
+            return _upgrade_once(url)
+        except _TablesHeld as exc:
+            if time.monotonic() >= deadline:
+                raise StorageError(
+                    f"the Notify database {_parsed(url)} was not upgraded: its tables are held open, for {wait_s:g} s "
+                    f"at least, by {exc}: end these sessions, or wait for them, and upgrade again"
+                ) from exc
+        time.sleep(_LOCK_PAUSE_S)
+
+
+class _TablesHeld(Exception):
+    """Sessions hold tables that a migration needs for itself. The text names them."""
+
+
+def _upgrade_once(url: str) -> str:
     with _connect(url, answer_s_max=math.inf) as connection:
         connection.execute(text(f"select pg_advisory_xact_lock({_UPGRADE_LOCK}, 0)"))
         connection.execute(text("create schema if not exists txmsg"))
@@ -171,9 +195,27 @@ def upgrade(url: str) -> str:
             raise SchemaMismatch(f"the Notify database is at revision {revision}, {_INSTALL_NEWER}")
         config = _config()
         config.attributes["connection"] = connection
-        command.upgrade(config, REVISIONS[-1])
+        connection.execute(text(f"set local lock_timeout = {_LOCK_WAIT_MS}"))
+        try:
+            command.upgrade(config, REVISIONS[-1])
+        except DBAPIError as exc:
+            if not isinstance(exc.orig, psycopg.errors.LockNotAvailable | psycopg.errors.DeadlockDetected):
+                raise
+            connection.rollback()
+            raise _TablesHeld(", ".join(connection.scalars(text(_HOLDERS))) or "others, in turn") from exc
         connection.commit()
     return REVISIONS[-1]
+
+
+_HOLDERS = """
+select format('process %s (user %s%s, %s)', a.pid, a.usename,
+              coalesce(', ' || nullif(a.application_name, ''), ''), a.state)
+  from pg_stat_activity a
+ where a.pid <> pg_backend_pid() and a.xact_start < now() - interval '1 second'
+   and exists (select from pg_locks l join pg_class c on c.oid = l.relation
+                where l.pid = a.pid and l.granted and c.relnamespace = 'txmsg'::regnamespace)
+ order by a.xact_start limit 5
+"""
 
 
 def require(url: str) -> None:
