@@ -23,8 +23,8 @@ class Presence(Protocol):
         """(client id, seconds since it asked for messages last)."""
         ...
 
-    def is_paused(self, group: str) -> bool:
-        """Whether the group gets single messages, because everything fails."""
+    def pause_of(self, group: str) -> tuple[float, str] | None:
+        """For how many seconds the group has got single messages, because everything fails, and the last error."""
         ...
 
 
@@ -54,6 +54,7 @@ class GroupsApi(rpc.GroupsServicer):
     async def Show(self, request: pb.ShowGroupRequest, context: Context) -> pb.ShowGroupReply:  # noqa: N802
         name = check_name("group", request.group)
         group, created_at, queues = await self._groups.show(name)
+        paused_s, last_error = self._presence.pause_of(name) or (None, "")
         return pb.ShowGroupReply(
             settings=_settings(group),
             created_at_us=us_of_datetime(created_at),
@@ -62,7 +63,9 @@ class GroupsApi(rpc.GroupsServicer):
                 pb.GroupMember(client_id=client_id, silent_s=silent_s)
                 for client_id, silent_s in self._presence.members_of(name)
             ],
-            paused=self._presence.is_paused(name),
+            paused=paused_s is not None,
+            paused_s=paused_s or 0.0,
+            last_error=last_error,
         )
 
     @answering

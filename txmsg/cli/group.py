@@ -72,6 +72,8 @@ def show(*, name: str, broker: str, as_json: bool) -> None:
 
     reply = ask_broker(broker, "Groups.Show", pb.ShowGroupRequest(group=name))
     values = {**_settings(reply.settings), "created_at": moment(reply.created_at_us), "paused": reply.paused}
+    if reply.paused:
+        values |= {"paused_s": round(reply.paused_s, 1), "last_error": reply.last_error}
     members = [{"client_id": each.client_id, "silent_s": round(each.silent_s, 1)} for each in reply.members]
     if as_json:
         queues = [_queue(each) for each in reply.queues]

@@ -151,10 +151,12 @@ class Delivery:
         state = self._groups.get(group)
         return [] if state is None else state.members.present(self._monotonic())
 
-    def is_paused(self, group: str) -> bool:
-        """Whether a group gets single messages here, because everything fails."""
+    def pause_of(self, group: str) -> tuple[float, str] | None:
+        """For how many seconds a group has got single messages here, because everything fails, and the last error."""
         state = self._groups.get(group)
-        return state is not None and state.members.pause.is_on
+        if state is None or state.members.pause.since is None:
+            return None
+        return self._monotonic() - state.members.pause.since, state.members.pause.last_error
 
     def look_soon(self) -> None:
         """Somebody has changed a group or its place: looks at once."""

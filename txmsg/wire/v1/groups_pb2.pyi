@@ -95,18 +95,22 @@ class ShowGroupRequest(_message.Message):
     def __init__(self, group: _Optional[str] = ...) -> None: ...
 
 class ShowGroupReply(_message.Message):
-    __slots__ = ("settings", "created_at_us", "queues", "members", "paused")
+    __slots__ = ("settings", "created_at_us", "queues", "members", "paused", "paused_s", "last_error")
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
     CREATED_AT_US_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     PAUSED_FIELD_NUMBER: _ClassVar[int]
+    PAUSED_S_FIELD_NUMBER: _ClassVar[int]
+    LAST_ERROR_FIELD_NUMBER: _ClassVar[int]
     settings: GroupSettings
     created_at_us: int
     queues: _containers.RepeatedCompositeFieldContainer[GroupQueue]
     members: _containers.RepeatedCompositeFieldContainer[GroupMember]
     paused: bool
-    def __init__(self, settings: _Optional[_Union[GroupSettings, _Mapping]] = ..., created_at_us: _Optional[int] = ..., queues: _Optional[_Iterable[_Union[GroupQueue, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[GroupMember, _Mapping]]] = ..., paused: _Optional[bool] = ...) -> None: ...
+    paused_s: float
+    last_error: str
+    def __init__(self, settings: _Optional[_Union[GroupSettings, _Mapping]] = ..., created_at_us: _Optional[int] = ..., queues: _Optional[_Iterable[_Union[GroupQueue, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[GroupMember, _Mapping]]] = ..., paused: _Optional[bool] = ..., paused_s: _Optional[float] = ..., last_error: _Optional[str] = ...) -> None: ...
 
 class AlterGroupRequest(_message.Message):
     __slots__ = ("group", "retry_delays_s", "default_retries", "retries_max", "poisoned_key", "deliver_rate_max")

@@ -1,0 +1,179 @@
+"""A group whose every message fails, on a real PostgreSQL: the backlog stays in the log, and goes on when it can."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from tests.integration.delivery_harness import (
+    Delivered,
+    Notify,
+    T,
+    delivering,
+    each_of,
+    notify_at,
+    offsets,
+    receipts,
+    receive,
+    until,
+)
+from txmsg.broker.delivery import Delivery
+from txmsg.broker.delivery.values import Refusal
+
+
+class Clock:
+    """A clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def written(notify: Notify) -> int:
+    """Rows that the group's failures have cost so far, changes of them included."""
+    ((rows,),) = notify.query("select coalesce(sum(attempt), 0) from txmsg.retry")
+    return int(rows)
+
+
+async def refuse(delivery: Delivery, messages: list[Delivered], client: str = "c") -> None:
+    refusals = [Refusal(each.receipt, "the back end is down", None) for each in messages]
+    assert await delivery.settle("g", client, [], refusals) == []
+
+
+async def take(delivery: Delivery, count: int, client: str = "c") -> list[Delivered]:
+    return each_of(await delivery.receive("g", client, T, count, 0, 60))
+
+
+async def read_all(delivery: Delivery) -> None:
+    """All feeds are read as far as they may be now."""
+    await delivery.poll_once()
+    while len(delivery._to_read):
+        await delivery.read_once(delivery._to_read.pop())
+
+
+def test_a_group_whose_back_end_is_down_writes_next_to_nothing_and_loses_nothing(notify_url: str) -> None:
+    async def scenario() -> None:
+        clock = Clock()
+        settings: dict[str, Any] = {"background": False, "monotonic": clock, "lease_ttl_s": 1e9, "pause_failures": 50}
+        async with notify_at(notify_url) as notify, delivering(notify, **settings) as delivery:
+            await notify.add(2000)
+            await take(delivery, 1)
+            await read_all(delivery)
+            for _ in range(3):
+                await refuse(delivery, await take(delivery, 20))
+            pause = delivery._groups["g"].members.pause
+            assert (pause.is_on, pause.last_error) == (True, "the back end is down")
+            assert written(notify) == 49, "the fiftieth failure in a row began the pause"
+            assert await take(delivery, 100) == []
+
+            probes = 0
+            for _ in range(600):  # ten minutes, second by second
+                clock.now += 1
+                await delivery.expire_once()
+                await delivery.retries_once()
+                await read_all(delivery)
+                if got := await take(delivery, 100):
+                    assert len(got) == 1
+                    probes += 1
+                    await refuse(delivery, got)
+                assert await take(delivery, 100) == []
+            assert 20 <= probes <= 25
+            assert written(notify) <= 49 + probes
+
+            clock.now += 30
+            await read_all(delivery)
+            (probe,) = await take(delivery, 100)
+            assert await delivery.settle("g", "c", [probe.receipt], []) == []
+            assert not pause.is_on
+            done = {probe.offset}
+            notify.query("update txmsg.retry set due_at = now()")
+            while len(done) < 2000:
+                await delivery.retries_once()
+                await read_all(delivery)
+                more = await take(delivery, 500)
+                assert await delivery.settle("g", "c", receipts(more), []) == []
+                done |= set(offsets(more))
+            assert done == set(range(2000))
+            assert notify.query("select * from txmsg.retry") == []
+            await delivery.flush_once()
+            assert notify.query("select next_offset, acked::text from txmsg.cursor") == [(2000, "{}")]
+
+    asyncio.run(scenario())
+
+
+def test_what_was_out_when_the_pause_began_comes_again_as_if_it_had_not_been_given(notify_url: str) -> None:
+    async def scenario() -> None:
+        clock = Clock()
+        settings: dict[str, Any] = {"background": False, "monotonic": clock, "lease_ttl_s": 1e9, "pause_failures": 5}
+        async with notify_at(notify_url) as notify, delivering(notify, **settings) as delivery:
+            await notify.add(100)
+            await take(delivery, 1)
+            await read_all(delivery)
+            out = await take(delivery, 90)
+            await refuse(delivery, out[:30])
+            assert written(notify) == 4
+            clock.now += 60
+            await delivery.expire_once()
+            assert written(notify) == 4, "what expires is not written either"
+            await read_all(delivery)
+            (probe,) = await take(delivery, 100)
+            assert await delivery.settle("g", "c", [probe.receipt], []) == []
+            await read_all(delivery)
+            got = await take(delivery, 1000)
+            assert {probe.offset, *offsets(got)} == set(range(4, 100))
+            assert {each.attempt for each in got} == {1}
+
+    asyncio.run(scenario())
+
+
+def test_other_groups_and_members_that_succeed_are_not_held_up(notify_url: str) -> None:
+    async def scenario() -> None:
+        async with notify_at(notify_url) as notify, delivering(notify, pause_failures=5) as delivery:
+            await notify.add(300)
+            good = each_of(await delivery.receive("g", "good", T, 1, 5, 60))
+            assert await delivery.settle("g", "good", receipts(good), []) == []
+            await refuse(delivery, each_of(await delivery.receive("g", "bad", T, 20, 5, 60)), "bad")
+            members = delivery._groups["g"].members
+            assert not members.pause.is_on
+            assert members.room("bad", delivery._monotonic()) <= 1
+            got = each_of(await delivery.receive("g", "good", T, 100, 5, 60))
+            assert len(got) == 100
+            assert len(await receive(delivery, 300, group="other")) == 300
+
+    asyncio.run(scenario())
+
+
+def test_a_success_wakes_the_members_that_wait_out_the_pause(notify_url: str) -> None:
+    async def scenario() -> None:
+        async with notify_at(notify_url) as notify, delivering(notify, pause_failures=2, expire_s=0.05) as delivery:
+            await notify.add(10)
+            got = await receive(delivery, 3)
+            await refuse(delivery, got[:2])
+            assert delivery._groups["g"].members.pause.is_on
+            waiting = asyncio.create_task(delivery.receive("g", "c", T, 10, 30, 60))
+            await until(lambda: delivery._groups["g"].members.blocked_s("c", delivery._monotonic()) > 0)
+            assert await delivery.settle("g", "c", [got[2].receipt], []) == []
+            assert len(each_of(await asyncio.wait_for(waiting, 20))) > 1
+
+    asyncio.run(scenario())
+
+
+def test_a_rate_set_for_a_group_holds_at_once_and_its_members_get_no_more(notify_url: str) -> None:
+    async def scenario() -> None:
+        clock = Clock()
+        settings: dict[str, Any] = {"background": False, "monotonic": clock, "lease_ttl_s": 1e9}
+        async with notify_at(notify_url) as notify, delivering(notify, **settings) as delivery:
+            await notify.add(1000)
+            await take(delivery, 1)
+            await read_all(delivery)
+            notify.query("update txmsg.consumer_group set deliver_rate_max = 10, version = version + 1")
+            await delivery.settings_once()
+            given = 0
+            for _ in range(100):  # ten seconds
+                clock.now += 0.1
+                given += len(await take(delivery, 100, f"c{given % 3}"))
+            assert 100 <= given <= 106
+
+    asyncio.run(scenario())
