@@ -167,6 +167,8 @@ class Recorder:
         """Moments at which a sender was told that something is stored."""
         self.delivered: list[float] = []
         self.redelivered = 0
+        self.quiet: set[str] = set()
+        """Processes that begin nothing new."""
         self._running: dict[tuple[str, int], Handling] = {}
 
     def add(self, process: str, entry: Entry) -> None:
@@ -203,6 +205,9 @@ class Recorder:
             case "done" | "refused":
                 handling = self._running.pop((process, values[0]))
                 handling.ended, handling.done = at, word == "done"
+
+            case "quiet":
+                self.quiet.add(process)
 
     def _sending(self, serial: str) -> Sending:
         return self.record.sendings[serial]

@@ -79,26 +79,59 @@ def play(
     return result
 
 
+class _Look:
+    """Reads what the processes have written since the last look, and tells who watches."""
+
+    def __init__(self, cluster: Cluster, on_progress: Callable[[str], None]) -> None:
+        self.recorder = Recorder()
+        self._journals = Journals(cluster.journals)
+        self._on_progress = on_progress
+
+    def __call__(self, what: str) -> None:
+        for process, entry in self._journals.new():
+            self.recorder.add(process, entry)
+        self._on_progress(what)
+
+
 def _play(cluster: Cluster, result: Result, patience_s: float, on_progress: Callable[[str], None]) -> None:
-    journal, journals, recorder = Journal(cluster.journals / "faults.jsonl"), Journals(cluster.journals), Recorder()
+    look = _Look(cluster, on_progress)
+    done, began = _disturb(cluster, result, look)
+    left = _settle(cluster, patience_s, look)
+    record = look.recorder.record
+    takeovers = tables.read_notify(cluster.notify_url, record)
+    tables.read_business(cluster.business_url, record)
+    look("judging")
+    result.violations = judge(record)
+    result.missing = missing(done, began, result.duration_s)
+    result.counts = _counts(look.recorder, done, takeovers=takeovers, left=left)
+    result.waits_s = _waits(look.recorder, done, began + result.duration_s)
 
-    def look(what: str) -> None:
-        for process, entry in journals.new():
-            recorder.add(process, entry)
-        on_progress(what)
 
+def _disturb(cluster: Cluster, result: Result, look: _Look) -> tuple[Sequence[Done], float]:
+    """The load goes on, and all faults are committed and mended; what was done, and since when."""
+    journal = Journal(cluster.journals / "faults.jsonl")
     with Faults(cluster, faults(result.seed, result.duration_s), journal) as disturbed:
         end = disturbed.began + result.duration_s
-        while time.monotonic() < end:
+        while (left_s := end - time.monotonic()) > 0:
             disturbed.check()
-            left_s = end - time.monotonic()
-            look(_line(recorder, disturbed.done, left_s))
-            time.sleep(max(0.0, min(_STEP_S, left_s)))
+            look(_line(look.recorder, disturbed.done, left_s))
+            time.sleep(min(_STEP_S, left_s))
+    journal.close()
     for process in cluster.processes():
         process.check()
+    return disturbed.done, disturbed.began
+
+
+def _settle(cluster: Cluster, patience_s: float, look: _Look) -> int:
+    """Nothing new is begun, and what is under way comes to its end; how much does not."""
     for producer in cluster.producers:
         producer.tell(QUIET)
-    _wait_for(lambda: _are_quiet(cluster, "producer"), "producers do not come to an end")
+    names = {f"{each.name}.{each.lives - 1}" for each in cluster.producers}
+    deadline = time.monotonic() + PATIENCE_S
+    while not names <= look.recorder.quiet:
+        assert time.monotonic() < deadline, f"these do not come to an end: {names - look.recorder.quiet}"
+        time.sleep(_STEP_S)
+        look("healed; the last sends are under way")
     left = tables.wait_until_quiet(
         cluster.notify_url, patience_s=patience_s, on_step=lambda left: look(f"healed; {left} things still to be done")
     )
@@ -107,28 +140,7 @@ def _play(cluster: Cluster, result: Result, patience_s: float, on_progress: Call
     for consumer in cluster.consumers:
         consumer.wait()
     look("reading the databases")
-    record = recorder.record
-    epochs = tables.read_notify(cluster.notify_url, record)
-    tables.read_business(cluster.business_url, record)
-    journal.close()
-    on_progress("judging")
-    result.violations = judge(record)
-    result.missing = missing(disturbed.done, disturbed.began, result.duration_s)
-    result.counts = _counts(recorder, disturbed.done, takeovers=epochs - 1, left=left)
-    result.waits_s = _waits(recorder, disturbed.done, end)
-
-
-def _are_quiet(cluster: Cluster, role: str) -> bool:
-    """Whether each process of this role has said that it begins nothing new."""
-    paths = [cluster.journals / f"{each.name}.{each.lives - 1}.jsonl" for each in cluster.producers]
-    return all(b'"quiet"' in path.read_bytes()[-200:] for path in paths if path.name.startswith(role))
-
-
-def _wait_for(condition: Callable[[], bool], otherwise: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, otherwise
-        time.sleep(0.1)
+    return left
 
 
 def _line(recorder: Recorder, done: Sequence[Done], left_s: float) -> str:
@@ -158,6 +170,7 @@ def _counts(recorder: Recorder, done: Sequence[Done], *, takeovers: int, left: i
     )
     for each in done:
         counts[each.fault.kind.name.lower()] += 1
+        counts["clock_step"] += each.fault.clock_step_s != 0
         if each.moment is not Moment.ANY:
             counts[f"pause_in_{each.moment.name.lower()}"] += 1
     return counts

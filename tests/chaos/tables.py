@@ -56,7 +56,7 @@ def wait_until_quiet(url: str, *, patience_s: float, on_step: Callable[[int], No
 
 
 def read_notify(url: str, record: Record) -> int:
-    """Fills in what the Notify database says; how often delivery has been taken over, as its epochs tell."""
+    """Fills in what the Notify database says; how often queues were given to brokers, as the epochs tell."""
     with _connection(url) as connection:
 
         def rows(statement: str) -> list[tuple[Any, ...]]:
@@ -92,7 +92,7 @@ def read_notify(url: str, record: Record) -> int:
                     "join txmsg.queue q on q.id = r.queue_id join txmsg.topic t on t.id = q.topic_id"
                 )
             )
-        return int(rows("select coalesce(max(epoch), 0) from txmsg.lease")[0][0])
+        return int(rows("select epoch - 1 from txmsg.lease where name = 'delivery'")[0][0])
 
 
 def read_business(url: str, record: Record) -> None:

@@ -1,0 +1,132 @@
+"""The links of chaos fail as they say, and are whole again when healed."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from tests.chaos.network import Link, Network
+from tests.chaos.plan import Cut
+
+WAIT_S = 10.0
+SILENCE_S = 0.3
+
+
+@pytest.fixture
+def link() -> Iterator[Link]:
+    """To a server that says everything back, until it is told that nothing more comes: then it says `bye`."""
+    with socket.create_server(("127.0.0.1", 0)) as server, Network() as network:
+
+        def serve(connection: socket.socket) -> None:
+            with connection:
+                try:
+                    while said := connection.recv(1000):
+                        connection.sendall(said)
+                    connection.sendall(b"bye")
+                except ConnectionError:
+                    return
+
+        def accept() -> None:
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    return
+                threading.Thread(target=serve, args=(connection,)).start()
+
+        accepting = threading.Thread(target=accept)
+        accepting.start()
+        yield network.link(server.getsockname())
+        server.shutdown(socket.SHUT_RDWR)
+        accepting.join(WAIT_S)
+
+
+def _connect(link: Link) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", link.port), timeout=WAIT_S)
+
+
+def _says_back(connection: socket.socket, word: bytes = b"hello") -> bool:
+    """Whether what is said comes back. False: closed, or silent for a while."""
+    try:
+        connection.sendall(word)
+        connection.settimeout(SILENCE_S)
+        return connection.recv(1000) == word
+    except (ConnectionError, TimeoutError):
+        return False
+    finally:
+        connection.settimeout(WAIT_S)
+
+
+def _is_reset(connection: socket.socket) -> bool:
+    """Whether the other side closes the connection, after whatever it may still say."""
+    try:
+        while connection.recv(1000):
+            pass
+    except ConnectionError:
+        return True
+    except TimeoutError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("cut", Cut)
+def test_a_healed_link_is_whole_for_new_connections(link: Link, cut: Cut) -> None:
+    with _connect(link) as before:
+        assert _says_back(before)
+        link.cut(cut)
+        link.heal()
+        with _connect(link) as after:
+            assert _says_back(after)
+
+
+def test_a_reset_closes_all_and_refuses_new_ones(link: Link) -> None:
+    with _connect(link) as before:
+        assert _says_back(before)
+        link.cut(Cut.RESET)
+        assert _is_reset(before)
+        with _connect(link) as refused:
+            assert _is_reset(refused)
+
+
+def test_what_was_silent_comes_late(link: Link) -> None:
+    with _connect(link) as connection:
+        assert _says_back(connection)
+        link.cut(Cut.SILENT)
+        assert not _says_back(connection, b"late")
+        link.heal()
+        assert connection.recv(1000) == b"late"
+
+
+def test_what_was_lost_never_comes(link: Link) -> None:
+    with _connect(link) as connection:
+        assert _says_back(connection)
+        link.cut(Cut.LOST)
+        assert not _says_back(connection, b"lost")
+        link.heal()
+        assert _is_reset(connection)
+
+
+def test_requests_arrive_though_replies_are_lost(link: Link) -> None:
+    with _connect(link) as connection:
+        assert _says_back(connection)
+        link.cut(Cut.REPLIES_LOST)
+        assert not _says_back(connection)
+        link.heal()
+        assert _is_reset(connection)
+
+
+def test_one_direction_is_closed(link: Link) -> None:
+    with _connect(link) as connection:
+        assert _says_back(connection)
+        link.cut(Cut.HALF_CLOSED)
+        assert connection.recv(1000) == b"bye"
+
+
+def test_a_slow_link_says_everything_in_the_end(link: Link) -> None:
+    with _connect(link) as connection:
+        link.cut(Cut.SLOW)
+        connection.sendall(b"slow")
+        assert connection.recv(1000) == b"slow"
