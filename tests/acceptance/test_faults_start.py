@@ -18,7 +18,7 @@ from tests.acceptance.waiting import until
 from tests.broker_process import BrokerProcess
 from tests.conftest import PostgresServer
 from tests.errors_page import rows
-from tests.postgres_proxy import PostgresProxy
+from tests.postgres_proxy import CUT_BEFORE, FORWARD, PostgresProxy, Request, Verdict
 from txmsg.broker.config import BrokerConfig
 from txmsg.client import Producer
 from txmsg.message import Message
@@ -83,6 +83,28 @@ def test_a_broker_started_before_its_database_waits_for_it(notify_url: str, tmp_
             address = process.stdout.readline().decode().removeprefix("listening on ").strip()
             with Producer(address, group="shop") as producer:
                 producer.send(Message("orders", b"1"))
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(TIMEOUT_S) == 0
+
+
+def test_a_broker_whose_database_goes_away_while_it_starts_waits_for_it(notify_url: str, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with PostgresProxy(notify_url) as proxy:
+        cuts = iter(("from txmsg.segment", "select home"))
+        to_cut = [next(cuts)]
+
+        def judge(request: Request) -> Verdict:
+            """Each of what a broker begins with is lost once."""
+            if to_cut and to_cut[0] in request.sql:
+                to_cut[:] = [each for each in (next(cuts, None),) if each]
+                return CUT_BEFORE
+            return FORWARD
+
+        proxy.on_request = judge
+        with started(log, "--storage", proxy.url, "--storage-wait-s", "60") as process:
+            assert process.stdout is not None
+            assert process.stdout.readline().decode().startswith("listening on "), log.read_text()
+            assert not to_cut, "it was cut off twice"
             process.send_signal(signal.SIGTERM)
             assert process.wait(TIMEOUT_S) == 0
 

@@ -76,45 +76,54 @@ async def serve(config: BrokerConfig, on_ready: Callable[[str], None], stop: asy
     `on_ready` is called once with the address HOST:PORT when the broker answers. Raises SchemaMismatch or StorageError
     when the database cannot be used at start, MisuseError when the port is taken; later the database may go and come.
     """
-    if not await _database_is_there(config, stop):
-        return
     pool = open_pool(config.storage)
     await pool.open()
     try:
-        await _serve(config, pool, on_ready, stop)
+        segments = Segments(pool, config)
+        home = await _find(config, pool, segments, stop)
+        if home is not None:
+            await _serve(config, pool, segments, on_ready, stop, home=home)
     finally:
         await pool.close(_CLOSE_S_MAX)
 
 
-async def _database_is_there(config: BrokerConfig, stop: asyncio.Event) -> bool:
-    """Waits for a database that is not there yet, as when both are started together. False when stopped meanwhile.
+async def _find(config: BrokerConfig, pool: Pool, segments: Segments, stop: asyncio.Event) -> UUID | None:
+    """Which database this is, once what a broker begins with is read from it. None when stopped meanwhile.
 
-    Raises what `migrate.require` raises: at once when waiting helps nothing, as with a wrong password.
+    Waits for one that is not there yet, as when both are started together, or goes away again. Raises what
+    `migrate.require` raises: at once when waiting helps nothing, as with a wrong password.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + config.storage_wait_s
     while not stop.is_set():
         try:
             await asyncio.to_thread(migrate.require, config.storage)
-        except StorageError as exc:
+            await segments.refresh()
+            return await _home(pool)
+        except (StorageError, BrokerUnavailable) as exc:
             left_s = deadline - loop.time()
-            if left_s <= 0 or not await asyncio.to_thread(migrate.is_away, config.storage):
+            went = isinstance(exc, BrokerUnavailable)
+            if left_s <= 0 or not (went or await asyncio.to_thread(migrate.is_away, config.storage)):
                 raise
             logger.warning("%s; trying for %.0f s more", " ".join(str(exc).split()), left_s)
-        else:
-            return True
         try:
             async with asyncio.timeout(min(left_s, _START_PAUSE_S)):
                 await stop.wait()
         except TimeoutError:
             continue
-    return False
+    return None
 
 
-async def _serve(config: BrokerConfig, pool: Pool, on_ready: Callable[[str], None], stop: asyncio.Event) -> None:
+async def _serve(
+    config: BrokerConfig,
+    pool: Pool,
+    segments: Segments,
+    on_ready: Callable[[str], None],
+    stop: asyncio.Event,
+    *,
+    home: UUID,
+) -> None:
     topics = TopicRegistry(pool, auto_create=config.topic_auto_create, queues=config.topic_queues)
-    segments = Segments(pool, config)
-    await segments.refresh()
     retention = Retention(config)
     membership = Membership(
         pool,
@@ -163,9 +172,7 @@ async def _serve(config: BrokerConfig, pool: Pool, on_ready: Callable[[str], Non
         config=config.check_loop,
     )
     service.on_unknown = checks.wake
-    api = NotifyApi(
-        service, delivery, halves, presence, scheduled, routes=membership, home=await _home(pool), stopping=stop
-    )
+    api = NotifyApi(service, delivery, halves, presence, scheduled, routes=membership, home=home, stopping=stop)
 
     connections_max = connections_allowed(config.connections_max)
     admin = AdminApi(service, delivery, halves, drops=retention.counts, on_resume=partial(checks.wake, sweep=True))
