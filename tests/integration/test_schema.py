@@ -52,8 +52,21 @@ def test_a_database_without_tables_is_refused_with_the_command_that_mends_it(dat
 def test_a_newer_database_is_neither_used_nor_upgraded(notify_url: str) -> None:
     with psycopg.connect(notify_url) as connection:
         connection.execute("update txmsg.revision set version_num = '9999'")
+        connection.execute("update txmsg.notify_db set works_from = '0003'")
     with pytest.raises(SchemaMismatch, match="9999"):
         migrate.require(notify_url)
+    with pytest.raises(SchemaMismatch, match="newer than this release"):
+        migrate.upgrade(notify_url)
+
+
+def test_a_newer_database_that_says_so_is_used_and_not_upgraded(notify_url: str) -> None:
+    with psycopg.connect(notify_url) as connection:
+        connection.execute("update txmsg.revision set version_num = '9999'")
+        connection.execute("update txmsg.notify_db set works_from = %s", (migrate.REVISIONS[-1],))
+    migrate.require(notify_url)
+    found = {each.name: each for each in migrate.check(notify_url)}
+    assert found["revision"].ok
+    assert "newer than this release" in found["revision"].note
     with pytest.raises(SchemaMismatch, match="newer than this release"):
         migrate.upgrade(notify_url)
 

@@ -31,7 +31,8 @@ from txmsg.errors import SchemaMismatch, StorageError
 __all__ = ["REVISIONS", "VERSION_MIN", "Finding", "check", "current", "is_away", "libpq_url", "require", "upgrade"]
 
 REVISIONS = ("0002",)
-"""The revisions this release works with, oldest first. `upgrade` goes to the last."""
+"""The revisions this release works with, oldest first. `upgrade` goes to the last. A newer database says in
+notify_db.works_from from which revision on brokers may run on it."""
 
 _INSTALL_NEWER = (
     f"newer than this release of txmsg knows (up to {REVISIONS[-1]}): install the release that upgraded it, or a newer "
@@ -141,6 +142,14 @@ def _revision(connection: Connection) -> str | None:
     return MigrationContext.configure(connection, opts=options).get_current_revision()
 
 
+def _is_lenient(connection: Connection, revision: str | None) -> bool:
+    """Whether a later release has made this revision so that brokers of this one still run on it."""
+    if not _is_newer(revision):
+        return False
+    works_from: str = connection.execute(text("select works_from from txmsg.notify_db")).scalar_one()
+    return works_from <= REVISIONS[-1]
+
+
 def is_away(url: str) -> bool:
     """Whether no server answers there, or one that is still starting or stopping: then waiting may help."""
     conninfo = make_conninfo(libpq_url(url), connect_timeout=_CONNECT_S_MAX)
@@ -220,9 +229,10 @@ select format('process %s (user %s%s, %s)', a.pid, a.usename,
 
 def require(url: str) -> None:
     """Returns when this release works with the database as it is; else raises SchemaMismatch with the remedy."""
-    revision = current(url)
-    if revision in REVISIONS:
-        return
+    with _connect(url) as connection:
+        revision = _revision(connection)
+        if revision in REVISIONS or _is_lenient(connection, revision):
+            return
     if _is_newer(revision):
         raise SchemaMismatch(f"the Notify database is at revision {revision}, {_INSTALL_NEWER}")
     shown = make_url(url).render_as_string(hide_password=True)
@@ -250,6 +260,7 @@ def check(url: str) -> list[Finding]:
             pids.add(scalar("select pg_backend_pid()"))
             connection.rollback()
         revision = _revision(connection)
+        is_lenient = _is_lenient(connection, revision)
         return [
             Finding("version", scalar("show server_version"), "" if version >= VERSION_MIN else "use PostgreSQL 15+"),
             Finding("fsync", scalar("show fsync"), "" if scalar("show fsync") == "on" else "set fsync = on"),
@@ -274,7 +285,8 @@ def check(url: str) -> list[Finding]:
             Finding(
                 "revision",
                 revision or "none",
-                _fix_of(revision),
+                "" if is_lenient else _fix_of(revision),
+                "newer than this release, whose brokers still run on it" if is_lenient else "",
             ),
         ]
 

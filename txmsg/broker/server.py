@@ -13,7 +13,7 @@ from uuid import UUID
 
 from txmsg.broker import migrate
 from txmsg.broker.admission import Admission
-from txmsg.broker.cluster import Leases, Membership, Notices, Registry
+from txmsg.broker.cluster import Leases, Membership, Notices, OwnQueues, Registry
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.delivery import Delivery
 from txmsg.broker.grpc_admin import AdminApi
@@ -161,6 +161,7 @@ async def _serve(
         writer,
         body_size_bytes_max=config.body_size_bytes_max,
         admission=Admission(config.request_timeout_s),
+        own_queues=OwnQueues(membership.leases),
     )
     presence = Presence()
     halves = Halves(pool)

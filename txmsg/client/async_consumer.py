@@ -83,6 +83,7 @@ class AsyncConsumer:
         self._handlers: dict[str, Handler] = {}
         self._brokers: Brokers | None = None
         self._links: Links | None = None
+        self._epochs: dict[int, int] = {}
         self._presence: asyncio.Task[None] | None = None
         self._coroutines: LoopWorkers | None = None
         self._threads: ThreadWorkers | None = None
@@ -211,6 +212,13 @@ class AsyncConsumer:
 
     def _take(self, link: Link, hand: Hand, messages: Sequence[ReceivedMessage]) -> None:
         """Hands what was delivered together to those who run the handler of its topic."""
+        if hand.epoch < self._epochs.get(hand.queue_id, 0):
+            # A broker that was paused beyond its lease; another one delivers this queue now, and these messages, too.
+            for message in messages:
+                assert message.offset is not None
+                link.drop(hand, message.offset)
+            return
+        self._epochs[hand.queue_id] = hand.epoch
         topic = messages[0].topic
         handler = self._handlers.get(topic)
         if handler is None:  # no broker delivers what was not subscribed to

@@ -7,9 +7,9 @@ notices     what brokers tell each other by NOTIFY
 registry    all of it for people, and maintenance
 """
 
-from txmsg.broker.cluster.leases import Leases
+from txmsg.broker.cluster.leases import Leases, OwnQueues
 from txmsg.broker.cluster.membership import Holder, Membership
 from txmsg.broker.cluster.notices import Notices
 from txmsg.broker.cluster.registry import Registry
 
-__all__ = ["Holder", "Leases", "Membership", "Notices", "Registry"]
+__all__ = ["Holder", "Leases", "Membership", "Notices", "OwnQueues", "Registry"]

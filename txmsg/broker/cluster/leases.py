@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from txmsg.broker.store.cluster import LeaseRow
+from txmsg.broker.store.topics import Topic
 from txmsg.errors import BrokerUnavailable
 
-__all__ = ["Change", "Leases"]
+__all__ = ["Change", "Leases", "OwnQueues"]
 
 
 class Change(NamedTuple):
@@ -34,6 +35,8 @@ class Leases:
         self._is_member = False
         self._deadline = 0.0
         self._why = "delivery has not started yet"
+        self.version = 0
+        """Rises with each change of the queues."""
 
     def is_held(self) -> bool:
         """Whether messages of the queues that this broker has may be delivered at this moment."""
@@ -63,6 +66,7 @@ class Leases:
         """These are the leases now. A queue with another epoch than before is both lost and gained."""
         rows = list(rows)
         before, self._epochs = self._epochs, {row.queue_id: row.epoch for row in rows}
+        self.version += 1
         lost = {queue_id for queue_id, epoch in before.items() if self._epochs.get(queue_id) != epoch}
         gained = {queue_id for queue_id, epoch in self._epochs.items() if before.get(queue_id) != epoch}
         return Change(gained, lost, {row.queue_id: row.epoch for row in rows if row.wanted_by is not None})
@@ -71,7 +75,30 @@ class Leases:
         """These are delivered no more, before anybody else is told so."""
         for queue_id in queue_ids:
             self._epochs.pop(queue_id, None)
+        self.version += 1
 
     def lose(self, why: str) -> None:
         """Nothing is delivered before the broker has joined again."""
         self._is_member, self._why, self._epochs = False, why, {}
+        self.version += 1
+
+
+class OwnQueues:
+    """Which queues of a topic that take messages this broker delivers. Looked up once per topic and change."""
+
+    def __init__(self, leases: Leases) -> None:
+        self._leases = leases
+        self._version = -1
+        self._found: dict[str, tuple[Topic, tuple[int, ...]]] = {}
+
+    def __call__(self, topic: Topic) -> Sequence[int]:
+        """Their ids; empty when there are none."""
+        if self._version != self._leases.version:
+            self._version = self._leases.version
+            self._found.clear()
+        found = self._found.get(topic.name)
+        if found is None or found[0] is not topic:
+            epochs = self._leases.epochs()
+            own = tuple(each for each in topic.queue_ids[: topic.write_queues] if each in epochs)
+            found = self._found[topic.name] = (topic, own)
+        return found[1]

@@ -1,0 +1,106 @@
+"""What brokers tell each other, on a real PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import psycopg
+
+from txmsg.broker.cluster import Notices
+from txmsg.broker.store.connect import open_pool
+
+WAIT_S = 20.0
+
+
+class Heard:
+    """What one broker has heard."""
+
+    def __init__(self) -> None:
+        self.ends: list[Mapping[int, int]] = []
+        self.said: list[str] = []
+        self.connects = 0
+        self.changed = asyncio.Condition()
+
+    def _note(self) -> None:
+        async def notify() -> None:
+            async with self.changed:
+                self.changed.notify_all()
+
+        self.task = asyncio.create_task(notify())
+
+    def on_ends(self, ends: Mapping[int, int]) -> None:
+        self.ends.append(ends)
+        self._note()
+
+    def on_said(self, text: str) -> None:
+        self.said.append(text)
+        self._note()
+
+    def on_connect(self) -> None:
+        self.connects += 1
+        self._note()
+
+    def all_ends(self) -> dict[int, int]:
+        return {queue_id: end for each in self.ends for queue_id, end in each.items()}
+
+
+@asynccontextmanager
+async def listening(url: str) -> AsyncIterator[tuple[Notices, Heard]]:
+    heard = Heard()
+    async with open_pool(url) as pool:
+        notices = Notices(url, pool, {"topic": heard.on_said}, on_ends=heard.on_ends, on_connect=heard.on_connect)
+        task = asyncio.create_task(notices.run())
+        try:
+            async with asyncio.timeout(WAIT_S), heard.changed:
+                await heard.changed.wait_for(lambda: heard.connects > 0)
+            yield notices, heard
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
+
+
+def test_ends_of_queues_are_told_together_and_the_last_one_counts(notify_url: str) -> None:
+    async def scenario() -> None:
+        async with listening(notify_url) as (teller, _), listening(notify_url) as (_, heard):
+            for n in range(3000):
+                teller.hint({n % 1500: n, 77: n})
+            async with asyncio.timeout(WAIT_S), heard.changed:
+                await heard.changed.wait_for(lambda: len(heard.all_ends()) == 1500 and heard.all_ends()[77] == 2999)
+            assert heard.all_ends()[1499] == 2999
+            assert len(heard.ends) < 20, "a few notices for 6,000 ends"
+
+    asyncio.run(scenario())
+
+
+def test_a_notice_reaches_every_listener_and_nonsense_harms_none(notify_url: str) -> None:
+    async def scenario() -> None:
+        async with listening(notify_url) as (teller, first), listening(notify_url) as (_, second):
+            with psycopg.connect(notify_url, autocommit=True, connect_timeout=10) as connection:
+                for nonsense in ("", "ends", "ends x:y 1 :", "unheard-of 1"):
+                    connection.execute("select pg_notify('txmsg', %s)", (nonsense,))
+            await teller.say("topic", "user.registered")
+            for heard in (first, second):
+                async with asyncio.timeout(WAIT_S), heard.changed:
+                    await heard.changed.wait_for(lambda heard=heard: heard.said == ["user.registered"])
+                assert heard.all_ends() == {}
+
+    asyncio.run(scenario())
+
+
+def test_a_cut_listener_listens_again_and_is_told_that_it_may_have_missed_something(notify_url: str) -> None:
+    async def scenario() -> None:
+        async with listening(notify_url) as (teller, heard):
+            with psycopg.connect(notify_url, autocommit=True, connect_timeout=10) as connection:
+                connection.execute(
+                    "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'txmsg listener' "
+                    "and datname = current_database()"
+                )
+            async with asyncio.timeout(WAIT_S), heard.changed:
+                await heard.changed.wait_for(lambda: heard.connects == 2)
+            await teller.say("topic", "t")
+            async with asyncio.timeout(WAIT_S), heard.changed:
+                await heard.changed.wait_for(lambda: heard.said == ["t"])
+
+    asyncio.run(scenario())
