@@ -14,6 +14,7 @@ from random import Random
 
 BROKERS = 2
 TOPICS = 2
+KEYS = 3
 
 
 class Kind(enum.Enum):
@@ -45,6 +46,12 @@ class Transaction:
     """The last byte of its id, which chooses the queue."""
     commits: bool
     """What its local transaction does, if it comes so far; without a fence: what a check is answered."""
+    keys: tuple[int, ...] = ()
+    """The ordering key of its n-th message, 0 for none; shorter: none for the others."""
+
+    def key(self, n: int) -> int:
+        """The ordering key of a message, 0 for none."""
+        return self.keys[n] if n < len(self.keys) else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +257,8 @@ class _Maker:
         self._random = Random(seed)
         self._steps: list[Step] = []
         self._transactions = 0
+        self._ordered = self._random.choice((0.0, 0.0, 0.5, 1.0))
+        """The share of messages with an ordering key."""
 
     def make(self) -> History:
         rng = self._random
@@ -300,7 +309,8 @@ class _Maker:
         rng = self._random
         self._transactions += 1
         topics = tuple(rng.randrange(TOPICS) for _ in range(rng.choice((1, 1, 1, 2, 3))))
-        return Transaction(self._transactions, kind, topics, rng.randrange(256), rng.random() < 0.6)
+        keys = tuple(rng.randint(1, KEYS) if rng.random() < self._ordered else 0 for _ in topics)
+        return Transaction(self._transactions, kind, topics, rng.randrange(256), rng.random() < 0.6, keys)
 
     def _program(self, crowd: Crowd) -> list[Plan]:
         rng, number = self._random, crowd.number

@@ -8,7 +8,8 @@ nothing: then it may or may not have been done). Moments are numbers of one coun
   phantom     I1      in a queue, though its local transaction did not commit, or nobody sent it
   duplicated  I4, I6  in a queue twice, or alive again as a half, while the outcome is remembered
   gap         I4      the offsets of a queue are not 0, 1, 2, ..., or a reader passed one that came later
-  reordered   I4, I5  acknowledged before another was begun, but behind it; or another order than that of storing
+  reordered   I4, I5  acknowledged before another was begun, but behind it; or another order than that of storing, which
+                      those of an ordering key keep whatever decides them, and when
   turned      I6      both outcomes stand, or one was refused, answered OK or forgotten against what the tables say
   refused             a request with nothing wrong in it was called wrong
   stuck       I8      undecided at the end, though all were asked
@@ -149,6 +150,11 @@ class _Life:
         """The first moment at which somebody knew that it is in its queue; None: nobody did."""
         return min((each.ended or 0 for each in self._ok(Word.COMMIT, Word.PLAIN)), default=None)
 
+    def entered_at(self, n: int) -> int | None:
+        """The first moment at which somebody knew that its n-th message is in its queue; with an ordering key it may be
+        held back then."""
+        return None if self.transaction.key(n) else self.acknowledged_at()
+
     def _ok(self, *words: Word) -> Iterator[Told]:
         return (each for each in self.told if each.reply == OK and each.word in words)
 
@@ -214,7 +220,7 @@ def _order(record: Record, lives: Mapping[int, _Life]) -> Iterator[Violation]:
         begun_max, latest = 0, None
         for row in of_queue:
             life = lives[row.transaction]
-            acknowledged, begun = life.acknowledged_at(), life.sendable_at()
+            acknowledged, begun = life.entered_at(row.n), life.sendable_at()
             if acknowledged is not None and acknowledged < begun_max:
                 yield Violation(
                     Defect.REORDERED,
@@ -224,6 +230,39 @@ def _order(record: Record, lives: Mapping[int, _Life]) -> Iterator[Violation]:
             if begun is not None and begun > begun_max:
                 begun_max, latest = begun, row.transaction
         yield from _order_of_storing(queue, of_queue, lives)
+    yield from _order_of_keys([row for row in record.rows if first.get((row.transaction, row.n)) is row], lives)
+
+
+def _order_of_keys(rows: Iterable[Stored], lives: Mapping[int, _Life]) -> Iterator[Violation]:
+    """I5: messages of one topic and ordering key are in one queue, in the order in which they were stored."""
+    by_key: dict[tuple[int, int], list[Stored]] = defaultdict(list)
+    for row in rows:
+        transaction = lives[row.transaction].transaction
+        if key := transaction.key(row.n):
+            by_key[transaction.topics[row.n], key].append(row)
+    for (topic, key), of_key in by_key.items():
+        if len({row.queue for row in of_key}) > 1:
+            yield Violation(Defect.REORDERED, f"key {key} of topic {topic} is in several queues: {_places(of_key)}")
+        of_key.sort(key=lambda row: row.offset)
+        for earlier, later in ((a, b) for place, a in enumerate(of_key) for b in of_key[place + 1 :]):
+            same = earlier.transaction == later.transaction
+            if (same and earlier.n > later.n) or (
+                not same and _stored_before(lives[later.transaction], lives[earlier.transaction])
+            ):
+                yield Violation(
+                    Defect.REORDERED,
+                    f"key {key} of topic {topic}: {later.transaction}.{later.n} was stored before "
+                    f"{earlier.transaction}.{earlier.n}, but comes behind it",
+                )
+
+
+def _stored_before(one: _Life, other: _Life) -> bool:
+    """Whether `one` was on disk, as a half or plain, before `other` was first sent."""
+    if one.rolled_back:
+        return False  # and forgotten, it may have been stored a second time
+    stored_at = min((each.ended or 0 for each in one._ok(Word.HALF, Word.PLAIN)), default=None)
+    begun_at = min((each.begun for each in other.told if each.word in (Word.HALF, Word.PLAIN)), default=None)
+    return stored_at is not None and begun_at is not None and stored_at < begun_at
 
 
 def _order_of_storing(queue: int, rows: Sequence[Stored], lives: Mapping[int, _Life]) -> Iterator[Violation]:
@@ -233,6 +272,8 @@ def _order_of_storing(queue: int, rows: Sequence[Stored], lives: Mapping[int, _L
     for together in by_batch.values():
         for earlier, later in ((a, b) for place, a in enumerate(together) for b in together[place + 1 :]):
             same = earlier.transaction == later.transaction
+            if any(lives[row.transaction].transaction.key(row.n) for row in (earlier, later)):
+                continue  # those of a key may have waited; see _order_of_keys
             if (same and earlier.n > later.n) or (
                 not same and _surely_before(lives[later.transaction], lives[earlier.transaction])
             ):
@@ -246,7 +287,7 @@ def _order_of_storing(queue: int, rows: Sequence[Stored], lives: Mapping[int, _L
 def _surely_before(one: _Life, other: _Life) -> bool:
     """Whether the half of `one` was on disk before that of `other` was first sent, both by the same broker.
 
-    By different brokers the order is not kept yet: each session takes sequence numbers in advance.
+    By different brokers the order is not kept without an ordering key: each session takes sequence numbers in advance.
     """
     first = [each for each in one.told if each.word is Word.HALF]
     second = [each for each in other.told if each.word is Word.HALF]
@@ -261,7 +302,11 @@ def _reads(record: Record, lives: Iterable[_Life]) -> Iterator[Violation]:
     final = _by_queue(record.rows)
     seen: dict[int, list[Stored]] = defaultdict(list)
     met: set[int] = set()
-    acknowledged = sorted((at, life.transaction.number) for life in lives if (at := life.acknowledged_at()) is not None)
+    acknowledged = sorted(
+        (at, life.transaction.number)
+        for life in lives
+        if (at := life.acknowledged_at()) is not None and not any(life.transaction.keys)
+    )
     for read in record.reads:
         for row in read.rows:
             if row.offset != len(seen[row.queue]):

@@ -189,6 +189,17 @@ PLANTS = (
     ),
     # ---- reordered
     Plant(
+        "an earlier undecided half does not hold back the later ones of its ordering key",
+        Defect.REORDERED,
+        (
+            (
+                "apply_batch_2",
+                "h.order_seq < coalesce(k.blocked_at, 9223372036854775807)",
+                "(h.decided or h.transaction_id in (select unnest(v_commit)))",
+            ),
+        ),
+    ),
+    Plant(
         "a batch places messages from the youngest to the oldest",
         Defect.REORDERED,
         (("apply_batch_2", "order by i.lane, i.order_seq, i.seq", "order by i.lane, i.order_seq desc, i.seq desc"),),
@@ -197,6 +208,11 @@ PLANTS = (
         "a batch places messages by id",
         Defect.REORDERED,
         (("apply_batch_2", "order by i.lane, i.order_seq, i.seq", "order by i.transaction_id desc, i.n"),),
+    ),
+    Plant(
+        "ordered halves are moved in the order of their ids",
+        Defect.REORDERED,
+        (("apply_batch_2", "order by i.lane, i.order_seq, i.seq", "order by i.lane, i.transaction_id, i.n"),),
     ),
     # ---- phantom
     Plant(

@@ -35,6 +35,10 @@ class Scene:
         self._born_at_us = now_us()
         self._moment = 0
 
+    def _ordering_key(self, id_bytes: bytes, n: int) -> str:
+        key = self.transactions[self.numbers[UUID(bytes=id_bytes)]].key(n)
+        return f"key{key}" if key else ""
+
     def moment(self) -> int:
         self._moment += 1
         return self._moment
@@ -72,6 +76,7 @@ class Scene:
                         tag=[],
                         headers=[],
                         born_at_us=[self._born_at_us] * len(rows),
+                        ordering_key=[self._ordering_key(each, n) for each, n in rows],
                     )
                 )
         return tuple(batches)

@@ -66,10 +66,11 @@ class Tables:
         return [row[0] for row in found]
 
     async def alive_again(self) -> list[UUID]:
-        """Halves whose outcome stands in the open segment or the one before: there must be none at any moment."""
+        """Undecided halves whose outcome is remembered: there must be none at any moment."""
         found = await self._rows(
             "with memory as (select max(id) - 1 as since from txmsg.segment where state <> 'ahead'), "
-            "half as materialized (select distinct transaction_id as id from txmsg.half_message) "
+            "half as materialized (select distinct transaction_id as id from txmsg.half_message "
+            "where not decided) "
             "select h.id from half h, memory where exists (select from txmsg.message m "
             "where m.transaction_id = h.id and m.segment >= memory.since) or exists (select from txmsg.rolled_back r "
             "where r.transaction_id = h.id and r.segment >= memory.since)"
@@ -101,7 +102,9 @@ class Tables:
 
     async def make_due(self) -> None:
         """As if the time to the next check had passed."""
-        await self._connection.execute("update txmsg.half_message set next_check_at = now() where n = 0")
+        await self._connection.execute(
+            "update txmsg.half_message set next_check_at = now() where n = 0 and not decided"
+        )
 
     async def drop_closed_segments(self) -> None:
         """As retention will do one day: what is closed goes. Plans over many segments take long to make."""

@@ -109,3 +109,29 @@ def test_what_must_not_be_is_called_by_its_name(what: str) -> None:
 
 def test_a_seed_is_one_history() -> None:
     assert random_history(4711) == random_history(4711) != random_history(4712)
+
+
+def _of_a_key(batch: str) -> Record:
+    """Two transactions of one key: the second one was committed first, and waited for the first one."""
+    record = Record({n: Transaction(n, Kind.FENCED, (0,), 0, commits=True, keys=(1,)) for n in (1, 2)})
+    record.told += [
+        Told(1, Word.HALF, 0, begun=1, ended=2, reply=OK, segment_max=1),
+        Told(2, Word.HALF, 1, begun=3, ended=4, reply=OK, segment_max=1),
+        Told(2, Word.COMMIT, 1, begun=6, ended=7, reply=OK, segment_max=1),
+        Told(1, Word.COMMIT, 0, begun=10, ended=11, reply=OK, segment_max=1),
+    ]
+    record.committed_at |= {1: 9, 2: 5}
+    record.reads.append(Seen(8, ()))  # it is held back, and nobody was promised more
+    record.rows += [Stored(1, 0, 1, 1, 0, "a"), Stored(1, 1, 1, 2, 0, batch)]
+    return record
+
+
+@pytest.mark.parametrize("batch", ["a", "b"])
+def test_a_message_may_wait_for_an_earlier_one_of_its_key_and_may_not_overtake_it(batch: str) -> None:
+    record = _of_a_key(batch)
+    assert judge(record) == []
+    first, second = record.rows
+    _restore(record, second._replace(offset=0), first._replace(offset=1))
+    assert {each.defect for each in judge(record)} == {Defect.REORDERED}
+    _restore(record, first, second._replace(queue=2, offset=0))
+    assert any("is in several queues" in each.text for each in judge(record))
