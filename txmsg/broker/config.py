@@ -73,6 +73,10 @@ class BrokerConfig:
     lock_timeout_s: float = 5.0
     """How long a batch may wait for a lock in the database before it is tried anew. Default 5."""
 
+    standby_wait_s: float = 5.0
+    """How long a batch of topics with durability `replicated` may take, with the wait for the standby's confirmation.
+    Default 5, at most 0.75 request_timeout_s. Then OutcomeUnknown."""
+
     outcome_memory_s: float = 600.0
     """How long outcomes are remembered at least. Default 600. No segment closes younger than this."""
     segment_age_s: float = 3600.0
@@ -81,9 +85,9 @@ class BrokerConfig:
     """Size at which a segment is closed, when older than outcome_memory_s. Default 4 GiB."""
     segment_check_s: float = 10.0
     """How often age and size are looked at. Default 10."""
-    segments_max: int = 200
-    """Segments that are kept at most. Default 200. Past half of them each new one is closed older and larger; at the
-    bound none is closed any more, and the log says so."""
+    segments_max: int = 120
+    """Segments that are kept at most. Default 120: each costs every batch some of the server's locks. Past half of them
+    each new one is closed older and larger; at the bound none is closed any more, and the log says so."""
 
     retention_s: float = 7 * 86_400.0
     """Age past which a closed segment is dropped, if every group has read it. Default 7 days."""
@@ -146,6 +150,7 @@ class BrokerConfig:
             "check_timeout_s",
             "request_timeout_s",
             "lock_timeout_s",
+            "standby_wait_s",
             "segment_check_s",
             "retention_s",
             "retention_check_s",

@@ -69,6 +69,7 @@ Table(
     Column("send_rate_max", Double),
     Column("version", BigInteger, nullable=False, server_default=text("0")),
     Column("write_changed_at", _moment(), nullable=False, server_default=func.now()),
+    Index("topic_durability", "durability", postgresql_where=text("durability <> 'sync'")),
 )
 Table(
     "queue",

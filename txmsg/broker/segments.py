@@ -30,7 +30,7 @@ def is_full(kept: Sequence[SegmentRow], config: BrokerConfig) -> bool:
 
     A segment younger than the outcome memory stays open however large it is: outcomes are looked up in the open and
     the previous segment only. When half of segments_max are there, each tenth more doubles age and size, so that the
-    bound is not reached: with the defaults, 30 days of unread messages are about 180 segments.
+    bound is not reached: with the defaults, 30 days of unread messages are about 115 segments.
     """
     segment = kept[-1]
     if segment.age_s < config.outcome_memory_s or len(kept) >= config.segments_max:

@@ -24,6 +24,7 @@ from txmsg.broker.grpc_groups import GroupsApi
 from txmsg.broker.grpc_messages import MessagesApi
 from txmsg.broker.grpc_server import bind, connections_allowed, new_server
 from txmsg.broker.grpc_topics import TopicsApi
+from txmsg.broker.levels import Writers
 from txmsg.broker.presence import Presence
 from txmsg.broker.retention import Retention
 from txmsg.broker.scheduler import Scheduler
@@ -37,7 +38,6 @@ from txmsg.broker.store.messages import Messages
 from txmsg.broker.store.scheduled import Scheduled
 from txmsg.broker.store.topic_settings import TopicSettings
 from txmsg.broker.store.topics import TopicRegistry
-from txmsg.broker.writer import Writer
 from txmsg.checker.loop import CheckLoop
 from txmsg.checker.policy import CheckPolicies
 from txmsg.errors import BrokerUnavailable, StorageError
@@ -150,15 +150,15 @@ async def _serve(
         delivery.wake(ends)
         notices.hint(membership.of_others(ends))
 
-    half_writer = Writer(config, segments, on_ends=on_ends)
-    writer = Writer(config, segments, on_ends=on_ends)
+    writers = Writers(pool, config, segments, on_ends=on_ends)
+    await writers.refresh()
     scheduled = Scheduled(pool, segments)
-    scheduler = Scheduler(scheduled, on_ends=on_ends, look_again=writer.look_again, config=config.scheduler)
-    writer.on_due = scheduler.note
+    scheduler = Scheduler(scheduled, on_ends=on_ends, look_again=writers.look_again, config=config.scheduler)
+    writers.on_due(scheduler.note)
     service = NotifyService(
         topics,
-        half_writer,
-        writer,
+        writers.half,
+        writers.other,
         body_size_bytes_max=config.body_size_bytes_max,
         admission=Admission(config.request_timeout_s),
         own_queues=OwnQueues(membership.leases),
@@ -168,7 +168,7 @@ async def _serve(
     checks = CheckLoop(
         halves,
         presence,
-        CheckResolver(writer, service.counts),
+        CheckResolver(writers.other, service.counts),
         policies=CheckPolicies(default=config.check_policy()),
         config=config.check_loop,
     )
@@ -191,10 +191,7 @@ async def _serve(
     api.address = membership.address = config.advertise or _reachable(address)
 
     async with asyncio.TaskGroup() as tasks:
-        writing = [
-            tasks.create_task(half_writer.run(), name="half writer"),
-            tasks.create_task(writer.run(), name="writer"),
-        ]
+        writing = tasks.create_task(writers.run(), name="writers")
         background = [
             tasks.create_task(segments.run(), name="segments"),
             tasks.create_task(retention.run(), name="retention"),
@@ -222,12 +219,11 @@ async def _serve(
                 logger.warning("cursors were not written, their messages come again: %s", exc or "no answer in time")
             # Requests under way may still need the writer, so it ends after the server.
             await server.stop(config.stop_timeout_s)
-            half_writer.close()
-            writer.close()
-            await asyncio.wait(writing, timeout=max(deadline - loop.time(), _WRITE_S_MIN))
-            for task in (*writing, *background):
+            writers.close()
+            await asyncio.wait([writing], timeout=max(deadline - loop.time(), _WRITE_S_MIN))
+            for task in (writing, *background):
                 task.cancel()
-            await asyncio.wait((*writing, *background))
+            await asyncio.wait((writing, *background))
 
 
 def _reachable(address: str) -> str:

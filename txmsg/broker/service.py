@@ -12,7 +12,8 @@ from datetime import timedelta
 from uuid import UUID
 
 from txmsg.broker.admission import Admission
-from txmsg.broker.store.batch import Batch, Columns, DecidedBy
+from txmsg.broker.levels import LeveledWriter
+from txmsg.broker.store.batch import Batch, Columns, DecidedBy, Problem
 from txmsg.broker.store.topics import Topic, TopicRegistry
 from txmsg.broker.writer import Writer
 from txmsg.errors import (
@@ -83,9 +84,9 @@ class NotifyService:
     """Sending and ending transactions."""
 
     topics: TopicRegistry
-    half_writer: Writer
+    half_writer: Writer | LeveledWriter
     """For half messages, which take no queue lock: so they never wait behind outcomes, nor outcomes behind them."""
-    writer: Writer
+    writer: Writer | LeveledWriter
     """For outcomes and plain messages."""
     body_size_bytes_max: int = BODY_SIZE_BYTES_MAX
     admission: Admission = field(default_factory=Admission)
@@ -224,7 +225,7 @@ class NotifyService:
 class CheckResolver:
     """Passes the outcomes of checks to the writer. Implements checker.Resolver."""
 
-    writer: Writer
+    writer: Writer | LeveledWriter
     counts: Counts
 
     async def end(self, *, commit: Sequence[TransactionId] = (), rollback: Sequence[TransactionId] = ()) -> None:
@@ -307,11 +308,15 @@ def _incomplete(columns: Columns) -> dict[bytes, TxmsgError]:
     }
 
 
-def _errors_of(stored: Mapping[bytes, str], ids: Sequence[bytes]) -> dict[bytes, TxmsgError]:
+def _errors_of(stored: Mapping[bytes, Problem], ids: Sequence[bytes]) -> dict[bytes, TxmsgError]:
     """The writer's problems that concern these ids, as errors."""
     if not stored:
         return {}
-    return {each: _error_of(stored[each], UUID(bytes=each)) for each in ids if each in stored}
+    problems = {each: stored[each] for each in ids if each in stored}
+    return {
+        each: _error_of(problem, UUID(bytes=each)) if isinstance(problem, str) else problem
+        for each, problem in problems.items()
+    }
 
 
 def _error_of(kind: str, transaction_id: UUID) -> TxmsgError:

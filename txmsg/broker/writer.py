@@ -18,9 +18,18 @@ from psycopg import AsyncConnection
 
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.segments import Segments
-from txmsg.broker.store.batch import STALE_SEGMENT, Applied, Batch, Unwritable, apply
+from txmsg.broker.store.batch import (
+    STALE_SEGMENT,
+    Applied,
+    Batch,
+    Problem,
+    Unconfirmed,
+    Unreplicated,
+    Unwritable,
+    apply,
+)
 from txmsg.broker.store.connect import TRANSIENT, answering_within, connect_writer, unavailable
-from txmsg.errors import BrokerUnavailable, OutcomeUnknown, Overloaded, StorageError
+from txmsg.errors import BrokerUnavailable, OutcomeUnknown, Overloaded, StorageError, TxmsgError
 
 __all__ = ["Work", "Writer"]
 
@@ -46,7 +55,7 @@ class Work:
 
     batch: Batch
     size_bytes: int
-    done: asyncio.Future[Mapping[bytes, str]]
+    done: asyncio.Future[Mapping[bytes, Problem]]
     taken: bool = False
     """Whether it has gone into a batch: from then on it may be stored, whatever becomes of the reply."""
 
@@ -58,6 +67,8 @@ class Writer:
     sender), and past request_timeout_s it raises Overloaded. While the database is away it raises BrokerUnavailable
     after the same time; a batch under way is repeated when the database is back, which is safe, for ids make it
     idempotent.
+
+    standby_wait_s: how long a batch may take altogether, for a writer of what waits for a standby.
     """
 
     def __init__(
@@ -66,6 +77,7 @@ class Writer:
         segments: Segments,
         *,
         on_ends: Callable[[Mapping[int, int]], None],
+        standby_wait_s: float | None = None,
     ) -> None:
         self._config = config
         self._segments = segments
@@ -81,9 +93,11 @@ class Writer:
         self._database_away = ""
         self._closing = False
         self._transaction_s_max = config.lock_timeout_s + config.request_timeout_s
+        self._waits_for_standby = standby_wait_s is not None
+        self._statement_s_max = standby_wait_s or self._transaction_s_max
         self._answer_s_max = self._transaction_s_max + _ANSWER_GRACE_S
 
-    async def write(self, batch: Batch, size_bytes: int) -> Mapping[bytes, str]:
+    async def write(self, batch: Batch, size_bytes: int) -> Mapping[bytes, Problem]:
         """Returns when the batch is on disk: the problems by transaction id, empty when there are none.
 
         Raises Overloaded or BrokerUnavailable when nothing was written, OutcomeUnknown when it may have been.
@@ -242,8 +256,8 @@ class Writer:
                 else:
                     tried = tried or (sent and (exc.sqlstate or "")[:2] in _UNSURE_CLASSES)
                     await self._pause(exc, give_up_at, tried)
-            except Unwritable as exc:
-                return await self._split(batch, exc, give_up_at)
+            except (Unwritable, Unreplicated, Unconfirmed) as exc:
+                return await self._refused(batch, exc, give_up_at, tried)
             except (*TRANSIENT, BrokerUnavailable, StorageError) as exc:
                 tried = tried or sent
                 await self._pause(exc, give_up_at, tried)
@@ -251,12 +265,27 @@ class Writer:
                 self._database_away = ""
                 return applied
 
+    async def _refused(self, batch: Batch, exc: Exception, give_up_at: float, tried: bool) -> Applied:
+        if isinstance(exc, Unconfirmed) or (isinstance(exc, Unreplicated) and self._waits_for_standby):
+            raise self._without_standby(exc, tried) from exc  # it holds for all that is in the batch
+        return await self._split(batch, exc, give_up_at)
+
+    def _without_standby(self, exc: Unreplicated | Unconfirmed, tried: bool) -> TxmsgError:
+        if isinstance(exc, Unconfirmed):
+            return OutcomeUnknown(
+                "stored by the Notify database, but not confirmed by its standby within "
+                f"{self._statement_s_max:g} s: {exc}"
+            )
+        refusal = BrokerUnavailable(f"durability replicated cannot be had of the Notify database: {exc}")
+        return OutcomeUnknown(f"{refusal}; an earlier attempt may have been carried out") if tried else refusal
+
     async def _connect(self) -> None:
         config = self._config
         self._connection = await connect_writer(
             config.storage,
             lock_timeout_s=config.lock_timeout_s,
             transaction_timeout_s=self._transaction_s_max,
+            statement_timeout_s=self._statement_s_max,
         )
         await self._segments.refresh()
 
@@ -278,6 +307,8 @@ class Writer:
         if len(ids) == 1 and isinstance(exc, psycopg.errors.UniqueViolation) and time.monotonic() < give_up_at:
             # Its copy was committed meanwhile, in another queue: now it is found.
             return await self._apply(batch, time.monotonic(), tried=True)
+        if len(ids) == 1 and isinstance(exc, Unreplicated):
+            return Applied(problems={ids[0]: self._without_standby(exc, tried=True)})
         if len(ids) == 1:
             logger.error("the database refuses transaction %s: %s", ids[0].hex(), exc)
             return Applied(problems={ids[0]: FAILED})
@@ -289,6 +320,6 @@ class Writer:
         return result
 
 
-def _note_failure(done: asyncio.Future[Mapping[bytes, str]]) -> None:
+def _note_failure(done: asyncio.Future[Mapping[bytes, Problem]]) -> None:
     if not done.cancelled() and (error := done.exception()) is not None:
         logger.warning("messages that waited for their ordering key wait on: %s", error)

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from psycopg import AsyncConnection
+from psycopg import AsyncConnection, DatabaseError
+from psycopg.errors import Diagnostic
 
 from txmsg.broker.store.arrays import (
     Array,
@@ -22,11 +23,31 @@ from txmsg.broker.store.arrays import (
     text_array,
     uuid_array,
 )
+from txmsg.errors import TxmsgError
 
-__all__ = ["STALE_SEGMENT", "Applied", "Batch", "Columns", "DecidedBy", "Unwritable", "apply"]
+__all__ = [
+    "STALE_SEGMENT",
+    "Applied",
+    "Batch",
+    "Columns",
+    "DecidedBy",
+    "Problem",
+    "Unconfirmed",
+    "Unreplicated",
+    "Unwritable",
+    "apply",
+]
 
 STALE_SEGMENT = "TX001"
 """SQLSTATE: the segment given is not open any more. Read the segments again and repeat the batch."""
+
+
+class Unreplicated(Exception):
+    """A batch has a message that waits for a standby, and none is there to wait for: nothing was written."""
+
+
+class Unconfirmed(Exception):
+    """The batch is committed, and no standby has confirmed it in time: PostgreSQL warns, and reports success."""
 
 
 class Unwritable(Exception):
@@ -150,6 +171,10 @@ class Batch:
         return len(self.half.ids) + len(self.plain.ids) + len(self.commit) + len(self.rollback) + len(self.check)
 
 
+Problem = str | TxmsgError
+"""What is wrong with a transaction: a kind, as the function names it, or the error that it has met by itself."""
+
+
 @dataclass(slots=True)
 class Applied:
     """What a batch did. ends: queue id -> an offset that the queue reaches to. problems: id -> kind.
@@ -160,7 +185,7 @@ class Applied:
     """
 
     ends: dict[int, int] = field(default_factory=dict)
-    problems: dict[bytes, str] = field(default_factory=dict)
+    problems: dict[bytes, Problem] = field(default_factory=dict)
     due_at_us: int | None = None
     more: list[bytes] = field(default_factory=list)
 
@@ -172,6 +197,13 @@ class Applied:
         self.more += other.more
 
 
+_UNREPLICATED = {
+    "TX004": "no synchronous standby is attached to it: attach one that synchronous_standby_names names, or let the "
+    "topic be sync",
+    "TX005": "its role may not see whether a standby is attached: grant it pg_read_all_stats",
+}
+"""What `set_level_2` refuses, by SQLSTATE."""
+
 _CALL = (
     "call txmsg.write_batch_2("
     "%b, %b, make_interval(secs => %b), %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, "
@@ -182,19 +214,36 @@ _CALL = (
 async def apply(
     connection: AsyncConnection[Any], batch: Batch, *, segment: int, previous: int, first_check_s: float
 ) -> Applied:
-    """Calls the batch procedure. When this returns, the batch is committed and on disk. Idempotent by ids.
+    """Calls the batch procedure. On return the batch is committed as safely as its topics ask. Idempotent by ids.
 
     Takes the shared rotation lock and the locks of the queues that messages enter, until its commit is visible; not
-    until the answer is read. Not in a transaction block: the procedure commits. Raises Unwritable.
+    until the answer is read. Not in a transaction block: the procedure commits. Raises Unwritable, Unreplicated,
+    Unconfirmed.
     """
     try:
         arrays = _arrays(batch)
     except (struct.error, ValueError) as exc:
         raise Unwritable(f"{type(exc).__name__}: {exc}") from exc
+    warnings: list[str] = []
+
+    def note(notice: Diagnostic) -> None:
+        if notice.severity_nonlocalized == "WARNING":  # whatever it warns of: texts may come in any language
+            warnings.append(notice.message_primary or "")
+
     cursor = connection.cursor(binary=True)
-    await cursor.execute(_CALL, (segment, previous, float(first_check_s), *arrays), prepare=True)
-    row = await cursor.fetchone()
+    connection.add_notice_handler(note)
+    try:
+        await cursor.execute(_CALL, (segment, previous, float(first_check_s), *arrays), prepare=True)
+        row = await cursor.fetchone()
+    except DatabaseError as exc:
+        if exc.sqlstate in _UNREPLICATED:
+            raise Unreplicated(_UNREPLICATED[exc.sqlstate]) from exc
+        raise
+    finally:
+        connection.remove_notice_handler(note)
     assert row is not None
+    if warnings:
+        raise Unconfirmed("; ".join(warnings))
     return _read(*(column or () for column in row))
 
 

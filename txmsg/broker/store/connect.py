@@ -111,24 +111,31 @@ def answering_within(connection: AsyncConnection[Any], timeout_s: float) -> Iter
         timer.cancel()
 
 
-async def connect_writer(url: str, *, lock_timeout_s: float, transaction_timeout_s: float) -> AsyncConnection[Any]:
+async def connect_writer(
+    url: str, *, lock_timeout_s: float, transaction_timeout_s: float, statement_timeout_s: float | None = None
+) -> AsyncConnection[Any]:
     """The session that calls the batch function: autocommit, READ COMMITTED, no wait without an end.
 
     Plans are generic and never a sequential scan: half_message looks empty to statistics at most moments, and a
-    plan made then would be remembered when it is not.
+    plan made then would be remembered when it is not. Commits wait for no standby unless a batch says so itself;
+    statement_timeout_s ends such a wait, even if its broker is gone (default: transaction_timeout_s).
     """
     connection = await _Connection.connect(
         url, autocommit=True, application_name="txmsg writer", prepare_threshold=0, **_KEEPALIVES
     )
     try:
-        await _set_up_writer(connection, lock_timeout_s, transaction_timeout_s)
+        await _set_up_writer(
+            connection, lock_timeout_s, transaction_timeout_s, statement_timeout_s or transaction_timeout_s
+        )
     except BaseException:
         await connection.close()
         raise
     return connection
 
 
-async def _set_up_writer(connection: AsyncConnection[Any], lock_timeout_s: float, transaction_timeout_s: float) -> None:
+async def _set_up_writer(
+    connection: AsyncConnection[Any], lock_timeout_s: float, transaction_timeout_s: float, statement_timeout_s: float
+) -> None:
     register_arrays(connection)
     settings = {
         "default_transaction_isolation": "read committed",
@@ -136,7 +143,8 @@ async def _set_up_writer(connection: AsyncConnection[Any], lock_timeout_s: float
         "plan_cache_mode": "force_generic_plan",
         "enable_seqscan": "off",
         "jit": "off",
-        "synchronous_commit": "on",
+        "synchronous_commit": "local",
+        "statement_timeout": f"{statement_timeout_s * 1000:.0f}ms",
         **_SERVER_KEEPALIVES,
     }
     if connection.info.server_version >= 170000:
@@ -178,6 +186,9 @@ def open_pool(url: str, *, size_max: int = 8, idle_in_transaction_s: float = 5.0
             {
                 # Whatever the database's default is: a rotation must see every batch that it waited for.
                 "default_transaction_isolation": "read committed",
+                # Cursors and leases wait for no standby: what is replicated is a beginning of all that was written, so
+                # a cursor is never ahead of its messages.
+                "synchronous_commit": "local",
                 "idle_in_transaction_session_timeout": f"{idle_in_transaction_s * 1000:.0f}ms",
                 **_SERVER_KEEPALIVES,
             },
@@ -239,6 +250,7 @@ async def upkeep_session(url: str, *, timeout_s: float = _UPKEEP_S_MAX) -> Async
         try:
             settings = {
                 "default_transaction_isolation": "read committed",
+                "synchronous_commit": "local",
                 "idle_session_timeout": f"{_UPKEEP_IDLE_S_MAX * 1000:.0f}ms",
                 **_SERVER_KEEPALIVES,
             }

@@ -197,8 +197,10 @@ def _check_numbers(topic: TopicSettingsRow, wanted: TopicSettingsRow) -> None:
             raise MisuseError(f"{what} {number} of topic {name!r}: 1 to {count} are allowed, for so many queues it has")
     if wanted.permission not in (0, 2, 4, 6):
         raise MisuseError(f"permission {wanted.permission} of topic {name!r}: 2 write, 4 read, 6 both, 0 neither")
-    if wanted.durability not in ("replicated", "sync", "async", "memory"):
-        raise MisuseError(f"durability {wanted.durability!r} of topic {name!r}: replicated, sync, async or memory")
+    if wanted.durability == "memory":
+        raise MisuseError(f"durability memory of topic {name!r} is not there yet: async is the fastest one there is")
+    if wanted.durability not in ("replicated", "sync", "async"):
+        raise MisuseError(f"durability {wanted.durability!r} of topic {name!r}: replicated, sync or async")
     if wanted.unread not in ("keep", "drop"):
         raise MisuseError(f"unread {wanted.unread!r} of topic {name!r}: keep or drop")
     if wanted.send_rate_max is not None and not 0 < wanted.send_rate_max < 1e9:

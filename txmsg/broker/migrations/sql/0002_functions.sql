@@ -96,6 +96,8 @@ begin
         v_order_seq := nextval('txmsg.half_order') << 20;  -- the place in the batch is added
     end if;
 
+    perform txmsg.set_level_2(v_queues || p_half_queue);
+
     if v_ordered then  -- before any row of them goes
         select array_agg(k.queue), array_agg(k.ordering_key) into v_key_queues, v_keys from (
             select h.queue, h.ordering_key from txmsg.half_message h
@@ -365,6 +367,12 @@ begin
              where (u.key, u.tag, u.headers, u.body, u.ordering_key)
                        is distinct from (s.key, s.tag, s.headers, s.body, s.ordering_key)
                 or not txmsg.same_topic_1(u.queue, s.queue);
+            -- What is answered OK once more is to be as safe as what it repeats.
+            perform txmsg.set_level_2(v_queues || p_half_queue || array(
+                select m.queue from txmsg.message m
+                 where m.segment in (p_segment, p_previous) and m.transaction_id = any(p_commit)
+                union
+                select s.queue from txmsg.scheduled s where s.transaction_id = any(p_commit)));
             return query
             select 'end', null::uuid, m.queue, max(m.queue_offset) + 1 from txmsg.message m
              where m.segment in (p_segment, p_previous) and m.transaction_id = any(p_commit || p_plain_id)

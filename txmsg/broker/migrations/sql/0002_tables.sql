@@ -23,6 +23,7 @@ alter table txmsg.topic
     -- When brokers were last told to send elsewhere: what they must not write to any more is touched only later.
     add column write_changed_at timestamptz not null default now();
 update txmsg.topic set ordered_queues = queue_count;
+create index topic_durability on txmsg.topic (durability) where durability <> 'sync';
 
 alter table txmsg.consumer_group
     -- Seconds before each retry, the last one repeated; null: the broker's.

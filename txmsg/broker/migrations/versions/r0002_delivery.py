@@ -13,7 +13,7 @@ _SQL = Path(__file__).parent.parent / "sql"
 
 
 def upgrade() -> None:
-    for name in ("0002_tables.sql", "0002_functions.sql"):
+    for name in ("0002_tables.sql", "0002_levels.sql", "0002_functions.sql"):
         # The driver's own cursor: SQLAlchemy would read the colons and percent signs of the functions as parameters.
         op.get_bind().exec_driver_sql((_SQL / name).read_text(encoding="utf-8").replace("%", "%%"))
 

@@ -1,0 +1,104 @@
+"""A primary and its synchronous standby, both real servers: killed, stopped for a while, promoted."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import quote
+
+import psutil
+import psycopg
+
+from tests.acceptance.waiting import until
+from txmsg.broker import migrate
+from txmsg.embedded import EmbeddedPostgres
+from txmsg.embedded.cluster import binaries_dir
+
+__all__ = ["Pair", "pair"]
+
+_DATABASE = "notify"
+
+
+class Pair:
+    """Two servers with a Notify database; the standby follows, and the primary's commits may wait for it."""
+
+    def __init__(self, primary: EmbeddedPostgres, standby: EmbeddedPostgres) -> None:
+        self.primary = primary
+        self.standby = standby
+
+    @property
+    def url(self) -> str:
+        """For a broker that goes to whichever of the two takes writes."""
+        hosts = ",".join(str(each.data_dir / "socket") for each in (self.primary, self.standby))
+        return f"postgresql://postgres@/{_DATABASE}?host={quote(hosts, safe='')}&target_session_attrs=read-write"
+
+    def query(self, statement: str, *, of: EmbeddedPostgres | None = None) -> list[tuple[object, ...]]:
+        """On the primary unless another is named; nothing here waits for the standby."""
+        with psycopg.connect((of or self.primary).url(_DATABASE), autocommit=True, connect_timeout=10) as connection:
+            connection.execute("set synchronous_commit = local")
+            cursor = connection.execute(statement.encode())
+            return cursor.fetchall() if cursor.description else []
+
+    def await_standby(self) -> None:
+        """Returns when the primary counts on the standby."""
+        until(lambda: self.query("select sync_state from pg_stat_replication") == [("sync",)])
+
+    def kill_primary(self) -> None:
+        """SIGKILL, to every process of it."""
+        for process in _processes(self.primary):
+            process.kill()
+
+    @contextmanager
+    def standby_stands_still(self) -> Iterator[None]:
+        """SIGSTOP: it stays attached, and confirms nothing."""
+        stopped = _processes(self.standby)
+        for process in stopped:
+            process.suspend()
+        try:
+            yield
+        finally:
+            for process in stopped:
+                process.resume()
+
+    def promote(self) -> None:
+        """Returns when the standby takes writes."""
+        assert self.query("select pg_promote(true, 60)", of=self.standby) == [(True,)]
+
+
+def _processes(server: EmbeddedPostgres) -> list[psutil.Process]:
+    pid = int((server.data_dir / "cluster" / "postmaster.pid").read_text().splitlines()[0])
+    postmaster = psutil.Process(pid)
+    return [postmaster, *postmaster.children(recursive=True)]
+
+
+@contextmanager
+def pair(directory: Path) -> Iterator[Pair]:
+    """Both servers, running. At the end both are gone."""
+    with EmbeddedPostgres(directory / "primary") as primary:
+        migrate.upgrade(primary.create_database(_DATABASE))
+        standby = EmbeddedPostgres(directory / "standby")
+        _copy(primary, standby)
+        with standby:
+            found = Pair(primary, standby)
+            found.query("alter system set synchronous_standby_names = '*'")
+            found.query("select pg_reload_conf()")
+            found.await_standby()
+            yield found
+
+
+def _copy(primary: EmbeddedPostgres, standby: EmbeddedPostgres) -> None:
+    cluster = standby.data_dir / "cluster"
+    standby.data_dir.mkdir()
+    source = f"host={primary.data_dir / 'socket'} user=postgres"
+    subprocess.run(
+        [binaries_dir() / "pg_basebackup", "-D", cluster, "-d", source, "-R", "-X", "stream", "-c", "fast"],
+        check=True,
+        capture_output=True,
+        timeout=60,
+    )
+    owner = (primary.data_dir / "cluster").stat()
+    for path in (cluster, *cluster.rglob("*")):  # run by root, the copy is root's
+        os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)

@@ -1,0 +1,224 @@
+"""Durability `replicated`: what was acknowledged outlives the primary, and a standby that is away stops nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tests.acceptance.neighbour import neighbour
+from tests.acceptance.served import served
+from tests.acceptance.standby import Pair, pair
+from tests.acceptance.waiting import until
+from tests.broker_process import BrokerProcess
+from tests.errors_page import is_documented
+from txmsg.broker.config import BrokerConfig
+from txmsg.checker.listener import CheckMessageListener
+from txmsg.client import AsyncConsumer, AsyncProducer, Producer
+from txmsg.errors import BrokerUnavailable, OutcomeUnknown, TxmsgError
+from txmsg.message import Message, MessageId, ReceivedMessage, TransactionState
+
+TOPIC = "orders"
+_CALLERS = 12
+_BEFORE_KILL = 300
+_WAIT_S = 60.0
+_BODIES = f"""
+    select m.transaction_id::text || '.' || m.n, m.body from txmsg.message m join txmsg.queue q on q.id = m.queue
+      join txmsg.topic t on t.id = q.topic_id where t.name = '{TOPIC}'
+"""
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Iterator[Pair]:
+    with pair(tmp_path) as found:
+        found.query(f"insert into txmsg.topic (name, queue_count, durability) values ('{TOPIC}', 4, 'replicated')")
+        found.query(
+            "insert into txmsg.queue (topic_id, number) select t.id, g from txmsg.topic t, generate_series(0, 3) g"
+        )
+        yield found
+
+
+@contextmanager
+def broker_on(url: str, log: Path) -> Iterator[BrokerProcess]:
+    broker = BrokerProcess(url, "--first-check-s", "1", "--check-interval-s", "1", log=log)
+    broker.start()
+    try:
+        yield broker
+        assert broker.stop() == 0
+    finally:
+        broker.kill()
+
+
+class Ledger(CheckMessageListener):
+    """What the business databases of all services say: which local transactions committed."""
+
+    def __init__(self) -> None:
+        self.committed: set[str] = set()
+
+    def check(self, message: ReceivedMessage) -> TransactionState:
+        is_committed = message.id.rpartition(".")[0] in self.committed
+        return TransactionState.COMMIT if is_committed else TransactionState.ROLLBACK
+
+
+class Load:
+    """Transactions of which every fourth rolls back, and plain sends, until the first error of each caller."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self.sent: set[MessageId] = set()  # of which the broker said that they will be delivered
+        self.rolled_back: set[str] = set()
+        self.enough = asyncio.Event()
+
+    async def run(self, address: str) -> None:
+        async with (
+            AsyncProducer(address, group="shop", check_listener=self.ledger, timeout_s=2) as producer,
+            asyncio.TaskGroup() as tasks,
+        ):
+            for number in range(_CALLERS):
+                tasks.create_task(self._caller(producer, number))
+
+    async def _caller(self, producer: AsyncProducer, number: int) -> None:
+        turn = number
+        while True:
+            turn += 1
+            try:
+                if turn % 3 == 0:
+                    self.sent.add(await producer.send(Message(TOPIC, b"plain")))
+                else:
+                    half = await producer.half([Message(TOPIC, b"half")])
+                    name = str(half.transaction_id)
+                    if turn % 4 == 0:
+                        self.rolled_back.add(name)
+                        await producer.end(half, TransactionState.ROLLBACK)
+                    else:
+                        self.ledger.committed.add(name)
+                        await producer.end(half, TransactionState.COMMIT)
+                        self.sent.add(MessageId(f"{name}.0"))
+            except TxmsgError:
+                return
+            if len(self.sent) > _BEFORE_KILL:
+                self.enough.set()
+
+
+async def received(address: str, wanted: set[MessageId]) -> set[MessageId]:
+    got: set[MessageId] = set()
+    all_there = asyncio.Event()
+    consumer = AsyncConsumer(address, group="mailer")
+
+    @consumer.subscribe(TOPIC)
+    async def note(message: ReceivedMessage) -> None:
+        got.add(message.id)
+        if wanted <= got:
+            all_there.set()
+
+    async with consumer:
+        try:
+            await asyncio.wait_for(all_there.wait(), _WAIT_S)
+        except TimeoutError:
+            raise AssertionError(f"{len(wanted - got)} of {len(wanted)} messages do not come") from None
+    return got
+
+
+def stored(servers: Pair) -> set[str]:
+    """The transactions of the messages on the server that was the standby."""
+    rows = servers.query("select transaction_id::text from txmsg.message", of=servers.standby)
+    found = {str(row[0]) for row in rows}
+    assert len(rows) == len(found), "a message is there twice"
+    return found
+
+
+def test_what_was_acknowledged_outlives_the_primary(servers: Pair, tmp_path: Path) -> None:
+    ledger = Ledger()
+    load = Load(ledger)
+
+    async def run(address: str) -> None:
+        loading = asyncio.create_task(load.run(address))
+        async with asyncio.timeout(_WAIT_S):
+            await load.enough.wait()
+        with servers.standby_stands_still():  # so that something is under way, and nothing of it confirmed
+            await asyncio.to_thread(until, waits_for_standby)
+            await asyncio.to_thread(servers.kill_primary)
+        await loading
+
+    def waits_for_standby() -> bool:
+        return servers.query("select pid from pg_stat_activity where wait_event = 'SyncRep'") != []
+
+    with broker_on(servers.url, tmp_path / "broker.log") as broker:
+        asyncio.run(run(broker.address))
+        servers.promote()
+        standby = servers.standby
+        sent = {each.rpartition(".")[0] for each in load.sent}
+        assert sent <= stored(servers), "a message was acknowledged and is lost"
+        with (
+            pytest.raises(BrokerUnavailable, match="no synchronous standby"),
+            Producer(broker.address, timeout_s=7) as producer,
+        ):
+            producer.send(Message(TOPIC, b"safe on one disk only"))
+        # Until there is another standby, a person may do without.
+        servers.query("update txmsg.topic set durability = 'sync'", of=standby)
+        with Producer(broker.address, group="shop", check_listener=ledger):
+            until(lambda: servers.query("select n from txmsg.half_message limit 1", of=standby) == [], within_s=_WAIT_S)
+        assert ledger.committed <= stored(servers), "a transaction is committed and its message lost"
+        assert not load.rolled_back & stored(servers), "a transaction was rolled back and its message is there"
+        gaps = servers.query(
+            "select queue from txmsg.message group by queue having max(queue_offset) <> count(*) - 1", of=standby
+        )
+        assert gaps == []
+        wanted = load.sent | {MessageId(f"{each}.0") for each in ledger.committed}
+        assert wanted <= asyncio.run(received(broker.address, wanted))
+
+
+def test_a_standby_that_is_away_makes_replicated_unknown_or_refused_and_stops_nobody_else(
+    servers: Pair,
+) -> None:
+    """The producer repeats what is unknown under the same id: also then nobody may say that it is safe."""
+    config = BrokerConfig(storage=servers.url, listen="127.0.0.1:0", standby_wait_s=1)
+    with (
+        served(config) as address,
+        neighbour(address) as good,
+        Producer(address, group="shop", timeout_s=4) as producer,
+    ):
+        sent = producer.send(Message(TOPIC, b"1"))
+        good.goes_on()
+        with servers.standby_stands_still():
+            with pytest.raises(OutcomeUnknown, match="not confirmed by its standby") as unknown:
+                producer.send(Message(TOPIC, b"2"))
+            assert is_documented(unknown.value)
+            good.goes_on()
+        servers.await_standby()
+        servers.standby.kill()
+        until(lambda: servers.query("select pid from pg_stat_replication") == [])
+        with pytest.raises(BrokerUnavailable, match="no synchronous standby is attached") as refused:
+            producer.send(Message(TOPIC, b"3"))
+        assert is_documented(refused.value)
+        good.goes_on()
+        servers.standby.start()
+        servers.await_standby()
+        last = producer.send(Message(TOPIC, b"4"))
+        bodies = {str(row[0]): row[1] for row in servers.query(_BODIES)}
+        assert (bodies[sent], bodies[last]) == (b"1", b"4")
+        assert set(bodies.values()) == {b"1", b"2", b"4"}, "the refused one is not there, the unknown one is"
+    assert good.errors == []
+
+
+def test_a_role_that_cannot_see_standbys_is_told_what_to_grant(servers: Pair) -> None:
+    with psycopg.connect(servers.primary.url("notify"), autocommit=True) as connection:
+        connection.execute("set synchronous_commit = local")
+        connection.execute("create role notify")
+        connection.execute("grant usage on schema txmsg to notify")
+        connection.execute("grant select on all tables in schema txmsg to notify")
+        call = "select txmsg.set_level_2(array(select id from txmsg.queue))"
+        connection.execute("set role notify")
+        with pytest.raises(psycopg.DatabaseError) as refused:
+            connection.execute(call)
+        assert refused.value.sqlstate == "TX005"
+        connection.execute("reset role")
+        connection.execute("grant pg_read_all_stats to notify")
+        connection.execute("set role notify")
+        with connection.transaction():
+            connection.execute(call)
+            assert connection.execute("show synchronous_commit").fetchone() == ("on",)

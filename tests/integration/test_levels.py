@@ -1,0 +1,82 @@
+"""How safely a batch is committed follows from the topics it touches, whoever sends it."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+from psycopg import AsyncConnection
+
+from tests.integration.batch_harness import Notify, columns_of, on_database
+from txmsg.broker.store.batch import Batch, Unreplicated
+
+_NONE = ", ".join(["'{}'"] * 10)
+_CALL = f"""
+select count(*) from txmsg.apply_batch_2(1, 0, '6 s', '{{}}', {_NONE}, %(commit)s::uuid[], null, %(rollback)s::uuid[],
+    '{{}}', '{{}}', {", ".join(["'{}'"] * 9)})
+"""
+
+
+async def topic_of(db: Notify, durability: str) -> int:
+    """A queue of a new topic with this durability."""
+    await db.connection.execute(
+        "insert into txmsg.topic (name, queue_count, durability) values (%s, 1, %s)", (durability, durability)
+    )
+    (row,) = await db.rows("insert into txmsg.queue (topic_id, number) select max(id), 0 from txmsg.topic returning id")
+    queue: int = row[0]
+    return queue
+
+
+async def level_of(db: Notify, *, commit: list[bytes], rollback: list[bytes] | None = None) -> str:
+    """The synchronous_commit by which a batch with these outcomes would be committed. It is not."""
+    async with await AsyncConnection.connect(db.url) as connection:
+        await connection.execute("set synchronous_commit = local")
+        ids = {"commit": [each.hex() for each in commit], "rollback": [each.hex() for each in rollback or []]}
+        await connection.execute(_CALL.encode(), ids)
+        row = await (await connection.execute("show synchronous_commit")).fetchone()
+        await connection.rollback()
+    assert row is not None
+    return str(row[0])
+
+
+@on_database
+async def test_outcomes_are_as_safe_as_the_safest_topic_among_them(db: Notify) -> None:
+    fast = await topic_of(db, "async")
+    half = columns_of([fast, fast, db.queues[0]])
+    await db.apply(Batch(half=half))
+    assert await level_of(db, commit=half.ids[:2]) == "off"
+    assert await level_of(db, commit=[], rollback=half.ids[:1]) == "off"
+    assert await level_of(db, commit=half.ids[1:]) == "local"
+    assert await level_of(db, commit=half.ids[:2], rollback=half.ids[2:]) == "local"
+    assert await level_of(db, commit=half.ids[2:]) == "local"
+
+
+@on_database
+async def test_what_should_be_replicated_is_refused_whole_where_no_standby_is(db: Notify) -> None:
+    half = columns_of([db.queues[0]])
+    await db.apply(Batch(half=half))
+    safe = await topic_of(db, "replicated")
+    for batch in (
+        Batch(plain=columns_of([safe])),
+        Batch(half=columns_of([safe, db.queues[0]])),
+        Batch(plain=columns_of([safe]), commit=half.ids),
+    ):
+        with pytest.raises(Unreplicated, match="no synchronous standby is attached"):
+            await db.apply(batch)
+    assert await db.rows("select from txmsg.message") == []
+    assert len(await db.rows("select from txmsg.half_message")) == 1
+
+
+@on_database
+async def test_an_outcome_that_is_repeated_is_as_safe_as_it_was_to_be(db: Notify) -> None:
+    """Of its transaction there is no half any more; its first answer may have been that nobody knows."""
+    half = columns_of([db.queues[0], db.queues[1]])
+    await db.apply(Batch(half=half))
+    await db.apply(Batch(commit=half.ids))
+    await db.connection.execute("update txmsg.topic set durability = 'replicated'")
+    for ids in (half.ids[:1], half.ids[1:]):
+        with pytest.raises(psycopg.DatabaseError) as refused:
+            await level_of(db, commit=ids)
+        assert refused.value.sqlstate == "TX004"
+    plain = columns_of([db.queues[0]], ids=half.ids[:1])
+    with pytest.raises(Unreplicated):
+        await db.apply(Batch(plain=plain))

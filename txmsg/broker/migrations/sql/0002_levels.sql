@@ -1,0 +1,38 @@
+-- The Notify database, revision 0002: how safely a batch is committed. The session's synchronous_commit is `local`.
+
+-- Sets synchronous_commit for the transaction under way, by the strongest durability of the topics of these queues:
+--   replicated   on: the commit waits for the synchronous standbys that the server names
+--   sync         stays as it is: on the disk of this server, whatever standbys there are
+--   async        off, if all are async: on disk a moment later. What a crash takes is the last of all that was written,
+--                so no cursor is ahead of its messages
+-- TX004 if a standby is to be waited for and none is attached, TX005 if the role cannot see that.
+create function txmsg.set_level_2(p_queues int[]) returns void language plpgsql as $$
+declare
+    v_replicated boolean;
+    v_async boolean;
+    v_hidden boolean;
+begin
+    if not exists (select from txmsg.topic t where t.durability <> 'sync') then
+        return;  -- one look into an empty index: what most databases pay
+    end if;
+    select coalesce(bool_or(t.durability = 'replicated'), false), coalesce(bool_and(t.durability = 'async'), false)
+      into v_replicated, v_async
+      from txmsg.queue q join txmsg.topic t on t.id = q.topic_id where q.id = any(p_queues);
+    if v_async then
+        perform set_config('synchronous_commit', 'off', true);
+    end if;
+    if not v_replicated then
+        return;
+    end if;
+    if not exists (select from pg_stat_replication r where r.sync_state in ('sync', 'quorum')) then
+        select coalesce(bool_or(r.sync_state is null), false) into v_hidden from pg_stat_replication r;
+        if v_hidden then
+            raise exception 'the role may not see the state of standbys' using errcode = 'TX005';
+        end if;
+        raise exception 'no synchronous standby is attached' using errcode = 'TX004';
+    end if;
+    perform set_config('synchronous_commit', 'on', true);
+    -- A repeat writes nothing, and a commit that writes nothing waits for nobody; but what it repeats may not be
+    -- confirmed yet. After this there is something to wait for, and it comes after all that was written before.
+    perform pg_logical_emit_message(true, 'txmsg', '');
+end $$;

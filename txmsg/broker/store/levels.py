@@ -1,0 +1,44 @@
+"""Statements on how safely topics are stored. What a batch does about it is in `txmsg.set_level_2`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from psycopg import AsyncConnection
+
+__all__ = ["replicated_queues", "replicated_transactions"]
+
+Connection = AsyncConnection[Any]
+
+
+async def replicated_queues(conn: Connection) -> frozenset[int]:
+    """The queues of all topics whose messages wait for a standby."""
+    cursor = await conn.execute(
+        "select q.id from txmsg.topic t join txmsg.queue q on q.topic_id = t.id where t.durability = 'replicated'"
+    )
+    return frozenset(row[0] for row in await cursor.fetchall())
+
+
+async def replicated_transactions(
+    conn: Connection, ids: Sequence[bytes], queues: frozenset[int], segments: Sequence[int]
+) -> set[bytes]:
+    """Which of these transactions, undecided, delayed or in these segments, have messages in these queues."""
+    async with conn.transaction():
+        await conn.execute("select set_config('enable_seqscan', 'off', true)")  # half_message looks empty to statistics
+        cursor = await conn.execute(
+            """
+            select h.transaction_id from txmsg.half_message h
+             where h.transaction_id = any(%(ids)s) and h.queue = any(%(queues)s)
+            union
+            select s.transaction_id from txmsg.scheduled s
+             where s.transaction_id = any(%(ids)s) and s.queue = any(%(queues)s)
+            union
+            select m.transaction_id from txmsg.message m
+             where m.segment = any(%(segments)s) and m.transaction_id = any(%(ids)s) and m.queue = any(%(queues)s)
+            """,
+            {"ids": [UUID(bytes=each) for each in ids], "queues": list(queues), "segments": list(segments)},
+            prepare=False,
+        )
+        return {row[0].bytes for row in await cursor.fetchall()}
