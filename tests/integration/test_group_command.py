@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
@@ -123,6 +125,52 @@ def test_a_message_that_fails_dies_after_the_retries_that_were_set_and_is_handle
         assert json_of("dead-letter", "redrive", "--group", "collector", *where) == {"redriven": 1}
         again = handled.get(timeout=WAIT_S)
     assert (again.id, again.attempt, again.generation) == (sent, 1, 1)
+    assert listed(broker) == []
+
+
+def parked_key(broker: BrokerProcess) -> None:
+    processed(broker, Message("t", b"0"))
+    said(
+        *("group", "alter", "collector", "--retries", "0", "--poisoned-key", "park"),
+        *("--broker", broker.address),
+    )
+
+
+@contextmanager
+def failing_once(broker: BrokerProcess, body: bytes) -> Iterator[queue.Queue[ReceivedMessage]]:
+    """A consumer that refuses one body until it comes under another generation; what it handled is in the queue."""
+    handled: queue.Queue[ReceivedMessage] = queue.Queue()
+    consumer = Consumer(broker.address, group="collector")
+
+    @consumer.subscribe("t")
+    def handle(message: ReceivedMessage) -> None:
+        if message.body == body and not message.generation:
+            raise ValueError("poison")
+        handled.put(message)
+
+    with consumer:
+        yield handled
+
+
+@pytest.mark.parametrize("way", ["redrive", "purge"])
+def test_a_parked_key_goes_on_in_order_when_its_dead_letter_is(way: str, broker: BrokerProcess) -> None:
+    parked_key(broker)
+    where = ("--group", "collector", "--broker", broker.address)
+    with failing_once(broker, b"1") as handled:
+        until(lambda: bool(shown(broker)["members"]))
+        with Producer(broker.address, group="shop") as producer:
+            poison, *others = [producer.send(Message("t", b"%d" % n, ordering_key="k")) for n in range(1, 6)]
+        until(lambda: listed(broker) == [poison])
+        assert nothing_comes(handled)
+        (letter,) = json_of("dead-letter", "list", *where)["dead_letters"]
+        assert (letter["blocks_key"], letter["ordering_key"]) == (True, "k")
+        options = ["--yes"] if way == "purge" else []
+        said("dead-letter", way, *where, *options)
+        expected = ([poison] if way == "redrive" else []) + others
+        assert [handled.get(timeout=WAIT_S).id for _ in expected] == expected
+        with Producer(broker.address, group="shop") as producer:
+            last = producer.send(Message("t", b"6", ordering_key="k"))
+        assert handled.get(timeout=WAIT_S).id == last
     assert listed(broker) == []
 
 

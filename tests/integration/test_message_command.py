@@ -99,6 +99,8 @@ def test_a_half_is_traced_from_its_storing_to_its_queue(start_broker: StartBroke
     assert (first["state"], second["state"]) == ("stored", "stored")
     assert (first["offset"], second["offset"]) == (0, 1)
     assert (first["groups"], first["mirrored"]) == ([], None)
+    assert first["decided_by"] == "person"
+    assert first["half_stored_at"] is not None
     assert "no group reads its queue yet" in said("message", "trace", transaction_id, "--broker", broker.address)
 
 
