@@ -154,7 +154,7 @@ def alter(
     broker: str,
     as_json: bool,
 ) -> None:
-    """Change settings of a topic while messages are under way. Brokers know within 5 seconds.
+    """Change settings of a topic while messages are under way. Brokers know at once, or within 5 seconds.
 
     To use fewer queues: lower --write-queues, wait until the others are drained, lower --read-queues.
     """
