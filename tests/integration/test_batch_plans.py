@@ -6,12 +6,21 @@ Counted in buffers, not in time: what a batch reads is the same on any machine.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
+from uuid import uuid4
 
 from psycopg import AsyncConnection
 
 from tests.integration.batch_harness import Notify, on_database
-from txmsg.broker.store.arrays import bytea_array, int4_array, moment_array, smallint_array, uuid_array
+from txmsg.broker.store.arrays import (
+    bytea_array,
+    int4_array,
+    moment_array,
+    smallint_array,
+    text_array,
+    uuid_array,
+)
 from txmsg.broker.store.batch import Batch, Columns
 from txmsg.broker.store.connect import connect_writer
 
@@ -22,12 +31,22 @@ _ROWS_MAX = 4096
 _CALL = """
 explain (analyze, buffers, costs off, timing off, summary off, format json)
 select * from txmsg.apply_batch_2(
-    1, 0, '6 s', %b, %b, %b, %b, '{}', '{}', '{}', %b, %b, '{}', '{}', %b, '{}', '{}', '{}',
+    1, 0, '6 s', %b, %b, %b, %b, '{}', '{}', '{}', %b, %b, %b, '{}', %b, '{}', %b, '{}',
     %b, %b, %b, '{}', '{}', '{}', %b, %b, '{}', '{}')
 """
 
 
-async def _buffers(connection: AsyncConnection[Any], *, half: Columns, commit: list[bytes], plain: Columns) -> int:
+_NOTHING = Columns()
+
+
+async def _buffers(
+    connection: AsyncConnection[Any],
+    *,
+    half: Columns = _NOTHING,
+    commit: Sequence[bytes] = (),
+    rollback: Sequence[bytes] = (),
+    plain: Columns = _NOTHING,
+) -> int:
     """Applies a batch; the number of pages it looked at, in memory or not."""
     cursor = connection.cursor()
     await cursor.execute(
@@ -39,7 +58,9 @@ async def _buffers(connection: AsyncConnection[Any], *, half: Columns, commit: l
             int4_array(half.producer),
             bytea_array(half.body),
             moment_array(half.born_at_us),
+            text_array(half.ordering_key),
             uuid_array(commit),
+            uuid_array(rollback),
             uuid_array(plain.ids),
             smallint_array(plain.n),
             int4_array(plain.queue),
@@ -55,16 +76,23 @@ async def _buffers(connection: AsyncConnection[Any], *, half: Columns, commit: l
 
 
 async def _measured(db: Notify) -> dict[str, int]:
-    """Pages per batch of halves, of commits and of plain messages, in a session that has seen no batch before."""
-    nothing = Columns()
+    """Pages per batch of each kind, in a session that has seen no batch before."""
     async with await connect_writer(db.url, lock_timeout_s=5, transaction_timeout_s=15) as connection:
         counted: dict[str, int] = {}
         for _ in range(2):  # the first also reads the catalogue
             half, plain = db.columns(_BATCH), db.columns(_BATCH)
             counted = {
-                "halves": await _buffers(connection, half=half, commit=[], plain=nothing),
-                "commits": await _buffers(connection, half=nothing, commit=half.ids, plain=nothing),
-                "plain messages": await _buffers(connection, half=nothing, commit=[], plain=plain),
+                "halves": await _buffers(connection, half=half),
+                "commits": await _buffers(connection, commit=half.ids),
+                "plain messages": await _buffers(connection, plain=plain),
+            }
+            half = db.columns(_BATCH)
+            half.queue = [db.queues[row // 2 % 4] for row in range(_BATCH)]
+            half.ordering_key = [f"{key}" for key in [uuid4() for _ in range(_BATCH // 2)] for _ in range(2)]
+            counted |= {
+                "ordered halves": await _buffers(connection, half=half),
+                "commits that are held back": await _buffers(connection, commit=half.ids[1::2]),
+                "rollbacks that free others": await _buffers(connection, rollback=half.ids[0::2]),
             }
         return counted
 
@@ -81,6 +109,7 @@ async def test_batches_read_no_more_beside_a_held_snapshot_dead_rows_and_statist
         await db.connection.execute("analyze txmsg.half_message")  # which is empty, so it says
         for _ in range(_DEAD // _ROWS_MAX + 1):
             half = db.columns(_ROWS_MAX)
+            half.ordering_key[::4] = [f"{uuid4()}" for _ in half.ids[::4]]
             await db.apply(Batch(half=half))
             await db.apply(Batch(commit=half.ids))
         await db.connection.execute("vacuum txmsg.half_message")
