@@ -84,7 +84,7 @@ class Routes(Protocol):
         ...
 
     def addresses(self) -> Sequence[str]:
-        """Where the brokers are reached, those that take messages first."""
+        """Where the brokers are reached, those that take messages first. Empty while this one does not know."""
         ...
 
     def draining(self) -> Sequence[str]:

@@ -84,9 +84,12 @@ class Brokers:
         self._watchers.append(changed)
 
     def learn(self, address: str, route: RouteChanged) -> None:
-        """Takes what the broker at `address` says of itself and the others. One of release 0.1 knows no others."""
+        """Takes what the broker at `address` says of itself and the others.
+
+        One of release 0.1 knows no others, and one that is cut off from its database says none.
+        """
         here = self._brokers.get(address)
-        if here is None or not route.this:
+        if here is None or not route.this or not route.brokers:
             return
         before, was_told = set(self._brokers), bool(self._listed)
         here.name, self._listed, self._draining = route.this, list(route.brokers), frozenset(route.draining)

@@ -88,13 +88,14 @@ class Membership:
 
     @property
     def is_alone(self) -> bool:
-        """Whether no other broker of this release is there."""
-        return len(self.brokers) <= 1
+        """Whether no other broker of this release is there, as far as is known."""
+        return self.leases.is_member and len(self.brokers) <= 1
 
     def addresses(self) -> list[str]:
-        """Where the brokers are reached, those that take messages first."""
-        found = sorted(self.brokers, key=lambda each: (each.state != "active", each.id))
-        return [each.address for each in found] or [self.address]
+        """Where the brokers are reached, those that take messages first. Empty while this one does not know."""
+        if not self.leases.is_member:
+            return []
+        return [each.address for each in sorted(self.brokers, key=lambda each: (each.state != "active", each.id))]
 
     def draining(self) -> list[str]:
         """Those of them that take no more messages."""
@@ -188,6 +189,7 @@ class Membership:
             )
             return False
         self._incarnation, self._seen = incarnation, None
+        self.brokers = ()  # so that clients are told, though they may be the same as before
         self.leases.renew(asked_at)
         self._seen_epoch = -1
         return True

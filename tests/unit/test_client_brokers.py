@@ -1,0 +1,98 @@
+"""Which brokers a client knows, and which of them it chooses: what brokers tell, and what addresses the user gave."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+
+from txmsg.client.channel import Brokers
+from txmsg.wire.v1.txmsg_pb2 import RouteChanged
+
+
+def with_brokers(case: Callable[[Brokers], None], *addresses: str) -> None:
+    async def scenario() -> None:
+        brokers = Brokers(addresses)
+        try:
+            case(brokers)
+        finally:
+            await brokers.close()
+
+    asyncio.run(scenario())
+
+
+def route(this: str, *brokers: str, draining: tuple[str, ...] = ()) -> RouteChanged:
+    return RouteChanged(this=this, brokers=brokers, draining=draining)
+
+
+def test_others_are_learned_and_forgotten_and_the_given_one_stays() -> None:
+    def case(brokers: Brokers) -> None:
+        changes: list[list[str]] = []
+        brokers.watch(lambda: changes.append(brokers.addresses))
+        brokers.learn("a:1", route("a:1", "a:1", "b:1", "c:1"))
+        brokers.learn("b:1", route("b:1", "a:1", "b:1", "c:1"))
+        brokers.learn("c:1", route("c:1", "b:1", "c:1"))
+        brokers.learn("c:1", route("c:1", "c:1"))
+        assert changes == [["a:1", "b:1", "c:1"], ["a:1", "c:1"]]
+
+    with_brokers(case, "a:1")
+
+
+def test_a_broker_reached_by_another_address_than_its_own_is_known_once() -> None:
+    def case(brokers: Brokers) -> None:
+        brokers.learn("localhost:1", route("10.0.0.1:1", "10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1"))
+        assert brokers.addresses == ["localhost:1", "proxy:1", "10.0.0.2:1", "10.0.0.3:1"]
+        brokers.learn("proxy:1", route("10.0.0.2:1", "10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1"))
+        assert brokers.addresses == ["localhost:1", "proxy:1", "10.0.0.3:1"]
+
+    with_brokers(case, "localhost:1", "proxy:1")
+
+
+def test_who_does_not_know_the_others_makes_no_difference() -> None:
+    def case(brokers: Brokers) -> None:
+        brokers.learn("a:1", route("a:1", "a:1", "b:1"))
+        brokers.learn("b:1", route("b:1"))  # cut off from its database
+        brokers.learn("a:1", RouteChanged(brokers=["a:1"]))  # of release 0.1
+        brokers.learn("gone:1", route("gone:1", "gone:1"))
+        assert brokers.addresses == ["a:1", "b:1"]
+
+    with_brokers(case, "a:1")
+
+
+def test_clients_spread_over_the_brokers_that_take_messages() -> None:
+    chosen: Counter[str] = Counter()
+
+    def case(brokers: Brokers) -> None:
+        brokers.learn("a:1", route("a:1", "a:1", "b:1", "c:1", "d:1", draining=("d:1",)))
+        chosen[brokers._current.address] += 1
+
+    for _ in range(100):
+        with_brokers(case, "a:1")
+    assert set(chosen) == {"a:1", "b:1", "c:1"}
+    assert min(chosen.values()) > 12
+
+
+def test_a_newcomer_gets_its_share_and_the_rest_stay_where_they_are() -> None:
+    moved = 0
+
+    def case(brokers: Brokers) -> None:
+        nonlocal moved
+        brokers.learn("a:1", route("a:1", "a:1", "b:1", "c:1"))
+        before = brokers._current
+        brokers.learn("a:1", route("a:1", "a:1", "b:1", "c:1", "new:1"))
+        assert brokers._current is before or brokers._current.address == "new:1"
+        moved += brokers._current is not before
+
+    for _ in range(160):
+        with_brokers(case, "a:1")
+    assert 15 < moved < 70  # a quarter
+
+
+def test_a_client_leaves_a_broker_that_begins_to_drain() -> None:
+    def case(brokers: Brokers) -> None:
+        brokers.learn("a:1", route("a:1", "a:1", "b:1"))
+        for draining, other in (("a:1", "b:1"), ("b:1", "a:1")):
+            brokers.learn("a:1", route("a:1", "a:1", "b:1", draining=(draining,)))
+            assert brokers._current.address == other
+
+    with_brokers(case, "a:1")
