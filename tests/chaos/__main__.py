@@ -35,6 +35,8 @@ _ROWS = {
     "cut_database": "brokers cut off from the database",
     "cut_clients": "brokers cut off from clients",
     "postgres": "restarts of PostgreSQL, killed",
+    "stop": "brokers stopped in order, and started again",
+    "drain": "brokers drained, and resumed",
     "twin": "second brokers with the same id",
     "business": "clients cut off from their database",
     "producer": "producers killed",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from collections import defaultdict
@@ -16,6 +18,8 @@ from tests.chaos.plan import Done, Fault, Kind, Moment
 from tests.chaos.process import Process
 
 _END_S_MAX = 150.0
+_COMMAND_S_MAX = 60.0
+_STEP_S = 0.5
 
 
 class Faults:
@@ -78,6 +82,13 @@ class Faults:
                 broker = cluster.brokers[fault.target]
                 broker.clock_step_s = fault.clock_step_s
                 self._kill(broker.process, fault.for_s)
+            case Kind.STOP:
+                process = cluster.brokers[fault.target].process
+                process.stop()
+                self._ending.wait(fault.for_s)
+                process.start()
+            case Kind.DRAIN:
+                self._drain(fault)
             case Kind.PRODUCER:
                 self._kill(cluster.producers[fault.target], fault.for_s)
             case Kind.CONSUMER:
@@ -118,6 +129,24 @@ class Faults:
         self._ending.wait(fault.for_s)
         link.heal()
 
+    def _drain(self, fault: Fault) -> None:
+        """As for maintenance, by a person: a broker that cannot be drained just now is left in peace."""
+        broker_id = f"broker-{fault.target}"
+        if self._command("drain", broker_id, "--wait-s", "0"):
+            self._ending.wait(fault.for_s)
+            while not self._command("resume", broker_id) and not self._ending.wait(_STEP_S):
+                continue
+
+    def _command(self, word: str, *options: str) -> bool:
+        """Whether `txmsg cluster` did it: asked of any broker that answers."""
+        for broker in self._cluster.brokers:
+            address = f"127.0.0.1:{broker.clients.port}"
+            command = [sys.executable, "-m", "txmsg.cli.main", "cluster", word, *options, "--broker", address]
+            done = subprocess.run(command, capture_output=True, timeout=_COMMAND_S_MAX, check=False)
+            if done.returncode == 0:
+                return True
+        return False
+
     def _run_twin(self, twin: Process, for_s: float) -> None:
         twin.start()
         self._ending.wait(for_s)
@@ -127,6 +156,6 @@ class Faults:
 
 def _actor(fault: Fault) -> tuple[object, int]:
     """Whose turn it is: what happens to one broker happens one after the other."""
-    if fault.kind in (Kind.KILL, Kind.PAUSE, Kind.CUT_DATABASE, Kind.CUT_CLIENTS):
+    if fault.kind in (Kind.KILL, Kind.STOP, Kind.PAUSE, Kind.CUT_DATABASE, Kind.CUT_CLIENTS):
         return "broker", fault.target
     return fault.kind.value, fault.target

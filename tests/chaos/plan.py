@@ -20,6 +20,8 @@ class Kind(enum.Enum):
     PAUSE = "broker paused"
     CUT_DATABASE = "broker cut off from the database"
     CUT_CLIENTS = "broker cut off from clients"
+    STOP = "broker stopped in order"
+    DRAIN = "broker drained"
     TWIN = "second broker with the same id"
     POSTGRES = "PostgreSQL killed"
     BUSINESS = "clients cut off from their database"
@@ -83,7 +85,8 @@ def _minute(rng: random.Random, start_s: float) -> Iterator[Fault]:
         for place, kind in enumerate(rng.sample(_OF_BROKERS, len(_OF_BROKERS))):
             at_s = start_s + place * quarter_s + rng.uniform(0, quarter_s / 3)
             yield replace(_fault(rng, kind, broker, at_s), moment=moments[broker])
-    others = [(Kind.POSTGRES, 0), (Kind.BUSINESS, 0), (Kind.TWIN, rng.randrange(BROKERS))]
+    others = [(Kind.POSTGRES, 0), (Kind.BUSINESS, 0)]
+    others += [(kind, rng.randrange(BROKERS)) for kind in (Kind.TWIN, Kind.STOP, Kind.DRAIN)]
     others += [(Kind.PRODUCER, rng.randrange(PRODUCERS)), *((Kind.CONSUMER, each) for each in range(CONSUMERS))]
     for kind, target in others:
         yield _fault(rng, kind, target, start_s + rng.uniform(0, MINUTE_S - 10))

@@ -56,6 +56,12 @@ class Process:
             self._process.kill()
             self._close()
 
+    def stop(self) -> None:
+        """SIGTERM; it must end well."""
+        assert self._process is not None, f"{self.name} is dead"
+        self._process.terminate()
+        self.wait()
+
     def check(self) -> None:
         """Raises ProcessFailed if it ended by itself."""
         if self._process is not None and self._process.poll() is not None:
@@ -81,13 +87,16 @@ class Process:
         self._process.stdin.flush()
 
     def wait(self) -> None:
-        """Until it has ended by itself, as it was told to."""
+        """Until it has ended by itself, and well, as it was told to."""
         assert self._process is not None, f"{self.name} is dead"
         try:
             self._process.wait(_STOP_S_MAX)
         except subprocess.TimeoutExpired:
             raise ProcessFailed(f"{self.name} does not end; its log ends with:\n{self.log_end()}") from None
+        status = self._process.returncode
         self._close()
+        if status != 0:
+            raise ProcessFailed(f"{self.name} ended with {status}; its log ends with:\n{self.log_end()}")
 
     def log_end(self) -> str:
         return self._log.read_text(errors="replace")[-3000:]

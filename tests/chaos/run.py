@@ -66,6 +66,9 @@ def play(
         with cluster:
             _play(cluster, result, PATIENCE_WITH_PLANT_S if plant else PATIENCE_S, on_progress)
         is_over = result.clean or plant is not None
+    except KeyboardInterrupt:
+        is_over = True
+        raise
     except Exception as exc:
         exc.add_note(f"seed {seed}, {duration_s:.0f} s; journals and logs: {directory}")
         raise
