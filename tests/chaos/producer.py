@@ -138,8 +138,8 @@ class Caller:
                 state = ROLLBACK
         except (SQLAlchemyError, OSError):
             state = UNKNOWN
-        await self._tell(serial, half, state)
-        if state is not UNKNOWN and self._rng.random() < 0.2:
+        is_known = await self._tell(serial, half, state)
+        if is_known and state is not UNKNOWN and self._rng.random() < 0.2:
             other = ROLLBACK if state is COMMIT else COMMIT
             await self._tell(serial, half, self._rng.choice((state, other, other)))
 
@@ -174,7 +174,8 @@ class Caller:
             state = ROLLBACK
         await self._tell(serial, half, UNKNOWN if self._rng.random() < 0.1 else state)
 
-    async def _tell(self, serial: str, half: Half, state: TransactionState) -> None:
+    async def _tell(self, serial: str, half: Half, state: TransactionState) -> bool:
+        """Whether it was answered OK."""
         self._journal.write("tell", serial, state.value)
         reply = "ok"
         try:
@@ -182,6 +183,7 @@ class Caller:
         except TxmsgError as exc:
             reply = exc.code
         self._journal.write("told", serial, state.value, reply)
+        return reply == "ok"
 
 
 async def main() -> None:

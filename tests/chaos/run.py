@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 import time
@@ -14,7 +15,7 @@ from tests.chaos import tables
 from tests.chaos.client import QUIET
 from tests.chaos.cluster import Cluster
 from tests.chaos.faults import Faults
-from tests.chaos.history import Recorder, Way
+from tests.chaos.history import Record, Recorder, Way
 from tests.chaos.journal import Journal, Journals
 from tests.chaos.judge import Violation, judge
 from tests.chaos.plan import Done, Kind, Moment, faults, missing
@@ -105,6 +106,8 @@ def _play(cluster: Cluster, result: Result, patience_s: float, on_progress: Call
     tables.read_business(cluster.business_url, record)
     look("judging")
     result.violations = judge(record)
+    if result.violations:
+        _keep(record, result.violations, cluster.directory)
     result.missing = missing(done, began, result.duration_s)
     result.counts = _counts(look.recorder, done, takeovers=takeovers, left=left)
     result.waits_s = _waits(look.recorder, done, began + result.duration_s)
@@ -144,6 +147,14 @@ def _settle(cluster: Cluster, patience_s: float, look: _Look) -> int:
         consumer.wait()
     look("reading the databases")
     return left
+
+
+def _keep(record: Record, violations: Sequence[Violation], directory: Path) -> None:
+    """What the databases said, for a person: they go."""
+    with (directory / "violations.txt").open("w") as file:
+        file.writelines(f"{each.invariant} {each.text}\n" for each in violations)
+    with (directory / "log.jsonl").open("w") as file:
+        file.writelines(f"{json.dumps(row)}\n" for row in record.rows)
 
 
 def _line(recorder: Recorder, done: Sequence[Done], left_s: float) -> str:
