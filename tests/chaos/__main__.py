@@ -47,7 +47,7 @@ _ROWS = {
 @click.command(help=__doc__)
 @click.option("--duration", default=60.0, show_default=True, help="Seconds of load and faults.")
 @click.option("--seed", type=int, help="Of the plan of faults and of the load. Default: random.")
-@click.option("--rate", default=100.0, show_default=True, help="Sends and transactions per second.")
+@click.option("--rate", default=200.0, show_default=True, help="Sends and transactions per second.")
 @click.option(
     "--plant", help="lost, dup, reorder, phantom, gap, late, or the name of one: a defect that the verdict must find."
 )
