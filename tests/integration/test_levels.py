@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import psycopg
 import pytest
 from psycopg import AsyncConnection
 
 from tests.integration.batch_harness import Notify, columns_of, on_database
+from txmsg.broker.config import BrokerConfig
+from txmsg.broker.segments import Segments
 from txmsg.broker.store.batch import Batch, Unreplicated
+from txmsg.broker.store.connect import open_pool
 
+_WAITING = "select 1 from pg_locks where locktype = 'advisory' and not granted"
 _NONE = ", ".join(["'{}'"] * 10)
 _CALL = f"""
 select count(*) from txmsg.apply_batch_2(1, 0, '6 s', '{{}}', {_NONE}, %(commit)s::uuid[], null, %(rollback)s::uuid[],
@@ -80,3 +86,27 @@ async def test_an_outcome_that_is_repeated_is_as_safe_as_it_was_to_be(db: Notify
     plain = columns_of([db.queues[0]], ids=half.ids[:1])
     with pytest.raises(Unreplicated):
         await db.apply(Batch(plain=plain))
+
+
+@on_database
+async def test_senders_do_not_wait_for_long_behind_a_rotation_that_waits_for_a_standby(db: Notify) -> None:
+    """A batch that its standby does not confirm keeps its locks, that of rotation among them."""
+    config = BrokerConfig(storage=db.url, segment_age_s=1, outcome_memory_s=0)
+    await db.connection.execute("update txmsg.segment set opened_at = now() - interval '1 h' where state = 'open'")
+    async with (
+        open_pool(db.url) as pool,
+        await AsyncConnection.connect(db.url) as unconfirmed,
+        await AsyncConnection.connect(db.url, autocommit=True) as watcher,
+    ):
+        segments = Segments(pool, config)
+        await segments.refresh()
+        await unconfirmed.execute("select pg_advisory_xact_lock_shared(7701, 0)")
+        rotating = asyncio.create_task(segments.run_once())
+        async with asyncio.timeout(20):
+            while not await (await watcher.execute(_WAITING)).fetchall():
+                pass
+        await db.apply(Batch(plain=db.columns(8)))  # behind the rotation, until that gives up
+        assert not await rotating
+        assert segments.open == 1
+        await unconfirmed.commit()
+        assert await segments.run_once()

@@ -1,0 +1,30 @@
+"""Lengths of time and sizes on the command line."""
+
+from __future__ import annotations
+
+import click
+import pytest
+
+from txmsg.cli.quantities import duration, size
+
+
+def test_a_length_of_time_is_a_number_and_a_unit() -> None:
+    assert [duration(text) for text in ("90s", "1.5m", "12h", "7d")] == [90, 90, 43_200, 604_800]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "7", "7w", "-1d", "0s", "0.0000001s", "nans", "1e3d", "7 d", "99999d", "٧d ", "7d\n"]
+)
+def test_what_is_no_length_of_time_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="as 12h or 7d"):
+        duration(text)
+
+
+def test_a_size_is_bytes_or_a_number_and_a_unit() -> None:
+    assert [size(text) for text in ("0", "512", "1KiB", "3MiB", "100GiB")] == [0, 512, 1024, 3 * 1024**2, 100 * 1024**3]
+
+
+@pytest.mark.parametrize("text", ["", "1GB", "-1", "1.5GiB", "GiB", "1 GiB", "1e9", "9999999999999999"])
+def test_what_is_no_size_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="as 100GiB"):
+        size(text)
