@@ -122,6 +122,26 @@ def test_what_failed_during_a_pause_is_read_again_and_nothing_of_its_key_before_
     assert window.progress()[:2] == (5, ())
 
 
+def test_what_waited_here_before_the_first_unread_message_is_read_again_too() -> None:
+    window = Window(0)
+    window.put(keyed(0, "a", "a", "b", None))
+    assert taken(window, 2) == [0, 2]
+    window.unread(window.take_back(1, [2])[0])
+    window.rewind()
+    assert window.position == 1, "behind its key"
+    window.put(keyed(1, "a", "b", None))
+    assert taken(window, 9, token=2) == [2, 3]
+    window.ack(1, [0])
+    assert taken(window, 9, token=3) == [1]
+    window = Window(0)
+    window.put(keyed(0, None, None, tag="b"))
+    window.put(keyed(2, None, tag="a"))
+    window.take(1, LARGE, token=1, deadline=9, mine=parse_tags("a"), group=parse_tags("a || b"))
+    window.unread(window.take_back(1, [2])[0])
+    window.rewind()
+    assert window.position == 0, "ready for another member"
+
+
 def test_what_comes_back_while_it_is_read_again_is_not_lost() -> None:
     window = Window(0)
     window.put(keyed(0, "a", "b", "b"))

@@ -95,6 +95,10 @@ class Keys:
                 del self._behind[key]
         return following
 
+    def first_waiting(self) -> list[int]:
+        """Of each key the first offset that waits behind its head."""
+        return [behind[0][0] for behind in self._behind.values() if behind]
+
     def rewound(self, is_out: Callable[[int], bool]) -> None:
         """All that is not out will be read again."""
         self._key_of = {offset: key for offset, key in self._key_of.items() if is_out(offset)}

@@ -6,6 +6,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import NamedTuple
 
 from txmsg.broker.delivery.inflight import InFlight
@@ -17,6 +18,7 @@ from txmsg.wire.tags import ALL_TAGS, TagExpression
 
 __all__ = ["BEHIND", "EXPIRED", "Failure", "Progress", "Window"]
 
+_KEY_OF = itemgetter(9)
 EXPIRED = "not acknowledged within its invisible time"
 
 
@@ -130,7 +132,7 @@ class Window:
             rows = [row for row in rows if row[0] not in self._acked]
         if first < self._read_until:
             rows = [row for row in rows if row[0] not in self._in_flight and row[0] not in self._failing]
-        if self._keys or any(row[9] is not None for row in rows):
+        if self._keys or any(map(_KEY_OF, rows)):
             rows, following = self._keys.admit(rows)
             self._failing.update(dict.fromkeys(following, BEHIND))
         self._make_ready(rows)
@@ -256,10 +258,11 @@ class Window:
         return bool(self._unread)
 
     def rewind(self) -> None:
-        """Begins to read again at the first unread message, and forgets what was read beyond it but is not out."""
+        """Begins to read again at the first message that is unread, or waits here: what is not out is forgotten."""
         if not self._unread:
             return
-        self._position = self._acked.next_missing(min(self._unread))
+        waiting = [row[0] for row in self._ready] + self._keys.first_waiting()
+        self._position = self._acked.next_missing(min([*self._unread, *waiting]))
         self._unread.clear()
         self._ready.clear()
         self._ready_size_bytes = 0
