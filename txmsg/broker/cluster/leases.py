@@ -35,6 +35,8 @@ class Leases:
         self._is_member = False
         self._deadline = 0.0
         self._why = "delivery has not started yet"
+        self.losses = 0
+        """How often all of them were lost."""
         self.version = 0
         """Rises with each change of the queues."""
 
@@ -81,6 +83,7 @@ class Leases:
         """Nothing is delivered before the broker has joined again."""
         self._is_member, self._why, self._epochs = False, why, {}
         self.version += 1
+        self.losses += 1
 
 
 class OwnQueues:

@@ -171,7 +171,6 @@ class Membership:
     # ---- inside
 
     async def _join(self, conn: Connection) -> bool:
-        asked_at = self.leases.monotonic()
         incarnation = await store.join(
             conn,
             self.leases.broker_id,
@@ -190,13 +189,12 @@ class Membership:
             return False
         self._incarnation, self._seen = incarnation, None
         self.brokers = ()  # so that clients are told, though they may be the same as before
-        self.leases.renew(asked_at)
         self._seen_epoch = -1
         return True
 
     async def _beat(self, conn: Connection) -> bool:
         assert self._incarnation is not None
-        asked_at = self.leases.monotonic()
+        asked_at, losses = self.leases.monotonic(), self.leases.losses
         beat = await store.beat(conn, self.leases.broker_id, self._incarnation, self.leases.ttl_s)
         if beat is None:
             self._drop("the other brokers took this one for dead")
@@ -208,7 +206,7 @@ class Membership:
         ):
             self._stand_by(f"broker {beat.holder}, which is of release 0.1, holds the delivery lease")
             return False
-        if not self.leases.is_member:  # lost while the heartbeat was on its way
+        if self.leases.losses != losses:  # while the heartbeat was on its way: this broker must join anew
             return False
         self._state = beat.state
         self.leases.renew(asked_at)
