@@ -190,7 +190,8 @@ _RULES = {
     "a half is checked or parked": "select transaction_id from txmsg.half_message group by 1 "
     "having not bool_or(decided) "
     "and count(*) filter (where n = 0 and (next_check_at is not null or parked_reason is not null)) = 0",
-    "n counts from 0": "select transaction_id from txmsg.half_message group by 1 having max(n) >= count(*)",
+    "n counts from 0": "select transaction_id from txmsg.half_message where not decided group by 1 "
+    "having max(n) >= count(*)",
     "cursors stay in their queue": "select c.* from txmsg.cursor c where c.next_offset > coalesce((select "
     "max(m.queue_offset) + 1 from txmsg.message m where m.queue = c.queue_id), 0)",
     "retries are of messages": "select queue_id, queue_offset from txmsg.retry r where not exists (select from "
@@ -199,9 +200,10 @@ _RULES = {
 """Each finds the rows that break it."""
 
 _STORED = """
-select topic.name, key, tag, headers, body, n from
-  (select queue, key, tag, headers, body, n from txmsg.message
-   union all select queue, key, tag, headers, body, n from txmsg.half_message) m
+select topic.name, key, tag, headers, body, n, ordering_key from
+  (select queue, key, tag, headers, body, n, ordering_key from txmsg.message
+   union all select queue, key, tag, headers, body, n, null from txmsg.scheduled
+   union all select queue, key, tag, headers, body, n, ordering_key from txmsg.half_message) m
   join txmsg.queue on queue.id = m.queue join txmsg.topic on topic.id = topic_id
 """
 
@@ -213,11 +215,11 @@ def broken_rules(url: str) -> list[str]:
         for name, query in _RULES.items():
             if rows := connection.execute(query.encode()).fetchmany(3):
                 broken.append(f"{name}: {rows}")
-        for topic, key, tag, headers, body, n in connection.execute(_STORED):
+        for topic, key, tag, headers, body, n, ordering_key in connection.execute(_STORED):
             try:
                 assert 0 <= n < 1000, f"n={n}"
                 assert len(headers or b"") <= 2 * HEADERS_SIZE_BYTES_MAX
-                Message(topic, body, key=key, tag=tag, headers=unpack_headers(headers))
+                Message(topic, body, key=key, tag=tag, headers=unpack_headers(headers), ordering_key=ordering_key)
             except (TxmsgError, AssertionError) as exc:
                 broken.append(f"a message that cannot be sent is stored: {exc}")
         for table in ("topic.name", "consumer_group.name", "producer.group_name"):

@@ -17,7 +17,7 @@ from google.protobuf.message import Message as Proto
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
-from txmsg.message import BODY_SIZE_BYTES_MAX
+from txmsg.message import BODY_SIZE_BYTES_MAX, now_us
 from txmsg.wire.codec import pack_headers
 from txmsg.wire.v1 import txmsg_pb2 as pb
 
@@ -157,6 +157,8 @@ def _columns(draw: DrawFn, ids: Sequence[bytes]) -> pb.MessageColumns:
         tag=column(_mostly(st.sampled_from(["", "a", "b"]), _TEXT)),
         headers=column(_mostly(st.just(pack_headers({"a": "b"})), _HEADERS)),
         born_at_us=column(_FIELDS["born_at_us"], absent=False),
+        ordering_key=column(_mostly(st.sampled_from(["", "", "o", "p"]), _TEXT)),
+        deliver_at_us=column(st.sampled_from([0, 0, 0, 1, -1, now_us() + 10**9, 2**62])),
     )
 
 
