@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.chaos.plan import BROKERS, Done, Kind, Moment, faults, missing
+from tests.chaos.plan import BROKERS, LATE_S_MAX, Done, Kind, Moment, faults, missing
 
 
 def _done(seed: int, duration_s: float) -> list[Done]:
@@ -42,6 +42,11 @@ def test_a_fault_that_is_missing_is_told() -> None:
         assert told == [
             f"no broker was paused in the middle of {'a' if moment is Moment.BATCH else 'an'} {moment.name.lower()}"
         ]
+
+
+def test_a_fault_that_comes_much_too_late_does_not_count() -> None:
+    late = [replace(each, began=each.began + LATE_S_MAX) for each in _done(3, 60)]
+    assert "broker 0 was not killed in minute 1" in missing(late, 0.0, 60)
 
 
 def test_a_seed_is_one_plan() -> None:
