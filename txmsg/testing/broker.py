@@ -19,6 +19,7 @@ from txmsg.wire.codec import unpack_headers
 __all__ = ["Broker"]
 
 _LOOK_S = 0.02
+_SOON_S = 0.1
 _ASK_AGAIN_S = 0.5
 """How long a check-back has for its answer before `jump` brings the next one."""
 
@@ -143,7 +144,7 @@ class Broker:
     def _jump(self, all_progress: list[Progress]) -> bool:
         """Moves the clock to the next moment, if nothing is going on that is to be waited for first."""
         dues_s = [late.due_in_s for each in all_progress for late in each.late if late.due_in_s is not None]
-        if any(each.waiting for each in all_progress) or not dues_s or min(dues_s) <= 0:
+        if any(each.waiting for each in all_progress) or not dues_s or min(dues_s) <= _SOON_S:
             return False
         self.clock.advance(seconds=min(dues_s) + 0.001)
         return True

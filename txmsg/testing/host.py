@@ -129,6 +129,7 @@ def _config(storage: str, listen: str) -> BrokerConfig:
     """Everything that a broker looks for from time to time, it looks for often: tests wait for it."""
     from txmsg.broker.config import BrokerConfig
     from txmsg.broker.delivery import DeliveryConfig
+    from txmsg.broker.scheduler import SchedulerConfig
     from txmsg.checker.loop import CheckLoopConfig
 
     return BrokerConfig(
@@ -138,6 +139,7 @@ def _config(storage: str, listen: str) -> BrokerConfig:
         topic_refresh_s=0.5,
         delivery=DeliveryConfig(flush_s=0.02, expire_s=0.05, retry_poll_s=0.05, poll_s=0.1),
         check_loop=CheckLoopConfig(poll_interval_s=0.1),
+        scheduler=SchedulerConfig(interval_s=0.05),
     )
 
 
