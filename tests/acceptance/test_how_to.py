@@ -10,6 +10,8 @@ import pytest
 from tests.acceptance.user_project import ROOT, UserProject, files_of
 from tests.conftest import PostgresServer
 
+pytestmark = pytest.mark.timeout(300)  # a run of pytest within a test of pytest
+
 PAGES = {page.stem: page for page in sorted((ROOT / "docs" / "how-to").glob("*.md")) if files_of(page)}
 _TEST = re.compile(r"^(?:async )?def test_", re.MULTILINE)
 

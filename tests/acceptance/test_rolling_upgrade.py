@@ -27,9 +27,10 @@ from tests.acceptance.releases import NOW, Release, unpacked
 from tests.acceptance.waiting import until
 from tests.broker_process import BrokerProcess
 from tests.conftest import PostgresServer
+from tests.integration.client_harness import collecting
 from txmsg.broker import migrate
 from txmsg.checker.fence import Fence
-from txmsg.client import AsyncProducer
+from txmsg.client import AsyncProducer, Producer
 from txmsg.errors import OutcomeConflict
 from txmsg.message import Message, ReceivedMessage, TransactionState
 
@@ -164,6 +165,7 @@ def test_brokers_are_upgraded_one_after_the_other_and_nothing_is_lost_or_doubled
             NOW.run("db", "upgrade", "--storage", database_url)
             assert migrate.current(database_url) == migrate.REVISIONS[-1]
             clients.goes_on()  # the old broker alone, on the upgraded database
+            asyncio.run(send_to(old.address, "made-by-the-old"))
 
             for broker in new:
                 broker.start()
@@ -174,6 +176,7 @@ def test_brokers_are_upgraded_one_after_the_other_and_nothing_is_lost_or_doubled
             status = old.end(how)
             assert status == (0 if how is signal.SIGTERM else -signal.SIGKILL)
             clients.goes_on()
+            use_what_is_new(new[0].address)
 
             for client in clients.clients:
                 client.say("finish")
@@ -237,6 +240,23 @@ def check_deliveries(audit: Audit, database_url: str, old: BrokerProcess, how: s
     else:  # SIGKILL loses the acknowledgements of a quarter of a second: those of the broker that was killed
         by_old = {(each.queue_id, each.offset) for each in audit.arrivals if each.broker == old.address}
         assert {(each.queue_id, each.offset) for each in audit.again} <= by_old
+
+
+async def send_to(broker: str, topic: str) -> None:
+    async with AsyncProducer(broker) as producer:
+        await producer.send(Message(topic, b"plain"))
+
+
+def use_what_is_new(broker: str) -> None:
+    """A topic that the old broker made, with columns that it knows nothing of, serves what is new."""
+    assert "made-by-the-old" in NOW.run("topic", "show", "made-by-the-old", "--broker", broker)
+    with collecting(broker, "made-by-the-old", group="late") as got:
+        with Producer(broker, "now") as producer:
+            for n in range(5):
+                producer.send(Message("made-by-the-old", b"%d" % n, ordering_key="key"))
+        bodies = [got.get(timeout=WAIT_S).body for _ in range(6)]
+    bodies.remove(b"plain")
+    assert bodies == [b"%d" % n for n in range(5)]
 
 
 async def decide_across(storing: str, deciding: str, database_url: str) -> None:

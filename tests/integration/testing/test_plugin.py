@@ -10,6 +10,8 @@ import pytest
 from tests.acceptance.user_project import Outcome, UserProject
 from tests.conftest import PostgresServer
 
+pytestmark = pytest.mark.timeout(300)  # a run of pytest within a test of pytest
+
 _WITHOUT = """
 import sys
 
