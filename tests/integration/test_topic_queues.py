@@ -191,3 +191,33 @@ def test_a_topic_without_permission_to_write_refuses_its_messages_and_no_others(
             "join txmsg.topic t on t.id = q.topic_id"
         ).fetchall()
     assert rows == [("open",)]
+
+
+def test_what_a_broker_knows_of_a_topic_is_looked_at_again_before_it_is_used_after_a_pause(notify_url: str) -> None:
+    now_s = 0.0
+
+    async def run() -> None:
+        nonlocal now_s
+        async with notify_at(notify_url, queues=2) as notify:
+            topics = TopicRegistry(notify.topics._pool, auto_create=True, queues=2, monotonic=lambda: now_s)
+            await topics.ensure("t")
+            notify.query("update txmsg.topic set permission = 4, version = version + 1")
+            now_s = 7.9
+            known = topics.known("t")
+            assert known is not None
+            assert known.is_writable, "nobody has looked yet"
+            now_s = 8.1
+            assert topics.known("t") is None
+            assert not (await topics.ensure("t")).is_writable
+            notify.query("delete from txmsg.queue")
+            notify.query("delete from txmsg.topic")
+            assert await topics.refresh_once() == ["t"]
+            assert topics.known("t") is None
+            first = (await topics.ensure("t")).queue_ids
+            notify.query("delete from txmsg.queue")
+            notify.query("delete from txmsg.topic")
+            await notify.topics.create("t", 2)
+            assert await topics.refresh_once() == ["t"], "it was made anew by another broker"
+            assert (await topics.ensure("t")).queue_ids != first
+
+    asyncio.run(run())
