@@ -6,6 +6,7 @@ bytes alone would end in the protobuf parser; these get past it, most of them pa
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 
 from txmsg.message import BODY_SIZE_BYTES_MAX, now_us
 from txmsg.wire.codec import pack_headers
+from txmsg.wire.v1 import dead_letters_pb2, groups_pb2, messages_pb2, topics_pb2
 from txmsg.wire.v1 import txmsg_pb2 as pb
 
 __all__ = [
@@ -69,6 +71,7 @@ def _mostly(good: SearchStrategy[Any], bad: SearchStrategy[Any]) -> SearchStrate
 _TYPES: dict[int, SearchStrategy[Any]] = {
     FieldDescriptor.TYPE_BOOL: st.booleans(),
     FieldDescriptor.TYPE_BYTES: _BYTES,
+    FieldDescriptor.TYPE_DOUBLE: st.sampled_from([0.0, 1.0, -1.0, 1e300, math.inf, -math.inf, math.nan]),
     FieldDescriptor.TYPE_ENUM: st.sampled_from([0, 1, 2, 3, -1, 2**31 - 1]),
     FieldDescriptor.TYPE_STRING: _TEXT | _NAME,
     FieldDescriptor.TYPE_UINT32: _UINT32,
@@ -188,8 +191,9 @@ def _receive(draw: DrawFn) -> pb.ReceiveRequest:
     )
 
 
-_services = pb.DESCRIPTOR.services_by_name
-_methods = {f"{s.full_name}/{m.name}": m for s in _services.values() for m in s.methods}
+_modules = (pb, dead_letters_pb2, groups_pb2, messages_pb2, topics_pb2)
+_services = [service for module in _modules for service in module.DESCRIPTOR.services_by_name.values()]
+_methods = {f"{s.full_name}/{m.name}": m for s in _services for m in s.methods}
 METHODS = {name: each for name, each in _methods.items() if not each.client_streaming}
 STREAMS = {name: each for name, each in _methods.items() if each.client_streaming}
 _COHERENT: dict[str, SearchStrategy[Any]] = {"txmsg.v1.Notify/Send": _send(), "txmsg.v1.Notify/Receive": _receive()}
