@@ -112,6 +112,43 @@ def test_a_queue_is_delivered_by_one_broker_and_after_its_stop_by_the_other(noti
     asyncio.run(scenario())
 
 
+def test_a_stop_takes_acknowledgements_until_nothing_is_out(notify_url: str) -> None:
+    async def scenario() -> None:
+        async with notify_at(notify_url) as notify:
+            await notify.add(2)
+            async with delivering(notify, flush_s=NEVER_S, hand_over_s=NEVER_S) as delivery:
+                got = await receive(delivery, 2)
+                (feed,) = delivery._groups["g"].feeds.values()
+                closing = asyncio.create_task(delivery.close())
+                await until(lambda: feed.leaving)
+                assert await delivery.settle("g", "c", receipts(got[:1]), []) == []
+                assert not closing.done(), "one message is still out"
+                assert await delivery.settle("g", "c", receipts(got[1:]), []) == []
+                await asyncio.wait_for(closing, 15)
+            assert notify.query("select next_offset from txmsg.cursor") == [(2,)]
+
+    asyncio.run(scenario())
+
+
+def test_a_newcomer_gets_its_queue_when_what_is_out_of_it_is_acknowledged(notify_url: str) -> None:
+    async def scenario() -> None:
+        async with (
+            notify_at(notify_url, queues=2) as notify,
+            delivering(notify, "old", flush_s=NEVER_S, hand_over_s=NEVER_S) as old,
+        ):
+            await notify.add(3)
+            got = await receive(old, 6)
+            async with delivering(notify, "new") as new:
+                await until(lambda: any(feed.leaving for feed in old._groups["g"].feeds.values()))
+                assert not new._leases.epochs()
+                assert await old.settle("g", "c", receipts(got), []) == []
+                await until(lambda: len(new._leases.epochs()) == 1)
+                assert len(old._leases.epochs()) == 1
+                assert await new.receive("g", "c", T, 9, 0.2, 60) == [], "nothing comes twice"
+
+    asyncio.run(scenario())
+
+
 def test_nothing_is_delivered_past_the_deadline_of_the_lease(notify_url: str) -> None:
     async def scenario() -> None:
         now = [100.0]
