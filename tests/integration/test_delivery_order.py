@@ -121,6 +121,7 @@ def test_a_key_that_failed_stays_in_order_over_a_crash(notify_url: str) -> None:
                 (head, _) = await receive(delivery, 2)
                 assert await delivery.settle("g", "c", [], [Refusal(head.receipt, "boom", 0.0)]) == []
             await add_keyed(notify, "a")
+            notify.query("update txmsg.cursor set held_until = now()")  # as when that time has passed
             async with delivering(notify, **QUICK) as delivery:
                 got: list[int] = []
                 while len(got) < 4:
@@ -220,3 +221,84 @@ def test_every_attempt_leaves_its_error_with_the_dead_letter(notify_url: str) ->
             assert all(each["at"] for each in failures)
 
     asyncio.run(scenario())
+
+
+def test_after_a_crash_an_ordered_queue_waits_until_nobody_can_hold_its_messages(notify_url: str) -> None:
+    async def scenario() -> None:
+        async with notify_at(notify_url) as notify:
+            await add_keyed(notify, "a", "a")
+            async with delivering(notify, "b1", graceful=False) as crashed:
+                assert offsets(await receive(crashed, 5, wait_s=0.2)) == [0]
+                (noted,) = notify.query("select held_until > now() + interval '60 s' from txmsg.cursor")
+                assert noted == (True,)
+            notify.bury("b1")
+            clock = Clock()
+            async with delivering(notify, "b2", monotonic=clock, lease_ttl_s=1e6, background=False) as delivery:
+                assert await receive(delivery, 5, wait_s=0.2) == []
+                (feed,) = delivery._groups["g"].feeds.values()
+                await delivery.read_once(feed)
+                assert await receive(delivery, 5, wait_s=0) == [], "the consumer of the dead broker may be at it"
+                clock.now += 71
+                await delivery.holding_once()
+                assert offsets(await receive(delivery, 5, wait_s=0)) == [0]
+
+    asyncio.run(scenario())
+
+
+def test_an_ordered_queue_that_is_handed_over_waits_for_nothing(notify_url: str) -> None:
+    async def scenario() -> None:
+        async with notify_at(notify_url) as notify:
+            await add_keyed(notify, "a", "a")
+            async with delivering(notify, "b1") as delivery:
+                await settle(delivery, *await receive(delivery, 1))
+            async with delivering(notify, "b2") as delivery:
+                assert offsets(await receive(delivery, 1)) == [1]
+
+    asyncio.run(scenario())
+
+
+def test_after_a_crash_a_queue_without_ordering_keys_waits_for_nothing(notify_url: str) -> None:
+    async def scenario() -> None:
+        async with notify_at(notify_url) as notify:
+            await add_keyed(notify, None)
+            async with delivering(notify, "b1", graceful=False) as crashed:
+                await receive(crashed, 1)
+            notify.bury("b1")
+            async with delivering(notify, "b2") as delivery:
+                assert offsets(await receive(delivery, 1)) == [0]
+
+    asyncio.run(scenario())
+
+
+def test_what_is_held_is_noted_as_long_as_it_is_held_and_no_longer(notify_url: str) -> None:
+    async def scenario() -> None:
+        async with notify_at(notify_url) as notify:
+            clock = Clock()
+            await add_keyed(notify, "a")
+            async with delivering(notify, monotonic=clock, lease_ttl_s=1e6, background=False) as delivery:
+                await receive(delivery, 1, wait_s=0)
+                (feed,) = delivery._groups["g"].feeds.values()
+                await delivery.read_once(feed)
+                (first,) = await receive(delivery, 1, wait_s=0)
+                notify.query("update txmsg.cursor set held_until = now()")
+                clock.now += 30  # renewed meanwhile, or not: it is out
+                await delivery.holding_once()
+                assert notify.query("select held_until > now() + interval '60 s' from txmsg.cursor") == [(True,)]
+                await settle(delivery, first)
+                await delivery.holding_once()
+                assert notify.query("select held_until is null from txmsg.cursor") == [(False,)]
+                clock.now += 6
+                await delivery.holding_once()
+                assert notify.query("select held_until is null from txmsg.cursor") == [(True,)]
+
+    asyncio.run(scenario())
+
+
+class Clock:
+    """A clock that stands still until it is set."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now

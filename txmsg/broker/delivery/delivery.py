@@ -18,6 +18,7 @@ from txmsg.broker.delivery.config import DeliveryConfig
 from txmsg.broker.delivery.failures import write_first_failures, write_retry_outcomes
 from txmsg.broker.delivery.group import Feed, Group
 from txmsg.broker.delivery.handing import Settling, still_out
+from txmsg.broker.delivery.holding import MARGIN_S, expiring, idle, to_note
 from txmsg.broker.delivery.loading import Place, load_feeds, load_group, settings_of, write_progress
 from txmsg.broker.delivery.memory import Memory
 from txmsg.broker.delivery.reader import read_feed
@@ -98,8 +99,23 @@ class Delivery:
         state = await self._group(group, wants, start)
         state.members.join(client_id, wants, self._monotonic(), self._config.member_ttl_s)
         messages = self._take(state, client_id, wants, max_messages, invisible_s)
-        if messages or wait_s <= 0:
-            return messages
+        if not messages and wait_s > 0:
+            messages = await self._wait(state, client_id, wants, max_messages, invisible_s, wait_s)
+        feeds = [state.feeds[each.receipt.queue_id] for each in messages]
+        if held := to_note(feeds, self._monotonic(), invisible_s):
+            await self._note_held(held, invisible_s)
+        return messages
+
+    async def _wait(  # noqa: PLR0917 - as `receive`
+        self,
+        state: Group,
+        client_id: str,
+        wants: Mapping[str, TagExpression],
+        max_messages: int,
+        invisible_s: float,
+        wait_s: float,
+    ) -> list[Handout]:
+        messages: list[Handout] = []
         try:
             async with asyncio.timeout(wait_s):
                 while not messages and not self._draining:
@@ -179,6 +195,7 @@ class Delivery:
                 (self.expire_once, config.expire_s),
                 (self.retries_once, config.retry_poll_s),
                 (self.poll_once, config.poll_s),
+                (self.holding_once, config.poll_s),
                 (self.keys_once, config.settings_s),
                 (self.upkeep_once, config.upkeep_s),
             ):
@@ -278,6 +295,18 @@ class Delivery:
         for feeds in self._feeds_of.values():
             for feed in feeds:
                 self._read_soon(feed)  # one whose last read failed
+
+    async def holding_once(self) -> None:
+        """Opens queues whose former messages nobody holds any more; keeps true what cursors say of those given here."""
+        now = self._monotonic()
+        feeds = [feed for group in self._groups.values() for feed in group.feeds.values()]
+        for feed in feeds:
+            if feed.opens_at is not None and feed.opens_at <= now:
+                feed.opens_at = None
+                feed.group.wake_all()
+        if held := expiring(feeds, now):
+            await self._note_held(held, max(feed.held_s for feed in held))
+        await self._note_held(idle(feeds, now), None)
 
     async def queues_once(self) -> None:
         """Begins to deliver the queues that this broker or their topics have got since they were subscribed to."""
@@ -382,6 +411,7 @@ class Delivery:
         await self._settling.wait(lambda: not still_out(feeds), self._config.hand_over_s)
         for group in {feed.group for feed in feeds}:
             await self._write_outcomes(group, [feed for feed in feeds if feed.group is group])
+        await self._note_held([feed for feed in feeds if feed.held_until and not still_out([feed])], None)
         await self.flush_once()
 
     def drop(self, why: str) -> None:
@@ -480,7 +510,7 @@ class Delivery:
                 for topic in topics:
                     queue_ids = [queue_id for queue_id, _ in await self._topics.ensure(topic)]
                     await groups_store.subscribe_at(conn, group.id, queue_ids, at_us=start.at_us)
-            feeds = await load_feeds(conn, group, places, self._config, self._memory)
+            feeds = await load_feeds(conn, group, places, self._config, self._memory, now=self._monotonic())
         self._leases.require()
         if self._groups.get(name) is not known:
             raise BrokerUnavailable("delivery has started again from its stored cursors: retry")
@@ -495,6 +525,11 @@ class Delivery:
             feed.end = max(feed.end, self._ends.get(feed.queue_id, 0))
             self._feeds_of[feed.queue_id].append(feed)
             self._read_soon(feed)
+            if feed.opens_at is not None:
+                _log.info(
+                    "group %s: %s waits %.0f s, for consumers may hold ordered messages that were given before",
+                    *(group.name, feed, feed.opens_at - self._monotonic()),
+                )
         return group
 
     async def _missing(self, group: Group | None, topic: str) -> dict[int, Place]:
@@ -509,6 +544,24 @@ class Delivery:
             for queue_id, number in queues
             if queue_id in epochs and queue_id not in loaded and queue_id not in self._leaving
         }
+
+    async def _note_held(self, feeds: Sequence[Feed], invisible_s: float | None) -> None:
+        """Has cursors say for how long consumers may hold ordered messages from now on; None: they hold none."""
+        feeds = [feed for feed in feeds if self._is_delivered(feed)]
+        if not feeds:
+            return
+        now = self._monotonic()
+        held_s = None if invisible_s is None else invisible_s + MARGIN_S
+        cursors = [(feed.group.id, feed.queue_id, feed.epoch) for feed in feeds]
+        async with self._session() as conn:
+            noted = await store.note_held(conn, self._leases.broker_id, cursors, held_s)
+        if noted < len(feeds):
+            self._membership.doubt()
+            raise BrokerUnavailable("leases of these queues are over: another broker delivers them")
+        for feed in feeds:
+            feed.held_until = 0.0 if held_s is None else now + held_s
+            feed.held_s = max(feed.held_s, invisible_s or 0.0)
+            feed.idle_since = None
 
     def _remove(self, group: Group, queue_ids: Collection[int]) -> None:
         for feed in group.remove(queue_ids):

@@ -26,7 +26,9 @@ class Feed:
     epoch: of the queue's lease, under which the window was built; with the lease the whole object is dropped.
     segment: the one that holds window.position, with the offset at which the next one starts (None: not known to
     be closed). queued: whether it waits for a reader, or is being read. leaving: another broker is to deliver the
-    queue; nothing more is read or given, and settling goes on.
+    queue; nothing more is read or given, and settling goes on. opens_at: nothing is given before, for consumers may
+    hold ordered messages that the queue's former broker gave; None: it is open. held_until: what the cursor says of
+    those that this one gives (0: nothing), for invisible times of held_s. Moments are of the monotonic clock.
     """
 
     group: Group
@@ -42,6 +44,10 @@ class Feed:
     leaving: bool = False
     generation: int = 0
     readable: bool = True
+    opens_at: float | None = None
+    held_until: float = 0.0
+    held_s: float = 0.0
+    idle_since: float | None = None
 
     def __str__(self) -> str:
         return f"topic {self.topic} queue {self.number}"
@@ -49,7 +55,7 @@ class Feed:
     @property
     def is_open(self) -> bool:
         """Whether anything of it may be given now."""
-        return self.readable and not self.leaving
+        return self.readable and not self.leaving and self.opens_at is None
 
     def rewind(self) -> None:
         """Reads again what came back unread. Not while it is being read."""

@@ -59,7 +59,13 @@ def settings_of(row: GroupRow, config: DeliveryConfig) -> GroupSettings:
 
 
 async def load_feeds(
-    conn: store.Connection, group: Group, places: Mapping[int, Place], config: DeliveryConfig, memory: Memory
+    conn: store.Connection,
+    group: Group,
+    places: Mapping[int, Place],
+    config: DeliveryConfig,
+    memory: Memory,
+    *,
+    now: float,
 ) -> list[Feed]:
     """Feeds for these queues (by id), from the cursors, claimed for the epochs of their leases.
 
@@ -92,6 +98,7 @@ async def load_feeds(
             ),
             ends[cursor.queue_id],
             generation=cursor.generation,
+            opens_at=now + cursor.held_s if cursor.held_s else None,
         )
         for cursor in cursors
     ]

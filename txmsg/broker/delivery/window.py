@@ -99,6 +99,11 @@ class Window:
         return len(self._ready)
 
     @property
+    def is_ordered(self) -> bool:
+        """Whether a message with an ordering key is ready or in flight, or stands in the table `retry`."""
+        return bool(self._keys)
+
+    @property
     def outstanding_count(self) -> int:
         """Messages read and not yet acknowledged."""
         return (

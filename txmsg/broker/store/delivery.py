@@ -70,6 +70,8 @@ class CursorRow(NamedTuple):
     next_offset: int
     acked: list[tuple[int, int]]
     generation: int
+    held_s: float
+    """For how long consumers may still hold ordered messages that another broker, or an earlier epoch, gave them."""
 
 
 async def claim_cursors(conn: Connection, group: int, queues: Sequence[tuple[int, int]]) -> list[CursorRow]:
@@ -93,13 +95,14 @@ async def claim_cursors(conn: Connection, group: int, queues: Sequence[tuple[int
            set epoch = excluded.epoch, next_offset = coalesce(c.seek_to, c.next_offset), seek_to = null,
                acked = case when c.seek_to is null then c.acked else '{}' end
          where c.epoch <= excluded.epoch
-        returning c.queue_id, c.next_offset, c.acked, c.generation
+        returning c.queue_id, c.next_offset, c.acked, c.generation,
+                  coalesce(greatest(extract(epoch from c.held_until - now()), 0), 0)::float8
         """,
         {"group": group, "queue_ids": [each for each, _ in queues], "epochs": [epoch for _, epoch in queues]},
     )
     return [
-        CursorRow(queue_id, next_offset, [(r.lower, r.upper) for r in acked], generation)
-        for queue_id, next_offset, acked, generation in await cursor.fetchall()
+        CursorRow(queue_id, next_offset, [(r.lower, r.upper) for r in acked], generation, held_s)
+        for queue_id, next_offset, acked, generation, held_s in await cursor.fetchall()
     ]
 
 
@@ -168,6 +171,32 @@ async def write_cursors(conn: Connection, broker_id: str, cursors: Sequence[Curs
         },
     )
     return {(group, queue_id) for group, queue_id in await cursor.fetchall()}
+
+
+async def note_held(
+    conn: Connection, broker_id: str, cursors: Sequence[tuple[int, int, int]], held_s: float | None
+) -> int:
+    """Notes for (group id, queue id, epoch) for how long from now consumers may hold ordered messages; None: no more.
+
+    Returns how many were noted: fewer than given means that leases are over.
+    """
+    cursor = await plain_cursor(conn).execute(
+        """
+        update txmsg.cursor c set held_until = now() + make_interval(secs => %(held_s)s)
+          from unnest(%(groups)s::int[], %(queue_ids)s::int[], %(epochs)s::bigint[]) f(group_id, queue_id, epoch)
+         where c.group_id = f.group_id and c.queue_id = f.queue_id and c.epoch = f.epoch
+           and exists (select from txmsg.queue_lease l
+                        where l.queue_id = f.queue_id and l.epoch = f.epoch and l.broker_id = %(broker_id)s)
+        """,
+        {
+            "broker_id": broker_id,
+            "groups": [group for group, _, _ in cursors],
+            "queue_ids": [queue_id for _, queue_id, _ in cursors],
+            "epochs": [epoch for _, _, epoch in cursors],
+            "held_s": held_s,
+        },
+    )
+    return cursor.rowcount
 
 
 # ---- reading queues

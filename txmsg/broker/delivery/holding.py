@@ -1,0 +1,49 @@
+"""What consumers may hold of ordered messages, as the next broker of a queue must know it.
+
+Whoever takes a queue over from a broker that has died cannot know what of it is in whose hands, and would give the next
+message of a key while the one before is still worked at. So the cursor says until when consumers may hold ordered
+messages, before they get any, and the next broker gives nothing of that queue until then. A queue handed over in
+order waits for nothing. The statements are in the store; this is when to write what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from txmsg.broker.delivery.group import Feed
+from txmsg.broker.delivery.handing import still_out
+
+__all__ = ["MARGIN_S", "expiring", "idle", "to_note"]
+
+MARGIN_S = 10.0
+"""Noted beyond the invisible time, so that one note is good for many deliveries."""
+_IDLE_S = 5.0
+
+
+def to_note(feeds: Iterable[Feed], now: float, invisible_s: float) -> list[Feed]:
+    """Of feeds that are about to give messages for invisible_s: those whose cursors do not say so yet."""
+    return [feed for feed in feeds if feed.window.is_ordered and feed.held_until < now + invisible_s]
+
+
+def expiring(feeds: Iterable[Feed], now: float) -> list[Feed]:
+    """Feeds whose consumers still hold messages, and may have renewed them, while the note runs out."""
+    return [
+        feed
+        for feed in feeds
+        if feed.held_until and feed.held_until < now + feed.held_s + MARGIN_S / 2 and still_out([feed])
+    ]
+
+
+def idle(feeds: Iterable[Feed], now: float) -> list[Feed]:
+    """Feeds whose notes can go: nothing was held for a while, so that a takeover need not wait."""
+    found: list[Feed] = []
+    for feed in feeds:
+        if not feed.held_until:
+            continue
+        if still_out([feed]):
+            feed.idle_since = None
+        elif feed.idle_since is None:
+            feed.idle_since = now
+        elif now - feed.idle_since >= _IDLE_S:
+            found.append(feed)
+    return found
