@@ -77,8 +77,25 @@ class Broker:
                 n=n,
                 born_at_us=us_of_datetime(born_at),
                 stored_at_us=us_of_datetime(stored_at),
+                ordering_key=ordering_key,
+                generation=generation,
             )
-            for (topic, body, key, tag, headers, queue, offset, attempt, transaction_id, n, born_at, stored_at) in rows
+            for (
+                topic,
+                body,
+                key,
+                tag,
+                headers,
+                queue,
+                offset,
+                attempt,
+                transaction_id,
+                n,
+                born_at,
+                stored_at,
+                ordering_key,
+                generation,
+            ) in rows
         ]
 
     # ---- waiting
@@ -169,13 +186,13 @@ def _told(what: str, all_progress: list[Progress]) -> str:
 
 _MESSAGES = """
 select t.name, m.body, m.key, m.tag, m.headers, q.number, m.queue_offset, 1, m.transaction_id, m.n, m.born_at,
-       m.stored_at
+       m.stored_at, m.ordering_key, 0
   from txmsg.message m join txmsg.queue q on q.id = m.queue join txmsg.topic t on t.id = q.topic_id
  where t.name = %(topic)s order by q.number, m.queue_offset
 """
 _DEAD_LETTERS = """
 select t.name, d.body, d.key, d.tag, d.headers, q.number, d.queue_offset, d.attempts, d.transaction_id, d.n, d.born_at,
-       d.stored_at
+       d.stored_at, d.ordering_key, d.generation
   from txmsg.dead_letter d join txmsg.consumer_group g on g.id = d.group_id
   join txmsg.queue q on q.id = d.queue_id join txmsg.topic t on t.id = q.topic_id
  where g.name = %(group)s order by d.died_at, q.number, d.queue_offset

@@ -50,7 +50,7 @@ def test_each_test_has_a_broker_that_holds_nothing(
     consumer, got = txmsg_consumer("same"), []
     consumer.subscribe("t")(got.append)
     consumer.start()
-    txmsg_producer("same").send(Message("t", b"%d" % n, key="k", tag="a", headers={"h": "v"}))
+    txmsg_producer("same").send(Message("t", b"%d" % n, key="k", tag="a", headers={"h": "v"}, ordering_key="o"))
     txmsg_broker.wait_until_idle("same")
     assert [message.body for message in got] == [b"%d" % n]
     assert [message._replace(attempt=1) for message in got] == txmsg_broker.messages("t")
