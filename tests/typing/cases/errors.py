@@ -9,11 +9,14 @@ from txmsg import Produser  # error: mypy[attr-defined] pyright[reportAttributeA
 
 raised: list[type[txmsg.TxmsgError]] = [
     txmsg.BrokerUnavailable,
+    txmsg.CorruptLog,
     txmsg.DuplicateId,
     txmsg.InvalidMessage,
     txmsg.InvalidName,
     txmsg.MessageTooLarge,
     txmsg.MisuseError,
+    txmsg.OffsetOutOfRange,
+    txmsg.OffsetsMissing,
     txmsg.OutcomeConflict,
     txmsg.OutcomeExpired,
     txmsg.OutcomeUnknown,
@@ -24,6 +27,7 @@ raised: list[type[txmsg.TxmsgError]] = [
     txmsg.TopicClosed,
     txmsg.TopicExists,
     txmsg.TransactionRefused,
+    txmsg.UnknownGroup,
     txmsg.UnknownTopic,
 ]
 temporary: type[txmsg.BrokerUnavailable] = txmsg.Overloaded
