@@ -149,7 +149,7 @@ def _dense_and_once(record: Record) -> Iterator[str]:
             if earlier.segment > later.segment:
                 yield f"queue {queue} of {topic}: {_at(later)} is in an older segment than what comes before it"
             is_delayed = any(sent.delay_s for sent in _sent(record, later))
-            if earlier.transaction_id == later.transaction_id and not is_delayed and earlier.n >= later.n:
+            if earlier.transaction_id == later.transaction_id and not is_delayed and earlier.n > later.n:
                 yield f"queue {queue} of {topic}: message {later.n} of {later.serial} comes behind message {earlier.n}"
     seen: dict[tuple[str, int], Row] = {}
     for row in record.rows:
