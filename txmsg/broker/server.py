@@ -13,17 +13,17 @@ from uuid import UUID
 
 from txmsg.broker import migrate
 from txmsg.broker.admission import Admission
+from txmsg.broker.api.admin import AdminApi
+from txmsg.broker.api.cluster import ClusterApi
+from txmsg.broker.api.dead_letters import DeadLettersApi
+from txmsg.broker.api.groups import GroupsApi
+from txmsg.broker.api.messages import MessagesApi
+from txmsg.broker.api.notify import NotifyApi
+from txmsg.broker.api.server import bind, connections_allowed, new_server
+from txmsg.broker.api.topics import TopicsApi
 from txmsg.broker.cluster import Leases, Membership, Notices, OwnQueues, Registry
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.delivery import Delivery
-from txmsg.broker.grpc_admin import AdminApi
-from txmsg.broker.grpc_api import NotifyApi
-from txmsg.broker.grpc_cluster import ClusterApi
-from txmsg.broker.grpc_dead_letters import DeadLettersApi
-from txmsg.broker.grpc_groups import GroupsApi
-from txmsg.broker.grpc_messages import MessagesApi
-from txmsg.broker.grpc_server import bind, connections_allowed, new_server
-from txmsg.broker.grpc_topics import TopicsApi
 from txmsg.broker.levels import Writers
 from txmsg.broker.presence import Presence
 from txmsg.broker.retention import Retention

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import grpc
 
-from txmsg.broker.grpc_errors import RefuseUnreadable
+from txmsg.broker.api.errors import RefuseUnreadable
 from txmsg.errors import MisuseError
 from txmsg.wire.codec import CHANNEL_OPTIONS
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 
-from txmsg.broker.grpc_api import DeliveryService
-from txmsg.broker.grpc_errors import Context, answering
+from txmsg.broker.api.errors import Context, answering
+from txmsg.broker.api.notify import DeliveryService
 from txmsg.broker.retention import DropCounts
 from txmsg.broker.service import NotifyService
 from txmsg.broker.store.batch import DecidedBy

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from txmsg.broker.grpc_errors import Context, answering
+from txmsg.broker.api.errors import Context, answering
 from txmsg.broker.store.consumer_groups import GroupRow
 from txmsg.broker.store.group_administration import Destination, GroupAdministration, GroupChange, GroupQueueRow
 from txmsg.errors import MisuseError, ProtocolError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from txmsg.broker.grpc_errors import Context, answering
+from txmsg.broker.api.errors import Context, answering
 from txmsg.broker.store.topic_settings import TopicChange, TopicSettings, TopicSettingsRow
 from txmsg.message import check_name, us_of_datetime
 from txmsg.wire.v1 import topics_pb2 as pb

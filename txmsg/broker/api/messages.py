@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from txmsg.broker.grpc_dead_letters import failure_of
-from txmsg.broker.grpc_errors import Context, answering
+from txmsg.broker.api.dead_letters import failure_of
+from txmsg.broker.api.errors import Context, answering
 from txmsg.broker.store.messages import FoundRow, GroupRow, Messages
 from txmsg.errors import InvalidMessage, ProtocolError, shown
 from txmsg.message import MESSAGES_PER_TRANSACTION_MAX, check_name, parse_id, us_of_datetime

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from txmsg.broker.api.errors import Context, answering
 from txmsg.broker.cluster import Registry
-from txmsg.broker.grpc_errors import Context, answering
 from txmsg.broker.store.cluster import TOGETHER
 from txmsg.message import us_of_datetime
 from txmsg.wire.v1 import cluster_pb2 as pb

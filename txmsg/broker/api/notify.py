@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Protocol
 from uuid import UUID
 
+from txmsg.broker.api.errors import Context, answering, refuse
 from txmsg.broker.delivery.values import GroupLag, Handout, Receipt, Refusal, Start, Subscription
-from txmsg.broker.grpc_errors import Context, answering, refuse
 from txmsg.broker.presence import AttachedClient, Presence
 from txmsg.broker.service import NotifyService, TopicColumns
 from txmsg.broker.store.halves import Halves

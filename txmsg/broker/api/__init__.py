@@ -1,0 +1,14 @@
+"""What a broker offers over gRPC: requests become calls, values become replies. Nothing is decided here.
+
+notify        send, end, recall, receive, attach: all that clients use
+admin         half messages, topics made and listed, counts and lag
+topics        settings of topics, and what is in them
+groups        consumer groups, looked at, changed, and sent elsewhere
+dead_letters  listed, redriven, purged
+messages      single messages, found and traced
+cluster       the brokers of a database
+errors        errors as statuses, for all of these; bytes that cannot be read
+server        where the broker listens, and its bounds against strangers on the port
+
+The protocol stands in `txmsg/wire/v1`; `broker/server.py` gives each service what it asks in its constructor.
+"""
