@@ -27,7 +27,7 @@ from typing import LiteralString
 
 import psycopg
 
-from benchmarks.load import Arrivals, consume, send
+from benchmarks.load import Arrivals, consume, run, send
 from benchmarks.surroundings import Broker, broker_process, fresh_database, parser_of, private_server, progress_of
 from benchmarks.turns import Compared, by_turns
 from txmsg.client import AsyncConsumer
@@ -53,8 +53,8 @@ class Side:
         address = self.broker.address
         self.sent += count
         return {
-            "send": asyncio.run(send(address, TOPIC, count)),
-            "deliver": asyncio.run(consume(address, TOPIC, HEALTHY, count, self.arrivals)),
+            "send": run(send(address, TOPIC, count)),
+            "deliver": run(consume(address, TOPIC, HEALTHY, count, self.arrivals)),
         }
 
     @property
@@ -154,7 +154,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.fail_forever:
         logging.disable(logging.CRITICAL)  # a warning with a traceback for each delivery
-        asyncio.run(fail_forever(options.fail_forever))
+        run(fail_forever(options.fail_forever))
     seconds = options.seconds or (SECONDS_QUICK if options.quick else SECONDS)
     found: dict[str, Compared] = {}
     with (

@@ -13,7 +13,6 @@ a message did not come, or came twice or out of order.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 import threading
@@ -25,7 +24,7 @@ from pathlib import Path
 
 import psycopg
 
-from benchmarks.load import Arrivals, consume, send
+from benchmarks.load import Arrivals, consume, run, send
 from benchmarks.surroundings import Broker, broker_process, fresh_database, parser_of, private_server, progress_of
 from benchmarks.turns import Compared, by_turns
 from txmsg.embedded import EmbeddedPostgres
@@ -50,10 +49,10 @@ class Side:
 
     def send(self, count: int) -> float:
         self.sent += count
-        return asyncio.run(send(self.broker.address, TOPIC, count))
+        return run(send(self.broker.address, TOPIC, count))
 
     def consume(self, count: int) -> float:
-        return asyncio.run(consume(self.broker.address, TOPIC, GROUP, count, self.arrivals))
+        return run(consume(self.broker.address, TOPIC, GROUP, count, self.arrivals))
 
     def turn(self, count: int) -> dict[str, float]:
         """Sends so many and has so many delivered: what waits stays as it was."""

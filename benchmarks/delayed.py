@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from statistics import median
 
-from benchmarks.load import CONCURRENCY, STREAMS, Arrivals, batched, consume, send, send_streams
+from benchmarks.load import CONCURRENCY, STREAMS, Arrivals, batched, consume, run, send, send_streams
 from benchmarks.surroundings import Broker, broker_process, fresh_database, parser_of, private_server, progress_of
 from benchmarks.turns import Compared, by_turns
 from txmsg.client import AsyncConsumer, AsyncProducer
@@ -50,8 +50,8 @@ class Side:
         """Sends so many plain messages, and has the group consume them."""
         self.sent += count
         return {
-            "send": asyncio.run(send(self.broker.address, PLAIN, count)),
-            "deliver": asyncio.run(consume(self.broker.address, PLAIN, "bench", count, self.arrivals)),
+            "send": run(send(self.broker.address, PLAIN, count)),
+            "deliver": run(consume(self.broker.address, PLAIN, "bench", count, self.arrivals)),
         }
 
     @property
@@ -71,7 +71,7 @@ def schedule(address: str, count: int) -> float:
     rng = random.Random(count)
     messages = [Message(SCHEDULED, BODY, deliver_after=timedelta(hours=rng.uniform(*FAR_H))) for _ in range(10_000)]
     batches = batched(messages * max(1, count // len(messages)))
-    return asyncio.run(send_streams(address, [batches] * STREAMS))  # one iterator: each takes the next batch
+    return run(send_streams(address, [batches] * STREAMS))  # one iterator: each takes the next batch
 
 
 class Lateness:
@@ -155,9 +155,9 @@ def main() -> int:
         for _ in range(turns):
             by_turns(lambda: many.turn(count), lambda: none.turn(count), found)
             step()
-        steady = asyncio.run(steadily(many.broker.address, 5 if options.quick else 60))
+        steady = run(steadily(many.broker.address, 5 if options.quick else 60))
         step()
-        burst_per_s, burst = asyncio.run(at_once(many.broker.address, count))
+        burst_per_s, burst = run(at_once(many.broker.address, count))
         step()
     early = steady.early + burst.early
     wrong = many.wrong + none.wrong + early + steady.arrivals.repeated + burst.arrivals.repeated

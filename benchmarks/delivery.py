@@ -17,7 +17,7 @@ from statistics import median
 
 import psycopg
 
-from benchmarks.load import CONCURRENCY, WAIT_S_MAX, Arrivals, consume, send
+from benchmarks.load import CONCURRENCY, WAIT_S_MAX, Arrivals, consume, run, send
 from benchmarks.surroundings import broker_process, notify_database, parser_of, progress_of
 from txmsg.client import AsyncConsumer, AsyncProducer, Consumer
 from txmsg.message import Message, ReceivedMessage
@@ -117,22 +117,22 @@ def main() -> int:
         address = broker.address
         for size_bytes, count in counts.items():
             topic = f"bench.size-{size_bytes}"
-            result[f"send_{size_bytes}_per_s"] = asyncio.run(send(address, topic, count, size_bytes))
+            result[f"send_{size_bytes}_per_s"] = run(send(address, topic, count, size_bytes))
             step()
-            rate_per_s, again = asyncio.run(deliver(address, topic, count, ["one"]))
+            rate_per_s, again = run(deliver(address, topic, count, ["one"]))
             result[f"deliver_{size_bytes}_per_s"], repeated = rate_per_s, repeated + again
             step()
         count = counts[SIZES_BYTES[0]]
         topic = f"bench.size-{SIZES_BYTES[0]}"
-        rate_per_s, again = asyncio.run(deliver_by_threads(address, topic, count, "threads"))
+        rate_per_s, again = run(deliver_by_threads(address, topic, count, "threads"))
         result["deliver_threads_per_s"], repeated = rate_per_s, repeated + again
         step()
         result["read_per_s"] = read_rows(url, topic, count)
         step()
-        rate_per_s, again = asyncio.run(deliver(address, topic, count, groups))
+        rate_per_s, again = run(deliver(address, topic, count, groups))
         result["deliver_ten_groups_per_s"], repeated = rate_per_s, repeated + again
         step()
-        p50_ms, p99_ms = asyncio.run(latencies(address, 5 if options.quick else 30))
+        p50_ms, p99_ms = run(latencies(address, 5 if options.quick else 30))
         step()
     result["ratio_read"] = result[f"deliver_{SIZES_BYTES[0]}_per_s"] / result["read_per_s"]
     for size_bytes in SIZES_BYTES:

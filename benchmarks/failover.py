@@ -24,6 +24,7 @@ from itertools import pairwise
 
 import psycopg
 
+from benchmarks.load import run
 from benchmarks.surroundings import Broker, broker_process, notify_database, parser_of, progress_of
 from txmsg.client import AsyncConsumer, AsyncProducer
 from txmsg.errors import BrokerUnavailable, OutcomeUnknown
@@ -182,7 +183,7 @@ def main() -> int:
     parser.add_argument("--storage", help="a Notify database of your own; default: a fresh embedded one")
     options = parser.parse_args()
     with notify_database(options.storage) as url:
-        found, load = asyncio.run(measure(url, options.rounds or (1 if options.quick else 4)))
+        found, load = run(measure(url, options.rounds or (1 if options.quick else 4)))
     for each in found:
         print(
             f"{each.how:8}without a send {each.send_s:6.2f} s (before {each.send_before_s:.2f} s)   "

@@ -14,7 +14,6 @@ turns count. The exit status is 1 if a message did not come, or came twice.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 import time
@@ -24,7 +23,7 @@ from dataclasses import dataclass, field
 
 import psycopg
 
-from benchmarks.load import Arrivals, consume, send, send_transactions
+from benchmarks.load import Arrivals, consume, run, send, send_transactions
 from benchmarks.surroundings import Broker, broker_process, fresh_database, parser_of, private_server, progress_of
 from benchmarks.turns import Compared, by_turns
 from txmsg.embedded import EmbeddedPostgres
@@ -50,14 +49,14 @@ class Side:
         address = self.broker.address
         with psycopg.connect(self.url, autocommit=True) as connection:
             connection.execute("analyze txmsg.half_message, txmsg.message")
-        committed = len(asyncio.run(send_transactions(address, TOPIC, CALLERS, self.seconds)))
+        committed = len(run(send_transactions(address, TOPIC, CALLERS, self.seconds)))
         count = max(500, round(self.seconds * 50_000))
-        sent_per_s = asyncio.run(send(address, TOPIC, count))
+        sent_per_s = run(send(address, TOPIC, count))
         self.sent += committed + count
         return {
             "transactions": committed / self.seconds,
             "send": sent_per_s,
-            "deliver": asyncio.run(consume(address, TOPIC, GROUP, committed + count, self.arrivals)),
+            "deliver": run(consume(address, TOPIC, GROUP, committed + count, self.arrivals)),
         }
 
     @property

@@ -9,8 +9,9 @@ import asyncio
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any, TypeVar
 
 from txmsg.client import AsyncConsumer, AsyncProducer
 from txmsg.message import Message, ReceivedMessage, TransactionState
@@ -22,17 +23,27 @@ __all__ = [
     "Arrivals",
     "batched",
     "consume",
+    "run",
     "send",
     "send_streams",
     "send_transactions",
 ]
 
+T = TypeVar("T")
+
 CONCURRENCY = 100
-WAIT_S_MAX = 900.0
+WAIT_S_MAX = 1800.0
 STREAMS = 8
 """Batches under way at a time."""
 BATCH_COUNT = 500
 BATCH_SIZE_BYTES = 4 * 1024 * 1024
+
+_runner = asyncio.Runner()
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """`asyncio.run`, but on one loop: gRPC may still have answers for a loop that was closed before."""
+    return _runner.run(work)
 
 
 class Arrivals:

@@ -10,14 +10,13 @@ key's come in that order. The exit status is 1 if one did not, or if a message i
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import count as count_up
 
-from benchmarks.load import STREAMS, Arrivals, batched, consume, send_streams
+from benchmarks.load import STREAMS, Arrivals, batched, consume, run, send_streams
 from benchmarks.surroundings import broker_process, notify_database, parser_of, progress_of
 from benchmarks.turns import Compared, by_turns
 from txmsg.message import Message, ReceivedMessage
@@ -61,8 +60,8 @@ class Setting:
         ]
         self.sent += self.count
         return {
-            "send": asyncio.run(send_streams(self.address, streams)),
-            "deliver": asyncio.run(consume(self.address, self.topic, "bench", self.count, self.arrivals)),
+            "send": run(send_streams(self.address, streams)),
+            "deliver": run(consume(self.address, self.topic, "bench", self.count, self.arrivals)),
         }
 
     def _message(self, place: int) -> Message:

@@ -25,7 +25,7 @@ import procrastinate
 from pgqueuer import AsyncpgDriver, Job, Queries, QueueManager
 from procrastinate.types import JSONDict
 
-from benchmarks.load import CONCURRENCY, send
+from benchmarks.load import CONCURRENCY, run, send
 from benchmarks.surroundings import broker_process, parser_of, private_server, progress_of
 from txmsg.broker import migrate
 from txmsg.client import AsyncConsumer
@@ -163,7 +163,7 @@ def main() -> int:
         for count in waiting:
             for name, measure in SYSTEMS.items():
                 url = server.create_database(f"{name}_{count}")
-                figures[name][count] = asyncio.run(_measured(measure, url, count, seconds))
+                figures[name][count] = run(_measured(measure, url, count, seconds))
                 step()
     for name, of_counts in figures.items():
         for count, (enqueued_per_s, worked_per_s) in of_counts.items():

@@ -9,7 +9,6 @@ PostgreSQL. The rows found in the tables afterwards must equal the number claime
 
 from __future__ import annotations
 
-import asyncio
 import json
 import subprocess
 import sys
@@ -21,7 +20,7 @@ from statistics import median
 
 import psycopg
 
-from benchmarks.load import send_transactions
+from benchmarks.load import run, send_transactions
 from benchmarks.surroundings import broker_process, notify_database, parser_of, pgbench_path, progress_of
 from txmsg.client import Producer
 from txmsg.message import Message, TransactionState
@@ -141,12 +140,12 @@ def main() -> int:
         progress_of("transactional send", steps) as step,
     ):
         address = broker.address
-        asyncio.run(run_async(address, 64, 1.0))  # warms caches and plans; counted by its rows only
+        run(run_async(address, 64, 1.0))  # warms caches and plans; counted by its rows only
         step()
         base = count_messages(url)
         with_async = []
         for callers in ASYNC_CALLERS:
-            with_async.append(asyncio.run(run_async(address, callers, seconds)))
+            with_async.append(run(run_async(address, callers, seconds)))
             step()
         with_threads = []
         for threads in SYNC_THREADS:

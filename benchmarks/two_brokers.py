@@ -18,6 +18,7 @@ from collections.abc import Sequence
 
 import psycopg
 
+from benchmarks.load import run
 from benchmarks.surroundings import Broker, broker_process, fresh_database, parser_of, private_server, progress_of
 from benchmarks.turns import Compared, by_turns
 from txmsg.client import AsyncProducer
@@ -101,7 +102,7 @@ def main() -> int:
 
             def of(brokers: Sequence[Broker]) -> dict[str, float]:
                 nonlocal claimed
-                found, count = asyncio.run(rates(brokers, seconds))
+                found, count = run(rates(brokers, seconds))
                 claimed += count
                 return found
 
