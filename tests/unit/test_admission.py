@@ -60,3 +60,18 @@ def test_a_request_over_the_rate_waits_for_those_before_it() -> None:
         await asyncio.wait_for(waiting, 30)
 
     asyncio.run(scenario())
+
+
+def test_a_sender_that_gives_up_while_it_waits_costs_the_others_nothing() -> None:
+    async def scenario() -> None:
+        admission = Admission(60.0, lambda: 0.0)
+        slow = topic(rate=100)
+        await admission.admit(slow, 51)  # one more than goes through at once
+        for _ in range(3):
+            impatient = asyncio.create_task(admission.admit(slow, 100_000))
+            await asyncio.sleep(0)
+            impatient.cancel()
+            await asyncio.wait({impatient})
+        await asyncio.wait_for(admission.admit(slow, 1), 30)
+
+    asyncio.run(scenario())

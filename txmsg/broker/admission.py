@@ -48,4 +48,8 @@ class Admission:
             )
         bucket.take(count)
         if wait_s:
-            await asyncio.sleep(wait_s)
+            try:
+                await asyncio.sleep(wait_s)
+            except asyncio.CancelledError:
+                bucket.take(-count)  # its sender has given up: what it does not send, the others may
+                raise
