@@ -24,6 +24,7 @@ from txmsg.client import (
     Consumer,
     Producer,
     create_inbox_tables,
+    epochs,
     idempotent,
     inbox_table,
     purge_inbox,
@@ -362,3 +363,20 @@ def test_ordering_key_and_generation_reach_the_handler(
         first, second = got.get(timeout=WAIT_S), got.get(timeout=WAIT_S)
     assert (first.ordering_key, first.generation) == (None, 0)
     assert (second.ordering_key, second.generation, second.attempt) == ("k", 2, 2)
+
+
+def test_a_consumer_goes_on_when_a_promoted_standby_had_not_got_the_last_epochs(
+    broker: BrokerProcess, notify_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(epochs, "OUSTED_S_MAX", 0.0)
+    with psycopg.connect(notify_url, autocommit=True, connect_timeout=10) as connection:
+        connection.execute("update txmsg.lease set epoch = 1000")
+        with Producer(broker.address, group="shop") as producer, collecting(broker.address, "t") as got:
+            producer.send(Message("t", b"before"))
+            assert got.get(timeout=WAIT_S).body == b"before"
+            broker.stop()
+            for table in ("lease", "queue_lease", "cursor"):
+                connection.execute(f"update txmsg.{table} set epoch = 0".encode())
+            broker.start()
+            producer.send(Message("t", b"after"))
+            assert got.get(timeout=WAIT_S).body == b"after"

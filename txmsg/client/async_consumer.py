@@ -15,6 +15,7 @@ from uuid import uuid4
 
 from txmsg.client.attach import Presence
 from txmsg.client.channel import Brokers
+from txmsg.client.epochs import Epochs
 from txmsg.client.inbox import AsyncIdempotentHandler, IdempotentHandler
 from txmsg.client.link import Hand, Link, Polling
 from txmsg.client.links import Links
@@ -83,7 +84,7 @@ class AsyncConsumer:
         self._handlers: dict[str, Handler] = {}
         self._brokers: Brokers | None = None
         self._links: Links | None = None
-        self._epochs: dict[int, int] = {}
+        self._epochs = Epochs()
         self._presence: asyncio.Task[None] | None = None
         self._coroutines: LoopWorkers | None = None
         self._threads: ThreadWorkers | None = None
@@ -212,13 +213,13 @@ class AsyncConsumer:
 
     def _take(self, link: Link, hand: Hand, messages: Sequence[ReceivedMessage]) -> None:
         """Hands what was delivered together to those who run the handler of its topic."""
-        if hand.epoch < self._epochs.get(hand.queue_id, 0):
+        now = asyncio.get_running_loop().time()
+        if not self._epochs.is_current(hand.queue_id, hand.epoch, now):
             # A broker that was paused beyond its lease; another one delivers this queue now, and these messages, too.
             for message in messages:
                 assert message.offset is not None
                 link.drop(hand, message.offset)
             return
-        self._epochs[hand.queue_id] = hand.epoch
         topic = messages[0].topic
         handler = self._handlers.get(topic)
         if handler is None:  # no broker delivers what was not subscribed to
@@ -228,7 +229,7 @@ class AsyncConsumer:
                 assert message.offset is not None
                 link.refuse(hand, message.offset, str(error))
             return
-        late_at = asyncio.get_running_loop().time() + self._invisible_s
+        late_at = now + self._invisible_s
         jobs = [Job(link, hand, message, handler, late_at) for message in messages]
         workers = self._coroutines if handler.function.is_coroutine else self._threads
         assert workers is not None
