@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from types import SimpleNamespace
 
 import psycopg
 import pytest
@@ -270,5 +272,47 @@ def test_closing_twice_and_before_running_is_fine(notify_url: str) -> None:
             assert free, "a broker of 0.1 may deliver at once"
             assert notify.query("select id from txmsg.broker") == []
             await pool.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_group_that_is_loaded_while_its_queue_is_handed_over_gets_nothing_of_it_any_more(notify_url: str) -> None:
+    async def scenario() -> None:
+        async with notify_at(notify_url) as notify, delivering(notify, poll_s=0.05) as delivery:
+            await notify.add(1)
+            await receive(delivery, 1, wait_s=0)
+            with psycopg.connect(notify_url, connect_timeout=10) as other:
+                other.execute("lock table txmsg.retry")
+                late = asyncio.create_task(delivery.receive("late", "c", T, 1, 1, 60))
+                waits = "select 1 from pg_locks where not granted and relation = 'txmsg.retry'::regclass"
+                await until(lambda: notify.query(waits) != [])
+                await delivery.finish(await notify.queue_ids())
+            assert await late == []
+            (feed,) = delivery._groups["late"].feeds.values()
+            assert feed.window.ready_count + feed.window.out_count == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_group_that_is_deleted_while_its_queues_are_looked_at_does_not_come_back(notify_url: str) -> None:
+    async def scenario() -> None:
+        async with notify_at(notify_url) as notify, delivering(notify, background=False, graceful=False) as delivery:
+            await receive(delivery, 1, wait_s=0)
+            looked, going_on = asyncio.Event(), asyncio.Event()
+
+            async def ensure(topic: str) -> Sequence[tuple[int, int]]:
+                looked.set()
+                await going_on.wait()
+                return await notify.ensure(topic)
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(delivery, "_topics", SimpleNamespace(ensure=ensure))
+                looking = asyncio.create_task(delivery.queues_once())
+                await looked.wait()
+                notify.query("delete from txmsg.consumer_group")
+                await delivery.settings_once()
+                going_on.set()
+                await looking
+            assert notify.query("select name from txmsg.consumer_group") == []
 
     asyncio.run(scenario())

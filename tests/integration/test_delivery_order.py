@@ -5,11 +5,16 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import psycopg
+
 from tests.integration.delivery_harness import (
     AT_ONCE,
+    NEVER_S,
     Delivered,
     Notify,
+    T,
     delivering,
+    eventually,
     notify_at,
     offsets,
     receipts,
@@ -302,3 +307,21 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+def test_what_was_taken_for_a_member_that_went_away_is_given_to_the_next_one_at_once(notify_url: str) -> None:
+    async def scenario() -> None:
+        async with notify_at(notify_url) as notify, delivering(notify, flush_s=NEVER_S, poll_s=0.05) as delivery:
+            assert await receive(delivery, 1, wait_s=0) == []
+            (feed,) = delivery._groups["g"].feeds.values()
+            with psycopg.connect(notify_url, connect_timeout=10) as other:
+                other.execute("select from txmsg.cursor for update")  # what is given is noted there, before it is given
+                delivery.wake(await add_keyed(notify, "a", "b"))
+                gone = asyncio.create_task(delivery.receive("g", "gone", T, 9, 30, 60))
+                await until(lambda: feed.window.out_count == 2)
+                gone.cancel()
+                await asyncio.wait({gone})
+            got = await eventually(lambda: receive(delivery, 2))
+            assert [(each.offset, each.attempt) for each in got] == [(0, 1), (1, 1)]
+
+    asyncio.run(scenario())

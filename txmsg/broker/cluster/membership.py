@@ -127,13 +127,13 @@ class Membership:
         """Takes part until cancelled."""
         try:
             while not self._leaving:
+                self._soon.clear()  # before the step: what is said during it may be too late for it
                 try:
                     await self.step_once()
                 except BrokerUnavailable as exc:
                     _log.debug("%s", exc)  # the holder has said it once, aloud
                 except Exception:  # noqa: BLE001 - the root of a task
                     _log.exception("a heartbeat failed; it is tried again")
-                self._soon.clear()
                 try:
                     async with asyncio.timeout(self._heartbeat_s if self.leases.is_held() else self._heartbeat_s / 2):
                         await self._soon.wait()

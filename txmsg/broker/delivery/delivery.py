@@ -103,7 +103,12 @@ class Delivery:
             messages = await self._wait(state, client_id, wants, max_messages, invisible_s, wait_s)
         feeds = [state.feeds[each.receipt.queue_id] for each in messages]
         if held := to_note(feeds, self._monotonic(), invisible_s):
-            await self._note_held(held, invisible_s)
+            try:
+                await self._note_held(held, invisible_s)
+                self._leases.require()  # not if it was paused meanwhile, and others deliver these queues by now
+            except BaseException:  # also when whoever asked has gone
+                state.untake(messages)
+                raise
         return messages
 
     async def _wait(  # noqa: PLR0917 - as `receive`
@@ -319,7 +324,8 @@ class Delivery:
                 group.allow(topic, {queue_id for queue_id, _ in queues})
                 if await self._missing(group, topic):
                     async with self._loading[group.name]:
-                        await self._load(group.name, [topic])
+                        if self._groups.get(group.name) is group:  # else it was deleted, or is loaded anew
+                            await self._load(group.name, [topic])
 
     async def settings_once(self) -> None:
         """Takes the settings of groups that a person has changed. A group that was deleted is dropped."""
@@ -421,6 +427,7 @@ class Delivery:
         self._leases.lose(why)
         groups, self._groups = self._groups, {}
         self._feeds_of.clear()
+        self._ends.clear()  # a database that comes back may be a standby that did not get everything
         self._known.clear()
         self._leaving.clear()
         for group in groups.values():
@@ -522,6 +529,7 @@ class Delivery:
             group.members.limit(group.settings.deliver_rate_max, self._monotonic())
         group.add(topics, feeds)
         for feed in feeds:
+            feed.leaving = feed.queue_id in self._leaving  # its hand-over may have begun meanwhile
             feed.end = max(feed.end, self._ends.get(feed.queue_id, 0))
             self._feeds_of[feed.queue_id].append(feed)
             self._read_soon(feed)

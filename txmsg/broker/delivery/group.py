@@ -201,6 +201,16 @@ class Group:
             generations = [feed.generation] * len(rows)
         return Handout(feed.topic, feed.number, receipt, rows, attempts, generations)
 
+    def untake(self, handouts: Iterable[Handout]) -> None:
+        """The member will not get these: they come again as if they had not been taken."""
+        for each in handouts:
+            feed = self._feed_of(each.receipt, [])
+            if feed is not None:
+                queue_id, token, _, offsets = each.receipt
+                first, others = feed.window.take_back(token, offsets)
+                feed.window.unread(first)
+                self.retrying.leave(self.retrying.take_back(queue_id, token, others)[0])
+
     # ---- settling
 
     def settle(
