@@ -134,6 +134,28 @@ def test_a_group_that_expires_is_deleted_when_nobody_uses_it_and_not_before(noti
     asyncio.run(scenario())
 
 
+def test_a_group_whose_members_have_gone_holds_no_memory_and_goes_on_where_it_was(notify_url: str) -> None:
+    async def scenario() -> None:
+        async with notify_at(notify_url) as notify, delivering(notify) as delivery:
+            await notify.add(10)
+            got = await receive(delivery, 2)
+            members = delivery._groups["g"].members._members
+            await delivery.upkeep_once()
+            assert "g" in delivery._groups, "its member was there just now"
+            members.clear()
+            await delivery.upkeep_once()
+            assert "g" in delivery._groups, "a consumer may still acknowledge what it holds"
+            await delivery.settle("g", "c", receipts(got), [])
+            await delivery.flush_once()
+            assert delivery._memory.size_bytes > 0
+            await delivery.upkeep_once()
+            assert "g" not in delivery._groups
+            assert delivery._memory.size_bytes == 0
+            assert offsets(await receive(delivery, 8)) == list(range(2, 10))
+
+    asyncio.run(scenario())
+
+
 def test_every_broadcasting_member_gets_every_message_from_its_start_on(broker: BrokerProcess, notify_url: str) -> None:
     got: dict[str, queue.Queue[Any]] = {"host-1": queue.Queue(), "host-2": queue.Queue()}
     with Producer(broker.address, group="p") as producer:

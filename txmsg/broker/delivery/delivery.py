@@ -12,12 +12,13 @@ import logging
 from collections import defaultdict
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from weakref import WeakValueDictionary
 
 from txmsg.broker.cluster import Membership
 from txmsg.broker.delivery.config import DeliveryConfig
 from txmsg.broker.delivery.failures import write_first_failures, write_retry_outcomes
 from txmsg.broker.delivery.group import Feed, Group
-from txmsg.broker.delivery.handing import Settling, still_out
+from txmsg.broker.delivery.handing import Settling, is_settled, still_out
 from txmsg.broker.delivery.holding import MARGIN_S, expiring, idle, to_note
 from txmsg.broker.delivery.loading import Place, load_feeds, load_group, settings_of, write_progress
 from txmsg.broker.delivery.memory import Memory
@@ -63,7 +64,7 @@ class Delivery:
         self._groups: dict[str, Group] = {}
         self._feeds_of: defaultdict[int, list[Feed]] = defaultdict(list)
         self._ends: dict[int, int] = {}
-        self._loading: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._memory = Memory(config.memory_size_bytes_max)
         self._to_read: Turns[Feed] = Turns()  # bounded by the feeds: each is in it once at most
         self._readable = asyncio.Semaphore(0)  # as many as there are in _to_read
@@ -323,7 +324,7 @@ class Delivery:
                     continue
                 group.allow(topic, {queue_id for queue_id, _ in queues})
                 if await self._missing(group, topic):
-                    async with self._loading[group.name]:
+                    async with self._loading(group.name):
                         if self._groups.get(group.name) is group:  # else it was deleted, or is loaded anew
                             await self._load(group.name, [topic])
 
@@ -347,7 +348,7 @@ class Delivery:
     async def _seek(self, group: Group) -> None:
         """Goes on elsewhere in the queues in which a person has said so: they are loaded anew, from there."""
         # Neither a window that is being loaded nor a cursor that is being written may bring the old place back.
-        async with self._loading[group.name], self._flushing:
+        async with self._loading(group.name), self._flushing:
             async with self._session() as conn:
                 sought = await store.sought_queues(conn, group.id)
             self._remove(group, sought)
@@ -356,7 +357,7 @@ class Delivery:
             _log.info("group %s goes on elsewhere in %d queues", group.name, len(sought))
 
     async def upkeep_once(self) -> None:
-        """Notes which groups are used, and deletes those that are kept only while they are."""
+        """Notes which groups are used, forgets those that are not, and deletes what is kept only while it is used."""
         now, ttl_s = self._monotonic(), 2 * self._config.upkeep_s
         used = [group.id for group in self._groups.values() if group.members.is_used(now, ttl_s)]
         if not self._leases.is_held():
@@ -365,6 +366,9 @@ class Delivery:
             await groups_store.touch_groups(conn, used)
             for name in await groups_store.delete_unused_groups(conn, _GROUPS_DELETED_AT_ONCE):
                 _log.info("group %s was not used for as long as it is kept, and is deleted", name)
+        for group in list(self._groups.values()):  # what they hold ready would keep others from reading
+            if not group.members.is_used(now, self._config.member_ttl_s) and is_settled(list(group.feeds.values())):
+                self._drop_group(group, "nobody asked for its messages")
 
     async def keys_once(self) -> None:
         """Lets the ordering keys go on that wait for nothing any more, as when a dead letter was purged."""
@@ -497,12 +501,16 @@ class Delivery:
         group = self._groups.get(name)
         if group is not None and all(topic in group.topics for topic in wants):
             return group
-        async with self._loading[name]:  # looked at anew inside: another member may have loaded it meanwhile
+        async with self._loading(name):  # looked at anew inside: another member may have loaded it meanwhile
             group = self._groups.get(name)
             missing = [topic for topic in wants if group is None or topic not in group.topics]
             if group is None or missing:
                 group = await self._load(name, missing, start)
             return group
+
+    def _loading(self, name: str) -> asyncio.Lock:
+        """Held while a group of this name is loaded. Kept while somebody has it: names come and go."""
+        return self._locks.setdefault(name, asyncio.Lock())
 
     async def _load(self, name: str, topics: Sequence[str], start: Start | None = None) -> Group:
         """Begins to deliver topics to a group, or what they have got more of queues, from its cursors."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from txmsg.broker.delivery.group import Feed
 
-__all__ = ["Settling", "still_out"]
+__all__ = ["Settling", "is_settled", "still_out"]
 
 
 class Settling:
@@ -38,3 +38,8 @@ def still_out(feeds: Sequence[Feed]) -> bool:
     return any(feed.window.out_count for feed in feeds) or any(
         group.retrying.is_out(queue_ids) for group in {feed.group for feed in feeds}
     )
+
+
+def is_settled(feeds: Sequence[Feed]) -> bool:
+    """Whether nothing of these feeds is out, and their cursors are written: they can be read anew at any time."""
+    return not still_out(feeds) and not any(feed.window.is_dirty for feed in feeds)
