@@ -10,12 +10,14 @@ branch_labels = None
 depends_on = None
 
 _SQL = Path(__file__).parent.parent / "sql"
+_PARTS = ("tables", "levels", "batch", "batch_calls", "schedule", "offsets")
 
 
 def upgrade() -> None:
-    for name in ("0002_tables.sql", "0002_levels.sql", "0002_functions.sql"):
+    for part in _PARTS:
         # The driver's own cursor: SQLAlchemy would read the colons and percent signs of the functions as parameters.
-        op.get_bind().exec_driver_sql((_SQL / name).read_text(encoding="utf-8").replace("%", "%%"))
+        statements = (_SQL / f"0002_{part}.sql").read_text(encoding="utf-8")
+        op.get_bind().exec_driver_sql(statements.replace("%", "%%"))
 
 
 def downgrade() -> None:

@@ -1,0 +1,399 @@
+-- The Notify database, revision 0002: what a batch does. Advisory lock class 7705: the order of ordered messages, by
+-- queue; always taken after the locks of queues (7702).
+
+-- Stores halves and plain messages and applies outcomes, all in one transaction. What is new beside apply_batch_1,
+-- whose comments hold here, too: order, delays, and who decided. A column of nulls may be given as '{}'.
+--
+-- p_commit_by: who decided each commit: 1 the client, 2 a check, 3 a person. '{}': the client all of them; null: not
+-- known, as from brokers of 0.1.
+--
+-- Returns what apply_batch_1 returns, and
+--   due       queue_offset          messages were stored that are due later, the first at this time (us since 1970)
+--   more      id                    its ordering key is free, and more of it can go on than one batch moves: name this
+--                                   id in p_check of another one
+--
+-- No condition on rows of transactions may imply that of half_message_undecided or half_message_held_back: with
+-- statistics that say "empty" the planner would read one of these as a whole (ran: 25,000 pages a batch).
+--
+-- Order. Halves with an ordering key are numbered (order_seq) under the lock of their queue's order, which is held until
+-- they are visible: so whoever sees a number sees all lower ones of the queue. A committed message enters its queue
+-- when no half of its key with a lower number is undecided; until then its row stays in half_message, decided. Whatever
+-- resolves the half that held it back moves it in the same batch, in order. All this happens under the queue's lock.
+create function txmsg.apply_batch_2(
+    p_segment int, p_previous int, p_first_check interval,
+    p_half_id uuid[], p_half_n smallint[], p_half_queue int[], p_half_producer int[], p_half_key text[],
+    p_half_tag text[], p_half_headers bytea[], p_half_body bytea[], p_half_born_at timestamptz[],
+    p_half_ordering_key text[], p_half_deliver_at timestamptz[],
+    p_commit uuid[], p_commit_by smallint[], p_rollback uuid[], p_check uuid[],
+    p_plain_id uuid[], p_plain_n smallint[], p_plain_queue int[], p_plain_key text[],
+    p_plain_tag text[], p_plain_headers bytea[], p_plain_body bytea[], p_plain_born_at timestamptz[],
+    p_plain_ordering_key text[], p_plain_deliver_at timestamptz[]
+) returns table (kind text, id uuid, queue int, queue_offset bigint)
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    c_moved_rows_max constant int := 8192;  -- that waited for their key, of all keys in one batch; one of each at least
+    c_moved_bytes_max constant int := 8388608;
+    v_ends uuid[] := p_commit || p_rollback || p_check;
+    v_commit uuid[] := p_commit;
+    v_rollback uuid[] := p_rollback;
+    v_by smallint := case when p_commit_by is not null then 1 end;
+    v_by_check uuid[];
+    v_by_person uuid[];
+    v_seen uuid[];
+    v_queues int[];
+    v_bases bigint[];
+    v_ordered boolean := cardinality(p_plain_ordering_key) > 0;
+    v_order_seq bigint;
+    v_key_queues int[];
+    v_keys text[];
+    v_free_ids uuid[] := '{}';
+    v_free_seqs bigint[];
+    v_blocked_queues int[];
+    v_blocked_keys text[];
+    v_now timestamptz;
+    v_due_at timestamptz;
+    v_known_ids uuid[];
+    v_known_ns smallint[];
+    v_done uuid[];
+    v_held uuid[];
+    v_count bigint;
+    v_placed_queues int[];
+    v_placed_offsets bigint[];
+    v_plain_count bigint;
+    v_commit_count bigint;
+begin
+    perform txmsg.require_read_committed_1();
+    perform pg_advisory_xact_lock_shared(7701, 0);
+    if not exists (select from txmsg.segment s where s.id = p_segment and s.state = 'open') then
+        raise exception 'segment % is not open', p_segment using errcode = 'TX001';
+    end if;
+
+    -- ---- locks of queues
+    if cardinality(v_ends) > 0 then
+        select array_agg(distinct h.queue), array_agg(h.transaction_id) filter (where h.n = 0),
+               coalesce(bool_or(h.ordering_key is not null), false) or coalesce(v_ordered, false)
+          into v_queues, v_seen, v_ordered
+          from txmsg.half_message h where h.transaction_id = any(v_ends);
+        if cardinality(v_seen) is distinct from cardinality(v_ends) then
+            -- All rows of a transaction become visible at once. Of one that does so only now, some queues may be
+            -- locked and others not: it is not decided here, but busy.
+            select coalesce(array_agg(c.id), '{}') into v_commit
+              from unnest(p_commit) c(id) where c.id in (select unnest(v_seen));
+            select coalesce(array_agg(c.id), '{}') into v_rollback
+              from unnest(p_rollback) c(id) where c.id in (select unnest(v_seen));
+        end if;
+    end if;
+    if cardinality(v_ends) > 0 or cardinality(p_plain_id) > 0 then
+        select coalesce(array_agg(distinct q order by q), '{}') into v_queues from unnest(v_queues || p_plain_queue) q;
+        perform pg_advisory_xact_lock(7702, l.lock)
+           from (select distinct q % 1024 as lock from unnest(v_queues) q order by 1) l;
+    end if;
+    if cardinality(p_half_ordering_key) > 0 or cardinality(p_plain_ordering_key) > 0 then
+        perform pg_advisory_xact_lock(7705, l.lock)
+           from (select distinct u.queue % 1024 as lock from (
+                     select * from unnest(p_half_queue, p_half_ordering_key)
+                     union all select * from unnest(p_plain_queue, p_plain_ordering_key)) u(queue, ordering_key)
+                  where u.ordering_key is not null order by 1) l;
+        v_order_seq := nextval('txmsg.half_order') << 20;  -- the place in the batch is added
+    end if;
+
+    perform txmsg.set_level_2(v_queues || p_half_queue);
+
+    if v_ordered then  -- before any row of them goes
+        select array_agg(k.queue), array_agg(k.ordering_key) into v_key_queues, v_keys from (
+            select h.queue, h.ordering_key from txmsg.half_message h
+             where h.transaction_id = any(v_ends) and h.ordering_key is not null and h.queue = any(v_queues)
+            union
+            select u.queue, u.ordering_key from unnest(p_plain_queue, p_plain_ordering_key) u(queue, ordering_key)
+             where u.ordering_key is not null) k;
+    end if;
+
+    -- ---- halves
+    if cardinality(p_half_id) > 0 then
+        insert into txmsg.half_message as h
+            (transaction_id, n, queue, producer, key, tag, headers, body, born_at, next_check_at, ordering_key,
+             order_seq, deliver_at)
+        select u.id, u.n, u.queue, u.producer, u.key, u.tag, u.headers, u.body, u.born_at,
+               case when u.n = 0 then now() + p_first_check end, u.ordering_key,
+               case when u.ordering_key is not null then v_order_seq + u.place end, u.deliver_at
+          from unnest(p_half_id, p_half_n, p_half_queue, p_half_producer, p_half_key, p_half_tag, p_half_headers,
+                      p_half_body, p_half_born_at, p_half_ordering_key, p_half_deliver_at) with ordinality
+               as u(id, n, queue, producer, key, tag, headers, body, born_at, ordering_key, deliver_at, place)
+         order by u.id, u.n
+        on conflict do nothing;
+        get diagnostics v_count = row_count;
+        if v_count < cardinality(p_half_id) then
+            -- Repeats. Rows are fetched by any() and joined afterwards: never an index join against unnest.
+            return query
+            with stored as materialized (
+                select h.* from txmsg.half_message h where h.transaction_id = any(p_half_id))
+            select distinct 'other', s.transaction_id, null::int, null::bigint
+              from stored s
+              join unnest(p_half_id, p_half_n, p_half_queue, p_half_producer, p_half_key, p_half_tag, p_half_headers,
+                          p_half_body, p_half_ordering_key, p_half_deliver_at)
+                   u(id, n, queue, producer, key, tag, headers, body, ordering_key, deliver_at)
+                on u.id = s.transaction_id and u.n = s.n
+             where (u.producer, u.key, u.tag, u.headers, u.body, u.ordering_key, u.deliver_at)
+                       is distinct from
+                   (s.producer, s.key, s.tag, s.headers, s.body, s.ordering_key, s.deliver_at)
+                or not txmsg.same_topic_1(u.queue, s.queue);
+            select array_agg(distinct h.transaction_id) filter (where h.decided) into v_held
+              from txmsg.half_message h where h.transaction_id = any(p_half_id);
+        end if;
+        -- A second statement on purpose: under READ COMMITTED it sees an outcome that became visible while the
+        -- insert waited. A late copy of a half must not come back to life.
+        select array_agg(d.transaction_id) into v_done from (
+            select m.transaction_id from txmsg.message m
+             where m.segment in (p_segment, p_previous) and m.transaction_id = any(p_half_id)
+            union
+            select r.transaction_id from txmsg.rolled_back r
+             where r.segment in (p_segment, p_previous) and r.transaction_id = any(p_half_id)
+            union
+            select s.transaction_id from txmsg.scheduled s where s.transaction_id = any(p_half_id)
+            union
+            select unnest(v_held)) d;
+        if v_done is not null then
+            delete from txmsg.half_message h where h.transaction_id = any(v_done) and not h.decided;
+            return query select 'resolved', unnest(v_done), null::int, null::bigint;
+        end if;
+    end if;
+
+    -- ---- rollbacks: before the commits, which may have waited for them
+    if cardinality(p_rollback) > 0 then
+        with gone as (
+            delete from txmsg.half_message h where h.transaction_id = any(v_rollback) and not h.decided
+            returning h.transaction_id
+        )
+        insert into txmsg.rolled_back (segment, transaction_id)
+        select distinct p_segment, g.transaction_id from gone g order by 2
+        on conflict do nothing;
+        get diagnostics v_count = row_count;
+        if v_count < cardinality(p_rollback) then
+            return query
+            select case when exists (select from txmsg.message m
+                                      where m.segment in (p_segment, p_previous) and m.transaction_id = c.id)
+                          or exists (select from txmsg.scheduled s where s.transaction_id = c.id)
+                          or (select bool_or(h.decided) from txmsg.half_message h where h.transaction_id = c.id)
+                        then 'conflict'
+                        when exists (select from txmsg.half_message h where h.transaction_id = c.id) then 'busy'
+                        else 'expired' end, c.id, null::int, null::bigint
+              from unnest(p_rollback) c(id)
+             where not exists (select from txmsg.rolled_back r
+                                where r.segment in (p_segment, p_previous) and r.transaction_id = c.id);
+        end if;
+    end if;
+
+    -- ---- which ordering keys are free, and what of them goes on
+    if v_keys is not null then
+        with key as materialized (
+            select k.queue, k.ordering_key, undecided.order_seq as blocked_at
+              from unnest(v_key_queues, v_keys) k(queue, ordering_key)
+              left join lateral (
+                  select h.order_seq from txmsg.half_message h
+                   where h.queue = k.queue and h.ordering_key = k.ordering_key and not h.decided
+                     and h.transaction_id not in (select unnest(v_commit))
+                   order by h.order_seq limit 1) undecided on true
+        ), before as materialized (  -- what is not blocked: committed now, or waiting since it was
+            select k.queue, k.ordering_key, f.order_seq, f.transaction_id, f.decided,
+                   sum(f.decided::int) over w as moved_rows,
+                   sum(case when f.decided then f.size_bytes end) over w as moved_bytes
+              from key k
+             cross join lateral (
+                  (select h.order_seq, h.transaction_id, false as decided, 0 as size_bytes from txmsg.half_message h
+                   where h.queue = k.queue and h.ordering_key = k.ordering_key and not h.decided
+                     and h.order_seq < coalesce(k.blocked_at, 9223372036854775807)
+                  offset 0)  -- a fence: not to become a join that reads the whole index
+                  union all (
+                  select h.order_seq, h.transaction_id, true, octet_length(h.body) from txmsg.half_message h
+                   where h.queue = k.queue and h.ordering_key = k.ordering_key and h.decided
+                     and h.order_seq < coalesce(k.blocked_at, 9223372036854775807)
+                   order by h.order_seq limit 1 + c_moved_rows_max / cardinality(v_keys) + 1)) f
+            window w as (partition by k.queue, k.ordering_key order by f.order_seq)
+        ), judged as materialized (
+            select b.*, bool_and(not b.decided or b.moved_rows = 1
+                                 or b.moved_rows <= 1 + c_moved_rows_max / cardinality(v_keys)
+                                    and b.moved_bytes <= c_moved_bytes_max / cardinality(v_keys))
+                            over (partition by b.queue, b.ordering_key order by b.order_seq) as goes
+              from before b
+        ), stays as materialized (
+            select distinct on (j.queue, j.ordering_key) j.queue, j.ordering_key, j.transaction_id
+              from judged j where not j.goes order by j.queue, j.ordering_key, j.order_seq
+        ), blocked as (
+            select k.queue, k.ordering_key from key k where k.blocked_at is not null
+            union select s.queue, s.ordering_key from stays s
+        )
+        select (select array_agg(b.queue) from blocked b), (select array_agg(b.ordering_key) from blocked b),
+               coalesce((select array_agg(j.transaction_id) from judged j where j.goes), '{}'),
+               (select array_agg(j.order_seq) from judged j where j.goes),
+               (select array_agg(s.transaction_id) from stays s)
+          into v_blocked_queues, v_blocked_keys, v_free_ids, v_free_seqs, v_held;
+        return query select 'more', unnest(v_held), null::int, null::bigint;
+    end if;
+
+    -- ---- commits and plain messages
+    if cardinality(p_commit) > 0 or cardinality(p_plain_id) > 0 or cardinality(v_free_ids) > 0 then
+        if cardinality(p_plain_id) > 0 then
+            -- A plain message under the id of a transaction would be delivered whatever became of that.
+            select array_agg(d.id) filter (where d.known), array_agg(d.n) filter (where d.known),
+                   coalesce(array_agg(distinct d.id) filter (where not d.known), '{}')
+              into v_known_ids, v_known_ns, v_done from (
+                select m.transaction_id as id, m.n, true as known from txmsg.message m
+                 where m.segment in (p_segment, p_previous) and m.transaction_id = any(p_plain_id)
+                union all
+                select s.transaction_id, s.n, true from txmsg.scheduled s where s.transaction_id = any(p_plain_id)
+                union all
+                select h.transaction_id, h.n, h.producer = 0 from txmsg.half_message h
+                 where h.transaction_id = any(p_plain_id)
+                union all
+                select r.transaction_id, null, false from txmsg.rolled_back r
+                 where r.segment in (p_segment, p_previous) and r.transaction_id = any(p_plain_id)) d;
+            return query select 'other', unnest(v_done), null::int, null::bigint;
+        end if;
+        if cardinality(p_commit_by) > 0 then
+            select array_agg(c.id) filter (where c.by = 2), array_agg(c.id) filter (where c.by = 3)
+              into v_by_check, v_by_person from unnest(p_commit, p_commit_by) c(id, by);
+        end if;
+        select array_agg(coalesce(
+                   (select m.queue_offset + 1 from txmsg.message m
+                     where m.segment = p_segment and m.queue = q order by m.queue_offset desc limit 1),
+                   (select b.base from txmsg.segment_base b where b.segment = p_segment and b.queue = q),
+                   0) order by q)
+          into v_bases from unnest(v_queues) q;
+        v_now := clock_timestamp();
+        with gone as (
+            delete from txmsg.half_message h
+             where h.transaction_id = any(v_commit || v_free_ids)
+               and (h.ordering_key is null or h.order_seq in (select unnest(v_free_seqs)))
+            returning h.queue, h.order_seq, h.seq, h.transaction_id, h.n, h.key, h.tag, h.headers, h.body, h.born_at,
+                      h.ordering_key, h.deliver_at, case when h.producer <> 0 then h.stored_at end as half_stored_at,
+                      h.decided, case when h.decided then h.decided_by
+                                      when h.transaction_id in (select unnest(v_by_check)) then 2
+                                      when h.transaction_id in (select unnest(v_by_person)) then 3
+                                      else v_by end::smallint as decided_by
+        ), fresh as (
+            select distinct on (u.id, u.n) u.queue, null::bigint as order_seq, u.place as seq, u.id, u.n, u.key, u.tag,
+                   u.headers, u.body, u.born_at, u.ordering_key, u.deliver_at,
+                   u.ordering_key is not null and (u.queue, u.ordering_key) in (
+                       select b.queue, b.ordering_key
+                         from unnest(v_blocked_queues, v_blocked_keys) b(queue, ordering_key)) as waits
+              from unnest(p_plain_id, p_plain_n, p_plain_queue, p_plain_key, p_plain_tag, p_plain_headers, p_plain_body,
+                          p_plain_born_at, p_plain_ordering_key, p_plain_deliver_at) with ordinality
+                   as u(id, n, queue, key, tag, headers, body, born_at, ordering_key, deliver_at, place)
+             where (u.id, u.n) not in (select k.id, k.n from unnest(v_known_ids, v_known_ns) k(id, n))
+               and u.id <> all (v_done)
+             order by u.id, u.n, u.place
+        ), incoming as (
+            select 0 as lane, g.queue, g.order_seq, g.seq, g.transaction_id, g.n, g.key, g.tag, g.headers, g.body,
+                   g.born_at, g.ordering_key, g.half_stored_at, g.decided_by
+              from gone g where (g.deliver_at > v_now) is not true
+            union all
+            select 1, f.queue, f.order_seq, f.seq, f.id, f.n, f.key, f.tag, f.headers, f.body,
+                   f.born_at, f.ordering_key, null, 0::smallint
+              from fresh f where not f.waits and (f.deliver_at > v_now) is not true
+        ), placed as (
+            insert into txmsg.message as m
+                (segment, queue, queue_offset, transaction_id, n, key, tag, headers, body, born_at, ordering_key,
+                 half_stored_at, decided_by)
+            select p_segment, i.queue,
+                   v_bases[width_bucket(i.queue, v_queues)]  -- its place, found in the middle: v_queues is sorted
+                       + row_number() over (partition by i.queue order by i.lane, i.order_seq, i.seq) - 1,
+                   i.transaction_id, i.n, i.key, i.tag, i.headers, i.body, i.born_at, i.ordering_key,
+                   i.half_stored_at, i.decided_by
+              from incoming i
+            returning m.queue, m.queue_offset
+        ), later as (
+            insert into txmsg.scheduled as s
+                (transaction_id, n, due_at, queue, key, tag, headers, body, born_at, half_stored_at, decided_by)
+            select g.transaction_id, g.n, g.deliver_at, g.queue, g.key, g.tag, g.headers, g.body, g.born_at,
+                   g.half_stored_at, coalesce(g.decided_by, 1)
+              from gone g where g.deliver_at > v_now
+            union all
+            select f.id, f.n, f.deliver_at, f.queue, f.key, f.tag, f.headers, f.body, f.born_at, null, 0
+              from fresh f where f.deliver_at > v_now
+            order by 1, 2
+            on conflict do nothing
+            returning s.due_at
+        ), waiting as (
+            insert into txmsg.half_message
+                (transaction_id, n, queue, producer, key, tag, headers, body, born_at, ordering_key, order_seq, decided,
+                 decided_by)
+            select f.id, f.n, f.queue, 0, f.key, f.tag, f.headers, f.body, f.born_at, f.ordering_key,
+                   v_order_seq + cardinality(p_half_id) + f.seq, true, 0
+              from fresh f where f.waits
+             order by 1, 2
+            on conflict do nothing
+        )
+        select array_agg(p.queue), array_agg(p.queue_offset), (select count(*) from fresh),
+               (select count(*) from gone g where g.n = 0 and not g.decided), (select min(l.due_at) from later l)
+          into v_placed_queues, v_placed_offsets, v_plain_count, v_commit_count, v_due_at from placed p;
+        return query
+            select 'end', null::uuid, p.queue, max(p.queue_offset) + 1
+              from unnest(v_placed_queues, v_placed_offsets) p(queue, queue_offset) group by p.queue;
+        if v_due_at is not null then
+            return query select 'due', null::uuid, null::int, (extract(epoch from v_due_at) * 1000000)::bigint;
+        end if;
+        if v_blocked_keys is not null then  -- what is committed, and stays until its key is free
+            with held as (
+                update txmsg.half_message h
+                   set decided = true, next_check_at = null, parked_reason = null,
+                       decided_by = case when h.decided then h.decided_by
+                                         when h.transaction_id in (select unnest(v_by_check)) then 2
+                                         when h.transaction_id in (select unnest(v_by_person)) then 3
+                                         else v_by end
+                 where h.transaction_id = any(v_commit) and h.ordering_key is not null
+                returning h.n
+            )
+            select v_commit_count + count(*) into v_commit_count from held h where h.n = 0;
+        end if;
+        if v_commit_count < cardinality(p_commit) or v_plain_count < cardinality(p_plain_id) then
+            -- Repeats, or outcomes of what is not there.
+            return query
+            with stored as materialized (
+                select m.transaction_id, m.n, m.queue, m.key, m.tag, m.headers, m.body, m.ordering_key
+                  from txmsg.message m
+                 where m.segment in (p_segment, p_previous) and m.transaction_id = any(p_plain_id)
+                union all
+                select s.transaction_id, s.n, s.queue, s.key, s.tag, s.headers, s.body, null
+                  from txmsg.scheduled s where s.transaction_id = any(p_plain_id)
+                union all
+                select h.transaction_id, h.n, h.queue, h.key, h.tag, h.headers, h.body, h.ordering_key
+                  from txmsg.half_message h where h.transaction_id = any(p_plain_id) and h.producer = 0)
+            select distinct 'other', s.transaction_id, null::int, null::bigint
+              from stored s
+              join unnest(p_plain_id, p_plain_n, p_plain_queue, p_plain_key, p_plain_tag, p_plain_headers,
+                          p_plain_body, p_plain_ordering_key) u(id, n, queue, key, tag, headers, body, ordering_key)
+                on u.id = s.transaction_id and u.n = s.n
+             where (u.key, u.tag, u.headers, u.body, u.ordering_key)
+                       is distinct from (s.key, s.tag, s.headers, s.body, s.ordering_key)
+                or not txmsg.same_topic_1(u.queue, s.queue);
+            -- What is answered OK once more is to be as safe as what it repeats.
+            perform txmsg.set_level_2(v_queues || p_half_queue || array(
+                select m.queue from txmsg.message m
+                 where m.segment in (p_segment, p_previous) and m.transaction_id = any(p_commit)
+                union
+                select s.queue from txmsg.scheduled s where s.transaction_id = any(p_commit)));
+            return query
+            select 'end', null::uuid, m.queue, max(m.queue_offset) + 1 from txmsg.message m
+             where m.segment in (p_segment, p_previous) and m.transaction_id = any(p_commit || p_plain_id)
+             group by m.queue;
+            return query
+            select case when exists (select from txmsg.rolled_back r
+                                      where r.segment in (p_segment, p_previous) and r.transaction_id = c.id)
+                        then 'conflict'
+                        when exists (select from txmsg.half_message h where h.transaction_id = c.id) then 'busy'
+                        else 'expired' end, c.id, null::int, null::bigint
+              from unnest(p_commit) c(id)
+             where not exists (select from txmsg.message m
+                                where m.segment in (p_segment, p_previous) and m.transaction_id = c.id)
+               and not exists (select from txmsg.scheduled s where s.transaction_id = c.id)
+               and (select bool_or(h.decided) from txmsg.half_message h where h.transaction_id = c.id) is not true;
+        end if;
+    end if;
+
+    if cardinality(p_check) > 0 then
+        -- A little ahead, so that the check loop's window cannot pass it before this transaction is visible.
+        update txmsg.half_message h set next_check_at = least(h.next_check_at, now() + interval '200 milliseconds')
+         where h.transaction_id = any(p_check) and h.queue = any(v_queues) and h.next_check_at is not null;
+    end if;
+end $$;

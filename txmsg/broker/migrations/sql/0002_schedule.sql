@@ -1,0 +1,130 @@
+-- The Notify database, revision 0002: delayed messages, released and recalled.
+
+-- Moves messages that are due into their queues: the first p_rows_max by due_at from p_since on (null: from the first),
+-- of at most p_size_bytes_max together. Several brokers may call it at once: each takes other rows.
+--
+-- ends: per queue that grew, the offset after its last message. more: there is more that is due. through: all that was
+-- due before then, and visible, is moved or is being moved by another broker; what is given as p_since next time. Rows
+-- that are gone stay in the index until they are vacuumed, perhaps long, so it is not read from its beginning each time.
+--
+-- Locks as a batch does. Rows are only locked before the queues are, and taken away after: so a batch that meets them
+-- in a repeat waits for nobody who waits for it.
+create procedure txmsg.release_due_2(
+    p_segment int, p_since timestamptz, p_rows_max int, p_size_bytes_max bigint,
+    out queues int[], out ends bigint[], out released int, out more boolean, out through timestamptz
+) language plpgsql as $$
+declare
+    v_now timestamptz := clock_timestamp();
+    v_found int;
+    v_ids uuid[];
+    v_ns smallint[];
+    v_queues int[];
+    v_bases bigint[];
+begin
+    perform txmsg.require_read_committed_1();
+    perform set_config('enable_seqscan', 'off', true);  -- the table looks empty to statistics at many moments
+    perform pg_advisory_xact_lock_shared(7701, 0);
+    if not exists (select from txmsg.segment s where s.id = p_segment and s.state = 'open') then
+        raise exception 'segment % is not open', p_segment using errcode = 'TX001';
+    end if;
+    with due as materialized (
+        select s.transaction_id, s.n, s.queue, s.due_at, octet_length(s.body) as size_bytes from txmsg.scheduled s
+         where s.due_at >= coalesce(p_since, '-infinity') and s.due_at <= v_now
+         order by s.due_at limit p_rows_max
+           for update skip locked
+    ), sized as (
+        select d.*, row_number() over w as nth, sum(d.size_bytes) over w as through_bytes
+          from due d window w as (order by d.due_at, d.transaction_id, d.n)
+    ), taken as (
+        select s.* from sized s where s.nth = 1 or s.through_bytes <= p_size_bytes_max
+    )
+    select array_agg(t.transaction_id), array_agg(t.n), array_agg(distinct t.queue order by t.queue), count(*),
+           (select count(*) from due), max(t.due_at)
+      into v_ids, v_ns, v_queues, released, v_found, through from taken t;
+    more := released < v_found or v_found = p_rows_max;
+    if not more then
+        through := v_now;
+    end if;
+    if released > 0 then
+        perform pg_advisory_xact_lock(7702, l.lock)
+           from (select distinct q % 1024 as lock from unnest(v_queues) q order by 1) l;
+        select array_agg(coalesce(
+                   (select m.queue_offset + 1 from txmsg.message m
+                     where m.segment = p_segment and m.queue = q order by m.queue_offset desc limit 1),
+                   (select b.base from txmsg.segment_base b where b.segment = p_segment and b.queue = q),
+                   0) order by q)
+          into v_bases from unnest(v_queues) q;
+        with gone as (
+            delete from txmsg.scheduled s
+             where s.transaction_id = any(v_ids)
+               and ((s.transaction_id, s.n) in (select t.id, t.n from unnest(v_ids, v_ns) t(id, n))) is true
+            returning s.*
+        ), placed as (
+            insert into txmsg.message as m
+                (segment, queue, queue_offset, transaction_id, n, key, tag, headers, body, born_at, half_stored_at,
+                 decided_by)
+            select p_segment, g.queue,
+                   v_bases[width_bucket(g.queue, v_queues)]
+                       + row_number() over (partition by g.queue order by g.due_at, g.transaction_id, g.n) - 1,
+                   g.transaction_id, g.n, g.key, g.tag, g.headers, g.body, g.born_at, g.half_stored_at, g.decided_by
+              from gone g
+            returning m.queue, m.queue_offset
+        )
+        select array_agg(p.queue), array_agg(p.queue_end) into queues, ends from (
+            select p.queue, max(p.queue_offset) + 1 as queue_end from placed p group by p.queue) p;
+    end if;
+    commit;
+end $$;
+
+-- Takes messages back that are not due yet. One answer for each that is named, in their order:
+--   recalled   it will not be delivered: taken back now or before, or its transaction was rolled back
+--   entered    it has entered its queue: too late
+--   undecided  its transaction is not decided yet: roll that back
+--   unknown    nothing is known of it
+-- A transaction of which nothing else is known is remembered as rolled back, so that a late copy is not stored anew.
+create procedure txmsg.recall_2(
+    p_segment int, p_previous int, p_id uuid[], p_n smallint[], out kinds text[]
+) language plpgsql as $$
+declare
+    v_gone_ids uuid[];
+    v_gone_ns smallint[];
+begin
+    perform txmsg.require_read_committed_1();
+    perform set_config('enable_seqscan', 'off', true);
+    perform pg_advisory_xact_lock_shared(7701, 0);
+    if not exists (select from txmsg.segment s where s.id = p_segment and s.state = 'open') then
+        raise exception 'segment % is not open', p_segment using errcode = 'TX001';
+    end if;
+    with gone as (
+        delete from txmsg.scheduled s
+         where s.transaction_id = any(p_id)
+           and ((s.transaction_id, s.n) in (select u.id, u.n from unnest(p_id, p_n) u(id, n))) is true
+        returning s.transaction_id, s.n
+    )
+    select array_agg(g.transaction_id), array_agg(g.n) into v_gone_ids, v_gone_ns from gone g;
+    insert into txmsg.rolled_back (segment, transaction_id)
+    select distinct p_segment, g.id from unnest(v_gone_ids) g(id)
+     where not exists (select from txmsg.message m
+                        where m.segment in (p_segment, p_previous) and m.transaction_id = g.id)
+       and not exists (select from txmsg.scheduled s where s.transaction_id = g.id)
+       and not exists (select from txmsg.half_message h where h.transaction_id = g.id)
+     order by 2
+    on conflict do nothing;
+    select array_agg(case
+               when (u.id, u.n) in (select g.id, g.n from unnest(v_gone_ids, v_gone_ns) g(id, n)) then 'recalled'
+               when exists (select from txmsg.message m where m.segment in (p_segment, p_previous)
+                               and m.transaction_id = u.id and m.n = u.n)
+                 or (select h.decided from txmsg.half_message h where h.transaction_id = u.id and h.n = u.n)
+                    then 'entered'
+               when exists (select from txmsg.half_message h where h.transaction_id = u.id and not h.decided)
+                    then 'undecided'
+               when exists (select from txmsg.rolled_back r
+                             where r.segment in (p_segment, p_previous) and r.transaction_id = u.id)
+                 or exists (select from txmsg.scheduled s where s.transaction_id = u.id)
+                 or exists (select from txmsg.message m
+                             where m.segment in (p_segment, p_previous) and m.transaction_id = u.id)
+                 or exists (select from txmsg.half_message h where h.transaction_id = u.id) then 'recalled'
+               else 'unknown' end order by u.place)
+      into kinds from unnest(p_id, p_n) with ordinality u(id, n, place);
+    commit;
+end $$;
