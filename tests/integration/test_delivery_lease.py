@@ -24,7 +24,7 @@ from tests.integration.delivery_harness import (
 )
 from txmsg.broker.delivery import DeliveryConfig
 from txmsg.broker.delivery.values import Refusal
-from txmsg.broker.store import cluster as leases_store
+from txmsg.broker.store import leases as leases_store
 from txmsg.broker.store.connect import open_pool, session
 from txmsg.errors import BrokerUnavailable
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from txmsg.broker.cluster.assignment import Assignment, assigned
-from txmsg.broker.store.cluster import QueueRow
+from txmsg.broker.store.leases import QueueRow
 
 
 def queues_of(**counts: int) -> list[QueueRow]:

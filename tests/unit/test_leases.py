@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from txmsg.broker.cluster import Leases, OwnQueues
-from txmsg.broker.store.cluster import LeaseRow
+from txmsg.broker.store.leases import LeaseRow
 from txmsg.broker.store.topics import Topic
 from txmsg.errors import BrokerUnavailable
 

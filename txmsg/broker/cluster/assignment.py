@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from txmsg.broker.store.cluster import QueueRow
+from txmsg.broker.store.leases import QueueRow
 
 __all__ = ["Assignment", "assigned"]
 

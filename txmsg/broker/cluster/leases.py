@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from txmsg.broker.store.cluster import LeaseRow
+from txmsg.broker.store.leases import LeaseRow
 from txmsg.broker.store.topics import Topic
 from txmsg.errors import BrokerUnavailable
 

@@ -15,10 +15,11 @@ from typing import Protocol
 
 from txmsg.broker.cluster.assignment import assigned
 from txmsg.broker.cluster.leases import Leases
-from txmsg.broker.cluster.notices import CHANNEL
-from txmsg.broker.store import cluster as store
+from txmsg.broker.store import brokers as brokers_store
+from txmsg.broker.store import leases as leases_store
 from txmsg.broker.store.connect import Pool, session
 from txmsg.broker.store.delivery import Connection
+from txmsg.broker.store.notices import notify
 from txmsg.errors import BrokerUnavailable
 
 __all__ = ["Holder", "Membership"]
@@ -61,7 +62,7 @@ class Membership:
         self.address = ""
         """Where clients reach this broker; set before it runs."""
         self.holder: Holder | None = None
-        self.brokers: tuple[store.BrokerRow, ...] = ()
+        self.brokers: tuple[brokers_store.BrokerRow, ...] = ()
         """Those that are there, by id; this one among them."""
         self._pool = pool
         self._release = release
@@ -165,13 +166,13 @@ class Membership:
                 return
             self.leases.lose("it is closing")
             async with self._session() as conn:
-                await store.leave(conn, self.leases.broker_id, incarnation)
-                await store.notify(conn, CHANNEL, "leases")
+                await brokers_store.leave(conn, self.leases.broker_id, incarnation)
+                await notify(conn, "leases")
 
     # ---- inside
 
     async def _join(self, conn: Connection) -> bool:
-        incarnation = await store.join(
+        incarnation = await brokers_store.join(
             conn,
             self.leases.broker_id,
             self._incarnation,
@@ -195,14 +196,14 @@ class Membership:
     async def _beat(self, conn: Connection) -> bool:
         assert self._incarnation is not None
         asked_at, losses = self.leases.monotonic(), self.leases.losses
-        beat = await store.beat(conn, self.leases.broker_id, self._incarnation, self.leases.ttl_s)
+        beat = await brokers_store.beat(conn, self.leases.broker_id, self._incarnation, self.leases.ttl_s)
         if beat is None:
             self._drop("the other brokers took this one for dead")
             return False
         if (
             beat.epoch is None
-            and await store.take_delivery(conn, self.leases.ttl_s) is None
-            and beat.holder not in {None, store.TOGETHER}  # else another broker of this release has just taken it
+            and await leases_store.take_delivery(conn, self.leases.ttl_s) is None
+            and beat.holder not in {None, leases_store.TOGETHER}  # else another one of this release has just taken it
         ):
             self._stand_by(f"broker {beat.holder}, which is of release 0.1, holds the delivery lease")
             return False
@@ -215,12 +216,12 @@ class Membership:
 
     async def _look(self, conn: Connection) -> None:
         """Buries the silent, assigns queues if that may be due, and takes notice of what was assigned."""
-        buried = await store.bury_silent(conn)
+        buried = await brokers_store.bury_silent(conn)
         for broker_id in buried:
             _log.warning("broker %s is silent: its queues are given to others", broker_id)
-        brokers, youngest_queue = await store.live_brokers(conn)
+        brokers, youngest_queue = await brokers_store.live_brokers(conn)
         self._set_brokers(tuple(brokers))
-        epoch = await store.lease_epoch(conn)
+        epoch = await leases_store.lease_epoch(conn)
         states = tuple((each.id, each.state) for each in brokers)
         now = self.leases.monotonic()
         if self._seen != (epoch, states, youngest_queue) or now >= self._looked_at + _LOOK_S:
@@ -229,7 +230,7 @@ class Membership:
             self._seen = (epoch, states, youngest_queue) if raised == epoch else None
             self._looked_at, epoch = now, raised
         if buried:
-            await store.notify(conn, CHANNEL, "brokers")
+            await notify(conn, "brokers")
         if epoch != self._seen_epoch:
             await self._read_leases(conn)
             self._seen_epoch = epoch
@@ -238,20 +239,20 @@ class Membership:
         """Spreads the queues; the epoch now, or -1 if another broker was faster: the next look sees what it did."""
         active = [broker_id for broker_id, state in states if state == "active"]
         draining = [broker_id for broker_id, state in states if state != "active"]
-        moves = assigned(await store.queues(conn), active, draining)
+        moves = assigned(await leases_store.queues(conn), active, draining)
         if not moves:
             return epoch
-        raised = await store.assign(conn, epoch, moves.given, moves.wanted)
+        raised = await leases_store.assign(conn, epoch, moves.given, moves.wanted)
         if raised is None:
             return -1
         _log.info("assigned %d queues, and asked for %d to be handed over", len(moves.given), len(moves.wanted))
         if not self.is_alone:
-            await store.notify(conn, CHANNEL, "leases")
+            await notify(conn, "leases")
         return raised
 
     async def _read_leases(self, conn: Connection) -> None:
         assert self.holder is not None
-        change = self.leases.set(await store.leases_of(conn, self.leases.broker_id))
+        change = self.leases.set(await leases_store.leases_of(conn, self.leases.broker_id))
         if change.lost:
             self.holder.lost(change.lost, "they are another broker's now")
         if change.gained:
@@ -269,8 +270,8 @@ class Membership:
             self.leases.give_up(queues)
             self.holder.lost(queues, "they were handed over")
             async with self._session() as conn:
-                await store.hand_over(conn, self.leases.broker_id, list(queues.items()))
-                await store.notify(conn, CHANNEL, "leases")
+                await leases_store.hand_over(conn, self.leases.broker_id, list(queues.items()))
+                await notify(conn, "leases")
         except BrokerUnavailable as exc:
             _log.debug("%s", exc)
         except Exception:  # noqa: BLE001 - the root of a task
@@ -281,7 +282,7 @@ class Membership:
             self._seen_epoch = -1  # whatever is left of them is read again
             self.look_soon()
 
-    def _set_brokers(self, brokers: tuple[store.BrokerRow, ...]) -> None:
+    def _set_brokers(self, brokers: tuple[brokers_store.BrokerRow, ...]) -> None:
         before = [(each.id, each.address, each.state) for each in self.brokers]
         self.brokers = brokers
         if before != [(each.id, each.address, each.state) for each in brokers]:

@@ -14,11 +14,11 @@ from typing import Any
 import psycopg
 from psycopg import AsyncConnection
 
-from txmsg.broker.store.cluster import CHANNEL
 from txmsg.broker.store.connect import TRANSIENT, Pool, answering_within, connect_listener, session
+from txmsg.broker.store.notices import CHANNEL, notify
 from txmsg.errors import BrokerUnavailable
 
-__all__ = ["CHANNEL", "Notices"]
+__all__ = ["Notices"]
 
 _log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class Notices:
     async def say(self, kind: str, text: str = "") -> None:
         """Tells all brokers, this one too. Raises BrokerUnavailable."""
         async with session(self._pool) as conn:
-            await conn.execute("select pg_notify(%s, %s)", (CHANNEL, f"{kind} {text}"))
+            await notify(conn, f"{kind} {text}")
 
     def hint(self, ends: Mapping[int, int]) -> None:
         """Queues (by id) end before these offsets now, and other brokers deliver them. Told soon, and together."""
@@ -72,7 +72,7 @@ class Notices:
         self._has_ends.clear()
         if ends:
             async with session(self._pool) as conn:
-                await conn.execute("select pg_notify(%s, p) from unnest(%s::text[]) p", (CHANNEL, _payloads(ends)))
+                await notify(conn, *_payloads(ends))
 
     # ---- running
 

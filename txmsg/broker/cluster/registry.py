@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from txmsg.broker.cluster.notices import CHANNEL
-from txmsg.broker.store import cluster as store
+from txmsg.broker.store import brokers as brokers_store
+from txmsg.broker.store import leases as leases_store
 from txmsg.broker.store.connect import Pool, session
+from txmsg.broker.store.delivery import Connection
+from txmsg.broker.store.notices import notify
 from txmsg.errors import MisuseError, shown
 
 __all__ = ["ClusterState", "Registry"]
@@ -20,11 +22,11 @@ class ClusterState:
 
     home: UUID
     schema_revision: str
-    brokers: Sequence[store.BrokerRow]
+    brokers: Sequence[brokers_store.BrokerRow]
     queue_counts: dict[str, int]
     queue_count: int
     holder: str | None
-    leases: Sequence[store.LeaseOfTopicRow] | None
+    leases: Sequence[leases_store.LeaseOfTopicRow] | None
 
 
 class Registry:
@@ -36,37 +38,37 @@ class Registry:
     async def show(self, *, with_queues: bool) -> ClusterState:
         """The cluster as it is. Raises BrokerUnavailable."""
         async with session(self._pool) as conn:
-            home, revision, holder, queue_count = await store.database_facts(conn)
+            home, revision, holder, queue_count = await brokers_store.database_facts(conn)
             return ClusterState(
                 home=home,
                 schema_revision=revision,
-                brokers=await store.all_brokers(conn),
-                queue_counts=await store.queue_counts(conn),
+                brokers=await brokers_store.all_brokers(conn),
+                queue_counts=await leases_store.queue_counts(conn),
                 queue_count=queue_count,
                 holder=holder,
-                leases=await store.leases_by_topic(conn) if with_queues else None,
+                leases=await leases_store.leases_by_topic(conn) if with_queues else None,
             )
 
     async def drain(self, broker_id: str) -> int:
         """Has a broker give everything away; how many queues it still delivers. Raises MisuseError."""
         async with session(self._pool) as conn:
-            brokers = await store.all_brokers(conn)
+            brokers = await brokers_store.all_brokers(conn)
             if not any(each.state == "active" and each.id != broker_id for each in brokers):
                 raise MisuseError(
                     f"no other broker is active that could take the place of {shown(broker_id)}: start one first, or "
                     "stop this one as it is"
                 )
             await self._set_state(conn, broker_id, "draining")
-            return (await store.queue_counts(conn)).get(broker_id, 0)
+            return (await leases_store.queue_counts(conn)).get(broker_id, 0)
 
     async def resume(self, broker_id: str) -> None:
         """Lets a draining broker work again. Raises MisuseError."""
         async with session(self._pool) as conn:
             await self._set_state(conn, broker_id, "active")
 
-    async def _set_state(self, conn: store.Connection, broker_id: str, state: str) -> None:
-        if not await store.set_state(conn, broker_id, state):
+    async def _set_state(self, conn: Connection, broker_id: str, state: str) -> None:
+        if not await brokers_store.set_state(conn, broker_id, state):
             raise MisuseError(
                 f"no broker {shown(broker_id)} is alive: `txmsg cluster show` lists the brokers with their ids"
             )
-        await store.notify(conn, CHANNEL, "brokers")
+        await notify(conn, "brokers")

@@ -26,9 +26,9 @@ from txmsg.broker.delivery.reader import read_feed
 from txmsg.broker.delivery.repeating import repeat
 from txmsg.broker.delivery.turns import Turns
 from txmsg.broker.delivery.values import GroupLag, Handout, Receipt, Refusal, Start, Subscription, Topics
-from txmsg.broker.store import cluster as leases_store
 from txmsg.broker.store import consumer_groups as groups_store
 from txmsg.broker.store import delivery as store
+from txmsg.broker.store import leases as leases_store
 from txmsg.broker.store import retries as failures_store
 from txmsg.broker.store.connect import Pool, session
 from txmsg.errors import BrokerUnavailable, UnknownTopic

@@ -10,10 +10,10 @@ from typing import Final
 from psycopg import AsyncConnection
 from psycopg.rows import class_row
 
-from txmsg.broker.store.cluster import CHANNEL, notify
 from txmsg.broker.store.connect import Pool, session
 from txmsg.broker.store.consumer_groups import GroupRow, group_row
 from txmsg.broker.store.delivery import open_segment, queue_ends
+from txmsg.broker.store.notices import notify
 from txmsg.broker.store.retries import group_lag
 from txmsg.broker.store.rows import GroupLag
 from txmsg.errors import MisuseError, UnknownGroup, UnknownTopic
@@ -102,7 +102,7 @@ class GroupAdministration:
                     else change.deliver_rate_max or None,
                 },
             )
-            await notify(conn, CHANNEL, "groups")
+            await notify(conn, "groups")
             return await _group(conn, name)
 
     async def seek(
@@ -128,7 +128,7 @@ class GroupAdministration:
             )
             # The brokers look at what changed when the version of a group does.
             await conn.execute("update txmsg.consumer_group set version = version + 1 where id = %s", (group.id,))
-            await notify(conn, CHANNEL, "groups")
+            await notify(conn, "groups")
             return [each for each in await _queues(conn, group.id) if each.queue_id in places]
 
     async def delete(self, name: str, *, force: bool) -> None:
@@ -146,7 +146,7 @@ class GroupAdministration:
                     "them"
                 )
             await conn.execute("delete from txmsg.consumer_group where id = %s", (group.id,))
-            await notify(conn, CHANNEL, "groups")
+            await notify(conn, "groups")
 
 
 def _check(name: str, change: GroupChange) -> None:

@@ -14,9 +14,9 @@ from typing import Final
 from psycopg import AsyncConnection
 from psycopg.rows import class_row
 
-from txmsg.broker.store.cluster import CHANNEL, notify
 from txmsg.broker.store.connect import Pool, session
 from txmsg.broker.store.delivery import open_segment, queue_ends
+from txmsg.broker.store.notices import notify
 from txmsg.errors import MisuseError, UnknownTopic
 from txmsg.message import QUEUES_MAX
 
@@ -137,7 +137,7 @@ class TopicSettings:
                     "sends_elsewhere": _where_it_sends(wanted) != _where_it_sends(topic),
                 },
             )
-            await notify(conn, CHANNEL, "topics")
+            await notify(conn, "topics")
             return await _topic(conn, name)
 
     async def delete(self, name: str, *, force: bool) -> None:
@@ -160,7 +160,7 @@ class TopicSettings:
             await _check_unused(conn, name, ids, force=force)
             for statement in _DELETE:
                 await conn.execute(statement, {"id": topic.id, "ids": ids})
-            await notify(conn, CHANNEL, "topics")
+            await notify(conn, "topics")
 
 
 def _wanted(topic: TopicSettingsRow, change: TopicChange) -> TopicSettingsRow:

@@ -1,0 +1,199 @@
+"""Every statement of the registry of brokers: who is there, and since when.
+
+Each changes everything it must in one statement, in autocommit: no lock ever waits for a broker, so one that is paused
+at any moment holds up nobody.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import NamedTuple
+from uuid import UUID
+
+from txmsg.broker.store.delivery import Connection, plain_cursor
+from txmsg.broker.store.leases import LEASE_NAME, TOGETHER
+
+__all__ = [
+    "Beat",
+    "BrokerRow",
+    "all_brokers",
+    "beat",
+    "bury_silent",
+    "database_facts",
+    "join",
+    "leave",
+    "live_brokers",
+    "set_state",
+]
+
+_SHOWN_DEAD = "1 day"
+
+
+class Beat(NamedTuple):
+    """What a heartbeat found: epoch is None while a broker of release 0.1, the holder, delivers alone."""
+
+    state: str
+    epoch: int | None
+    holder: str | None
+
+
+class BrokerRow(NamedTuple):
+    """A broker as the registry knows it."""
+
+    id: str
+    address: str
+    state: str
+    release: str
+    schema_revision: str
+    started_at: datetime
+    heartbeat_at: datetime
+
+
+async def join(
+    conn: Connection,
+    broker_id: str,
+    incarnation: datetime | None,
+    *,
+    address: str,
+    state: str,
+    release: str,
+    schema_revision: str,
+    ttl_s: float,
+) -> datetime | None:
+    """Enters a broker; its new incarnation, or None if another live one has this id. Its former queues are nobody's.
+
+    incarnation: the caller's last one, which it may take the place of.
+    """
+    cursor = await plain_cursor(conn).execute(
+        """
+        with joined as (
+            insert into txmsg.broker as b (id, address, state, release, schema_revision, expires_at)
+            values (%(id)s, %(address)s, %(state)s, %(release)s, %(revision)s,
+                    now() + make_interval(secs => %(ttl_s)s))
+            on conflict (id) do update
+               set address = excluded.address, state = excluded.state, release = excluded.release,
+                   schema_revision = excluded.schema_revision, started_at = excluded.started_at,
+                   heartbeat_at = excluded.heartbeat_at, expires_at = excluded.expires_at
+             where b.state = 'dead' or b.expires_at < now() or b.started_at = %(incarnation)s
+            returning started_at),
+        freed as (
+            update txmsg.queue_lease set broker_id = null, wanted_by = null
+             where broker_id = %(id)s and exists (select from joined))
+        select started_at from joined
+        """,
+        {
+            "id": broker_id,
+            "incarnation": incarnation,
+            "address": address,
+            "state": state,
+            "release": release,
+            "revision": schema_revision,
+            "ttl_s": ttl_s,
+        },
+    )
+    row = await cursor.fetchone()
+    return None if row is None else row[0]
+
+
+async def beat(conn: Connection, broker_id: str, incarnation: datetime, ttl_s: float) -> Beat | None:
+    """Says that a broker lives, for another ttl_s. None: it was taken for dead, or its id is another's now."""
+    cursor = await plain_cursor(conn).execute(
+        """
+        with beat as (
+            update txmsg.broker set heartbeat_at = now(), expires_at = now() + make_interval(secs => %(ttl_s)s)
+             where id = %(id)s and started_at = %(incarnation)s and state <> 'dead' returning state),
+        held as (
+            update txmsg.lease
+               set expires_at = greatest(expires_at, now() + make_interval(secs => %(ttl_s)s))
+             where name = %(name)s and broker_id = %(together)s and exists (select from beat) returning epoch)
+        select beat.state, (select epoch from held), (select broker_id from txmsg.lease where name = %(name)s) from beat
+        """,
+        {"id": broker_id, "incarnation": incarnation, "ttl_s": ttl_s, "name": LEASE_NAME, "together": TOGETHER},
+    )
+    row = await cursor.fetchone()
+    return None if row is None else Beat(*row)
+
+
+async def leave(conn: Connection, broker_id: str, incarnation: datetime) -> None:
+    """Takes a broker out; its queues are nobody's. After the last one a broker of 0.1 may deliver at once."""
+    await plain_cursor(conn).execute(
+        """
+        with gone as (
+            delete from txmsg.broker where id = %(id)s and started_at = %(incarnation)s returning id),
+        freed as (
+            update txmsg.queue_lease set broker_id = null, wanted_by = null
+             where broker_id = %(id)s and exists (select from gone))
+        update txmsg.lease
+           set epoch = epoch + 1,
+               expires_at = case when exists (
+                   select from txmsg.broker where id <> %(id)s and state <> 'dead' and expires_at > now())
+                   then expires_at else now() end
+         where name = %(name)s and broker_id = %(together)s and exists (select from gone)
+        """,
+        {"id": broker_id, "incarnation": incarnation, "name": LEASE_NAME, "together": TOGETHER},
+    )
+
+
+async def bury_silent(conn: Connection) -> list[str]:
+    """Marks the brokers whose time is over as dead, for good: they must join anew. Returns them."""
+    cursor = await plain_cursor(conn).execute(
+        """
+        with forgotten as (delete from txmsg.broker where state = 'dead' and expires_at < now() - %s::interval)
+        update txmsg.broker set state = 'dead' where state <> 'dead' and expires_at < now() returning id
+        """,
+        (_SHOWN_DEAD,),
+    )
+    return [row[0] for row in await cursor.fetchall()]
+
+
+async def live_brokers(conn: Connection) -> tuple[list[BrokerRow], int]:
+    """The brokers that are there, by id, and the id of the youngest queue."""
+    cursor = await plain_cursor(conn).execute(
+        """
+        select b.id, b.address, b.state, b.release, b.schema_revision, b.started_at, b.heartbeat_at,
+               (select coalesce(max(q.id), 0) from txmsg.queue q)
+          from txmsg.broker b where b.state <> 'dead' order by b.id
+        """
+    )
+    rows = await cursor.fetchall()
+    return [BrokerRow(*row[:7]) for row in rows], (rows[0][7] if rows else 0)
+
+
+async def all_brokers(conn: Connection) -> list[BrokerRow]:
+    """The brokers that are there or died within a day, by id."""
+    cursor = await plain_cursor(conn).execute(
+        """
+        select id, address, case when expires_at < now() then 'dead' else state end, release, schema_revision,
+               started_at, heartbeat_at
+          from txmsg.broker order by id
+        """
+    )
+    return [BrokerRow(*row) for row in await cursor.fetchall()]
+
+
+async def set_state(conn: Connection, broker_id: str, state: str) -> bool:
+    """Sets a broker active or draining; whether it is alive."""
+    cursor = await plain_cursor(conn).execute(
+        """
+        update txmsg.broker set state = %(state)s
+         where id = %(id)s and state <> 'dead' and expires_at >= now()
+        """,
+        {"id": broker_id, "state": state},
+    )
+    return cursor.rowcount == 1
+
+
+async def database_facts(conn: Connection) -> tuple[UUID, str, str | None, int]:
+    """The database's id and revision, who holds lease 'delivery' (None: nobody), and how many queues there are."""
+    cursor = await plain_cursor(conn).execute(
+        """
+        select d.home, (select version_num from txmsg.revision),
+               (select broker_id from txmsg.lease where name = %s and expires_at >= now()),
+               (select count(*) from txmsg.queue)
+          from txmsg.notify_db d
+        """,
+        (LEASE_NAME,),
+    )
+    row = await cursor.fetchone()
+    assert row is not None
+    return UUID(str(row[0])), row[1], row[2], row[3]

@@ -1,0 +1,227 @@
+"""Every statement of the leases of queues: which broker delivers which.
+
+Each changes everything it must in one statement, in autocommit, as those of the registry do. What was decided by
+reading first is applied only if lease 'delivery' is still at the epoch that was read (compare and set); each change of
+a queue's lease raises that epoch, which is how brokers see it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from txmsg.broker.store.delivery import Connection, plain_cursor
+
+__all__ = [
+    "LEASE_NAME",
+    "TOGETHER",
+    "LeaseOfTopicRow",
+    "LeaseRow",
+    "QueueRow",
+    "assign",
+    "hand_over",
+    "hold",
+    "lease_epoch",
+    "leases_by_topic",
+    "leases_of",
+    "queue_counts",
+    "queues",
+    "take_delivery",
+]
+
+LEASE_NAME = "delivery"
+TOGETHER = "(cluster)"
+"""The name under which brokers of this release hold lease 'delivery': to those of 0.1 it is another broker."""
+
+
+class QueueRow(NamedTuple):
+    """Who delivers a queue (None: nobody), and who is to."""
+
+    queue_id: int
+    broker_id: str | None
+    wanted_by: str | None
+
+
+class LeaseRow(NamedTuple):
+    """A queue that a broker delivers; wanted_by: it is to be handed over to this one."""
+
+    queue_id: int
+    epoch: int
+    wanted_by: str | None
+
+
+class LeaseOfTopicRow(NamedTuple):
+    """A queue as people know it, and who delivers it."""
+
+    topic: str
+    number: int
+    broker_id: str | None
+    epoch: int
+    wanted_by: str | None
+
+
+async def take_delivery(conn: Connection, ttl_s: float) -> int | None:
+    """Takes lease 'delivery' for the brokers of this release, if it is free; its new epoch. All queues are nobody's."""
+    cursor = await plain_cursor(conn).execute(
+        """
+        with taken as (
+            insert into txmsg.lease as l (name, broker_id, epoch, expires_at)
+            values (%(name)s, %(together)s, 1, now() + make_interval(secs => %(ttl_s)s))
+            on conflict (name) do update
+               set broker_id = excluded.broker_id, epoch = l.epoch + 1, expires_at = excluded.expires_at
+             where l.broker_id <> excluded.broker_id and l.expires_at < now()
+            returning epoch),
+        freed as (
+            update txmsg.queue_lease set broker_id = null, wanted_by = null
+             where broker_id is not null and exists (select from taken))
+        select epoch from taken
+        """,
+        {"name": LEASE_NAME, "together": TOGETHER, "ttl_s": ttl_s},
+    )
+    row = await cursor.fetchone()
+    return None if row is None else int(row[0])
+
+
+async def lease_epoch(conn: Connection) -> int:
+    """The epoch of lease 'delivery': it rises with every change of a queue's lease."""
+    cursor = await plain_cursor(conn).execute("select epoch from txmsg.lease where name = %s", (LEASE_NAME,))
+    row = await cursor.fetchone()
+    return 0 if row is None else int(row[0])
+
+
+async def queues(conn: Connection) -> list[QueueRow]:
+    """Every queue, by id, and who delivers it."""
+    cursor = await plain_cursor(conn).execute(
+        """
+        select q.id, l.broker_id, l.wanted_by
+          from txmsg.queue q left join txmsg.queue_lease l on l.queue_id = q.id order by q.id
+        """
+    )
+    return [QueueRow(*row) for row in await cursor.fetchall()]
+
+
+async def leases_of(conn: Connection, broker_id: str) -> list[LeaseRow]:
+    """The queues that a broker delivers."""
+    cursor = await plain_cursor(conn).execute(
+        "select queue_id, epoch, wanted_by from txmsg.queue_lease where broker_id = %s", (broker_id,)
+    )
+    return [LeaseRow(*row) for row in await cursor.fetchall()]
+
+
+async def leases_by_topic(conn: Connection) -> list[LeaseOfTopicRow]:
+    """Every queue and who delivers it, by topic and number."""
+    cursor = await plain_cursor(conn).execute(
+        """
+        select t.name, q.number, l.broker_id, coalesce(l.epoch, 0), l.wanted_by
+          from txmsg.queue q
+          join txmsg.topic t on t.id = q.topic_id
+          left join txmsg.queue_lease l on l.queue_id = q.id
+         order by t.name, q.number
+        """
+    )
+    return [LeaseOfTopicRow(*row) for row in await cursor.fetchall()]
+
+
+async def queue_counts(conn: Connection) -> dict[str, int]:
+    """How many queues each broker delivers."""
+    cursor = await plain_cursor(conn).execute(
+        "select broker_id, count(*) from txmsg.queue_lease where broker_id is not null group by broker_id"
+    )
+    return {broker_id: count for broker_id, count in await cursor.fetchall()}
+
+
+async def hold(conn: Connection, broker_id: str, leases: Mapping[int, int]) -> bool:
+    """Whether a broker has the leases of these queues (id: epoch), and keeps them so until the transaction ends.
+
+    Locks their rows FOR SHARE in queue order: a takeover passes them over meanwhile.
+    """
+    cursor = await plain_cursor(conn).execute(
+        """
+        select l.queue_id from txmsg.queue_lease l
+          join unnest(%(queue_ids)s::int[], %(epochs)s::bigint[]) h(queue_id, epoch)
+            on h.queue_id = l.queue_id and h.epoch = l.epoch
+         where l.broker_id = %(id)s order by l.queue_id for share of l
+        """,
+        {"id": broker_id, "queue_ids": list(leases), "epochs": list(leases.values())},
+    )
+    return len(await cursor.fetchall()) == len(leases)
+
+
+async def assign(
+    conn: Connection, seen_epoch: int, given: Mapping[int, str], wanted: Mapping[int, str | None]
+) -> int | None:
+    """Gives queues (id: broker) that nobody alive delivers, under a new epoch, and marks others as wanted by a broker.
+
+    The new epoch; None if something has changed since `seen_epoch`: then nothing is done. A row that is locked (its
+    holder writes failures at this moment, or was paused while it did) is left for the next time: nobody waits for it.
+    """
+    cursor = await plain_cursor(conn).execute(
+        """
+        with raised as (
+            update txmsg.lease set epoch = epoch + 1
+             where name = %(name)s and broker_id = %(together)s and epoch = %(seen)s returning epoch),
+        free as (
+            select l.queue_id from txmsg.queue_lease l
+             where l.queue_id = any(%(given)s::int[])
+               and not exists (select from txmsg.broker b where b.id = l.broker_id and b.state <> 'dead')
+             order by l.queue_id for update skip locked),
+        taken as (
+            update txmsg.queue_lease l set broker_id = g.broker_id, epoch = raised.epoch, wanted_by = null
+              from raised, unnest(%(given)s::int[], %(to)s::text[]) g(queue_id, broker_id)
+             where l.queue_id = g.queue_id and l.queue_id in (select queue_id from free)),
+        added as (
+            insert into txmsg.queue_lease (queue_id, broker_id, epoch)
+            select g.queue_id, g.broker_id, raised.epoch
+              from raised, unnest(%(given)s::int[], %(to)s::text[]) g(queue_id, broker_id)
+             where not exists (select from txmsg.queue_lease l where l.queue_id = g.queue_id)
+               and exists (select from txmsg.queue q where q.id = g.queue_id)
+             order by g.queue_id
+            on conflict do nothing),
+        held as (
+            select l.queue_id from txmsg.queue_lease l
+             where l.queue_id = any(%(wanted)s::int[]) and l.broker_id is not null
+             order by l.queue_id for update skip locked),
+        marked as (
+            update txmsg.queue_lease l set wanted_by = nullif(w.broker_id, '')
+              from raised, unnest(%(wanted)s::int[], %(by)s::text[]) w(queue_id, broker_id)
+             where l.queue_id = w.queue_id and l.queue_id in (select queue_id from held))
+        select epoch from raised
+        """,
+        {
+            "name": LEASE_NAME,
+            "together": TOGETHER,
+            "seen": seen_epoch,
+            "given": list(given),
+            "to": list(given.values()),
+            "wanted": list(wanted),
+            "by": [each or "" for each in wanted.values()],
+        },
+    )
+    row = await cursor.fetchone()
+    return None if row is None else int(row[0])
+
+
+async def hand_over(conn: Connection, broker_id: str, queues: Collection[tuple[int, int]]) -> None:
+    """Ends this broker's leases of (queue id, epoch): whoever wanted them has them now, under a new epoch.
+
+    If that one is not there any more, nobody has them until they are assigned.
+    """
+    await plain_cursor(conn).execute(
+        """
+        with raised as (
+            update txmsg.lease set epoch = epoch + 1
+             where name = %(name)s and broker_id = %(together)s returning epoch)
+        update txmsg.queue_lease l
+           set broker_id = (select b.id from txmsg.broker b where b.id = l.wanted_by and b.state <> 'dead'),
+               epoch = raised.epoch, wanted_by = null
+          from raised, unnest(%(queue_ids)s::int[], %(epochs)s::bigint[]) h(queue_id, epoch)
+         where l.queue_id = h.queue_id and l.epoch = h.epoch and l.broker_id = %(id)s
+        """,
+        {
+            "name": LEASE_NAME,
+            "together": TOGETHER,
+            "id": broker_id,
+            "queue_ids": [queue_id for queue_id, _ in queues],
+            "epochs": [epoch for _, epoch in queues],
+        },
+    )
