@@ -66,7 +66,7 @@ def test_waiting_member_gets_a_new_message_without_polling(notify_url: str) -> N
         async with notify_at(notify_url) as notify, delivering(notify, poll_s=NEVER_S) as delivery:
             assert await receive(delivery, 1, wait_s=0) == []
             waiting = asyncio.create_task(delivery.receive("g", "c", T, 10, 30, 60))
-            await until(lambda: delivery._groups["g"].has_waiting)
+            await until(lambda: delivery._state.groups["g"].has_waiting)
             ends = await notify.add(1)
             delivery.wake(ends)
             assert len(await waiting) == 1
@@ -78,7 +78,7 @@ def test_message_written_by_another_broker_is_found_by_polling(notify_url: str) 
     async def scenario() -> None:
         async with notify_at(notify_url) as notify, delivering(notify, poll_s=0.05) as delivery:
             waiting = asyncio.create_task(delivery.receive("g", "c", T, 10, 30, 60))
-            await until(lambda: "g" in delivery._groups and delivery._groups["g"].has_waiting)
+            await until(lambda: "g" in delivery._state.groups and delivery._state.groups["g"].has_waiting)
             await notify.add(1)
             assert len(await waiting) == 1
 
@@ -89,7 +89,7 @@ def test_receive_that_finds_nothing_returns_nothing_in_time(notify_url: str) -> 
     async def scenario() -> None:
         async with notify_at(notify_url) as notify, delivering(notify) as delivery:
             assert await delivery.receive("g", "c", T, 10, 0.05, 60) == []
-            assert not delivery._groups["g"].has_waiting
+            assert not delivery._state.groups["g"].has_waiting
 
     asyncio.run(scenario())
 
@@ -198,7 +198,7 @@ def test_messages_with_other_tags_are_passed_over(notify_url: str) -> None:
             assert offsets(got) == [100, 101, 102]
             assert await receive(delivery, 1, wait_s=0.2, topics=topics) == []
             await delivery.settle("g", "c", receipts(got), [])
-            await delivery.flush_once()
+            await delivery.writing.flush_once()
             assert notify.query("select next_offset from txmsg.cursor") == [(104,)]
 
     asyncio.run(scenario())
@@ -208,7 +208,7 @@ def test_members_with_different_tags_get_each_their_own(notify_url: str) -> None
     async def scenario() -> None:
         async with notify_at(notify_url) as notify, delivering(notify) as delivery:
             waiting = [asyncio.create_task(delivery.receive("g", tag, [("t", tag)], 10, 10, 60)) for tag in ("a", "b")]
-            await until(lambda: "g" in delivery._groups and len(delivery._groups["g"]._waiting) == 2)
+            await until(lambda: "g" in delivery._state.groups and len(delivery._state.groups["g"]._waiting) == 2)
             await notify.add(1, tag="b")
             delivery.wake(await notify.add(1, tag="a"))
             assert [[m.tag for m in each_of(await each)] for each in waiting] == [["a"], ["b"]]

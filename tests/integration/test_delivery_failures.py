@@ -30,7 +30,7 @@ def test_refused_message_comes_again_and_its_acknowledgement_removes_it(notify_u
             )
             ((attempt, error, key, body),) = notify.query("select attempt, last_error, key, body from txmsg.retry")
             assert (attempt, error, key, bytes(body)) == (1, "boom\\0\n", "k0", b"body")
-            await delivery.flush_once()
+            await delivery.writing.flush_once()
             assert notify.query("select next_offset from txmsg.cursor") == [(3,)]
             (again,) = await receive(delivery, 1)
             assert (again.offset, again.attempt, again.transaction_id) == (0, 2, first[0].transaction_id)
@@ -142,7 +142,7 @@ def test_interrupted_refusal_is_finished_in_the_background(notify_url: str) -> N
             settling.cancel()
             await asyncio.wait({settling})
             await until(lambda: bool(notify.query("select * from txmsg.retry")))
-            await until(lambda: not delivery._groups["g"].feeds[message.receipt.queue_id].window.failing())
+            await until(lambda: not delivery._state.groups["g"].feeds[message.receipt.queue_id].window.failing())
 
     asyncio.run(scenario())
 

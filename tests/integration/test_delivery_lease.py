@@ -51,7 +51,7 @@ def test_after_a_crash_only_unflushed_acknowledgements_come_again(notify_url: st
             async with delivering(notify, graceful=False, flush_s=NEVER_S) as delivery:
                 got = await receive(delivery, 10)
                 await delivery.settle("g", "c", receipts(got[:4]), [])
-                await delivery.flush_once()
+                await delivery.writing.flush_once()
                 await delivery.settle("g", "c", receipts(got[4:6]), [])
             notify.bury("b1")
             async with delivering(notify) as delivery:
@@ -66,17 +66,17 @@ def test_stale_epoch_cannot_write_cursors_and_stops_delivering(notify_url: str) 
             await notify.add(4)
             async with delivering(notify, "old", graceful=False, background=False) as old:
                 assert await old.receive("g", "c", T, 4, 0, 60) == []
-                await old.read_once(next(iter(old._groups["g"].feeds.values())))
+                await old.rounds.read_once(next(iter(old._state.groups["g"].feeds.values())))
                 got = await old.receive("g", "c", T, 4, 0, 60)
                 await old.settle("g", "c", [each.receipt for each in got], [])
                 notify.bury("old")
                 async with delivering(notify, "new") as new:
                     assert offsets(await receive(new, 4)) == [0, 1, 2, 3]
-                    await old.flush_once()
+                    await old.writing.flush_once()
                     assert notify.query("select next_offset from txmsg.cursor") == [(0,)]
                     assert await old.receive("g", "c", T, 4, 0, 60) == []
                     await old._membership.step_once()
-                    assert not old._leases.is_member, "it was taken for dead, and drops everything"
+                    assert not old._state.leases.is_member, "it was taken for dead, and drops everything"
 
     asyncio.run(scenario())
 
@@ -87,11 +87,11 @@ def test_stale_epoch_cannot_make_retries(notify_url: str) -> None:
             await notify.add(1)
             async with delivering(notify, "old", graceful=False, background=False) as old:
                 await old.receive("g", "c", T, 4, 0, 60)
-                await old.read_once(next(iter(old._groups["g"].feeds.values())))
+                await old.rounds.read_once(next(iter(old._state.groups["g"].feeds.values())))
                 (message,) = await old.receive("g", "c", T, 4, 0, 60)
                 notify.bury("old")
                 async with delivering(notify, "new") as new:
-                    await until(lambda: bool(new._leases.epochs()))
+                    await until(lambda: bool(new._state.leases.epochs()))
                     with pytest.raises(BrokerUnavailable):
                         await old.settle("g", "c", [], [Refusal(message.receipt, "boom", 0.0)])
                     assert notify.query("select * from txmsg.retry") == []
@@ -105,11 +105,11 @@ def test_a_queue_is_delivered_by_one_broker_and_after_its_stop_by_the_other(noti
             await notify.add(1)
             async with delivering(notify, "second", background=False, graceful=False) as second:
                 assert await second.receive("g", "c", T, 1, 0, 60) == []
-                assert not second._groups["g"].feeds
+                assert not second._state.groups["g"].feeds
                 await first.close()
                 await second._membership.step_once()
-                await second.queues_once()
-                assert list(second._groups["g"].feeds) == await notify.queue_ids()
+                await second.rounds.queues_once()
+                assert list(second._state.groups["g"].feeds) == await notify.queue_ids()
 
     asyncio.run(scenario())
 
@@ -120,7 +120,7 @@ def test_a_stop_takes_acknowledgements_until_nothing_is_out(notify_url: str) -> 
             await notify.add(2)
             async with delivering(notify, flush_s=NEVER_S, hand_over_s=NEVER_S) as delivery:
                 got = await receive(delivery, 2)
-                (feed,) = delivery._groups["g"].feeds.values()
+                (feed,) = delivery._state.groups["g"].feeds.values()
                 closing = asyncio.create_task(delivery.close())
                 await until(lambda: feed.leaving)
                 assert await delivery.settle("g", "c", receipts(got[:1]), []) == []
@@ -141,11 +141,11 @@ def test_a_newcomer_gets_its_queue_when_what_is_out_of_it_is_acknowledged(notify
             await notify.add(3)
             got = await receive(old, 6)
             async with delivering(notify, "new") as new:
-                await until(lambda: any(feed.leaving for feed in old._groups["g"].feeds.values()))
-                assert not new._leases.epochs()
+                await until(lambda: any(feed.leaving for feed in old._state.groups["g"].feeds.values()))
+                assert not new._state.leases.epochs()
                 assert await old.settle("g", "c", receipts(got), []) == []
-                await until(lambda: len(new._leases.epochs()) == 1)
-                assert len(old._leases.epochs()) == 1
+                await until(lambda: len(new._state.leases.epochs()) == 1)
+                assert len(old._state.leases.epochs()) == 1
                 assert await new.receive("g", "c", T, 9, 0.2, 60) == [], "nothing comes twice"
 
     asyncio.run(scenario())
@@ -160,16 +160,16 @@ def test_nothing_is_delivered_past_the_deadline_of_the_lease(notify_url: str) ->
         ):
             await notify.add(1)
             await delivery.receive("g", "c", T, 1, 0, 60)
-            (feed,) = delivery._groups["g"].feeds.values()
+            (feed,) = delivery._state.groups["g"].feeds.values()
             first_epoch = feed.epoch
-            await delivery.read_once(feed)
+            await delivery.rounds.read_once(feed)
             now[0] += DeliveryConfig().lease_ttl_s
             with pytest.raises(BrokerUnavailable, match="ran out"):
                 await delivery.receive("g", "c", T, 1, 0, 60)
             await delivery._membership.step_once()
             assert await delivery.receive("g", "c", T, 1, 0, 60) == []
-            (feed,) = delivery._groups["g"].feeds.values()
-            await delivery.read_once(feed)
+            (feed,) = delivery._state.groups["g"].feeds.values()
+            await delivery.rounds.read_once(feed)
             (message,) = await delivery.receive("g", "c", T, 1, 0, 60)
             assert message.receipt.epoch > first_epoch
 
@@ -185,7 +185,7 @@ def test_waiting_members_hear_of_a_lost_database_and_delivery_comes_back(notify_
             got = await receive(delivery, 2)
             await delivery.settle("g", "c", receipts(got), [])
             other = asyncio.create_task(delivery.receive("other", "c", [("u", "*")], 1, 30, 60))
-            await until(lambda: "other" in delivery._groups and delivery._groups["other"].has_waiting)
+            await until(lambda: "other" in delivery._state.groups and delivery._state.groups["other"].has_waiting)
             with psycopg.connect(elsewhere, autocommit=True, connect_timeout=10) as admin:
                 name = sql.Identifier(database)
                 admin.execute(sql.SQL("alter database {} with allow_connections false").format(name))
@@ -214,7 +214,7 @@ def test_a_broker_stopped_while_it_writes_failures_holds_up_nobody_and_loses_tha
         ):
             queue_ids = await notify.queue_ids()
             await paused._membership.step_once()
-            leases = dict(paused._leases.epochs())
+            leases = dict(paused._state.leases.epochs())
             assert leases.keys() == set(queue_ids)
             taken_over = asyncio.Event()
 
@@ -232,10 +232,10 @@ def test_a_broker_stopped_while_it_writes_failures_holds_up_nobody_and_loses_tha
                 asyncio.timeout(10),
                 delivering(notify, "other", background=False, graceful=False) as other,
             ):
-                assert set(other._leases.epochs()) == {queue_ids[1]}, "the locked one is left for the next time"
-                while set(other._leases.epochs()) != set(queue_ids):
+                assert set(other._state.leases.epochs()) == {queue_ids[1]}, "the locked one is left for the next time"
+                while set(other._state.leases.epochs()) != set(queue_ids):
                     await other._membership.step_once()
-                assert min(other._leases.epochs().values()) > max(leases.values())
+                assert min(other._state.leases.epochs().values()) > max(leases.values())
             taken_over.set()
             with pytest.raises(BrokerUnavailable):
                 await writing
@@ -247,7 +247,7 @@ def test_draining_answers_those_who_wait(notify_url: str) -> None:
     async def scenario() -> None:
         async with notify_at(notify_url) as notify, delivering(notify) as delivery:
             waiting = asyncio.create_task(delivery.receive("g", "c", T, 1, 30, 60))
-            await until(lambda: "g" in delivery._groups and delivery._groups["g"].has_waiting)
+            await until(lambda: "g" in delivery._state.groups and delivery._state.groups["g"].has_waiting)
             delivery.drain()
             assert await asyncio.wait_for(waiting, 5) == []
             with pytest.raises(BrokerUnavailable, match="closing"):
@@ -288,7 +288,7 @@ def test_a_group_that_is_loaded_while_its_queue_is_handed_over_gets_nothing_of_i
                 await until(lambda: notify.query(waits) != [])
                 await delivery.finish(await notify.queue_ids())
             assert await late == []
-            (feed,) = delivery._groups["late"].feeds.values()
+            (feed,) = delivery._state.groups["late"].feeds.values()
             assert feed.window.ready_count + feed.window.out_count == 0
 
     asyncio.run(scenario())
@@ -306,11 +306,11 @@ def test_a_group_that_is_deleted_while_its_queues_are_looked_at_does_not_come_ba
                 return await notify.ensure(topic)
 
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(delivery, "_topics", SimpleNamespace(ensure=ensure))
-                looking = asyncio.create_task(delivery.queues_once())
+                patch.setattr(delivery.rounds, "_topics", SimpleNamespace(ensure=ensure))
+                looking = asyncio.create_task(delivery.rounds.queues_once())
                 await looked.wait()
                 notify.query("delete from txmsg.consumer_group")
-                await delivery.settings_once()
+                await delivery.rounds.settings_once()
                 going_on.set()
                 await looking
             assert notify.query("select name from txmsg.consumer_group") == []

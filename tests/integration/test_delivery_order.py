@@ -74,7 +74,7 @@ def test_an_acknowledgement_wakes_the_member_that_waits_for_the_next_of_the_key(
             await add_keyed(notify, "a", "a")
             (first,) = await receive(delivery, 1)
             waiting = asyncio.create_task(receive(delivery, 1, wait_s=30))
-            await until(lambda: delivery._groups["g"].has_waiting)
+            await until(lambda: delivery._state.groups["g"].has_waiting)
             await settle(delivery, first)
             assert offsets(await asyncio.wait_for(waiting, 10)) == [1]
 
@@ -157,7 +157,7 @@ def test_a_parked_key_waits_for_a_person_over_a_restart(notify_url: str) -> None
             async with delivering(notify, **DEAD_AT_ONCE) as delivery:
                 await receive(delivery, 1, wait_s=0, topics=[("other", "*")])
                 notify.query("update txmsg.consumer_group set poisoned_key = 'park', version = version + 1")
-                await until(lambda: delivery._groups["g"].settings.parks_keys)
+                await until(lambda: delivery._state.groups["g"].settings.parks_keys)
                 head, other = await receive(delivery, 2)
                 await fail(delivery, head)
                 await settle(delivery, other)
@@ -240,11 +240,11 @@ def test_after_a_crash_an_ordered_queue_waits_until_nobody_can_hold_its_messages
             clock = Clock()
             async with delivering(notify, "b2", monotonic=clock, lease_ttl_s=1e6, background=False) as delivery:
                 assert await receive(delivery, 5, wait_s=0.2) == []
-                (feed,) = delivery._groups["g"].feeds.values()
-                await delivery.read_once(feed)
+                (feed,) = delivery._state.groups["g"].feeds.values()
+                await delivery.rounds.read_once(feed)
                 assert await receive(delivery, 5, wait_s=0) == [], "the consumer of the dead broker may be at it"
                 clock.now += 71
-                await delivery.holding_once()
+                await delivery.rounds.holding_once()
                 assert offsets(await receive(delivery, 5, wait_s=0)) == [0]
 
     asyncio.run(scenario())
@@ -282,18 +282,18 @@ def test_what_is_held_is_noted_as_long_as_it_is_held_and_no_longer(notify_url: s
             await add_keyed(notify, "a")
             async with delivering(notify, monotonic=clock, lease_ttl_s=1e6, background=False) as delivery:
                 await receive(delivery, 1, wait_s=0)
-                (feed,) = delivery._groups["g"].feeds.values()
-                await delivery.read_once(feed)
+                (feed,) = delivery._state.groups["g"].feeds.values()
+                await delivery.rounds.read_once(feed)
                 (first,) = await receive(delivery, 1, wait_s=0)
                 notify.query("update txmsg.cursor set held_until = now()")
                 clock.now += 30  # renewed meanwhile, or not: it is out
-                await delivery.holding_once()
+                await delivery.rounds.holding_once()
                 assert notify.query("select held_until > now() + interval '60 s' from txmsg.cursor") == [(True,)]
                 await settle(delivery, first)
-                await delivery.holding_once()
+                await delivery.rounds.holding_once()
                 assert notify.query("select held_until is null from txmsg.cursor") == [(False,)]
                 clock.now += 6
-                await delivery.holding_once()
+                await delivery.rounds.holding_once()
                 assert notify.query("select held_until is null from txmsg.cursor") == [(True,)]
 
     asyncio.run(scenario())
@@ -313,7 +313,7 @@ def test_what_was_taken_for_a_member_that_went_away_is_given_to_the_next_one_at_
     async def scenario() -> None:
         async with notify_at(notify_url) as notify, delivering(notify, flush_s=NEVER_S, poll_s=0.05) as delivery:
             assert await receive(delivery, 1, wait_s=0) == []
-            (feed,) = delivery._groups["g"].feeds.values()
+            (feed,) = delivery._state.groups["g"].feeds.values()
             with psycopg.connect(notify_url, connect_timeout=10) as other:
                 other.execute("select from txmsg.cursor for update")  # what is given is noted there, before it is given
                 delivery.wake(await add_keyed(notify, "a", "b"))

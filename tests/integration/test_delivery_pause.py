@@ -48,9 +48,9 @@ async def take(delivery: Delivery, count: int, client: str = "c") -> list[Delive
 
 async def read_all(delivery: Delivery) -> None:
     """All feeds are read as far as they may be now."""
-    await delivery.poll_once()
-    while len(delivery._to_read):
-        await delivery.read_once(delivery._to_read.pop())
+    await delivery.rounds.poll_once()
+    while len(delivery._state.to_read):
+        await delivery.rounds.read_once(delivery._state.to_read.pop())
 
 
 def test_a_group_whose_back_end_is_down_writes_next_to_nothing_and_loses_nothing(notify_url: str) -> None:
@@ -63,7 +63,7 @@ def test_a_group_whose_back_end_is_down_writes_next_to_nothing_and_loses_nothing
             await read_all(delivery)
             for _ in range(3):
                 await refuse(delivery, await take(delivery, 20))
-            pause = delivery._groups["g"].members.pause
+            pause = delivery._state.groups["g"].members.pause
             assert (pause.is_on, pause.last_error) == (True, "the back end is down")
             assert written(notify) == 49, "the fiftieth failure in a row began the pause"
             assert await take(delivery, 100) == []
@@ -71,8 +71,8 @@ def test_a_group_whose_back_end_is_down_writes_next_to_nothing_and_loses_nothing
             probes = 0
             for _ in range(600):  # ten minutes, second by second
                 clock.now += 1
-                await delivery.expire_once()
-                await delivery.retries_once()
+                await delivery.rounds.expire_once()
+                await delivery.rounds.retries_once()
                 await read_all(delivery)
                 if got := await take(delivery, 100):
                     assert len(got) == 1
@@ -90,14 +90,14 @@ def test_a_group_whose_back_end_is_down_writes_next_to_nothing_and_loses_nothing
             done = {probe.offset}
             notify.query("update txmsg.retry set due_at = now()")
             while len(done) < 2000:
-                await delivery.retries_once()
+                await delivery.rounds.retries_once()
                 await read_all(delivery)
                 more = await take(delivery, 500)
                 assert await delivery.settle("g", "c", receipts(more), []) == []
                 done |= set(offsets(more))
             assert done == set(range(2000))
             assert notify.query("select * from txmsg.retry") == []
-            await delivery.flush_once()
+            await delivery.writing.flush_once()
             assert notify.query("select next_offset, acked::text from txmsg.cursor") == [(2000, "{}")]
 
     asyncio.run(scenario())
@@ -115,7 +115,7 @@ def test_what_was_out_when_the_pause_began_comes_again_as_if_it_had_not_been_giv
             await refuse(delivery, out[:30])
             assert written(notify) == 4
             clock.now += 60
-            await delivery.expire_once()
+            await delivery.rounds.expire_once()
             assert written(notify) == 4, "what expires is not written either"
             await read_all(delivery)
             (probe,) = await take(delivery, 100)
@@ -135,9 +135,9 @@ def test_other_groups_and_members_that_succeed_are_not_held_up(notify_url: str) 
             good = each_of(await delivery.receive("g", "good", T, 1, 5, 60))
             assert await delivery.settle("g", "good", receipts(good), []) == []
             await refuse(delivery, each_of(await delivery.receive("g", "bad", T, 20, 5, 60)), "bad")
-            members = delivery._groups["g"].members
+            members = delivery._state.groups["g"].members
             assert not members.pause.is_on
-            assert members.room("bad", delivery._monotonic()) <= 1
+            assert members.room("bad", delivery._state.monotonic()) <= 1
             got = each_of(await delivery.receive("g", "good", T, 100, 5, 60))
             assert len(got) == 100
             assert len(await receive(delivery, 300, group="other")) == 300
@@ -151,9 +151,9 @@ def test_a_success_wakes_the_members_that_wait_out_the_pause(notify_url: str) ->
             await notify.add(10)
             got = await receive(delivery, 3)
             await refuse(delivery, got[:2])
-            assert delivery._groups["g"].members.pause.is_on
+            assert delivery._state.groups["g"].members.pause.is_on
             waiting = asyncio.create_task(delivery.receive("g", "c", T, 10, 30, 60))
-            await until(lambda: delivery._groups["g"].members.blocked_s("c", delivery._monotonic()) > 0)
+            await until(lambda: delivery._state.groups["g"].members.blocked_s("c", delivery._state.monotonic()) > 0)
             assert await delivery.settle("g", "c", [got[2].receipt], []) == []
             assert len(each_of(await asyncio.wait_for(waiting, 20))) > 1
 
@@ -169,7 +169,7 @@ def test_a_rate_set_for_a_group_holds_at_once_and_its_members_get_no_more(notify
             await take(delivery, 1)
             await read_all(delivery)
             notify.query("update txmsg.consumer_group set deliver_rate_max = 10, version = version + 1")
-            await delivery.settings_once()
+            await delivery.rounds.settings_once()
             given = 0
             for _ in range(100):  # ten seconds
                 clock.now += 0.1

@@ -95,7 +95,7 @@ def test_queues_and_topics_that_may_not_be_read_wait_until_they_may(notify_url: 
             async def allow(what: str) -> None:
                 notify.query(f"update txmsg.topic set {what}, version = version + 1")
                 await notify.topics.refresh_once()
-                await delivery.queues_once()
+                await delivery.rounds.queues_once()
 
             await notify.add(1)
             await delivery.receive("g", "c", [("t", "*")], 1, 0, 60)
@@ -105,7 +105,7 @@ def test_queues_and_topics_that_may_not_be_read_wait_until_they_may(notify_url: 
             delivery.wake(await notify.add(1))
             assert await receive(delivery, 9, wait_s=0.3) == []
             waiting = asyncio.create_task(delivery.receive("g", "c", [("t", "*")], 9, 30, 60))
-            await until(lambda: delivery._groups["g"].has_waiting)
+            await until(lambda: delivery._state.groups["g"].has_waiting)
             await allow("permission = 6, read_queues = null")
             got = each_of(await asyncio.wait_for(waiting, 20))
             got += await receive(delivery, 4 - len(got))
@@ -123,13 +123,13 @@ def test_a_group_that_expires_is_deleted_when_nobody_uses_it_and_not_before(noti
             rows = "select name, expires_after_s from txmsg.consumer_group order by name"
             assert notify.query(rows) == [("g", None), ("g%host-1", 1000.0)]
             notify.query("update txmsg.consumer_group set seen_at = now() - interval '2 h'")
-            await delivery.upkeep_once()
+            await delivery.rounds.upkeep_once()
             assert len(notify.query(rows)) == 2, "its member was there just now"
-            delivery._groups["g%host-1"].members._members.clear()
+            delivery._state.groups["g%host-1"].members._members.clear()
             notify.query("update txmsg.consumer_group set seen_at = now() - interval '2 h'")
-            await delivery.upkeep_once()
+            await delivery.rounds.upkeep_once()
             assert notify.query(rows) == [("g", None)]
-            await until(lambda: list(delivery._groups) == ["g"])
+            await until(lambda: list(delivery._state.groups) == ["g"])
 
     asyncio.run(scenario())
 
@@ -139,18 +139,18 @@ def test_a_group_whose_members_have_gone_holds_no_memory_and_goes_on_where_it_wa
         async with notify_at(notify_url) as notify, delivering(notify) as delivery:
             await notify.add(10)
             got = await receive(delivery, 2)
-            members = delivery._groups["g"].members._members
-            await delivery.upkeep_once()
-            assert "g" in delivery._groups, "its member was there just now"
+            members = delivery._state.groups["g"].members._members
+            await delivery.rounds.upkeep_once()
+            assert "g" in delivery._state.groups, "its member was there just now"
             members.clear()
-            await delivery.upkeep_once()
-            assert "g" in delivery._groups, "a consumer may still acknowledge what it holds"
+            await delivery.rounds.upkeep_once()
+            assert "g" in delivery._state.groups, "a consumer may still acknowledge what it holds"
             await delivery.settle("g", "c", receipts(got), [])
-            await delivery.flush_once()
-            assert delivery._memory.size_bytes > 0
-            await delivery.upkeep_once()
-            assert "g" not in delivery._groups
-            assert delivery._memory.size_bytes == 0
+            await delivery.writing.flush_once()
+            assert delivery._state.memory.size_bytes > 0
+            await delivery.rounds.upkeep_once()
+            assert "g" not in delivery._state.groups
+            assert delivery._state.memory.size_bytes == 0
             assert offsets(await receive(delivery, 8)) == list(range(2, 10))
 
     asyncio.run(scenario())

@@ -136,7 +136,7 @@ def test_a_group_that_waits_gets_messages_from_the_new_queues(notify_url: str) -
     async def run() -> None:
         async with notify_at(notify_url) as notify, delivering(notify, poll_s=0.05) as delivery:
             waiting = asyncio.create_task(receive(delivery, 10))
-            await until(lambda: "g" in delivery._groups)
+            await until(lambda: "g" in delivery._state.groups)
             await notify.topics.raise_queue_count("t", 5)
             await notify.add(2)
             got = await waiting

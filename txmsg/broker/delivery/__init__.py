@@ -14,12 +14,17 @@ members    the members of one group, and how they fare       (pure)
 turns      whose queue is read next                          (pure)
 values     what crosses the border to the service            (pure)
 group      the windows, retries and members of one group     (memory only)
-loading    reads where a group stands, and builds its windows
+handing    what a queue that is handed over still waits for  (memory only)
+holding    when cursors say for how long messages are held   (pure)
+state      all groups, and which of their queues are read    (memory only)
+database   connections; losing one loses the state
+reader     reads messages, segment by segment
 failures   writes what became of failed messages
+writing    writes cursors, failures, and who holds what
+loading    reads where a group stands, and builds its windows
 repeating  the roots of its tasks
-reader     reads messages and ends of queues, segment by segment
-handing    what a queue that is handed over still waits for
-delivery   the Delivery class, which acts
+rounds     what is done again and again
+delivery   the Delivery class: what the service and the cluster ask
 """
 
 from txmsg.broker.delivery.config import DeliveryConfig

@@ -1,26 +1,38 @@
-"""Reads where a group stands in the database and builds its windows. The caller owns the transaction."""
+"""Reads where a group stands in the database and builds its windows."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
+from weakref import WeakValueDictionary
 
+from txmsg.broker.cluster import Membership
 from txmsg.broker.delivery.backoff import Backoff
 from txmsg.broker.delivery.config import DeliveryConfig
+from txmsg.broker.delivery.database import Database
 from txmsg.broker.delivery.group import Feed, Group
 from txmsg.broker.delivery.members import Members
 from txmsg.broker.delivery.memory import Memory
 from txmsg.broker.delivery.pause import Pause
 from txmsg.broker.delivery.retrying import Retrying
 from txmsg.broker.delivery.settings import GroupSettings
+from txmsg.broker.delivery.state import State
+from txmsg.broker.delivery.values import Start, Topics
 from txmsg.broker.delivery.window import Window
+from txmsg.broker.delivery.writing import Writing
 from txmsg.broker.store import consumer_groups as groups_store
 from txmsg.broker.store import delivery as store
 from txmsg.broker.store import retries as failures_store
 from txmsg.broker.store.consumer_groups import GroupRow
+from txmsg.errors import BrokerUnavailable
+from txmsg.wire.tags import TagExpression
 
-__all__ = ["Place", "load_feeds", "load_group", "settings_of", "write_progress"]
+__all__ = ["Loader", "settings_of"]
+
+_log = logging.getLogger(__name__)
 
 
 class Place(NamedTuple):
@@ -31,7 +43,111 @@ class Place(NamedTuple):
     epoch: int
 
 
-async def load_group(conn: store.Connection, name: str, config: DeliveryConfig) -> Group:
+class Loader:
+    """Brings groups, and the queues that this broker has leases of, into memory. One thing of a group at a time."""
+
+    def __init__(
+        self, state: State, database: Database, membership: Membership, writing: Writing, topics: Topics
+    ) -> None:
+        self._state = state
+        self._database = database
+        self._membership = membership
+        self._writing = writing
+        self._topics = topics
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    async def group(self, name: str, wants: Mapping[str, TagExpression], start: Start | None) -> Group:
+        """The group in memory, with the queues of these topics."""
+        if self._state.draining:
+            raise BrokerUnavailable("this broker is closing: ask another one")
+        group = self._state.groups.get(name)
+        if group is not None and all(topic in group.topics for topic in wants):
+            return group
+        async with self._loading(name):  # looked at anew inside: another member may have loaded it meanwhile
+            group = self._state.groups.get(name)
+            missing = [topic for topic in wants if group is None or topic not in group.topics]
+            if group is None or missing:
+                group = await self._load(name, missing, start)
+            return group
+
+    async def more_queues(self, group: Group, topic: str) -> None:
+        """Begins to deliver what this broker has got of queues of a topic since the group was loaded."""
+        if await self._missing(group, topic):
+            async with self._loading(group.name):
+                if self._state.groups.get(group.name) is group:  # else it was deleted, or is loaded anew
+                    await self._load(group.name, [topic])
+
+    async def seek(self, group: Group) -> bool:
+        """Forgets the queues in which a person has sent the group elsewhere; whether there are any.
+
+        They are loaded anew, from there.
+        """
+        # Neither a window that is being loaded nor a cursor that is being written may bring the old place back.
+        async with self._loading(group.name), self._writing.flushing:
+            async with self._database.session() as conn:
+                sought = await store.sought_queues(conn, group.id)
+            self._state.remove(group, sought)
+        if sought:
+            _log.info("group %s goes on elsewhere in %d queues", group.name, len(sought))
+        return bool(sought)
+
+    def _loading(self, name: str) -> asyncio.Lock:
+        """Held while a group of this name is loaded. Kept while somebody has it: names come and go."""
+        return self._locks.setdefault(name, asyncio.Lock())
+
+    async def _load(self, name: str, topics: Sequence[str], start: Start | None = None) -> Group:
+        """Begins to deliver topics to a group, or what they have got more of queues, from its cursors."""
+        known = self._state.groups.get(name)
+        places: dict[int, Place] = {}
+        for topic in topics:
+            places |= await self._missing(known, topic)
+        self._state.leases.require()
+        async with self._database.session() as conn, conn.transaction():
+            group = known or await _load_group(conn, name, self._state.config)
+            if start is not None:
+                for topic in topics:
+                    queue_ids = [queue_id for queue_id, _ in await self._topics.ensure(topic)]
+                    await groups_store.subscribe_at(conn, group.id, queue_ids, at_us=start.at_us)
+            feeds = await _load_feeds(
+                conn, group, places, self._state.config, self._state.memory, now=self._state.monotonic()
+            )
+        self._state.leases.require()
+        if self._state.groups.get(name) is not known:
+            raise BrokerUnavailable("delivery has started again from its stored cursors: retry")
+        feeds = [feed for feed in feeds if self._state.leases.epochs().get(feed.queue_id) == feed.epoch]  # others went
+        if len(feeds) < len(places):
+            self._membership.doubt()
+        self._state.groups[name] = group
+        if known is None:
+            group.members.limit(group.settings.deliver_rate_max, self._state.monotonic())
+        group.add(topics, feeds)
+        for feed in feeds:
+            feed.leaving = feed.queue_id in self._state.leaving  # its hand-over may have begun meanwhile
+            feed.end = max(feed.end, self._state.ends.get(feed.queue_id, 0))
+            self._state.feeds_of[feed.queue_id].append(feed)
+            self._state.read_soon(feed)
+            if feed.opens_at is not None:
+                _log.info(
+                    "group %s: %s waits %.0f s, for consumers may hold ordered messages that were given before",
+                    *(group.name, feed, feed.opens_at - self._state.monotonic()),
+                )
+        return group
+
+    async def _missing(self, group: Group | None, topic: str) -> dict[int, Place]:
+        """The queues of a topic that this broker delivers, and that the group has not in memory, by id."""
+        queues = await self._topics.ensure(topic)
+        if not self._state.known.issuperset(queue_id for queue_id, _ in queues):
+            await self._membership.step_once()  # they may be so new that nobody delivers them
+            self._state.known.update(queue_id for queue_id, _ in queues)
+        epochs, loaded = self._state.leases.epochs(), {} if group is None else group.feeds
+        return {
+            queue_id: Place(topic, number, epochs[queue_id])
+            for queue_id, number in queues
+            if queue_id in epochs and queue_id not in loaded and queue_id not in self._state.leaving
+        }
+
+
+async def _load_group(conn: store.Connection, name: str, config: DeliveryConfig) -> Group:
     """The group, made when it is new, without any feeds yet."""
     row = await groups_store.group_row(conn, name)
     if row is None:
@@ -58,7 +174,7 @@ def settings_of(row: GroupRow, config: DeliveryConfig) -> GroupSettings:
     )
 
 
-async def load_feeds(
+async def _load_feeds(
     conn: store.Connection,
     group: Group,
     places: Mapping[int, Place],
@@ -102,23 +218,3 @@ async def load_feeds(
         )
         for cursor in cursors
     ]
-
-
-async def write_progress(conn: store.Connection, broker_id: str, feeds: Sequence[Feed]) -> list[Feed]:
-    """Writes the cursors of these feeds; returns those whose leases are over. One statement."""
-    progress = [feed.window.progress() for feed in feeds]
-    written = await store.write_cursors(
-        conn,
-        broker_id,
-        [
-            store.CursorWrite(feed.group.id, feed.queue_id, feed.epoch, each.next_offset, each.acked)
-            for feed, each in zip(feeds, progress, strict=True)
-        ],
-    )
-    stale: list[Feed] = []
-    for feed, each in zip(feeds, progress, strict=True):
-        if (feed.group.id, feed.queue_id) in written:
-            feed.window.written(each)
-        else:
-            stale.append(feed)
-    return stale

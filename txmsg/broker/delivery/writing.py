@@ -1,0 +1,127 @@
+"""Writes what must not be forgotten: cursors, what became of failures, and for how long consumers hold messages."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+
+from txmsg.broker.cluster import Membership
+from txmsg.broker.delivery.database import Database
+from txmsg.broker.delivery.failures import write_first_failures, write_retry_outcomes
+from txmsg.broker.delivery.group import Feed, Group
+from txmsg.broker.delivery.holding import MARGIN_S
+from txmsg.broker.delivery.state import State
+from txmsg.broker.store import delivery as store
+from txmsg.broker.store import leases as leases_store
+from txmsg.broker.store import retries as failures_store
+from txmsg.errors import BrokerUnavailable
+
+__all__ = ["Writing"]
+
+_log = logging.getLogger(__name__)
+_CURSORS_PER_STATEMENT = 1000
+
+
+class Writing:
+    """Writes under the leases of the queues concerned; what has lost its lease is not written, and goes.
+
+    flushing: held while cursors are written.
+    """
+
+    def __init__(self, state: State, database: Database, membership: Membership) -> None:
+        self._state = state
+        self._database = database
+        self._membership = membership
+        self.flushing = asyncio.Lock()
+
+    async def flush_once(self) -> None:
+        """Writes the cursors that moved. What is no longer this broker's is dropped."""
+        async with self.flushing:
+            await self._flush()
+
+    async def _flush(self) -> None:
+        dirty = [feed for feed in self._state.feeds() if feed.window.is_dirty]
+        dirty.sort(key=lambda feed: (feed.group.id, feed.queue_id))
+        for start in range(0, len(dirty), _CURSORS_PER_STATEMENT):
+            async with self._database.session() as conn:
+                chunk = [
+                    feed for feed in dirty[start : start + _CURSORS_PER_STATEMENT] if self._state.is_delivered(feed)
+                ]
+                stale = await _write_progress(conn, self._state.leases.broker_id, chunk)
+            for feed in filter(self._state.is_delivered, stale):
+                _log.warning("group %s: %s is no longer this broker's", feed.group.name, feed)
+                self._state.remove(feed.group, [feed.queue_id])
+                self._membership.doubt()
+
+    async def write_outcomes(self, group: Group, feeds: Iterable[Feed]) -> None:
+        """Makes failures durable, then counts them as acked. One transaction, which holds the leases concerned."""
+        async with group.writing:
+            failing = [
+                (feed, each) for feed in feeds if (each := feed.window.failing()) and self._state.is_delivered(feed)
+            ]
+            outcomes = group.retrying.outcomes()
+            if not failing and not outcomes:
+                return
+            self._state.leases.require()
+            leases = {feed.queue_id: feed.epoch for feed, _ in failing}
+            leases |= {queue_id: group.feeds[queue_id].epoch for queue_id, _ in outcomes}
+            failing.sort(key=lambda item: item[0].queue_id)
+            keys = {(feed.queue_id, key) for feed, each in failing for key in feed.window.keys_of(each)}
+            keys |= {(queue_id, each.ordering_key) for (queue_id, _), each in outcomes.items() if each.ordering_key}
+            async with self._database.session() as conn, conn.transaction():
+                if not await leases_store.hold(conn, self._state.leases.broker_id, leases):
+                    raise BrokerUnavailable("leases of these queues are over: another broker delivers them")
+                for feed, failures in failing:
+                    await write_first_failures(conn, feed, failures, group.settings)
+                await write_retry_outcomes(conn, group, outcomes)
+                free = await failures_store.free_keys(conn, group.id, sorted(keys)) if keys else []
+            for feed, failures in failing:
+                feed.window.stored(failures)
+                self._state.read_soon(feed)
+            group.retrying.written(outcomes)
+            self.release(group, free)
+
+    def release(self, group: Group, keys: Iterable[tuple[int, str]]) -> None:
+        """Ordering keys of which the table `retry` has nothing any more are delivered from their queues again."""
+        for queue_id, key in keys:
+            if (feed := group.feeds.get(queue_id)) is not None:
+                feed.window.release([key])
+
+    async def note_held(self, feeds: Sequence[Feed], invisible_s: float | None) -> None:
+        """Has cursors say for how long consumers may hold ordered messages from now on; None: they hold none."""
+        feeds = [feed for feed in feeds if self._state.is_delivered(feed)]
+        if not feeds:
+            return
+        now = self._state.monotonic()
+        held_s = None if invisible_s is None else invisible_s + MARGIN_S
+        cursors = [(feed.group.id, feed.queue_id, feed.epoch) for feed in feeds]
+        async with self._database.session() as conn:
+            noted = await store.note_held(conn, self._state.leases.broker_id, cursors, held_s)
+        if noted < len(feeds):
+            self._membership.doubt()
+            raise BrokerUnavailable("leases of these queues are over: another broker delivers them")
+        for feed in feeds:
+            feed.held_until = 0.0 if held_s is None else now + held_s
+            feed.held_s = max(feed.held_s, invisible_s or 0.0)
+            feed.idle_since = None
+
+
+async def _write_progress(conn: store.Connection, broker_id: str, feeds: Sequence[Feed]) -> list[Feed]:
+    """Writes the cursors of these feeds; returns those whose leases are over. One statement."""
+    progress = [feed.window.progress() for feed in feeds]
+    written = await store.write_cursors(
+        conn,
+        broker_id,
+        [
+            store.CursorWrite(feed.group.id, feed.queue_id, feed.epoch, each.next_offset, each.acked)
+            for feed, each in zip(feeds, progress, strict=True)
+        ],
+    )
+    stale: list[Feed] = []
+    for feed, each in zip(feeds, progress, strict=True):
+        if (feed.group.id, feed.queue_id) in written:
+            feed.window.written(each)
+        else:
+            stale.append(feed)
+    return stale
