@@ -70,5 +70,5 @@ def store_half(broker: BrokerProcess, *, group: str = "shop", body: bytes = b'{"
 
 
 def listed(broker: BrokerProcess, *options: str) -> list[str]:
-    halves = json.loads(txmsg("half", "list", "--broker", broker.address, "--json", *options))["halves"]
+    halves = json_of("half", "list", "--broker", broker.address, *options)["halves"]
     return [half["transaction_id"] for half in halves]

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from tests.broker_process import BrokerProcess
 from tests.conftest import StartBroker
-from tests.integration.cli_harness import listed, store_half, txmsg
+from tests.integration.cli_harness import listed, said, store_half
 from tests.integration.client_harness import WAIT_S, collecting
 from txmsg.broker.store import halves
 from txmsg.broker.store.connect import open_pool
@@ -23,13 +23,13 @@ from txmsg.wire.v1 import txmsg_pb2 as pb
 
 
 def test_half_list_shows_what_waits_and_filters_by_group(broker: BrokerProcess) -> None:
-    assert "no half message waits" in txmsg("half", "list", "--broker", broker.address)
+    assert "no half message waits" in said("half", "list", "--broker", broker.address)
     first, second = store_half(broker), store_half(broker, group="other")
     assert listed(broker) == [first, second]
     assert listed(broker, "--group", "other") == [second]
     assert listed(broker, "--limit", "1") == [first]
     assert listed(broker, "--parked") == []
-    table = txmsg("half", "list", "--broker", broker.address)
+    table = said("half", "list", "--broker", broker.address)
     assert first in table
     assert "order.placed" in table
 
@@ -39,13 +39,13 @@ def test_half_list_shows_what_is_held_back_and_behind_which_transaction(broker: 
         first, second = (producer.half([Message("orders", b"", ordering_key="k")]) for _ in range(2))
         producer.end(second, TransactionState.COMMIT)
         plain = producer.send(Message("orders", b"", ordering_key="k"))
-        found = json.loads(txmsg("half", "list", "--json", "--broker", broker.address))["halves"]
+        found = json.loads(said("half", "list", "--json", "--broker", broker.address))["halves"]
         assert [(each["transaction_id"], each["committed"], each["held_back_by"]) for each in found] == [
             (str(first.transaction_id), False, None),
             (str(second.transaction_id), True, str(first.transaction_id)),
             (plain.removesuffix(".0"), True, str(first.transaction_id)),
         ]
-        shown = txmsg("half", "list", "--broker", broker.address)
+        shown = said("half", "list", "--broker", broker.address)
         assert shown.count(f"committed; waits for {first.transaction_id}") == 2
         producer.end(first, TransactionState.ROLLBACK)
         assert listed(broker) == []
@@ -53,46 +53,46 @@ def test_half_list_shows_what_is_held_back_and_behind_which_transaction(broker: 
 
 def test_half_show_has_headers_and_body(broker: BrokerProcess) -> None:
     transaction_id = store_half(broker, body=b"caf\xc3\xa9 \xff [red]")
-    [half] = json.loads(txmsg("half", "show", transaction_id, "--broker", broker.address, "--json"))["halves"]
+    [half] = json.loads(said("half", "show", transaction_id, "--broker", broker.address, "--json"))["halves"]
     assert half["transaction_id"] == transaction_id
     assert half["headers"] == {"h": "1"}
     assert half["body"] == "café \\xff [red]"
     assert (half["group"], half["topic"], half["key"], half["tag"]) == ("shop", "order.placed", "k1", "t1")
     assert half["born_at"] == "2023-11-14T22:13:20+00:00"
-    assert "café \\xff [red]" in txmsg("half", "show", transaction_id, "--broker", broker.address)
+    assert "café \\xff [red]" in said("half", "show", transaction_id, "--broker", broker.address)
 
 
 def test_half_show_of_an_unknown_transaction_fails(broker: BrokerProcess) -> None:
-    error = txmsg("half", "show", str(new_transaction_id()), "--broker", broker.address, status=1)
+    error = said("half", "show", str(new_transaction_id()), "--broker", broker.address, status=1)
     assert "there is no half message of transaction" in error
 
 
 def test_decision_of_a_person_is_final(broker: BrokerProcess) -> None:
     committed, dropped = store_half(broker), store_half(broker)
     where = ("--broker", broker.address)
-    assert f"{committed} committed" in txmsg("half", "commit", committed, *where, "--yes")
-    assert f"{dropped} rolled back" in txmsg("half", "rollback", dropped, *where, "--yes")
+    assert f"{committed} committed" in said("half", "commit", committed, *where, "--yes")
+    assert f"{dropped} rolled back" in said("half", "rollback", dropped, *where, "--yes")
     assert listed(broker) == []
-    txmsg("half", "rollback", committed, *where, "--yes", status=1)
-    txmsg("half", "commit", dropped, *where, "--yes", status=1)
+    said("half", "rollback", committed, *where, "--yes", status=1)
+    said("half", "commit", dropped, *where, "--yes", status=1)
 
 
 def test_decision_is_asked_for_and_can_be_declined(start_broker: StartBroker) -> None:
     broker = start_broker("--first-check-s", "600")
     half = store_half(broker)
-    txmsg("half", "commit", half, "--broker", broker.address, answer="n\n", status=1)
+    said("half", "commit", half, "--broker", broker.address, answer="n\n", status=1)
     assert listed(broker) == [half]
-    assert "committed" in txmsg("half", "commit", half, "--broker", broker.address, answer="y\n")
+    assert "committed" in said("half", "commit", half, "--broker", broker.address, answer="y\n")
 
 
 def test_a_transaction_of_many_messages_is_shown_and_asked_about_whole(start_broker: StartBroker) -> None:
     broker = start_broker("--first-check-s", "600")
     transaction_id = store_half(broker, count=250)
     where = ("--broker", broker.address)
-    shown = json.loads(txmsg("half", "show", transaction_id, *where, "--json"))
+    shown = json.loads(said("half", "show", transaction_id, *where, "--json"))
     assert [half["n"] for half in shown["halves"]] == list(range(250))
     assert not shown["more"]
-    asked = txmsg("half", "commit", transaction_id, *where, answer="y\n")
+    asked = said("half", "commit", transaction_id, *where, answer="y\n")
     assert "deliver 250 message(s) of shop to order.placed, for good?" in asked
 
 
@@ -132,7 +132,7 @@ def park(notify_url: str, *transaction_ids: str) -> None:
 
 def checks_of(broker: BrokerProcess) -> dict[str, tuple[int, bool]]:
     """Per transaction, how many checks it has had, and whether another one is to come."""
-    halves = json.loads(txmsg("half", "list", "--broker", broker.address, "--json"))["halves"]
+    halves = json.loads(said("half", "list", "--broker", broker.address, "--json"))["halves"]
     return {half["transaction_id"]: (half["checks"], half["next_check_at"] is not None) for half in halves}
 
 
@@ -153,8 +153,8 @@ def test_a_parked_half_whose_listener_answers_now_is_committed_after_resume(
         Producer(broker.address, group="shop", check_listener=Listener()),
         collecting(broker.address, "order.placed") as got,
     ):
-        said = txmsg("half", "resume", resumed, "--broker", broker.address)
-        assert said == f"{resumed} is checked again\n"
+        told = said("half", "resume", resumed, "--broker", broker.address)
+        assert told == f"{resumed} is checked again\n"
         assert {str(got.get(timeout=WAIT_S).transaction_id) for _ in range(2)} == {resumed}
     assert asked == [resumed]
     assert listed(broker, "--parked") == [parked]
@@ -165,9 +165,9 @@ def test_a_group_is_resumed_whole_and_no_other(start_broker: StartBroker, notify
     mine, other = [store_half(broker), store_half(broker)], store_half(broker, group="other")
     park(notify_url, *mine, other)
     again = ("half", "resume", "--group", "shop", "--broker", broker.address)
-    assert txmsg(*again) == "transactions of shop that are checked again: 2\n"
+    assert said(*again) == "transactions of shop that are checked again: 2\n"
     assert checks_of(broker) == {mine[0]: (0, True), mine[1]: (0, True), other: (15, False)}
-    assert json.loads(txmsg(*again, "--json")) == {"resumed": 0}
+    assert json.loads(said(*again, "--json")) == {"resumed": 0}
 
 
 def test_a_group_with_more_than_one_statement_resumes_is_resumed_whole(
@@ -191,11 +191,11 @@ def test_resuming_what_is_unknown_or_not_parked_is_said(start_broker: StartBroke
     where = ("--broker", broker.address)
     transaction_id = store_half(broker)
     before = checks_of(broker)
-    said = txmsg("half", "resume", transaction_id, *where, status=1)
-    assert f"Error: transaction {transaction_id} is not parked: its next check comes at 20" in said
+    told = said("half", "resume", transaction_id, *where, status=1)
+    assert f"Error: transaction {transaction_id} is not parked: its next check comes at 20" in told
     assert checks_of(broker) == before
-    said = txmsg("half", "resume", str(new_transaction_id()), *where, status=1)
-    assert "there is no half message of transaction" in said
+    told = said("half", "resume", str(new_transaction_id()), *where, status=1)
+    assert "there is no half message of transaction" in told
     for command in (["half", "resume"], ["half", "resume", transaction_id, "--group", "shop"]):
         result = CliRunner().invoke(main, command)
         assert (result.exit_code, "name one transaction, or a producer group" in result.output) == (2, True)
@@ -208,9 +208,9 @@ def test_decisions_and_lists_can_be_had_as_json(start_broker: StartBroker) -> No
     broker = start_broker("--first-check-s", "600")
     first, second = store_half(broker), store_half(broker)
     where = ("--broker", broker.address, "--json")
-    assert json.loads(txmsg("half", "list", *where, "--limit", "1"))["more"]
-    assert not json.loads(txmsg("half", "list", *where))["more"]
-    committed = json.loads(txmsg("half", "commit", first, *where, answer="y\n"))
+    assert json.loads(said("half", "list", *where, "--limit", "1"))["more"]
+    assert not json.loads(said("half", "list", *where))["more"]
+    committed = json.loads(said("half", "commit", first, *where, answer="y\n"))
     assert committed == {"transaction_id": first, "outcome": "committed"}
-    dropped = json.loads(txmsg("half", "rollback", second, *where, "--yes"))
+    dropped = json.loads(said("half", "rollback", second, *where, "--yes"))
     assert dropped == {"transaction_id": second, "outcome": "rolled back"}
