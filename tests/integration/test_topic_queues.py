@@ -163,7 +163,9 @@ def test_brokers_under_load_take_to_the_new_queues_and_lose_nothing(start_broker
             assert json.loads(raised.output)["write_queues"] == 8
             used = 0
             while used < 8:
-                sent.update(await asyncio.gather(*(producer.send(Message("orders", b"more")) for _ in range(50))))
+                # Each producer chooses a broker, and that sends to the queues which it delivers.
+                async with AsyncProducer([each.address for each in brokers], group="shop") as another:
+                    sent.update(await asyncio.gather(*(another.send(Message("orders", b"more")) for _ in range(50))))
                 cursor = await connection.execute("select count(distinct queue) from txmsg.message")
                 ((used,),) = await cursor.fetchall()
 
