@@ -54,6 +54,9 @@ class Notify:
         found = await self.topics.ensure(topic)
         return [(queue_id, number) for number, queue_id in enumerate(found.readable_queue_ids)]
 
+    async def find(self, topic: str) -> Sequence[tuple[int, int]]:
+        return [] if await self.topics.find(topic) is None else await self.ensure(topic)
+
     async def queue_ids(self, topic: str = "t") -> list[int]:
         """Of all queues, also those that may not be read."""
         return list((await self.topics.ensure(topic)).queue_ids)

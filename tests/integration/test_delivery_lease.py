@@ -300,13 +300,13 @@ def test_a_group_that_is_deleted_while_its_queues_are_looked_at_does_not_come_ba
             await receive(delivery, 1, wait_s=0)
             looked, going_on = asyncio.Event(), asyncio.Event()
 
-            async def ensure(topic: str) -> Sequence[tuple[int, int]]:
+            async def find(topic: str) -> Sequence[tuple[int, int]]:
                 looked.set()
                 await going_on.wait()
-                return await notify.ensure(topic)
+                return await notify.find(topic)
 
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(delivery.rounds, "_topics", SimpleNamespace(ensure=ensure))
+                patch.setattr(delivery.rounds, "_topics", SimpleNamespace(ensure=notify.ensure, find=find))
                 looking = asyncio.create_task(delivery.rounds.queues_once())
                 await looked.wait()
                 notify.query("delete from txmsg.consumer_group")

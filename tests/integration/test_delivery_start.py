@@ -156,6 +156,20 @@ def test_a_group_whose_members_have_gone_holds_no_memory_and_goes_on_where_it_wa
     asyncio.run(scenario())
 
 
+def test_a_topic_that_was_deleted_is_not_made_anew_for_groups_that_have_read_it(notify_url: str) -> None:
+    async def scenario() -> None:
+        async with notify_at(notify_url) as notify, delivering(notify, background=False, graceful=False) as delivery:
+            await receive(delivery, 1, wait_s=0)
+            for table in ("cursor", "queue", "topic"):
+                notify.query(f"delete from txmsg.{table}")
+            assert await notify.topics.refresh_once() == ["t"]
+            await delivery.rounds.queues_once()
+            assert notify.query("select name from txmsg.topic") == []
+            assert await delivery.receive("g", "c", [("t", "*")], 1, 0, 60) == [], "whoever polls it waits"
+
+    asyncio.run(scenario())
+
+
 def test_every_broadcasting_member_gets_every_message_from_its_start_on(broker: BrokerProcess, notify_url: str) -> None:
     got: dict[str, queue.Queue[Any]] = {"host-1": queue.Queue(), "host-2": queue.Queue()}
     with Producer(broker.address, group="p") as producer:

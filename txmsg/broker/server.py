@@ -37,7 +37,7 @@ from txmsg.broker.store.halves import Halves
 from txmsg.broker.store.messages import Messages
 from txmsg.broker.store.scheduled import Scheduled
 from txmsg.broker.store.topic_settings import TopicSettings
-from txmsg.broker.store.topics import TopicRegistry
+from txmsg.broker.store.topics import Topic, TopicRegistry
 from txmsg.checker.loop import CheckLoop
 from txmsg.checker.policy import CheckPolicies
 from txmsg.errors import BrokerUnavailable, StorageError
@@ -66,8 +66,15 @@ class _DeliveryTopics:
         self._topics = topics
 
     async def ensure(self, topic: str) -> Sequence[tuple[int, int]]:
-        found = await self._topics.ensure(topic)
-        return [(queue_id, number) for number, queue_id in enumerate(found.readable_queue_ids)]
+        return _numbered(await self._topics.ensure(topic))
+
+    async def find(self, topic: str) -> Sequence[tuple[int, int]]:
+        found = await self._topics.find(topic)
+        return [] if found is None else _numbered(found)
+
+
+def _numbered(topic: Topic) -> list[tuple[int, int]]:
+    return [(queue_id, number) for number, queue_id in enumerate(topic.readable_queue_ids)]
 
 
 async def serve(config: BrokerConfig, on_ready: Callable[[str], None], stop: asyncio.Event) -> None:

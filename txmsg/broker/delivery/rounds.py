@@ -18,7 +18,7 @@ from txmsg.broker.delivery.writing import Writing
 from txmsg.broker.store import consumer_groups as groups_store
 from txmsg.broker.store import delivery as store
 from txmsg.broker.store import retries as failures_store
-from txmsg.errors import BrokerUnavailable, UnknownTopic
+from txmsg.errors import BrokerUnavailable
 
 __all__ = ["Rounds"]
 
@@ -130,12 +130,10 @@ class Rounds:
         """Begins to deliver the queues that this broker or their topics have got since they were subscribed to."""
         for group in list(self._state.groups.values()):
             for topic in list(group.topics):
-                try:
-                    queues = await self._topics.ensure(topic)
-                except UnknownTopic:  # it was deleted; its queues go with their leases
-                    continue
+                queues = await self._topics.find(topic)  # none of one that was deleted: it is not made anew for this
                 group.allow(topic, {queue_id for queue_id, _ in queues})
-                await self._loader.more_queues(group, topic)
+                if queues:
+                    await self._loader.more_queues(group, topic)
 
     async def settings_once(self) -> None:
         """Takes the settings of groups that a person has changed. A group that was deleted is dropped."""

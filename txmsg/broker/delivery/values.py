@@ -70,3 +70,7 @@ class Topics(Protocol):
         """The (queue id, number) pairs of a topic that may be read. It is created if unknown and that is allowed; else
         UnknownTopic."""
         ...
+
+    async def find(self, topic: str) -> Sequence[tuple[int, int]]:
+        """The same of a topic that is there; nothing of one that is not."""
+        ...

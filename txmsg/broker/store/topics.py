@@ -96,11 +96,15 @@ class TopicRegistry:
     def _is_stale(self) -> bool:
         return self._monotonic() - self._looked_at > _STALE_S
 
-    async def ensure(self, name: str) -> Topic:
-        """The topic, created when missing and allowed. Raises UnknownTopic, InvalidName, BrokerUnavailable."""
+    async def find(self, name: str) -> Topic | None:
+        """The topic, or None if there is none. Raises InvalidName, BrokerUnavailable."""
         if self._is_stale():
             await self.refresh_once()
-        topic = self._topics.get(name) or await self._load(check_name("topic", name))
+        return self._topics.get(name) or await self._load(check_name("topic", name))
+
+    async def ensure(self, name: str) -> Topic:
+        """The topic, created when missing and allowed. Raises UnknownTopic, InvalidName, BrokerUnavailable."""
+        topic = await self.find(name)
         if topic is None:
             if not self._auto_create:
                 raise UnknownTopic(
