@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 import psutil
 import psycopg
+from psycopg.conninfo import conninfo_to_dict
 
 from tests.acceptance.waiting import until
 from txmsg.broker import migrate
@@ -32,7 +33,7 @@ class Pair:
     @property
     def url(self) -> str:
         """For a broker that goes to whichever of the two takes writes."""
-        hosts = ",".join(str(each.data_dir / "socket") for each in (self.primary, self.standby))
+        hosts = ",".join(_host(each) for each in (self.primary, self.standby))
         return f"postgresql://postgres@/{_DATABASE}?host={quote(hosts, safe='')}&target_session_attrs=read-write"
 
     def query(self, statement: str, *, of: EmbeddedPostgres | None = None) -> list[tuple[object, ...]]:
@@ -68,6 +69,11 @@ class Pair:
         assert self.query("select pg_promote(true, 60)", of=self.standby) == [(True,)]
 
 
+def _host(server: EmbeddedPostgres) -> str:
+    """The directory of its socket, which is elsewhere when the server's is named too long."""
+    return str(conninfo_to_dict(server.url())["host"])
+
+
 def _processes(server: EmbeddedPostgres) -> list[psutil.Process]:
     pid = int((server.data_dir / "cluster" / "postmaster.pid").read_text().splitlines()[0])
     postmaster = psutil.Process(pid)
@@ -92,7 +98,7 @@ def pair(directory: Path) -> Iterator[Pair]:
 def _copy(primary: EmbeddedPostgres, standby: EmbeddedPostgres) -> None:
     cluster = standby.data_dir / "cluster"
     standby.data_dir.mkdir()
-    source = f"host={primary.data_dir / 'socket'} user=postgres"
+    source = f"host={_host(primary)} user=postgres"
     subprocess.run(
         [binaries_dir() / "pg_basebackup", "-D", cluster, "-d", source, "-R", "-X", "stream", "-c", "fast"],
         check=True,

@@ -207,7 +207,7 @@ def test_a_drained_broker_gives_everything_away_and_works_again_when_resumed(
         assert database.owners() == {"b": 6}
         good.goes_on()
         assert "no other broker is active" in txmsg("cluster", "drain", "b", "--broker", second.address, status=1)
-        found = json.loads(txmsg("cluster", "show", "--queues", "--json", "--broker", first.address))
+        found = json.loads(txmsg("cluster", "show", "--by-queue", "--json", "--broker", first.address))
         assert [(each["id"], each["state"], each["queues"]) for each in found["brokers"]] == [
             ("a", "draining", 0),
             ("b", "active", 6),

@@ -9,17 +9,25 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import psycopg
+import pytest
 from psycopg import AsyncConnection
 
 from tests.conftest import StartBroker
 from tests.postgres_proxy import CUT_AFTER, CUT_BEFORE, FORWARD, HOLD, PostgresProxy, Request, Verdict
 from txmsg.client import AsyncProducer
+from txmsg.client.channel import Brokers
 from txmsg.message import Message, MessageId, TransactionState, message_id
 
 _CALLERS = 12
 _PROGRESS = 100
 """Calls of each other broker that must be answered while one is stopped."""
 _WAIT_S = 30.0
+
+
+@pytest.fixture(autouse=True)
+def _stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients that know of others would leave a broker that stands still, and so the test of it."""
+    monkeypatch.setattr(Brokers, "learn", lambda *_: None)
 
 
 class Load:

@@ -226,10 +226,11 @@ def test_a_redrive_that_is_interrupted_says_how_far_it_is_and_is_finished_by_the
         slow.send_signal(signal.SIGINT)
         _, told = slow.communicate(timeout=TIMEOUT_S)
         assert slow.returncode == 130, told
-        redriven, _, rest = told.partition(" of 20 redriven; ")
+        redriven, _, rest = told.removeprefix("at least ").partition(" of 20 redriven; ")
         assert rest == "the rest is as it was: call it again\n"
         assert 1 <= int(redriven) < 20
-        assert json.loads(txmsg(*command, "--json")) == {"redriven": 20 - int(redriven)}
+        left = json.loads(txmsg(*command, "--json"))["redriven"]
+        assert left in (20 - int(redriven), 19 - int(redriven)), "one step at most was under way"
         again |= {got.get(timeout=WAIT_S).id for _ in range(19)}
         assert again == set(ids)
         assert nothing_comes(got)

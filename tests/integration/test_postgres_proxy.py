@@ -53,14 +53,18 @@ def test_pipelines_binary_results_copy_and_cancellation_pass(proxy: PostgresProx
         with connection.cursor().copy("copy t to stdout") as copy:
             assert b"".join(bytes(part) for part in copy) == b"1\n2\n"
 
+        is_cancelled = threading.Event()
+
         def cancel() -> None:
             proxy.wait_for("pg_sleep")
-            connection.cancel_safe()
+            while not is_cancelled.wait(0.1):  # what comes before the server has begun is passed over
+                connection.cancel_safe()
 
         cancelling = threading.Thread(target=cancel)
         cancelling.start()
         with pytest.raises(psycopg.errors.QueryCanceled):
             connection.execute("select pg_sleep(60)")
+        is_cancelled.set()
         cancelling.join(10)
 
 

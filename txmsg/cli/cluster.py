@@ -26,20 +26,20 @@ def cluster() -> None:
     """Look at the brokers of a Notify database, and take one out for maintenance."""
 
 
-@cluster.command(epilog=f"{EXAMPLE_FORMAT}\n  txmsg cluster show\n  txmsg cluster show --queues --json")
-@click.option("--queues", is_flag=True, help="Print each queue, too, and which broker delivers it.")
+@cluster.command(epilog=f"{EXAMPLE_FORMAT}\n  txmsg cluster show\n  txmsg cluster show --by-queue --json")
+@click.option("--by-queue", is_flag=True, help="Print each queue, too, and which broker delivers it.")
 @broker_option
 @json_option
-def show(*, queues: bool, broker: str, as_json: bool) -> None:
+def show(*, by_queue: bool, broker: str, as_json: bool) -> None:
     """Show the brokers: their state, when they were heard of last, and how many queues each delivers.
 
     A broker that died is shown for a day.
     """
     from txmsg.wire.v1 import cluster_pb2 as pb
 
-    reply = ask_broker(broker, "Cluster.Show", pb.ShowClusterRequest(with_queues=queues))
+    reply = ask_broker(broker, "Cluster.Show", pb.ShowClusterRequest(with_queues=by_queue))
     if as_json:
-        click.echo(json.dumps(_values(reply, with_queues=queues)))
+        click.echo(json.dumps(_values(reply, with_queues=by_queue)))
         return
     from rich.table import Table
 
@@ -55,7 +55,7 @@ def show(*, queues: bool, broker: str, as_json: bool) -> None:
         click.echo(f"broker {reply.release_01} of release 0.1 delivers all of them until it is stopped")
     elif reply.queues_unassigned:
         click.echo(f"{reply.queues_unassigned} of them are delivered by nobody at this moment")
-    if queues:
+    if by_queue:
         table = Table("Topic", "Queue", "Broker", "Goes to", box=None)
         for lease in reply.leases:
             table.add_row(lease.topic, str(lease.queue), lease.broker or "nobody", lease.wanted_by)

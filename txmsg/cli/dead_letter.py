@@ -233,7 +233,7 @@ def _in_batches(step: Callable[[int], int], total: int, done_word: str, *, rate:
             if rate is not None and done < total:
                 time.sleep(max(0.0, started_at + done / rate - time.monotonic()))
     except (KeyboardInterrupt, TxmsgError) as exc:
-        click.echo(f"{done} of {total} {done_word}; the rest is as it was: call it again", err=True)
+        click.echo(f"at least {done} of {total} {done_word}; the rest is as it was: call it again", err=True)
         if isinstance(exc, KeyboardInterrupt):
             sys.exit(_INTERRUPTED)
         raise
