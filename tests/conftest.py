@@ -173,6 +173,16 @@ def notify_template(postgres: PostgresServer) -> Iterator[str]:
 @pytest.fixture
 def notify_url(postgres: PostgresServer, notify_template: str) -> Iterator[str]:
     """A fresh Notify database at the newest revision, with an identity of its own."""
+    yield from _notify_database(postgres, notify_template)
+
+
+@pytest.fixture
+def other_notify_url(postgres: PostgresServer, notify_template: str) -> Iterator[str]:
+    """Another one beside notify_url."""
+    yield from _notify_database(postgres, notify_template)
+
+
+def _notify_database(postgres: PostgresServer, notify_template: str) -> Iterator[str]:
     name = _new_name()
     url = postgres.create_database(name, template=notify_template)
     with psycopg.connect(url, connect_timeout=10) as connection:

@@ -181,8 +181,8 @@ def test_a_consumer_stopped_while_its_broker_says_nothing_sends_nothing_more(bro
             await consumer.start()
             await asyncio.wait_for(handled.wait(), WAIT_S)
             await consumer.stop()
-            assert consumer._links is not None
-            [line] = consumer._links._all()
+            [home] = consumer._homes
+            [line] = home.links._all()
             line.link._call = lambda **_: calls.append(1)  # type: ignore[assignment, method-assign]
             await asyncio.sleep(0.2)  # a flush would come every 5 ms
             broker.resume()

@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 from uuid import uuid4
@@ -19,7 +21,7 @@ from txmsg.client.epochs import Epochs
 from txmsg.client.inbox import AsyncIdempotentHandler, IdempotentHandler
 from txmsg.client.link import Hand, Link, Polling
 from txmsg.client.links import Links
-from txmsg.client.options import addresses_of, broadcast_group_of, check_count, check_seconds, start_of
+from txmsg.client.options import broadcast_group_of, check_count, check_seconds, homes_of, start_of
 from txmsg.client.user_function import UserFunction
 from txmsg.client.workers import Handler, Job, LoopWorkers, ThreadWorkers, in_handler
 from txmsg.errors import InvalidMessage, MisuseError, shown
@@ -39,10 +41,20 @@ INVISIBLE_S_MAX = 12 * 3600.0
 STOP_TIMEOUT_S_MAX = 24 * 3600.0
 
 
+@dataclass(frozen=True, slots=True)
+class _Home:
+    """The lines to the brokers of one Notify database."""
+
+    brokers: Brokers
+    links: Links
+    presence: asyncio.Task[None]
+
+
 class AsyncConsumer:
     """A member of a consumer group. Every message of its topics goes to one member; who is free takes the next.
 
-    brokers: "host:port", several of them in a list or separated by commas. group: whose progress this is.
+    brokers: "host:port", several of them in a list or separated by commas; those of several Notify databases separated
+    by semicolons, or as a list of such lists. group: whose progress this is.
     concurrency: handlers at once, of each kind; `def` handlers run on threads, `async def` ones on the loop.
     invisible_s: when nothing is heard of this process for so long, others are given what it holds. A handler may take
     longer than that: its message is left to it while the process lives, up to 12 hours.
@@ -61,7 +73,7 @@ class AsyncConsumer:
 
     def __init__(
         self,
-        brokers: str | Sequence[str] = "localhost:7700",
+        brokers: str | Sequence[str | Sequence[str]] = "localhost:7700",
         group: str = "default",
         *,
         concurrency: int = 16,
@@ -70,7 +82,7 @@ class AsyncConsumer:
         start: Literal["earliest", "latest"] | datetime | None = None,
         broadcast: bool | str = False,
     ) -> None:
-        self.addresses = addresses_of(brokers)
+        self._addresses = homes_of(brokers)
         self.group = check_name("consumer group", group)
         if broadcast is not False:
             self.group = broadcast_group_of(self.group, broadcast)
@@ -82,10 +94,7 @@ class AsyncConsumer:
         self._stop_timeout_s = check_seconds("stop_timeout_s", stop_timeout_s, least_s=0, most_s=STOP_TIMEOUT_S_MAX)
         self._subscriptions: list[Subscription] = []
         self._handlers: dict[str, Handler] = {}
-        self._brokers: Brokers | None = None
-        self._links: Links | None = None
-        self._epochs = Epochs()
-        self._presence: asyncio.Task[None] | None = None
+        self._homes: list[_Home] = []
         self._coroutines: LoopWorkers | None = None
         self._threads: ThreadWorkers | None = None
         self._stopping: asyncio.Task[None] | None = None
@@ -105,7 +114,7 @@ class AsyncConsumer:
         def register(handler: H) -> H:
             if topic in self._handlers:
                 raise MisuseError(f"group {self.group} has a handler for topic {topic!r} already: one per consumer")
-            if self._brokers is not None:
+            if self._homes:
                 raise MisuseError(f"subscribing to {topic!r} after the start: subscribe first, then start")
             call: Callable[[ReceivedMessage], Any] = handler
             if isinstance(handler, IdempotentHandler | AsyncIdempotentHandler):
@@ -123,11 +132,10 @@ class AsyncConsumer:
         """Begins to receive. Does not wait for a broker: one that is away is waited for in the background."""
         if self._stopping is not None:
             raise MisuseError("the consumer was stopped: make a new one")
-        if self._brokers is not None:
+        if self._homes:
             return self
         if not self._handlers:
             raise MisuseError(f"group {self.group} subscribes to nothing: use @consumer.subscribe(topic) first")
-        self._brokers = Brokers(self.addresses)
         kinds = {each.function.is_coroutine for each in self._handlers.values()}
         if True in kinds:
             self._coroutines = LoopWorkers(self._concurrency)
@@ -140,16 +148,20 @@ class AsyncConsumer:
             invisible_s=self._invisible_s,
             start=self._start,
         )
-        brokers = self._brokers
-
-        def new_link(address: str) -> Link:
-            return Link(brokers, address, polling, 2 * self._concurrency, self._take)
-
-        self._links = Links(brokers, new_link, group=self.group)
-        presence = Presence(brokers, client_id=polling.client_id)
-        self._presence = asyncio.create_task(presence.run(), name=f"txmsg-attach-{self.group}")
+        self._homes = [self._new_home(addresses, polling) for addresses in self._addresses]
         self._watching = asyncio.create_task(self._watch())
         return self
+
+    def _new_home(self, addresses: Sequence[str], polling: Polling) -> _Home:
+        brokers = Brokers(addresses)
+        take = partial(self._take, Epochs())
+
+        def new_link(address: str) -> Link:
+            return Link(brokers, address, polling, 2 * self._concurrency, take)
+
+        links = Links(brokers, new_link, group=self.group)
+        presence = Presence(brokers, client_id=polling.client_id)
+        return _Home(brokers, links, asyncio.create_task(presence.run(), name=f"txmsg-attach-{self.group}"))
 
     async def stop(self) -> None:
         """Stops receiving, lets handlers finish for up to stop_timeout_s, settles what they did. Idempotent.
@@ -184,37 +196,39 @@ class AsyncConsumer:
 
     async def _stop(self) -> None:
         try:
-            if self._brokers is None:
+            if not self._homes:
                 return
-            assert self._links is not None
-            assert self._presence is not None
             try:
                 async with asyncio.timeout(self._stop_timeout_s):
-                    await self._links.stop()
+                    await asyncio.gather(*(home.links.stop() for home in self._homes))
             except TimeoutError:
                 _log.warning(
                     "group %s: handlers still ran after %s s; their messages come again",
                     self.group,
                     self._stop_timeout_s,
                 )
-            for task in (self._presence, self._watching):
+            tasks = [self._watching, *(home.presence for home in self._homes)]
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(self._links.close(), self._presence, self._watching, return_exceptions=True)
+            await asyncio.gather(*(home.links.close() for home in self._homes), *tasks, return_exceptions=True)
             if self._coroutines is not None:
                 await self._coroutines.close()
             if self._threads is not None:
                 self._threads.close()
-            await self._links.flush()
-            await self._brokers.close()
+            await asyncio.gather(*(home.links.flush() for home in self._homes))
+            await asyncio.gather(*(home.brokers.close() for home in self._homes))
         finally:
             self._stopped.set()
 
     # ---- work
 
-    def _take(self, link: Link, hand: Hand, messages: Sequence[ReceivedMessage]) -> None:
-        """Hands what was delivered together to those who run the handler of its topic."""
+    def _take(self, epochs: Epochs, link: Link, hand: Hand, messages: Sequence[ReceivedMessage]) -> None:
+        """Hands what was delivered together to those who run the handler of its topic.
+
+        epochs: those of the link's Notify database; another one has queues of its own.
+        """
         now = asyncio.get_running_loop().time()
-        if not self._epochs.is_current(hand.queue_id, hand.epoch, now):
+        if not epochs.is_current(hand.queue_id, hand.epoch, now):
             # A broker that was paused beyond its lease; another one delivers this queue now, and these messages, too.
             for message in messages:
                 assert message.offset is not None

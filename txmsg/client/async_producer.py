@@ -19,11 +19,12 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from txmsg.checker.fence import Fence, FenceCheckListener
 from txmsg.checker.listener import CheckMessageListener
 from txmsg.client.attach import Presence
-from txmsg.client.batch import EndEntry, SendEntry, messages_of, recalled
+from txmsg.client.batch import EndEntry, FreshEntry, SendEntry, messages_of, recalled
 from txmsg.client.channel import Brokers
 from txmsg.client.half import Half, check_half, id_bytes_of
+from txmsg.client.homes import Homes, find_homes
 from txmsg.client.late import AsyncLateTransaction
-from txmsg.client.options import addresses_of, check_listener_of, check_seconds
+from txmsg.client.options import check_listener_of, check_seconds, homes_of
 from txmsg.client.process import check_not_forked
 from txmsg.client.sender import Sender
 from txmsg.errors import MisuseError, OutcomeUnknown
@@ -50,7 +51,9 @@ class AsyncProducer:
     """Sends messages from asyncio code. Belongs to the loop on which it is first used; not to be shared by loops.
 
     brokers: "host:port", several of them in a list or separated by commas; they share one Notify database, and name the
-    others of it. Each producer sends to one of them, chosen at random, until that fails.
+    others of it. Each producer sends to one of them, chosen at random, until that fails. Those of several databases are
+    separated by semicolons ("a:7700,b:7700; c:7700"), or are lists in a list: messages without an ordering key are
+    spread over these and go to the others when one is away; those of one ordering key go to one of them only.
     group: the producer group; any live client of it may be asked what became of a transaction.
     check_listener: answers these check-backs; FenceCheckListener(engine) does it for SQLAlchemy users.
     timeout_s: how long a call may take, waiting, retries and failing over included. Default 10.
@@ -61,13 +64,13 @@ class AsyncProducer:
 
     def __init__(
         self,
-        brokers: str | Sequence[str] = "localhost:7700",
+        brokers: str | Sequence[str | Sequence[str]] = "localhost:7700",
         group: str = "default",
         check_listener: CheckMessageListener | None = None,
         *,
         timeout_s: float = 10.0,
     ) -> None:
-        self.addresses = addresses_of(brokers)
+        self._addresses = homes_of(brokers)
         self.group = check_name("producer group", group)
         self.check_listener = check_listener_of(check_listener)
         self.timeout_s = check_seconds("timeout_s", timeout_s, least_s=0.001, most_s=TIMEOUT_S_MAX)
@@ -76,9 +79,9 @@ class AsyncProducer:
         self._pid = 0
         self._closed = False
         self._starting: asyncio.Lock | None = None
-        self._brokers: Brokers | None = None
-        self._sender: Sender | None = None
-        self._presence: asyncio.Task[None] | None = None
+        self._brokers: list[Brokers] = []
+        self._sender: Sender | Homes | None = None
+        self._presences: list[asyncio.Task[None]] = []
 
     @property
     def fence(self) -> Fence | None:
@@ -99,12 +102,11 @@ class AsyncProducer:
         self._closed = True
         if self._sender is not None:
             await self._sender.drain()
-        if self._presence is not None:
-            self._presence.cancel()
+        for presence in self._presences:
+            presence.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await self._presence
-        if self._brokers is not None:
-            await self._brokers.close()
+                await presence
+        await asyncio.gather(*(brokers.close() for brokers in self._brokers))
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -114,7 +116,7 @@ class AsyncProducer:
     ) -> None:
         await self.close()
 
-    async def _started(self) -> Sender:
+    async def _started(self) -> Sender | Homes:
         loop = asyncio.get_running_loop()
         if self._loop is None:
             self._loop, self._pid, self._starting = loop, os.getpid(), asyncio.Lock()
@@ -132,18 +134,23 @@ class AsyncProducer:
 
     async def _connect(self) -> None:
         fence_id = await self._fence_id()
-        self._brokers = Brokers(self.addresses)
-        sender = Sender(self._brokers, group=self.group, timeout_s=self.timeout_s)
-        sender.fence_id = fence_id
-        presence = Presence(
-            self._brokers,
-            group=self.group,
-            client_id=self._client_id,
-            fence_id=fence_id,
-            listener=self.check_listener,
-        )
-        self._presence = asyncio.create_task(presence.run(), name=f"txmsg-attach-{self.group}")
-        self._sender = sender
+        if not self._brokers:
+            self._brokers = [Brokers(addresses) for addresses in self._addresses]
+        if len(self._brokers) > 1:
+            await find_homes(self._brokers, timeout_s=self.timeout_s)
+        senders: list[Sender] = []
+        for brokers in self._brokers:
+            senders.append(Sender(brokers, group=self.group, timeout_s=self.timeout_s))
+            senders[-1].fence_id = fence_id
+            presence = Presence(
+                brokers,
+                group=self.group,
+                client_id=self._client_id,
+                fence_id=fence_id,
+                listener=self.check_listener,
+            )
+            self._presences.append(asyncio.create_task(presence.run(), name=f"txmsg-attach-{self.group}"))
+        self._sender = Homes(senders, timeout_s=self.timeout_s) if len(senders) > 1 else senders[0]
 
     async def _fence_id(self) -> bytes:
         fence = self.fence
@@ -207,8 +214,10 @@ class AsyncProducer:
         sender = self._sender_here() or await self._started()
         id_bytes = new_transaction_id_bytes() if transaction_id is None else id_bytes_of(transaction_id)
         waiter = sender.new_waiter()
-        sender.halves.offer(SendEntry(id_bytes, messages_of(messages), waiter))
-        return Half(id_bytes, await waiter)
+        entry = (FreshEntry if transaction_id is None else SendEntry)(id_bytes, messages_of(messages), waiter)
+        sender.halves.offer(entry)
+        home = await waiter
+        return Half(entry.transaction_id, home)
 
     async def end(self, half: Half, state: TransactionState, *, timeout_s: float | None = None) -> None:
         """Tells what became of the local transaction. Returns when the outcome is on disk.
@@ -235,12 +244,12 @@ class AsyncProducer:
             self._sender.end(half.home, EndEntry(half.id_bytes, state, None))
 
     @property
-    def _sender_started(self) -> Sender:
+    def _sender_started(self) -> Sender | Homes:
         """The hot path, for the sync producer. Only after `start`."""
         assert self._sender is not None, "start() comes first"
         return self._sender
 
-    def _sender_here(self) -> Sender | None:
+    def _sender_here(self) -> Sender | Homes | None:
         """The sender if everything is as usual; None sends the caller the long way, which says what is wrong."""
         # A forked child has another loop, or none: no need to ask for the pid each time.
         return None if self._closed or self._loop is not asyncio.get_running_loop() else self._sender

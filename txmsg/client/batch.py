@@ -24,7 +24,18 @@ from txmsg.message import MESSAGES_PER_TRANSACTION_MAX, Message, TransactionStat
 from txmsg.wire.codec import REQUEST_SIZE_BYTES_MAX, pack_headers
 from txmsg.wire.v1.txmsg_pb2 import EndTransactionsRequest, ItemError, MessageColumns, RecallReply
 
-__all__ = ["EndEntry", "Entry", "SendEntry", "Waiter", "columns_of", "end_request", "messages_of", "recalled", "settle"]
+__all__ = [
+    "EndEntry",
+    "Entry",
+    "FreshEntry",
+    "SendEntry",
+    "Waiter",
+    "columns_of",
+    "end_request",
+    "messages_of",
+    "recalled",
+    "settle",
+]
 
 E = TypeVar("E", bound="Entry")
 
@@ -118,6 +129,12 @@ class SendEntry(Entry):
     def abandoned(self) -> bool:
         """The caller was cancelled before the request left: then nothing needs to be stored."""
         return self.waiter is not None and self.waiter.done()
+
+
+class FreshEntry(SendEntry):
+    """Halves whose transaction id nobody knows yet: another Notify database may get them under another one."""
+
+    __slots__ = ()
 
 
 class EndEntry(Entry):
@@ -259,7 +276,10 @@ def end_request(home: bytes, entries: Sequence[EndEntry]) -> EndTransactionsRequ
 
 
 def settle(entries: Sequence[E], home: bytes, errors: Sequence[ItemError]) -> tuple[list[E], TxmsgError | None]:
-    """Tells the callers what the reply says of their items. Returns those to send again, and one of their errors."""
+    """Tells the callers what the reply says of their items. Returns those to send again, and one of their errors.
+
+    If one of them may have been carried out, it is that one's.
+    """
     if not errors:
         for entry in entries:  # `succeed` by hand: this is the hot path
             waiter = entry.waiter
@@ -277,7 +297,8 @@ def settle(entries: Sequence[E], home: bytes, errors: Sequence[ItemError]) -> tu
         error = error_of_code(item.code, item.text)
         if isinstance(error, BrokerUnavailable | OutcomeUnknown):
             again.append(entry)
-            retryable = error
+            if retryable is None or isinstance(error, OutcomeUnknown):
+                retryable = error
         else:
             entry.fail(error)
     return again, retryable

@@ -7,11 +7,13 @@ itself; what is tried again, and for how long, is `retrying`'s to say. Knows not
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 import grpc
 import grpc.aio
@@ -20,10 +22,12 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_before_delay, 
 from txmsg.client.process import claim_process
 from txmsg.errors import BrokerUnavailable, OutcomeUnknown, ProtocolError, TxmsgError
 from txmsg.wire.codec import CHANNEL_OPTIONS, error_of_rpc
-from txmsg.wire.v1.txmsg_pb2 import RouteChanged
+from txmsg.wire.v1.txmsg_pb2 import RouteChanged, RouteReply, RouteRequest
 from txmsg.wire.v1.txmsg_pb2_grpc import NotifyStub
 
 __all__ = ["RETRYABLE", "Brokers", "retrying", "translated", "was_told"]
+
+_log = logging.getLogger(__name__)
 
 RETRYABLE = (BrokerUnavailable, OutcomeUnknown)
 
@@ -44,24 +48,31 @@ _OPTIONS = [
 
 @dataclass(slots=True, eq=False)
 class _Broker:
-    """A broker as this client reaches it. name: its address as the brokers know it, "" before it has said so."""
+    """A broker as this client reaches it. name: its address as the brokers know it, "" before it has said so.
+
+    home: its Notify database, empty before it has said so.
+    """
 
     address: str
     is_given: bool
     channel: grpc.aio.Channel
     stub: Any
     name: str = ""
+    home: bytes = b""
+    is_cut_off: bool = False
     failed_at: float = -math.inf
 
 
 class Brokers:
-    """The brokers of one producer or consumer. Belongs to the loop it is first used on.
+    """The brokers of one Notify database, for one producer or consumer. Belongs to the loop it is first used on.
 
     The addresses that the user gave stay; `learn` adds those of the others, and takes them away when they have gone.
+    home: that database, empty before one of them has said it.
     """
 
     def __init__(self, addresses: Sequence[str]) -> None:
         claim_process()
+        self.home = b""
         self._brokers = {address: _new_broker(address, is_given=True) for address in addresses}
         self._gone: set[_Broker] = set()
         self._listed: list[str] = []
@@ -89,7 +100,10 @@ class Brokers:
         One of release 0.1 knows no others, and one that is cut off from its database says none.
         """
         here = self._brokers.get(address)
-        if here is None or not route.this or not route.brokers:
+        if here is None or not self._is_at_home(here, route.home):
+            return
+        here.is_cut_off = route.is_cut_off
+        if not route.this or not route.brokers:
             return
         before, was_told = set(self._brokers), bool(self._listed)
         here.name, self._listed, self._draining = route.this, list(route.brokers), frozenset(route.draining)
@@ -106,6 +120,32 @@ class Brokers:
             for changed in self._watchers:
                 changed()
 
+    def note_home(self, home: bytes) -> None:
+        """Takes which database it is from a reply, if no broker has said it before."""
+        self.home = self.home or home
+
+    async def find_home(self, timeout_s: float) -> None:
+        """Asks the brokers, each once at most, which database it is. Raises what the last one asked raised."""
+        for left in range(len(self._brokers) - 1, -1, -1):
+            try:
+                reply: RouteReply = await self.call("Route", RouteRequest(), timeout_s=timeout_s)
+                self.note_home(reply.home)
+                return
+            except RETRYABLE:
+                if not left:
+                    raise
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether each of them that takes messages has failed lately, or is cut off from the database."""
+        now = asyncio.get_running_loop().time()
+        return all(each.is_cut_off or each.failed_at >= now - _AVOIDED_S for each in self._able())
+
+    @property
+    def are_cut_off(self) -> bool:
+        """Whether each of them that takes messages says that it cannot reach the database."""
+        return all(each.is_cut_off for each in self._able())
+
     async def call(self, method: str, request: object, *, timeout_s: float) -> Any:
         """One attempt at the current broker. If it fails for want of a broker, the next attempt goes to another one.
 
@@ -114,7 +154,7 @@ class Brokers:
         broker = self._current
         share_s = timeout_s / min(len(self._brokers), 3)  # a broker that hangs leaves time for another
         try:
-            return await getattr(broker.stub, method)(request, timeout=share_s)
+            reply = await getattr(broker.stub, method)(request, timeout=share_s)
         except grpc.aio.AioRpcError as exc:
             error = translated(exc, broker.address)
             if isinstance(error, RETRYABLE):
@@ -122,6 +162,8 @@ class Brokers:
                 if self._current is broker:
                     self._current = self._choice()
             raise error from exc
+        broker.failed_at = -math.inf
+        return reply
 
     async def close(self) -> None:
         """Closes all channels; calls in flight fail. Closing twice is fine."""
@@ -135,20 +177,46 @@ class Brokers:
         elif count and random.random() < count / len(able):
             self._current = random.choice([each for each in able if each.address in new] or able)
 
+    def _is_at_home(self, broker: _Broker, home: bytes) -> bool:
+        """Notes the database of a broker (empty: one of release 0.1). False if the others of the list have another.
+
+        A database that was made anew is another one, too: it counts when no broker is left that has the one before.
+        """
+        changed, broker.home = broker.home != home, home
+        if home and any(each.home == self.home != home for each in self._brokers.values()):
+            if changed:
+                _log.error(
+                    "broker %s is not used: it writes to Notify database %s, and others of its list to %s; put a "
+                    "semicolon between the brokers of two databases",
+                    *(broker.address, UUID(bytes=home), UUID(bytes=self.home)),
+                )
+            if self._current is broker:
+                self._current = self._choice()
+            return False
+        self.home = home or self.home
+        return True
+
     def _able(self) -> list[_Broker]:
         """The brokers that take messages, as far as is known; all, if it is not."""
+        ours = self._ours()
         found = [
             each
-            for each in self._brokers.values()
+            for each in ours
             if (each.name or each.address) in self._listed and (each.name or each.address) not in self._draining
         ]
-        return found or list(self._brokers.values())
+        return found or ours
+
+    def _ours(self) -> list[_Broker]:
+        """Those that do not write to another database."""
+        return [each for each in self._brokers.values() if each.home in {b"", self.home}] or list(
+            self._brokers.values()
+        )
 
     def _choice(self) -> _Broker:
         """One of them that has not failed lately, else the one that failed first."""
         now = asyncio.get_running_loop().time()
         able = [each for each in self._able() if each.failed_at < now - _AVOIDED_S]
-        return random.choice(able) if able else min(self._brokers.values(), key=lambda each: each.failed_at)
+        return random.choice(able) if able else min(self._ours(), key=lambda each: each.failed_at)
 
     def _let_go(self, broker: _Broker) -> None:
         """Its channel stays open for a while: what consumers still have of it can be settled."""

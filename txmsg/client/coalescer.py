@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Generic, TypeVar
 
 from txmsg.client.batch import Entry
@@ -58,7 +58,7 @@ class Coalescer(Generic[E]):
         self._pending_size_bytes = 0
         self._outside: deque[E] = deque()
         self._timer: asyncio.TimerHandle | None = None
-        self._requests: set[asyncio.Task[None]] = set()
+        self._requests: dict[asyncio.Task[None], float] = {}  # and since when
         self._in_flight_items = 0
         self._crowd = crowd or self.items
         self._flush_is_due = False
@@ -80,6 +80,27 @@ class Coalescer(Generic[E]):
     def items(self) -> int:
         """Items that wait or are under way."""
         return self._pending_items + self._in_flight_items
+
+    def slowest_s(self) -> float:
+        """For how long the oldest of the requests under way has been so; 0 without one."""
+        return self._loop.time() - min(self._requests.values(), default=self._loop.time())
+
+    def release(self, may_leave: Callable[[E], bool]) -> list[E]:
+        """Gives up those of the entries waiting here that may leave: none of them was ever sent."""
+        left: list[E] = []
+        for waiting in (self._pending, self._outside):
+            entries = list(waiting)
+            waiting.clear()
+            for entry in entries:
+                (left if may_leave(entry) else waiting).append(entry)
+        self._count()
+        return left
+
+    def take_over(self, entries: Iterable[E]) -> None:
+        """Takes entries that another one gave up, under the deadlines they have. They may exceed the bounds."""
+        self._pending = deque(sorted([*self._pending, *entries], key=lambda entry: entry.deadline))
+        self._count()
+        self._flush_soon()
 
     async def drain(self) -> None:
         """Takes nothing more; returns when all that was taken is settled. Bounded by the entries' deadlines."""
@@ -103,6 +124,10 @@ class Coalescer(Generic[E]):
             self._flush_is_due = True
             self._loop.call_soon(self._flush)
 
+    def _count(self) -> None:
+        self._pending_items = sum([entry.items for entry in self._pending])
+        self._pending_size_bytes = sum([entry.size_bytes for entry in self._pending])
+
     def _flush(self) -> None:
         self._flush_is_due = False
         while self._pending and len(self._requests) < IN_FLIGHT_MAX:
@@ -111,7 +136,7 @@ class Coalescer(Generic[E]):
                 items = sum([entry.items for entry in batch])
                 self._in_flight_items += items
                 task = self._loop.create_task(self._request(batch, items))
-                self._requests.add(task)
+                self._requests[task] = self._loop.time()
                 task.add_done_callback(self._request_done)
         while self._outside and not self._is_full():
             self._admit(self._outside.popleft())
@@ -164,7 +189,10 @@ class Coalescer(Generic[E]):
             self._in_flight_items -= items
 
     def _request_done(self, task: asyncio.Task[None]) -> None:
-        self._requests.discard(task)
+        del self._requests[task]
+        self._flush_soon()
+
+    def _flush_soon(self) -> None:
         if (self._pending or self._outside) and not self._flush_is_due:
             self._flush_is_due = True
             self._loop.call_soon(self._flush)

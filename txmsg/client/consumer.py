@@ -34,7 +34,7 @@ class Consumer:
 
     def __init__(
         self,
-        brokers: str | Sequence[str] = "localhost:7700",
+        brokers: str | Sequence[str | Sequence[str]] = "localhost:7700",
         group: str = "default",
         *,
         concurrency: int = 16,

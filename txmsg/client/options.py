@@ -13,7 +13,15 @@ from txmsg.errors import InvalidName, MisuseError, shown
 from txmsg.message import check_name, us_of_datetime
 from txmsg.wire.address import check_address
 
-__all__ = ["addresses_of", "broadcast_group_of", "check_count", "check_listener_of", "check_seconds", "start_of"]
+__all__ = [
+    "addresses_of",
+    "broadcast_group_of",
+    "check_count",
+    "check_listener_of",
+    "check_seconds",
+    "homes_of",
+    "start_of",
+]
 
 
 def addresses_of(brokers: object) -> list[str]:
@@ -27,6 +35,25 @@ def addresses_of(brokers: object) -> list[str]:
     if not texts:
         raise InvalidName("no broker address was given: give at least one HOST:PORT, such as localhost:7700")
     return list(dict.fromkeys(check_address("broker address", text) for text in texts))
+
+
+def homes_of(brokers: object) -> list[list[str]]:
+    """The addresses of each Notify database: several are separated by semicolons, or are lists in a list.
+
+    Raises InvalidName, and MisuseError for an address that is listed for two of them.
+    """
+    if isinstance(brokers, str):
+        homes = [addresses_of(each) for each in brokers.split(";")]
+    else:
+        items = list(brokers) if isinstance(brokers, Iterable) else [brokers]
+        are_lists = any(isinstance(each, Iterable) and not isinstance(each, str | bytes) for each in items)
+        homes = [addresses_of(each) for each in items] if are_lists else [addresses_of(items)]
+    seen: set[str] = set()
+    for address in (address for home in homes for address in home):
+        if address in seen:
+            raise MisuseError(f"broker address {address} is listed for two Notify databases: it has one, list it once")
+        seen.add(address)
+    return homes
 
 
 def check_seconds(name: str, value: object, *, least_s: float, most_s: float) -> float:

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from txmsg.checker.fence import Fence
 from txmsg.checker.listener import CheckMessageListener
 from txmsg.client.async_producer import AsyncProducer
-from txmsg.client.batch import EndEntry, SendEntry, messages_of
+from txmsg.client.batch import EndEntry, FreshEntry, SendEntry, messages_of
 from txmsg.client.half import Half, check_half, id_bytes_of
 from txmsg.client.late import LateTransaction
 from txmsg.client.process import LoopThread, check_not_forked, shared_loop
@@ -40,7 +40,8 @@ _GRACE_S = 5.0
 class Producer:
     """Sends messages from threads. One per process and group is enough; all threads may share it.
 
-    brokers: "host:port", several of them in a list or separated by commas; they share one Notify database.
+    brokers: "host:port", several of them in a list or separated by commas; they share one Notify database. Those of
+    several databases are separated by semicolons, or are lists in a list: see AsyncProducer.
     group: the producer group; any live client of it may be asked what became of a transaction.
     check_listener: answers these check-backs; FenceCheckListener(engine) does it for SQLAlchemy users.
     timeout_s: how long a call may take, waiting, retries and failing over included. Default 10.
@@ -53,7 +54,7 @@ class Producer:
 
     def __init__(
         self,
-        brokers: str | Sequence[str] = "localhost:7700",
+        brokers: str | Sequence[str | Sequence[str]] = "localhost:7700",
         group: str = "default",
         check_listener: CheckMessageListener | None = None,
         *,
@@ -190,8 +191,10 @@ class Producer:
         thread = self._started()
         id_bytes = new_transaction_id_bytes() if transaction_id is None else id_bytes_of(transaction_id)
         waiter: concurrent.futures.Future[bytes] = concurrent.futures.Future()
-        thread.post(self._core._sender_started.halves.offer, SendEntry(id_bytes, messages_of(messages), waiter))
-        return Half(id_bytes, self._wait(waiter))
+        entry = (FreshEntry if transaction_id is None else SendEntry)(id_bytes, messages_of(messages), waiter)
+        thread.post(self._core._sender_started.halves.offer, entry)
+        home = self._wait(waiter)
+        return Half(entry.transaction_id, home)
 
     def end(self, half: Half, state: TransactionState, *, timeout_s: float | None = None) -> None:
         """Tells what became of the local transaction. Returns when the outcome is on disk.

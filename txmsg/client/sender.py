@@ -17,23 +17,27 @@ from txmsg.client.coalescer import Coalescer
 from txmsg.errors import BrokerUnavailable, OutcomeUnknown, TxmsgError
 from txmsg.wire.v1.txmsg_pb2 import ItemError, RecallReply, RecallRequest, SendReply, SendRequest
 
-__all__ = ["Sender"]
+__all__ = ["Elsewhere", "Sender"]
 
 E = TypeVar("E", bound=Entry)
 FIRST_PAUSE_S_MAX = 0.02
 
 Reply = tuple[bytes, Sequence[ItemError]]
+Elsewhere = Callable[[list[SendEntry], bool], list[SendEntry]]
 
 
 class Sender:
-    """Three coalescers over the brokers of one producer.
+    """Three coalescers over the brokers of one Notify database.
 
-    fence_id: stamped on halves; set it before the first half.
+    fence_id: stamped on halves; set it before the first half. plain_elsewhere, halves_elsewhere: where there are other
+    databases, asked after each failed attempt which entries stay here, given whether they may be stored here already.
     """
 
     def __init__(self, brokers: Brokers, *, group: str, timeout_s: float) -> None:
         self.fence_id = b""
-        self._brokers = brokers
+        self.brokers = brokers
+        self.plain_elsewhere: Elsewhere | None = None
+        self.halves_elsewhere: Elsewhere | None = None
         self._group = group
         self._timeout_s = timeout_s
         self._loop = asyncio.get_running_loop()
@@ -66,7 +70,7 @@ class Sender:
         async def once() -> RecallReply:
             request = RecallRequest(transaction_ids=transaction_id, n=[n])
             left_s = max(deadline - self._loop.time(), 0.001)
-            reply: RecallReply = await self._brokers.call("Recall", request, timeout_s=left_s)
+            reply: RecallReply = await self.brokers.call("Recall", request, timeout_s=left_s)
             return reply
 
         reply: RecallReply = await retrying(self._timeout_s)(once)
@@ -83,23 +87,24 @@ class Sender:
     async def _send_plain(self, entries: list[SendEntry]) -> None:
         async def attempt(left: list[SendEntry], timeout_s: float) -> Reply:
             request = SendRequest(group=self._group, batches=columns_of(left))
-            reply: SendReply = await self._brokers.call("Send", request, timeout_s=timeout_s)
+            reply: SendReply = await self.brokers.call("Send", request, timeout_s=timeout_s)
             return reply.home, reply.errors
 
-        await self._settle_all(entries, attempt, _worst)
+        await self._settle_all(entries, attempt, _worst, self.plain_elsewhere)
 
     async def _send_halves(self, entries: list[SendEntry]) -> None:
         async def attempt(left: list[SendEntry], timeout_s: float) -> Reply:
             batches = columns_of(left)
             request = SendRequest(group=self._group, fence_id=self.fence_id, half=True, batches=batches)
-            reply: SendReply = await self._brokers.call("Send", request, timeout_s=timeout_s)
+            reply: SendReply = await self.brokers.call("Send", request, timeout_s=timeout_s)
+            self.brokers.note_home(reply.home)
             return reply.home, reply.errors
 
-        await self._settle_all(entries, attempt, _as_unavailable)
+        await self._settle_all(entries, attempt, _as_unavailable, self.halves_elsewhere)
 
     async def _send_ends(self, home: bytes, entries: list[EndEntry]) -> None:
         async def attempt(left: list[EndEntry], timeout_s: float) -> Reply:
-            reply = await self._brokers.call("EndTransactions", end_request(home, left), timeout_s=timeout_s)
+            reply = await self.brokers.call("EndTransactions", end_request(home, left), timeout_s=timeout_s)
             return home, reply.errors
 
         await self._settle_all(entries, attempt, _worst)
@@ -109,8 +114,9 @@ class Sender:
         entries: list[E],
         attempt: Callable[[list[E], float], Awaitable[Reply]],
         final: Callable[[TxmsgError, bool], TxmsgError],
+        elsewhere: Callable[[list[E], bool], list[E]] | None = None,
     ) -> None:
-        """Attempts until every entry has its answer or the deadline of the oldest has passed."""
+        """Attempts until every entry has its answer or has gone elsewhere, or the deadline of the oldest has passed."""
         left = entries
         ambiguous = False
         told: TxmsgError | None = None
@@ -126,6 +132,10 @@ class Sender:
             except RETRYABLE as exc:
                 ambiguous = ambiguous or isinstance(exc, OutcomeUnknown)
                 told = exc if was_told(exc) else told
+                if elsewhere is not None:
+                    left = elsewhere(left, ambiguous)
+                    if not left:
+                        return
                 raise
 
         try:

@@ -7,7 +7,7 @@ the broker above all, is real and knows nothing of it.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from threading import Lock
 from typing import Any, Literal
@@ -99,18 +99,22 @@ def lost_reply(
     if isinstance(producer, Producer):
         producer.start()
     core = producer._core if isinstance(producer, Producer) else producer
-    if core._brokers is None:
+    if not core._brokers:
         raise MisuseError("lost_reply() of an AsyncProducer that is not started: `await producer.start()` comes first")
-    original = core._brokers.call
 
-    async def call(method: str, request: Any, **options: Any) -> Any:
-        reply = await original(method, request, **options)
-        asked = "outcome" if method == "EndTransactions" else "half" if request.half else "send"
-        if asked == to and occasions.add_up_to(count):
-            raise OutcomeUnknown("the broker's reply was lost (txmsg.testing.lost_reply)")
-        return reply
+    def losing(original: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def call(method: str, request: Any, **options: Any) -> Any:
+            reply = await original(method, request, **options)
+            asked = "outcome" if method == "EndTransactions" else "half" if request.half else "send"
+            if asked == to and occasions.add_up_to(count):
+                raise OutcomeUnknown("the broker's reply was lost (txmsg.testing.lost_reply)")
+            return reply
 
-    with _replaced(core._brokers, call=call):
+        return call
+
+    with ExitStack() as stack:
+        for brokers in core._brokers:
+            stack.enter_context(_replaced(brokers, call=losing(brokers.call)))
         yield
     occasions.expect(count, f"producer group {producer.group!r} asked {{}} times for {to!r}", "lost_reply")
 

@@ -91,6 +91,11 @@ class Routes(Protocol):
         """Those of them that take no more messages."""
         ...
 
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether this broker cannot reach its database."""
+        ...
+
     async def changed(self) -> None:
         """Returns when any of this has changed."""
         ...
@@ -262,7 +267,14 @@ class NotifyApi(rpc.NotifyServicer):
                     task.cancel()
 
     def _route(self) -> pb.RouteChanged:
-        return pb.RouteChanged(brokers=self._routes.addresses(), this=self.address, draining=self._routes.draining())
+        routes = self._routes
+        return pb.RouteChanged(
+            brokers=routes.addresses(),
+            this=self.address,
+            draining=routes.draining(),
+            home=self._home,
+            is_cut_off=routes.is_cut_off,
+        )
 
     async def _hello(self, requests: AsyncIterator[pb.ClientFrame]) -> pb.Hello:
         try:
@@ -295,7 +307,13 @@ class NotifyApi(rpc.NotifyServicer):
     @answering
     async def Route(self, request: pb.RouteRequest, context: Context) -> pb.RouteReply:  # noqa: N802
         route = self._route()
-        return pb.RouteReply(home=self._home, brokers=route.brokers, this=route.this, draining=route.draining)
+        return pb.RouteReply(
+            home=self._home,
+            brokers=route.brokers,
+            this=route.this,
+            draining=route.draining,
+            is_cut_off=route.is_cut_off,
+        )
 
     @answering
     async def Held(self, request: pb.HeldRequest, context: Context) -> pb.HeldReply:  # noqa: N802

@@ -64,6 +64,8 @@ class Membership:
         self.holder: Holder | None = None
         self.brokers: tuple[brokers_store.BrokerRow, ...] = ()
         """Those that are there, by id; this one among them."""
+        self.is_cut_off = False
+        """Whether the last step did not reach the database. Clients that have another database to go to are told."""
         self._pool = pool
         self._release = release
         self._schema_revision = schema_revision
@@ -286,8 +288,16 @@ class Membership:
         before = [(each.id, each.address, each.state) for each in self.brokers]
         self.brokers = brokers
         if before != [(each.id, each.address, each.state) for each in brokers]:
-            self._changed.set()
-            self._changed = asyncio.Event()
+            self._tell_changed()
+
+    def _set_cut_off(self, is_cut_off: bool) -> None:
+        if self.is_cut_off != is_cut_off:
+            self.is_cut_off = is_cut_off
+            self._tell_changed()
+
+    def _tell_changed(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     def _stand_by(self, why: str) -> None:
         if why != self._said:
@@ -308,4 +318,6 @@ class Membership:
                 yield conn
         except BrokerUnavailable as exc:
             self._drop(str(exc))
+            self._set_cut_off(True)
             raise
+        self._set_cut_off(False)

@@ -277,14 +277,18 @@ class Check(_message.Message):
     def __init__(self, home: _Optional[bytes] = ..., attempt: _Optional[int] = ..., transaction_id: _Optional[bytes] = ..., topic: _Optional[str] = ..., body: _Optional[bytes] = ..., key: _Optional[str] = ..., tag: _Optional[str] = ..., headers: _Optional[bytes] = ..., born_at_us: _Optional[int] = ..., stored_at_us: _Optional[int] = ...) -> None: ...
 
 class RouteChanged(_message.Message):
-    __slots__ = ("brokers", "this", "draining")
+    __slots__ = ("brokers", "this", "draining", "home", "is_cut_off")
     BROKERS_FIELD_NUMBER: _ClassVar[int]
     THIS_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
+    HOME_FIELD_NUMBER: _ClassVar[int]
+    IS_CUT_OFF_FIELD_NUMBER: _ClassVar[int]
     brokers: _containers.RepeatedScalarFieldContainer[str]
     this: str
     draining: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, brokers: _Optional[_Iterable[str]] = ..., this: _Optional[str] = ..., draining: _Optional[_Iterable[str]] = ...) -> None: ...
+    home: bytes
+    is_cut_off: bool
+    def __init__(self, brokers: _Optional[_Iterable[str]] = ..., this: _Optional[str] = ..., draining: _Optional[_Iterable[str]] = ..., home: _Optional[bytes] = ..., is_cut_off: _Optional[bool] = ...) -> None: ...
 
 class BrokerFrame(_message.Message):
     __slots__ = ("heartbeat", "check", "route_changed")
@@ -301,16 +305,18 @@ class RouteRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class RouteReply(_message.Message):
-    __slots__ = ("home", "brokers", "this", "draining")
+    __slots__ = ("home", "brokers", "this", "draining", "is_cut_off")
     HOME_FIELD_NUMBER: _ClassVar[int]
     BROKERS_FIELD_NUMBER: _ClassVar[int]
     THIS_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
+    IS_CUT_OFF_FIELD_NUMBER: _ClassVar[int]
     home: bytes
     brokers: _containers.RepeatedScalarFieldContainer[str]
     this: str
     draining: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, home: _Optional[bytes] = ..., brokers: _Optional[_Iterable[str]] = ..., this: _Optional[str] = ..., draining: _Optional[_Iterable[str]] = ...) -> None: ...
+    is_cut_off: bool
+    def __init__(self, home: _Optional[bytes] = ..., brokers: _Optional[_Iterable[str]] = ..., this: _Optional[str] = ..., draining: _Optional[_Iterable[str]] = ..., is_cut_off: _Optional[bool] = ...) -> None: ...
 
 class HeldRequest(_message.Message):
     __slots__ = ("transaction_ids",)

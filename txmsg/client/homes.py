@@ -1,0 +1,271 @@
+"""Spreads what a producer sends over several Notify databases, its homes. Nothing of this is used where there is one.
+
+A transaction has one home. What has no ordering key goes where least is waiting; a home that fails or stands still
+hands to the others what is certainly not stored in it, and halves also when that is not certain, under another
+transaction id: those that may be there are never committed, and their check-back removes them. An ordering key has one
+home, always the same, and waits for it. Belongs to one loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import random
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+from uuid import UUID
+
+from txmsg.client.batch import EndEntry, FreshEntry, SendEntry
+from txmsg.client.channel import RETRYABLE, Brokers
+from txmsg.client.coalescer import PENDING_ITEMS_MAX, Coalescer
+from txmsg.client.sender import Sender
+from txmsg.errors import BrokerUnavailable, InvalidMessage, Overloaded, TxmsgError
+from txmsg.message import new_transaction_id_bytes
+from txmsg.wire.v1.txmsg_pb2 import RecallReply
+
+__all__ = ["Homes", "find_homes"]
+
+_log = logging.getLogger(__name__)
+
+FIND_S_MAX = 2.0
+"""How long a start waits for each database to say which it is."""
+STILL_S = 1.0
+"""A home one of whose requests is under way for longer gets nothing new that may go to another."""
+LOOK_INTERVAL_S = 0.25
+
+_RECALL_ORDER = (RecallReply.RECALLED, RecallReply.ENTERED, RecallReply.UNDECIDED)
+
+
+async def find_homes(homes: Sequence[Brokers], *, timeout_s: float) -> None:
+    """Learns which databases they are, so that ordering keys have their homes from the beginning.
+
+    One that is away is learned later; messages with ordering keys are refused until then.
+    """
+    found = await asyncio.gather(
+        *(each.find_home(min(timeout_s, FIND_S_MAX)) for each in homes), return_exceptions=True
+    )
+    for error in found:
+        if isinstance(error, RETRYABLE):
+            _log.warning("a Notify database is away; the producer starts without it: %s", error)
+        elif error is not None:
+            raise error
+
+
+class Homes:
+    """The senders of one producer, one per home, and the choice among them. Has what a `Sender` offers."""
+
+    def __init__(self, senders: Sequence[Sender], *, timeout_s: float) -> None:
+        self._senders = senders
+        self.new_waiter = senders[0].new_waiter
+        self.plain = _Lane([_Way(each.brokers, each.plain) for each in senders], _plain_may_leave, timeout_s)
+        self.halves = _Lane([_Way(each.brokers, each.halves) for each in senders], self._half_may_leave, timeout_s)
+        for sender, plain, half in zip(senders, self.plain.ways, self.halves.ways, strict=True):
+            sender.plain_elsewhere = partial(self.plain.elsewhere, plain)
+            sender.halves_elsewhere = partial(self.halves.elsewhere, half)
+        self._looking = asyncio.create_task(self._look(), name="txmsg-homes")
+
+    def end(self, home: bytes, entry: EndEntry) -> None:
+        """Queues the outcome of a transaction for a broker of its home."""
+        for sender in self._senders:
+            if sender.brokers.home == home:
+                sender.end(home, entry)
+                return
+        entry.fail(_unknown_home(home, [each.brokers for each in self._senders]))
+
+    async def recall(self, transaction_id: bytes, n: int) -> int:
+        """Asks every home for a delayed message, for its id does not tell where it is. A `RecallReply.Result`.
+
+        Raises what a home raised, unless another one knows of the message.
+        """
+        results = await asyncio.gather(
+            *(sender.recall(transaction_id, n) for sender in self._senders), return_exceptions=True
+        )
+        for wanted in _RECALL_ORDER:
+            if wanted in results:
+                return wanted
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+        return RecallReply.UNKNOWN
+
+    async def drain(self) -> None:
+        """Takes nothing more and returns when everything taken is settled, each where it is now."""
+        self._looking.cancel()
+        for lane in (self.plain, self.halves):
+            lane.close()
+        await asyncio.gather(*(sender.drain() for sender in self._senders))
+
+    def _half_may_leave(self, entry: SendEntry, *, may_be_stored: bool) -> bool:
+        """A copy left behind must find no fence row: without a fence the listener could say COMMIT of both."""
+        return not may_be_stored or (isinstance(entry, FreshEntry) and bool(self._senders[0].fence_id))
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_INTERVAL_S)
+            for lane in (self.plain, self.halves):
+                lane.clear()
+                lane.place_waiting()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Way:
+    """One lane of one home."""
+
+    brokers: Brokers
+    coalescer: Coalescer[SendEntry]
+
+    def is_well(self) -> bool:
+        return not self.brokers.is_failing and self.coalescer.slowest_s() < STILL_S
+
+
+class _Lane:
+    """Plain messages, or halves: stands where one `Coalescer` is when there is one home.
+
+    may_leave: whether an entry without an ordering key may go to another home. Those with one wait here while their
+    home is not known or says that it is cut off, at most as many as in a Coalescer; then Overloaded.
+    """
+
+    def __init__(self, ways: Sequence[_Way], may_leave: _MayLeave, timeout_s: float) -> None:
+        self.ways = ways
+        self._may_leave = may_leave
+        self._timeout_s = timeout_s
+        self._is_closing = False
+        self._waiting: deque[SendEntry] = deque()
+        self._loop = asyncio.get_running_loop()
+        self._chosen: _Way | None = None
+
+    def offer(self, entry: SendEntry) -> None:
+        """Takes an entry; its waiter learns what became of it by the deadline. To be called on the loop."""
+        try:
+            way = self._way_of_keys(entry) if _ordering_keys(entry) else self._choice()
+        except BrokerUnavailable as exc:
+            if self._is_closing or len(self._waiting) >= PENDING_ITEMS_MAX:
+                entry.fail(Overloaded(f"{len(self._waiting)} sends wait already: {exc}"))
+                return
+            entry.deadline = self._loop.time() + self._timeout_s
+            self._waiting.append(entry)
+        except InvalidMessage as exc:
+            entry.fail(exc)
+        else:
+            way.coalescer.offer(entry)
+
+    def place_waiting(self) -> None:
+        """Sends on what waits for its home, if that is there now. What has waited for too long fails: never sent."""
+        waiting, self._waiting = self._waiting, deque()
+        for entry in waiting:
+            try:
+                way = self._way_of_keys(entry)
+            except BrokerUnavailable as exc:
+                if self._is_closing or entry.deadline <= self._loop.time():
+                    entry.fail(exc)
+                else:
+                    self._waiting.append(entry)
+            except InvalidMessage as exc:  # it was not known before
+                entry.fail(exc)
+            else:
+                way.coalescer.take_over([entry])
+
+    def close(self) -> None:
+        """Nothing goes elsewhere any more, and nothing waits for its home."""
+        self._is_closing = True
+        self.place_waiting()
+
+    def elsewhere(self, way: _Way, entries: list[SendEntry], may_be_stored: bool) -> list[SendEntry]:
+        """After an attempt that failed: hands on what may leave, if this home is failing and another is well.
+
+        Returns what is to be tried here again.
+        """
+        other = None if self._is_closing or not way.brokers.is_failing else self._best(but=way)
+        if other is None:
+            return entries
+        stay: list[SendEntry] = []
+        leave: list[SendEntry] = []
+        for entry in entries:
+            if _ordering_keys(entry) or not self._may_leave(entry, may_be_stored=may_be_stored):
+                stay.append(entry)
+                continue
+            if may_be_stored:
+                entry.transaction_id = new_transaction_id_bytes()
+            leave.append(entry)
+        other.coalescer.take_over(leave)
+        return stay
+
+    def clear(self) -> None:
+        """Hands on what waits at homes that fail or stand still, and was never sent."""
+        for way in self.ways:
+            if not way.is_well() and (other := self._best(but=way)) is not None:
+                other.coalescer.take_over(way.coalescer.release(lambda entry: not _ordering_keys(entry)))
+
+    def _choice(self) -> _Way:
+        """The same for all that are offered in one turn of the loop, so that requests stay large."""
+        if self._chosen is None:
+            self._chosen = self._best() or _least(self.ways)
+            self._loop.call_soon(self._forget)
+        return self._chosen
+
+    def _forget(self) -> None:
+        self._chosen = None
+
+    def _best(self, *, but: _Way | None = None) -> _Way | None:
+        well = [way for way in self.ways if way is not but and way.is_well()]
+        return _least(well) if well else None
+
+    def _way_of_keys(self, entry: SendEntry) -> _Way:
+        """By rendezvous hashing: one more database takes its share of keys, and moves no other."""
+        unseen = sum(not way.brokers.home for way in self.ways)
+        if unseen:
+            raise BrokerUnavailable(
+                f"{unseen} of {len(self.ways)} Notify databases have not answered this producer yet, so the home of an "
+                "ordering key is not known: start their brokers, or correct their addresses"
+            )
+        keys = _ordering_keys(entry)
+        homes = {max(self.ways, key=lambda way: _weight(way.brokers.home, key)) for key in keys}
+        if len(homes) > 1:
+            raise InvalidMessage(
+                f"the ordering keys {', '.join(map(repr, sorted(keys)[:5]))} of one transaction have different Notify "
+                "databases: give its messages one ordering key, or send them in transactions of their own"
+            )
+        home = homes.pop()
+        if home.brokers.are_cut_off:
+            raise BrokerUnavailable(
+                f"Notify database {UUID(bytes=home.brokers.home)}, the home of ordering key {min(keys)!r}, is away, as "
+                "its brokers say: messages of its keys can be sent when it is back"
+            )
+        return home
+
+
+class _MayLeave(Protocol):
+    """The type of `_Lane`'s may_leave."""
+
+    def __call__(self, entry: SendEntry, *, may_be_stored: bool) -> bool: ...
+
+
+def _plain_may_leave(entry: SendEntry, *, may_be_stored: bool) -> bool:
+    """Under the id that its caller will be given: so only if it is certainly not stored."""
+    return not may_be_stored
+
+
+def _least(ways: Sequence[_Way]) -> _Way:
+    counts = [way.coalescer.items() for way in ways]
+    return random.choice([way for way, count in zip(ways, counts, strict=True) if count == min(counts)])
+
+
+def _ordering_keys(entry: SendEntry) -> set[str]:
+    return {message.ordering_key for message in entry.messages if message.ordering_key is not None}
+
+
+def _weight(home: bytes, ordering_key: str) -> bytes:
+    return hashlib.blake2b(home + ordering_key.encode(), digest_size=8).digest()
+
+
+def _unknown_home(home: bytes, known: Sequence[Brokers]) -> TxmsgError:
+    if all(each.home for each in known):
+        return InvalidMessage(
+            f"this transaction belongs to Notify database {UUID(bytes=home)}, which is none of those of this producer: "
+            "give it the brokers of that one, too"
+        )
+    return BrokerUnavailable(f"no broker of Notify database {UUID(bytes=home)} has answered yet")
