@@ -6,8 +6,12 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 
+import pytest
+
 from txmsg.client.channel import Brokers
 from txmsg.wire.v1.txmsg_pb2 import RouteChanged
+
+A, B = b"a" * 16, b"b" * 16
 
 
 def with_brokers(case: Callable[[Brokers], None], *addresses: str) -> None:
@@ -21,8 +25,10 @@ def with_brokers(case: Callable[[Brokers], None], *addresses: str) -> None:
     asyncio.run(scenario())
 
 
-def route(this: str, *brokers: str, draining: tuple[str, ...] = ()) -> RouteChanged:
-    return RouteChanged(this=this, brokers=brokers, draining=draining)
+def route(
+    this: str, *brokers: str, draining: tuple[str, ...] = (), home: bytes = b"", is_cut_off: bool = False
+) -> RouteChanged:
+    return RouteChanged(this=this, brokers=brokers, draining=draining, home=home, is_cut_off=is_cut_off)
 
 
 def test_others_are_learned_and_forgotten_and_the_given_one_stays() -> None:
@@ -94,5 +100,46 @@ def test_a_client_leaves_a_broker_that_begins_to_drain() -> None:
         for draining, other in (("a:1", "b:1"), ("b:1", "a:1")):
             brokers.learn("a:1", route("a:1", "a:1", "b:1", draining=(draining,)))
             assert brokers._current.address == other
+
+    with_brokers(case, "a:1")
+
+
+def test_a_broker_of_another_database_in_the_list_is_not_sent_to(caplog: pytest.LogCaptureFixture) -> None:
+    def case(brokers: Brokers) -> None:
+        for address in ("a:1", "b:1"):
+            brokers.learn(address, route(address, "a:1", "b:1", home=A))
+        for _ in range(2):
+            brokers.learn("strange:1", route("strange:1", "strange:1", "stranger:1", home=B))
+        assert brokers.home == A
+        assert brokers.addresses == ["a:1", "b:1", "strange:1"]
+        for _ in range(50):
+            assert brokers._choice().address != "strange:1"
+        assert brokers._current.address != "strange:1"
+
+    with_brokers(case, "a:1", "b:1", "strange:1")
+    [record] = caplog.records
+    assert "strange:1 is not used" in record.getMessage()
+
+
+def test_a_database_that_was_made_anew_takes_the_place_of_the_one_before() -> None:
+    def case(brokers: Brokers) -> None:
+        for home in (A, B):
+            brokers.learn("a:1", route("a:1", "a:1", "b:1", home=home))
+            brokers.learn("b:1", route("b:1", "a:1", "b:1", home=home))
+            assert brokers.home == home
+            assert {brokers._choice().address for _ in range(100)} == {"a:1", "b:1"}
+            brokers.learn("b:1", route("b:1", "b:1", home=home))
+
+    with_brokers(case, "a:1", "b:1")
+
+
+def test_a_database_is_failing_when_each_of_its_brokers_is_cut_off() -> None:
+    def case(brokers: Brokers) -> None:
+        brokers.learn("a:1", route("a:1", "a:1", "b:1", home=A))
+        for cut_off in (True, False):
+            brokers.learn("a:1", route("a:1", home=A, is_cut_off=cut_off))
+            assert not brokers.is_failing
+            brokers.learn("b:1", route("b:1", home=A, is_cut_off=True))
+            assert brokers.is_failing == brokers.are_cut_off == cut_off
 
     with_brokers(case, "a:1")

@@ -34,6 +34,7 @@ RETRYABLE = (BrokerUnavailable, OutcomeUnknown)
 _ATTEMPT_S_MIN = 0.25
 _AVOIDED_S = 5.0
 """How long a broker that failed is chosen only where there is no other."""
+_HOME_SIZE_BYTES = 16
 _LINGER_S = 15.0
 """How long a broker that has gone may still be told what became of its messages."""
 _OPTIONS = [
@@ -122,7 +123,8 @@ class Brokers:
 
     def note_home(self, home: bytes) -> None:
         """Takes which database it is from a reply, if no broker has said it before."""
-        self.home = self.home or home
+        if not self.home and len(home) == _HOME_SIZE_BYTES:
+            self.home = home
 
     async def find_home(self, timeout_s: float) -> None:
         """Asks the brokers, each once at most, which database it is. Raises what the last one asked raised."""
@@ -178,12 +180,14 @@ class Brokers:
             self._current = random.choice([each for each in able if each.address in new] or able)
 
     def _is_at_home(self, broker: _Broker, home: bytes) -> bool:
-        """Notes the database of a broker (empty: one of release 0.1). False if the others of the list have another.
+        """Notes the database of a broker; one of release 0.1 says none. False if the others of the list have another.
 
         A database that was made anew is another one, too: it counts when no broker is left that has the one before.
         """
+        if len(home) != _HOME_SIZE_BYTES:
+            return True
         changed, broker.home = broker.home != home, home
-        if home and any(each.home == self.home != home for each in self._brokers.values()):
+        if self.home != home and any(each.home == self.home for each in self._brokers.values() if each.home):
             if changed:
                 _log.error(
                     "broker %s is not used: it writes to Notify database %s, and others of its list to %s; put a "
@@ -193,7 +197,7 @@ class Brokers:
             if self._current is broker:
                 self._current = self._choice()
             return False
-        self.home = home or self.home
+        self.home = home
         return True
 
     def _able(self) -> list[_Broker]:

@@ -265,7 +265,7 @@ def _weight(home: bytes, ordering_key: str) -> bytes:
 def _unknown_home(home: bytes, known: Sequence[Brokers]) -> TxmsgError:
     if all(each.home for each in known):
         return InvalidMessage(
-            f"this transaction belongs to Notify database {UUID(bytes=home)}, which is none of those of this producer: "
+            f"this transaction belongs to Notify database {home.hex()}, which is none of those of this producer: "
             "give it the brokers of that one, too"
         )
-    return BrokerUnavailable(f"no broker of Notify database {UUID(bytes=home)} has answered yet")
+    return BrokerUnavailable(f"no broker of Notify database {home.hex()} has answered yet")
