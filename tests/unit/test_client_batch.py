@@ -90,6 +90,17 @@ def test_who_is_not_named_by_an_error_has_succeeded() -> None:
     assert isinstance(error, OutcomeUnknown)
 
 
+@pytest.mark.parametrize("unknown", [0, 1])
+def test_of_several_to_send_again_one_that_may_be_stored_speaks_for_all(unknown: int) -> None:
+    codes = ["broker_unavailable", "broker_unavailable"]
+    codes[unknown] = "outcome_unknown"
+    entries = [EndEntry(id_of(i), TransactionState.COMMIT, None) for i in range(2)]
+    errors = [ItemError(transaction_id=id_of(i), code=code, text="told so") for i, code in enumerate(codes)]
+    again, error = settle(entries, HOME, errors)
+    assert again == entries
+    assert isinstance(error, OutcomeUnknown)
+
+
 def test_a_send_nobody_waits_for_is_abandoned_but_an_outcome_is_not() -> None:
     waiter: Future[bytes] = Future()
     send = SendEntry(id_of(1), [Message("t", b"x")], waiter)

@@ -37,8 +37,6 @@ STILL_S = 1.0
 """A home one of whose requests is under way for longer gets nothing new that may go to another."""
 LOOK_INTERVAL_S = 0.25
 
-_RECALL_ORDER = (RecallReply.RECALLED, RecallReply.ENTERED, RecallReply.UNDECIDED)
-
 
 async def find_homes(homes: Sequence[Brokers], *, timeout_s: float) -> None:
     """Learns which databases they are, so that ordering keys have their homes from the beginning.
@@ -81,15 +79,22 @@ class Homes:
 
         Raises what a home raised, unless another one knows of the message.
         """
-        results = await asyncio.gather(
-            *(sender.recall(transaction_id, n) for sender in self._senders), return_exceptions=True
-        )
-        for wanted in _RECALL_ORDER:
-            if wanted in results:
-                return wanted
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result
+        asking = [asyncio.create_task(sender.recall(transaction_id, n)) for sender in self._senders]
+        error: TxmsgError | None = None
+        try:
+            for answer in asyncio.as_completed(asking):
+                try:
+                    result = await answer
+                except TxmsgError as exc:
+                    error = exc
+                else:
+                    if result != RecallReply.UNKNOWN:
+                        return result  # without waiting for one that is away
+        finally:
+            for each in asking:
+                each.cancel()
+        if error is not None:
+            raise error
         return RecallReply.UNKNOWN
 
     async def drain(self) -> None:
