@@ -141,9 +141,9 @@ class Retention:
 
 
 async def _drop_whole(conn: store.Connection, segment: int) -> None:
-    for root in store.ROOTS:
-        await store.detach(conn, root, segment)
-        await store.drop_table(conn, root, segment)
+    for kind in store.PARTITIONS:
+        await store.detach(conn, kind, segment)
+        await store.drop_table(conn, kind, segment)
     await store.forget_segment(conn, segment)
 
 

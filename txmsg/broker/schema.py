@@ -80,6 +80,11 @@ Table(
     UniqueConstraint("topic_id", "number"),
 )
 Table(
+    "memory_queue",  # unlogged
+    metadata,
+    Column("queue", ForeignKey("txmsg.queue.id", ondelete="CASCADE"), primary_key=True),
+)
+Table(
     "producer",
     metadata,
     Column("id", Integer, primary_key=True),

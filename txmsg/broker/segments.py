@@ -62,6 +62,11 @@ class Segments:
         """Makes sure that the next segment exists, and moves on to it when it is time. True if it moved on."""
         async with session(self._pool) as connection:
             await store.add_segment(connection)
+            if lost := await store.look_after_memory(connection):
+                logger.error(
+                    "%d queues of durability memory have lost their messages: PostgreSQL was not stopped in order",
+                    lost,
+                )
             kept = await store.segments(connection)
             segment = kept[-1].id
             if len(kept) >= self._config.segments_max:

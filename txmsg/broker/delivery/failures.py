@@ -62,7 +62,7 @@ async def _log_lost(conn: store.Connection, feed: Feed, failing: Mapping[int, Fa
     kept = {offset for _, offset in await store.failed_offsets(conn, feed.group.id, [feed.queue_id], since)}
     if lost := sorted(failing.keys() - kept):
         _log.error(
-            "group %s failed to process offsets %s of topic %s queue %d, and their segment is dropped: no retry",
+            "group %s failed to process offsets %s of topic %s queue %d, which are not kept any more: no retry",
             *(feed.group.name, lost, feed.topic, feed.number),
         )
 

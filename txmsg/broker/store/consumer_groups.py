@@ -83,6 +83,8 @@ async def delete_unused_groups(conn: Connection, limit: int) -> list[str]:
 _LATEST = """
     coalesce((select m.queue_offset + 1 from txmsg.message m
                where m.segment = s.id and m.queue = q.id order by m.queue_offset desc limit 1),
+             (select m.queue_offset + 1 from txmsg.message m
+               where m.segment = -s.id and m.queue = q.id order by m.queue_offset desc limit 1),
              (select b.base from txmsg.segment_base b where b.segment = s.id and b.queue = q.id), 0)"""
 
 

@@ -20,6 +20,7 @@ from txmsg.broker.store.rows import Row
 
 __all__ = [
     "MESSAGE_COLUMNS",
+    "QUEUE_END",
     "Connection",
     "CursorRow",
     "CursorWrite",
@@ -27,6 +28,7 @@ __all__ = [
     "claim_cursors",
     "failed_offsets",
     "open_segment",
+    "partition",
     "plain_cursor",
     "queue_ends",
     "raw_cursor",
@@ -203,7 +205,10 @@ async def note_held(
 
 
 class Span(NamedTuple):
-    """A segment that is or was in use, and the offset at which a queue starts in it."""
+    """A segment that is or was in use, and the offset at which a queue starts in it.
+
+    segment: -N for a queue in memory, whose messages stand apart from others of segment N.
+    """
 
     segment: int
     base: int
@@ -221,26 +226,38 @@ async def segments_of_queue(conn: Connection, queue_id: int) -> list[Span]:
     """The segments kept, oldest first, and where the queue starts in each. Not one that is being dropped."""
     cursor = await plain_cursor(conn).execute(
         """
-        select s.id, coalesce(b.base, 0)
-          from txmsg.segment s left join txmsg.segment_base b on b.segment = s.id and b.queue = %s
-         where s.state <> 'ahead' and not s.dropping order by s.id
+        select case when t.durability = 'memory' then -s.id else s.id end, coalesce(b.base, 0)
+          from txmsg.queue q join txmsg.topic t on t.id = q.topic_id
+         cross join txmsg.segment s left join txmsg.segment_base b on b.segment = s.id and b.queue = %(queue_id)s
+         where q.id = %(queue_id)s and s.state <> 'ahead' and not s.dropping order by s.id
         """,
-        (queue_id,),
+        {"queue_id": queue_id},
     )
     return [Span(segment, base) for segment, base in await cursor.fetchall()]
 
 
+def partition(segment: int) -> sql.Identifier:
+    """The table that holds a segment. Those in memory are not there for each: the root finds out."""
+    return sql.Identifier("txmsg", f"message_{segment}" if segment > 0 else "message")
+
+
+QUEUE_END = sql.SQL(
+    """
+    coalesce(
+        (select m.queue_offset + 1 from {partition} m
+          where m.segment = {segment} and m.queue = q.id order by m.queue_offset desc limit 1),
+        (select m.queue_offset + 1 from txmsg.message m
+          where m.segment = -{segment} and m.queue = q.id order by m.queue_offset desc limit 1),
+        (select b.base from txmsg.segment_base b where b.segment = {segment} and b.queue = q.id), 0)
+    """
+)
+"""The offset after the last message of queue q.id; `segment` is the open one, `partition` its table."""
+
+
 @lru_cache(maxsize=256)
 def _queue_ends_in(segment: int) -> sql.Composed:
-    return sql.SQL(
-        """
-        select q.id, coalesce(
-                   (select m.queue_offset + 1 from {partition} m
-                     where m.segment = {segment} and m.queue = q.id order by m.queue_offset desc limit 1),
-                   (select b.base from txmsg.segment_base b where b.segment = {segment} and b.queue = q.id), 0)
-          from unnest(%s::int[]) q(id)
-        """
-    ).format(partition=sql.Identifier("txmsg", f"message_{segment}"), segment=sql.Literal(segment))
+    end = QUEUE_END.format(partition=partition(segment), segment=sql.Literal(segment))
+    return sql.SQL("select q.id, {end} from unnest(%s::int[]) q(id)").format(end=end)
 
 
 async def queue_ends(conn: Connection, segment: int, queue_ids: Sequence[int]) -> dict[int, int]:
@@ -263,7 +280,7 @@ def _read_messages_in(segment: int) -> sql.Composed:
         """
     ).format(
         columns=MESSAGE_COLUMNS,
-        partition=sql.Identifier("txmsg", f"message_{segment}"),
+        partition=partition(segment),
         segment=sql.Literal(segment),
     )
 

@@ -99,9 +99,9 @@ class Messages:
 
 
 _STORED = """
-    select 'stored' as state, m.transaction_id, m.n, m.queue, m.queue_offset, m.segment, m.decided_by, m.key, m.tag,
-           m.ordering_key, m.headers, m.body, m.born_at, m.half_stored_at, m.stored_at, null::timestamptz as due_at,
-           null::int as producer, null::int as checks, null::timestamptz as next_check_at,
+    select 'stored' as state, m.transaction_id, m.n, m.queue, m.queue_offset, abs(m.segment) as segment, m.decided_by,
+           m.key, m.tag, m.ordering_key, m.headers, m.body, m.born_at, m.half_stored_at, m.stored_at,
+           null::timestamptz as due_at, null::int as producer, null::int as checks, null::timestamptz as next_check_at,
            null::text as parked_reason"""
 
 _SHOWN = """
@@ -129,8 +129,8 @@ _OF_KEY = f"""
 with found as materialized (
     select m.* from (select s.id from txmsg.segment s where s.state <> 'ahead' order by s.id desc) s
      cross join lateral ({_STORED}
-          from txmsg.message m
-         where m.segment = s.id and m.key = %(key)s
+          from unnest(array[s.id, -s.id]) p(id) join txmsg.message m on m.segment = p.id  -- -id: those in memory
+         where m.key = %(key)s
            and (%(topic)s::text is null or m.queue in (
                 select q.id from txmsg.queue q join txmsg.topic t on t.id = q.topic_id where t.name = %(topic)s))
          limit %(limit)s) m
@@ -141,8 +141,8 @@ _OF_ID = f"""
 with found as materialized (
     select m.* from (select s.id from txmsg.segment s where s.state <> 'ahead') s
      cross join lateral ({_STORED}
-          from txmsg.message m
-         where m.segment = s.id and m.transaction_id = %(id)s and (%(n)s::int is null or m.n = %(n)s)) m
+          from unnest(array[s.id, -s.id]) p(id) join txmsg.message m on m.segment = p.id
+         where m.transaction_id = %(id)s and (%(n)s::int is null or m.n = %(n)s)) m
     union all
     select case when h.decided then 'decided' else 'half' end, h.transaction_id, h.n, h.queue, null, null, h.decided_by,
            h.key, h.tag, h.ordering_key, h.headers, h.body, h.born_at, h.stored_at, null, h.deliver_at, h.producer,

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from psycopg import sql
 
-from txmsg.broker.store.delivery import MESSAGE_COLUMNS, Connection, plain_cursor, raw_cursor
+from txmsg.broker.store.delivery import MESSAGE_COLUMNS, QUEUE_END, Connection, partition, plain_cursor, raw_cursor
 from txmsg.broker.store.rows import GroupLag, RetryRow
 
 __all__ = [
@@ -64,7 +64,7 @@ def _insert_retries_from(segment: int) -> sql.Composed:
         delay_s=_of_offset("delays_s", "m", "float8"),
         error=_of_offset("errors", "m", "text"),
         entry=_ENTRY.format(a=sql.SQL("1"), e=_of_offset("errors", "m", "text")),
-        partition=sql.Identifier("txmsg", f"message_{segment}"),
+        partition=partition(segment),
         segment=sql.Literal(segment),
     )
 
@@ -291,12 +291,7 @@ def _group_lag_in(segment: int) -> sql.Composed:
     return sql.SQL(
         """
         with ends as (
-            select q.id, q.topic_id, coalesce(
-                       (select m.queue_offset + 1 from {partition} m
-                         where m.segment = {segment} and m.queue = q.id order by m.queue_offset desc limit 1),
-                       (select b.base from txmsg.segment_base b where b.segment = {segment} and b.queue = q.id), 0)
-                   as queue_end
-              from txmsg.queue q)
+            select q.id, q.topic_id, {end} as queue_end from txmsg.queue q)
         select g.name, t.name,
                sum(greatest(0, e.queue_end - coalesce(c.seek_to, c.next_offset) - case when c.seek_to is null then (
                    select coalesce(sum(upper(r) - lower(r)), 0) from unnest(c.acked) r) else 0 end))::bigint,
@@ -310,7 +305,7 @@ def _group_lag_in(segment: int) -> sql.Composed:
           join txmsg.topic t on t.id = e.topic_id
          group by g.name, t.name order by g.name, t.name
         """
-    ).format(partition=sql.Identifier("txmsg", f"message_{segment}"), segment=sql.Literal(segment))
+    ).format(end=QUEUE_END.format(partition=partition(segment), segment=sql.Literal(segment)))
 
 
 async def group_lag(conn: Connection, segment: int) -> list[GroupLag]:

@@ -3,7 +3,7 @@
 A segment is dropped by steps that cannot be one transaction. Each looks at what is there, so that the whole may be
 interrupted anywhere and begun again, by whoever comes next:
 
-    marked (segment.dropping) -> detached -> table dropped, for message_N and for rolled_back_N -> its row deleted
+    marked (segment.dropping) -> detached -> table dropped, for each of its tables -> its row deleted
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from psycopg import AsyncConnection, sql
 from psycopg.rows import class_row
 
 __all__ = [
-    "ROOTS",
+    "PARTITIONS",
     "Connection",
     "Pin",
     "SegmentRow",
@@ -23,6 +23,7 @@ __all__ = [
     "detach",
     "drop_table",
     "forget_segment",
+    "look_after_memory",
     "mark_dropping",
     "open_and_previous",
     "pins",
@@ -33,8 +34,8 @@ __all__ = [
 
 Connection = AsyncConnection[Any]
 
-ROOTS = ("message", "rolled_back")
-"""The partitioned tables; segment N has a table of each, as message_N."""
+PARTITIONS = {"message": "message", "memory": "message", "rolled_back": "rolled_back"}
+"""What segment N consists of, such as memory_N, and the table that each is a partition of."""
 
 _DETACH_WAIT_S = 5.0
 _LOCK_WAIT_S = 0.2
@@ -86,6 +87,14 @@ async def add_segment(conn: Connection) -> None:
     await conn.execute("select txmsg.add_segment_1()")
 
 
+async def look_after_memory(conn: Connection) -> int:
+    """Queues in memory that a crash of PostgreSQL has emptied begin anew, their groups with them. How many did."""
+    cursor = await conn.execute("select txmsg.look_after_memory_2()")
+    row = await cursor.fetchone()
+    assert row is not None
+    return int(row[0])
+
+
 async def rotate(conn: Connection, segment: int, *, lock_timeout_s: float) -> None:
     """Closes this segment, if it is still open, and opens the next.
 
@@ -108,6 +117,7 @@ async def segments(conn: Connection) -> list[SegmentRow]:
             select s.id, s.state, s.dropping,
                    extract(epoch from now() - coalesce(s.closed_at, s.opened_at))::float8 as age_s,
                    coalesce(pg_total_relation_size(to_regclass(format('txmsg.message_%s', s.id))), 0)
+                       + coalesce(pg_total_relation_size(to_regclass(format('txmsg.memory_%s', s.id))), 0)
                        + coalesce(pg_total_relation_size(to_regclass(format('txmsg.rolled_back_%s', s.id))), 0)
                        as size_bytes
               from txmsg.segment s where s.state <> 'ahead' order by s.id
@@ -160,13 +170,13 @@ async def mark_dropping(conn: Connection, segment: int) -> bool:
     return cursor.rowcount == 1
 
 
-async def detach(conn: Connection, root: str, segment: int) -> None:
-    """Takes a table of a segment out of its root; nothing happens if that is done. Not in a transaction.
+async def detach(conn: Connection, kind: str, segment: int) -> None:
+    """Takes a table of a segment, by its key in PARTITIONS, out of its root, unless that is done. Not in a transaction.
 
     Waits a few seconds for the transactions that have used the root; nobody waits behind it. LockNotAvailable when they
     take longer: then it is half done (the root shows the table no more) and finished by a later call.
     """
-    partition = f"{root}_{segment}"
+    partition, root = f"{kind}_{segment}", PARTITIONS[kind]
     cursor = await conn.execute(
         "select inhdetachpending from pg_inherits "
         "where inhrelid = to_regclass('txmsg.' || %s) and inhparent = to_regclass('txmsg.' || %s)",
@@ -187,10 +197,10 @@ async def detach(conn: Connection, root: str, segment: int) -> None:
     )
 
 
-async def drop_table(conn: Connection, root: str, segment: int) -> None:
+async def drop_table(conn: Connection, kind: str, segment: int) -> None:
     """Drops a detached table of a segment, unless that is done. LockNotAvailable while somebody reads it."""
     await _set_lock_timeout(conn, _LOCK_WAIT_S)
-    await conn.execute(sql.SQL("drop table if exists {}").format(sql.Identifier("txmsg", f"{root}_{segment}")))
+    await conn.execute(sql.SQL("drop table if exists {}").format(sql.Identifier("txmsg", f"{kind}_{segment}")))
 
 
 async def forget_segment(conn: Connection, segment: int) -> None:

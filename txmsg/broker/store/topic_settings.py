@@ -121,6 +121,8 @@ class TopicSettings:
                 await _check_drained(conn, topic, wanted.read_queues, "read_queues")
             if wanted.ordered_queues != topic.ordered_queues:
                 await _check_drained(conn, topic, 0, "ordered_queues")
+            if (wanted.durability == "memory") != (topic.durability == "memory"):
+                await _check_new(conn, topic)
             await conn.execute(_ADD_QUEUES, {"id": topic.id, "from": topic.queue_count, "to": wanted.queue_count - 1})
             await conn.execute(
                 _ALTER,
@@ -137,6 +139,8 @@ class TopicSettings:
                     "sends_elsewhere": _where_it_sends(wanted) != _where_it_sends(topic),
                 },
             )
+            if wanted.durability == "memory" and topic.durability != "memory":
+                await conn.execute("select txmsg.begin_memory_2(%s)", (await _queue_ids(conn, topic.id),))
             await notify(conn, "topics")
             return await _topic(conn, name)
 
@@ -197,10 +201,8 @@ def _check_numbers(topic: TopicSettingsRow, wanted: TopicSettingsRow) -> None:
             raise MisuseError(f"{what} {number} of topic {name!r}: 1 to {count} are allowed, for so many queues it has")
     if wanted.permission not in (0, 2, 4, 6):
         raise MisuseError(f"permission {wanted.permission} of topic {name!r}: 2 write, 4 read, 6 both, 0 neither")
-    if wanted.durability == "memory":
-        raise MisuseError(f"durability memory of topic {name!r} is not there yet: async is the fastest one there is")
-    if wanted.durability not in ("replicated", "sync", "async"):
-        raise MisuseError(f"durability {wanted.durability!r} of topic {name!r}: replicated, sync or async")
+    if wanted.durability not in ("replicated", "sync", "async", "memory"):
+        raise MisuseError(f"durability {wanted.durability!r} of topic {name!r}: replicated, sync, async or memory")
     if wanted.unread not in ("keep", "drop"):
         raise MisuseError(f"unread {wanted.unread!r} of topic {name!r}: keep or drop")
     if wanted.send_rate_max is not None and not 0 < wanted.send_rate_max < 1e9:
@@ -256,6 +258,18 @@ async def _check_drained(conn: AsyncConnection, topic: TopicSettingsRow, first: 
         raise MisuseError(
             f"{what} of topic {topic.name!r} cannot change before the queues from number {first} on are drained: "
             f"{_named(left)}"
+        )
+
+
+async def _check_new(conn: AsyncConnection, topic: TopicSettingsRow) -> None:
+    """Raises MisuseError unless the topic has never had a message, and gets none before this transaction ends."""
+    await conn.execute("select txmsg.look_after_memory_2()")  # else queues that have lost their messages look new
+    ids = await _queue_ids(conn, topic.id)
+    await conn.execute(_LOCK_QUEUES, {"ids": ids})
+    if any((await queue_ends(conn, await open_segment(conn), ids)).values()):
+        raise MisuseError(
+            f"topic {topic.name!r} has had messages: durability memory is taken and given up while a topic is new, for "
+            "messages stand elsewhere then; create another topic"
         )
 
 

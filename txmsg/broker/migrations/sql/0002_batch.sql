@@ -41,6 +41,9 @@ declare
     v_by_check uuid[];
     v_by_person uuid[];
     v_seen uuid[];
+    v_memory int[];  -- of the queues touched, those in memory
+    v_memory_open int;  -- null as long as no queue is in memory: then nothing is looked for there
+    v_memory_previous int;
     v_queues int[];
     v_bases bigint[];
     v_ordered boolean := cardinality(p_plain_ordering_key) > 0;
@@ -98,7 +101,11 @@ begin
         v_order_seq := nextval('txmsg.half_order') << 20;  -- the place in the batch is added
     end if;
 
-    perform txmsg.set_level_2(v_queues || p_half_queue);
+    v_memory := txmsg.set_level_2(v_queues || p_half_queue);
+    if v_memory is not null then
+        v_memory_open := -p_segment;
+        v_memory_previous := -p_previous;
+    end if;
 
     if v_ordered then  -- before any row of them goes
         select array_agg(k.queue), array_agg(k.ordering_key) into v_key_queues, v_keys from (
@@ -145,7 +152,8 @@ begin
         -- insert waited. A late copy of a half must not come back to life.
         select array_agg(d.transaction_id) into v_done from (
             select m.transaction_id from txmsg.message m
-             where m.segment in (p_segment, p_previous) and m.transaction_id = any(p_half_id)
+             where m.segment in (p_segment, p_previous, v_memory_open, v_memory_previous)
+               and m.transaction_id = any(p_half_id)
             union
             select r.transaction_id from txmsg.rolled_back r
              where r.segment in (p_segment, p_previous) and r.transaction_id = any(p_half_id)
@@ -172,7 +180,8 @@ begin
         if v_count < cardinality(p_rollback) then
             return query
             select case when exists (select from txmsg.message m
-                                      where m.segment in (p_segment, p_previous) and m.transaction_id = c.id)
+                                      where m.segment in (p_segment, p_previous, v_memory_open, v_memory_previous)
+                                        and m.transaction_id = c.id)
                           or exists (select from txmsg.scheduled s where s.transaction_id = c.id)
                           or (select bool_or(h.decided) from txmsg.half_message h where h.transaction_id = c.id)
                         then 'conflict'
@@ -239,7 +248,8 @@ begin
                    coalesce(array_agg(distinct d.id) filter (where not d.known), '{}')
               into v_known_ids, v_known_ns, v_done from (
                 select m.transaction_id as id, m.n, true as known from txmsg.message m
-                 where m.segment in (p_segment, p_previous) and m.transaction_id = any(p_plain_id)
+                 where m.segment in (p_segment, p_previous, v_memory_open, v_memory_previous)
+                   and m.transaction_id = any(p_plain_id)
                 union all
                 select s.transaction_id, s.n, true from txmsg.scheduled s where s.transaction_id = any(p_plain_id)
                 union all
@@ -254,11 +264,11 @@ begin
             select array_agg(c.id) filter (where c.by = 2), array_agg(c.id) filter (where c.by = 3)
               into v_by_check, v_by_person from unnest(p_commit, p_commit_by) c(id, by);
         end if;
-        select array_agg(coalesce(
+        select array_agg(case when q = any(v_memory) then txmsg.memory_end_2(p_segment, q) else coalesce(
                    (select m.queue_offset + 1 from txmsg.message m
                      where m.segment = p_segment and m.queue = q order by m.queue_offset desc limit 1),
                    (select b.base from txmsg.segment_base b where b.segment = p_segment and b.queue = q),
-                   0) order by q)
+                   0) end order by q)
           into v_bases from unnest(v_queues) q;
         v_now := clock_timestamp();
         with gone as (
@@ -295,7 +305,7 @@ begin
             insert into txmsg.message as m
                 (segment, queue, queue_offset, transaction_id, n, key, tag, headers, body, born_at, ordering_key,
                  half_stored_at, decided_by)
-            select p_segment, i.queue,
+            select case when i.queue = any(v_memory) then -p_segment else p_segment end, i.queue,
                    v_bases[width_bucket(i.queue, v_queues)]  -- its place, found in the middle: v_queues is sorted
                        + row_number() over (partition by i.queue order by i.lane, i.order_seq, i.seq) - 1,
                    i.transaction_id, i.n, i.key, i.tag, i.headers, i.body, i.born_at, i.ordering_key,
@@ -352,7 +362,8 @@ begin
             with stored as materialized (
                 select m.transaction_id, m.n, m.queue, m.key, m.tag, m.headers, m.body, m.ordering_key
                   from txmsg.message m
-                 where m.segment in (p_segment, p_previous) and m.transaction_id = any(p_plain_id)
+                 where m.segment in (p_segment, p_previous, v_memory_open, v_memory_previous)
+                   and m.transaction_id = any(p_plain_id)
                 union all
                 select s.transaction_id, s.n, s.queue, s.key, s.tag, s.headers, s.body, null
                   from txmsg.scheduled s where s.transaction_id = any(p_plain_id)
@@ -370,12 +381,14 @@ begin
             -- What is answered OK once more is to be as safe as what it repeats.
             perform txmsg.set_level_2(v_queues || p_half_queue || array(
                 select m.queue from txmsg.message m
-                 where m.segment in (p_segment, p_previous) and m.transaction_id = any(p_commit)
+                 where m.segment in (p_segment, p_previous, v_memory_open, v_memory_previous)
+                   and m.transaction_id = any(p_commit)
                 union
                 select s.queue from txmsg.scheduled s where s.transaction_id = any(p_commit)));
             return query
             select 'end', null::uuid, m.queue, max(m.queue_offset) + 1 from txmsg.message m
-             where m.segment in (p_segment, p_previous) and m.transaction_id = any(p_commit || p_plain_id)
+             where m.segment in (p_segment, p_previous, v_memory_open, v_memory_previous)
+               and m.transaction_id = any(p_commit || p_plain_id)
              group by m.queue;
             return query
             select case when exists (select from txmsg.rolled_back r
@@ -385,7 +398,8 @@ begin
                         else 'expired' end, c.id, null::int, null::bigint
               from unnest(p_commit) c(id)
              where not exists (select from txmsg.message m
-                                where m.segment in (p_segment, p_previous) and m.transaction_id = c.id)
+                                where m.segment in (p_segment, p_previous, v_memory_open, v_memory_previous)
+                                  and m.transaction_id = c.id)
                and not exists (select from txmsg.scheduled s where s.transaction_id = c.id)
                and (select bool_or(h.decided) from txmsg.half_message h where h.transaction_id = c.id) is not true;
         end if;

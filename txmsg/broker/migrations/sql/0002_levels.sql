@@ -3,26 +3,33 @@
 -- Sets synchronous_commit for the transaction under way, by the strongest durability of the topics of these queues:
 --   replicated   on: the commit waits for the synchronous standbys that the server names
 --   sync         stays as it is: on the disk of this server, whatever standbys there are
+--   memory       as sync; and a batch that writes to unlogged tables only waits for no disk
 --   async        off, if all are async: on disk a moment later. What a crash takes is the last of all that was written,
 --                so no cursor is ahead of its messages
+-- Returns those of the queues that are in memory; null if no queue at all is.
 -- TX004 if a standby is to be waited for and none is attached, TX005 if the role cannot see that.
-create function txmsg.set_level_2(p_queues int[]) returns void language plpgsql as $$
+create function txmsg.set_level_2(p_queues int[]) returns int[] language plpgsql as $$
 declare
     v_replicated boolean;
     v_async boolean;
     v_hidden boolean;
+    v_memory int[];
 begin
     if not exists (select from txmsg.topic t where t.durability <> 'sync') then
-        return;  -- one look into an empty index: what most databases pay
+        return null;  -- one look into an empty index: what most databases pay
     end if;
-    select coalesce(bool_or(t.durability = 'replicated'), false), coalesce(bool_and(t.durability = 'async'), false)
-      into v_replicated, v_async
+    select coalesce(bool_or(t.durability = 'replicated'), false), coalesce(bool_and(t.durability = 'async'), false),
+           array_agg(q.id) filter (where t.durability = 'memory')
+      into v_replicated, v_async, v_memory
       from txmsg.queue q join txmsg.topic t on t.id = q.topic_id where q.id = any(p_queues);
     if v_async then
         perform set_config('synchronous_commit', 'off', true);
     end if;
+    if v_memory is null and exists (select from txmsg.topic t where t.durability = 'memory') then
+        v_memory := '{}';
+    end if;
     if not v_replicated then
-        return;
+        return v_memory;
     end if;
     if not exists (select from pg_stat_replication r where r.sync_state in ('sync', 'quorum')) then
         select coalesce(bool_or(r.sync_state is null), false) into v_hidden from pg_stat_replication r;
@@ -35,4 +42,5 @@ begin
     -- A repeat writes nothing, and a commit that writes nothing waits for nobody; but what it repeats may not be
     -- confirmed yet. After this there is something to wait for, and it comes after all that was written before.
     perform pg_logical_emit_message(true, 'txmsg', '');
+    return v_memory;
 end $$;

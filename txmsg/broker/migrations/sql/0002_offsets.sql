@@ -12,7 +12,11 @@ declare
     v_middle bigint;
     v_found bigint;
 begin
-    for v_segment in select s.id from txmsg.segment s where s.state <> 'ahead' and not s.dropping order by s.id loop
+    for v_segment in
+        select case when t.durability = 'memory' then -s.id else s.id end
+          from txmsg.segment s, txmsg.queue q join txmsg.topic t on t.id = q.topic_id
+         where q.id = p_queue and s.state <> 'ahead' and not s.dropping order by s.id
+    loop
         select min(m.queue_offset), max(m.queue_offset) into v_low, v_high from txmsg.message m
          where m.segment = v_segment and m.queue = p_queue;
         continue when v_low is null;

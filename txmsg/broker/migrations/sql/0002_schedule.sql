@@ -19,6 +19,7 @@ declare
     v_ids uuid[];
     v_ns smallint[];
     v_queues int[];
+    v_memory int[];
     v_bases bigint[];
 begin
     perform txmsg.require_read_committed_1();
@@ -48,11 +49,13 @@ begin
     if released > 0 then
         perform pg_advisory_xact_lock(7702, l.lock)
            from (select distinct q % 1024 as lock from unnest(v_queues) q order by 1) l;
-        select array_agg(coalesce(
+        select array_agg(q.id) into v_memory from txmsg.queue q join txmsg.topic t on t.id = q.topic_id
+         where t.durability = 'memory' and q.id = any(v_queues);
+        select array_agg(case when q = any(v_memory) then txmsg.memory_end_2(p_segment, q) else coalesce(
                    (select m.queue_offset + 1 from txmsg.message m
                      where m.segment = p_segment and m.queue = q order by m.queue_offset desc limit 1),
                    (select b.base from txmsg.segment_base b where b.segment = p_segment and b.queue = q),
-                   0) order by q)
+                   0) end order by q)
           into v_bases from unnest(v_queues) q;
         with gone as (
             delete from txmsg.scheduled s
@@ -63,7 +66,7 @@ begin
             insert into txmsg.message as m
                 (segment, queue, queue_offset, transaction_id, n, key, tag, headers, body, born_at, half_stored_at,
                  decided_by)
-            select p_segment, g.queue,
+            select case when g.queue = any(v_memory) then -p_segment else p_segment end, g.queue,
                    v_bases[width_bucket(g.queue, v_queues)]
                        + row_number() over (partition by g.queue order by g.due_at, g.transaction_id, g.n) - 1,
                    g.transaction_id, g.n, g.key, g.tag, g.headers, g.body, g.born_at, g.half_stored_at, g.decided_by
@@ -105,14 +108,15 @@ begin
     insert into txmsg.rolled_back (segment, transaction_id)
     select distinct p_segment, g.id from unnest(v_gone_ids) g(id)
      where not exists (select from txmsg.message m
-                        where m.segment in (p_segment, p_previous) and m.transaction_id = g.id)
+                        where m.segment in (p_segment, p_previous, -p_segment, -p_previous) and m.transaction_id = g.id)
        and not exists (select from txmsg.scheduled s where s.transaction_id = g.id)
        and not exists (select from txmsg.half_message h where h.transaction_id = g.id)
      order by 2
     on conflict do nothing;
     select array_agg(case
                when (u.id, u.n) in (select g.id, g.n from unnest(v_gone_ids, v_gone_ns) g(id, n)) then 'recalled'
-               when exists (select from txmsg.message m where m.segment in (p_segment, p_previous)
+               when exists (select from txmsg.message m
+                             where m.segment in (p_segment, p_previous, -p_segment, -p_previous)
                                and m.transaction_id = u.id and m.n = u.n)
                  or (select h.decided from txmsg.half_message h where h.transaction_id = u.id and h.n = u.n)
                     then 'entered'
@@ -122,7 +126,8 @@ begin
                              where r.segment in (p_segment, p_previous) and r.transaction_id = u.id)
                  or exists (select from txmsg.scheduled s where s.transaction_id = u.id)
                  or exists (select from txmsg.message m
-                             where m.segment in (p_segment, p_previous) and m.transaction_id = u.id)
+                             where m.segment in (p_segment, p_previous, -p_segment, -p_previous)
+                               and m.transaction_id = u.id)
                  or exists (select from txmsg.half_message h where h.transaction_id = u.id) then 'recalled'
                else 'unknown' end order by u.place)
       into kinds from unnest(p_id, p_n) with ordinality u(id, n, place);

@@ -141,6 +141,12 @@ create table txmsg.queue_lease (
 );
 create index queue_lease_broker on txmsg.queue_lease (broker_id);
 
+-- The queues in memory that hold all that entered them. Unlogged, as their messages are: a crash of PostgreSQL empties
+-- both, and a queue in memory that is missing here has lost its messages (memory_end_2).
+create unlogged table txmsg.memory_queue (
+    queue int primary key references txmsg.queue on delete cascade
+);
+
 -- Members of consumer groups, as the brokers that serve them saw them last.
 create table txmsg.member (
     group_id int not null references txmsg.consumer_group on delete cascade,

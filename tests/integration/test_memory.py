@@ -1,0 +1,279 @@
+"""Topics of durability memory: whole while PostgreSQL stands, and after a crash of it empty, but never stuck.
+
+A crash empties all unlogged tables and touches nothing else; here this is done by hand, in the acceptance
+tests it is one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import replace
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.errors_page import is_documented
+from tests.integration import delivery_harness
+from tests.integration.batch_harness import Notify, columns_of, notify, on_database
+from tests.integration.delivery_harness import delivering, notify_at, offsets, receipts, receive
+from txmsg.broker.config import BrokerConfig
+from txmsg.broker.delivery.values import Refusal, Start
+from txmsg.broker.retention import Retention
+from txmsg.broker.segments import Segments
+from txmsg.broker.store.batch import Batch
+from txmsg.broker.store.connect import open_pool
+from txmsg.broker.store.messages import Messages
+from txmsg.broker.store.topic_settings import TopicChange, TopicSettings
+from txmsg.broker.store.topics import TopicRegistry
+from txmsg.errors import MisuseError
+
+LIFE = 2**40
+"""Between the offsets of a queue before a crash and after."""
+
+
+async def memory_topic(url: str, name: str = "quotes", *, queues: int = 1) -> tuple[int, ...]:
+    """The queues of a new topic."""
+    async with open_pool(url) as pool:
+        topic = await TopicRegistry(pool, auto_create=True, queues=queues).ensure(name)
+        await TopicSettings(pool).alter(name, TopicChange(durability="memory"))
+    return topic.queue_ids
+
+
+def crash(url: str) -> None:
+    """Empties all unlogged tables."""
+    with psycopg.connect(url, connect_timeout=10) as connection:
+        rows = connection.execute(
+            "select oid::regclass::text from pg_class where relkind = 'r' and relpersistence = 'u'"
+        ).fetchall()
+        tables = [row[0] for row in rows]
+        assert "txmsg.memory_queue" in tables
+        assert "txmsg.memory_1" in tables
+        connection.execute(f"truncate {', '.join(tables)}".encode())
+
+
+async def offsets_of(db: Notify, queue: int) -> list[tuple[int, int]]:
+    """(segment, offset) of the queue's messages."""
+    return [
+        (row[0], row[1])
+        for row in await db.rows(
+            f"select segment, queue_offset from txmsg.message where queue = {queue} order by queue_offset"
+        )
+    ]
+
+
+async def run(db: Notify, statement: str) -> None:
+    await db.connection.execute(statement.encode())
+
+
+async def rotate(db: Notify) -> None:
+    await db.rows("select txmsg.rotate_1((select id from txmsg.segment where state = 'open'))")
+    await db.rows("select txmsg.add_segment_1()")
+
+
+@on_database
+async def test_messages_in_memory_stand_apart_and_are_numbered_and_remembered_as_others(db: Notify) -> None:
+    (queue,) = await memory_topic(db.url)
+    both = columns_of([queue, db.queues[0]])
+    both.ids[1], both.n[1] = both.ids[0], 1
+    gone, plain = columns_of([queue]), columns_of([queue, queue])
+    await db.apply(Batch(half=both))
+    await db.apply(Batch(half=gone))
+    assert (await db.apply(Batch(commit=both.ids[:1], rollback=gone.ids, plain=plain))).ends[queue] == 3
+    assert await offsets_of(db, queue) == [(-1, 0), (-1, 1), (-1, 2)]
+    assert await offsets_of(db, db.queues[0]) == [(1, 0)]
+    for segment, previous in ((1, 0), (2, 1)):
+
+        async def repeated(batch: Batch, segment: int = segment, previous: int = previous) -> set[object]:
+            return set((await db.apply(batch, segment=segment, previous=previous)).problems.values())
+
+        assert await repeated(Batch(commit=both.ids[:1], plain=plain)) == set()
+        assert await repeated(Batch(commit=gone.ids, rollback=both.ids[:1])) == {"conflict"}
+        assert await repeated(Batch(half=both)) == {"resolved"}
+        other = columns_of([queue, queue], ids=plain.ids)
+        other.body = [b"other", b"other"]
+        assert await repeated(Batch(plain=other)) == {"other"}
+        assert len(await offsets_of(db, queue)) == 3
+        if segment == 1:
+            await rotate(db)
+    await db.apply(Batch(plain=columns_of([queue])), segment=2, previous=1)
+    assert (await offsets_of(db, queue))[3:] == [(-2, 3)]
+    assert await db.rows("select from pg_class where relname ~ '^memory_[0-9]+$' and relpersistence <> 'u'") == []
+
+
+@on_database
+async def test_delayed_messages_wait_logged_and_enter_a_queue_in_memory_when_they_are_due(db: Notify) -> None:
+    (queue,) = await memory_topic(db.url)
+    later = columns_of([queue])
+    later.deliver_at_us = [time.time_ns() // 1000 + 200_000]
+    await db.apply(Batch(plain=later))
+    assert await offsets_of(db, queue) == []
+    crash(db.url)
+    async with asyncio.timeout(20):
+        while not await offsets_of(db, queue):
+            await db.rows("call txmsg.release_due_2(1, null, 10, 1000, null, null, null, null, null)")
+    assert await offsets_of(db, queue) == [(-1, LIFE)]
+    assert set((await db.apply(Batch(plain=later))).problems.values()) == set()
+    assert len(await offsets_of(db, queue)) == 1
+
+
+@on_database
+async def test_after_a_crash_a_queue_goes_on_above_all_offsets_it_has_given_out(db: Notify) -> None:
+    queue, idle = await memory_topic(db.url, queues=2)
+    for life in range(1, 3):
+        await db.apply(Batch(plain=columns_of([queue] * 5)))
+        crash(db.url)
+        assert (await db.apply(Batch(plain=columns_of([queue] * 2)))).ends == {queue: life * LIFE + 2}
+        assert await offsets_of(db, queue) == [(-1, life * LIFE), (-1, life * LIFE + 1)]
+    crash(db.url)
+    await rotate(db)
+    assert (await db.apply(Batch(plain=columns_of([queue, idle])), segment=2, previous=1)).ends == {
+        queue: 3 * LIFE + 1,
+        idle: LIFE + 1,  # nobody has looked after it before the rotation
+    }
+    await db.apply(Batch(plain=columns_of([db.queues[0]] * 2)), segment=2, previous=1)
+    assert [each for _, each in await offsets_of(db, db.queues[0])] == [0, 1]
+
+
+@on_database
+async def test_an_outcome_that_a_crash_took_is_expired_and_one_that_it_left_is_remembered(db: Notify) -> None:
+    (queue,) = await memory_topic(db.url)
+    memory_only, gone, both = columns_of([queue]), columns_of([queue]), columns_of([queue, db.queues[0]])
+    both.ids[1], both.n[1] = both.ids[0], 1
+    waiting = columns_of([queue])
+    for half in (memory_only, gone, both, waiting):
+        await db.apply(Batch(half=half))
+    await db.apply(Batch(commit=[memory_only.ids[0], both.ids[0]], rollback=gone.ids))
+    crash(db.url)
+    again = await db.apply(Batch(commit=[memory_only.ids[0], both.ids[0], gone.ids[0], waiting.ids[0]]))
+    assert again.problems == {memory_only.ids[0]: "expired", gone.ids[0]: "conflict"}
+    assert await offsets_of(db, queue) == [(-1, LIFE)], "what was undecided is delivered"
+
+
+def test_groups_go_on_after_a_crash_wherever_they_stood(notify_url: str) -> None:
+    async def scenario() -> None:
+        async with notify(notify_url) as db, notify_at(notify_url) as seen, delivering(seen, retry_poll_s=0.02) as here:
+            (queue,) = await memory_topic(notify_url, "t")
+            here.wake((await db.apply(Batch(plain=columns_of([queue] * 8)))).ends)
+            first = await receive(here, 4)
+            await here.settle("g", "c", receipts(first[1:3]), [Refusal(first[0].receipt, "boom", 0.0)])
+            (retried,) = await receive(here, 1, group="absent")
+            await here.settle("absent", "c", [retried.receipt], [])
+            await here.flush_once()
+            crash(notify_url)
+            here.wake((await db.apply(Batch(plain=columns_of([queue] * 3)))).ends)
+            got = await receive(here, 9, wait_s=1)
+            # What is retried stands in a logged table; what was in the broker's memory may come still.
+            assert [each for each in offsets(got) if each >= LIFE] == [LIFE, LIFE + 1, LIFE + 2]
+            assert (0, 2) in [(each.offset, each.attempt) for each in got]
+            assert offsets(await receive(here, 9, wait_s=1, group="new")) == [LIFE, LIFE + 1, LIFE + 2]
+            assert await here.settle("g", "c", receipts([*got, first[3]]), []) == []
+            lag = {each.group: (each.waiting, each.retrying) for each in await here.groups_lag()}
+            assert lag.pop("absent")[0] < 20, "not what lies between the lives of the queue"
+            assert lag == {"g": (0, 0), "new": (3, 0)}
+        async with notify_at(notify_url) as seen, delivering(seen, "b2") as there:
+            assert offsets(await receive(there, 9, wait_s=1, group="absent")) == [LIFE, LIFE + 1, LIFE + 2]
+            assert await receive(there, 9, wait_s=0.2) == []
+
+    asyncio.run(scenario())
+
+
+def test_what_is_gone_is_given_up_although_nothing_new_comes(notify_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        async with notify(notify_url) as db, notify_at(notify_url) as seen, delivering(seen) as here:
+            (queue,) = await memory_topic(notify_url, "t")
+            await db.apply(Batch(plain=columns_of([queue] * 8)))
+            await rotate(db)
+            assert len(await receive(here, 2, invisible_s=60)) == 2
+            crash(notify_url)
+            async with open_pool(notify_url) as pool:
+                with caplog.at_level(logging.ERROR):
+                    await Segments(pool, BrokerConfig(storage=notify_url)).run_once()
+                assert "1 queues of durability memory have lost their messages" in caplog.text
+                caplog.clear()
+                await Segments(pool, BrokerConfig(storage=notify_url)).run_once()
+                assert caplog.text == ""
+        async with notify_at(notify_url) as seen, delivering(seen, "b2") as there:
+            assert await receive(there, 1, wait_s=0.2) == []
+            there.wake(await db_apply(notify_url, queue, segment=2, previous=1))
+            assert offsets(await receive(there, 1)) == [8 + LIFE]
+
+    asyncio.run(scenario())
+
+
+async def db_apply(url: str, queue: int, *, segment: int, previous: int) -> dict[int, int]:
+    async with notify(url) as db:
+        return (await db.apply(Batch(plain=columns_of([queue])), segment=segment, previous=previous)).ends
+
+
+def test_messages_in_memory_are_read_found_and_begun_at_across_segments(notify_url: str) -> None:
+    async def scenario() -> None:
+        async with notify(notify_url) as db, notify_at(notify_url) as seen, delivering(seen) as here:
+            (queue,) = await memory_topic(notify_url, "t")
+            old, new = columns_of([queue] * 3), columns_of([queue] * 2)
+            old.key = ["k"] * 3
+            await db.apply(Batch(plain=old))
+            await rotate(db)
+            ((middle_us,),) = await db.rows("select extract(epoch from now()) * 1000000")
+            await run(db, "update txmsg.message set stored_at = stored_at - interval '1 h'")
+            await db.apply(Batch(plain=new), segment=2, previous=1)
+            assert offsets(await receive(here, 5)) == [0, 1, 2, 3, 4]
+            for group, start, wanted in (("late", Start(), []), ("middle", Start(at_us=int(middle_us)), [3, 4])):
+                given = await here.receive(group, "c", delivery_harness.T, 9, 0.5, 60.0, start)
+                assert offsets(delivery_harness.each_of(given)) == wanted
+            async with open_pool(notify_url) as pool:
+                messages = Messages(pool)
+                how: dict[str, Any] = {"limit": 9, "with_bodies": True, "size_bytes_max": 1000}
+                found = await messages.of_key("k", topic="t", **how)
+                assert sorted((each.segment, each.queue_offset) for each in found) == [(1, 0), (1, 1), (1, 2)]
+                (one,) = await messages.of_id(found[0].transaction_id, 0, **how)
+                assert one == replace(found[0], more=False)
+
+    asyncio.run(scenario())
+
+
+@on_database
+async def test_a_segment_is_dropped_with_what_it_has_in_memory(db: Notify) -> None:
+    (queue,) = await memory_topic(db.url)
+    await db.apply(Batch(plain=columns_of([queue] * 3)))
+    for segment in (2, 3):
+        await rotate(db)
+        await db.apply(Batch(plain=columns_of([queue])), segment=segment, previous=segment - 1)
+    await run(db, "update txmsg.segment set closed_at = closed_at - interval '60 d' where state = 'closed'")
+    await run(db, "insert into txmsg.consumer_group (name) values ('slow')")
+    await run(db, f"insert into txmsg.cursor (group_id, queue_id, next_offset, epoch) values (1, {queue}, 2, 0)")
+    retention = Retention(BrokerConfig(storage=db.url))
+    assert await retention.run_once() == 0, "a group has not read it"
+    await run(db, "update txmsg.cursor set next_offset = 3")
+    assert await retention.run_once() == 1
+    assert await offsets_of(db, queue) == [(-2, 3), (-3, 4)]
+    assert await db.rows("select from pg_class where relname in ('memory_1', 'message_1')") == []
+
+
+@on_database
+async def test_memory_is_taken_and_given_up_while_a_topic_is_new(db: Notify) -> None:
+    async with open_pool(db.url) as pool:
+        settings = TopicSettings(pool)
+        await settings.alter("orders", TopicChange(durability="memory"))
+        await settings.alter("orders", TopicChange(durability="async", queues=5))
+        await settings.alter("orders", TopicChange(durability="memory", queues=6))
+        queues = (await TopicRegistry(pool, auto_create=False, queues=1).ensure("orders")).queue_ids
+        await db.apply(Batch(plain=columns_of(queues)))
+        assert [await offsets_of(db, each) for each in queues] == [[(-1, 0)]] * 6
+        for lost in (False, True):
+            if lost:
+                crash(db.url)
+            with pytest.raises(MisuseError, match="has had messages") as refused:
+                await settings.alter("orders", TopicChange(durability="sync"))
+            assert is_documented(refused.value)
+        await TopicRegistry(pool, auto_create=True, queues=1).ensure("safe")
+        ((safe,),) = await db.rows("select max(id) from txmsg.queue")
+        await db.apply(Batch(plain=columns_of([safe])))
+        with pytest.raises(MisuseError, match="has had messages"):
+            await settings.alter("safe", TopicChange(durability="memory"))
+        await settings.alter("orders", TopicChange(queues=7))
+        ((newest,),) = await db.rows("select max(id) from txmsg.queue")
+        await db.apply(Batch(plain=columns_of([newest])))
+        assert await offsets_of(db, newest) == [(-1, 0)], "it has lost nothing"
