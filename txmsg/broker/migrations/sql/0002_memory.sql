@@ -38,7 +38,7 @@ create trigger new_queue_in_memory after insert on txmsg.queue
     for each row execute function txmsg.note_memory_queue_2();
 
 -- The offset after the last of a queue in memory. One that has lost its messages begins anew; its groups with it.
--- The caller holds the lock of the queue, or the rotation lock alone.
+-- The caller holds the lock of the queue.
 create function txmsg.memory_end_2(p_segment int, p_queue int) returns bigint language plpgsql as $$
 declare
     v_end bigint;
@@ -107,6 +107,7 @@ begin
     return v_id;
 end $$;
 
+-- A queue in memory that has lost its messages keeps its base here, and begins anew above that.
 create or replace function txmsg.rotate_1(p_from int) returns int language plpgsql as $$
 declare
     v_open int;
@@ -123,8 +124,6 @@ begin
     if not found then
         return v_open;  -- another broker opened it and has not made the next one yet: the next look will rotate
     end if;
-    perform txmsg.memory_end_2(p_from, q.id)  -- those that have lost their messages begin anew before
-       from txmsg.topic t join txmsg.queue q on q.topic_id = t.id where t.durability = 'memory';
     v_at := clock_timestamp();  -- not now(), which is when the wait began: outcomes are remembered from here on
     update txmsg.segment set state = 'closed', closed_at = v_at where id = p_from;
     update txmsg.segment set state = 'open', opened_at = v_at where id = v_next;
