@@ -102,10 +102,8 @@ begin
     end if;
 
     v_memory := txmsg.set_level_2(v_queues || p_half_queue);
-    if v_memory is not null then
-        v_memory_open := -p_segment;
-        v_memory_previous := -p_previous;
-    end if;
+    v_memory_open := case when v_memory is not null then -p_segment end;
+    v_memory_previous := case when v_memory is not null then -p_previous end;
 
     if v_ordered then  -- before any row of them goes
         select array_agg(k.queue), array_agg(k.ordering_key) into v_key_queues, v_keys from (
