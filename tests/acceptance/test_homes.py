@@ -24,18 +24,24 @@ from tests.postgres_proxy import PostgresProxy
 from txmsg.checker.fence import FenceCheckListener
 from txmsg.client import Consumer, Producer, transactional_message
 from txmsg.errors import BrokerUnavailable, OutcomeUnknown
-from txmsg.message import Message, TransactionState
+from txmsg.message import Message, ReceivedMessage, TransactionState
 
 WAIT_S = 60.0
 KEYS = [f"key-{number}" for number in range(12)]
 
 
 @contextmanager
-def consuming(brokers: str) -> Iterator[queue.Queue[str]]:
-    """The bodies that a consumer of both databases gets, each as often as it comes."""
+def consuming(brokers: str, attempts: set[int] | None = None) -> Iterator[queue.Queue[str]]:
+    """The bodies that a consumer of both databases gets, each as often as it comes. attempts: filled with theirs."""
     got: queue.Queue[str] = queue.Queue()
     consumer = Consumer(brokers, group="g")
-    consumer.subscribe("t")(lambda message: got.put(message.body.decode()))
+
+    @consumer.subscribe("t")
+    def note(message: ReceivedMessage) -> None:
+        if attempts is not None:
+            attempts.add(message.attempt)
+        got.put(message.body.decode())
+
     with consumer:
         yield got
 
@@ -70,7 +76,8 @@ def test_messages_are_spread_over_two_databases_and_all_come_once(
     first, other = start_broker(), start_broker(storage=other_notify_url)
     first.restart()  # the epochs of its leases rise: those of the other database have nothing to do with them
     brokers = f"{first.address}; {other.address}"
-    with Producer(brokers, group="p") as producer, consuming(brokers) as got:
+    attempts: set[int] = set()
+    with Producer(brokers, group="p") as producer, consuming(brokers, attempts) as got:
         sent = [f"plain {number}" for number in range(40)]
         for body in sent:
             producer.send(Message("t", body.encode()))
@@ -83,6 +90,7 @@ def test_messages_are_spread_over_two_databases_and_all_come_once(
             sent += send_ordered(producer, name)
         assert sorted(take(got, len(sent))) == sorted(sent)
         assert got.empty()
+    assert attempts == {1}, "none was taken for one of an ousted broker"
     assert (half_count(notify_url), half_count(other_notify_url)) == (0, 0)
     here, there = keys_at(notify_url), keys_at(other_notify_url)
     assert here.keys().isdisjoint(there.keys())
