@@ -96,26 +96,31 @@ def analyze(url: str) -> None:
 
 
 def draw(levels: Sequence[int], compared: Sequence[dict[str, Compared]], path: Path) -> None:
-    """The curve: rates by what waits, in full; the reference beside them, dashed."""
+    """The curve: rates by what waits, the reference dashed beside them; below, the ratio of the two."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
-    axes = figure.subplots()
+    figure = Figure(figsize=(8, 6), layout="constrained")
+    rates, ratios = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
     millions = [level / 1e6 for level in levels]
     for name, colour in (("send", "tab:blue"), ("deliver", "tab:orange")):
-        axes.plot(millions, [each[name].rate for each in compared], "o-", color=colour, label=name)
-        axes.plot(
+        measured = [each[name] for each in compared]
+        rates.plot(millions, [each.rate for each in measured], "o-", color=colour, label=name)
+        rates.plot(
             millions,
-            [each[name].reference for each in compared],
+            [each.reference for each in measured],
             "--",
             color=colour,
             alpha=0.6,
-            label=f"{name}, on a database where none wait, in the same minutes",
+            label=f"{name}, none waiting, in the same minutes",
         )
-    axes.set(xlabel="messages waiting for the group (millions)", ylabel="messages per second", ylim=(0, None))
-    axes.yaxis.set_major_formatter("{x:,.0f}")
-    axes.grid(visible=True, alpha=0.3)
-    axes.legend(loc="lower left")
+        ratios.plot(millions, [each.ratio for each in measured], "o-", color=colour)
+    rates.set(ylabel="messages per second", ylim=(0, None))
+    rates.yaxis.set_major_formatter("{x:,.0f}")
+    ratios.axhline(1, color="grey", linewidth=0.8)
+    ratios.set(xlabel="messages waiting for the group (millions)", ylabel="ratio", ylim=(0, 1.2))
+    for axes in (rates, ratios):
+        axes.grid(visible=True, alpha=0.3)
+    figure.legend(loc="outside upper center", ncols=2, frameon=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
 
@@ -128,8 +133,8 @@ def main() -> int:
     parser.add_argument("--turns", type=int, metavar="N", help="turns at each level")
     options = parser.parse_args()
     levels = options.levels or (LEVELS_QUICK if options.quick else LEVELS)
-    turns = options.turns or (2 if options.quick else 7)
-    count = max(1000, min(levels[-1] // 20, 200_000))
+    turns = options.turns or (2 if options.quick else 11)
+    count = max(1000, min(levels[-1] // 20, 100_000))
     compared: list[dict[str, Compared]] = []
     filled = 0.0
     with (
