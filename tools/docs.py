@@ -1,4 +1,4 @@
-"""Writes the Markdown pages of the project as HTML, and fails on a link to a file or heading that does not exist.
+"""Writes the Markdown pages of the project as HTML, and fails on a link to what does not exist: file, heading, picture.
 
 python tools/docs.py DIRECTORY
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import html
 import re
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,10 +44,14 @@ class Page:
 
     def links(self) -> Iterator[Token]:
         """Every link, to be read or changed."""
-        for block in self._tokens:
-            for token in block.children or ():
-                if token.type == "link_open":
-                    yield token
+        return self._inline("link_open")
+
+    def pictures(self) -> set[Path]:
+        """The files that it shows."""
+        return {self.path.parent / str(each.attrGet("src")) for each in self._inline("image")}
+
+    def _inline(self, kind: str) -> Iterator[Token]:
+        return (token for block in self._tokens for token in block.children or () if token.type == kind)
 
     def html(self) -> str:
         """The page with links between pages pointing to their HTML."""
@@ -68,6 +73,9 @@ def broken_links(pages: dict[Path, Page]) -> list[str]:
     """A line for each link that leads nowhere. Links to other sites are not followed."""
     broken = []
     for page in pages.values():
+        broken += [
+            f"{page.path.relative_to(ROOT)}: there is no {each}" for each in page.pictures() if not each.exists()
+        ]
         for link in page.links():
             href = str(link.attrGet("href"))
             if "://" in href or href.startswith("mailto:"):
@@ -92,6 +100,9 @@ def main() -> int:
         written = directory / path.relative_to(ROOT).with_suffix(".html")
         written.parent.mkdir(parents=True, exist_ok=True)
         written.write_text(page.html())
+        for picture in page.pictures():
+            if picture.exists():
+                shutil.copy(picture, written.parent / picture.relative_to(path.parent))
     print(f"{len(pages)} pages in {directory}; begin with {directory / 'README.html'}")
     for line in broken:
         print(line, file=sys.stderr)
