@@ -1,0 +1,1 @@
+"""The tailer: what the database sends, and how it reaches the log."""

@@ -1,0 +1,132 @@
+"""The decoder reads what a real PostgreSQL writes, says what it does not know, and refuses what is cut."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from txmsg.binlog import pgoutput as pg
+from txmsg.errors import ProtocolError
+
+SLOT = "decoder"
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[psycopg.Connection[tuple[object, ...]]]:
+    """A table that is published, and a slot that has seen nothing yet."""
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute("create table trade (id int primary key, buyer text, note text)")
+        connection.execute("alter table trade alter note set storage external")
+        connection.execute("create publication decoder for table trade")
+        connection.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", (SLOT,))
+        yield connection
+        connection.execute("select pg_drop_replication_slot(%s)", (SLOT,))
+
+
+def messages(connection: psycopg.Connection[tuple[object, ...]], *, version: int = 1, **options: str) -> list[bytes]:
+    """What the slot has to send, and is then done with."""
+    given = {"proto_version": str(version), "publication_names": "decoder", "messages": "true", **options}
+    pairs = [part for pair in given.items() for part in pair]
+    places = ", ".join(["%s"] * len(pairs))
+    cursor = connection.cursor(binary=True)
+    cursor.execute(
+        f"select data from pg_logical_slot_get_binary_changes(%s, null, null, {places})".encode(), (SLOT, *pairs)
+    )
+    return [bytes(row[0]) for row in cursor.fetchall()]  # type: ignore[call-overload]
+
+
+def changes(connection: psycopg.Connection[tuple[object, ...]], *, binary: str = "false") -> list[pg.Change]:
+    return [pg.decode(each) for each in messages(connection, binary=binary)]
+
+
+def test_a_transaction_is_told_from_begin_to_commit(database: psycopg.Connection[tuple[object, ...]]) -> None:
+    database.execute("insert into trade values (1, 'anna', null), (2, '', 'ключ')")
+    begin, relation, first, second, commit = changes(database)
+    assert isinstance(begin, pg.Begin)
+    assert isinstance(commit, pg.Commit)
+    assert begin.final_lsn == commit.commit_lsn < commit.end_lsn
+    assert begin.committed_at == commit.committed_at > 0
+    assert isinstance(relation, pg.Relation)
+    assert (relation.schema, relation.name, relation.replica_identity) == ("public", "trade", "d")
+    assert [(each.name, each.type_oid, each.is_key) for each in relation.columns] == [
+        ("id", 23, True),
+        ("buyer", 25, False),
+        ("note", 25, False),
+    ]
+    assert first == pg.Insert(relation.id, [b"1", b"anna", None])
+    assert second == pg.Insert(relation.id, [b"2", b"", "ключ".encode()])
+
+
+def test_values_come_in_binary_form_when_asked_for(database: psycopg.Connection[tuple[object, ...]]) -> None:
+    database.execute("insert into trade values (258, 'anna', null)")
+    [insert] = [each for each in changes(database, binary="true") if isinstance(each, pg.Insert)]
+    assert insert.values == [(258).to_bytes(4, "big"), b"anna", None]
+
+
+def test_updates_deletes_and_truncates_are_told(database: psycopg.Connection[tuple[object, ...]]) -> None:
+    large = "x" * 10_000
+    database.execute("insert into trade values (1, 'anna', %s)", (large,))
+    messages(database)
+    database.execute("update trade set buyer = 'berta'")
+    database.execute("update trade set id = 2")
+    database.execute("delete from trade")
+    database.execute("truncate trade restart identity")
+    told = [each for each in changes(database) if not isinstance(each, pg.Begin | pg.Commit | pg.Relation)]
+    untouched, moved, deleted, emptied = told
+    assert isinstance(untouched, pg.Update)
+    assert untouched.old is None
+    assert untouched.values == [b"1", b"berta", pg.UNCHANGED]
+    assert isinstance(moved, pg.Update)
+    assert moved.old == [b"1", None, None]
+    assert moved.values[0] == b"2"
+    assert deleted == pg.Delete(untouched.relation_id, [b"2", None, None])
+    assert emptied == pg.Truncate((untouched.relation_id,), cascade=False, restart_identity=True)
+
+
+def test_messages_of_applications_are_told(database: psycopg.Connection[tuple[object, ...]]) -> None:
+    database.execute("select pg_logical_emit_message(true, 'txmsg', 'beat')")
+    [message] = [each for each in changes(database) if isinstance(each, pg.LogicalMessage)]
+    assert (message.transactional, message.prefix, message.content) == (True, "txmsg", b"beat")
+
+
+def test_a_large_transaction_comes_in_pieces_that_say_whose_they_are(
+    database: psycopg.Connection[tuple[object, ...]],
+) -> None:
+    database.execute("set logical_decoding_work_mem = '64kB'")
+    with database.transaction():
+        database.execute("insert into trade select g, repeat('x', 100), null from generate_series(1, 3000) g")
+        with database.transaction():
+            database.execute("insert into trade select g, 'undone', null from generate_series(3001, 6000) g")
+            raise psycopg.Rollback
+    told: list[pg.Change] = []
+    in_stream = False
+    for data in messages(database, version=2, streaming="true"):
+        told.append(pg.decode(data, in_stream=in_stream))
+        in_stream = isinstance(told[-1], pg.StreamStart) or (in_stream and not isinstance(told[-1], pg.StreamStop))
+    starts = [each for each in told if isinstance(each, pg.StreamStart)]
+    assert [each.is_first for each in starts] == [True, *[False] * (len(starts) - 1)]
+    assert len(starts) > 1, "it came in one piece: nothing is shown"
+    [commit] = [each for each in told if isinstance(each, pg.StreamCommit)]
+    aborted = {each.sub_xid for each in told if isinstance(each, pg.StreamAbort)}
+    inserts = [each for each in told if isinstance(each, pg.Insert) and each.xid not in aborted]
+    assert {each.xid for each in inserts} == {commit.xid}
+    assert [int(each.values[0] or b"") for each in inserts] == list(range(1, 3001))
+
+
+def test_what_is_cut_or_too_long_is_refused(database: psycopg.Connection[tuple[object, ...]]) -> None:
+    database.execute("insert into trade values (1, 'anna', 'note')")
+    database.execute("update trade set id = 2")
+    database.execute("select pg_logical_emit_message(true, 'txmsg', 'beat')")
+    database.execute("truncate trade")
+    for data in messages(database):
+        for size in range(1, len(data)):
+            with pytest.raises(ProtocolError, match=f"of {size} bytes cannot be read|has {size} bytes"):
+                pg.decode(data[:size])
+        with pytest.raises(ProtocolError, match="can be explained"):
+            pg.decode(data + b"\0")
+
+
+def test_a_kind_of_a_later_release_is_named_and_not_guessed() -> None:
+    assert pg.decode(b"Zsomething") == pg.Unknown("Z", b"something")

@@ -1,0 +1,407 @@
+"""pgoutput, the plugin of logical replication: bytes -> changes. Pure functions, protocol versions 1 and 2.
+
+Source: "Logical Replication Message Formats" of the PostgreSQL manual. Numbers are big-endian, times microseconds since
+2000-01-01 UTC, texts end with a zero byte.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from txmsg.errors import ProtocolError
+
+__all__ = [
+    "UNCHANGED",
+    "Begin",
+    "Change",
+    "ColumnType",
+    "Commit",
+    "Delete",
+    "Insert",
+    "LogicalMessage",
+    "Origin",
+    "Relation",
+    "StreamAbort",
+    "StreamCommit",
+    "StreamStart",
+    "StreamStop",
+    "Truncate",
+    "Type",
+    "Unknown",
+    "Update",
+    "decode",
+]
+
+
+class _Unchanged:
+    """A large value that the update has not touched, and that is not sent."""
+
+    def __repr__(self) -> str:
+        return "UNCHANGED"
+
+
+UNCHANGED: Final = _Unchanged()
+
+Value: TypeAlias = bytes | None
+"""A value as the server wrote it, text or binary as was asked for; None is NULL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """A transaction that has committed begins: its changes follow, then Commit."""
+
+    final_lsn: int
+    committed_at: int
+    xid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """The end of a transaction. end_lsn: where the next one may begin; this is what to acknowledge."""
+
+    commit_lsn: int
+    end_lsn: int
+    committed_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a change came from that was itself replicated."""
+
+    lsn: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnType:
+    """A column of a relation."""
+
+    name: str
+    type_oid: int
+    is_key: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A table, told before its first change and after each change of its form. xid: only within a stream."""
+
+    id: int
+    schema: str
+    name: str
+    replica_identity: str
+    columns: tuple[ColumnType, ...]
+    xid: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Type:
+    """A data type that is not built in."""
+
+    oid: int
+    schema: str
+    name: str
+    xid: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Insert:
+    """A new row."""
+
+    relation_id: int
+    values: list[Value]
+    xid: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """A changed row. old: the key, or the whole row, where the replica identity has it sent."""
+
+    relation_id: int
+    old: list[Value] | None
+    values: list[Value | _Unchanged]
+    xid: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """A row that is gone. old: its key, or the whole row."""
+
+    relation_id: int
+    old: list[Value]
+    xid: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    """Tables that were emptied."""
+
+    relation_ids: tuple[int, ...]
+    cascade: bool
+    restart_identity: bool
+    xid: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LogicalMessage:
+    """What pg_logical_emit_message has written."""
+
+    transactional: bool
+    lsn: int
+    prefix: str
+    content: bytes
+    xid: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStart:
+    """A piece of a large transaction that has not committed yet follows, up to StreamStop."""
+
+    xid: int
+    is_first: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStop:
+    """The end of the piece."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamCommit:
+    """A transaction that was streamed in pieces has committed."""
+
+    xid: int
+    commit_lsn: int
+    end_lsn: int
+    committed_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class StreamAbort:
+    """A transaction that was streamed, or a part of it (sub_xid), is rolled back: forget what was sent of it."""
+
+    xid: int
+    sub_xid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A message of a kind that this release does not know, to be skipped aloud."""
+
+    kind: str
+    data: bytes
+
+
+Change: TypeAlias = (
+    Begin
+    | Commit
+    | Origin
+    | Relation
+    | Type
+    | Insert
+    | Update
+    | Delete
+    | Truncate
+    | LogicalMessage
+    | StreamStart
+    | StreamStop
+    | StreamCommit
+    | StreamAbort
+    | Unknown
+)
+
+_U32 = struct.Struct(">I")
+_BEGIN = struct.Struct(">QqI")
+_COMMIT = struct.Struct(">xQQq")
+_STREAM_COMMIT = struct.Struct(">IxQQq")
+_INSERT = struct.Struct(">IcH")
+_HEAD = struct.Struct(">Ic")
+_COUNT = struct.Struct(">H")
+_COLUMN = struct.Struct(">Ii")
+_TRUNCATE = struct.Struct(">IB")
+_MESSAGE = struct.Struct(">BQ")
+_STREAM_START = struct.Struct(">IB")
+_STREAM_ABORT = struct.Struct(">II")
+
+_NULL, _SAME, _TEXT, _BINARY = b"nutb"
+
+
+def decode(data: bytes, *, in_stream: bool = False) -> Change:
+    """One message. in_stream: between StreamStart and StreamStop, where messages carry a transaction id.
+
+    Raises ProtocolError for a message that ends too early or is longer than what it says.
+    """
+    kind = data[:1]
+    reader = _READERS.get(kind)
+    if reader is None:
+        return Unknown(kind.decode("latin-1"), data[1:])
+    xid, at = None, 1
+    try:
+        if in_stream and kind in _WITH_XID:
+            (xid,), at = _U32.unpack_from(data, 1), 5
+        change, end = reader(data, at, xid)
+    except (struct.error, IndexError, ValueError) as exc:
+        raise ProtocolError(f"a replication message {kind!r} of {len(data)} bytes cannot be read: {exc}") from exc
+    if end != len(data):
+        raise ProtocolError(f"a replication message {kind!r} has {len(data)} bytes, of which {end} can be explained")
+    return change
+
+
+def _text(data: bytes, at: int) -> tuple[str, int]:
+    end = data.index(b"\0", at)
+    return data[at:end].decode(), end + 1
+
+
+def _row(data: bytes, at: int, count: int) -> tuple[list[Value], int]:
+    """Values of a row in which nothing is left out. The hot path."""
+    values: list[Value] = []
+    for _ in range(count):
+        kind = data[at]
+        if kind == _NULL:
+            values.append(None)
+            at += 1
+            continue
+        if kind not in (_TEXT, _BINARY):
+            raise ValueError(f"a value of kind {chr(kind)!r}")
+        start = at + 5
+        at = start + int.from_bytes(data[at + 1 : start], "big")
+        values.append(data[start:at])
+    if at > len(data):
+        raise ValueError("the row is cut off")
+    return values, at
+
+
+def _row_with_unchanged(data: bytes, at: int) -> tuple[list[Value | _Unchanged], int]:
+    (count,) = _COUNT.unpack_from(data, at)
+    at += 2
+    values: list[Value | _Unchanged] = []
+    for _ in range(count):
+        if data[at] == _SAME:
+            values.append(UNCHANGED)
+            at += 1
+        else:
+            [value], at = _row(data, at, 1)
+            values.append(value)
+    return values, at
+
+
+def _insert(data: bytes, at: int, xid: int | None) -> tuple[Change, int]:
+    relation_id, new, count = _INSERT.unpack_from(data, at)
+    if new != b"N":
+        raise ValueError(f"a row marked {new!r}")
+    values, at = _row(data, at + 7, count)
+    return Insert(relation_id, values, xid), at
+
+
+def _update(data: bytes, at: int, xid: int | None) -> tuple[Change, int]:
+    relation_id, mark = _HEAD.unpack_from(data, at)
+    at += 5
+    old: list[Value] | None = None
+    if mark in (b"K", b"O"):
+        (count,) = _COUNT.unpack_from(data, at)
+        old, at = _row(data, at + 2, count)
+        mark, at = data[at : at + 1], at + 1
+    if mark != b"N":
+        raise ValueError(f"a row marked {mark!r}")
+    values, at = _row_with_unchanged(data, at)
+    return Update(relation_id, old, values, xid), at
+
+
+def _delete(data: bytes, at: int, xid: int | None) -> tuple[Change, int]:
+    relation_id, mark, count = _INSERT.unpack_from(data, at)
+    if mark not in (b"K", b"O"):
+        raise ValueError(f"a row marked {mark!r}")
+    old, at = _row(data, at + 7, count)
+    return Delete(relation_id, old, xid), at
+
+
+def _relation(data: bytes, at: int, xid: int | None) -> tuple[Change, int]:
+    (relation_id,) = _U32.unpack_from(data, at)
+    schema, at = _text(data, at + 4)
+    name, at = _text(data, at)
+    identity = chr(data[at])
+    (count,) = _COUNT.unpack_from(data, at + 1)
+    at += 3
+    columns: list[ColumnType] = []
+    for _ in range(count):
+        is_key = data[at] & 1 == 1
+        column, at = _text(data, at + 1)
+        type_oid, _ = _COLUMN.unpack_from(data, at)
+        at += _COLUMN.size
+        columns.append(ColumnType(column, type_oid, is_key))
+    return Relation(relation_id, schema, name, identity, tuple(columns), xid), at
+
+
+def _type(data: bytes, at: int, xid: int | None) -> tuple[Change, int]:
+    (oid,) = _U32.unpack_from(data, at)
+    schema, at = _text(data, at + 4)
+    name, at = _text(data, at)
+    return Type(oid, schema, name, xid), at
+
+
+def _truncate(data: bytes, at: int, xid: int | None) -> tuple[Change, int]:
+    count, options = _TRUNCATE.unpack_from(data, at)
+    end = at + _TRUNCATE.size + 4 * count
+    ids = struct.unpack_from(f">{count}I", data, at + _TRUNCATE.size)
+    return Truncate(ids, bool(options & 1), bool(options & 2), xid), end
+
+
+def _message(data: bytes, at: int, xid: int | None) -> tuple[Change, int]:
+    flags, lsn = _MESSAGE.unpack_from(data, at)
+    prefix, at = _text(data, at + _MESSAGE.size)
+    (size,) = _U32.unpack_from(data, at)
+    end = at + 4 + size
+    if end > len(data):
+        raise ValueError("the content is cut off")
+    return LogicalMessage(bool(flags & 1), lsn, prefix, data[at + 4 : end], xid), end
+
+
+def _begin(data: bytes, at: int, _: int | None) -> tuple[Change, int]:
+    return Begin(*_BEGIN.unpack_from(data, at)), at + _BEGIN.size
+
+
+def _commit(data: bytes, at: int, _: int | None) -> tuple[Change, int]:
+    return Commit(*_COMMIT.unpack_from(data, at)), at + _COMMIT.size
+
+
+def _origin(data: bytes, at: int, _: int | None) -> tuple[Change, int]:
+    (lsn,) = struct.unpack_from(">Q", data, at)
+    name, at = _text(data, at + 8)
+    return Origin(lsn, name), at
+
+
+def _stream_start(data: bytes, at: int, _: int | None) -> tuple[Change, int]:
+    xid, first = _STREAM_START.unpack_from(data, at)
+    return StreamStart(xid, first == 1), at + _STREAM_START.size
+
+
+def _stream_stop(_data: bytes, at: int, _: int | None) -> tuple[Change, int]:
+    return StreamStop(), at
+
+
+def _stream_commit(data: bytes, at: int, _: int | None) -> tuple[Change, int]:
+    return StreamCommit(*_STREAM_COMMIT.unpack_from(data, at)), at + _STREAM_COMMIT.size
+
+
+def _stream_abort(data: bytes, at: int, _: int | None) -> tuple[Change, int]:
+    return StreamAbort(*_STREAM_ABORT.unpack_from(data, at)), at + _STREAM_ABORT.size
+
+
+_READERS = {
+    b"B": _begin,
+    b"C": _commit,
+    b"O": _origin,
+    b"R": _relation,
+    b"Y": _type,
+    b"I": _insert,
+    b"U": _update,
+    b"D": _delete,
+    b"T": _truncate,
+    b"M": _message,
+    b"S": _stream_start,
+    b"E": _stream_stop,
+    b"c": _stream_commit,
+    b"A": _stream_abort,
+}
+_WITH_XID = frozenset((b"R", b"Y", b"I", b"U", b"D", b"T", b"M"))
