@@ -80,7 +80,8 @@ PLANTS = (
             (
                 (
                     "apply_batch_2",
-                    "m.segment in (p_segment, p_previous) and m.transaction_id = any(p_plain_id)",
+                    "m.segment in (p_segment, p_previous, v_memory_open, v_memory_previous)\n"
+                    "                   and m.transaction_id = any(p_plain_id)",
                     "false and m.transaction_id = any(p_plain_id)",
                 ),
             ),

@@ -91,9 +91,12 @@ def _doubt_means_commit() -> Iterator[None]:
         yield
 
 
+_MEMORY = "m.segment in (p_segment, p_previous, v_memory_open, v_memory_previous)"
+
 _HALF_MEMORY = """
             select m.transaction_id from txmsg.message m
-             where m.segment in (p_segment, p_previous) and m.transaction_id = any(p_half_id)
+             where m.segment in (p_segment, p_previous, v_memory_open, v_memory_previous)
+               and m.transaction_id = any(p_half_id)
             union
             select r.transaction_id from txmsg.rolled_back r
              where r.segment in (p_segment, p_previous) and r.transaction_id = any(p_half_id)
@@ -149,7 +152,7 @@ PLANTS = (
         (
             (
                 "apply_batch_2",
-                "m.segment in (p_segment, p_previous) and m.transaction_id = any(p_half_id)",
+                f"{_MEMORY}\n               and m.transaction_id = any(p_half_id)",
                 "m.segment = p_segment and m.transaction_id = any(p_half_id)",
             ),
         ),
@@ -160,7 +163,7 @@ PLANTS = (
         (
             (
                 "apply_batch_2",
-                "m.segment in (p_segment, p_previous) and m.transaction_id = any(p_plain_id)",
+                f"{_MEMORY}\n                   and m.transaction_id = any(p_plain_id)",
                 "m.segment = p_segment and m.transaction_id = any(p_plain_id)",
             ),
         ),

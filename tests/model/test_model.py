@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import secrets
 
+import psycopg
 import pytest
 
+from tests.chaos import plant as chaos
 from tests.conftest import PostgresServer
 from tests.model.explore import explore
 from tests.model.plant import PLANTS, Plant
@@ -38,3 +40,14 @@ def test_a_planted_defect_is_found(postgres: PostgresServer, notify_template: st
     run = explore(postgres, notify_template, duration_s=FIND_S_MAX, seed=seed, plant=plant, shrink=False)
     result = asyncio.run(run)
     assert result.found is not None, f"not found from seed {seed} in {FIND_S_MAX} s: {result.counts}"
+
+
+def test_every_plant_fits_the_functions_as_they_are(notify_url: str) -> None:
+    with psycopg.connect(notify_url) as connection:
+        sources = dict(
+            connection.execute(
+                "select proname, pg_get_functiondef(oid) from pg_proc where pronamespace = 'txmsg'::regnamespace"
+            ).fetchall()
+        )
+    plants = [*PLANTS, *(each.of_model for each in chaos.PLANTS)]
+    assert [each.name for each in plants if any(old not in sources[name] for name, old, _ in each.changes)] == []
