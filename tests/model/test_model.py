@@ -44,7 +44,7 @@ def test_a_planted_defect_is_found(postgres: PostgresServer, notify_template: st
 
 def test_every_plant_fits_the_functions_as_they_are(notify_url: str) -> None:
     with psycopg.connect(notify_url) as connection:
-        sources = dict(
+        sources: dict[str, str] = dict(
             connection.execute(
                 "select proname, pg_get_functiondef(oid) from pg_proc where pronamespace = 'txmsg'::regnamespace"
             ).fetchall()
