@@ -168,7 +168,7 @@ def main() -> int:
     for name, of_counts in figures.items():
         for count, (enqueued_per_s, worked_per_s) in of_counts.items():
             print(
-                f"{name:13}{'' if name == 'txmsg' else version(name):8}{count:9,d} waiting: "
+                f"{name:14}{'' if name == 'txmsg' else version(name):8}{count:9,d} waiting: "
                 f"enqueued {enqueued_per_s:10,.0f}/s   handled {worked_per_s:10,.0f}/s, "
                 f"{worked_per_s / figures['txmsg'][count][1]:.3f} of txmsg's"
             )
