@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from dataclasses import fields
 from itertools import pairwise
 from uuid import UUID
 
@@ -22,6 +23,11 @@ def ordered(db: Notify, *keys: str) -> Columns:
     columns = columns_of([db.queues[sum(map(ord, key)) % 4] for key in keys], producer=db.producer)
     columns.ordering_key = list(keys)
     return columns
+
+
+def joined(first: Columns, second: Columns) -> Columns:
+    """Both in one batch, as when a broker is asked for both at once."""
+    return Columns(**{each.name: [*getattr(first, each.name), *getattr(second, each.name)] for each in fields(Columns)})
 
 
 async def in_queues(db: Notify) -> list[bytes]:
@@ -82,6 +88,21 @@ async def test_halves_of_several_batches_keep_the_order_in_which_they_were_store
         await db.apply(Batch(half=half))
     await db.apply(Batch(commit=[half.ids[0] for half in halves]))
     assert await in_queues(db) == [half.ids[0] for half in reversed(halves)]
+
+
+@on_database
+async def test_a_half_that_is_twice_in_a_batch_keeps_the_order_of_its_messages(db: Notify) -> None:
+    """A request and its copy: its messages are numbered by one of them, not partly by each."""
+    for copies in range(2, 8):
+        half = ordered(db, *["a"] * 5)
+        half.ids, half.n = half.ids[:1] * 5, [*range(5)]
+        twice = half
+        for _ in range(copies - 1):
+            twice = joined(twice, half)
+        await db.apply(Batch(half=twice))
+        await db.apply(Batch(commit=half.ids[:1]))
+    rows = await db.rows("select n from txmsg.message order by queue_offset")
+    assert [n for (n,) in rows] == [*range(5)] * 6
 
 
 @on_database

@@ -125,7 +125,7 @@ begin
           from unnest(p_half_id, p_half_n, p_half_queue, p_half_producer, p_half_key, p_half_tag, p_half_headers,
                       p_half_body, p_half_born_at, p_half_ordering_key, p_half_deliver_at) with ordinality
                as u(id, n, queue, producer, key, tag, headers, body, born_at, ordering_key, deliver_at, place)
-         order by u.id, u.n
+         order by u.id, u.n, u.place  -- of a half that is there twice the first, so that one request keeps its order
         on conflict do nothing;
         get diagnostics v_count = row_count;
         if v_count < cardinality(p_half_id) then
