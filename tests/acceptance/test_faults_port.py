@@ -196,7 +196,7 @@ def test_the_broker_takes_the_files_it_may_have_and_says_when_they_are_too_few()
     program = (
         "import resource, logging; logging.basicConfig(); "
         "resource.setrlimit(resource.RLIMIT_NOFILE, (100, {hard})); "
-        "from txmsg.broker.api.server import connections_allowed; "
+        "from txmsg.wire.server import connections_allowed; "
         "print(connections_allowed(1000), resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
     )
 

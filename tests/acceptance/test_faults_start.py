@@ -150,7 +150,7 @@ def test_db_check_of_a_downgraded_package_names_the_remedy(newer_url: str) -> No
 
 def test_a_second_broker_on_the_port_is_told_who_may_have_it(broker: BrokerProcess, notify_url: str) -> None:
     error = error_of("broker", "--storage", notify_url, "--listen", broker.address)
-    assert f"cannot listen on {broker.address}: another program, perhaps another broker" in error
+    assert f"cannot listen on {broker.address}: another program, perhaps another server" in error
     assert is_promised("MisuseError", error), error
     with Producer(broker.address, group="shop") as producer:
         producer.send(Message("orders", b"1"))

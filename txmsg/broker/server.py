@@ -19,7 +19,6 @@ from txmsg.broker.api.dead_letters import DeadLettersApi
 from txmsg.broker.api.groups import GroupsApi
 from txmsg.broker.api.messages import MessagesApi
 from txmsg.broker.api.notify import NotifyApi
-from txmsg.broker.api.server import bind, connections_allowed, new_server
 from txmsg.broker.api.topics import TopicsApi
 from txmsg.broker.cluster import Leases, Membership, Notices, OwnQueues, Registry
 from txmsg.broker.config import BrokerConfig
@@ -41,6 +40,7 @@ from txmsg.broker.store.topics import Topic, TopicRegistry
 from txmsg.checker.loop import CheckLoop
 from txmsg.checker.policy import CheckPolicies
 from txmsg.errors import BrokerUnavailable, StorageError
+from txmsg.wire.server import bind, connections_allowed, new_server
 from txmsg.wire.v1 import txmsg_pb2_grpc as rpc
 from txmsg.wire.v1.cluster_pb2_grpc import add_ClusterServicer_to_server
 from txmsg.wire.v1.dead_letters_pb2_grpc import add_DeadLettersServicer_to_server

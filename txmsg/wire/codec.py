@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from uuid import UUID
 
@@ -9,9 +10,11 @@ import grpc
 
 from txmsg.errors import (
     BrokerUnavailable,
+    CorruptLog,
     DuplicateId,
     InvalidMessage,
     MisuseError,
+    OffsetOutOfRange,
     OutcomeConflict,
     OutcomeExpired,
     OutcomeUnknown,
@@ -34,7 +37,9 @@ __all__ = [
     "REQUEST_SIZE_BYTES_MAX",
     "bytes_of_ids",
     "error_of_rpc",
+    "error_of_told",
     "ids_of_bytes",
+    "metadata_of_error",
     "pack_headers",
     "slices_of_ids",
     "status_of_error",
@@ -43,6 +48,10 @@ __all__ = [
 
 CODE_KEY = "txmsg-code"
 """Trailing metadata that carries the code of errors.py."""
+RANGE_KEY = "txmsg-range"
+"""The same for the offsets of OffsetOutOfRange, as BEGIN-END."""
+
+_RANGE = re.compile(r"([0-9]{1,20})-([0-9]{1,20})")
 
 MESSAGE_SIZE_BYTES_MAX = 64 * 1024 * 1024
 REQUEST_SIZE_BYTES_MAX = 8 * 1024 * 1024
@@ -94,12 +103,30 @@ _STATUSES: tuple[tuple[type[TxmsgError], grpc.StatusCode], ...] = (
     (DuplicateId, grpc.StatusCode.ALREADY_EXISTS),
     (OutcomeConflict, grpc.StatusCode.FAILED_PRECONDITION),
     (OutcomeExpired, grpc.StatusCode.NOT_FOUND),
+    (OffsetOutOfRange, grpc.StatusCode.OUT_OF_RANGE),
+    (CorruptLog, grpc.StatusCode.DATA_LOSS),
 )
 
 
 def status_of_error(error: TxmsgError) -> grpc.StatusCode:
     """The gRPC status that fits an error; the code in the trailing metadata says it exactly."""
     return next((status for kind, status in _STATUSES if isinstance(error, kind)), grpc.StatusCode.INTERNAL)
+
+
+def metadata_of_error(error: TxmsgError) -> tuple[tuple[str, str], ...]:
+    """The trailing metadata that says what `error` is."""
+    code = (CODE_KEY, error.code)
+    if isinstance(error, OffsetOutOfRange):
+        return code, (RANGE_KEY, f"{error.begin}-{error.end}")
+    return (code,)
+
+
+def error_of_told(code: str, text: str, begin: int, end: int) -> TxmsgError:
+    """The exception for what a server told; begin and end are those of OffsetOutOfRange."""
+    error = error_of_code(code, text)
+    if isinstance(error, OffsetOutOfRange):
+        error.begin, error.end = begin, end
+    return error
 
 
 def error_of_rpc(error: grpc.RpcError, *, broker: str) -> TxmsgError | None:
@@ -109,9 +136,11 @@ def error_of_rpc(error: grpc.RpcError, *, broker: str) -> TxmsgError | None:
     """
     if not isinstance(error, grpc.aio.AioRpcError):
         return None
-    for key, value in error.trailing_metadata() or ():
-        if key == CODE_KEY:
-            return error_of_code(str(value), error.details() or f"broker {broker} gave no text")
+    said = dict(error.trailing_metadata() or ())
+    if CODE_KEY in said:
+        text = error.details() or f"broker {broker} gave no text"
+        kept = _RANGE.fullmatch(str(said.get(RANGE_KEY, ""))) or ("", 0, 0)
+        return error_of_told(str(said[CODE_KEY]), text, int(kept[1]), int(kept[2]))
     if error.code() is grpc.StatusCode.UNIMPLEMENTED:
         return ProtocolError(
             f"broker {broker} does not know this call ({error.details()}): it is of an older release than this client, "

@@ -7,8 +7,7 @@ groups        consumer groups, looked at, changed, and sent elsewhere
 dead_letters  listed, redriven, purged
 messages      single messages, found and traced
 cluster       the brokers of a database
-errors        errors as statuses, for all of these; bytes that cannot be read
-server        where the broker listens, and its bounds against strangers on the port
 
-The protocol stands in `txmsg/wire/v1`; `broker/server.py` gives each service what it asks in its constructor.
+The protocol stands in `txmsg/wire/v1`; `broker/server.py` gives each service what it asks in its constructor. Errors as
+statuses are the work of `wire/answers.py`, and the bounds of a server of `wire/server.py`, for MetaQ's server, too.
 """

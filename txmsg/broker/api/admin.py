@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 
-from txmsg.broker.api.errors import Context, answering
 from txmsg.broker.api.notify import DeliveryService
 from txmsg.broker.retention import DropCounts
 from txmsg.broker.service import NotifyService
@@ -14,6 +13,7 @@ from txmsg.broker.store.halves import HalfRow, Halves
 from txmsg.broker.store.topics import TopicRow
 from txmsg.errors import ProtocolError
 from txmsg.message import check_name, us_of_datetime
+from txmsg.wire.answers import Context, answering
 from txmsg.wire.codec import ids_of_bytes, slices_of_ids
 from txmsg.wire.v1 import txmsg_pb2 as pb
 from txmsg.wire.v1 import txmsg_pb2_grpc as rpc

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from txmsg.broker.api.errors import Context, answering
 from txmsg.broker.cluster import Registry
 from txmsg.broker.store.leases import TOGETHER
 from txmsg.message import us_of_datetime
+from txmsg.wire.answers import Context, answering
 from txmsg.wire.v1 import cluster_pb2 as pb
 from txmsg.wire.v1 import cluster_pb2_grpc as rpc
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from txmsg.broker.api.errors import Context, answering
 from txmsg.broker.store.dead_letters import DeadLetterFilter, DeadLetterRow, DeadLetters, Place
 from txmsg.errors import InvalidMessage, ProtocolError, shown
 from txmsg.message import check_name, datetime_of_us, parse_id, us_of_datetime
+from txmsg.wire.answers import Context, answering
 from txmsg.wire.v1 import dead_letters_pb2 as pb
 from txmsg.wire.v1 import dead_letters_pb2_grpc as rpc
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from txmsg.broker.api.errors import Context, answering
 from txmsg.broker.store.consumer_groups import GroupRow
 from txmsg.broker.store.group_administration import Destination, GroupAdministration, GroupChange, GroupQueueRow
 from txmsg.errors import MisuseError, ProtocolError
 from txmsg.message import check_name, datetime_of_us, us_of_datetime
+from txmsg.wire.answers import Context, answering
 from txmsg.wire.v1 import groups_pb2 as pb
 from txmsg.wire.v1 import groups_pb2_grpc as rpc
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 
 from txmsg.broker.api.dead_letters import failure_of
-from txmsg.broker.api.errors import Context, answering
 from txmsg.broker.store.messages import FoundRow, GroupRow, Messages
 from txmsg.errors import InvalidMessage, ProtocolError, shown
 from txmsg.message import MESSAGES_PER_TRANSACTION_MAX, check_name, parse_id, us_of_datetime
+from txmsg.wire.answers import Context, answering
 from txmsg.wire.v1 import messages_pb2 as pb
 from txmsg.wire.v1 import messages_pb2_grpc as rpc
 

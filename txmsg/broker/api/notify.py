@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Protocol
 from uuid import UUID
 
-from txmsg.broker.api.errors import Context, answering, refuse
 from txmsg.broker.delivery.values import GroupLag, Handout, Receipt, Refusal, Start, Subscription
 from txmsg.broker.presence import AttachedClient, Presence
 from txmsg.broker.service import NotifyService, TopicColumns
@@ -16,6 +15,7 @@ from txmsg.broker.store.scheduled import Scheduled
 from txmsg.checker.ports import DueHalf
 from txmsg.errors import BrokerUnavailable, InvalidMessage, ProtocolError, TxmsgError, shown
 from txmsg.message import MESSAGES_PER_TRANSACTION_MAX, TransactionId, TransactionState, check_name
+from txmsg.wire.answers import Context, answering, refuse
 from txmsg.wire.codec import REQUEST_ITEMS_MAX, bytes_of_ids, ids_of_bytes, pack_headers, slices_of_ids
 from txmsg.wire.v1 import txmsg_pb2 as pb
 from txmsg.wire.v1 import txmsg_pb2_grpc as rpc

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from txmsg.broker.api.errors import Context, answering
 from txmsg.broker.store.topic_settings import TopicChange, TopicSettings, TopicSettingsRow
 from txmsg.message import check_name, us_of_datetime
+from txmsg.wire.answers import Context, answering
 from txmsg.wire.v1 import topics_pb2 as pb
 from txmsg.wire.v1 import topics_pb2_grpc as rpc
 

@@ -1,6 +1,6 @@
-"""What gRPC's edge says when a request cannot be answered: txmsg errors become statuses with their code.
+"""What a server says over gRPC when a request cannot be answered: txmsg errors become statuses with their code.
 
-Knows no method. Nothing leaves here as gRPC's own UNKNOWN, whatever bytes came in.
+Serves brokers and MetaQ servers; knows no method. Nothing leaves here as gRPC's own UNKNOWN, whatever bytes came in.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any, NoReturn, TypeVar
 import grpc
 
 from txmsg.errors import ProtocolError, TxmsgError
-from txmsg.wire.codec import CODE_KEY, status_of_error
+from txmsg.wire.codec import metadata_of_error, status_of_error
 
-__all__ = ["Context", "RefuseUnreadable", "answering", "refuse"]
+__all__ = ["TEXT_LENGTH_MAX", "Context", "RefuseUnreadable", "answering", "answering_stream", "refuse"]
 
 logger = logging.getLogger(__name__)
 
@@ -24,13 +24,13 @@ Context = grpc.aio.ServicerContext[Any, Any]
 Request = TypeVar("Request")
 Reply = TypeVar("Reply")
 
-_TEXT_LENGTH_MAX = 1000
+TEXT_LENGTH_MAX = 1000
 """Of a status: gRPC drops the connection's stream, and the text with it, when trailing metadata is over 16 KiB."""
 
 
 async def refuse(context: Context, error: TxmsgError) -> NoReturn:
     """Ends the call with the status of an error."""
-    await context.abort(status_of_error(error), str(error)[:_TEXT_LENGTH_MAX], ((CODE_KEY, error.code),))
+    await context.abort(status_of_error(error), str(error)[:TEXT_LENGTH_MAX], metadata_of_error(error))
     raise AssertionError("abort() raises")
 
 
@@ -46,9 +46,31 @@ def answering(
             await refuse(context, exc)
         except Exception as exc:
             logger.exception("%s failed", method.__name__)
-            await refuse(context, TxmsgError(f"the broker failed: {type(exc).__name__}; its log says more"))
+            await refuse(context, _unexpected(exc))
 
     return answer
+
+
+def answering_stream(
+    method: Callable[[Any, Request, Context], AsyncIterator[Reply]],
+) -> Callable[[Any, Request, Context], AsyncIterator[Reply]]:
+    """The same for a method that answers one request with several replies."""
+
+    async def answer(self: Any, request: Request, context: Context) -> AsyncIterator[Reply]:
+        try:
+            async for reply in method(self, request, context):
+                yield reply
+        except TxmsgError as exc:
+            await refuse(context, exc)
+        except Exception as exc:
+            logger.exception("%s failed", method.__name__)
+            await refuse(context, _unexpected(exc))
+
+    return answer
+
+
+def _unexpected(exc: Exception) -> TxmsgError:
+    return TxmsgError(f"the server failed: {type(exc).__name__}; its log says more")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +111,29 @@ def _careful(handler: Any) -> Any:
             await refuse(context, request.error)
         return await handler.unary_unary(request, context)
 
+    async def replies_to_one(request: object, context: Context) -> AsyncIterator[object]:
+        if isinstance(request, _Unreadable):
+            await refuse(context, request.error)
+        async with aclosing(handler.unary_stream(request, context)) as replies:
+            async for reply in replies:
+                yield reply
+
+    async def reply_to_many(requests: AsyncIterator[object], context: Context) -> object:
+        return await handler.stream_unary(_readable(requests), context)
+
     async def stream(requests: AsyncIterator[object], context: Context) -> AsyncIterator[object]:
         async with aclosing(handler.stream_stream(_readable(requests), context)) as replies:
             async for reply in replies:
                 yield reply
 
+    serialize = handler.response_serializer
     if handler.stream_stream is not None:
-        return grpc.stream_stream_rpc_method_handler(stream, read, handler.response_serializer)
-    return grpc.unary_unary_rpc_method_handler(unary, read, handler.response_serializer)
+        return grpc.stream_stream_rpc_method_handler(stream, read, serialize)
+    if handler.unary_stream is not None:
+        return grpc.unary_stream_rpc_method_handler(replies_to_one, read, serialize)
+    if handler.stream_unary is not None:
+        return grpc.stream_unary_rpc_method_handler(reply_to_many, read, serialize)
+    return grpc.unary_unary_rpc_method_handler(unary, read, serialize)
 
 
 async def _readable(requests: AsyncIterator[object]) -> AsyncIterator[object]:

@@ -1,4 +1,4 @@
-"""The gRPC server of a broker: where it listens, and its bounds against strangers on the port."""
+"""The gRPC server of a broker or of MetaQ: where it listens, and its bounds against strangers on the port."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import grpc
 
-from txmsg.broker.api.errors import RefuseUnreadable
 from txmsg.errors import MisuseError
+from txmsg.wire.answers import RefuseUnreadable
 from txmsg.wire.codec import CHANNEL_OPTIONS
 
 __all__ = ["bind", "connections_allowed", "new_server"]
@@ -17,7 +17,7 @@ __all__ = ["bind", "connections_allowed", "new_server"]
 logger = logging.getLogger(__name__)
 
 _FILES_RESERVED = 256
-"""File descriptors that are not for clients: the database's connections, pipes, logs, the listening socket."""
+"""File descriptors that are not for clients: the database's or the log's, pipes, the listening socket."""
 _HALF_OPEN_MAX_MS = 10_000
 """A connection that has not finished its HTTP/2 handshake by then is closed."""
 _PING_TIMEOUT_MS = 10_000
@@ -30,7 +30,7 @@ def connections_allowed(connections_max: int) -> int:
     """How many clients may be connected: `connections_max`, or fewer where the process may not open that many files.
 
     Raises the process's soft limit of open files to what it needs, as far as the hard limit lets it: running out of
-    them would also keep the broker from its database.
+    them would also keep the server from its database or its log.
     """
     wanted = connections_max + _FILES_RESERVED
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -56,7 +56,7 @@ def new_server(*services: Callable[[grpc.aio.Server], None], connections_max: in
         interceptors=[RefuseUnreadable()],
         options=[
             *CHANNEL_OPTIONS,
-            ("grpc.so_reuseport", 0),  # else two brokers would share a port, and clients find now one, now the other
+            ("grpc.so_reuseport", 0),  # else two servers would share a port, and clients find now one, now the other
             ("grpc.max_allowed_incoming_connections", connections_max),
             ("grpc.max_concurrent_streams", _STREAMS_PER_CONNECTION_MAX),
             ("grpc.server_handshake_timeout_ms", _HALF_OPEN_MAX_MS),
@@ -79,7 +79,7 @@ def bind(server: grpc.aio.Server, listen: str) -> str:
         bound = 0
     if bound == 0:
         raise MisuseError(
-            f"cannot listen on {listen}: another program, perhaps another broker, has port {port}, or {host} is no "
+            f"cannot listen on {listen}: another program, perhaps another server, has port {port}, or {host} is no "
             "address of this machine: look with `ss -ltnp`, or give another --listen HOST:PORT (port 0: a free one)"
         )
     return f"{host}:{bound if port == '0' else port}"
