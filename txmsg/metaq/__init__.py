@@ -7,6 +7,9 @@ cells       consume queues: a cell per frame
 recovery    what to do with what a crash has left
 reader      reads queues, in any process
 log         the one writer
+access      how a log is used, the same for a path and an address
+local       a log in a directory, as `access` has it
+waiting     waits for a log to grow
 
 docs/log_format.md names every byte.
 """

@@ -1,0 +1,120 @@
+"""A log in a directory, used through the object that an address gives, too."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.metaq.logs import batch, bodies, fill
+from txmsg.errors import CorruptLog, MisuseError, OffsetOutOfRange, OffsetsMissing
+from txmsg.metaq.access import Fetched, LogAccess, QueueId, Range, open_log
+from txmsg.metaq.frame import Columns, encode, hole
+from txmsg.metaq.log import Append, Log
+from txmsg.metaq.waiting import Growth
+
+A, B, C = QueueId("a", 0), QueueId("b", 0), QueueId("c", 0)
+WAIT_S = 30.0
+
+
+def held(fetched: Fetched) -> list[bytes]:
+    return [body for each in fetched.batches for body in each.to_arrow()["body"].to_pylist()]
+
+
+def test_many_queues_are_fetched_at_once_and_trouble_with_one_harms_no_other(tmp_path: Path) -> None:
+    with Log(tmp_path) as log, open_log(tmp_path) as access:
+        fill(log, "a", 0, [2, 3])
+        fill(log, "b", 0, [1])
+        log.append([Append("c", 0, hole(4, 1))])
+        wrong, whole, missing = access.fetch({B: 9, A: 1, C: 0})
+        assert isinstance(wrong.error, OffsetOutOfRange)
+        assert (wrong.queue, wrong.batches) == (B, ())
+        assert (whole.queue, held(whole), whole.error) == (A, bodies("a", 0, 1, 4), None)
+        assert isinstance(missing.error, OffsetsMissing)
+        assert missing.error.end == 4
+        assert access.fetch({A: 5, B: 1, C: 4}) == []
+        assert access.ranges([A, B, C, QueueId("new", 3)]) == {
+            A: Range(0, 5),
+            B: Range(0, 1),
+            C: Range(0, 4),
+            QueueId("new", 3): Range(0, 0),
+        }
+
+
+def test_a_fetch_gives_no_more_than_it_was_asked_for_but_one_batch_always(tmp_path: Path) -> None:
+    with Log(tmp_path) as log, open_log(tmp_path) as access:
+        for topic in ("a", "b"):
+            fill(log, topic, 0, [10, 10])
+        [one] = access.fetch({A: 0, B: 0}, size_bytes_max=1)
+        assert held(one) == bodies("a", 0, 0, 10)
+        [other] = access.fetch({B: 10, A: 10}, size_bytes_max=1)
+        assert held(other) == bodies("b", 0, 10, 10)
+
+
+def test_a_fetch_waits_for_what_another_process_would_append(tmp_path: Path) -> None:
+    with Log(tmp_path) as log, open_log(tmp_path) as access:
+        fill(log, "a", 0, [1])
+        found: list[Fetched] = []
+        waiter = threading.Thread(target=lambda: found.extend(access.fetch({A: 1, B: 0}, wait_s=WAIT_S)))
+        waiter.start()
+        log.append([batch("b", 0, 0, 2)])
+        waiter.join(WAIT_S)
+        [each] = found
+        assert (each.queue, held(each)) == (B, bodies("b", 0, 0, 2))
+
+
+def test_closing_ends_a_wait(tmp_path: Path) -> None:
+    Log(tmp_path).close()
+    access = open_log(tmp_path)
+    found: list[list[Fetched]] = []
+    waiter = threading.Thread(target=lambda: found.append(access.fetch({A: 0}, wait_s=1000)))
+    waiter.start()
+    access.close()
+    waiter.join(WAIT_S)
+    assert found == [[]]
+
+
+def test_nothing_is_looked_at_while_a_log_does_not_grow(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        fill(log, "a", 0, [1])
+        looks: list[int] = []
+        Growth(tmp_path, threading.Event()).wait(lambda: looks.append(1), 0.5)
+        assert len(looks) <= 2, "a queue was looked at though the file had not grown"
+
+
+def test_what_is_opened_to_be_read_is_not_appended_to(tmp_path: Path) -> None:
+    with open_log(tmp_path, append=True) as writer, open_log(tmp_path) as access:
+        assert writer.append([batch("a", 0, 0, 2)]) == [0]
+        assert access.topics() == {"a": [0]}
+        with pytest.raises(MisuseError, match="append=True"):
+            access.append([batch("a", 0, 2, 1)])
+        assert access.identity() == writer.identity()
+
+
+def test_messages_are_found_by_their_key_and_queues_by_time(keyed: LogAccess) -> None:
+    assert [(each.queue, each.offset) for each in keyed.find("k", "wanted")] == [(0, 1), (0, 6), (1, 0)]
+    assert [each.offset for each in keyed.find("k", "wanted", count_max=2)] == [1, 6]
+    assert keyed.find("k", "nobody's") == []
+    assert keyed.offsets_at([QueueId("k", 0), QueueId("k", 1)], 20) == {QueueId("k", 0): 5, QueueId("k", 1): 0}
+
+
+@pytest.fixture
+def keyed(tmp_path: Path) -> Iterator[LogAccess]:
+    """Two queues with keys, and a hole in the first one."""
+    with open_log(tmp_path, append=True) as access:
+        access.append(
+            [
+                Append("k", 0, encode(Columns([b""] * 3, [10], keys=["x", "wanted", ""]))),
+                Append("k", 0, hole(5, 10)),
+                Append("k", 0, encode(Columns([b""] * 2, [20], keys=["", "wanted"]))),
+                Append("k", 1, encode(Columns([b""], [30], keys=["wanted"]))),
+            ]
+        )
+        yield access
+
+
+def test_a_directory_that_is_no_log_is_not_opened(tmp_path: Path) -> None:
+    with pytest.raises(CorruptLog, match="is no log"):
+        open_log(tmp_path)

@@ -1,0 +1,266 @@
+"""How a log is used: by one object, the same for a directory and for the address of a server.
+
+`open_log(where)` gives a `LogAccess`. Calls block, so asyncio calls them on a thread. Every call is coarse (many queues
+at once), its arguments and results are plain values, and there are no callbacks: each can be one request to a server.
+
+What each promises:
+
+read    Sees what is flushed as its topic promises, nothing half written. What is served matches its checksum. Trouble
+        with one queue (not kept any more, a hole, damage) is told beside the others' batches, and harms none of them.
+append  All batches or none; on disk on return as each topic's flush promises. A path needs `append=True`: a log has
+        one writer. Topics %RETRY%GROUP and %DLQ%GROUP are small logs of the group's own: anybody may append to them.
+groups  A queue has one owner at most, at any time, among all members, local and remote. The offset stored for a queue
+        is kept with the right to own it: who takes a queue gets what the last owner stored. A member that dies gives
+        back all its queues: on a path at once (the kernel drops its locks), at a server when its session expires.
+        Who shall own what is decided by the members, each alike, from the same view (`txmsg.metaq.assignment`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol, Self, cast
+
+from txmsg.errors import TxmsgError
+from txmsg.message import ReceivedMessage
+from txmsg.metaq.batch import LogBatch
+from txmsg.metaq.log import Append, LogConfig
+from txmsg.metaq.recovery import Identity
+
+__all__ = [
+    "DEAD_LETTERS",
+    "FETCH_SIZE_BYTES_MAX",
+    "RETRIES",
+    "Fetched",
+    "GroupMember",
+    "GroupState",
+    "GroupView",
+    "LogAccess",
+    "Member",
+    "QueueId",
+    "QueueState",
+    "Range",
+    "open_log",
+]
+
+FETCH_SIZE_BYTES_MAX: Final = 1024 * 1024
+"""What a fetch returns at most, unless it is told otherwise (or one batch alone is larger)."""
+RETRIES: Final = "%RETRY%"
+"""%RETRY%GROUP: messages that failed, in a queue per back-off step."""
+DEAD_LETTERS: Final = "%DLQ%"
+"""%DLQ%GROUP: messages whose retries are used up."""
+
+_ADDRESS = re.compile(r"unix:|[^/]*:[0-9]{1,5}\Z")
+
+
+class QueueId(NamedTuple):
+    """A queue of a topic."""
+
+    topic: str
+    queue: int
+
+
+class Range(NamedTuple):
+    """The offset of the first message that is kept, and the one after the last."""
+
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """What a fetch found in one queue: batches that follow each other, or why there are none."""
+
+    queue: QueueId
+    batches: tuple[LogBatch, ...] = ()
+    error: TxmsgError | None = None
+    """OffsetOutOfRange (before the begin or past the end), OffsetsMissing (a hole: go on at its `end`), CorruptLog."""
+
+
+class Member(NamedTuple):
+    """A member of a group. id: its own; ids sort members. strategy: the name of what it assigns queues by."""
+
+    id: str
+    topics: tuple[str, ...]
+    strategy: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """What members decide by. The same for all of them, as soon as things are quiet."""
+
+    members: tuple[Member, ...]
+    """Those alive, sorted by id."""
+    queues: tuple[QueueId, ...]
+    """All queues of all topics that a member reads, and those of %RETRY%GROUP; sorted."""
+    sought: Mapping[QueueId, int]
+    """Queues of the member that asks which somebody wants to go on at another offset: see `GroupMember.seek_done`."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueState:
+    """A queue as a group has it. owner: the id of a member. offset: the next one to be handled, once stored."""
+
+    queue: QueueId
+    owner: str | None
+    offset: int | None
+    kept: Range
+
+
+@dataclass(frozen=True, slots=True)
+class GroupState:
+    """A group, to be shown."""
+
+    group: str
+    members: tuple[Member, ...]
+    queues: tuple[QueueState, ...]
+
+
+class LogAccess(Protocol):
+    """A log, wherever it is. Threads may share it."""
+
+    def close(self) -> None:
+        """Ends waits of other threads and leaves all groups. Closing twice is fine."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    # ---- reading
+
+    def identity(self) -> Identity:
+        """Which log it is, and its generation: another one means that offsets of before may name other messages."""
+        ...
+
+    def topics(self) -> dict[str, list[int]]:
+        """The topics there are now, and the numbers of their queues."""
+        ...
+
+    def ranges(self, queues: Collection[QueueId]) -> dict[QueueId, Range]:
+        """What is kept of each queue. (0, 0) for one to which nothing was ever written."""
+        ...
+
+    def offsets_at(self, queues: Collection[QueueId], at_us: int) -> dict[QueueId, int]:
+        """Of each queue the first offset of a batch with a message stored at this time or later; else its end."""
+        ...
+
+    def fetch(
+        self,
+        wanted: Mapping[QueueId, int],
+        *,
+        size_bytes_max: int = FETCH_SIZE_BYTES_MAX,
+        wait_s: float = 0.0,
+    ) -> list[Fetched]:
+        """Batches of each queue from this offset on, queues in the order given until size_bytes_max is reached.
+
+        At least one batch if there is any; queues with nothing new are left out. If all are, it waits up to wait_s for
+        the first to have something. Callers rotate the order, so that no queue starves.
+        """
+        ...
+
+    def find(self, topic: str, key: str, *, count_max: int = 100) -> list[ReceivedMessage]:
+        """Messages with this key that are kept, by queue and offset."""
+        ...
+
+    # ---- appending
+
+    def append(self, appends: Sequence[Append]) -> list[int]:
+        """Appends all batches or none; their first offsets. As `Log.append`, which see for errors."""
+        ...
+
+    # ---- groups
+
+    def join(self, group: str, topics: Collection[str], *, strategy: str = "averaged") -> GroupMember:
+        """Makes a new member that reads these topics, which need not be there yet. It owns nothing yet."""
+        ...
+
+    def groups(self) -> list[str]:
+        """The groups there are, with and without members."""
+        ...
+
+    def group(self, group: str) -> GroupState:
+        """How far a group is. Raises UnknownGroup."""
+        ...
+
+    def seek(self, group: str, offsets: Mapping[QueueId, int]) -> None:
+        """Has a group go on at these offsets, while members run or not. Raises UnknownGroup.
+
+        A queue that is owned moves when its owner looks next (`GroupMember.view`), within about a second.
+        """
+        ...
+
+    def delete_group(self, group: str) -> None:
+        """Forgets a group, its offsets, retries and dead letters.
+
+        Raises UnknownGroup, and MisuseError while it has members.
+        """
+        ...
+
+
+class GroupMember(Protocol):
+    """A member of a group, as it is seen from within. One thread at a time uses it.
+
+    Every call renews the session at a server, so `view` is called every second or so. After a silence longer than the
+    session every call raises MembershipLost: the queues are others' by now; stop what is under way and join anew.
+    """
+
+    @property
+    def id(self) -> str:
+        """Its own, among all members."""
+        ...
+
+    @property
+    def group(self) -> str:
+        """The group's name."""
+        ...
+
+    def view(self) -> GroupView:
+        """Who is there, which queues there are, and what is sought."""
+        ...
+
+    def take(self, queues: Collection[QueueId]) -> dict[QueueId, int | None]:
+        """Takes what is free of these queues; for each that it got the stored offset, None if there is none yet.
+
+        One that another member still owns is left out: try again at the next view. Store an offset soon after the first
+        take of a queue: until then its place is not fixed.
+        """
+        ...
+
+    def store(self, offsets: Mapping[QueueId, int]) -> None:
+        """Stores the offset to go on at, of queues that it owns. A crash leaves the old one or the new one.
+
+        After a power cut it may be one of some seconds before. Raises MisuseError for a queue that it does not own.
+        """
+        ...
+
+    def seek_done(self, offsets: Mapping[QueueId, int]) -> None:
+        """Stores offsets that were sought, and forgets that they were. Until then nothing replaces the wish."""
+        ...
+
+    def release(self, offsets: Mapping[QueueId, int]) -> None:
+        """Stores these offsets and gives the queues to whoever takes them. No handler of theirs runs any more."""
+        ...
+
+    def leave(self, offsets: Mapping[QueueId, int]) -> None:
+        """Stores these offsets, gives back all queues, and is no member any more. Leaving twice is fine."""
+        ...
+
+
+def open_log(where: str | os.PathLike[str], *, append: bool = False, config: LogConfig | None = None) -> LogAccess:
+    """The log in a directory, or at the address of a server: "HOST:PORT" or "unix:PATH".
+
+    append: whether this process is to be the one writer of a directory; it is made when missing, and kept as `config`
+    says. A server says itself who may append. A directory whose name looks like an address is written "./NAME:1".
+
+    Raises StorageError when another process writes the log, CorruptLog when there is none, or it is damaged.
+    """
+    text = os.fspath(where)
+    if isinstance(where, str) and _ADDRESS.match(text):
+        raise NotImplementedError(text)  # txmsg.metaq.remote is on its way
+    from txmsg.metaq.local import LocalLog
+
+    return cast(LogAccess, LocalLog(Path(text), append=append, config=config))  # its groups are on their way

@@ -1,0 +1,113 @@
+"""A log in a directory, as `LogAccess`: read by memory maps in this process, and appended to if that is its writer."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+from txmsg.errors import CorruptLog, MisuseError, OffsetOutOfRange, OffsetsMissing
+from txmsg.message import ReceivedMessage
+from txmsg.metaq.access import FETCH_SIZE_BYTES_MAX, Fetched, QueueId, Range
+from txmsg.metaq.log import Append, Log, LogConfig
+from txmsg.metaq.reader import LogReader
+from txmsg.metaq.recovery import Identity, identity_of
+from txmsg.metaq.waiting import Growth
+
+__all__ = ["LocalLog"]
+
+
+class LocalLog:
+    """See `LogAccess` for what each method promises."""
+
+    def __init__(self, root: Path, *, append: bool = False, config: LogConfig | None = None) -> None:
+        self.root = root
+        self._log = Log(root, config) if append else None
+        self._reader = self._log.reader if self._log else LogReader(root)
+        self._reading = threading.Lock()  # readers remember where they were
+        self._closed = threading.Event()
+        self._growth = Growth(root, self._closed)
+
+    def close(self) -> None:
+        self._closed.set()
+        if self._log is not None:
+            self._log.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ---- reading
+
+    def identity(self) -> Identity:
+        return identity_of(self.root, create=False)
+
+    def topics(self) -> dict[str, list[int]]:
+        return self._reader.topics()
+
+    def ranges(self, queues: Collection[QueueId]) -> dict[QueueId, Range]:
+        with self._reading:
+            return {queue: Range(*self._reader.queue(*queue).range()) for queue in queues}
+
+    def offsets_at(self, queues: Collection[QueueId], at_us: int) -> dict[QueueId, int]:
+        with self._reading:
+            return {queue: self._reader.queue(*queue).offset_at(at_us) for queue in queues}
+
+    def fetch(
+        self,
+        wanted: Mapping[QueueId, int],
+        *,
+        size_bytes_max: int = FETCH_SIZE_BYTES_MAX,
+        wait_s: float = 0.0,
+    ) -> list[Fetched]:
+        def found() -> list[Fetched]:
+            return self._found(wanted, size_bytes_max)
+
+        return self._growth.wait(found, wait_s) if wait_s > 0 else found()
+
+    def _found(self, wanted: Mapping[QueueId, int], size_bytes_max: int) -> list[Fetched]:
+        left_bytes = size_bytes_max
+        found: list[Fetched] = []
+        for queue, offset in wanted.items():
+            if found and left_bytes <= 0:
+                break
+            try:
+                with self._reading:
+                    batches = self._reader.queue(*queue).fetch(offset, size_bytes_max=left_bytes)
+            except (OffsetOutOfRange, CorruptLog) as exc:
+                found.append(Fetched(queue, error=exc))
+                continue
+            if batches:
+                found.append(Fetched(queue, tuple(batches)))
+                left_bytes -= sum(each.header.size_bytes for each in batches)
+        return found
+
+    def find(self, topic: str, key: str, *, count_max: int = 100) -> list[ReceivedMessage]:
+        found: list[ReceivedMessage] = []
+        for number in self.topics().get(topic, ()):
+            with self._reading:
+                queue = self._reader.queue(topic, number)
+                offset, _ = queue.range()
+            while batches := self._found({QueueId(topic, number): offset}, FETCH_SIZE_BYTES_MAX):
+                [each] = batches
+                if isinstance(each.error, OffsetsMissing):
+                    offset = each.error.end
+                    continue
+                if each.error is not None:
+                    raise each.error
+                for batch in each.batches:
+                    found += (message for message in batch.messages() if message.key == key)
+                    if len(found) >= count_max:
+                        return found[:count_max]
+                    offset = batch.end_offset
+        return found
+
+    # ---- appending
+
+    def append(self, appends: Sequence[Append]) -> list[int]:
+        if self._log is None:
+            raise MisuseError(f"the log {self.root} was opened to be read: open it with append=True, or use its server")
+        return self._log.append(appends)
