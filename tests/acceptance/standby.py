@@ -64,6 +64,30 @@ class Pair:
             for process in stopped:
                 process.resume()
 
+    @contextmanager
+    def slot_is_read(self, slot: str) -> Iterator[None]:
+        """By a program that the primary sees as pg_recvlogical."""
+        source = f"host={_host(self.primary)} user=postgres dbname={_DATABASE}"
+        options = ["-o", "proto_version=1", "-o", "publication_names=planted", "--status-interval", "1"]
+        command = [
+            binaries_dir() / "pg_recvlogical",
+            "-d",
+            source,
+            "--start",
+            "--slot",
+            slot,
+            "-f",
+            os.devnull,
+            *options,
+        ]
+        reader = subprocess.Popen(command)
+        try:
+            yield
+            assert reader.poll() is None
+        finally:
+            reader.kill()
+            reader.wait()
+
     def promote(self) -> None:
         """Returns when the standby takes writes."""
         assert self.query("select pg_promote(true, 60)", of=self.standby) == [(True,)]

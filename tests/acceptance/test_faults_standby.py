@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
 import pytest
+from click.testing import CliRunner
+from sqlalchemy.engine import make_url
 
 from tests.acceptance.neighbour import neighbour
 from tests.acceptance.served import served
@@ -18,6 +21,7 @@ from tests.broker_process import BrokerProcess
 from tests.errors_page import is_documented
 from txmsg.broker.config import BrokerConfig
 from txmsg.checker.listener import CheckMessageListener
+from txmsg.cli.main import main
 from txmsg.client import AsyncConsumer, AsyncProducer, Producer
 from txmsg.errors import BrokerUnavailable, OutcomeUnknown, TxmsgError
 from txmsg.message import Message, MessageId, ReceivedMessage, TransactionState
@@ -205,10 +209,66 @@ def test_a_standby_that_is_away_makes_replicated_unknown_or_refused_and_stops_no
     assert good.errors == []
 
 
+def checked(url: str) -> tuple[bool, dict[str, dict[str, str]]]:
+    """What `txmsg db check` says: whether all is well, and each finding by its name."""
+    result = CliRunner().invoke(main, ["db", "check", "--storage", url, "--json"])
+    told = json.loads(result.stdout)
+    assert result.exit_code == (0 if told["ok"] else 1)
+    return told["ok"], {each["name"]: each for each in told["findings"]}
+
+
+def test_db_check_says_what_holds_on_a_primary_on_its_standby_and_when_one_of_them_is_gone(servers: Pair) -> None:
+    primary, standby = servers.primary.url("notify"), servers.standby.url("notify")
+    is_well, found = checked(primary)
+    assert is_well, found
+    assert found["role of the server"]["value"] == "primary"
+    assert found["synchronous_standby_names"]["value"] == "*"
+    assert found["standby walreceiver"]["value"].startswith("sync, streaming, ")
+    is_well, found = checked(standby)
+    assert is_well, found
+    assert found["role of the server"]["value"] == "hot standby"
+    assert found["follows"]["value"].endswith(", streaming")
+    assert "bytes behind what is received" in found["replay"]["value"]
+    upgrade = CliRunner().invoke(main, ["db", "upgrade", "--storage", standby])
+    assert (upgrade.exit_code, "this is a standby: name the primary" in upgrade.stderr) == (1, True), upgrade.stderr
+    servers.query("select pg_wal_replay_pause()", of=servers.standby)
+    is_well, found = checked(standby)
+    assert (is_well, "pg_wal_replay_resume" in found["replay"]["fix"]) == (False, True)
+
+    servers.query("select pg_wal_replay_resume()", of=servers.standby)
+
+    def says(name: str, words: str) -> bool:
+        is_well, found = checked(primary)
+        return not is_well and words in found.get(name, {"fix": ""})["fix"]
+
+    def name_standbys(names: str) -> None:
+        servers.query(f"alter system set synchronous_standby_names = '{names}'")
+        servers.query("select pg_reload_conf()")
+
+    name_standbys("")
+    until(lambda: says("synchronous_standby_names", "needed by topics of durability replicated (1)"))
+    name_standbys("nobody")
+    until(lambda: says("synchronous standby", "`txmsg topic alter NAME --durability sync`"))
+    servers.query("create publication planted")
+    servers.query("select pg_create_logical_replication_slot('planted', 'pgoutput')")
+    name_standbys("pg_recvlogical")
+    with servers.slot_is_read("planted"):
+        until(lambda: says("standby pg_recvlogical", "keeps no copy"))
+        with pytest.raises(psycopg.DatabaseError) as refused:
+            servers.query("select txmsg.set_level_2(array(select id from txmsg.queue))")
+        assert refused.value.sqlstate == "TX006"
+
+    servers.kill_primary()
+    until(lambda: not checked(standby)[0])
+    assert "promote it if the primary is lost" in checked(standby)[1]["follows"]["fix"]
+
+
 def test_a_role_that_cannot_see_standbys_is_told_what_to_grant(servers: Pair) -> None:
+    as_notify = make_url(servers.primary.url("notify")).set(username="notify").render_as_string(hide_password=False)
     with psycopg.connect(servers.primary.url("notify"), autocommit=True) as connection:
         connection.execute("set synchronous_commit = local")
-        connection.execute("create role notify")
+        connection.execute("create role notify login")
+        connection.execute("grant create on database notify to notify")
         connection.execute("grant usage on schema txmsg to notify")
         connection.execute("grant select on all tables in schema txmsg to notify")
         call = "select txmsg.set_level_2(array(select id from txmsg.queue))"
@@ -216,8 +276,11 @@ def test_a_role_that_cannot_see_standbys_is_told_what_to_grant(servers: Pair) ->
         with pytest.raises(psycopg.DatabaseError) as refused:
             connection.execute(call)
         assert refused.value.sqlstate == "TX005"
+        is_well, found = checked(as_notify)
+        assert (is_well, "grant pg_read_all_stats" in found["standbys"]["fix"]) == (False, True), found
         connection.execute("reset role")
         connection.execute("grant pg_read_all_stats to notify")
+        assert checked(as_notify)[0]
         connection.execute("set role notify")
         with connection.transaction():
             connection.execute(call)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -10,11 +11,11 @@ import pytest
 
 from tests.broker_process import BrokerProcess
 from tests.conftest import StartBroker
-from tests.integration.cli_harness import json_of, said, store_half
+from tests.integration.cli_harness import asked, json_of, said, store_half
 from tests.integration.client_harness import WAIT_S, collecting
 from tests.integration.test_dead_letter_command import FAILURES, bury, processed
 from txmsg.client import Producer
-from txmsg.message import Message, new_transaction_id
+from txmsg.message import Message, message_id, new_transaction_id
 
 
 def found(broker: BrokerProcess, *options: str) -> list[dict[str, Any]]:
@@ -174,6 +175,31 @@ def test_a_trace_tells_of_each_group_whether_it_is_done_with_the_message(
     assert " group failing: retrying, failed 2 times, next attempt 2099-01-01T00:00:00+00:00\n" in shown
     assert " group dead: dead since " in shown
     assert "   attempt 1 at 2026-05-01T10:00:00+00:00: no route\n" in shown
+
+
+def test_a_delayed_message_is_recalled_once_confirmed_and_others_are_told_why_not(start_broker: StartBroker) -> None:
+    broker = start_broker("--first-check-s", "600")
+    where = ("--broker", broker.address)
+    with Producer(broker.address, group="shop") as producer:
+        first = producer.send(Message("t", b"1", key="42", deliver_after=timedelta(hours=1)))
+        second = producer.send(Message("t", b"2", deliver_after=timedelta(hours=1)))
+        entered = producer.send(Message("t", b"3"))
+    question = asked("message", "recall", first, *where)
+    assert "take back the message to t with key 42, due at 20" in question
+    assert [each["state"] for each in found(broker, "--id", first)] == ["scheduled"], "it was answered no"
+    assert said("message", "recall", first, *where, answer="y\n").endswith(f"{first} is not delivered\n")
+    for _ in range(2):  # a repeat is answered alike
+        assert json_of("message", "recall", second, "--yes", *where) == {"id": second, "recalled": True}
+    assert found(broker, "--id", first) == found(broker, "--id", second) == []
+    too_late = said("message", "recall", entered, *where, status=1)  # nothing to ask about
+    assert f"Error: message {entered} has entered its queue, too late to take it back" in too_late
+    assert [each["state"] for each in found(broker, "--id", entered)] == ["stored"]
+    transaction_id = store_half(broker)
+    undecided = said("message", "recall", f"{transaction_id}.0", *where, status=1)
+    assert f"`txmsg half rollback {transaction_id}`" in undecided
+    unknown = said("message", "recall", message_id(new_transaction_id(), 0), *where, status=1)
+    assert "is not among those that wait for their time" in unknown
+    assert "not of the form UUID.NUMBER" in said("message", "recall", transaction_id, *where, status=1)
 
 
 @pytest.mark.parametrize("command", [["message", "trace", "7"], ["message", "find", "--id", "7"]])

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg
@@ -25,10 +24,12 @@ from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
+from txmsg.broker import findings
+from txmsg.broker.findings import Finding
 from txmsg.broker.store.connect import cut
 from txmsg.errors import SchemaMismatch, StorageError
 
-__all__ = ["REVISIONS", "VERSION_MIN", "Finding", "check", "current", "is_away", "libpq_url", "require", "upgrade"]
+__all__ = ["REVISIONS", "check", "current", "is_away", "libpq_url", "require", "upgrade"]
 
 REVISIONS = ("0002",)
 """The revisions this release works with, oldest first. `upgrade` goes to the last. A newer database says in
@@ -38,7 +39,6 @@ _INSTALL_NEWER = (
     f"newer than this release of txmsg knows (up to {REVISIONS[-1]}): install the release that upgraded it, or a newer "
     "one; a database is not downgraded"
 )
-_FOR_THE_TAILER = "nothing yet; the tailer, which is still to come, will want {}"
 _CONNECT_S_MAX = 10
 _ANSWER_S_MAX = 30.0
 """For reading a revision and settings. A migration may take as long as it takes."""
@@ -46,23 +46,6 @@ _UPGRADE_LOCK = 7704  # two brokers that start together upgrade one after the ot
 # A migration that waits for a reader keeps all senders waiting behind it: so it waits shortly, then lets them pass.
 _LOCK_WAIT_MS = 1000
 _LOCK_PAUSE_S = 1.0
-VERSION_MIN = 150000
-"""PostgreSQL 15, as the server numbers it: the schema needs NULLS NOT DISTINCT."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that `check` looked at. `fix` says what to do and is empty when all is well."""
-
-    name: str
-    value: str
-    fix: str
-    note: str = ""
-    """What is good to know, and needs nothing done."""
-
-    @property
-    def ok(self) -> bool:
-        return not self.fix
 
 
 @contextmanager
@@ -74,10 +57,10 @@ def _connect(url: str, *, any_version: bool = False, answer_s_max: float = _ANSW
     try:
         with engine.connect() as connection, _cut_after(answer_s_max, connection):
             version = int(connection.execute(text("show server_version_num")).scalar_one())
-            if version < VERSION_MIN and not any_version:
+            if version < findings.VERSION_MIN and not any_version:
                 raise StorageError(
-                    f"the Notify database {parsed} is PostgreSQL {version // 10_000}: use {VERSION_MIN // 10_000} or "
-                    "newer"
+                    f"the Notify database {parsed} is PostgreSQL {version // 10_000}: use "
+                    f"{findings.VERSION_MIN // 10_000} or newer"
                 )
             yield connection
     except DBAPIError as exc:
@@ -121,6 +104,11 @@ def _advice(error: DBAPIError) -> str:
         return (
             "`grant create on database ... to ...` lets the role make the schema txmsg; where it is there already, run "
             "the broker as the role that ran `txmsg db upgrade`"
+        )
+    if isinstance(error.orig, psycopg.errors.ReadOnlySqlTransaction):
+        return (
+            "this is a standby: name the primary, or all servers, as in "
+            "postgresql://user@/database?host=db1,db2&target_session_attrs=read-write"
         )
     return "check the URL (host, port, user, password, database), and that the server runs"
 
@@ -244,51 +232,16 @@ def require(url: str) -> None:
 
 
 def check(url: str) -> list[Finding]:
-    """What an operator should know of the database: version, settings, rights, revision, a pooler in between."""
+    """What an operator should know of the database: its server, what holds of standbys, its revision. Only reads."""
     with _connect(url, any_version=True) as connection:
-
-        def scalar(statement: str) -> str:
-            return str(connection.execute(text(statement)).scalar())
-
-        version = int(scalar("show server_version_num"))
-        wal_level = scalar("show wal_level")
-        replication = scalar("select rolreplication or rolsuper from pg_roles where rolname = current_user") == "True"
-        may_create = scalar("select has_database_privilege(current_database(), 'CREATE')") == "True"
-        # A transaction pooler hands each transaction to any server process; a session keeps its own.
-        pids = set()
-        for _ in range(5):
-            pids.add(scalar("select pg_backend_pid()"))
-            connection.rollback()
+        found = list(findings.of_server(connection))
         revision = _revision(connection)
         is_lenient = _is_lenient(connection, revision)
-        return [
-            Finding("version", scalar("show server_version"), "" if version >= VERSION_MIN else "use PostgreSQL 15+"),
-            Finding("fsync", scalar("show fsync"), "" if scalar("show fsync") == "on" else "set fsync = on"),
-            Finding(
-                "wal_level",
-                wal_level,
-                "",
-                "" if wal_level == "logical" else _FOR_THE_TAILER.format("wal_level = logical"),
-            ),
-            Finding(
-                "replication right",
-                str(replication).lower(),
-                "",
-                "" if replication else _FOR_THE_TAILER.format("alter role ... replication"),
-            ),
-            Finding("create right", str(may_create).lower(), "" if may_create else "grant create on database"),
-            Finding(
-                "transaction pooler",
-                "none seen" if len(pids) == 1 else "seen",
-                "" if len(pids) == 1 else "connect directly, or by a pooler in session mode",
-            ),
-            Finding(
-                "revision",
-                revision or "none",
-                "" if is_lenient else _fix_of(revision),
-                "newer than this release, whose brokers still run on it" if is_lenient else "",
-            ),
-        ]
+        topics = findings.replicated_topics(connection) if revision in REVISIONS or is_lenient else 0
+        found += findings.of_replication(connection, topics=topics)
+        note = "newer than this release, whose brokers still run on it" if is_lenient else ""
+        found.append(Finding("revision", revision or "none", "" if is_lenient else _fix_of(revision), note))
+        return found
 
 
 def _fix_of(revision: str | None) -> str:

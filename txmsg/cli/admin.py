@@ -23,6 +23,7 @@ _MODULES: Final = {
     "DeadLetters": "dead_letters_pb2_grpc",
     "Groups": "groups_pb2_grpc",
     "Messages": "messages_pb2_grpc",
+    "Notify": "txmsg_pb2_grpc",
     "Topics": "topics_pb2_grpc",
 }
 """Where the generated stub of each service is, in txmsg.wire.v1."""

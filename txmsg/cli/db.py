@@ -1,4 +1,4 @@
-"""`txmsg db`: the schema of a Notify database, for the operator. What it prints comes from txmsg.broker.migrate."""
+"""`txmsg db`: a Notify database, for the operator. What it prints comes from txmsg.broker.migrate and findings."""
 
 from __future__ import annotations
 
@@ -64,11 +64,17 @@ def current(*, storage: str, as_json: bool) -> None:
         click.echo(f"{revision or 'no txmsg tables'} (this release works with {known})")
 
 
-@db.command(epilog=f"{EXAMPLE_FORMAT}\n  txmsg db check --storage postgresql://notify@db/notify")
+@db.command(
+    short_help="Look at version, settings, rights, standbys and revision.",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg db check --storage postgresql://notify@db/notify",
+)
 @_storage
 @_as_json
 def check(*, storage: str, as_json: bool) -> None:
-    """Look at version, settings, rights and revision. Exit status 1 if something is to be mended."""
+    """Look at version, settings, rights, standbys and revision. Exit status 1 if something is to be mended.
+
+    It only reads, so it may be asked of a hot standby, too.
+    """
     from txmsg.broker import migrate
 
     findings = migrate.check(storage)

@@ -28,7 +28,7 @@ COMMANDS: Final = {
     "fence": "Look after the fence of a business database: purge, id, renew-id.",
     "group": "Look at consumer groups, change their settings, replay, delete them.",
     "half": "Look at half messages, have them checked again, or decide by hand.",
-    "message": "Find messages by key or id, and see what became of them.",
+    "message": "Find messages by key or id, see what became of them, take back what is not due.",
     "topic": "Create topics, look at them, change their settings, delete them.",
 }
 """Each is the click command of its name in the module of its name, with _ for -; the line stands in `txmsg --help`."""

@@ -1,4 +1,4 @@
-"""`txmsg message`: single messages, found and traced. Talks to the service Messages."""
+"""`txmsg message`: single messages, found, traced and recalled. Talks to the services Messages and Notify."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from uuid import UUID
 
 import click
 
-from txmsg.cli.admin import ask_broker, broker_option, json_option
+from txmsg.cli.admin import ask_broker, broker_option, json_option, yes_option
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.showing import content, moment, print_facts, print_table
-from txmsg.errors import OutcomeExpired
+from txmsg.errors import MisuseError, OutcomeExpired
 
 if TYPE_CHECKING:
     from txmsg.wire.v1 import messages_pb2 as pb
@@ -30,7 +30,7 @@ _DECISIONS = {
 
 @click.group()
 def message() -> None:
-    """Find messages by key or id, and see what became of them."""
+    """Find messages by key or id, see what became of them, and take back what is not due yet."""
 
 
 @message.command(
@@ -121,6 +121,57 @@ def trace(*, id_: str, broker: str, as_json: bool) -> None:
         _print_traced(each)
     if reply.more:
         click.echo(f"only the first {len(reply.messages)} of its messages", err=True)
+
+
+@message.command(
+    short_help="Take back a delayed message that is not due yet.",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg message recall 0197f3a2-8d5e-7c11-b0a4-5f1f6f3f9c01.0",
+)
+@click.argument("id_", metavar="ID")
+@broker_option
+@yes_option
+@json_option
+def recall(*, id_: str, broker: str, yes: bool, as_json: bool) -> None:
+    """Take back a delayed message that is not due yet: it is not delivered. This is final.
+
+    ID is that of a message, as `send` returned it. Taking it back twice is fine. Exit status 1 if it is too late.
+    """
+    from txmsg.message import parse_message_id
+    from txmsg.wire.v1 import txmsg_pb2 as pb
+
+    transaction_id, n = parse_message_id(id_)
+    if not yes:
+        _confirm_recall(broker, id_, err=as_json)
+    request = pb.RecallRequest(transaction_ids=transaction_id.bytes, n=[n])
+    (result,) = ask_broker(broker, "Notify.Recall", request).results
+    match result:
+        case pb.RecallReply.ENTERED:
+            raise MisuseError(
+                f"message {id_} has entered its queue, too late to take it back: `txmsg message trace {id_}` says what "
+                "became of it"
+            )
+        case pb.RecallReply.UNDECIDED:
+            raise MisuseError(
+                f"message {id_} waits for the outcome of its transaction: recall it after the commit, or roll the "
+                f"transaction back: `txmsg half rollback {transaction_id}`"
+            )
+        case pb.RecallReply.UNKNOWN:
+            raise OutcomeExpired(
+                f"message {id_} is not among those that wait for their time: `txmsg message trace {id_}` looks in all "
+                "segments"
+            )
+    click.echo(json.dumps({"id": id_, "recalled": True}) if as_json else f"{id_} is not delivered")
+
+
+def _confirm_recall(broker: str, id_: str, *, err: bool) -> None:
+    """Asks about a message that waits for its time. What does not is not asked about: the broker's answer says why."""
+    from txmsg.wire.v1 import messages_pb2 as pb
+
+    for each in ask_broker(broker, "Messages.Find", pb.FindMessagesRequest(id=id_, limit=1)).messages:
+        if each.state == pb.FoundMessage.SCHEDULED:
+            key = f" with key {each.key}" if each.key else ""
+            question = f"take back the message to {each.topic}{key}, due at {moment(each.due_at_us)}, for good?"
+            click.confirm(question, abort=True, err=err)  # stdout is for the JSON then
 
 
 def _print_traced(traced: pb.TracedMessage) -> None:

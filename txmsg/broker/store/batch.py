@@ -201,6 +201,8 @@ _UNREPLICATED = {
     "TX004": "no synchronous standby is attached to it: attach one that synchronous_standby_names names, or let the "
     "topic be sync",
     "TX005": "its role may not see whether a standby is attached: grant it pg_read_all_stats",
+    "TX006": "a reader of a logical slot, such as a tailer, counts as its synchronous standby: set "
+    "synchronous_standby_names to the names of the standbys, not '*'",
 }
 """What `set_level_2` refuses, by SQLSTATE."""
 

@@ -7,7 +7,8 @@
 --   async        off, if all are async: on disk a moment later. What a crash takes is the last of all that was written,
 --                so no cursor is ahead of its messages
 -- Returns those of the queues that are in memory; null if no queue at all is.
--- TX004 if a standby is to be waited for and none is attached, TX005 if the role cannot see that.
+-- TX004 if a standby is to be waited for and none is attached, TX005 if the role cannot see that, TX006 if what is to be
+-- waited for reads a logical slot: such a reader confirms what it has read, and keeps no copy of the database.
 create function txmsg.set_level_2(p_queues int[]) returns int[] language plpgsql as $$
 declare
     v_replicated boolean;
@@ -37,6 +38,10 @@ begin
             raise exception 'the role may not see the state of standbys' using errcode = 'TX005';
         end if;
         raise exception 'no synchronous standby is attached' using errcode = 'TX004';
+    end if;
+    if exists (select from pg_stat_replication r join pg_replication_slots s on s.active_pid = r.pid
+                where r.sync_state in ('sync', 'quorum') and s.slot_type = 'logical') then
+        raise exception 'a reader of a logical slot counts as synchronous standby' using errcode = 'TX006';
     end if;
     perform set_config('synchronous_commit', 'on', true);
     -- A repeat writes nothing, and a commit that writes nothing waits for nobody; but what it repeats may not be

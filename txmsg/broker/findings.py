@@ -1,0 +1,142 @@
+"""What an operator should know of the server of a Notify database: version, settings, rights, standbys.
+
+Only reads, so it says the same of a primary and of a hot standby. Knows nothing of revisions; migrate.py adds those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, Row, text
+
+__all__ = ["VERSION_MIN", "Finding", "of_replication", "of_server", "replicated_topics"]
+
+VERSION_MIN = 150000
+"""PostgreSQL 15, as the server numbers it: the schema needs NULLS NOT DISTINCT."""
+
+_FOR_THE_TAILER = "nothing yet; the tailer, which is still to come, will want {}"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at. `fix` says what to do and is empty when all is well."""
+
+    name: str
+    value: str
+    fix: str = ""
+    note: str = ""
+    """What is good to know, and needs nothing done."""
+
+    @property
+    def ok(self) -> bool:
+        return not self.fix
+
+
+def of_server(connection: Connection) -> Iterator[Finding]:
+    """Version, settings, rights of the role, a pooler in between. Ends the transaction under way."""
+
+    def scalar(statement: str) -> str:
+        return str(connection.execute(text(statement)).scalar())
+
+    version = int(scalar("show server_version_num"))
+    yield Finding("version", scalar("show server_version"), "" if version >= VERSION_MIN else "use PostgreSQL 15+")
+    fsync = scalar("show fsync")
+    yield Finding("fsync", fsync, "" if fsync == "on" else "set fsync = on")
+    wal_level = scalar("show wal_level")
+    missing = "" if wal_level == "logical" else _FOR_THE_TAILER.format("wal_level = logical")
+    yield Finding("wal_level", wal_level, note=missing)
+    may_replicate = scalar("select rolreplication or rolsuper from pg_roles where rolname = current_user") == "True"
+    missing = "" if may_replicate else _FOR_THE_TAILER.format("alter role ... replication")
+    yield Finding("replication right", str(may_replicate).lower(), note=missing)
+    may_create = scalar("select has_database_privilege(current_database(), 'CREATE')") == "True"
+    yield Finding("create right", str(may_create).lower(), "" if may_create else "grant create on database")
+    # A transaction pooler hands each transaction to any server process; a session keeps its own.
+    pids = set()
+    for _ in range(5):
+        pids.add(scalar("select pg_backend_pid()"))
+        connection.rollback()
+    fix = "" if len(pids) == 1 else "connect directly, or by a pooler in session mode"
+    yield Finding("transaction pooler", "seen" if fix else "none seen", fix)
+
+
+def replicated_topics(connection: Connection) -> int:
+    """How many topics ask for a synchronous standby. The tables are there, at revision 0002 or later."""
+    statement = "select count(*) from txmsg.topic t where t.durability = 'replicated'"
+    return int(connection.execute(text(statement)).scalar_one())
+
+
+def of_replication(connection: Connection, *, topics: int) -> Iterator[Finding]:
+    """Which of both servers this is, and whether what `topics` topics of durability `replicated` wait for is there."""
+    if connection.execute(text("select pg_is_in_recovery()")).scalar_one():
+        yield from _of_standby(connection)
+    else:
+        yield from _of_primary(connection, topics)
+
+
+def _of_primary(connection: Connection, topics: int) -> Iterator[Finding]:
+    yield Finding("role of the server", "primary")
+    needed = f"needed by topics of durability replicated ({topics}), which are refused meanwhile" if topics else ""
+    names = str(connection.execute(text("show synchronous_standby_names")).scalar_one())
+    fix = f"name a standby: {needed}" if needed and not names else ""
+    yield Finding("synchronous_standby_names", names or "none", fix)
+    standbys = connection.execute(text(_STANDBYS)).all()
+    if any(each.sync_state is None for each in standbys):
+        grant = "grant pg_read_all_stats to the role, which may not see their state"
+        yield Finding("standbys", f"{len(standbys)} attached", f"{grant}: {needed}" if needed else "", grant)
+        return
+    if names and not any(each.is_synchronous for each in standbys):
+        fix = (
+            f"attach one (pg_basebackup -R), or `txmsg topic alter NAME --durability sync`: {needed}" if needed else ""
+        )
+        yield Finding("synchronous standby", "none attached", fix)
+    for each in standbys:
+        yield _of_attached(each)
+
+
+def _of_attached(row: Row[tuple[object, ...]]) -> Finding:
+    where = f" at {row.client_addr}" if row.client_addr else ""
+    lag = "nothing confirmed yet"
+    if row.flush_lag_bytes is not None:
+        lag = f"{row.flush_lag_bytes} bytes behind on its disk, {row.replay_lag_bytes} in what it shows"
+    fix = ""
+    if row.is_logical and row.is_synchronous:
+        fix = "it reads a logical slot and keeps no copy: name the standbys in synchronous_standby_names instead of '*'"
+    return Finding(f"standby {row.application_name}{where}", f"{row.sync_state}, {row.state}, {lag}", fix)
+
+
+def _of_standby(connection: Connection) -> Iterator[Finding]:
+    note = "takes no writes: brokers and `txmsg db upgrade` want the primary"
+    yield Finding("role of the server", "hot standby", note=note)
+    receiver = connection.execute(text(_RECEIVER)).one_or_none()
+    if receiver is None:
+        fix = "it receives nothing: look at primary_conninfo and at its log, or promote it if the primary is lost"
+        yield Finding("follows", "no primary", fix)
+    elif receiver.status is None:
+        yield Finding("follows", "a primary", note="grant pg_read_all_stats to the role to see which one")
+    else:
+        yield Finding("follows", f"{receiver.sender_host}:{receiver.sender_port}, {receiver.status}")
+    replay = connection.execute(text(_REPLAY)).one()
+    fix = "`select pg_wal_replay_resume()`: it shows nothing newer meanwhile" if replay.is_paused else ""
+    last = f"; newest commit {replay.newest.isoformat(timespec='seconds')}" if replay.newest else ""
+    yield Finding("replay", f"{replay.lag_bytes} bytes behind what is received{last}", fix)
+
+
+_STANDBYS = """
+select r.application_name, host(r.client_addr) as client_addr, r.state, r.sync_state,
+       r.sync_state in ('sync', 'quorum') as is_synchronous,
+       exists (select from pg_replication_slots s where s.active_pid = r.pid and s.slot_type = 'logical') as is_logical,
+       case when r.flush_lsn is not null then greatest(pg_current_wal_flush_lsn() - r.flush_lsn, 0) end
+           as flush_lag_bytes,
+       greatest(pg_current_wal_flush_lsn() - coalesce(r.replay_lsn, r.flush_lsn), 0) as replay_lag_bytes
+  from pg_stat_replication r
+ where r.state is distinct from 'backup'
+ order by r.application_name, r.pid
+"""
+
+_RECEIVER = "select w.status, w.sender_host, w.sender_port from pg_stat_wal_receiver w where w.pid is not null"
+
+_REPLAY = """
+select pg_is_wal_replay_paused() as is_paused, pg_last_xact_replay_timestamp() as newest,
+       greatest(pg_last_wal_receive_lsn() - pg_last_wal_replay_lsn(), 0) as lag_bytes
+"""
