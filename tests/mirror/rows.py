@@ -1,0 +1,138 @@
+"""Messages that stand in a table and in a log: written by plain SQL, and appended as a tailer would."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import NamedTuple
+from uuid import UUID
+
+import psycopg
+
+from txmsg.message import datetime_of_us
+from txmsg.metaq.frame import Columns, Compression, encode, hole
+from txmsg.metaq.log import Append, Log, LogConfig
+
+__all__ = ["Stored", "append", "make_queues", "store", "written"]
+
+_INSERT = """
+copy txmsg.message (segment, queue, queue_offset, transaction_id, n, key, tag, ordering_key, headers, body, born_at,
+                    stored_at) from stdin"""
+
+
+class Stored(NamedTuple):
+    """A message in its place."""
+
+    topic: str
+    queue: int
+    offset: int
+    id_bytes: bytes
+    n: int
+    key: str | None
+    tag: str | None
+    ordering_key: str | None
+    headers: bytes | None
+    body: bytes
+    born_at_us: int
+    stored_at_us: int
+    """Microseconds since 1970."""
+
+
+def written(topic: str, queue: int, offset: int) -> Stored:
+    """A message that uses every column, or few, by its offset; no two are alike."""
+    rng = random.Random(f"{topic} {queue} {offset}")
+    rich = offset % 3 != 0
+    at_us = 1_750_000_000_000_000 + offset * 1000
+    return Stored(
+        topic,
+        queue,
+        offset,
+        rng.randbytes(16),
+        offset % 5 if rich else 0,
+        f"ключ-{offset}" if rich else None,
+        "paid" if offset % 2 else None,
+        f"order-{offset % 4}" if rich else None,
+        b"\x0a\x06\x0a\x01h\x12\x011" if rich else None,
+        rng.randbytes(rng.choice([0, 1, 100, 2000])),
+        at_us - 7,
+        at_us,
+    )
+
+
+def make_queues(url: str, topic: str, count: int) -> None:
+    """A topic with so many queues."""
+    with psycopg.connect(url) as connection:
+        [(id,)] = connection.execute(
+            "insert into txmsg.topic (name, queue_count, ordered_queues) values (%s, %s, %s) returning id",
+            (topic, count, count),
+        )
+        connection.execute(
+            "insert into txmsg.queue (topic_id, number) select %s, n from generate_series(0, %s) n", (id, count - 1)
+        )
+
+
+def store(url: str, messages: Iterable[Stored], *, segment: int = 1) -> None:
+    """Rows of the table."""
+    with psycopg.connect(url) as connection:
+        ids = {
+            (topic, number): id
+            for topic, number, id in connection.execute(
+                "select t.name, q.number, q.id from txmsg.topic t join txmsg.queue q on q.topic_id = t.id"
+            )
+        }
+        with connection.cursor() as cursor, cursor.copy(_INSERT) as copy:
+            for each in messages:
+                copy.write_row(
+                    (
+                        segment,
+                        ids[each.topic, each.queue],
+                        each.offset,
+                        UUID(bytes=each.id_bytes),
+                        *each[4:10],
+                        _moment(each.born_at_us),
+                        _moment(each.stored_at_us),
+                    )
+                )
+
+
+def _moment(us: int) -> str:
+    return datetime_of_us(us).isoformat()
+
+
+def append(
+    root: Path,
+    messages: Sequence[Stored],
+    *,
+    frame_size: int = 7,
+    compression: Compression = Compression.NONE,
+    config: LogConfig | None = None,
+) -> None:
+    """Frames of a log, of at most so many messages; a gap in the offsets is marked as a hole."""
+    with Log(root, config) as log:
+        ends: dict[tuple[str, int], int] = {}
+        for (topic, queue), run in groupby(messages, key=lambda each: (each.topic, each.queue)):
+            rows = list(run)
+            while rows:
+                piece = [each for place, each in enumerate(rows[:frame_size]) if each.offset == rows[0].offset + place]
+                rows = rows[len(piece) :]
+                begin, end = piece[0].offset, ends.get((topic, queue), 0)
+                if begin > end:
+                    log.append([Append(topic, queue, hole(begin, 1), end)])
+                log.append([Append(topic, queue, encode(_columns(piece), compression), begin)])
+                ends[topic, queue] = begin + len(piece)
+
+
+def _columns(rows: Sequence[Stored]) -> Columns:
+    return Columns(
+        bodies=[each.body for each in rows],
+        stored_at_us=[each.stored_at_us for each in rows],
+        transaction_ids=b"".join(each.id_bytes for each in rows),
+        n=[each.n for each in rows],
+        born_at_us=[each.born_at_us for each in rows],
+        keys=[each.key or "" for each in rows],
+        tags=[each.tag or "" for each in rows],
+        ordering_keys=[each.ordering_key or "" for each in rows],
+        headers=[each.headers or b"" for each in rows],
+    )
