@@ -12,10 +12,10 @@ from typing import Any, cast
 import pytest
 
 from txmsg.client.link import Hand, Link
-from txmsg.client.user_function import UserFunction
-from txmsg.client.workers import Handler, Job, LoopWorkers, ThreadWorkers, in_handler
+from txmsg.client.workers import Handler, Job, LoopWorkers, ThreadWorkers
 from txmsg.errors import StorageError
 from txmsg.message import ReceivedMessage
+from txmsg.runtime.user_function import UserFunction, in_handler
 
 HAND = Hand(7, 1, 1)
 DEADLINE_S = 20.0

@@ -11,10 +11,10 @@ import logging
 from typing import Any
 
 from txmsg.checker.listener import CheckMessageListener
-from txmsg.client.threads import DaemonThreads
-from txmsg.client.user_function import UserFunction
 from txmsg.errors import shown
 from txmsg.message import ReceivedMessage, TransactionId, TransactionState
+from txmsg.runtime.threads import DaemonThreads
+from txmsg.runtime.user_function import UserFunction
 
 __all__ = ["LISTENER_TIMEOUT_S", "Asker"]
 

@@ -21,11 +21,12 @@ from txmsg.client.epochs import Epochs
 from txmsg.client.inbox import AsyncIdempotentHandler, IdempotentHandler
 from txmsg.client.link import Hand, Link, Polling
 from txmsg.client.links import Links
-from txmsg.client.options import broadcast_group_of, check_count, check_seconds, homes_of, start_of
-from txmsg.client.user_function import UserFunction
-from txmsg.client.workers import Handler, Job, LoopWorkers, ThreadWorkers, in_handler
+from txmsg.client.options import homes_of
+from txmsg.client.workers import Handler, Job, LoopWorkers, ThreadWorkers
 from txmsg.errors import InvalidMessage, MisuseError, shown
 from txmsg.message import ReceivedMessage, check_name
+from txmsg.runtime.options import broadcast_group_of, check_count, check_seconds, start_of
+from txmsg.runtime.user_function import UserFunction, in_handler
 from txmsg.wire.tags import parse_tags
 from txmsg.wire.v1.txmsg_pb2 import Subscription
 

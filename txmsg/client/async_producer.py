@@ -24,8 +24,7 @@ from txmsg.client.channel import Brokers
 from txmsg.client.half import Half, check_half, id_bytes_of
 from txmsg.client.homes import Homes, find_homes
 from txmsg.client.late import AsyncLateTransaction
-from txmsg.client.options import check_listener_of, check_seconds, homes_of
-from txmsg.client.process import check_not_forked
+from txmsg.client.options import check_listener_of, homes_of
 from txmsg.client.sender import Sender
 from txmsg.errors import MisuseError, OutcomeUnknown
 from txmsg.message import (
@@ -39,6 +38,8 @@ from txmsg.message import (
     new_transaction_id_bytes,
     parse_message_id,
 )
+from txmsg.runtime.options import check_seconds
+from txmsg.runtime.process import check_not_forked
 
 __all__ = ["AsyncProducer"]
 

@@ -19,8 +19,8 @@ import grpc
 import grpc.aio
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_before_delay, wait_random_exponential
 
-from txmsg.client.process import claim_process
 from txmsg.errors import BrokerUnavailable, OutcomeUnknown, ProtocolError, TxmsgError
+from txmsg.runtime.process import claim_process
 from txmsg.wire.codec import CHANNEL_OPTIONS, error_of_rpc
 from txmsg.wire.v1.txmsg_pb2 import RouteChanged, RouteReply, RouteRequest
 from txmsg.wire.v1.txmsg_pb2_grpc import NotifyStub

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
 from txmsg.client.async_consumer import AsyncConsumer
 from txmsg.client.link import CALL_GRACE_S, POLL_WAIT_S
 from txmsg.client.links import SETTLE_S_MAX
-from txmsg.client.process import LoopThread, check_not_forked, shared_loop
-from txmsg.client.workers import in_handler
 from txmsg.errors import MisuseError
 from txmsg.message import ReceivedMessage
+from txmsg.runtime.process import LoopThread, check_not_forked, shared_loop
+from txmsg.runtime.signals import signals_set
+from txmsg.runtime.user_function import in_handler
 
 __all__ = ["Consumer"]
 
@@ -105,7 +104,7 @@ class Consumer:
         Signals are caught only on the main thread. A second one acts as it did before `run`.
         """
         self.start()
-        with _signals_set(self._stop_wanted):
+        with signals_set(self._stop_wanted):
             self._stop_wanted.wait()
         self.stop()
 
@@ -116,20 +115,3 @@ class Consumer:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-
-
-@contextmanager
-def _signals_set(event: threading.Event) -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def on_signal(_number: int, _frame: FrameType | None) -> None:
-        event.set()
-
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

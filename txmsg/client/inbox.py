@@ -32,9 +32,9 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session
 
 from txmsg.client.guard import SessionGuard
-from txmsg.client.user_function import check_takes, name_of
 from txmsg.errors import MisuseError, StorageError
 from txmsg.message import ReceivedMessage, check_name
+from txmsg.runtime.user_function import check_takes, name_of
 
 __all__ = [
     "AsyncIdempotentHandler",

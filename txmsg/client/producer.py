@@ -20,7 +20,6 @@ from txmsg.client.async_producer import AsyncProducer
 from txmsg.client.batch import EndEntry, FreshEntry, SendEntry, messages_of
 from txmsg.client.half import Half, check_half, id_bytes_of
 from txmsg.client.late import LateTransaction
-from txmsg.client.process import LoopThread, check_not_forked, shared_loop
 from txmsg.errors import BrokerUnavailable, MisuseError, OutcomeUnknown
 from txmsg.message import (
     Message,
@@ -31,6 +30,7 @@ from txmsg.message import (
     new_transaction_id,
     new_transaction_id_bytes,
 )
+from txmsg.runtime.process import LoopThread, check_not_forked, shared_loop
 
 __all__ = ["Producer"]
 

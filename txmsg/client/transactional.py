@@ -20,9 +20,9 @@ from txmsg.client.async_producer import AsyncProducer
 from txmsg.client.body import Key, MessagePlan
 from txmsg.client.flow import run_async, run_in_async_session, run_in_session, run_sync
 from txmsg.client.producer import Producer
-from txmsg.client.user_function import check_takes, name_of
 from txmsg.errors import MisuseError, shown
 from txmsg.message import Message
+from txmsg.runtime.user_function import check_takes, name_of
 
 __all__ = ["transactional_message"]
 

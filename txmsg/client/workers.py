@@ -10,7 +10,6 @@ import asyncio
 import contextvars
 import logging
 import threading
-import traceback
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,16 +18,13 @@ from queue import SimpleQueue
 from typing import NamedTuple
 
 from txmsg.client.link import Hand, Link
-from txmsg.client.user_function import UserFunction
 from txmsg.errors import TxmsgError
 from txmsg.message import ReceivedMessage
+from txmsg.runtime.user_function import UserFunction, in_handler, text_of
 
-__all__ = ["Handler", "Job", "LoopWorkers", "ThreadWorkers", "in_handler"]
+__all__ = ["Handler", "Job", "LoopWorkers", "ThreadWorkers"]
 
 _log = logging.getLogger(__name__)
-
-in_handler: contextvars.ContextVar[bool] = contextvars.ContextVar("txmsg_in_handler", default=False)
-"""Whether a handler is being run: one that calls `stop` must not wait for itself."""
 
 _CANCEL_S_MAX = 1.0
 """How long a cancelled handler may take to end."""
@@ -53,13 +49,7 @@ class Handler:
             f": {type(exc).__name__}: {exc}" if own else "",
             exc_info=None if own else exc,
         )
-        where = "".join(traceback.format_tb(exc.__traceback__, limit=-5))
-        try:
-            said = str(exc)
-        except Exception:  # noqa: BLE001 - the user's code, too
-            said = "<its __str__ raised>"
-        text = f"{type(exc).__name__}: {said}\n{where}"
-        return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
+        return text_of(exc)
 
 
 class Job(NamedTuple):

@@ -17,9 +17,9 @@ from txmsg.client.async_producer import AsyncProducer
 from txmsg.client.consumer import Consumer
 from txmsg.client.half import Half
 from txmsg.client.producer import Producer
-from txmsg.client.user_function import UserFunction
 from txmsg.errors import BrokerUnavailable, MisuseError, OutcomeUnknown
 from txmsg.message import ReceivedMessage, TransactionState, check_name
+from txmsg.runtime.user_function import UserFunction
 
 __all__ = ["ProcessDied", "broker_away", "dies_after_commit", "dies_before_commit", "handler_fails", "lost_reply"]
 

@@ -42,7 +42,7 @@ def test_the_child_of_a_process_that_used_txmsg_is_told_so(use: str) -> None:
             try:
                 {use}
             except MisuseError as exc:
-                os._exit(0 if "does not survive a fork" in str(exc) else 2)
+                os._exit(0 if "do not survive a fork" in str(exc) else 2)
             os._exit(3)
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         producer.close()
@@ -97,7 +97,7 @@ def test_importing_the_package_loads_neither_grpc_nor_sqlalchemy() -> None:
 
 def test_a_blocking_call_on_the_loop_of_txmsg_is_refused() -> None:
     done = run_program("""
-        from txmsg.client.process import shared_loop
+        from txmsg.runtime.process import shared_loop
         from txmsg.errors import MisuseError
         async def nested():
             async def inner(): ...

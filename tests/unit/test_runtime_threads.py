@@ -10,7 +10,7 @@ from concurrent.futures import CancelledError
 
 import pytest
 
-from txmsg.client.threads import DaemonThreads
+from txmsg.runtime.threads import DaemonThreads
 
 WAIT_S = 30.0
 
@@ -73,7 +73,7 @@ def test_a_shutdown_cancels_what_has_not_begun_and_ends_the_threads() -> None:
 def test_a_function_that_hangs_does_not_keep_the_process() -> None:
     program = """
         import threading
-        from txmsg.client.threads import DaemonThreads
+        from txmsg.runtime.threads import DaemonThreads
         began = threading.Event()
         def hang():
             began.set()

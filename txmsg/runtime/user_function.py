@@ -9,13 +9,17 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
+import traceback
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from typing import Any
 
 from txmsg.errors import MisuseError, shown
 
-__all__ = ["UserFunction", "check_takes", "name_of"]
+__all__ = ["UserFunction", "check_takes", "in_handler", "name_of", "text_of"]
+
+in_handler: contextvars.ContextVar[bool] = contextvars.ContextVar("txmsg_in_handler", default=False)
+"""Whether a handler is being run: one that calls `stop` must not wait for itself."""
 
 
 class UserFunction:
@@ -90,6 +94,17 @@ class UserFunction:
 
     def _left(self, exc: BaseException) -> RuntimeError:
         return RuntimeError(f"{self._name} raised {type(exc).__name__}({exc}): taken as any other exception")
+
+
+def text_of(exc: Exception) -> str:
+    """What was raised, for a person who looks later, in characters that can be kept."""
+    where = "".join(traceback.format_tb(exc.__traceback__, limit=-5))
+    try:
+        said = str(exc)
+    except Exception:  # noqa: BLE001 - the user's code, too
+        said = "<its __str__ raised>"
+    text = f"{type(exc).__name__}: {said}\n{where}"
+    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
 
 
 def name_of(function: object) -> str:
