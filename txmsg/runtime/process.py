@@ -47,10 +47,9 @@ def check_not_forked(pid: int) -> None:
     """Raises MisuseError unless this process is still the one with this pid."""
     if os.getpid() != pid:
         raise MisuseError(
-            f"process {os.getpid()} was forked from process {pid}, which already used txmsg; its threads and gRPC "
-            "do not survive a fork. Make the first call (send, start, run) after forking: in gunicorn's post_fork "
-            "hook, or with multiprocessing's start method 'spawn'. Merely constructing a Producer or Consumer before is "
-            "fine"
+            f"process {os.getpid()} was forked from process {pid}, which already used txmsg; its threads and gRPC do "
+            "not survive a fork. Make the first call (send, start, run) after forking: in gunicorn's post_fork hook, "
+            "or with multiprocessing's start method 'spawn'. Merely constructing a Producer or Consumer before is fine"
         )
 
 
