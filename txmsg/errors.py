@@ -18,6 +18,8 @@ TxmsgError
  +-- MisuseError               caller: the API, or a setting, used in a way that cannot be kept
  +-- SchemaMismatch            operator: the database has another schema revision than this release
  +-- StorageError              operator: a database lacks something (rights, settings, tables)
+ |    +-- LogBusy              operator: another process writes a MetaQ log
+ +-- MirrorDiverged            operator: a log and the table that it mirrors hold different messages
  +-- CorruptLog                operator: a MetaQ log is damaged; `txmsg metaq check` says where
  +-- OffsetOutOfRange          caller: a position in a queue that is not kept (any more, or not yet)
  |    +-- OffsetsMissing       caller: a hole, which the log itself marks
@@ -34,7 +36,9 @@ __all__ = [
     "DuplicateId",
     "InvalidMessage",
     "InvalidName",
+    "LogBusy",
     "MessageTooLarge",
+    "MirrorDiverged",
     "MisuseError",
     "OffsetOutOfRange",
     "OffsetsMissing",
@@ -180,6 +184,27 @@ class StorageError(TxmsgError):
     """A database (Notify, embedded, or of the business) cannot be used as it is; the text says what is missing."""
 
     code = "storage"
+
+
+class LogBusy(StorageError):
+    """Another process writes this MetaQ log, and a log has one writer."""
+
+    code = "log_busy"
+
+
+class MirrorDiverged(TxmsgError):
+    """A log and the table that it mirrors hold different messages at this offset of a queue. Nothing was written.
+
+    As after a backup of the Notify database was restored, or a standby promoted that had not got everything.
+    """
+
+    code = "mirror_diverged"
+
+    def __init__(self, text: str, topic: str = "", queue: int = 0, offset: int = 0) -> None:
+        super().__init__(text)
+        self.topic = topic
+        self.queue = queue
+        self.offset = offset
 
 
 class CorruptLog(TxmsgError):

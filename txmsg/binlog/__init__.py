@@ -1,4 +1,13 @@
-"""The tailer: mirrors the Notify database into MetaQ from its write-ahead log.
+"""The tailer: mirrors the Notify database into MetaQ from its write-ahead log. Knows no log but by a Protocol.
 
-pgoutput   what the database sends, as values     (pure)
+pgoutput     what the database sends, as values                         (pure)
+rows         rows of messages as bytes, the hot path                    (pure)
+resume       how log and table stand to each other                      (pure)
+replication  the stream: START_REPLICATION on psycopg
+database     the ordinary session, and what its errors mean
+slot, table, mirrors   statements: slot and publication; messages; how far the mirror is
+sink         what it needs of a log
+tailing      one run: compare, go on, refill, append, acknowledge
+tailer       runs again and again, and stands by
+status       how a mirror stands; makes and drops it
 """

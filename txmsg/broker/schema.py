@@ -290,3 +290,22 @@ Table(
     Column("broker_id", Text, primary_key=True),
     Column("seen_at", _moment(), nullable=False, server_default=func.now()),
 )
+Table(
+    "mirror",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("include", ARRAY(Text), nullable=False),
+    Column("exclude", ARRAY(Text), nullable=False),
+    Column("log", Text),
+    Column("generation", Integer),
+    Column("created_at", _moment(), nullable=False, server_default=func.now()),
+    Column("seen_at", _moment()),
+)
+Table(
+    "mirror_queue",
+    metadata,
+    Column("mirror", ForeignKey("txmsg.mirror.name", ondelete="CASCADE"), primary_key=True),
+    Column("queue", ForeignKey("txmsg.queue.id", ondelete="CASCADE"), primary_key=True, autoincrement=False),
+    Column("next_offset", BigInteger, nullable=False),
+    Column("updated_at", _moment(), nullable=False, server_default=func.now()),
+)

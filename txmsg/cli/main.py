@@ -29,6 +29,7 @@ COMMANDS: Final = {
     "group": "Look at consumer groups, change their settings, replay, delete them.",
     "half": "Look at half messages, have them checked again, or decide by hand.",
     "message": "Find messages by key or id, see what became of them, take back what is not due.",
+    "tailer": "Mirror a Notify database into MetaQ: run, create, status, drop.",
     "topic": "Create topics, look at them, change their settings, delete them.",
 }
 """Each is the click command of its name in the module of its name, with _ for -; the line stands in `txmsg --help`."""

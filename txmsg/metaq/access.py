@@ -172,6 +172,10 @@ class LogAccess(Protocol):
         """Appends all batches or none; their first offsets. As `Log.append`, which see for errors."""
         ...
 
+    def flush(self) -> None:
+        """Everything that was appended before is on disk, whatever its topics promise."""
+        ...
+
     # ---- groups
 
     def join(self, group: str, topics: Collection[str], *, strategy: str = "averaged") -> GroupMember:

@@ -111,3 +111,7 @@ class LocalLog:
         if self._log is None:
             raise MisuseError(f"the log {self.root} was opened to be read: open it with append=True, or use its server")
         return self._log.append(appends)
+
+    def flush(self) -> None:
+        if self._log is not None:
+            self._log.flush()

@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from txmsg.errors import CorruptLog, MisuseError, StorageError
+from txmsg.errors import CorruptLog, LogBusy, MisuseError, StorageError
 from txmsg.message import QUEUES_MAX, check_name
 from txmsg.metaq.cells import Cell, Cells, OpenFiles, QueueEnd, cells_file, queue_directory, queues_of
 from txmsg.metaq.commit_log import FILE_SIZE_BYTES_MAX, CommitLogWriter, files_of, log_file
@@ -388,7 +388,7 @@ def _locked(path: Path) -> int:
     except BlockingIOError as exc:
         holder = os.read(fd, 20).decode("ascii", "replace").strip() or "?"
         os.close(fd)
-        raise StorageError(
+        raise LogBusy(
             f"the log {path.parent} is being written by process {holder}: a log has one writer; read it, or use its "
             "server"
         ) from exc

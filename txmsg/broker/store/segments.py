@@ -44,9 +44,14 @@ _LOCK_WAIT_S = 0.2
 _POSITIONS = """
     select g.name as reader, c.queue_id, c.next_offset, c.acked
       from txmsg.cursor c join txmsg.consumer_group g on g.id = c.group_id
+    union all
+    select 'mirror ' || m.name, q.id, coalesce(p.next_offset, 0), '{}'
+      from txmsg.mirror m
+     cross join lateral txmsg.mirrored_queues_2(m.include, m.exclude) q
+      left join txmsg.mirror_queue p on p.mirror = m.name and p.queue = q.id
 """
-"""Who still has to read what: all below next_offset is done, and so are the ranges in acked. A mirror joins here by
-`union all`, as one more reader. Retries and dead letters do not stand here: they are copies."""
+"""Who still has to read what: all below next_offset is done, and so are the ranges in acked. Retries and dead letters
+do not stand here: they are copies."""
 
 
 class SegmentRow(NamedTuple):

@@ -1,0 +1,196 @@
+"""What tests of the tailer stand on: a Notify database seen from outside, a log, and tailers that run in threads."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from txmsg.binlog.config import TailerConfig
+from txmsg.binlog.sink import Sink
+from txmsg.binlog.tailer import State, Tailer
+from txmsg.errors import OffsetsMissing
+from txmsg.metaq.reader import LogReader
+from txmsg.mirror import open_sink
+
+WITHIN_S = 60.0
+
+
+def until(condition: Callable[[], bool], *, within_s: float = WITHIN_S, why: str = "it did not happen in time") -> None:
+    """Returns when the condition holds; fails loudly when it does not come to hold in time."""
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, why
+        time.sleep(0.02)
+
+
+@dataclass
+class Table:
+    """The table of messages, written as batches of a broker write it: dense offsets, one transaction each."""
+
+    url: str
+    _queues: dict[tuple[str, int], int] = field(default_factory=dict)
+
+    def query(self, statement: str, *args: object) -> list[tuple[Any, ...]]:
+        with psycopg.connect(self.url, autocommit=True, connect_timeout=10) as connection:
+            cursor = connection.execute(statement.encode(), args)
+            return cursor.fetchall() if cursor.description else []
+
+    def topic(self, name: str, queues: int = 1, durability: str = "sync") -> list[int]:
+        """Makes a topic; the ids of its queues."""
+        ids = [
+            row[0]
+            for row in self.query(
+                "with t as (insert into txmsg.topic (name, queue_count, durability) values (%s, %s, %s) returning id) "
+                "insert into txmsg.queue (topic_id, number) select t.id, n from t, generate_series(0, %s - 1) n "
+                "returning id",
+                *(name, queues, durability, queues),
+            )
+        ]
+        self._queues |= {(name, number): queue for number, queue in enumerate(ids)}
+        return ids
+
+    def id_of(self, topic: str, number: int = 0) -> int:
+        return self._queues[topic, number]
+
+    def add(self, topic: str, count: int, *, number: int = 0, body: bytes = b"body") -> None:
+        """So many messages at the end of a queue, in one transaction, with every column that there is."""
+        self.query(
+            """
+            with base as (select s.id as segment, coalesce(
+                (select max(m.queue_offset) + 1 from txmsg.message m where m.segment = s.id and m.queue = %(queue)s),
+                (select b.base from txmsg.segment_base b where b.segment = s.id and b.queue = %(queue)s), 0) as base
+              from txmsg.segment s where s.state = 'open')
+            insert into txmsg.message
+                (segment, queue, queue_offset, transaction_id, n, key, tag, headers, body, born_at, ordering_key)
+            select segment, %(queue)s, base + g, gen_random_uuid(), g %% 3, case when g %% 2 = 0 then 'ключ' || g end,
+                   case when g %% 3 = 0 then 'created' end, case when g %% 5 = 0 then '\\x0a00'::bytea end,
+                   %(body)s || convert_to((base + g)::text, 'UTF8'), now() - interval '1 s',
+                   case when g %% 7 = 0 then 'order' || g end
+              from base, generate_series(0, %(count)s - 1) g
+            """.replace("%(queue)s", str(self.id_of(topic, number)))
+            .replace("%(count)s", str(count))
+            .replace("%(body)s", "%s")
+            .replace("%%", "%%"),
+            body,
+        )
+
+    def rotate(self) -> None:
+        self.query("select txmsg.rotate_1((select id from txmsg.segment where state = 'open'))")
+        self.query("select txmsg.add_segment_1()")
+
+    def drop_segment(self, segment: int) -> None:
+        """As retention leaves it."""
+        self.query("update txmsg.segment set dropping = true where id = %s", segment)
+        for root in ("message", "rolled_back"):
+            self.query(f"alter table txmsg.{root} detach partition txmsg.{root}_{segment}")
+            self.query(f"drop table txmsg.{root}_{segment}")
+        self.query("delete from txmsg.segment where id = %s", segment)
+
+    def contents(self, topic: str, number: int = 0) -> list[tuple[Any, ...]]:
+        """All columns of a queue, in order, as `logged` gives them."""
+        return self.query(
+            "select queue_offset, transaction_id, n::int, key, tag, headers, body, born_at, stored_at, ordering_key "
+            "from txmsg.message where queue = %s order by queue_offset",
+            self.id_of(topic, number),
+        )
+
+    def slots(self) -> list[str]:
+        return [
+            row[0]
+            for row in self.query("select slot_name from pg_replication_slots where database = current_database()")
+        ]
+
+
+def logged(root: Path, topic: str, number: int = 0) -> list[tuple[Any, ...]]:
+    """All columns of a queue of the log, in order."""
+    from uuid import UUID
+
+    queue = LogReader(root).queue(topic, number)
+    offset, end = queue.range()
+    found: list[tuple[Any, ...]] = []
+    while offset < end:
+        try:
+            batches = queue.fetch(offset)
+        except OffsetsMissing as exc:
+            offset = exc.end
+            continue
+        for batch in batches:
+            for row in batch.to_arrow().to_pylist():
+                row["transaction_id"] = UUID(bytes=row["transaction_id"])
+                names = ("offset", "transaction_id", "n", "key", "tag", "headers", "body", "born_at", "stored_at")
+                found.append((*(row[name] for name in names), row["ordering_key"]))
+            offset = batch.end_offset
+    return found
+
+
+class Running:
+    """A tailer in a thread. `error` is what ended it."""
+
+    def __init__(self, url: str, root: Path, *, sink: Callable[[], Sink] | None = None, **settings: Any) -> None:
+        settings = {"position_s": 0.1, "compare_s": 0.3, "wait_s_max": 0.2, **settings}
+        self.states: list[State] = []
+        self.error: BaseException | None = None
+        self.root = root
+        self.tailer = Tailer(
+            TailerConfig(storage=url, **settings),
+            sink or (lambda: open_sink(str(root))),
+            on_state=self.states.append,
+        )
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        try:
+            self.tailer.run()
+        except BaseException as exc:  # noqa: BLE001 - the test looks at it
+            self.error = exc
+
+    def start(self, *, ready: bool = True) -> None:
+        self._thread.start()
+        if ready:
+            self.await_state(State.TAILING)
+
+    def await_state(self, state: State) -> None:
+        until(lambda: state in self.states or not self._thread.is_alive())
+        if self.error is not None:
+            raise self.error
+
+    def await_end(self) -> BaseException | None:
+        self._thread.join(WITHIN_S)
+        assert not self._thread.is_alive(), "the tailer goes on"
+        return self.error
+
+    def stop(self) -> None:
+        """In order; raises what had ended it before."""
+        if self._thread.is_alive():
+            self.tailer.stop()
+        self.await_end()
+        if self.error is not None:
+            raise self.error
+
+
+@contextmanager
+def tailing(url: str, root: Path, **settings: Any) -> Iterator[Running]:
+    """A tailer that mirrors within the block, and is stopped in order behind it."""
+    running = Running(url, root, **settings)
+    running.start()
+    try:
+        yield running
+    finally:
+        running.stop()
+
+
+def await_equal(table: Table, root: Path, topic: str, number: int = 0) -> None:
+    """Returns when the log holds what the table holds, offset for offset, byte for byte."""
+    wanted = table.contents(topic, number)
+
+    def same() -> bool:
+        return (root / "log.json").exists() and logged(root, topic, number) == wanted
+
+    until(same, why=f"topic {topic} queue {number} of the log is not as the table")

@@ -1,0 +1,68 @@
+"""The tailer's ordinary session on the Notify database, and what its errors mean to an operator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final, TypeAlias
+
+import psycopg
+from psycopg import Connection
+
+from txmsg.binlog.replication import KEEPALIVES
+from txmsg.errors import BrokerUnavailable, StorageError
+
+__all__ = ["Session", "connect", "translated"]
+
+Session: TypeAlias = Connection[Any]
+
+_SETTINGS: Final = {
+    "default_transaction_isolation": "read committed",
+    "client_encoding": "utf8",
+    # Positions are looked at by retention alone: an old one after a crash keeps more, never less.
+    "synchronous_commit": "off",
+    # Statistics may say that a segment is empty: never read one whole to find a row.
+    "enable_seqscan": "off",
+    "jit": "off",
+    "statement_timeout": "300s",
+    "lock_timeout": "30s",
+    # A tailer that stands still, as under SIGSTOP, gives up its lock to one that stands by.
+    "idle_session_timeout": "60s",
+    "tcp_keepalives_idle": "5",
+    "tcp_keepalives_interval": "2",
+    "tcp_keepalives_count": "3",
+    "tcp_user_timeout": "15s",
+}
+
+
+def connect(url: str) -> Session:
+    """A session in autocommit. Raises BrokerUnavailable while the database is away."""
+    with translated():
+        session = psycopg.connect(
+            url, autocommit=True, application_name="txmsg tailer", connect_timeout=10, **KEEPALIVES
+        )
+        session.execute(
+            "select set_config(name, value, false) from unnest(%s::text[], %s::text[]) as setting(name, value)",
+            (list(_SETTINGS), list(_SETTINGS.values())),
+        )
+        return session
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Errors of the driver as ours: BrokerUnavailable where another try may help, else StorageError."""
+    try:
+        yield
+    except psycopg.errors.InsufficientPrivilege as exc:
+        raise StorageError(
+            f"the tailer's role may not do this: {exc.diag.message_primary}; run the tailer as the role that ran "
+            "`txmsg db upgrade`, and give it `alter role ... replication`"
+        ) from exc
+    except (psycopg.OperationalError, psycopg.InterfaceError, OSError) as exc:
+        raise BrokerUnavailable(f"the Notify database is away: {' '.join(str(exc).split())}") from exc
+    except psycopg.errors.UndefinedTable as exc:
+        raise StorageError(
+            f"the Notify database lacks a table ({exc.diag.message_primary}): run `txmsg db upgrade`"
+        ) from exc
+    except psycopg.Error as exc:
+        raise StorageError(f"the Notify database refuses: {exc.diag.message_primary or exc}") from exc

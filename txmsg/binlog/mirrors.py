@@ -1,0 +1,119 @@
+"""Mirrors as the Notify database knows them: which topics, how far, and who writes them now. Statements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from psycopg.rows import class_row
+
+from txmsg.binlog.config import ALL_TOPICS
+from txmsg.binlog.database import Session
+
+__all__ = ["MirrorRow", "Mirrors"]
+
+_LOCK_CLASS = 7707
+
+
+class MirrorRow(NamedTuple):
+    """A mirror."""
+
+    name: str
+    include: Sequence[str]
+    exclude: Sequence[str]
+    log: str | None
+    generation: int | None
+    created_at: datetime
+    seen_at: datetime | None
+
+
+class Mirrors:
+    """One mirror by its name. The database remembers its positions for retention; where it goes on, the log says."""
+
+    def __init__(self, session: Session, name: str) -> None:
+        self._session = session
+        self.name = name
+
+    def look(self) -> MirrorRow | None:
+        """The mirror, or None."""
+        with self._session.cursor(row_factory=class_row(MirrorRow)) as cursor:
+            return cursor.execute(
+                "select name, include, exclude, log, generation, created_at, seen_at from txmsg.mirror where name = %s",
+                (self.name,),
+            ).fetchone()
+
+    def settle(
+        self, topics: Sequence[str] | None, exclude: Sequence[str] | None
+    ) -> tuple[Sequence[str], Sequence[str]]:
+        """Makes the mirror, or changes which topics it holds; None leaves them, which for a new one is all and none.
+
+        From now on retention keeps what is not mirrored. Returns the patterns.
+        """
+        known = self.look()
+        include = topics or (ALL_TOPICS if known is None else known.include)
+        exclude = (() if known is None else known.exclude) if exclude is None else exclude
+        self._session.execute(
+            "insert into txmsg.mirror (name, include, exclude) values (%s, %s, %s) "
+            "on conflict (name) do update set include = excluded.include, exclude = excluded.exclude",
+            (self.name, list(include), list(exclude)),
+        )
+        return include, exclude
+
+    def left_out(self, include: Sequence[str], exclude: Sequence[str]) -> list[str]:
+        """Topics that fit, but whose messages PostgreSQL's log does not have: those of durability memory."""
+        rows = self._session.execute(
+            "select t.name from txmsg.topic t where t.durability = 'memory' and txmsg.fits_2(t.name, %s) "
+            "and not txmsg.fits_2(t.name, %s) order by 1",
+            (list(include), list(exclude)),
+        ).fetchall()
+        return [name for (name,) in rows]
+
+    def drop(self) -> bool:
+        """Forgets the mirror and its positions; whether there was one."""
+        return self._session.execute("delete from txmsg.mirror where name = %s", (self.name,)).rowcount == 1
+
+    # ---- one writer
+
+    def try_lock(self) -> bool:
+        """Whether this session is the one that writes the mirror; it is until it ends."""
+        row = self._session.execute(
+            "select pg_try_advisory_lock(%s, hashtext(%s))", (_LOCK_CLASS, self.name)
+        ).fetchone()
+        assert row is not None
+        return bool(row[0])
+
+    def holder(self) -> int | None:
+        """The server process of the session that holds the lock."""
+        row = self._session.execute(
+            "select pid from pg_locks where locktype = 'advisory' and granted and classid = %s and objsubid = 2 "
+            "and database = (select oid from pg_database where datname = current_database()) "
+            "and objid::bigint = (hashtext(%s)::bigint & 4294967295)",
+            (_LOCK_CLASS, self.name),
+        ).fetchone()
+        return None if row is None else int(row[0])
+
+    # ---- positions
+
+    def positions(self) -> dict[int, int]:
+        """How far each queue is mirrored, by its id."""
+        return dict(
+            self._session.execute(
+                "select queue, next_offset from txmsg.mirror_queue where mirror = %s", (self.name,)
+            ).fetchall()
+        )
+
+    def write(self, positions: Mapping[int, int], *, log: str, generation: int) -> None:
+        """Notes how far queues are on disk, and that the tailer lives. One transaction."""
+        with self._session.transaction():
+            self._session.execute(
+                "update txmsg.mirror set seen_at = now(), log = %s, generation = %s where name = %s",
+                (log, generation, self.name),
+            )
+            self._session.execute(
+                "insert into txmsg.mirror_queue as p (mirror, queue, next_offset) "
+                "select %s, w.queue, w.next_offset from unnest(%s::int[], %s::bigint[]) w(queue, next_offset) "
+                "where exists (select from txmsg.queue q where q.id = w.queue) order by 2 "
+                "on conflict (mirror, queue) do update set next_offset = excluded.next_offset, updated_at = now()",
+                (self.name, list(positions), list(positions.values())),
+            )

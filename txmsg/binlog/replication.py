@@ -1,0 +1,206 @@
+"""A replication connection: START_REPLICATION on psycopg's pgconn. The one file that knows COPY_BOTH.
+
+Source: "Streaming Replication Protocol" of the PostgreSQL manual.
+"""
+
+from __future__ import annotations
+
+import select
+import struct
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import psycopg
+from psycopg import pq, sql
+
+from txmsg.binlog.rows import EPOCH_2000_US
+
+__all__ = ["KEEPALIVES", "ReplicationStream", "lsn_of", "lsn_text"]
+
+_DATA, _KEEPALIVE = b"wk"
+_KEEPALIVE_MESSAGE = struct.Struct(">xQqB")
+_STATUS = struct.Struct(">cQQQqB")
+_SENT_AT = struct.Struct(">17xq")
+_START_S_MAX = 30.0
+_END_S_MAX = 5.0
+
+KEEPALIVES: Final[dict[str, Any]] = {
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 15_000,
+}
+
+
+def lsn_text(lsn: int) -> str:
+    """A place in the write-ahead log as people and SQL write it."""
+    return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
+
+
+def lsn_of(text: str) -> int:
+    """The inverse of `lsn_text`."""
+    high, _, low = text.partition("/")
+    return int(high, 16) << 32 | int(low, 16)
+
+
+class ReplicationStream:
+    """Changes of one publication from one slot, from where the slot stands. Not safe for threads.
+
+    Everything raises psycopg.OperationalError when the connection is gone, or silent for `silence_s_max`.
+    Protocol version 1: a transaction comes when it has committed, whole, and the server keeps what is large on its own
+    disk meanwhile. So this side can write a part of it before the rest has come, and needs memory for a part only.
+    """
+
+    STATUS_S: Final = 1.0
+    """How often the server is told at least how far things are on disk here."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        slot: str,
+        publication: str,
+        silence_s_max: float = 30.0,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._monotonic = monotonic
+        self._silence_s_max = silence_s_max
+        self._connection = psycopg.connect(
+            url,
+            autocommit=True,
+            replication="database",
+            application_name=f"txmsg tailer {slot}",
+            connect_timeout=10,
+            **KEEPALIVES,
+        )
+        self._pgconn = self._connection.pgconn
+        self._readable = select.poll()  # not select.select, which takes no file above 1,023
+        self._readable.register(self._pgconn.socket, select.POLLIN)
+        self._writable = select.poll()
+        self._writable.register(self._pgconn.socket, select.POLLOUT)
+        self.confirmed = 0
+        """Up to here the server was told that everything is on disk."""
+        self.sent_end = 0
+        """The server has sent all that it has to send up to here."""
+        self.server_ahead_us = 0
+        """By how much the server's clock is ahead of this one, as far as can be told; in us."""
+        self._told_at = self._heard_at = monotonic()
+        self._asked = False
+        try:
+            self._start(slot, publication)
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def fileno(self) -> int:
+        """What becomes readable when there is something to read."""
+        return self._pgconn.socket
+
+    def _start(self, slot: str, publication: str) -> None:
+        command = sql.SQL(
+            "START_REPLICATION SLOT {} LOGICAL 0/0 (proto_version '1', publication_names {}, binary 'true')"
+        ).format(sql.Identifier(slot), sql.Literal(sql.Identifier(publication).as_string(self._connection)))
+        self._pgconn.send_query(command.as_bytes(self._connection))
+        self._pgconn.flush()
+        deadline = self._monotonic() + _START_S_MAX
+        while self._pgconn.is_busy():
+            if not self._wait_readable(deadline - self._monotonic()):
+                raise psycopg.OperationalError(f"the server does not start replication within {_START_S_MAX:g} s")
+            self._pgconn.consume_input()
+        result = self._pgconn.get_result()
+        assert result is not None
+        if result.status != pq.ExecStatus.COPY_BOTH:
+            raise _error_of(result)
+
+    def _wait_readable(self, timeout_s: float) -> bool:
+        return bool(self._readable.poll(max(0.0, timeout_s) * 1000))
+
+    def read(self, size_bytes_max: int) -> tuple[list[bytes], bool]:
+        """What has come, messages w as they are, and whether that is all for now. Waits for nothing.
+
+        May give more than size_bytes_max by one message.
+        """
+        messages: list[bytes] = []
+        get = self._pgconn.get_copy_data
+        consumed = False
+        while size_bytes_max > 0:
+            size, data = get(1)
+            if size > 0:
+                message = bytes(data)
+                if message[0] == _DATA:
+                    messages.append(message)
+                    size_bytes_max -= size
+                else:
+                    self._take_keepalive(message)
+            elif size < 0:
+                raise _error_of(self._pgconn.get_result())
+            elif consumed and not self._wait_readable(0):
+                if messages:
+                    self._heard(messages[-1])
+                self._require_alive()
+                return messages, True
+            else:
+                self._pgconn.consume_input()
+                consumed = True
+        self._heard(messages[-1])
+        return messages, False
+
+    def _heard(self, message: bytes) -> None:
+        self._heard_at, self._asked = self._monotonic(), False
+        (sent_at,) = _SENT_AT.unpack_from(message)
+        self.server_ahead_us = sent_at + EPOCH_2000_US - time.time_ns() // 1000
+
+    def _take_keepalive(self, message: bytes) -> None:
+        if message[0] != _KEEPALIVE:
+            return  # of a kind that this release does not know, and that asks for nothing
+        self.sent_end, _, wants_reply = _KEEPALIVE_MESSAGE.unpack(message)
+        self._heard_at, self._asked = self._monotonic(), False
+        if wants_reply:
+            self._told_at = -self.STATUS_S  # the next `confirm` tells it
+
+    def _require_alive(self) -> None:
+        silent_s = self._monotonic() - self._heard_at
+        if silent_s > self._silence_s_max:
+            raise psycopg.OperationalError(f"the server has said nothing for {silent_s:.0f} s")
+        if silent_s > self._silence_s_max / 3 and not self._asked:
+            self._asked = True
+            self._tell(wants_reply=True)
+
+    def confirm(self, lsn: int, *, at_once: bool = False) -> None:
+        """Everything before this place is on disk: the server need not keep it. Told now and then, or at once."""
+        self.confirmed = max(self.confirmed, lsn)
+        if at_once or self._monotonic() - self._told_at >= self.STATUS_S:
+            self._tell()
+
+    def _tell(self, *, wants_reply: bool = False) -> None:
+        now_us = time.time_ns() // 1000 - EPOCH_2000_US
+        at = self.confirmed
+        self._pgconn.put_copy_data(_STATUS.pack(b"r", at, at, at, now_us, wants_reply))
+        while self._pgconn.flush():
+            if not self._writable.poll(self._silence_s_max * 1000):
+                raise psycopg.OperationalError("the server takes no status")
+        self._told_at = self._monotonic()
+
+    def close(self) -> None:
+        """Tells how far everything is, and ends. Closing twice is fine, also when the connection is gone."""
+        if self._connection.closed:
+            return
+        try:
+            self._tell()
+            self._pgconn.put_copy_end()
+            self._pgconn.flush()
+            deadline = self._monotonic() + _END_S_MAX
+            while (size := self._pgconn.get_copy_data(1)[0]) >= 0 and self._monotonic() < deadline:
+                if size == 0 and self._wait_readable(deadline - self._monotonic()):
+                    self._pgconn.consume_input()
+        except psycopg.Error:
+            pass  # it was gone: what is confirmed was told before, or will be again
+        finally:
+            self._connection.close()
+
+
+def _error_of(result: pq.abc.PGresult | None) -> psycopg.Error:
+    if result is None or result.status in (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.COPY_IN):
+        return psycopg.OperationalError("the server has ended the replication")
+    return psycopg.errors.error_from_result(result)

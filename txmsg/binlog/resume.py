@@ -1,0 +1,63 @@
+"""What to do with a queue before anything is mirrored into it: decided by where log and table begin and end. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from txmsg.binlog.sink import Mark
+
+__all__ = ["GoOn", "Verdict", "first_difference", "verdict"]
+
+
+class Verdict(Enum):
+    """How the log of a queue stands to its table."""
+
+    FITS = auto()
+    """It ends where the table goes on, or within it, with the same message."""
+    NEW = auto()
+    """The log has nothing of it, and begins where the table begins."""
+    HOLE = auto()
+    """What comes next in the log is gone from the table: that is noted in the log, which goes on behind it."""
+    BEHIND = auto()
+    """The table ends before the log: a restored backup, or a standby that had not got all when it was promoted."""
+    DIFFERS = auto()
+    """Another message stands at the log's end than in the table: the same, and the table has grown since."""
+
+
+@dataclass(frozen=True, slots=True)
+class GoOn:
+    """A verdict, and the offset that comes next in the log: behind a hole, if there is one."""
+
+    verdict: Verdict
+    next_offset: int
+
+
+def verdict(log: tuple[int, int], table: tuple[int, int], in_log: Mark | None, in_table: Mark | None) -> GoOn:
+    """`log`, `table`: first offset and the one after the last. The marks: what stands at the log's last offset.
+
+    No mark of the log: it has nothing of the queue, or ends with a hole. No mark of the table: it has no such row.
+    """
+    (_, log_end), (table_begin, table_end) = log, table
+    if log_end == 0:
+        return GoOn(Verdict.NEW, table_begin)
+    if log_end > table_end:
+        return GoOn(Verdict.BEHIND, log_end)
+    if log_end < table_begin:
+        return GoOn(Verdict.HOLE, table_begin)
+    if in_log is not None and log_end > table_begin and in_log != in_table:
+        return GoOn(Verdict.DIFFERS, log_end)
+    return GoOn(Verdict.FITS, log_end)
+
+
+def first_difference(in_log: Iterable[Mark], in_table: Iterable[Mark], end: int) -> int:
+    """The first offset at which log and table do not hold the same message; `end` if that is none."""
+    table = iter(in_table)
+    other = next(table, None)
+    for mark in in_log:
+        while other is not None and other.offset < mark.offset:  # a hole in the log
+            other = next(table, None)
+        if other != mark:
+            return mark.offset
+    return end

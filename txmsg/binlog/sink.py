@@ -1,0 +1,73 @@
+"""What the tailer needs of a log, as a Protocol. Knows no log: who joins both implements it."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+from txmsg.binlog.rows import Batch, Row
+
+__all__ = ["Mark", "Sink", "content_crc"]
+
+
+class Mark(NamedTuple):
+    """What tells a message from another one at the same offset."""
+
+    offset: int
+    transaction_id: bytes
+    n: int
+    crc: int
+    """See content_crc."""
+
+
+def content_crc(row: Row) -> int:
+    """A checksum of what a message holds, with the length of each part: the same from the table and from the log."""
+    crc = 0
+    for part in (row[2], row[3], row[8], row[4], row[5]):
+        crc = zlib.crc32(part, zlib.crc32(len(part).to_bytes(4, "little"), crc))
+    return crc
+
+
+class Sink(Protocol):
+    """A log of queues that one writer appends to."""
+
+    @property
+    def name(self) -> str:
+        """How people call it: a path or an address."""
+        ...
+
+    @property
+    def generation(self) -> int:
+        """Raised by `fork`."""
+        ...
+
+    def range(self, topic: str, queue: int) -> tuple[int, int]:
+        """The first offset that the log has of a queue, and the one after the last; (0, 0) if it has nothing."""
+        ...
+
+    def marks(self, topic: str, queue: int, begin: int, end: int) -> Iterator[Mark]:
+        """What stands at these offsets, in order; what is missing, as in a hole, is left out."""
+        ...
+
+    def append(self, batches: Sequence[Batch]) -> None:
+        """Appends all, each where its queue ends, or none; on disk when this returns.
+
+        A queue of which the log has nothing begins at the first offset it is given. StorageError.
+        """
+        ...
+
+    def mark_hole(self, topic: str, queue: int, begin: int, end: int) -> None:
+        """Notes, on disk, that these offsets are gone: the queue goes on at `end`."""
+        ...
+
+    def fork(self, cuts: Sequence[tuple[str, int, int]]) -> int:
+        """Goes on under a new generation: these queues (topic, queue, offset) from these offsets on, anew.
+
+        What stood there is not served any more. Returns the generation.
+        """
+        ...
+
+    def close(self) -> None:
+        """Lets another process write. Closing twice is fine."""
+        ...

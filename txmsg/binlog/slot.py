@@ -1,0 +1,180 @@
+"""Publication and replication slot of a mirror: made, looked at, dropped.
+
+The publication comes first: what is decoded must know it, and on PostgreSQL 18 a change from before it is passed over
+without a word. What a slot has lost that way, or because it is new, is read from the table.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any, Final
+
+import psycopg
+from psycopg import sql
+
+from txmsg.binlog.database import Session
+from txmsg.binlog.replication import lsn_of
+from txmsg.binlog.rows import COLUMNS
+from txmsg.errors import StorageError
+
+__all__ = ["Slot", "Slots", "end_holder", "wal_end"]
+
+logger = logging.getLogger(__name__)
+
+_FAILOVER_FROM: Final = 170000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """A replication slot as the server tells it."""
+
+    name: str
+    active_pid: int | None
+    confirmed: int
+    """Up to here everything is in the log."""
+    wal_status: str
+    """reserved, extended, unreserved (it will be lost soon) or lost."""
+    kept_bytes: int
+    """Of the write-ahead log, which the server keeps for it."""
+    behind_bytes: int
+    safe_bytes: int | None
+    """What may be written before the slot is in danger; None: max_slot_wal_keep_size has no limit."""
+    failover: bool
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the server has thrown away what this slot needs."""
+        return self.wal_status == "lost"
+
+
+class Slots:
+    """The slot and the publication of one mirror. Statements only; nothing is remembered."""
+
+    def __init__(self, session: Session, mirror: str) -> None:
+        self._session = session
+        # Slots have one space of names in a whole server, and the databases of one may all have a mirror `metaq`.
+        row = session.execute("select oid from pg_database where datname = current_database()").fetchone()
+        assert row is not None
+        self.slot = f"txmsg_{mirror}_{row[0]}"
+        self.publication = f"txmsg_{mirror}"
+
+    # ---- publication
+
+    def make_publication(self) -> bool:
+        """Makes the publication unless it is there; whether it was made."""
+        found = self._session.execute("select from pg_publication where pubname = %s", (self.publication,)).fetchone()
+        if found is not None:
+            return False
+        columns = sql.SQL(", ").join(map(sql.Identifier, COLUMNS))
+        self._session.execute(
+            sql.SQL(
+                "create publication {} for table txmsg.message ({}) "
+                "with (publish = 'insert', publish_via_partition_root = true)"
+            ).format(sql.Identifier(self.publication), columns)
+        )
+        return True
+
+    def check_publication(self) -> None:
+        """Raises StorageError if somebody has changed the publication so that rows would be missed."""
+        row = self._session.execute(
+            "select p.pubinsert and p.pubviaroot and exists (select from pg_publication_tables t "
+            "   where t.pubname = p.pubname and t.schemaname = 'txmsg' and t.tablename = 'message' "
+            "     and t.rowfilter is null) "
+            "from pg_publication p where p.pubname = %s",
+            (self.publication,),
+        ).fetchone()
+        if row is None or not row[0]:
+            raise StorageError(
+                f"publication {self.publication} does not publish all rows of txmsg.message by its root: somebody "
+                "has changed it; run `txmsg tailer drop` and `txmsg tailer create`: nothing that is mirrored is lost"
+            )
+
+    # ---- slot
+
+    def look(self) -> Slot | None:
+        """The slot, or None. Raises StorageError if the name is taken by a slot of another kind."""
+        row = self._session.execute(
+            "select to_jsonb(s), pg_current_wal_lsn() - s.restart_lsn, pg_current_wal_lsn() - s.confirmed_flush_lsn "
+            "from pg_replication_slots s where s.slot_name = %s",
+            (self.slot,),
+        ).fetchone()
+        if row is None:
+            return None
+        told: dict[str, Any] = row[0]
+        if told["plugin"] != "pgoutput":
+            raise StorageError(
+                f"replication slot {self.slot} is of another kind ({told['plugin']}): drop it, or name the mirror "
+                "otherwise with --name"
+            )
+        confirmed = told["confirmed_flush_lsn"]
+        return Slot(
+            name=self.slot,
+            active_pid=told["active_pid"],
+            confirmed=0 if confirmed is None else lsn_of(confirmed),
+            wal_status=told["wal_status"] or "lost",
+            kept_bytes=int(row[1] or 0),
+            behind_bytes=max(0, int(row[2] or 0)),
+            safe_bytes=told["safe_wal_size"],
+            failover=bool(told.get("failover")),
+        )
+
+    def make_slot(self) -> bool:
+        """Makes the slot unless it is there; one that is lost is made anew. Whether it was made.
+
+        Waits for the transactions under way. Raises StorageError with the way out when the server is not set up for it.
+        """
+        slot = self.look()
+        if slot is not None and slot.is_lost:
+            logger.error(
+                "replication slot %s is lost: the server has thrown away what it needed (max_slot_wal_keep_size); it "
+                "is made anew, and what it has missed is read from the table",
+                slot.name,
+            )
+            self.drop_slot()
+            slot = None
+        if slot is not None:
+            return False
+        failover = self._session.info.server_version >= _FAILOVER_FROM
+        try:
+            self._session.execute(
+                "select pg_create_logical_replication_slot(%s, 'pgoutput', false, false"
+                + (", true)" if failover else ")"),
+                (self.slot,),
+            )
+        except psycopg.errors.DuplicateObject:
+            return False  # by another tailer, this moment
+        except psycopg.errors.ObjectNotInPrerequisiteState as exc:
+            raise StorageError(
+                f"the Notify database keeps no log that can be mirrored ({exc.diag.message_primary}): set wal_level = "
+                "logical and restart PostgreSQL"
+            ) from exc
+        except psycopg.errors.ConfigurationLimitExceeded as exc:
+            raise StorageError(
+                "all replication slots of the server are in use: raise max_replication_slots and restart PostgreSQL, "
+                "or drop one that nobody needs (see pg_replication_slots)"
+            ) from exc
+        return True
+
+    def drop_slot(self) -> bool:
+        """Drops the slot; whether there was one. Raises psycopg.errors.ObjectInUse while a tailer reads it."""
+        cursor = self._session.execute(
+            "select pg_drop_replication_slot(slot_name) from pg_replication_slots where slot_name = %s", (self.slot,)
+        )
+        return cursor.rowcount == 1
+
+    def drop_publication(self) -> None:
+        """Drops the publication, if it is there."""
+        self._session.execute(sql.SQL("drop publication if exists {}").format(sql.Identifier(self.publication)))
+
+
+def wal_end(session: Session) -> int:
+    """How far the server has written its log."""
+    row = session.execute("select pg_current_wal_insert_lsn()::text").fetchone()
+    assert row is not None
+    return lsn_of(row[0])
+
+
+def end_holder(session: Session, pid: int) -> None:
+    """Ends the server process of a tailer that has lost its lock, and may not know it yet."""
+    session.execute("select pg_terminate_backend(%s)", (pid,))

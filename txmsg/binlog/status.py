@@ -1,0 +1,87 @@
+"""How a mirror stands, as its database tells it: for people, and for alerts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from txmsg.binlog import table
+from txmsg.binlog.database import Session
+from txmsg.binlog.mirrors import MirrorRow, Mirrors
+from txmsg.binlog.slot import Slot, Slots
+from txmsg.errors import MisuseError
+
+__all__ = ["MirrorStatus", "QueueStatus", "drop", "make", "status"]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStatus:
+    """A queue of a mirror. next_offset: what comes next in the log, as was noted last; end: where the table ends."""
+
+    topic: str
+    queue: int
+    next_offset: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorStatus:
+    """A mirror, its slot, and how far it is behind."""
+
+    mirror: MirrorRow
+    slot: Slot | None
+    behind_s: float
+    """How long ago the oldest message was stored that is not in the log."""
+    queues: Sequence[QueueStatus]
+    left_out: Sequence[str]
+    """Topics that fit, and cannot be mirrored: those in memory."""
+
+    @property
+    def behind_messages(self) -> int:
+        """Messages in the table that are not in the log."""
+        return sum(max(0, each.end - each.next_offset) for each in self.queues)
+
+
+def status(session: Session, name: str) -> MirrorStatus:
+    """How the mirror stands. Raises MisuseError if there is none."""
+    mirrors = Mirrors(session, name)
+    mirror = mirrors.look()
+    if mirror is None:
+        raise MisuseError(f"there is no mirror {name}: `txmsg tailer run` or `txmsg tailer create` makes it")
+    positions = mirrors.positions()
+    found = table.queues(session, mirror.include, mirror.exclude)
+    queues = [
+        QueueStatus(each.topic, each.number, max(each.begin, positions.get(each.id, 0)), each.end) for each in found
+    ]
+    behind = {
+        each.id: shown.next_offset for each, shown in zip(found, queues, strict=True) if shown.next_offset < each.end
+    }
+    return MirrorStatus(
+        mirror,
+        Slots(session, name).look(),
+        table.oldest_age_s(session, behind),
+        queues,
+        mirrors.left_out(mirror.include, mirror.exclude),
+    )
+
+
+def make(session: Session, name: str, topics: Sequence[str] | None, exclude: Sequence[str] | None) -> bool:
+    """Makes a mirror, its publication and its slot, or changes its topics; whether the slot is new."""
+    mirrors, slots = Mirrors(session, name), Slots(session, name)
+    mirrors.settle(topics, exclude)
+    slots.make_publication()
+    slots.check_publication()
+    return slots.make_slot()
+
+
+def drop(session: Session, name: str) -> bool:
+    """Drops a mirror with its slot and publication; the log stays. Whether there was anything to drop.
+
+    Raises MisuseError while a tailer works.
+    """
+    mirrors, slots = Mirrors(session, name), Slots(session, name)
+    if not mirrors.try_lock():
+        raise MisuseError(f"mirror {name} is being written by a tailer: stop it first")
+    had_slot = slots.drop_slot()
+    slots.drop_publication()
+    return mirrors.drop() or had_slot

@@ -1,0 +1,151 @@
+"""The table of messages as the tailer reads it: queues and their ends, single messages, rows in bulk. Statements."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from psycopg import sql
+
+from txmsg.binlog.database import Session
+from txmsg.binlog.rows import COLUMNS, Row, copied_row
+from txmsg.binlog.sink import Mark, content_crc
+
+__all__ = ["TableQueue", "await_commits", "first_kept", "is_there", "marks_at", "oldest_age_s", "queues", "rows"]
+
+_COPY_OFFSETS_MAX = 20_000
+_COPY_HEADER_BYTES = 19
+"""A signature, flags and an empty extension; then come the rows."""
+
+
+class TableQueue(NamedTuple):
+    """A queue that is mirrored. begin, end: the first offset that is kept, and the one after the last."""
+
+    id: int
+    topic: str
+    number: int
+    begin: int
+    end: int
+
+
+def queues(session: Session, include: Sequence[str], exclude: Sequence[str]) -> list[TableQueue]:
+    """The queues of all topics that fit, as far as they are visible now."""
+    return [TableQueue(*row) for row in session.execute(_QUEUES, (list(include), list(exclude))).fetchall()]
+
+
+_QUEUES = """
+    select q.id, t.name, q.number, coalesce(first.base, 0),
+           coalesce((select m.queue_offset + 1 from txmsg.message m
+                      where m.segment = o.id and m.queue = q.id order by m.queue_offset desc limit 1),
+                    last.base, 0)
+      from txmsg.mirrored_queues_2(%s, %s) q
+      join txmsg.topic t on t.id = q.topic_id
+      join txmsg.segment o on o.state = 'open'
+     cross join (select min(s.id) as id from txmsg.segment s where s.state <> 'ahead' and not s.dropping) f
+      left join txmsg.segment_base first on first.segment = f.id and first.queue = q.id
+      left join txmsg.segment_base last on last.segment = o.id and last.queue = q.id
+     order by t.name, q.number
+"""
+
+
+def first_kept(session: Session, queue: int) -> int:
+    """The first offset of a queue whose segment is kept."""
+    row = session.execute(
+        "select coalesce(max(b.base), 0) from txmsg.segment_base b where b.queue = %s and b.segment = "
+        "(select min(s.id) from txmsg.segment s where s.state <> 'ahead' and not s.dropping)",
+        (queue,),
+    ).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def is_there(session: Session, queue: int) -> bool:
+    """Whether there is such a queue: one goes with its topic."""
+    return session.execute("select from txmsg.queue where id = %s", (queue,)).fetchone() is not None
+
+
+def await_commits(session: Session, queue: int) -> None:
+    """Returns when what was being written to a queue is visible, or never will be: writers hold its lock until then.
+
+    A row that waits for its standby has left by replication, and is not visible yet. LockNotAvailable after 30 s.
+    """
+    session.execute("select pg_advisory_xact_lock_shared(7702, %s %% 1024)", (queue,))
+
+
+def marks_at(session: Session, offsets: Mapping[int, int]) -> dict[int, Mark]:
+    """What stands at these offsets, by the id of its queue; one that is not there is left out."""
+    found: dict[int, Mark] = {}
+    with session.cursor(binary=True) as cursor:
+        for queue, offset, transaction_id, n, *content in cursor.stream(
+            _MARKS, (list(offsets), list(offsets.values()))
+        ):
+            key, tag, headers, body, ordering_key = (each or b"" for each in content)
+            row: Row = (b"", 0, key, tag, headers, body, 0, 0, ordering_key)
+            found[queue] = Mark(offset, transaction_id.bytes, n, content_crc(row))
+    return found
+
+
+_AT = """
+      from unnest(%s::int[], %s::bigint[]) w(queue, queue_offset)
+     cross join lateral (
+           select s.id from txmsg.segment s
+             left join txmsg.segment_base b on b.segment = s.id and b.queue = w.queue
+            where s.state <> 'ahead' and not s.dropping and coalesce(b.base, 0) <= w.queue_offset
+            order by s.id desc limit 1) s
+     cross join lateral (
+           select m.* from txmsg.message m
+            where m.segment = s.id and m.queue = w.queue and m.queue_offset = w.queue_offset) m
+"""
+_MARKS = f"""
+    select w.queue, m.queue_offset, m.transaction_id, m.n, convert_to(m.key, 'UTF8'), convert_to(m.tag, 'UTF8'),
+           m.headers, m.body, convert_to(m.ordering_key, 'UTF8') {_AT}"""
+
+
+def oldest_age_s(session: Session, offsets: Mapping[int, int]) -> float:
+    """How long ago the first stored one of these messages was stored, by the id of its queue; 0 if there is none."""
+    row = session.execute(
+        f"select coalesce(extract(epoch from now() - min(m.stored_at)), 0)::float8 {_AT}",
+        (list(offsets), list(offsets.values())),
+    ).fetchone()
+    assert row is not None
+    return float(row[0])
+
+
+def rows(session: Session, queue: int, begin: int, end: int) -> Generator[tuple[int, Row], None, None]:
+    """Offsets and rows of a queue from `begin` on, in order, up to `end`; what is not there is left out.
+
+    Reads as it goes, some thousands of rows in a transaction, so it holds nothing up; what is between two rows that
+    are not neighbours may have been dropped meanwhile.
+    """
+    while begin < end:
+        segments = session.execute(
+            "select s.id, coalesce(b.base, 0) from txmsg.segment s left join txmsg.segment_base b "
+            "on b.segment = s.id and b.queue = %s where s.state <> 'ahead' and not s.dropping order by s.id",
+            (queue,),
+        ).fetchall()
+        bases = [base for _, base in segments]
+        # A queue that is younger than a segment has no base in it, which says 0; so the last one that fits is meant.
+        place = bisect_right(bases, begin) - 1
+        stop = min(end, begin + _COPY_OFFSETS_MAX)
+        if place + 1 < len(segments):
+            stop = min(stop, bases[place + 1])
+        if place >= 0:
+            yield from _copy(session, segments[place][0], queue, begin, stop)
+        begin = max(stop, bases[0])
+
+
+def _copy(session: Session, segment: int, queue: int, begin: int, end: int) -> Iterator[tuple[int, Row]]:
+    statement = sql.SQL(
+        "copy (select {} from txmsg.message where segment = {} and queue = {} and queue_offset >= {} "
+        "and queue_offset < {} order by queue_offset) to stdout (format binary)"
+    ).format(sql.SQL(", ").join(map(sql.Identifier, COLUMNS)), *map(sql.Literal, (segment, queue, begin, end)))
+    with session.cursor() as cursor, cursor.copy(statement) as copy:
+        first = True
+        for data in copy:
+            row = bytes(data)
+            if first:
+                row, first = row[_COPY_HEADER_BYTES:], False
+            if row and row != b"\xff\xff":  # the end
+                _, offset, content = copied_row(row)
+                yield offset, content

@@ -1,0 +1,160 @@
+"""The tailer: keeps a mirror up. Waits for its turn, runs, and tries again after what may pass.
+
+One tailer of a mirror works at a time: it holds a lock in the Notify database, and the log's. Others stand by, and the
+first of them goes on when the one at work ends, however that happens.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import time
+from collections.abc import Callable
+from contextlib import closing
+from enum import Enum
+
+from txmsg.binlog.config import TailerConfig
+from txmsg.binlog.database import Session, connect, translated
+from txmsg.binlog.mirrors import Mirrors
+from txmsg.binlog.sink import Sink
+from txmsg.binlog.tailing import Progress, Tailing
+from txmsg.errors import BrokerUnavailable, LogBusy, StorageError
+
+__all__ = ["State", "Stop", "Tailer"]
+
+logger = logging.getLogger(__name__)
+
+_TURN_S = 0.5
+_WAIT_S = 0.2
+
+
+class State(Enum):
+    """What a tailer is doing."""
+
+    STARTING = "starting"
+    STANDING_BY = "standing by"
+    TAILING = "tailing"
+
+
+class Stop:
+    """Ends a tailer, from another thread or a signal handler."""
+
+    def __init__(self) -> None:
+        self._reader, self._writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self.is_set = False
+
+    def set(self) -> None:
+        """Twice is fine."""
+        self.is_set = True
+        os.write(self._writer, b"\0")
+
+    def wait(self, timeout_s: float, fd: int | None = None) -> bool:
+        """Returns when it is set, when this file can be read, or after this time; whether it is set."""
+        poll = select.poll()
+        poll.register(self._reader, select.POLLIN)
+        if fd is not None:
+            poll.register(fd, select.POLLIN)
+        poll.poll(timeout_s * 1000)
+        return self.is_set
+
+    def close(self) -> None:
+        """Its files. Nobody may set it any more."""
+        os.close(self._reader)
+        os.close(self._writer)
+
+
+class Tailer:
+    """One process, or thread, that keeps a mirror up. `open_sink` opens the log to be written; it raises LogBusy."""
+
+    def __init__(
+        self,
+        config: TailerConfig,
+        open_sink: Callable[[], Sink],
+        *,
+        on_state: Callable[[State], None] = lambda _: None,
+        on_progress: Callable[[Progress], None] = lambda _: None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._config = config
+        self._open_sink = open_sink
+        self._on_state = on_state
+        self._on_progress = on_progress
+        self._monotonic = monotonic
+        self._stop = Stop()
+        self.state = State.STARTING
+        self.progress = Progress()
+
+    def stop(self) -> None:
+        """Has `run` return soon, with all that was taken on disk. From any thread, or a signal handler."""
+        self._stop.set()
+
+    def run(self) -> None:
+        """Mirrors until it is stopped.
+
+        What may pass by itself (a database or log that is away, a full disk) is logged and tried again. Raises
+        MirrorDiverged and CorruptLog; StorageError if the database is not set up for it, found when it starts.
+        """
+        wait_s = _WAIT_S
+        try:
+            while not self._stop.is_set:
+                before = self.progress.messages
+                try:
+                    self.run_once()
+                except BrokerUnavailable as exc:
+                    logger.warning("%s; trying again", exc)
+                except StorageError as exc:
+                    if self.state is not State.TAILING:
+                        raise
+                    logger.error("%s; trying again", exc)
+                if self.progress.messages > before:
+                    wait_s = _WAIT_S
+                self._stop.wait(wait_s)
+                wait_s = min(2 * wait_s, self._config.wait_s_max)
+        finally:
+            self._stop.close()
+
+    def run_once(self) -> None:
+        """Waits for its turn and mirrors until it is stopped, or something fails."""
+        with closing(connect(self._config.storage)) as session, translated():
+            if not self._await_turn(session):
+                return
+            sink = self._await_sink(session)
+            if sink is None:
+                return
+            with closing(sink):
+                tailing = Tailing(self._config, session, sink, self.progress, monotonic=self._monotonic)
+                with closing(tailing):
+                    tailing.start()
+                    self._tell(State.TAILING)
+                    while not self._stop.is_set:
+                        tailing.step(self._wait)
+                        self._on_progress(self.progress)
+
+    def _wait(self, fd: int, timeout_s: float) -> None:
+        self._stop.wait(timeout_s, fd)
+
+    def _await_turn(self, session: Session) -> bool:
+        mirrors = Mirrors(session, self._config.mirror)
+        while not mirrors.try_lock():
+            self._tell(State.STANDING_BY)
+            if self._stop.wait(_TURN_S):
+                return False
+        return True
+
+    def _await_sink(self, session: Session) -> Sink | None:
+        while True:
+            try:
+                return self._open_sink()
+            except LogBusy as exc:
+                if self.state is not State.STANDING_BY:
+                    logger.info("%s; standing by", exc)
+                self._tell(State.STANDING_BY)
+            session.execute("select 1")  # an idle session would be ended, and the turn lost
+            if self._stop.wait(_TURN_S):
+                return None
+
+    def _tell(self, state: State) -> None:
+        if state is not self.state:
+            self.state = state
+            self._on_state(state)

@@ -1,0 +1,440 @@
+"""One run of a mirror, from comparing log and table to the end of its connections. Does not try again: see tailer.py.
+
+What comes by replication and what is read from the table meet in `_Queue`: an offset below the next one is there
+already, the next one is taken, and one above it makes the tailer read what is between from the table.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+
+import psycopg
+
+from txmsg.binlog import table
+from txmsg.binlog.config import TailerConfig
+from txmsg.binlog.database import Session
+from txmsg.binlog.mirrors import Mirrors
+from txmsg.binlog.pgoutput import Begin, Commit, LogicalMessage, Origin, Relation, Type, decode
+from txmsg.binlog.replication import ReplicationStream
+from txmsg.binlog.resume import GoOn, Verdict, first_difference, verdict
+from txmsg.binlog.rows import EPOCH_2000_US, Batch, Row, check_relation, inserted_row
+from txmsg.binlog.sink import Mark, Sink, content_crc
+from txmsg.binlog.slot import Slots, end_holder, wal_end
+from txmsg.errors import MirrorDiverged, StorageError
+
+__all__ = ["Progress", "Tailing"]
+
+logger = logging.getLogger(__name__)
+
+_BODY = 25  # of a replication message w: kind, two places in the log, a time
+_INSERT = ord("I")
+_READ_SIZE_BYTES = 1024 * 1024
+_HOLDER_WAIT_S = 5.0
+
+
+@dataclass(slots=True)
+class Progress:
+    """What a tailer has done since it started."""
+
+    messages: int = 0
+    """Appended to the log."""
+    refilled: int = 0
+    """Of these, read from the table."""
+    repeated: int = 0
+    """Came once more, and were there already."""
+    missing: int = 0
+    """Offsets that were gone before they could be mirrored; holes in the log mark them."""
+    foreign: int = 0
+    """Changes in the publication that are no messages."""
+    lag_s: float = 0.0
+    """How long ago the last transaction that is in the log was committed, while there are more; else 0."""
+    left: int = 0
+    """Messages that are in the table and not in the log, by the last look."""
+
+
+@dataclass(slots=True)
+class _Queue:
+    """A queue under way. rows: from offset `base` on, not appended yet; `next_offset` is the one after them."""
+
+    id: int
+    topic: str
+    number: int
+    base: int
+    next_offset: int
+    rows: list[Row] = field(default_factory=list)
+
+
+class Tailing:
+    """Mirrors as long as its connections last. One thread uses it."""
+
+    def __init__(
+        self,
+        config: TailerConfig,
+        session: Session,
+        sink: Sink,
+        progress: Progress,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._config = config
+        self._session = session
+        self._sink = sink
+        self._monotonic = monotonic
+        self.progress = progress
+        self._mirrors = Mirrors(session, config.mirror)
+        self._slots = Slots(session, config.mirror)
+        self._queues: dict[int, _Queue] = {}
+        self._unwanted: set[int] = set()
+        self._filled: list[_Queue] = []
+        self._pending_bytes = 0
+        self._stream: ReplicationStream | None = None
+        self._relations: dict[int, Relation] = {}
+        self._message_relation = -1
+        self._in_transaction = False
+        self._committed_at_us = 0
+        self._taken_end = 0
+        """Everything before this place is taken: appended, or among the rows that wait."""
+        self._dirty: set[int] = set()
+        self._noted_at = self._looked_at = monotonic()
+        self._look: tuple[int, dict[int, int]] | None = None
+        self._foreign: set[str] = set()
+        self._include: Sequence[str] = ()
+        self._exclude: Sequence[str] = ()
+
+    # ---- starting
+
+    def start(self) -> None:
+        """Makes what is missing, compares log and table, and begins to read. Raises MirrorDiverged, StorageError."""
+        config = self._config
+        self._include, self._exclude = self._mirrors.settle(config.topics, config.exclude)
+        for topic in self._mirrors.left_out(self._include, self._exclude):
+            logger.warning("topic %s is in memory, and not in PostgreSQL's log: it is not mirrored", topic)
+        self._slots.make_publication()
+        self._slots.check_publication()
+        is_new = self._slots.make_slot()
+        positions = self._mirrors.positions()
+        found = table.queues(self._session, self._include, self._exclude)
+        self._open(found)
+        for each in found:
+            queue = self._queues[each.id]
+            # What a slot has seen since it was made comes from it, unless the log has lost what it once had.
+            if is_new or each.id not in positions or positions[each.id] > queue.base:
+                self._refill(queue, each.end)
+        self.append()
+        self._write_positions({each.id: each.next_offset for each in self._queues.values()})
+        self._stream = self._started_stream()
+        self._looked_at = self._monotonic() - self._config.compare_s
+
+    def _started_stream(self) -> ReplicationStream:
+        deadline = self._monotonic() + _HOLDER_WAIT_S
+        while True:
+            try:
+                return ReplicationStream(
+                    self._config.storage,
+                    slot=self._slots.slot,
+                    publication=self._slots.publication,
+                    monotonic=self._monotonic,
+                )
+            except psycopg.errors.ObjectInUse:
+                slot = self._slots.look()
+                if slot is not None and slot.active_pid is not None and self._monotonic() > deadline:
+                    logger.warning("process %d of the server still reads slot %s: ended", slot.active_pid, slot.name)
+                    end_holder(self._session, slot.active_pid)
+                time.sleep(0.05)
+                if self._monotonic() > deadline + _HOLDER_WAIT_S:
+                    raise
+
+    # ---- comparing
+
+    def _open(self, found: list[table.TableQueue]) -> None:
+        """Compares what the log has of these queues with the table. Raises MirrorDiverged."""
+        ranges = {each.id: self._sink.range(each.topic, each.number) for each in found}
+        in_log = {each.id: mark for each in found if (mark := self._last_mark(each, ranges[each.id])) is not None}
+        in_table = table.marks_at(self._session, {queue: mark.offset for queue, mark in in_log.items()})
+        for each in found:
+            go_on = verdict(ranges[each.id], (each.begin, each.end), in_log.get(each.id), in_table.get(each.id))
+            if go_on.verdict in (Verdict.BEHIND, Verdict.DIFFERS):
+                each, go_on = self._looked_again(each, ranges[each.id], in_log.get(each.id))  # noqa: PLW2901
+            self._begin(each, ranges[each.id], go_on)
+
+    def _last_mark(self, each: table.TableQueue, in_log: tuple[int, int]) -> Mark | None:
+        begin, end = in_log
+        return None if begin == end else next(self._sink.marks(each.topic, each.number, end - 1, end), None)
+
+    def _looked_again(
+        self, each: table.TableQueue, in_log: tuple[int, int], mark: Mark | None
+    ) -> tuple[table.TableQueue, GoOn]:
+        """After the commits under way: what waits for a standby has come by replication, and is not visible yet."""
+        table.await_commits(self._session, each.id)
+        found = table.queues(self._session, [each.topic], [])
+        each = next((other for other in found if other.id == each.id), each._replace(end=0))
+        there = {} if mark is None else table.marks_at(self._session, {each.id: mark.offset})
+        return each, verdict(in_log, (each.begin, each.end), mark, there.get(each.id))
+
+    def _begin(self, each: table.TableQueue, in_log: tuple[int, int], go_on: GoOn) -> None:
+        if go_on.verdict in (Verdict.BEHIND, Verdict.DIFFERS):
+            raise self._diverged(each, in_log)
+        if go_on.verdict is Verdict.HOLE:
+            self._mark_hole(each.topic, each.number, in_log[1], go_on.next_offset)
+        self._queues[each.id] = _Queue(each.id, each.topic, each.number, go_on.next_offset, go_on.next_offset)
+
+    def _diverged(self, each: table.TableQueue, in_log: tuple[int, int]) -> MirrorDiverged:
+        begin, end = max(in_log[0], each.begin), in_log[1]
+        in_table = (
+            Mark(offset, row[0], row[1], content_crc(row))
+            for offset, row in table.rows(self._session, each.id, begin, min(end, each.end))
+        )
+        offset = first_difference(self._sink.marks(each.topic, each.number, begin, end), in_table, end)
+        return MirrorDiverged(
+            f"topic {each.topic} queue {each.number}: from offset {offset} on the log {self._sink.name} (to {end - 1}) "
+            f"and the table (to {each.end - 1}) hold different messages, as after a backup was restored or a standby "
+            f"promoted; nothing was written. If the table is right, `txmsg tailer fork` lets the log go on from there",
+            each.topic,
+            each.number,
+            offset,
+        )
+
+    def _mark_hole(self, topic: str, number: int, begin: int, end: int) -> None:
+        self._sink.mark_hole(topic, number, begin, end)
+        self.progress.missing += end - begin
+        logger.error(
+            "topic %s queue %d: offsets %d to %d (%d messages) were dropped from the table before they were mirrored: "
+            "the log has a hole there",
+            *(topic, number, begin, end - 1, end - begin),
+        )
+
+    # ---- going on
+
+    def step(self, wait: Callable[[int, float], None]) -> None:
+        """Takes what has come and appends it; `wait` returns when this file can be read, or after so many seconds.
+
+        Raises psycopg.OperationalError when the connection is gone, and what `append` raises.
+        """
+        stream = self._stream
+        assert stream is not None
+        messages, is_all = stream.read(_READ_SIZE_BYTES)
+        self._take(messages)
+        if is_all or self._pending_bytes >= self._config.append_size_bytes:
+            self.append()
+            if is_all and not self._in_transaction:
+                self._taken_end = max(self._taken_end, stream.sent_end)
+            stream.confirm(self._taken_end)
+            self._note_lag(is_all)
+            self._note_positions()
+            self._compare()
+        if is_all and not messages:
+            wait(stream.fileno(), min(stream.STATUS_S, self._config.position_s))
+
+    def _take(self, messages: list[bytes]) -> None:
+        queues = self._queues
+        for data in messages:
+            if data[_BODY] != _INSERT:
+                self._take_other(data[_BODY:])
+                continue
+            relation = int.from_bytes(data[_BODY + 1 : _BODY + 5], "big")
+            if relation != self._message_relation:
+                self._skip_foreign(relation)
+                continue
+            queue_id, offset, row = inserted_row(data)
+            queue = queues.get(queue_id)
+            if queue is None and (queue_id in self._unwanted or (queue := self._met(queue_id)) is None):
+                continue
+            if offset != queue.next_offset and not self._leads_up_to(queue, offset):
+                continue
+            if not queue.rows:
+                self._filled.append(queue)
+            queue.rows.append(row)
+            queue.next_offset += 1
+            self._pending_bytes += len(data)
+
+    def _leads_up_to(self, queue: _Queue, offset: int) -> bool:
+        """Whether this offset comes next, once what is missing before it is read from the table."""
+        if offset < queue.next_offset:
+            self.progress.repeated += 1
+            return False
+        self._refill(queue, offset)
+        return queue.next_offset == offset
+
+    def _take_other(self, data: bytes) -> None:
+        match decode(data):
+            case Begin():
+                self._in_transaction = True
+            case Commit() as commit:
+                self._in_transaction = False
+                self._taken_end = commit.end_lsn
+                self._committed_at_us = commit.committed_at + EPOCH_2000_US
+            case Relation() as relation:
+                self._relations[relation.id] = relation
+                if (relation.schema, relation.name) == ("txmsg", "message"):
+                    check_relation(relation)
+                    self._message_relation = relation.id
+            case Type() | Origin() | LogicalMessage():
+                pass
+            case other:
+                self._skip_foreign(getattr(other, "relation_id", -1), what=type(other).__name__)
+
+    def _skip_foreign(self, relation_id: int, what: str = "Insert") -> None:
+        """What is no message: loudly, but once per table and kind."""
+        self.progress.foreign += 1
+        relation = self._relations.get(relation_id)
+        name = f"{relation.schema}.{relation.name}" if relation else "no table"
+        if f"{what} {name}" not in self._foreign:
+            self._foreign.add(f"{what} {name}")
+            logger.error(
+                "publication %s sends changes (%s of %s) that are no messages: they are passed over; take what was "
+                "added to it away",
+                *(self._slots.publication, what, name),
+            )
+
+    def _met(self, queue_id: int) -> _Queue | None:
+        """A queue that is new to this run, if it is to be mirrored."""
+        found = table.queues(self._session, self._include, self._exclude)
+        new = [each for each in found if each.id not in self._queues]
+        self._open(new)
+        if queue_id not in self._queues:
+            self._unwanted.add(queue_id)
+            if not table.is_there(self._session, queue_id):
+                logger.warning("queue %d was deleted with its topic: what still comes of it is passed over", queue_id)
+            return None
+        return self._queues[queue_id]
+
+    # ---- what is read from the table
+
+    def _refill(self, queue: _Queue, end: int) -> None:
+        """Takes what comes next of a queue, up to `end`, from the table."""
+        if queue.next_offset < end:
+            logger.info(
+                "topic %s queue %d: offsets %d to %d are read from the table",
+                *(queue.topic, queue.number, queue.next_offset, end - 1),
+            )
+        waited = False
+        while queue.next_offset < end:
+            before = queue.next_offset
+            with closing(table.rows(self._session, queue.id, before, end)) as rows:
+                for offset, row in rows:
+                    if offset != queue.next_offset:
+                        break
+                    self._take_refilled(queue, row)
+            if queue.next_offset == before and not self._is_gone(queue, end):
+                if not table.is_there(self._session, queue.id):
+                    self._forget(queue)
+                    return
+                if waited:
+                    raise StorageError(
+                        f"topic {queue.topic} queue {queue.number}: the table has no message at offset "
+                        f"{queue.next_offset}, but one at {end - 1}: messages were deleted by hand; restore them, or "
+                        "drop the topic"
+                    )
+                table.await_commits(self._session, queue.id)
+                waited = True
+
+    def _forget(self, queue: _Queue) -> None:
+        logger.warning("topic %s queue %d was deleted: it is mirrored no further", queue.topic, queue.number)
+        self._unwanted.add(queue.id)
+
+    def _take_refilled(self, queue: _Queue, row: Row) -> None:
+        if not queue.rows:
+            self._filled.append(queue)
+        queue.rows.append(row)
+        queue.next_offset += 1
+        self.progress.refilled += 1
+        self._pending_bytes += 100 + len(row[4]) + len(row[5])
+        if self._pending_bytes >= self._config.append_size_bytes:
+            self.append()
+            if self._stream is not None:
+                self._stream.confirm(0)  # or the server takes this side for dead
+
+    def _is_gone(self, queue: _Queue, end: int) -> bool:
+        """Whether retention has dropped what comes next of a queue; then the log says so and goes on behind it."""
+        kept = min(table.first_kept(self._session, queue.id), end)
+        if kept <= queue.next_offset:
+            return False
+        self.append()
+        self._mark_hole(queue.topic, queue.number, queue.next_offset, kept)
+        queue.base = queue.next_offset = kept
+        return True
+
+    # ---- appending
+
+    def append(self) -> None:
+        """Everything taken is in the log, on disk. Raises StorageError: nothing of it is then, and it still waits."""
+        filled = self._filled
+        if not filled:
+            return
+        self._sink.append([Batch(each.topic, each.number, each.base, each.rows) for each in filled])
+        for each in filled:
+            self.progress.messages += len(each.rows)
+            each.rows = []
+            each.base = each.next_offset
+            self._dirty.add(each.id)
+        self._filled = []
+        self._pending_bytes = 0
+
+    def _note_lag(self, is_all: bool) -> None:
+        assert self._stream is not None
+        if is_all:
+            self.progress.lag_s = 0.0
+        elif self._committed_at_us:
+            now_us = time.time_ns() // 1000 + self._stream.server_ahead_us
+            self.progress.lag_s = max(0.0, (now_us - self._committed_at_us) / 1e6)
+
+    def _note_positions(self) -> None:
+        now = self._monotonic()
+        if now - self._noted_at < self._config.position_s:
+            return
+        is_due = now - self._noted_at >= 10 * self._config.position_s
+        if self._dirty or is_due:
+            self._write_positions({each: self._queues[each].base for each in self._dirty})
+
+    def _write_positions(self, positions: Mapping[int, int]) -> None:
+        self._mirrors.write(positions, log=self._sink.name, generation=self._sink.generation)
+        self._dirty.clear()
+        self._noted_at = self._monotonic()
+
+    # ---- the table and the log compared
+
+    def _compare(self) -> None:
+        """Now and then: what is in the table must have come by the time all that was written before has come."""
+        if self._look is not None:
+            at, ends = self._look
+            if self._taken_end >= at:
+                self._look = None
+                for queue_id, end in ends.items():
+                    self._require_complete(queue_id, end)
+                self.progress.left = 0
+                self.append()
+            return
+        now = self._monotonic()
+        if now - self._looked_at < self._config.compare_s:
+            return
+        self._looked_at = now
+        found = table.queues(self._session, self._include, self._exclude)
+        at = wal_end(self._session)
+        self._open([each for each in found if each.id not in self._queues])
+        self._look = (at, {each.id: each.end for each in found})
+        self.progress.left = sum(max(0, each.end - self._queues[each.id].next_offset) for each in found)
+
+    def _require_complete(self, queue_id: int, end: int) -> None:
+        queue = self._queues[queue_id]
+        if queue.next_offset < end:
+            logger.warning(
+                "topic %s queue %d: offsets %d to %d did not come by replication",
+                *(queue.topic, queue.number, queue.next_offset, end - 1),
+            )
+            self._refill(queue, end)
+
+    def close(self) -> None:
+        """Appends what was taken, tells how far that is, and ends the replication. The session stays open."""
+        stream, self._stream = self._stream, None
+        if stream is None:
+            return
+        try:
+            self.append()
+            self._write_positions({each: self._queues[each].base for each in self._dirty})
+            stream.confirm(self._taken_end)
+        finally:
+            stream.close()

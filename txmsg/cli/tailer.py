@@ -1,0 +1,270 @@
+"""`txmsg tailer`: the mirror of a Notify database in MetaQ. Talks to the database itself; no broker is needed."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import time
+from collections.abc import Callable
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from txmsg.cli.admin import Decorator, json_option, yes_option
+from txmsg.cli.main import EXAMPLE_FORMAT
+from txmsg.cli.showing import print_facts, print_table
+
+if TYPE_CHECKING:
+    from txmsg.binlog.database import Session
+    from txmsg.binlog.status import MirrorStatus
+    from txmsg.binlog.tailer import State
+    from txmsg.binlog.tailing import Progress
+
+__all__ = ["tailer"]
+
+logger = logging.getLogger(__name__)
+
+_METRICS_S = 10.0
+
+_storage: Decorator = click.option(
+    "--storage",
+    metavar="URL",
+    envvar="TXMSG_STORAGE",
+    show_envvar=True,
+    required=True,
+    help="The Notify database: postgresql://user@host:5432/database.",
+)
+_name: Decorator = click.option(
+    "--name",
+    metavar="NAME",
+    default="metaq",
+    show_default=True,
+    help="Names the mirror, its slot and its publication; a second mirror needs another one.",
+)
+_topics: Decorator = click.option(
+    "--topics",
+    metavar="PATTERN",
+    multiple=True,
+    help="Topics to mirror, with * and ?; may be repeated. Default: as the mirror was made, else all.",
+)
+_exclude: Decorator = click.option(
+    "--exclude",
+    metavar="PATTERN",
+    multiple=True,
+    help="Topics to leave out; may be repeated. Default: as the mirror was made, else none.",
+)
+
+
+@click.group()
+def tailer() -> None:
+    """Mirror the messages of a Notify database into MetaQ, from PostgreSQL's log.
+
+    A message has the same queue and offset there. Topics of durability memory are not in that log, nor mirrored.
+    """
+
+
+def _session(storage: str) -> Session:
+    from txmsg.binlog.database import connect
+    from txmsg.broker import migrate
+
+    migrate.require(storage)
+    return connect(migrate.libpq_url(storage))
+
+
+@tailer.command(
+    short_help="Run a tailer, until it is stopped.",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg tailer run --storage postgresql://notify@db/notify --metaq /var/lib/metaq\n"
+    "  txmsg tailer run --storage postgresql://notify@db/notify --metaq metaq:7800 --topics 'trade*'\n\n"
+    "Prints `tailing NAME into WHERE` when it mirrors. A second one prints `standing by`, and goes on when the first "
+    "ends. SIGTERM and Ctrl-C end it in order. It ends by itself only where a person is needed: log and table hold "
+    "different messages, the log is damaged, or the database is not set up for it.",
+)
+@_storage
+@click.option(
+    "--metaq",
+    metavar="DIR|HOST:PORT",
+    required=True,
+    envvar="TXMSG_METAQ",
+    show_envvar=True,
+    help="The log: a directory, made when missing, or the address of `txmsg metaq serve`.",
+)
+@_topics
+@_exclude
+@_name
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+    help="What to log on stderr.",
+)
+@json_option
+def run(
+    *,
+    storage: str,
+    metaq: str,
+    topics: tuple[str, ...],
+    exclude: tuple[str, ...],
+    name: str,
+    log_level: str,
+    as_json: bool,
+) -> None:
+    """Run a tailer: mirrors what is there and what comes, and keeps its slot."""
+    from txmsg.binlog.config import TailerConfig
+    from txmsg.binlog.tailer import Tailer
+    from txmsg.broker import migrate
+    from txmsg.mirror import open_sink
+
+    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+    config = TailerConfig(
+        storage=migrate.libpq_url(storage), mirror=name, topics=topics or None, exclude=exclude or None
+    )
+
+    def tell(state: State) -> None:
+        if as_json:
+            click.echo(json.dumps({"state": state.value, "mirror": name, "metaq": metaq}))
+        elif state.value == "tailing":
+            click.echo(f"tailing {name} into {metaq}")
+        else:
+            click.echo(state.value)
+
+    running = Tailer(config, lambda: open_sink(metaq), on_state=tell, on_progress=_metrics())
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, lambda *_: running.stop())
+    running.run()
+
+
+def _metrics(clock: Callable[[], float] = time.monotonic) -> Callable[[Progress], None]:
+    """Logs a line every few seconds while something is mirrored."""
+    last_at, last = clock(), 0
+
+    def tell(progress: Progress) -> None:
+        nonlocal last_at, last
+        passed_s = clock() - last_at
+        if passed_s < _METRICS_S or progress.messages == last:
+            return
+        logger.info(
+            "mirrored %d messages, %.0f/s; %.1f s behind, %d of them missing",
+            *(progress.messages, (progress.messages - last) / passed_s, progress.lag_s, progress.missing),
+        )
+        last_at, last = clock(), progress.messages
+
+    return tell
+
+
+@tailer.command(
+    short_help="Make a mirror before its tailer runs, or change its topics.",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg tailer create --storage postgresql://notify@db/notify --topics 'trade*'",
+)
+@_storage
+@_topics
+@_exclude
+@_name
+@json_option
+def create(*, storage: str, topics: tuple[str, ...], exclude: tuple[str, ...], name: str, as_json: bool) -> None:
+    """Make a mirror with its publication and slot, so that from now on nothing is dropped before it is mirrored.
+
+    For a mirror that is there it changes which topics it holds; its tailer does so when it is started anew.
+    """
+    from txmsg.binlog.config import check_mirror_name, check_patterns
+    from txmsg.binlog.database import translated
+    from txmsg.binlog.status import make
+
+    check_mirror_name(name), check_patterns(topics), check_patterns(exclude)
+    with closing(_session(storage)) as session, translated():
+        is_new = make(session, name, topics or None, exclude or None)
+    if as_json:
+        click.echo(json.dumps({"mirror": name, "is_new": is_new}))
+    else:
+        click.echo(f"mirror {name} is {'made' if is_new else 'there'}: `txmsg tailer run` keeps it up")
+
+
+@tailer.command(epilog=f"{EXAMPLE_FORMAT}\n  txmsg tailer drop --storage postgresql://notify@db/notify --yes")
+@_storage
+@_name
+@yes_option
+@json_option
+def drop(*, storage: str, name: str, yes: bool, as_json: bool) -> None:
+    """Drop a mirror with its slot and publication. The log stays as it is.
+
+    From then on messages are dropped by retention that were not mirrored.
+    """
+    from txmsg.binlog.config import check_mirror_name
+    from txmsg.binlog.database import translated
+    from txmsg.binlog.status import drop as drop_mirror
+
+    check_mirror_name(name)
+    if not yes:
+        click.confirm(f"Drop mirror {name}, its slot and its publication?", abort=True)
+    with closing(_session(storage)) as session, translated():
+        was_there = drop_mirror(session, name)
+    if as_json:
+        click.echo(json.dumps({"mirror": name, "dropped": was_there}))
+    else:
+        click.echo(f"mirror {name} is dropped" if was_there else f"there was no mirror {name}")
+
+
+@tailer.command(epilog=f"{EXAMPLE_FORMAT}\n  txmsg tailer status --storage postgresql://notify@db/notify --by-queue")
+@_storage
+@_name
+@click.option("--by-queue", is_flag=True, help="Print each queue, too, and how far it is mirrored.")
+@json_option
+def status(*, storage: str, name: str, by_queue: bool, as_json: bool) -> None:
+    """Show how far a mirror is behind, in messages, seconds and bytes, and how its slot is.
+
+    Exit status 1 if the slot is missing or lost: a tailer makes it anew, and reads from the table what it has missed.
+    """
+    from txmsg.binlog.config import check_mirror_name
+    from txmsg.binlog.database import translated
+    from txmsg.binlog.status import status as status_of
+
+    check_mirror_name(name)
+    with closing(_session(storage)) as session, translated():
+        found = status_of(session, name)
+    values = _values(found)
+    if as_json:
+        click.echo(json.dumps(values | {"queues": [_queue_values(each) for each in found.queues]}))
+    else:
+        print_facts(values)
+        if by_queue:
+            _print_queues(found)
+    if found.slot is None or found.slot.is_lost:
+        raise SystemExit(1)
+
+
+def _values(found: MirrorStatus) -> dict[str, object]:
+    mirror, slot = found.mirror, found.slot
+    return {
+        "mirror": mirror.name,
+        "topics": " ".join(mirror.include),
+        "exclude": " ".join(mirror.exclude) or None,
+        "left_out_in_memory": " ".join(found.left_out) or None,
+        "log": mirror.log,
+        "generation": mirror.generation,
+        "seen_at": mirror.seen_at and mirror.seen_at.isoformat(timespec="seconds"),
+        "behind_messages": found.behind_messages,
+        "behind_s": round(found.behind_s, 3),
+        "behind_bytes": slot and slot.behind_bytes,
+        "slot": slot and slot.name,
+        "slot_state": "missing" if slot is None else slot.wal_status,
+        "slot_is_read": slot is not None and slot.active_pid is not None,
+        "slot_keeps_bytes": slot and slot.kept_bytes,
+        "slot_safe_bytes": slot and slot.safe_bytes,
+        "slot_fails_over": slot and slot.failover,
+    }
+
+
+def _queue_values(each: Any) -> dict[str, object]:
+    return {"topic": each.topic, "queue": each.queue, "next_offset": each.next_offset, "end": each.end}
+
+
+def _print_queues(found: MirrorStatus) -> None:
+    from rich.table import Table
+
+    table = Table("Topic", "Queue", "Mirrored to", "Table to", "Behind", box=None)
+    for each in found.queues:
+        behind = max(0, each.end - each.next_offset)
+        table.add_row(each.topic, *map(str, (each.queue, each.next_offset, each.end, behind)))
+    print_table(table)

@@ -1,0 +1,96 @@
+"""Joins the tailer and the log, which do not know each other: a MetaQ log as what the tailer writes to."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+
+from txmsg.binlog.rows import EPOCH_2000_US, Batch, Row
+from txmsg.binlog.sink import Mark, content_crc
+from txmsg.errors import OffsetsMissing
+from txmsg.metaq.access import LogAccess, QueueId, open_log
+from txmsg.metaq.frame import Columns, Payload, encode, hole
+from txmsg.metaq.log import Append
+
+__all__ = ["LogSink", "open_sink"]
+
+
+def open_sink(where: str) -> LogSink:
+    """The log in a directory, made when missing, or at an address. Raises LogBusy when another process writes it."""
+    return LogSink(open_log(where, append=True), where)
+
+
+class LogSink:
+    """A `Sink` over a log in a directory or at an address. Closing it closes the log."""
+
+    def __init__(self, log: LogAccess, name: str) -> None:
+        self._log = log
+        self.name = name
+        self.generation = log.identity().generation
+
+    def range(self, topic: str, queue: int) -> tuple[int, int]:
+        each = QueueId(topic, queue)
+        return self._log.ranges([each])[each]
+
+    def marks(self, topic: str, queue: int, begin: int, end: int) -> Iterator[Mark]:
+        each = QueueId(topic, queue)
+        while begin < end:
+            found = self._log.fetch({each: begin})
+            if not found:
+                return
+            error = found[0].error
+            if isinstance(error, OffsetsMissing):
+                begin = error.end
+                continue
+            if error is not None:
+                raise error
+            for batch in found[0].batches:
+                names = ("offset", "transaction_id", "n", "key", "tag", "headers", "body", "ordering_key")
+                arrow = batch.to_arrow().slice(0, max(0, end - batch.base_offset))
+                columns = (arrow[name].to_pylist() for name in names)
+                for offset, transaction_id, n, key, tag, headers, body, ordering_key in zip(*columns, strict=True):
+                    row: Row = (
+                        *(b"", 0),
+                        *((key or "").encode(), (tag or "").encode(), headers or b"", body),
+                        *(0, 0, (ordering_key or "").encode()),
+                    )
+                    yield Mark(offset, transaction_id, n, content_crc(row))
+                begin = batch.end_offset
+
+    def append(self, batches: Sequence[Batch]) -> None:
+        appends = []
+        for topic, queue, base_offset, rows in batches:
+            appends.append(Append(topic, queue, _payload(rows), base_offset))
+        self._log.append(appends)
+        self._log.flush()
+
+    def mark_hole(self, topic: str, queue: int, begin: int, end: int) -> None:
+        self._log.append([Append(topic, queue, hole(end, time.time_ns() // 1000), begin)])
+        self._log.flush()
+
+    def fork(self, cuts: Sequence[tuple[str, int, int]]) -> int:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        self._log.close()
+
+
+def _payload(rows: Sequence[Row]) -> Payload:
+    ids, n, keys, tags, headers, bodies, born_at, stored_at, ordering_keys = zip(*rows, strict=True)
+    return encode(
+        Columns(
+            bodies=bodies,
+            stored_at_us=[each + EPOCH_2000_US for each in stored_at],
+            transaction_ids=b"".join(ids),
+            n=n,
+            born_at_us=[each + EPOCH_2000_US for each in born_at],
+            keys=_texts(keys),
+            tags=_texts(tags),
+            headers=headers,
+            ordering_keys=_texts(ordering_keys),
+        )
+    )
+
+
+def _texts(values: tuple[bytes, ...]) -> Sequence[str]:
+    return [each.decode() for each in values] if any(values) else ()
