@@ -29,6 +29,15 @@ def test_help_loads_neither_grpc_nor_a_database_driver() -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+def test_a_broker_loads_neither_sqlalchemy_nor_alembic() -> None:
+    """They would double the time and the memory it takes to start."""
+    program = (
+        "import sys, txmsg.cli.broker, txmsg.broker.server; print(sorted({'sqlalchemy', 'alembic'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
 @pytest.mark.parametrize("group", ["", "db", "dead-letter", "demo", "fence", "group", "half", "message", "topic"])
 def test_help_says_of_each_command_what_it_does_uncut(group: str) -> None:
     result = CliRunner().invoke(main, [*group.split(), "--help"])

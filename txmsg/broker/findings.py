@@ -7,13 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any, LiteralString
 
-from sqlalchemy import Connection, Row, text
+import psycopg
+from psycopg.rows import namedtuple_row
 
 __all__ = ["VERSION_MIN", "Finding", "of_replication", "of_server", "replicated_topics"]
 
 VERSION_MIN = 150000
 """PostgreSQL 15, as the server numbers it: the schema needs NULLS NOT DISTINCT."""
+
+Connection = psycopg.Connection[Any]
 
 _FOR_THE_TAILER = "nothing yet; the tailer, which is still to come, will want {}"
 
@@ -36,8 +40,8 @@ class Finding:
 def of_server(connection: Connection) -> Iterator[Finding]:
     """Version, settings, rights of the role, a pooler in between. Ends the transaction under way."""
 
-    def scalar(statement: str) -> str:
-        return str(connection.execute(text(statement)).scalar())
+    def scalar(statement: LiteralString) -> str:
+        return str(_scalar(connection, statement))
 
     version = int(scalar("show server_version_num"))
     yield Finding("version", scalar("show server_version"), "" if version >= VERSION_MIN else "use PostgreSQL 15+")
@@ -62,13 +66,12 @@ def of_server(connection: Connection) -> Iterator[Finding]:
 
 def replicated_topics(connection: Connection) -> int:
     """How many topics ask for a synchronous standby. The tables are there, at revision 0002 or later."""
-    statement = "select count(*) from txmsg.topic t where t.durability = 'replicated'"
-    return int(connection.execute(text(statement)).scalar_one())
+    return int(_scalar(connection, "select count(*) from txmsg.topic t where t.durability = 'replicated'"))
 
 
 def of_replication(connection: Connection, *, topics: int) -> Iterator[Finding]:
     """Which of both servers this is, and whether what `topics` topics of durability `replicated` wait for is there."""
-    if connection.execute(text("select pg_is_in_recovery()")).scalar_one():
+    if _scalar(connection, "select pg_is_in_recovery()"):
         yield from _of_standby(connection)
     else:
         yield from _of_primary(connection, topics)
@@ -77,10 +80,10 @@ def of_replication(connection: Connection, *, topics: int) -> Iterator[Finding]:
 def _of_primary(connection: Connection, topics: int) -> Iterator[Finding]:
     yield Finding("role of the server", "primary")
     needed = f"needed by topics of durability replicated ({topics}), which are refused meanwhile" if topics else ""
-    names = str(connection.execute(text("show synchronous_standby_names")).scalar_one())
+    names = str(_scalar(connection, "show synchronous_standby_names"))
     fix = f"name a standby: {needed}" if needed and not names else ""
     yield Finding("synchronous_standby_names", names or "none", fix)
-    standbys = connection.execute(text(_STANDBYS)).all()
+    standbys = _rows(connection, _STANDBYS)
     if any(each.sync_state is None for each in standbys):
         grant = "grant pg_read_all_stats to the role, which may not see their state"
         yield Finding("standbys", f"{len(standbys)} attached", f"{grant}: {needed}" if needed else "", grant)
@@ -94,7 +97,7 @@ def _of_primary(connection: Connection, topics: int) -> Iterator[Finding]:
         yield _of_attached(each)
 
 
-def _of_attached(row: Row[tuple[object, ...]]) -> Finding:
+def _of_attached(row: Any) -> Finding:
     where = f" at {row.client_addr}" if row.client_addr else ""
     lag = "nothing confirmed yet"
     if row.flush_lag_bytes is not None:
@@ -108,18 +111,29 @@ def _of_attached(row: Row[tuple[object, ...]]) -> Finding:
 def _of_standby(connection: Connection) -> Iterator[Finding]:
     note = "takes no writes: brokers and `txmsg db upgrade` want the primary"
     yield Finding("role of the server", "hot standby", note=note)
-    receiver = connection.execute(text(_RECEIVER)).one_or_none()
-    if receiver is None:
+    receivers = _rows(connection, _RECEIVER)
+    if not receivers:
         fix = "it receives nothing: look at primary_conninfo and at its log, or promote it if the primary is lost"
         yield Finding("follows", "no primary", fix)
-    elif receiver.status is None:
+    elif receivers[0].status is None:
         yield Finding("follows", "a primary", note="grant pg_read_all_stats to the role to see which one")
     else:
-        yield Finding("follows", f"{receiver.sender_host}:{receiver.sender_port}, {receiver.status}")
-    replay = connection.execute(text(_REPLAY)).one()
+        yield Finding("follows", f"{receivers[0].sender_host}:{receivers[0].sender_port}, {receivers[0].status}")
+    replay = _rows(connection, _REPLAY)[0]
     fix = "`select pg_wal_replay_resume()`: it shows nothing newer meanwhile" if replay.is_paused else ""
     last = f"; newest commit {replay.newest.isoformat(timespec='seconds')}" if replay.newest else ""
     yield Finding("replay", f"{replay.lag_bytes} bytes behind what is received{last}", fix)
+
+
+def _scalar(connection: Connection, statement: LiteralString) -> Any:
+    row = connection.execute(statement).fetchone()
+    return None if row is None else row[0]
+
+
+def _rows(connection: Connection, statement: LiteralString) -> list[Any]:
+    """Their values have the names of the columns."""
+    with connection.cursor(row_factory=namedtuple_row) as cursor:
+        return cursor.execute(statement).fetchall()
 
 
 _STANDBYS = """

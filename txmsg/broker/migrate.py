@@ -1,6 +1,8 @@
 """Brings a Notify database to the revision this release works with, and tells what is wrong with one.
 
 Expand, then contract: a broker works with a range of revisions, so that brokers of two releases run side by side.
+
+Alembic and SQLAlchemy are loaded where the schema changes: a broker that starts on a revision it knows needs neither.
 """
 
 from __future__ import annotations
@@ -12,22 +14,20 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, LiteralString
 
 import psycopg
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import PGconn, Ping
-from sqlalchemy import Connection, create_engine, text
-from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from txmsg.broker import findings
 from txmsg.broker.findings import Finding
 from txmsg.broker.store.connect import cut
 from txmsg.errors import SchemaMismatch, StorageError
+
+if TYPE_CHECKING:
+    from alembic.config import Config
+    from sqlalchemy import Connection as SQLAlchemyConnection
 
 __all__ = ["REVISIONS", "check", "current", "is_away", "libpq_url", "require", "upgrade"]
 
@@ -48,35 +48,34 @@ _LOCK_WAIT_MS = 1000
 _LOCK_PAUSE_S = 1.0
 
 
+Connection = psycopg.Connection[Any]
+
+
 @contextmanager
 def _connect(url: str, *, any_version: bool = False, answer_s_max: float = _ANSWER_S_MAX) -> Iterator[Connection]:
-    parsed = _parsed(url)
-    engine = create_engine(
-        parsed.set(drivername="postgresql+psycopg"), connect_args={"connect_timeout": _CONNECT_S_MAX}
-    )
+    conninfo = libpq_url(url)
     try:
-        with engine.connect() as connection, _cut_after(answer_s_max, connection):
-            version = int(connection.execute(text("show server_version_num")).scalar_one())
+        with (
+            psycopg.connect(conninfo, connect_timeout=_CONNECT_S_MAX) as connection,
+            _cut_after(answer_s_max, connection),
+        ):
+            version = connection.info.server_version
             if version < findings.VERSION_MIN and not any_version:
                 raise StorageError(
-                    f"the Notify database {parsed} is PostgreSQL {version // 10_000}: use "
+                    f"the Notify database {_shown(url)} is PostgreSQL {version // 10_000}: use "
                     f"{findings.VERSION_MIN // 10_000} or newer"
                 )
             yield connection
-    except DBAPIError as exc:
+    except psycopg.Error as exc:
         # Without the scraps of SQL that psycopg appends; what failed before there was a session has no such part.
-        told = exc.orig.diag.message_primary if isinstance(exc.orig, psycopg.Error) else None
-        raise StorageError(f"the Notify database {parsed} cannot be used: {told or exc.orig}; {_advice(exc)}") from exc
-    finally:
-        engine.dispose()
+        told = exc.diag.message_primary or exc
+        raise StorageError(f"the Notify database {_shown(url)} cannot be used: {told}; {_advice(exc)}") from exc
 
 
 @contextmanager
 def _cut_after(timeout_s: float, connection: Connection) -> Iterator[None]:
     """For a server that takes a connection and says nothing more. No end for math.inf."""
-    driver_connection = connection.connection.driver_connection
-    assert isinstance(driver_connection, psycopg.Connection)
-    timer = threading.Timer(min(timeout_s, threading.TIMEOUT_MAX), cut, (driver_connection,))
+    timer = threading.Timer(min(timeout_s, threading.TIMEOUT_MAX), cut, (connection,))
     timer.daemon = True
     timer.start()
     try:
@@ -85,27 +84,18 @@ def _cut_after(timeout_s: float, connection: Connection) -> Iterator[None]:
         timer.cancel()
 
 
-def _parsed(url: str) -> URL:
-    """The URL, whose text hides the password. Raises StorageError for anything but one of PostgreSQL."""
-    try:
-        parsed = make_url(url)
-    except (ArgumentError, ValueError) as exc:  # ValueError: a port that is no number
-        without_password = re.sub(r":[^:@/]*@", ":***@", url)
-        raise StorageError(
-            f"{without_password!r} is not a database URL: write postgresql://user@host:5432/database"
-        ) from exc
-    if parsed.get_backend_name() not in {"postgresql", "postgres"}:  # libpq takes both
-        raise StorageError(f"the Notify database {parsed} is none of PostgreSQL: write postgresql://user@host:5432/...")
-    return parsed
+def _shown(url: str) -> str:
+    """The URL for people: without a password. Also for what is no URL."""
+    return re.sub(r"([?&]password=)[^&]*", r"\1***", re.sub(r"(//[^:/?@]*):.*@", r"\1:***@", url))
 
 
-def _advice(error: DBAPIError) -> str:
-    if isinstance(error.orig, psycopg.errors.InsufficientPrivilege):
+def _advice(error: psycopg.Error) -> str:
+    if isinstance(error, psycopg.errors.InsufficientPrivilege):
         return (
             "`grant create on database ... to ...` lets the role make the schema txmsg; where it is there already, run "
             "the broker as the role that ran `txmsg db upgrade`"
         )
-    if isinstance(error.orig, psycopg.errors.ReadOnlySqlTransaction):
+    if isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
         return (
             "this is a standby: name the primary, or all servers, as in "
             "postgresql://user@/database?host=db1,db2&target_session_attrs=read-write"
@@ -114,6 +104,8 @@ def _advice(error: DBAPIError) -> str:
 
 
 def _config() -> Config:
+    from alembic.config import Config
+
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
     return config
@@ -121,20 +113,31 @@ def _config() -> Config:
 
 def _is_newer(revision: str | None) -> bool:
     """Whether a later release has made this revision: this one has no script that leads to it."""
+    if revision is None or revision in REVISIONS:
+        return False
+    from alembic.script import ScriptDirectory
+
     known = {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
-    return revision is not None and revision not in known
+    return revision not in known
 
 
 def _revision(connection: Connection) -> str | None:
-    options = {"version_table": "revision", "version_table_schema": "txmsg"}
-    return MigrationContext.configure(connection, opts=options).get_current_revision()
+    if _scalar(connection, "select to_regclass('txmsg.revision')") is None:
+        return None
+    found: str | None = _scalar(connection, "select version_num from txmsg.revision")
+    return found
+
+
+def _scalar(connection: Connection, statement: LiteralString) -> Any:
+    row = connection.execute(statement).fetchone()
+    return None if row is None else row[0]
 
 
 def _is_lenient(connection: Connection, revision: str | None) -> bool:
     """Whether a later release has made this revision so that brokers of this one still run on it."""
     if not _is_newer(revision):
         return False
-    works_from: str = connection.execute(text("select works_from from txmsg.notify_db")).scalar_one()
+    works_from: str = _scalar(connection, "select works_from from txmsg.notify_db")
     return works_from <= REVISIONS[-1]
 
 
@@ -149,8 +152,21 @@ def libpq_url(url: str) -> str:
 
     Raises StorageError for anything but a URL of PostgreSQL.
     """
-    _parsed(url)
-    return "postgresql://" + url.partition("://")[2]
+    scheme, is_url, rest = url.partition("://")
+    if not is_url or not re.fullmatch(r"\w+(\+\w+)?", scheme):
+        raise StorageError(f"{_shown(url)!r} is not a database URL: write postgresql://user@host:5432/database")
+    if scheme.partition("+")[0] not in {"postgresql", "postgres"}:  # libpq takes both
+        raise StorageError(
+            f"the Notify database {_shown(url)} is none of PostgreSQL: write postgresql://user@host:5432/..."
+        )
+    plain = f"postgresql://{rest}"
+    try:
+        conninfo_to_dict(plain)
+    except (psycopg.Error, ValueError) as exc:  # ValueError: NUL, half of a surrogate pair
+        raise StorageError(
+            f"{_shown(url)!r} is not a database URL ({exc}): write postgresql://user@host:5432/database"
+        ) from exc
+    return plain
 
 
 def current(url: str) -> str | None:
@@ -173,10 +189,13 @@ def upgrade(url: str, *, wait_s: float = 60.0) -> str:
         except _TablesHeld as exc:
             if time.monotonic() >= deadline:
                 raise StorageError(
-                    f"the Notify database {_parsed(url)} was not upgraded: its tables are held open, for {wait_s:g} s "
+                    f"the Notify database {_shown(url)} was not upgraded: its tables are held open, for {wait_s:g} s "
                     f"at least, by {exc}: end these sessions, or wait for them, and upgrade again"
                 ) from exc
         time.sleep(_LOCK_PAUSE_S)
+
+
+_HELD = (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected)
 
 
 class _TablesHeld(Exception):
@@ -184,24 +203,42 @@ class _TablesHeld(Exception):
 
 
 def _upgrade_once(url: str) -> str:
-    with _connect(url, answer_s_max=math.inf) as connection:
-        connection.execute(text(f"select pg_advisory_xact_lock({_UPGRADE_LOCK}, 0)"))
-        connection.execute(text("create schema if not exists txmsg"))
-        revision = _revision(connection)
-        if _is_newer(revision):
-            raise SchemaMismatch(f"the Notify database is at revision {revision}, {_INSTALL_NEWER}")
-        config = _config()
-        config.attributes["connection"] = connection
-        connection.execute(text(f"set local lock_timeout = {_LOCK_WAIT_MS}"))
+    from alembic import command
+    from sqlalchemy import text
+    from sqlalchemy.exc import DBAPIError
+
+    with _connect(url, answer_s_max=math.inf) as driver_connection, _sqlalchemy(driver_connection) as connection:
         try:
+            connection.execute(text(f"select pg_advisory_xact_lock({_UPGRADE_LOCK}, 0)"))
+            connection.execute(text("create schema if not exists txmsg"))
+            revision = _revision(driver_connection)
+            if _is_newer(revision):
+                raise SchemaMismatch(f"the Notify database is at revision {revision}, {_INSTALL_NEWER}")
+            config = _config()
+            config.attributes["connection"] = connection
+            connection.execute(text(f"set local lock_timeout = {_LOCK_WAIT_MS}"))
             command.upgrade(config, REVISIONS[-1])
         except DBAPIError as exc:
-            if not isinstance(exc.orig, psycopg.errors.LockNotAvailable | psycopg.errors.DeadlockDetected):
-                raise
+            if isinstance(exc.orig, psycopg.Error) and not isinstance(exc.orig, _HELD):
+                raise exc.orig from exc
             connection.rollback()
             raise _TablesHeld(", ".join(connection.scalars(text(_HOLDERS))) or "others, in turn") from exc
         connection.commit()
     return REVISIONS[-1]
+
+
+@contextmanager
+def _sqlalchemy(connection: Connection) -> Iterator[SQLAlchemyConnection]:
+    """The connection as Alembic wants it. It is closed at the end, and what was not committed is undone."""
+    from sqlalchemy import create_engine
+    from sqlalchemy.pool import StaticPool
+
+    engine = create_engine("postgresql+psycopg://", creator=lambda: connection, poolclass=StaticPool)
+    try:
+        with engine.connect() as wrapped:
+            yield wrapped
+    finally:
+        engine.dispose()
 
 
 _HOLDERS = """
@@ -223,10 +260,9 @@ def require(url: str) -> None:
             return
     if _is_newer(revision):
         raise SchemaMismatch(f"the Notify database is at revision {revision}, {_INSTALL_NEWER}")
-    shown = make_url(url).render_as_string(hide_password=True)
     raise SchemaMismatch(
         f"the Notify database is at revision {revision or '(none)'}, this release works with "
-        f"{' to '.join(dict.fromkeys((REVISIONS[0], REVISIONS[-1])))}: run `txmsg db upgrade --storage {shown}`, "
+        f"{' to '.join(dict.fromkeys((REVISIONS[0], REVISIONS[-1])))}: run `txmsg db upgrade --storage {_shown(url)}`, "
         "or install the release that fits"
     )
 
