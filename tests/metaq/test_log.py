@@ -12,7 +12,7 @@ from tests.metaq.logs import batch, bodies, fill, read_all, readable
 from txmsg.errors import MessageTooLarge, MisuseError, OffsetOutOfRange, OffsetsMissing, StorageError
 from txmsg.message import new_transaction_id_bytes
 from txmsg.metaq.frame import Columns, Compression, encode, hole
-from txmsg.metaq.log import Append, Flush, Log, LogConfig
+from txmsg.metaq.log import Append, Flush, Log, LogConfig, TopicSettings
 from txmsg.metaq.reader import LogReader
 
 
@@ -141,12 +141,12 @@ def test_one_process_writes_a_log(tmp_path: Path) -> None:
 
 def test_a_timed_topic_is_seen_at_once_and_is_on_disk_after_a_flush(tmp_path: Path) -> None:
     with Log(tmp_path, LogConfig(flush_s=3600)) as log:
-        log.set_flush("t", Flush.TIMED)
+        log.set_topic("t", TopicSettings(flush=Flush.TIMED))
         fill(log, "t", 0, [3])
         assert readable(tmp_path, "t", 0) == bodies("t", 0, 0, 3)
         fill(log, "synchronous", 0, [1])
     with Log(tmp_path) as log:
-        assert (log.flush_of("t"), log.flush_of("synchronous")) == (Flush.TIMED, Flush.SYNC)
+        assert (log.settings_of("t").flush, log.settings_of("synchronous").flush) == (Flush.TIMED, Flush.SYNC)
 
 
 def test_readers_in_another_process_see_what_is_flushed(tmp_path: Path) -> None:

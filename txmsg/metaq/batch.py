@@ -8,17 +8,20 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from txmsg.message import ReceivedMessage
-from txmsg.metaq.frame import Buffer, Column, Header, payload_of
+from txmsg.metaq.frame import Buffer, Column, Columns, Header, payload_of
 from txmsg.wire.headers import unpack_headers
+from txmsg.wire.tags import ALL_TAGS, TagExpression
 
 __all__ = ["SCHEMA", "LogBatch"]
 
 _MOMENT: Final = pa.timestamp("us", tz="UTC")
+_INT64: Final = pa.int64()
 SCHEMA: Final = pa.schema(
     [
-        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("offset", _INT64, nullable=False),
         pa.field("transaction_id", pa.binary(16)),
         pa.field("n", pa.int16(), nullable=False),
         pa.field("key", pa.string()),
@@ -32,7 +35,16 @@ SCHEMA: Final = pa.schema(
 )
 """The columns of a batch. headers: a serialised `Headers` of the protocol."""
 
-_TEXTS = {"key": Column.KEY, "tag": Column.TAG, "ordering_key": Column.ORDERING_KEY}
+_STORED = [field.name for field in SCHEMA if field.name not in {"offset", "born_at", "stored_at"}]
+_COUNT_COMMON = 1024
+_ABSENT: Final = {
+    name: pa.array(np.zeros(_COUNT_COMMON, np.int16))
+    if name == "n"
+    else pa.nulls(_COUNT_COMMON, SCHEMA.field(name).type)
+    for name in _STORED
+}
+"""Columns that no message fills, made once: batches of usual size take a slice."""
+_COLUMNS = [(name, name.upper(), SCHEMA.field(name).type, name != "body") for name in _STORED]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,86 +62,98 @@ class LogBatch:
 
     @property
     def end_offset(self) -> int:
-        """The offset after the last message."""
+        """The offset after the last message: where to read on, also when a filter has left nothing of this batch."""
         return self.header.base_offset + self.header.count
 
     def __len__(self) -> int:
         return self.header.count - self.skip
 
-    def to_arrow(self) -> pa.RecordBatch:
-        """The messages as columns, on the log's own bytes when they are not compressed. Schema: SCHEMA."""
+    def to_arrow(self, wanted: TagExpression = ALL_TAGS) -> pa.RecordBatch:
+        """The messages as columns, on the log's own bytes when they are not compressed. Schema: SCHEMA.
+
+        wanted: only messages with such tags (`parse_tags("created || paid")`).
+        """
         header = self.header
         count = header.count
         buffers = payload_of(header, self.stored)
-
-        def fixed(column: Column, kind: pa.DataType) -> pa.Array | None:
-            found = buffers.get(column)
-            return found and pa.Array.from_buffers(kind, count, [None, found[0]])
-
-        def variable(column: Column, kind: pa.DataType, *, optional: bool = True) -> pa.Array:
-            found = buffers.get(column)
+        offsets = pa.py_buffer(np.arange(header.base_offset, header.base_offset + count))
+        arrays = [pa.Array.from_buffers(_INT64, count, [None, offsets])]
+        for name, stored_name, kind, optional in _COLUMNS:
+            found = buffers.get(stored_name)
             if found is None:
-                return pa.nulls(count, kind)
-            return pa.Array.from_buffers(kind, count, [_present(found[0]) if optional else None, *found])
+                arrays.append(_absent(name, kind, count))
+            elif len(found) == 1:
+                arrays.append(pa.Array.from_buffers(kind, count, [None, *found]))
+            else:
+                arrays.append(pa.Array.from_buffers(kind, count, [_present(found[0]) if optional else None, *found]))
+        stored_at = _moments(buffers.get("STORED_AT"), count, header.first_stored_at_us)
+        born_at = buffers.get("BORN_AT")
+        arrays += (_moments(born_at, count, 0) if born_at else stored_at, stored_at)
+        batch = pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+        if self.skip:
+            batch = batch.slice(self.skip)
+        if wanted.tags is None:
+            return batch
+        if not header.columns & Column.TAG.value:
+            return batch.slice(0, 0)
+        return batch.filter(pc.is_in(batch["tag"], pa.array(wanted.tags, pa.string())))
 
-        stored_at = fixed(Column.STORED_AT, _MOMENT)
-        if stored_at is None:
-            stored_at = pa.array(np.full(count, header.first_stored_at_us), _MOMENT)
-        transaction_id = fixed(Column.TRANSACTION_ID, pa.binary(16))
-        n = fixed(Column.N, pa.int16())
-        born_at = fixed(Column.BORN_AT, _MOMENT)
-        batch = pa.RecordBatch.from_arrays(
-            [
-                pa.array(np.arange(header.base_offset, self.end_offset)),
-                pa.nulls(count, pa.binary(16)) if transaction_id is None else transaction_id,
-                pa.array(np.zeros(count, np.int16)) if n is None else n,
-                *(variable(column, pa.string()) for column in _TEXTS.values()),
-                variable(Column.HEADERS, pa.binary()),
-                variable(Column.BODY, pa.binary(), optional=False),
-                stored_at if born_at is None else born_at,
-                stored_at,
-            ],
-            schema=SCHEMA,
-        )
-        return batch.slice(self.skip) if self.skip else batch
-
-    def messages(self) -> Iterator[ReceivedMessage]:
-        """The messages one by one."""
-        header = self.header
-        columns = self.to_arrow()
-        ids = columns["transaction_id"]
-        born_at, stored_at = (columns[name].cast(pa.int64()).to_pylist() for name in ("born_at", "stored_at"))
+    def messages(self, wanted: TagExpression = ALL_TAGS) -> Iterator[ReceivedMessage]:
+        """The messages one by one; `wanted` as for `to_arrow`."""
+        topic, queue = self.header.topic, self.header.queue
+        columns = self.to_arrow(wanted)
         rows = zip(
-            columns["offset"].to_pylist(),
-            ids.to_pylist(),
-            columns["n"].to_pylist(),
-            columns["key"].to_pylist(),
-            columns["tag"].to_pylist(),
-            columns["ordering_key"].to_pylist(),
-            columns["headers"].to_pylist(),
-            columns["body"].to_pylist(),
-            born_at,
-            stored_at,
+            *(columns[name].to_pylist() for name in ("offset", *_STORED)),
+            *(columns[name].cast(_INT64).to_pylist() for name in ("born_at", "stored_at")),
             strict=True,
         )
         for offset, id_bytes, n, key, tag, ordering_key, headers, body, born_at_us, stored_at_us in rows:
             yield ReceivedMessage(
-                topic=header.topic,
-                body=body,
-                key=key,
-                tag=tag,
-                ordering_key=ordering_key,
-                headers=unpack_headers(headers or b""),
-                queue=header.queue,
-                offset=offset,
+                topic,
+                body,
+                key,
+                tag,
+                unpack_headers(headers) if headers else {},
+                queue,
+                offset,
                 id_bytes=id_bytes or bytes(16),
                 n=n,
                 born_at_us=born_at_us,
                 stored_at_us=stored_at_us,
+                ordering_key=ordering_key,
             )
+
+    def columns(self, end_offset: int) -> Columns:
+        """The messages before this offset, to be written again."""
+        found = self.to_arrow().slice(0, end_offset - self.base_offset)
+        values = {name: found[name].to_pylist() for name in _STORED}
+        return Columns(
+            bodies=values["body"],
+            stored_at_us=found["stored_at"].cast(_INT64).to_pylist(),
+            transaction_ids=b"".join(each or bytes(16) for each in values["transaction_id"]),
+            n=values["n"],
+            born_at_us=found["born_at"].cast(_INT64).to_pylist(),
+            keys=[each or "" for each in values["key"]],
+            tags=[each or "" for each in values["tag"]],
+            ordering_keys=[each or "" for each in values["ordering_key"]],
+            headers=[each or b"" for each in values["headers"]],
+        )
+
+
+def _absent(name: str, kind: pa.DataType, count: int) -> pa.Array:
+    """A column that no message fills."""
+    if count <= _COUNT_COMMON:
+        return _ABSENT[name].slice(0, count)
+    return pa.array(np.zeros(count, np.int16)) if name == "n" else pa.nulls(count, kind)
+
+
+def _moments(found: tuple[pa.Buffer, ...] | None, count: int, one_us: int) -> pa.Array:
+    buffer = found[0] if found else pa.py_buffer(np.full(count, one_us, np.int64))
+    return pa.Array.from_buffers(_MOMENT, count, [None, buffer])
 
 
 def _present(ends: pa.Buffer) -> pa.Buffer | None:
     """Which values there are, as Arrow marks it; None when all are."""
-    there = np.diff(np.frombuffer(ends, np.int32)) > 0
+    positions = np.frombuffer(ends, np.int32)
+    there = positions[1:] > positions[:-1]
     return None if there.all() else pa.py_buffer(np.packbits(there, bitorder="little"))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from bisect import bisect_right
-from collections import OrderedDict
-from dataclasses import dataclass, field
+import struct
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from txmsg.errors import CorruptLog
 from txmsg.metaq.commit_log import files_of
 
-__all__ = ["CELL", "CELLS_PER_FILE_MAX", "Cell", "Cells", "OpenFiles", "QueueEnd", "queue_directory", "queues_of"]
+__all__ = ["CELL", "CELLS_PER_FILE_MAX", "Cell", "CellFile", "Cells", "cells_file", "queue_directory", "queues_of"]
 
 CELL: Final = np.dtype(
     [
@@ -26,7 +27,9 @@ CELL: Final = np.dtype(
         ("last_stored_at", "<i8"),
     ]
 )
-assert CELL.itemsize == 32
+_CELL = struct.Struct("<QQIIq")
+CELL_SIZE_BYTES: Final = CELL.itemsize
+assert CELL_SIZE_BYTES == _CELL.size == 32
 CELLS_PER_FILE_MAX: Final = 1024 * 1024
 
 
@@ -37,7 +40,10 @@ def queue_directory(root: Path, topic: str, queue: int) -> Path:
 
 def queues_of(root: Path) -> list[tuple[str, int]]:
     """The topics and queue numbers that have cells."""
-    return sorted((each.parent.name, int(each.name)) for each in root.glob("queues/*/*") if each.is_dir())
+    queues = root / "queues"
+    if not queues.is_dir():
+        return []
+    return sorted((topic, int(queue)) for topic in os.listdir(queues) for queue in os.listdir(queues / topic))
 
 
 def cells_file(directory: Path, base_offset: int) -> Path:
@@ -54,113 +60,90 @@ class Cell(NamedTuple):
     count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs of a cell
     last_stored_at_us: int
 
-
-class OpenFiles:
-    """The files of cells that were written last, kept open. With ten thousand queues that saves most opening."""
-
-    def __init__(self, count_max: int) -> None:
-        self._count_max = count_max
-        self._fds: OrderedDict[Path, int] = OrderedDict()
-        self.unsynced: set[Path] = set()
-        """What was written since `sync`."""
-
-    def write(self, path: Path, data: bytes) -> None:
-        """Appends to a file, made with its directory when missing."""
-        fd = self._fds.get(path)
-        if fd is None:
-            fd = self._open(path)
-        else:
-            self._fds.move_to_end(path)
-        os.write(fd, data)
-        self.unsynced.add(path)
-
-    def _open(self, path: Path) -> int:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        try:
-            fd = os.open(path, flags, 0o644)
-        except FileNotFoundError:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            fd = os.open(path, flags, 0o644)
-        self._fds[path] = fd
-        if len(self._fds) > self._count_max:
-            os.close(self._fds.popitem(last=False)[1])
-        return fd
-
-    def sync(self) -> None:
-        """What was written is on disk."""
-        paths, self.unsynced = self.unsynced, set()
-        for path in paths:
-            fd = os.open(path, os.O_WRONLY)
-            try:
-                os.fdatasync(fd)
-            finally:
-                os.close(fd)
-
-    def close(self) -> None:
-        """Closes all files."""
-        while self._fds:
-            os.close(self._fds.popitem()[1])
+    def pack(self) -> bytes:
+        """Its 32 bytes."""
+        return _CELL.pack(*self)
 
 
-@dataclass(slots=True)
-class QueueEnd:
-    """The writer's side of a queue: where it ends, and cells that are not written yet."""
+class CellFile(Sequence[Cell]):
+    """A file of cells as it is now. Read, not mapped: a log that is opened after a crash may cut it meanwhile."""
 
-    directory: Path
-    end: int
-    last_stored_at_us: int
-    file: Path
-    file_cells: int
-    waiting: list[Cell] = field(default_factory=list)
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
 
-    def add(self, cell: Cell, end: int) -> None:
-        """Notes the cell of a frame that was appended. `end`: the offset after it."""
-        self.last_stored_at_us = max(self.last_stored_at_us, cell.last_stored_at_us)
-        self.waiting.append(cell._replace(last_stored_at_us=self.last_stored_at_us))
-        self.end = end
+    def __len__(self) -> int:
+        return os.fstat(self._fd).st_size // CELL_SIZE_BYTES
 
-    def write(self, files: OpenFiles, up_to: int) -> bool:
-        """Writes the cells of frames that begin before this position; whether some still wait."""
-        ready = self.waiting
-        if ready and ready[-1].position >= up_to:
-            place = bisect_right(ready, up_to - 1, key=lambda cell: cell.position)
-            ready, self.waiting = ready[:place], ready[place:]
-        else:
-            self.waiting = []
-        if ready:
-            if self.file_cells >= CELLS_PER_FILE_MAX or not self.file_cells:
-                self.file, self.file_cells = cells_file(self.directory, ready[0].base_offset), 0
-            files.write(self.file, np.array(ready, CELL).tobytes())
-            self.file_cells += len(ready)
-        return bool(self.waiting)
+    @overload
+    def __getitem__(self, index: int) -> Cell: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Cell]: ...
+
+    def __getitem__(self, index: int | slice) -> Cell | list[Cell]:
+        if isinstance(index, slice):
+            start, stop, _ = index.indices(len(self))
+            return self.read(start, stop - start)
+        found = self.read(index if index >= 0 else index + len(self), 1)
+        if not found:
+            raise IndexError(index)
+        return found[0]
+
+    def read(self, start: int, count: int) -> list[Cell]:
+        """At most so many cells from this one on: fewer at the file's end."""
+        data = os.pread(self._fd, count * CELL_SIZE_BYTES, start * CELL_SIZE_BYTES)
+        return [Cell._make(each) for each in _CELL.iter_unpack(data[: len(data) // CELL_SIZE_BYTES * CELL_SIZE_BYTES])]
 
 
 class Cells:
-    """The reader's side of a queue. Sees what other processes write and delete."""
+    """The cells of a queue, in any process. Sees what others write and delete."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._bases: list[int] = []
-        self._finished: dict[int, NDArray[np.void]] = {}
 
     def files(self) -> list[int]:
         """The offsets at which the files begin."""
-        self._bases = files_of(self.directory, ".cells") if self.directory.is_dir() else []
-        return self._bases
+        return files_of(self.directory, ".cells")
+
+    @contextmanager
+    def open(self, base: int) -> Iterator[CellFile]:
+        """One file. Raises FileNotFoundError when it is deleted."""
+        fd = os.open(cells_file(self.directory, base), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            yield CellFile(fd)
+        finally:
+            os.close(fd)
 
     def load(self, base: int) -> NDArray[np.void]:
-        """The cells of one file, as it is now. A file that is followed by another one does not change any more."""
-        cells = self._finished.get(base)
-        if cells is not None:
-            return cells
+        """All cells of one file, as they are now. Raises CorruptLog when it is gone."""
         path = cells_file(self.directory, base)
         try:
-            size = path.stat().st_size // CELL.itemsize * CELL.itemsize
-            if not size:
-                return np.empty(0, CELL)
-            cells = np.memmap(path, CELL, "r", shape=(size // CELL.itemsize,))
+            return np.fromfile(path, CELL)
         except FileNotFoundError as exc:
             raise CorruptLog(f"{path} is gone") from exc
-        if base != self._bases[-1]:
-            self._finished = {base: cells}
-        return cells
+
+    def last(self) -> Cell | None:
+        """The last cell, if there is any."""
+        for base in reversed(self.files()):
+            with self.open(base) as cells:
+                if len(cells):
+                    return cells[-1]
+        return None
+
+    def first(self, what: Callable[[Cell], int], least: int) -> Cell | None:
+        """The first cell that has at least so much of what rises from cell to cell, if there is any."""
+        for base in self.files():
+            try:
+                with self.open(base) as cells:
+                    place = bisect_left(cells, least, key=what)
+                    if place < len(cells):
+                        return cells[place]
+            except FileNotFoundError:
+                continue  # deleted by retention since it was listed: so what is sought stands behind it
+        return None
+
+    def following(self, base: int) -> int | None:
+        """The file after this one."""
+        bases = self.files()
+        place = bisect_right(bases, base)
+        return bases[place] if place < len(bases) else None

@@ -20,8 +20,12 @@ _PARTS_MAX = os.sysconf("SC_IOV_MAX")
 
 
 def files_of(directory: Path, suffix: str) -> list[int]:
-    """What the files of a directory are named by, in order."""
-    return sorted(int(each.stem) for each in directory.glob(f"*{suffix}"))
+    """What the files of a directory are named by, in order; none when it is not there."""
+    try:
+        names = os.listdir(directory)
+    except FileNotFoundError:
+        return []
+    return sorted(int(name.removesuffix(suffix)) for name in names if name.endswith(suffix))
 
 
 def sync_directory(directory: Path) -> None:
@@ -47,6 +51,8 @@ class CommitLogWriter:
         """The position after the last byte written."""
         self.synced = end
         """What is before this position is on disk."""
+        self.failed: StorageError | None = None
+        """Why nothing can be appended any more."""
         self._file_size_bytes_max = file_size_bytes_max
         firsts = files_of(directory, ".log")
         self.first = firsts[-1] if firsts else end
@@ -63,21 +69,22 @@ class CommitLogWriter:
         used = self.end - self.first
         return used == 0 or used + size_bytes <= self._file_size_bytes_max
 
-    def roll(self) -> int:
-        """Finishes the last file, on disk, and begins the next. Returns where the finished one begins."""
-        finished = self.first
-        os.fdatasync(self._fd)
-        fd = self._open(self.end)
+    def roll(self) -> None:
+        """Finishes the last file, on disk, and begins the next. Raises StorageError, and then nothing has changed."""
+        self.sync()
+        try:
+            fd = self._open(self.end)
+        except OSError as exc:
+            raise StorageError(f"the log {self.directory} takes no more: {exc.strerror}; nothing was appended") from exc
         self._fd, old = fd, self._fd
         os.close(old)
-        self.first = self.synced = self.end
-        return finished
+        self.first = self.end
 
     def append(self, parts: Sequence[Buffer]) -> None:
         """Writes all parts, or nothing: what a full disk has let through is taken back. Raises StorageError."""
         size = sum(map(len, parts))
+        written = 0
         try:
-            written = 0
             for start in range(0, len(parts), _PARTS_MAX):
                 written += os.writev(self._fd, parts[start : start + _PARTS_MAX])
             if written != size:  # a signal, or the disk is nearly full: the rest tells which
@@ -94,22 +101,32 @@ class CommitLogWriter:
     def sync(self) -> int:
         """Everything that was appended before this call is on disk. Returns up to where.
 
-        After a failure the kernel may have dropped what was not written, so the log must not go on: StorageError.
+        Raises StorageError, and from then on `failed` says why. The kernel takes what it could not write for written,
+        and shows it to whoever reads: so what is not known to be on disk is cut off, and nothing is appended any more.
         """
         end, fd = self.end, os.dup(self._fd)  # `roll` may close it meanwhile
         try:
             os.fdatasync(fd)
         except OSError as exc:
-            raise StorageError(f"the log {self.directory} cannot be synced: {exc.strerror}; open it anew") from exc
+            self.failed = StorageError(f"the log {self.directory} cannot be synced: {exc.strerror}; open it anew")
+            os.ftruncate(fd, max(0, self.synced - self.first))
+            raise self.failed from exc
         finally:
             os.close(fd)
         self.synced = max(self.synced, end)
         return self.synced
 
+    def fail(self, why: str) -> None:
+        """Has nothing be appended any more."""
+        self.failed = StorageError(why)
+
     def close(self) -> None:
         """Syncs and closes."""
-        self.sync()
-        os.close(self._fd)
+        try:
+            if self.failed is None:
+                self.sync()
+        finally:
+            os.close(self._fd)
 
 
 class CommitLogReader:
@@ -117,37 +134,41 @@ class CommitLogReader:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._firsts = files_of(directory, ".log")
+        self._firsts: list[int] = []
         self._maps: OrderedDict[int, mmap.mmap] = OrderedDict()
+
+    def files(self) -> list[int]:
+        """The positions at which the files begin that are kept."""
+        self._firsts = files_of(self.directory, ".log")
+        for first in self._maps.keys() - set(self._firsts):
+            del self._maps[first]  # or a file that is deleted would fill the disk still
+        return self._firsts
 
     def begin(self) -> int:
         """The first position that is kept."""
-        self._firsts = files_of(self.directory, ".log")
-        return self._firsts[0] if self._firsts else 0
+        return next(iter(self.files()), 0)
 
     def end(self) -> int:
         """The position after the last byte of the last file."""
-        self._firsts = files_of(self.directory, ".log")
-        if not self._firsts:
+        if not self.files():
             return 0
         return self._firsts[-1] + log_file(self.directory, self._firsts[-1]).stat().st_size
 
     def read(self, position: int, size_bytes: int) -> memoryview:
         """These bytes, not copied. Raises CorruptLog when they are not (or no longer) all there."""
         first = self._file_at(position)
-        start = position - first
+        start, end = position - first, position - first + size_bytes
         mapped = self._maps.get(first)
-        if mapped is None or len(mapped) < start + size_bytes:
-            mapped = self._map(first, start + size_bytes)
-        else:
-            self._maps.move_to_end(first)
-        return memoryview(mapped)[start : start + size_bytes]
+        if mapped is None or len(mapped) < end:
+            first = self._file_at(position, anew=True)  # it may have rolled
+            start, end = position - first, position - first + size_bytes
+            mapped = self._map(first, end)
+        return memoryview(mapped)[start:end]
 
-    def _file_at(self, position: int) -> int:
+    def _file_at(self, position: int, *, anew: bool = False) -> int:
         place = bisect_right(self._firsts, position) - 1
-        if place < 0 or place == len(self._firsts) - 1:
-            self._firsts = files_of(self.directory, ".log")  # it may have rolled, or been deleted
-            place = bisect_right(self._firsts, position) - 1
+        if anew or place < 0:
+            place = bisect_right(self.files(), position) - 1
         if place < 0:
             raise CorruptLog(f"position {position} is not kept: the log begins at {self._firsts[:1] or 'nothing'}")
         return self._firsts[place]

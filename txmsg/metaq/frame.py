@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum, IntFlag
+from functools import lru_cache
+from itertools import accumulate
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 from google_crc32c import value as crc32c
-from numpy.typing import NDArray
 
 from txmsg.errors import MessageTooLarge
 
@@ -27,9 +29,11 @@ __all__ = [
     "Header",
     "Kind",
     "Payload",
+    "cut",
     "encode",
     "hole",
     "hole_end",
+    "hole_end_of",
     "pack",
     "payload_of",
     "read_header",
@@ -42,9 +46,11 @@ MAGIC: Final = b"TXM1"
 FRAME_SIZE_BYTES_MAX: Final = 256 * 1024 * 1024
 COUNT_MAX: Final = 1024 * 1024
 _FIXED = struct.Struct("<4sIIIQQQQIIIIIBBHqqH6x")
+_CHECKED = struct.Struct("<IIQQQQIIIIIBBHqqH6x")  # the same without magic and header_crc, which covers it
+_CRC = struct.Struct("<I")
 HEADER_SIZE_BYTES: Final = _FIXED.size
-assert HEADER_SIZE_BYTES == 96
-_CHECKED_FROM = 8
+_CHECKED_FROM = HEADER_SIZE_BYTES - _CHECKED.size
+assert (HEADER_SIZE_BYTES, _CHECKED_FROM) == (96, 8)
 _PADDING = tuple(bytes(size) for size in range(8))
 _END = struct.Struct("<Q")
 
@@ -66,6 +72,7 @@ class Kind(IntEnum):
 
     MESSAGES = 0
     HOLE = 1
+    CUT = 2
 
 
 class Column(IntFlag):
@@ -82,8 +89,7 @@ class Column(IntFlag):
     BODY = 256
 
 
-_FIXED_WIDTHS = ((Column.TRANSACTION_ID, 16), (Column.N, 2), (Column.BORN_AT, 8), (Column.STORED_AT, 8))
-_VARIABLE = (Column.KEY, Column.TAG, Column.ORDERING_KEY, Column.HEADERS, Column.BODY)
+_WIDTHS = {Column.TRANSACTION_ID: 16, Column.N: 2, Column.BORN_AT: 8, Column.STORED_AT: 8}
 
 
 @dataclass(slots=True)
@@ -119,8 +125,7 @@ class Payload(NamedTuple):
     last_stored_at_us: int
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(NamedTuple):
     """What a frame says of itself."""
 
     size_bytes: int
@@ -129,7 +134,7 @@ class Header:
     log_id: int
     synced: int
     base_offset: int
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count
     queue: int
     generation: int
     payload_size_bytes: int
@@ -140,7 +145,7 @@ class Header:
     first_stored_at_us: int
     last_stored_at_us: int
     topic: str
-    start: int = field(repr=False)
+    start: int
     """Where the payload begins, in the frame."""
 
     @property
@@ -158,47 +163,41 @@ def _padded(size: int) -> int:
 
 def encode(columns: Columns, compression: Compression = Compression.NONE) -> Payload:
     """The columns as a payload. Raises MessageTooLarge for more than fits a frame, ValueError for unequal lengths."""
+    return _encode(columns, compression, Kind.MESSAGES)
+
+
+def _encode(columns: Columns, compression: Compression, kind: Kind) -> Payload:
     count = len(columns.bodies)
     if not 1 <= count <= COUNT_MAX:
         raise MessageTooLarge(f"{count} messages in one batch: 1 to {COUNT_MAX} are allowed")
     parts: list[Buffer] = []
     present = 0
-    stored_at = np.asarray(columns.stored_at_us, np.int64)
-    one_moment = len(stored_at) == 1
-    for column, values in (
+    first, last = min(columns.stored_at_us), max(columns.stored_at_us)
+    for column, fixed in (
         (Column.TRANSACTION_ID, columns.transaction_ids),
         (Column.N, np.asarray(columns.n, np.int16).tobytes() if any(columns.n) else b""),
-        (Column.BORN_AT, np.asarray(columns.born_at_us, np.int64).tobytes()),
-        (Column.STORED_AT, b"" if one_moment else stored_at.tobytes()),
+        (Column.BORN_AT, np.asarray(columns.born_at_us, np.int64).tobytes() if columns.born_at_us else b""),
+        (Column.STORED_AT, np.asarray(columns.stored_at_us, np.int64).tobytes() if first != last else b""),
     ):
-        if values:
-            present |= column
-            _add(parts, values)
-    width_of = dict(_FIXED_WIDTHS)
-    for part, column in zip(parts[::2], [each for each, _ in _FIXED_WIDTHS if each & present], strict=True):
-        _check_length(column, len(part), count * width_of[column])
+        if fixed:
+            present |= column.value
+            _check_length(column, len(fixed), count * _WIDTHS[column])
+            parts += (fixed, _PADDING[-len(fixed) & 7])
     for column, texts in (
         (Column.KEY, columns.keys),
         (Column.TAG, columns.tags),
         (Column.ORDERING_KEY, columns.ordering_keys),
     ):
         if any(texts):
-            present |= column
+            present |= column.value
             _check_length(column, len(texts), count)
             _add_lengths_and_bytes(parts, [each.encode() for each in texts])
     if any(columns.headers):
-        present |= Column.HEADERS
+        present |= Column.HEADERS.value
         _check_length(Column.HEADERS, len(columns.headers), count)
         _add_lengths_and_bytes(parts, columns.headers)
     _add_lengths_and_bytes(parts, columns.bodies)
-    return _payload(
-        parts,
-        compression,
-        Kind.MESSAGES,
-        present | Column.BODY,
-        count,
-        (int(stored_at.min()), int(stored_at.max())),
-    )
+    return _payload(parts, compression, kind, present | Column.BODY.value, count, (first, last))
 
 
 def hole(end_offset: int, at_us: int) -> Payload:
@@ -206,23 +205,30 @@ def hole(end_offset: int, at_us: int) -> Payload:
     return _payload([_END.pack(end_offset)], Compression.NONE, Kind.HOLE, 0, 0, (at_us, at_us))
 
 
+def hole_end_of(payload: Payload) -> int:
+    """The offset after the last one that a hole to be written says is missing."""
+    assert payload.kind is Kind.HOLE
+    return int(_END.unpack_from(payload.parts[0])[0])
+
+
+def cut(kept: Columns | None) -> Payload:
+    """The mark that a queue was cut: what stood from its base_offset on is dropped, and is what this frame keeps."""
+    if kept is not None:
+        return _encode(kept, Compression.NONE, Kind.CUT)
+    return _payload([], Compression.NONE, Kind.CUT, 0, 0, (0, 0))
+
+
 def _check_length(column: Column, length: int, expected: int) -> None:
     if length != expected:
         raise ValueError(f"column {column.name} has {length} entries or bytes where {expected} are needed")
 
 
-def _add(parts: list[Buffer], values: Buffer) -> None:
-    """A column's buffer and its padding."""
-    parts += (values, _PADDING[-len(values) & 7])
-
-
 def _add_lengths_and_bytes(parts: list[Buffer], values: Sequence[bytes]) -> None:
-    ends = np.zeros(len(values) + 1, np.int64)
-    np.cumsum(np.fromiter(map(len, values), np.int64, len(values)), out=ends[1:])
-    if ends[-1] > FRAME_SIZE_BYTES_MAX:
-        raise MessageTooLarge(f"{ends[-1]} bytes in one batch: at most {FRAME_SIZE_BYTES_MAX} fit; send several")
-    _add(parts, ends.astype(np.int32).tobytes())
-    _add(parts, b"".join(values))
+    joined = b"".join(values)
+    if len(joined) > FRAME_SIZE_BYTES_MAX:
+        raise MessageTooLarge(f"{len(joined)} bytes in one batch: at most {FRAME_SIZE_BYTES_MAX} fit; send several")
+    ends = array("i", accumulate(map(len, values), initial=0)).tobytes()
+    parts += (ends, _PADDING[-len(ends) & 7], joined, _PADDING[-len(joined) & 7])
 
 
 def _payload(  # noqa: PLR0917 - what a payload is made of
@@ -254,18 +260,19 @@ def pack(
     generation: int,
 ) -> tuple[Buffer, ...]:
     """The whole frame in parts, to be written one after the other. `topic`: its name in ASCII."""
-    name = topic + _PADDING[-len(topic) & 7]
-    size = HEADER_SIZE_BYTES + len(name) + _padded(payload.size_bytes)
-    head = bytearray(
-        _FIXED.pack(
-            MAGIC, 0, size, payload.crc, position, log_id, synced, base_offset, payload.count, queue, generation,
-            payload.size_bytes, payload.raw_size_bytes, payload.compression, payload.kind, payload.columns,
-            payload.first_stored_at_us, payload.last_stored_at_us, len(topic),
+    size = HEADER_SIZE_BYTES + _padded(len(topic)) + _padded(payload.size_bytes)
+    checked = b"".join(
+        (
+            _CHECKED.pack(
+                size, payload.crc, position, log_id, synced, base_offset, payload.count, queue, generation,
+                payload.size_bytes, payload.raw_size_bytes, payload.compression, payload.kind, payload.columns,
+                payload.first_stored_at_us, payload.last_stored_at_us, len(topic),
+            ),
+            topic,
+            _PADDING[-len(topic) & 7],
         )
     )  # fmt: skip
-    head += name
-    head[4:8] = crc32c(bytes(head[_CHECKED_FROM:])).to_bytes(4, "little")
-    return head, *payload.parts
+    return b"".join((MAGIC, _CRC.pack(crc32c(checked)), checked)), *payload.parts
 
 
 # ---- reading
@@ -307,24 +314,29 @@ def verify(header: Header, data: Buffer, at: int = 0) -> memoryview:
     return payload
 
 
-def payload_of(header: Header, stored: Buffer) -> dict[Column, tuple[pa.Buffer, ...]]:
-    """The buffers of each column that is there: one, or where values end and their bytes."""
+@lru_cache(maxsize=512)
+def _layout(columns: int) -> tuple[tuple[str, int], ...]:
+    """The names of the columns that are there, and their widths; 0: lengths and bytes."""
+    return tuple((str(each.name), _WIDTHS.get(each, 0)) for each in Column if columns & each.value)
+
+
+def payload_of(header: Header, stored: Buffer) -> dict[str, tuple[pa.Buffer, ...]]:
+    """The buffers of each column that is there, by its name: one, or where values end and their bytes."""
     raw = pa.py_buffer(stored)
     if header.compression is not Compression.NONE:
         raw = pa.decompress(raw, header.raw_size_bytes, codec=header.compression.name.lower())
-    buffers: dict[Column, tuple[pa.Buffer, ...]] = {}
-    at = 0
-    for column, width in _FIXED_WIDTHS:
-        if header.columns & column:
-            buffers[column] = (raw.slice(at, width * header.count),)
-            at += _padded(width * header.count)
-    for column in _VARIABLE:
-        if header.columns & column:
-            ends_size = 4 * (header.count + 1)
-            ends = raw.slice(at, ends_size)
-            at += _padded(ends_size)
-            size = int(_ends(ends)[-1])
-            buffers[column] = (ends, raw.slice(at, size))
+    buffers: dict[str, tuple[pa.Buffer, ...]] = {}
+    at, count = 0, header.count
+    ends_of = memoryview(raw)
+    for name, width in _layout(header.columns):
+        if width:
+            buffers[name] = (raw.slice(at, width * count),)
+            at += _padded(width * count)
+        else:
+            ends = raw.slice(at, 4 * (count + 1))
+            (size,) = _CRC.unpack_from(ends_of, at + 4 * count)
+            at += _padded(4 * (count + 1))
+            buffers[name] = (ends, raw.slice(at, size))
             at += _padded(size)
     return buffers
 
@@ -333,7 +345,3 @@ def hole_end(header: Header, stored: Buffer) -> int:
     """The offset after the last one that a hole says is missing."""
     assert header.kind is Kind.HOLE
     return int(_END.unpack_from(stored)[0])
-
-
-def _ends(buffer: pa.Buffer) -> NDArray[np.int32]:
-    return np.frombuffer(buffer, np.int32)

@@ -3,35 +3,32 @@
 from __future__ import annotations
 
 import fcntl
-import json
+import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
-from txmsg.errors import CorruptLog, LogBusy, MisuseError, StorageError
-from txmsg.message import QUEUES_MAX, check_name
-from txmsg.metaq.cells import Cell, Cells, OpenFiles, QueueEnd, cells_file, queue_directory, queues_of
-from txmsg.metaq.commit_log import FILE_SIZE_BYTES_MAX, CommitLogWriter, files_of, log_file
-from txmsg.metaq.frame import Buffer, Kind, Payload, hole_end, pack, verify
+from txmsg.errors import LogBusy, MisuseError, StorageError, TxmsgError
+from txmsg.message import Message, check_name
+from txmsg.metaq.cells import Cell
+from txmsg.metaq.commit_log import FILE_SIZE_BYTES_MAX, CommitLogWriter
+from txmsg.metaq.frame import Buffer, Columns, Kind, Payload, encode, hole_end_of, pack
+from txmsg.metaq.messages import columns_of
+from txmsg.metaq.queues import QueueEnd, Queues, sync_files
 from txmsg.metaq.reader import LogReader
-from txmsg.metaq.recovery import (
-    DamagedFrame,
-    checkpoint_of,
-    frames,
-    identity_of,
-    torn_end,
-    write_checkpoint,
-    write_whole,
-)
+from txmsg.metaq.recovery import Identity, identity_of, recover, write_checkpoint, write_identity
+from txmsg.metaq.retention import delete_old_files
+from txmsg.metaq.topics import Flush, TopicSettings, read_topics, write_topics
 
-__all__ = ["Append", "Flush", "Log", "LogConfig"]
+__all__ = ["Append", "Flush", "Log", "LogConfig", "TopicSettings"]
 
+_LOGGER = logging.getLogger(__name__)
 _OPEN_FILES_SPARED = 256
+_DEFAULT = TopicSettings()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,13 +44,18 @@ class LogConfig:
     open_files_max: int = 16_384
     """Files of cells kept open. Default 16,384, or as many as the process may open less 256."""
     retention_s: float | None = None
-    """Age at which files are deleted, or None: never."""
+    """Age at which files are deleted, where a topic says no other, or None: never. By when they were last written."""
     retention_size_bytes: int | None = None
-    """Size of all files above which the oldest are deleted, or None: never."""
+    """Size of all files above which the oldest are deleted, whatever topics say, or None: never."""
+    topic: TopicSettings = _DEFAULT
+    """What holds for topics that have no settings of their own. Default: synchronous, not compressed."""
 
 
 class Append(NamedTuple):
-    """A batch for one queue. base_offset: where it must begin, or None: at the queue's end."""
+    """A batch for one queue. base_offset: where it must begin, or None: at the queue's end.
+
+    A queue that nothing was ever appended to begins at base_offset.
+    """
 
     topic: str
     queue: int
@@ -61,19 +63,15 @@ class Append(NamedTuple):
     base_offset: int | None = None
 
 
-class Flush:
-    """How a topic's appends come to disk."""
-
-    SYNC = "sync"
-    """On disk before `append` returns; one fdatasync for all that wait."""
-    TIMED = "timed"
-    """Within `flush_s`."""
+_Placed: TypeAlias = tuple[QueueEnd, Cell, int]
+"""A frame that was placed: its queue, its cell, and the offset after it."""
 
 
 class Log:
     """A log opened for writing. Threads may share it. Close it, or what timed topics appended last may be lost.
 
-    Raises StorageError when another process writes it, CorruptLog when it is damaged before its end.
+    Raises StorageError when another process writes it or it cannot be written at all, CorruptLog when it is damaged
+    before its end.
     """
 
     def __init__(
@@ -83,21 +81,21 @@ class Log:
         self.config = config or LogConfig()
         self._clock = clock
         self._lock = threading.Lock()  # order of appends
-        self._sync_lock = threading.Lock()  # one fdatasync at a time, for all that wait
-        self._failed: Exception | None = None
-        (self.root / "commitlog").mkdir(parents=True, exist_ok=True)
-        self._lock_fd = _locked(self.root / "lock")
+        self._sync_lock = threading.Lock()  # one fdatasync at a time, for all that wait; taken before _lock
+        self._lock_fd = _locked(self.root)
         try:
             self.identity = identity_of(self.root, create=True)
-            self._topics = _topics_of(self.root)
-            self._files = OpenFiles(_open_files_max(self.config.open_files_max))
-            self._queues: dict[tuple[str, int], QueueEnd] = {}
-            self._waiting: set[tuple[str, int]] = set()  # queues with cells that are not written
-            self.reader = LogReader(self.root)
-            self._writer = self._recovered()
+            self._topics = read_topics(self.root)
+            self._queues = Queues(self.root, _open_files_max(self.config.open_files_max))
+            end = recover(self.root, self.identity.log_id, self._queues)
+            self._writer = CommitLogWriter(
+                self.root / "commitlog", end=end, file_size_bytes_max=self.config.file_size_bytes_max
+            )
         except BaseException:
             os.close(self._lock_fd)
             raise
+        self.reader = LogReader(self.root)
+        self._unseen: OSError | None = None  # why cells of what was appended are not written yet
         self._closed = threading.Event()
         self._flusher = threading.Thread(target=self._flush_now_and_then, name="txmsg-metaq-flush", daemon=True)
         self._flusher.start()
@@ -108,109 +106,168 @@ class Log:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # ---- topics
+    # ---- topics and generation
 
-    def flush_of(self, topic: str) -> str:
-        """How this topic's appends come to disk: Flush.SYNC unless it was set."""
-        return self._topics.get(topic, Flush.SYNC)
+    def settings_of(self, topic: str) -> TopicSettings:
+        """What this topic asks for: what was set, or else what the log's configuration says."""
+        return self._topics.get(topic, self.config.topic)
 
-    def set_flush(self, topic: str, flush: str) -> None:
-        """Chooses how this topic's appends come to disk, from the next one on."""
+    def set_topic(self, topic: str, settings: TopicSettings) -> None:
+        """Chooses what this topic asks for, from the next append on; kept in the log."""
         check_name("topic", topic)
-        if flush not in {Flush.SYNC, Flush.TIMED}:
-            raise MisuseError(f"flush={flush!r} of topic {topic!r} is none of {Flush.SYNC!r} and {Flush.TIMED!r}")
         with self._lock:
-            topics = {**self._topics, topic: flush}
-            write_whole(self.root / "topics.json", json.dumps(topics, sort_keys=True).encode())
+            topics = {**self._topics, topic: settings}
+            write_topics(self.root, topics)
             self._topics = topics
 
+    def raise_generation(self) -> int:
+        """Begins a new generation: offsets may from now on name other messages than before. Returns it."""
+        with self._lock:
+            self.identity = Identity(self.identity.log_id, self.identity.generation + 1)
+            write_identity(self.root, self.identity)
+            return self.identity.generation
+
     # ---- appending
+
+    def encode(self, topic: str, columns: Columns) -> Payload:
+        """The columns as a payload, compressed as the topic asks. Needs no lock: threads may encode side by side."""
+        return encode(columns, self.settings_of(topic).compression)
+
+    def append_messages(self, messages: Sequence[Message], *, queue: int = 0) -> dict[str, int]:
+        """Appends messages to this queue of their topics, all or none. Returns the first offset in each topic.
+
+        On disk as each topic's flush promises. Raises as `append` does, and InvalidMessage for a delayed message.
+        """
+        appends = [Append(topic, queue, self.encode(topic, columns)) for topic, columns in columns_of(messages)]
+        firsts: dict[str, int] = {}
+        for each, first in zip(appends, self.append(appends), strict=True):
+            firsts.setdefault(each.topic, first)
+        return firsts
 
     def append(self, appends: Sequence[Append]) -> list[int]:
         """Appends all batches, or none, and returns their first offsets. On disk as each topic's flush promises.
 
         Raises MisuseError for a base_offset that is not the queue's end, InvalidName, StorageError for a full disk.
         """
-        wait_for = 0
         with self._lock:
             self._require_usable()
-            bases, end = self._append(appends)
-            if any(self.flush_of(each.topic) == Flush.SYNC for each in appends):
-                wait_for = end
-            self._write_cells(self._writer.synced, only_timed=True)
-        if wait_for:
-            self._sync(wait_for)
-        return bases
+            placed = self._place(appends)
+            timed = self._note(placed)
+            if timed:
+                self._write_cells(self._writer.end, timed)
+            end = 0 if len(timed) == len(placed) else self._writer.end
+        if end:
+            self._sync(end)
+        return [cell.base_offset for _, cell, _ in placed]
 
-    def _append(self, appends: Sequence[Append]) -> tuple[list[int], int]:
-        writer, bases = self._writer, list[int]()
-        parts, cells = list[Buffer](), list[tuple[tuple[str, int], Cell, int]]()
-        ends: dict[tuple[str, int], int] = {}
-        position = writer.end
-        for topic, queue, payload, base_offset in appends:
-            key = (topic, queue)
-            at = ends.get(key)
-            if at is None:
-                at = (self._queues.get(key) or self._queue(topic, queue)).end
+    def _place(self, appends: Sequence[Append]) -> list[_Placed]:
+        """Writes frames to the end of the log: all of them, and into one file, or none."""
+        parts, placed, size = self._packed(appends)
+        if not self._writer.room(size):
+            self._writer.roll()
+            self._write_cells(self._writer.synced)
+            parts, placed, size = self._packed(appends)  # for where they stand now
+        self._writer.append(parts)
+        return placed
+
+    def _packed(self, appends: Sequence[Append]) -> tuple[list[Buffer], list[_Placed], int]:
+        """The frames as they will stand at the end of the log; with each its queue, its cell, the offset after it."""
+        writer, identity = self._writer, self.identity
+        parts: list[Buffer] = []
+        placed: list[_Placed] = []
+        ends: dict[QueueEnd, int] = {}
+        begin = position = writer.end
+        for topic, number, payload, base_offset in appends:
+            queue = self._queues.of(topic, number)
+            at = ends.get(queue, queue.end)
             if base_offset is not None and base_offset != at:
-                raise MisuseError(
-                    f"offset {base_offset} of topic {topic} queue {queue}: the next one is {at}; nothing was appended"
-                )
+                if not queue.is_new or queue in ends:
+                    raise MisuseError(
+                        f"offset {base_offset} of topic {topic} queue {number}: the next one is {at}; nothing was "
+                        "appended"
+                    )
+                at = base_offset
             frame = pack(
                 payload,
-                topic.encode(),
-                queue,
+                queue.name,
+                number,
                 at,
                 position=position,
-                log_id=self.identity.log_id,
+                log_id=identity.log_id,
                 synced=writer.synced,
-                generation=self.identity.generation,
+                generation=identity.generation,
             )
-            size = sum(map(len, frame))
-            if not writer.room(position - writer.end + size):
-                self._write(parts, cells)
-                parts, cells = [], []
-                self._roll()
-                position = writer.end
-            end = hole_end_of(payload) if payload.kind is Kind.HOLE else at + payload.count
             parts += frame
-            cells.append((key, Cell(at, position, size, payload.count, payload.last_stored_at_us), end))
-            bases.append(at)
-            ends[key] = end
+            size = sum(map(len, frame))
+            end = hole_end_of(payload) if payload.kind is Kind.HOLE else at + payload.count
+            placed.append((queue, Cell(at, position, size, payload.count, payload.last_stored_at_us), end))
+            ends[queue] = end
             position += size
-        self._write(parts, cells)
-        return bases, writer.end
+        return parts, placed, position - begin
 
-    def _write(self, parts: list[Buffer], cells: Iterable[tuple[tuple[str, int], Cell, int]]) -> None:
-        if parts:
-            self._writer.append(parts)
-        for key, cell, end in cells:
-            self._queues[key].add(cell, end)
-            self._waiting.add(key)
+    def _note(self, placed: Sequence[_Placed]) -> list[QueueEnd]:
+        """Moves the ends of queues; those whose cells are written at once."""
+        timed = []
+        for queue, cell, end in placed:
+            self._queues.add(queue, cell, end)
+            if self.settings_of(queue.topic).flush is Flush.TIMED:
+                timed.append(queue)
+        return timed
 
-    def _queue(self, topic: str, queue: int) -> QueueEnd:
-        check_name("topic", topic)
-        if not 0 <= queue < QUEUES_MAX:
-            raise MisuseError(f"queue {queue} of topic {topic!r}: 0 to {QUEUES_MAX - 1} are allowed")
-        end = self._queues[topic, queue] = _queue_end(self.root, topic, queue, self.reader)
-        return end
-
-    def _roll(self) -> None:
-        self._writer.roll()
-        self._write_cells(self._writer.synced)
-
-    def _write_cells(self, synced: int, *, only_timed: bool = False) -> None:
-        """Writes the cells of all that may be seen: timed topics' at once, others' when they are on disk."""
-        for key in list(self._waiting):
-            is_timed = self.flush_of(key[0]) == Flush.TIMED
-            if only_timed and not is_timed:
-                continue
-            if not self._queues[key].write(self._files, self._writer.end if is_timed else synced):
-                self._waiting.discard(key)
+    def _write_cells(self, up_to: int, only: Sequence[QueueEnd] | None = None) -> None:
+        """Lets readers see frames before this position. What cannot be written waits; `_require_usable` tries again."""
+        try:
+            self._queues.write(up_to, only)
+            self._unseen = None
+        except OSError as exc:
+            self._unseen = exc
 
     def _require_usable(self) -> None:
-        if self._failed is not None:
-            raise StorageError(f"the log {self.root} is not written any more: {self._failed}") from self._failed
+        if self._writer.failed is not None:
+            raise StorageError(
+                f"the log {self.root} is not written any more: {self._writer.failed}"
+            ) from self._writer.failed
+        if self._closed.is_set():
+            raise MisuseError(f"the log {self.root} is closed: open it anew")
+        if self._unseen is not None:
+            self._write_cells(self._writer.synced)
+        if self._unseen is not None:
+            raise StorageError(
+                f"the log {self.root} takes no more: {self._unseen.strerror}; nothing was appended, and what was "
+                "before is on disk but not seen before there is room"
+            ) from self._unseen
+
+    # ---- cutting
+
+    def truncate(self, topic: str, queue: int, offset: int) -> None:
+        """Drops the messages of a queue from this offset on; the next one that is appended gets it. On disk on return.
+
+        The frames stay where they are, as other queues' stand between them: a mark in the log says that they are void.
+        Raises OffsetOutOfRange, and CorruptLog when the frame that would have to be kept in part is damaged.
+        """
+        with self._sync_lock, self._lock:
+            self._require_usable()
+            self._writer.sync()
+            self._write_cells(self._writer.synced)
+            self._require_usable()
+            end = self._queues.of(topic, queue)
+            begin, payloads = self._queues.reader.queue(topic, queue).cut_at(offset)
+            if not payloads:
+                return
+            end_before, end.end = end.end, begin
+            try:
+                placed = self._place([Append(topic, queue, payload) for payload in payloads])
+            except StorageError:
+                end.end = end_before
+                raise
+            self._writer.sync()
+            try:
+                end.cut(self._queues.files, begin)
+            except OSError as exc:
+                self._writer.fail(f"cells of topic {topic} queue {queue} cannot be cut: {exc.strerror}; open it anew")
+                raise
+            self._note(placed)
+            self._write_cells(self._writer.end)
 
     # ---- to disk
 
@@ -218,44 +275,68 @@ class Log:
         """Returns when everything before this position is on disk, and seen by readers."""
         with self._sync_lock:  # whoever comes second finds its work done by the first
             if self._writer.synced < position:
-                try:
-                    self._writer.sync()
-                except StorageError as exc:
-                    self._failed = exc
-                    raise
+                if self._writer.failed is not None:
+                    raise self._writer.failed
+                self._writer.sync()
             with self._lock:
                 self._write_cells(self._writer.synced)
-        self._require_usable()
 
     def flush(self) -> None:
-        """Everything that was appended is on disk."""
+        """Everything that was appended is on disk. Raises StorageError."""
         self._sync(self._writer.end)
 
     def checkpoint(self) -> None:
-        """Flushes, syncs cells, and notes it, so that a recovery has little to read."""
+        """Flushes, syncs cells, and notes it, so that a recovery has little to read. Raises StorageError."""
         self.flush()
+        files = self._queues.files
         with self._lock:
-            position = self._writer.synced
-            self._write_cells(position)
-            complete = (
-                position if not self._waiting else min(self._queues[k].waiting[0].position for k in self._waiting)
-            )
-            self._files.sync()
+            complete = self._queues.complete_up_to(self._writer.synced)
+            unsynced, files.unsynced = files.unsynced, set()
+        try:
+            sync_files(self.root, unsynced)
+        except OSError as exc:
+            with self._lock:
+                files.unsynced |= unsynced
+            raise StorageError(f"the cells of {self.root} cannot be synced: {exc.strerror}") from exc
         write_checkpoint(self.root, self.identity.log_id, complete)
+
+    def delete_old(self) -> list[int]:
+        """Deletes the oldest files that are beyond the age or the size to be kept; which ones, by first position.
+
+        Never the file that is written. Done by itself at each checkpoint.
+        """
+        return delete_old_files(
+            self.root,
+            end=self._writer.end,
+            size_bytes_max=self.config.retention_size_bytes,
+            keep_s=self._keep_s,
+            now=self._clock(),
+        )
+
+    def _keep_s(self, topic: str) -> float | None:
+        wanted = self.settings_of(topic).retention_s
+        return self.config.retention_s if wanted is None else wanted
 
     def _flush_now_and_then(self) -> None:
         since_checkpoint_s = 0.0
-        while not self._closed.wait(self.config.flush_s):
+        trouble = ""
+        while not self._closed.wait(self.config.flush_s) and self._writer.failed is None:
             since_checkpoint_s += self.config.flush_s
             try:
-                if since_checkpoint_s >= self.config.checkpoint_s:
-                    self.checkpoint()
-                    self.delete_old()
-                    since_checkpoint_s = 0.0
-                elif self._writer.synced < self._writer.end:
+                if self._writer.synced < self._writer.end or self._unseen is not None:
                     self.flush()
-            except (OSError, StorageError) as exc:
-                self._failed = exc  # the next append says so
+                if since_checkpoint_s >= self.config.checkpoint_s:
+                    since_checkpoint_s = 0.0
+                    self.delete_old()
+                    self.checkpoint()
+                trouble = ""
+            except (OSError, TxmsgError) as exc:  # a full disk: tried again until there is room
+                if trouble != str(exc):
+                    _LOGGER.warning("the log %s is not in order: %s", self.root, exc)
+                trouble = str(exc)
+            except Exception as exc:  # the root of a thread: the next append says it
+                _LOGGER.exception("the log %s stops", self.root)
+                self._writer.fail(f"its flushing ended with {exc!r}; open it anew")
 
     def close(self) -> None:
         """Flushes everything and lets another process write. Closing twice is fine."""
@@ -264,148 +345,39 @@ class Log:
         self._closed.set()
         self._flusher.join()
         try:
-            if self._failed is None:
+            if self._writer.failed is None:
                 self.checkpoint()
-                self._writer.close()
         finally:
-            self._files.close()
+            with self._sync_lock, self._lock:  # an append that was under way has ended, or finds its work done
+                self._writer.close()
+                self._write_cells(self._writer.synced)
+                self._queues.files.close()
             os.close(self._lock_fd)
 
-    # ---- retention
 
-    def delete_old(self) -> list[int]:
-        """Deletes the oldest files that are beyond the age or the size to be kept; which ones, by first position.
-
-        Never the file that is written.
-        """
-        config, directory = self.config, self.root / "commitlog"
-        with self._lock:
-            firsts = files_of(directory, ".log")
-            size = self._writer.end - firsts[0]
-            deleted: list[int] = []
-            for first, following in pairwise(firsts):
-                path = log_file(directory, first)
-                age_s = self._clock() - path.stat().st_mtime
-                too_old = config.retention_s is not None and age_s > config.retention_s
-                too_large = config.retention_size_bytes is not None and size > config.retention_size_bytes
-                if not (too_old or too_large):
-                    break
-                path.unlink()
-                size -= following - first
-                deleted.append(first)
-            if deleted:
-                self._delete_cells(firsts[len(deleted)])
-        return deleted
-
-    def _delete_cells(self, kept_from: int) -> None:
-        for topic, queue in queues_of(self.root):
-            cells = Cells(queue_directory(self.root, topic, queue))
-            bases = cells.files()
-            for base in bases[:-1]:  # the last one tells where the queue goes on
-                if cells.load(base)[-1]["position"] >= kept_from:
-                    break
-                cells_file(cells.directory, base).unlink()
-
-    # ---- opening
-
-    def _recovered(self) -> CommitLogWriter:
-        """Reads from the checkpoint on, adds the cells that are lost, and cuts a torn end."""
-        log, log_id = self.reader.commit_log, self.identity.log_id
-        begin, end = log.begin(), log.end()
-        start = max(begin, min(checkpoint_of(self.root, log_id), end))
-        self._drop_cells_from(start)
-        try:
-            for header in frames(log, log_id, start, end):
-                queue = self._queues.get((header.topic, header.queue)) or self._queue(header.topic, header.queue)
-                after = header.base_offset + header.count
-                if header.kind is Kind.HOLE:
-                    after = hole_end(header, verify(header, log.read(header.position, header.size_bytes)))
-                cell = Cell(
-                    header.base_offset, header.position, header.size_bytes, header.count, header.last_stored_at_us
-                )
-                queue.add(cell, after)
-                self._waiting.add((header.topic, header.queue))
-        except DamagedFrame as exc:
-            if not torn_end(log, log_id, exc.position, end):
-                raise CorruptLog(
-                    f"the log {self.root} is damaged at {exc}; frames behind it are whole: run `txmsg metaq check`"
-                ) from exc
-            end = exc.position
-            _cut(self.root / "commitlog", end)
-        for key in self._waiting:
-            self._queues[key].write(self._files, end)
-        self._waiting.clear()
-        self.reader = LogReader(self.root)
-        return CommitLogWriter(self.root / "commitlog", end=end, file_size_bytes_max=self.config.file_size_bytes_max)
-
-    def _drop_cells_from(self, position: int) -> None:
-        """Forgets cells that point at or past this position: what they say is found out anew."""
-        for topic, queue in queues_of(self.root):
-            cells = Cells(queue_directory(self.root, topic, queue))
-            for base in reversed(cells.files()):
-                path = cells_file(cells.directory, base)
-                kept = int((cells.load(base)["position"] < position).sum())
-                if kept:
-                    os.truncate(path, kept * 32)
-                    break
-                path.unlink()
-
-
-def hole_end_of(payload: Payload) -> int:
-    """The offset after the last one that this hole says is missing."""
-    return int.from_bytes(bytes(payload.parts[0])[:8], "little")
-
-
-def _queue_end(root: Path, topic: str, queue: int, reader: LogReader) -> QueueEnd:
-    directory = queue_directory(root, topic, queue)
-    cells = Cells(directory)
-    bases = cells.files()
-    if not bases:
-        return QueueEnd(directory, 0, 0, directory, 0)
-    last = cells.load(bases[-1])
-    return QueueEnd(
-        directory,
-        reader.queue(topic, queue).end(),
-        int(last[-1]["last_stored_at"]) if len(last) else 0,
-        cells_file(directory, bases[-1]),
-        len(last),
-    )
-
-
-def _cut(directory: Path, end: int) -> None:
-    for first in reversed(files_of(directory, ".log")):
-        if first > end or (first == end and first != files_of(directory, ".log")[0]):
-            log_file(directory, first).unlink()
-        else:
-            os.truncate(log_file(directory, first), end - first)
-            return
-
-
-def _locked(path: Path) -> int:
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+def _locked(root: Path) -> int:
+    """Makes the directories of a log and takes its lock."""
+    try:
+        (root / "commitlog").mkdir(parents=True, exist_ok=True)
+        fd = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as exc:
+        raise StorageError(
+            f"the log {root} cannot be written: {exc.strerror}; to read it needs no right to write"
+        ) from exc
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as exc:
         holder = os.read(fd, 20).decode("ascii", "replace").strip() or "?"
         os.close(fd)
         raise LogBusy(
-            f"the log {path.parent} is being written by process {holder}: a log has one writer; read it, or use its "
-            "server"
+            f"the log {root} is being written by process {holder}: a log has one writer; read it, or use its server"
         ) from exc
-    os.ftruncate(fd, 0)
-    os.pwrite(fd, str(os.getpid()).encode(), 0)
-    return fd
-
-
-def _topics_of(root: Path) -> dict[str, str]:
     try:
-        topics: dict[str, str] = json.loads((root / "topics.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except ValueError as exc:
-        path = root / "topics.json"
-        raise CorruptLog(f"{path} cannot be read ({exc}): delete it, and all topics are synchronous") from exc
-    return topics
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, str(os.getpid()).encode(), 0)
+    except OSError:
+        _LOGGER.warning("the disk of the log %s is full: its lock does not name this process", root)
+    return fd
 
 
 def _open_files_max(wanted: int) -> int:

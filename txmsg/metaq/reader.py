@@ -10,15 +10,32 @@ import numpy as np
 
 from txmsg.errors import CorruptLog, OffsetOutOfRange, OffsetsMissing
 from txmsg.metaq.batch import LogBatch
-from txmsg.metaq.cells import Cells, queue_directory, queues_of
+from txmsg.metaq.cells import CELLS_PER_FILE_MAX, Cell, Cells, queue_directory, queues_of
 from txmsg.metaq.commit_log import CommitLogReader
-from txmsg.metaq.frame import BadFrame, Kind, hole_end, read_header, verify
+from txmsg.metaq.frame import (
+    HEADER_SIZE_BYTES,
+    BadFrame,
+    Header,
+    Kind,
+    Payload,
+    cut,
+    hole,
+    hole_end,
+    read_header,
+    verify,
+)
 
 __all__ = ["LogReader", "QueueReader"]
 
+_CELLS_READ_AT_ONCE = 256
+_TOPIC_SIZE_MAX = 128
+
 
 class LogReader:
-    """All queues of a log. Cheap to open; close nothing: what is mapped goes with its last user."""
+    """All queues of a log. Cheap to open; close nothing: what is mapped goes with its last user.
+
+    Readers remember where they were, so one thread at a time uses one. Any number of them may be open.
+    """
 
     def __init__(self, root: Path) -> None:
         if not (root / "commitlog").is_dir():
@@ -56,49 +73,61 @@ class QueueReader:
     # ---- where it begins and ends
 
     def range(self) -> tuple[int, int]:
-        """The offset of the first message that is kept, and the one after the last."""
-        bases = self._cells.files()
-        if not bases:
-            return 0, 0
-        kept_from = self._log.commit_log.begin()
-        for base in bases:
-            cells = self._cells.load(base)
-            place = int(np.searchsorted(cells["position"], kept_from))
-            if place < len(cells):
-                begin = int(cells["base_offset"][place])
-                break
-        else:
-            end = self._end(bases)
-            return end, end
-        return begin, self._end(bases)
-
-    def _end(self, bases: list[int]) -> int:
-        for base in reversed(bases):
-            cells = self._cells.load(base)
-            if len(cells):
-                last = cells[-1]
-                if last["count"]:
-                    return int(last["base_offset"] + last["count"])
-                return self._hole(*(int(last[name]) for name in ("position", "size", "base_offset"))).end
-        return bases[0]
+        """The offset of the first message that is kept, and the one after the last. (0, 0): nothing was written yet."""
+        end = self.end()
+        first = self._cells.first(_position, self._log.commit_log.begin())
+        return (end if first is None else first.base_offset), end
 
     def end(self) -> int:
         """The offset after the last message."""
-        bases = self._cells.files()
-        return self._end(bases) if bases else 0
+        last = self._cells.last()
+        return 0 if last is None else self._end_of(last)
 
-    def offset_at(self, us: int) -> int:
-        """The first offset of a frame that has a message stored at this time or later; the end when there is none.
+    def _end_of(self, cell: Cell) -> int:
+        if cell.count or cell.position < self._log.commit_log.begin():
+            return cell.base_offset + cell.count
+        frame = self._frame(cell)
+        return self._missing(frame).end if frame.header.kind is Kind.HOLE else cell.base_offset
 
-        Times of different brokers may lie a little apart, so the message itself may stand some places later.
-        """
-        begin, end = self.range()
+    def checked_end(self) -> int:
+        """The same, for a writer to go on at: raises CorruptLog when the last frame is not what its cell says."""
+        last = self._cells.last()
+        if last is None:
+            return 0
+        if last.position >= self._log.commit_log.begin():
+            self._header(last)
+        return self._end_of(last)
+
+    def holes(self) -> list[tuple[int, int]]:
+        """The offsets that are missing, as the log says: of each hole the first one, and the one after the last."""
+        kept_from = self._log.commit_log.begin()
+        found: list[tuple[int, int]] = []
         for base in self._cells.files():
             cells = self._cells.load(base)
-            place = int(np.searchsorted(cells["last_stored_at"], us))
-            if place < len(cells):
-                return max(begin, int(cells["base_offset"][place]))
-        return end
+            for each in cells[(cells["count"] == 0) & (cells["position"] >= kept_from)]:
+                frame = self._frame(Cell._make(each.item()))
+                if frame.header.kind is Kind.HOLE:
+                    missing = self._missing(frame)
+                    found.append((missing.begin, missing.end))
+        return found
+
+    def offset_at(self, us: int) -> int:
+        """The first offset of a message stored at this time or later; the end when there is none.
+
+        Times of different brokers may lie a little apart, so later ones may be a little older.
+        """
+        begin, end = self.range()
+        cell = self._cells.first(_last_stored_at_us, us)
+        if cell is None:
+            return end
+        if cell.base_offset < begin:
+            return begin
+        return cell.base_offset + (self._older(cell, us) if cell.count else 0)
+
+    def _older(self, cell: Cell, us: int) -> int:
+        """How many messages at a frame's begin were stored before this time."""
+        stored_at_us = self._frame(cell).to_arrow()["stored_at"].cast("int64").to_numpy()
+        return int(np.argmax(stored_at_us >= us))
 
     # ---- reading
 
@@ -107,86 +136,164 @@ class QueueReader:
 
         Empty at the end. Raises OffsetOutOfRange before the begin or past the end, OffsetsMissing, CorruptLog.
         """
+        try:
+            return self._fetch(offset, size_bytes_max)
+        except (CorruptLog, FileNotFoundError) as exc:
+            begin, end = self.range()
+            if not begin <= offset <= end:
+                raise self._out_of_range(offset, begin, end) from exc  # deleted by retention meanwhile
+            if isinstance(exc, FileNotFoundError):
+                raise CorruptLog(f"{exc.filename} is gone") from exc
+            raise
+
+    def _fetch(self, offset: int, size_bytes_max: int) -> list[LogBatch]:
         batches: list[LogBatch] = []
-        for position, size, base_offset, count in self._cells_from(offset):
-            if batches and size_bytes_max < size:
+        for cell, base, place in self._cells_from(offset):
+            if batches and size_bytes_max < cell.size_bytes:
                 break
-            size_bytes_max -= size
+            size_bytes_max -= cell.size_bytes
             try:
-                batch = self._batch(position, size, base_offset, count)
+                self._require_follows(cell, offset)
+                batch = self._frame(cell)
+                if batch.header.kind is Kind.HOLE:
+                    raise self._missing(batch)
             except (CorruptLog, OffsetsMissing):
                 if batches:
                     break  # served up to it; the next fetch says what is there
                 raise
-            skip = max(0, offset - base_offset)
-            batches.append(LogBatch(batch.header, batch.stored, skip) if skip else batch)
+            if cell.count:
+                batches.append(LogBatch(batch.header, batch.stored, offset - cell.base_offset))
+                offset = cell.base_offset + cell.count
+            self._next = (offset, base, place)
         return batches
 
-    def _cells_from(self, offset: int) -> Iterator[tuple[int, int, int, int]]:
-        """Position, size, first offset and count of the frames from the one that holds `offset` on."""
-        if self._next is not None and self._next[0] == offset:
-            _, base, place = self._next
-            bases = self._cells.files()
-            if base not in bases:
-                base, place = self._find(offset)
-        elif not self._cells.files() and offset == 0:
-            return  # nothing was ever written to it
-        else:
-            base, place = self._find(offset)
+    def _cells_from(self, offset: int) -> Iterator[tuple[Cell, int, int]]:
+        """The cells from the one that holds `offset` on; with each the place after it: a file and a number."""
+        found = self._next_place(offset) or self._find(offset)
+        if found is None:
+            return
+        base, place, cells = found
         while True:
-            cells = self._cells.load(base)
-            for cell in cells[place:]:
-                base_offset, position, size, count, _ = cell.item()
+            for cell in cells:
                 place += 1
-                self._next = (base_offset + count, base, place)
-                yield position, size, base_offset, count
-            bases = self._cells.files()
-            following = bisect_right(bases, base)
-            if following == len(bases):
+                yield cell, base, place
+            if cells:
+                with self._cells.open(base) as file:
+                    cells = file.read(place, _CELLS_READ_AT_ONCE)
+            elif place < CELLS_PER_FILE_MAX or (following := self._cells.following(base)) is None:
                 return
-            base, place = bases[following], 0
+            else:
+                base, place = following, 0
+                with self._cells.open(base) as file:
+                    cells = file.read(0, _CELLS_READ_AT_ONCE)
 
-    def _find(self, offset: int) -> tuple[int, int]:
-        """The file of cells, and the place in it, of the frame that holds `offset`, or that will."""
-        begin, end = self.range()
-        if not begin <= offset <= end:
-            kept = f"there are {begin} to {end - 1}" if end > begin else f"it is empty, and goes on at {end}"
-            raise OffsetOutOfRange(
-                f"offset {offset} of topic {self.topic} queue {self.number} is not kept: {kept}", begin, end
-            )
+    def _next_place(self, offset: int) -> tuple[int, int, list[Cell]] | None:
+        """Where the last fetch ended, if that is still the place of this offset."""
+        if self._next is None or self._next[0] != offset:
+            return None
+        _, base, place = self._next
+        try:
+            with self._cells.open(base) as file:
+                cells = file.read(place, _CELLS_READ_AT_ONCE)
+                if cells[0].base_offset == offset if cells else len(file) == place:
+                    return base, place, cells
+        except FileNotFoundError:
+            pass  # deleted by retention: what the queue has now is found below
+        self._next = None
+        return None
+
+    def _find(self, offset: int) -> tuple[int, int, list[Cell]] | None:
+        """The file, and the place in it, of the frame that holds `offset`, or will; None in a queue that is new."""
         bases = self._cells.files()
+        if not bases:
+            if offset:
+                raise self._out_of_range(offset, 0, 0)
+            return None
         base = bases[max(0, bisect_right(bases, offset) - 1)]
-        cells = self._cells.load(base)
-        if offset == end:
-            return base, len(cells)
-        return base, int(np.searchsorted(cells["base_offset"], offset, "right")) - 1
+        with self._cells.open(base) as file:
+            place = bisect_right(file, offset, key=_base_offset) - 1
+            cells = file.read(max(0, place), _CELLS_READ_AT_ONCE)
+        if place >= 0:
+            is_last = base == bases[-1] and len(cells) == 1
+            if is_last and offset >= (end := self._end_of(cells[0])):
+                if offset == end:
+                    return base, place + 1, []
+            elif cells[0].position >= self._log.commit_log.begin():
+                return base, place, cells
+        raise self._out_of_range(offset, *self.range())
 
-    def _batch(self, position: int, size: int, base_offset: int, count: int) -> LogBatch:
-        batch = self._frame(position, size, base_offset, count)
-        if batch.header.kind is Kind.HOLE:
-            raise self._hole(position, size, base_offset)
-        return batch
+    def _out_of_range(self, offset: int, begin: int, end: int) -> OffsetOutOfRange:
+        kept = f"there are {begin} to {end - 1}" if end > begin else f"it is empty, and goes on at {end}"
+        return OffsetOutOfRange(
+            f"offset {offset} of topic {self.topic} queue {self.number} is not kept: {kept}", begin, end
+        )
 
-    def _frame(self, position: int, size: int, base_offset: int, count: int) -> LogBatch:
-        data = self._log.commit_log.read(position, size)
+    def cut_at(self, offset: int) -> tuple[int, list[Payload]]:
+        """Where the frame begins that holds an offset, and what is appended there so that the queue ends at the offset.
+
+        Nothing if it ends there. Raises OffsetOutOfRange, CorruptLog when a part of a damaged frame would be kept.
+        """
+        found = self._find(offset)
+        if found is None or not found[2]:
+            return offset, []
+        cell = found[2][0]
+        if cell.base_offset == offset:
+            return offset, [cut(None)]
+        frame = self._frame(cell)
+        if frame.header.kind is Kind.HOLE:
+            return cell.base_offset, [cut(None), hole(offset, frame.header.first_stored_at_us)]
+        return cell.base_offset, [cut(frame.columns(offset))]
+
+    # ---- frames
+
+    def _require_follows(self, cell: Cell, offset: int) -> None:
+        """Raises CorruptLog unless this cell's frame holds the offset. Only its frame knows where a hole ends."""
+        if cell.base_offset > offset or (cell.base_offset + cell.count <= offset and cell.count):
+            raise self._damaged(cell, f"the cell that should hold offset {offset} does not")
+
+    def _header(self, cell: Cell) -> Header:
+        """A frame's header, compared with its cell."""
+        data = self._log.commit_log.read(cell.position, min(cell.size_bytes, HEADER_SIZE_BYTES + _TOPIC_SIZE_MAX))
         try:
             header = read_header(data)
-            found = (header.position, header.size_bytes, header.base_offset, header.count, header.topic, header.queue)
-            if found != (position, size, base_offset, count, self.topic, self.number):
-                raise BadFrame(f"another frame stands there: {found}")
-            return LogBatch(header, verify(header, data))
         except BadFrame as exc:
-            raise CorruptLog(
-                f"topic {self.topic} queue {self.number} is damaged at offset {base_offset} (position {position}): "
-                f"{exc}; run `txmsg metaq check`"
-            ) from exc
+            raise self._damaged(cell, str(exc)) from exc
+        found = (header.base_offset, header.position, header.size_bytes, header.count, header.topic, header.queue)
+        if found != (*cell[:4], self.topic, self.number):
+            raise self._damaged(cell, f"another frame stands there: {found}")
+        return header
 
-    def _hole(self, position: int, size: int, base_offset: int) -> OffsetsMissing:
-        frame = self._frame(position, size, base_offset, 0)
-        end = hole_end(frame.header, frame.stored)
+    def _frame(self, cell: Cell) -> LogBatch:
+        """A frame that is what its cell says, and whole."""
+        header = self._header(cell)
+        try:
+            return LogBatch(header, verify(header, self._log.commit_log.read(cell.position, cell.size_bytes)))
+        except BadFrame as exc:
+            raise self._damaged(cell, str(exc)) from exc
+
+    def _damaged(self, cell: Cell, why: str) -> CorruptLog:
+        return CorruptLog(
+            f"topic {self.topic} queue {self.number} is damaged at offset {cell.base_offset} (position "
+            f"{cell.position}): {why}; run `txmsg metaq check`"
+        )
+
+    def _missing(self, frame: LogBatch) -> OffsetsMissing:
+        begin, end = frame.header.base_offset, hole_end(frame.header, frame.stored)
         return OffsetsMissing(
-            f"offsets {base_offset} to {end - 1} of topic {self.topic} queue {self.number} are missing: they were gone "
+            f"offsets {begin} to {end - 1} of topic {self.topic} queue {self.number} are missing: they were gone "
             "before they could be mirrored",
-            base_offset,
+            begin,
             end,
         )
+
+
+def _base_offset(cell: Cell) -> int:
+    return cell.base_offset
+
+
+def _position(cell: Cell) -> int:
+    return cell.position
+
+
+def _last_stored_at_us(cell: Cell) -> int:
+    return cell.last_stored_at_us

@@ -12,12 +12,28 @@ from pathlib import Path
 
 from google_crc32c import value as crc32c
 
-from txmsg.errors import CorruptLog
+from txmsg.errors import CorruptLog, StorageError
+from txmsg.metaq.cells import Cell
 from txmsg.metaq.commit_log import CommitLogReader, files_of, log_file, sync_directory
-from txmsg.metaq.frame import MAGIC, BadFrame, Header, read_header, verify
+from txmsg.metaq.frame import MAGIC, BadFrame, Header, Kind, hole_end, read_header, verify
+from txmsg.metaq.queues import Queues
 
-__all__ = ["Identity", "checkpoint_of", "frames", "identity_of", "torn_end", "write_checkpoint", "write_whole"]
+__all__ = [
+    "DamagedFrame",
+    "Identity",
+    "checkpoint_of",
+    "frames",
+    "identity_of",
+    "recover",
+    "torn_end",
+    "whole_frame",
+    "write_checkpoint",
+    "write_identity",
+    "write_whole",
+]
 
+_SEARCHED_AT_ONCE_BYTES = 1024 * 1024
+_CELLS_HELD_MAX = 65_536
 _CHECKPOINT = struct.Struct("<4sIQQ")
 _CHECKPOINT_MAGIC = b"TXC1"
 VERSION = 1
@@ -32,14 +48,17 @@ class Identity:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Replaces a file so that after a power cut it is the old one or the new one."""
+    """Replaces a file so that after a power cut it is the old one or the new one. Raises StorageError."""
     beside = path.with_name(path.name + ".new")
-    with beside.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
-    sync_directory(path.parent)
+    try:
+        with beside.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+        sync_directory(path.parent)
+    except OSError as exc:
+        raise StorageError(f"{path} cannot be written: {exc.strerror}; make room, or give this user the right") from exc
 
 
 def identity_of(root: Path, *, create: bool) -> Identity:
@@ -85,18 +104,97 @@ def write_checkpoint(root: Path, log_id: int, position: int) -> None:
     write_whole(root / "checkpoint", bytes(data))
 
 
+def recover(root: Path, log_id: int, queues: Queues) -> int:
+    """Reads from the checkpoint on, adds the cells that are lost, and cuts a torn end.
+
+    Returns the position where the log goes on; all before it is on disk. Raises CorruptLog for damage before that.
+    """
+    directory = root / "commitlog"
+    log = CommitLogReader(directory)
+    begin, end = log.begin(), log.end()
+    start = max(begin, min(checkpoint_of(root, log_id), end))
+    _sync_from(directory, start)
+    queues.drop_from(start)
+    try:
+        for number, header in enumerate(frames(log, log_id, start, end)):
+            _replay(header, log, queues)
+            if number % _CELLS_HELD_MAX == _CELLS_HELD_MAX - 1:
+                _write_cells(root, queues, header.end)
+    except DamagedFrame as exc:
+        if not torn_end(log, log_id, exc.position, end):
+            raise CorruptLog(
+                f"the log {root} is damaged at {exc}; frames behind it are whole: run `txmsg metaq check`"
+            ) from exc
+        end = exc.position
+        _cut(directory, end)
+    _write_cells(root, queues, end)
+    return end
+
+
+def _write_cells(root: Path, queues: Queues, up_to: int) -> None:
+    try:
+        queues.write(up_to)
+    except OSError as exc:
+        raise StorageError(f"the cells of {root} cannot be written: {exc.strerror}; make room, and open it") from exc
+
+
+def _sync_from(directory: Path, position: int) -> None:
+    """The process that wrote it may have been killed before it was on disk: from now on the log says that it is."""
+    firsts = files_of(directory, ".log")
+    for first, following in zip(firsts, [*firsts[1:], position + 1], strict=False):
+        if following <= position:
+            continue
+        fd = os.open(log_file(directory, first), os.O_WRONLY)
+        try:
+            os.fdatasync(fd)
+        finally:
+            os.close(fd)
+    sync_directory(directory)
+
+
+def _replay(header: Header, log: CommitLogReader, queues: Queues) -> None:
+    """Does to the cells of its queue what appending this frame did."""
+    queue = queues.of(header.topic, header.queue)
+    if header.kind is Kind.CUT:
+        queue.cut(queues.files, header.base_offset)
+    elif header.base_offset != queue.end and not queue.is_new:
+        raise CorruptLog(
+            f"topic {header.topic} queue {header.queue} goes on at offset {header.base_offset} (position "
+            f"{header.position}), but its cells end at {queue.end}: run `txmsg metaq check`"
+        )
+    end = header.base_offset + header.count
+    if header.kind is Kind.HOLE:
+        end = hole_end(header, verify(header, log.read(header.position, header.size_bytes)))
+    cell = Cell(header.base_offset, header.position, header.size_bytes, header.count, header.last_stored_at_us)
+    queues.add(queue, cell, end)
+
+
+def _cut(directory: Path, end: int) -> None:
+    firsts = files_of(directory, ".log")
+    for first in reversed(firsts):
+        path = log_file(directory, first)
+        if first >= end and first != firsts[0]:
+            path.unlink()
+            continue
+        with path.open("r+b") as file:
+            file.truncate(end - first)
+            os.fsync(file.fileno())
+        break
+    sync_directory(directory)
+
+
 def frames(log: CommitLogReader, log_id: int, start: int, end: int) -> Iterator[Header]:
     """The headers of whole frames from `start` on. Raises DamagedFrame at the first that is not."""
-    position = start
-    firsts = files_of(log.directory, ".log")
-    bounds = dict(zip(firsts, [*firsts[1:], end], strict=False))  # none at all in a new log
-    while position < end:
-        file_end = next(bound for first, bound in bounds.items() if first <= position < bound)
-        try:
-            yield (header := whole_frame(log, log_id, position, file_end))
-        except BadFrame as exc:
-            raise DamagedFrame(position, str(exc)) from exc
-        position = header.end
+    firsts = log.files()
+    for first, file_end in zip(firsts, [*firsts[1:], end], strict=False):  # none at all in a new log
+        position = max(first, start)
+        while position < file_end:
+            try:
+                header = whole_frame(log, log_id, position, file_end)
+            except BadFrame as exc:
+                raise DamagedFrame(position, str(exc)) from exc
+            yield header
+            position = header.end
 
 
 class DamagedFrame(Exception):
@@ -123,15 +221,10 @@ def whole_frame(log: CommitLogReader, log_id: int, position: int, end: int) -> H
 
 def torn_end(log: CommitLogReader, log_id: int, position: int, end: int) -> bool:
     """Whether what is not whole at `position` is the torn end of a crash: no later frame says it was on disk."""
-    for first in files_of(log.directory, ".log"):
-        file_end = first + log_file(log.directory, first).stat().st_size
+    firsts = log.files()
+    for first, file_end in zip(firsts, [*firsts[1:], end], strict=False):
         start = max(first, position + 1)
-        while start < file_end:
-            data = bytes(log.read(start, file_end - start))
-            place = data.find(MAGIC)
-            if place < 0:
-                break
-            start += place
+        while (start := _find_magic(log, start, file_end)) < file_end:
             try:
                 header = whole_frame(log, log_id, start, file_end)
             except BadFrame:
@@ -141,3 +234,14 @@ def torn_end(log: CommitLogReader, log_id: int, position: int, end: int) -> bool
                 return False
             start = header.end
     return True
+
+
+def _find_magic(log: CommitLogReader, start: int, end: int) -> int:
+    """Where a frame may begin, from `start` on; `end` if nowhere."""
+    while start < end:
+        size = min(_SEARCHED_AT_ONCE_BYTES, end - start)
+        place = bytes(log.read(start, size)).find(MAGIC)
+        if place >= 0:
+            return start + place
+        start += max(1, size - len(MAGIC) + 1)
+    return end

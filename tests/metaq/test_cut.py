@@ -1,0 +1,117 @@
+"""A queue's end can be dropped, though other queues' frames stand between; a queue may begin anywhere."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.metaq.logs import batch, bodies, fill, read_all, readable
+from txmsg.errors import MisuseError, OffsetOutOfRange, OffsetsMissing
+from txmsg.metaq.frame import hole
+from txmsg.metaq.log import Append, Log, LogConfig
+from txmsg.metaq.reader import LogReader
+
+
+@pytest.mark.parametrize("offset", range(10))
+def test_a_queue_is_cut_at_any_offset_and_goes_on_there(tmp_path: Path, offset: int) -> None:
+    with Log(tmp_path) as log:
+        for _ in range(3):
+            fill(log, "t", 0, [2, 1])
+            fill(log, "other", 0, [1])
+        reader = LogReader(tmp_path).queue("t", 0)
+        reader.fetch(0)  # remembers that 9 comes next
+        log.truncate("t", 0, offset)
+        assert read_all(reader) == bodies("t", 0, 0, offset)
+        if offset < 9:
+            with pytest.raises(OffsetOutOfRange):
+                reader.fetch(9)
+        log.append([batch("t", 0, offset, 4)])
+        assert read_all(reader) == bodies("t", 0, 0, offset + 4)
+        assert readable(tmp_path, "other", 0) == bodies("other", 0, 0, 3)
+    shutil.rmtree(tmp_path / "queues")
+    (tmp_path / "checkpoint").unlink()
+    with Log(tmp_path) as log:
+        assert log.reader.queue("t", 0).range() == (0, offset + 4)
+        fill(log, "t", 0, [1])
+    assert readable(tmp_path, "t", 0) == bodies("t", 0, 0, offset + 5), "what was cut comes back with its frames"
+
+
+def test_a_cut_that_a_power_cut_came_after_is_carried_out_when_the_log_is_opened(tmp_path: Path) -> None:
+    with Log(tmp_path / "log") as log:
+        fill(log, "t", 0, [2, 2])
+        log.checkpoint()
+        shutil.copytree(tmp_path / "log" / "queues", tmp_path / "queues")
+        log.truncate("t", 0, 3)
+        shutil.copytree(tmp_path / "log", tmp_path / "copy")
+    shutil.rmtree(tmp_path / "copy" / "queues")
+    shutil.copytree(tmp_path / "queues", tmp_path / "copy" / "queues")  # as if no cell had been dropped
+    Log(tmp_path / "copy").close()
+    assert readable(tmp_path / "copy", "t", 0) == bodies("t", 0, 0, 3)
+
+
+def test_what_is_not_there_cannot_be_cut(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        fill(log, "t", 0, [2])
+        with pytest.raises(OffsetOutOfRange, match="there are 0 to 1"):
+            log.truncate("t", 0, 3)
+        log.truncate("t", 0, 2)
+        log.truncate("new", 0, 0)
+        assert (log.reader.commit_log.end(), log.reader.topics()) == (
+            log.reader.queue("t", 0).fetch(0)[0].header.end,
+            {"t": [0]},
+        )
+
+
+def test_a_new_queue_begins_where_its_first_append_says(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        assert log.append([batch("t", 0, 1000, 2), batch("t", 0, 1002, 1), Append("t", 1, hole(7, 1), 3)]) == [
+            1000,
+            1002,
+            3,
+        ]
+        with pytest.raises(MisuseError, match=r"offset 1004 .* the next one is 1003"):
+            log.append([batch("t", 0, 1004, 1)])
+        with pytest.raises(MisuseError, match=r"offset 12 .* the next one is 11"):
+            log.append([batch("t", 2, 10, 1), batch("t", 2, 12, 1)])
+    with Log(tmp_path) as log:
+        queue = log.reader.queue("t", 0)
+        assert (queue.range(), log.reader.queue("t", 2).range()) == ((1000, 1003), (0, 0))
+        assert read_all(queue) == bodies("t", 0, 1000, 3)
+        with pytest.raises(OffsetOutOfRange, match="there are 1000 to 1002"):
+            queue.fetch(0)
+
+
+def test_holes_are_listed_and_can_be_cut(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        fill(log, "t", 0, [2])
+        log.append([Append("t", 0, hole(10, 5)), batch("t", 0, 10, 1), Append("t", 0, hole(20, 5))])
+        queue = log.reader.queue("t", 0)
+        assert queue.holes() == [(2, 10), (11, 20)]
+        log.truncate("t", 0, 15)
+        assert (queue.holes(), queue.range()) == ([(2, 10), (11, 15)], (0, 15))
+        log.truncate("t", 0, 5)
+        assert (queue.holes(), queue.range()) == ([(2, 5)], (0, 5))
+        with pytest.raises(OffsetsMissing) as caught:
+            queue.fetch(3)
+        assert (caught.value.begin, caught.value.end) == (2, 5)
+
+
+def test_a_generation_is_raised_and_stands_in_later_frames(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        fill(log, "t", 0, [1])
+        assert log.raise_generation() == 2
+        fill(log, "t", 0, [1])
+    with Log(tmp_path) as log:
+        fill(log, "t", 0, [1])
+        assert [each.header.generation for each in log.reader.queue("t", 0).fetch(0)] == [1, 2, 2]
+
+
+def test_frames_of_one_call_stand_in_one_file(tmp_path: Path) -> None:
+    with Log(tmp_path, LogConfig(file_size_bytes_max=1000)) as log:
+        fill(log, "t", 0, [5])
+        log.append([batch("t", 0, 5 + each, 1) for each in range(20)])
+        fill(log, "t", 0, [5])
+        assert len(list((tmp_path / "commitlog").iterdir())) == 3
+        assert read_all(log.reader.queue("t", 0)) == bodies("t", 0, 0, 30)
