@@ -24,6 +24,7 @@ BENCHMARKS = (
     "delayed",
     "failover",
     "two_brokers",
+    "tailer",
     "peers",
 )
 

@@ -28,6 +28,7 @@ __all__ = [
     "pgbench_path",
     "private_server",
     "progress_of",
+    "tailer_process",
 ]
 
 _STOP_TIMEOUT_S = 30
@@ -93,13 +94,27 @@ class Broker:
 @contextmanager
 def broker_process(url: str, *options: str, listen: str = "127.0.0.1:0") -> Iterator[Broker]:
     """A broker on this database. Afterwards it is stopped, unless it has ended meanwhile."""
-    command = [sys.executable, "-m", "txmsg.cli.main", "broker", "--storage", url, "--listen", listen]
-    process = psutil.Popen([*command, "--log-level", "warning", *options], stdout=subprocess.PIPE, text=True)
+    with _command("listening on ", "broker", "--storage", url, "--listen", listen, *options) as (address, process):
+        yield Broker(address, process)
+
+
+@contextmanager
+def tailer_process(url: str, log: Path, *options: str) -> Iterator[psutil.Popen]:
+    """A tailer that mirrors this database into a log, from when it says that it does. Afterwards it is stopped."""
+    with _command("tailing ", "tailer", "run", "--storage", url, "--metaq", str(log), *options) as (_, process):
+        yield process
+
+
+@contextmanager
+def _command(ready: str, *command: str) -> Iterator[tuple[str, psutil.Popen]]:
+    """A `txmsg` command that runs until it is stopped, and what it says after `ready`."""
+    program = [sys.executable, "-m", "txmsg.cli.main", *command, "--log-level", "warning"]
+    process = psutil.Popen(program, stdout=subprocess.PIPE, text=True)
     try:
         line = process.stdout.readline()
-        if not line.startswith("listening on "):
-            raise RuntimeError(f"the broker did not start; it printed {line!r}")
-        yield Broker(line.removeprefix("listening on ").strip(), process)
+        if not line.startswith(ready):
+            raise RuntimeError(f"`txmsg {command[0]}` did not start; it printed {line!r}")
+        yield line.removeprefix(ready).strip(), process
     finally:
         if process.poll() is None:
             process.terminate()

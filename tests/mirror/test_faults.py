@@ -1,0 +1,249 @@
+"""Whatever happens to the tailer, its log or its database: the log equals the table, or a clear error says why not."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tests.acceptance.waiting import until
+from tests.integration.cli_harness import said
+from tests.mirror.load import Load
+from tests.mirror.rows import make_queues, store, written
+from tests.mirror.tailer_process import TailerProcess
+from txmsg.broker import migrate
+from txmsg.embedded import EmbeddedPostgres
+from txmsg.verifier.compare import Report, verify
+
+QUEUES = 3
+WAIT_S_MAX = 60.0
+MIB = 1024 * 1024
+
+NewTailer = Callable[..., TailerProcess]
+
+
+@pytest.fixture
+def url(notify_url: str) -> Iterator[str]:
+    """A Notify database with the topic `trade`; its mirror is dropped in the end, for a slot holds a database."""
+    make_queues(notify_url, "trade", QUEUES)
+    yield notify_url
+    said("tailer", "drop", "--storage", notify_url, "--yes")
+
+
+@pytest.fixture
+def load(url: str) -> Load:
+    return Load(url, "trade", QUEUES, seed=random.randrange(2**32))
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "log"
+
+
+@pytest.fixture
+def new_tailer(url: str, log: Path, tmp_path: Path) -> Iterator[NewTailer]:
+    """Makes tailers of the database into the log, which are not started yet. After `url`: they are gone before it."""
+    with ExitStack() as stack:
+
+        def make(storage: str = url, root: Path = log, name: str = "tailer") -> TailerProcess:
+            return stack.enter_context(TailerProcess(storage, root, said=tmp_path / f"{name}.said"))
+
+        yield make
+
+
+@pytest.fixture
+def tailer(new_tailer: NewTailer) -> TailerProcess:
+    return new_tailer()
+
+
+def require_equal(url: str, log: Path, messages: int) -> Report:
+    """All messages are in the log, as they are in the table, once the mirror has had time."""
+    report = verify(url, log, wait_s=WAIT_S_MAX)
+    assert report.is_equal, "\n".join(map(str, report.differences))
+    assert report.messages == messages
+    return report
+
+
+def test_killed_at_any_moment_under_load_it_mirrors_all(url: str, log: Path, load: Load, tailer: TailerProcess) -> None:
+    rng = random.Random(load.count)
+    with load.going_on():
+        for round_number in range(3):
+            tailer.start()
+            seen = load.count
+            until(lambda: load.count > seen + rng.randrange(300))  # noqa: B023 - called at once
+            tailer.kill()
+            if round_number % 2:
+                tailer.launch()
+                until(lambda: rng.random() < 0.1)
+                tailer.kill()  # twice in a row: before it has begun, or soon after
+        tailer.start()
+    require_equal(url, log, load.count)
+    tailer.stop()
+
+
+def test_a_dropped_slot_and_an_emptied_log_are_made_good_from_the_table(
+    url: str, log: Path, load: Load, tailer: TailerProcess
+) -> None:
+    load.write(20)
+    tailer.start()
+    require_equal(url, log, load.count)
+    tailer.stop()
+
+    load.write(20)
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(
+            "select pg_drop_replication_slot(slot_name) from pg_replication_slots where database = current_database()"
+        )
+    load.write(20)
+    tailer.start()
+    require_equal(url, log, load.count)
+    tailer.stop()
+
+    load.write(20)
+    shutil.rmtree(log)
+    tailer.start()
+    load.write(20)
+    require_equal(url, log, load.count)
+    tailer.kill()
+
+    shutil.rmtree(log)
+    log.mkdir()
+    tailer.start()
+    require_equal(url, log, load.count)
+
+
+def _bytes_of(log: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in sorted(log.glob("commitlog/*"))}
+
+
+def test_a_log_that_is_ahead_of_the_table_or_differs_from_it_is_left_alone(
+    url: str, log: Path, load: Load, tailer: TailerProcess
+) -> None:
+    """As after a backup was restored: the last messages are gone, and then there are others."""
+    load.write(60)
+    tailer.start()
+    require_equal(url, log, load.count)
+    tailer.stop()
+    before, end = _bytes_of(log), load.ends[1]
+    with psycopg.connect(url) as connection:
+        connection.execute(
+            "delete from txmsg.message where queue_offset >= %s and queue = "
+            "(select q.id from txmsg.queue q where q.number = 1)",
+            (end - 3,),
+        )
+
+    error = tailer.refused()
+    assert f"topic trade queue 1: from offset {end - 3} on" in error
+    assert "txmsg tailer fork" in error
+
+    others = [written("trade", 1, offset)._replace(body=b"another") for offset in range(end - 3, end + 5)]
+    store(url, others)
+    error = tailer.refused()
+    assert f"topic trade queue 1: from offset {end - 3} on" in error
+    assert _bytes_of(log) == before, "something was written over"
+
+
+def test_what_retention_dropped_while_the_tailer_was_away_is_a_counted_hole(
+    url: str, log: Path, load: Load, tailer: TailerProcess
+) -> None:
+    load.write(20)
+    tailer.start()
+    require_equal(url, log, load.count)
+    tailer.kill()
+
+    mirrored = dict(load.ends)
+    load.write(40)
+    lost = {queue: end - mirrored[queue] for queue, end in load.ends.items()}
+    said("tailer", "drop", "--storage", url, "--yes")  # else retention would wait for the mirror, and the slot have all
+    with psycopg.connect(url) as connection:
+        connection.execute("select txmsg.rotate_1(1)")
+        connection.execute("update txmsg.segment set dropping = true where id = 1")
+        connection.execute("delete from txmsg.message")
+    before = load.count
+    load.write(20, segment=2)
+    tailer.start()
+
+    report = require_equal(url, log, load.count - before)
+    assert report.in_holes == sum(lost.values()) > 0
+    assert report.log_only == sum(mirrored.values())
+    assert f"({lost[0]} messages) were dropped from the table before they were mirrored" in tailer.said
+
+
+def test_of_two_tailers_one_works_and_the_other_takes_over(
+    url: str, log: Path, load: Load, tailer: TailerProcess, new_tailer: NewTailer
+) -> None:
+    other = new_tailer(name="other")
+    tailer.start()
+    other.launch()
+    other.await_state("standing by")
+    with load.going_on():
+        seen = load.count
+        until(lambda: load.count > seen + 100)
+        tailer.kill()
+        other.await_state("tailing")
+        tailer.launch()
+        tailer.await_state("standing by")
+    require_equal(url, log, load.count)
+    other.stop()
+    tailer.await_state("tailing")
+    load.write(10)
+    require_equal(url, log, load.count)
+
+
+def test_foreign_rows_in_the_publication_are_passed_over_and_said(
+    url: str, log: Path, load: Load, tailer: TailerProcess
+) -> None:
+    tailer.start()
+    with psycopg.connect(url) as connection:
+        connection.execute("create table public.foreign_one (id int primary key, text text)")
+        connection.execute("alter publication txmsg_metaq add table public.foreign_one")
+    with psycopg.connect(url) as connection:
+        connection.execute("insert into public.foreign_one select n, 'x' from generate_series(1, 1000) n")
+    load.write(30)
+    require_equal(url, log, load.count)
+    [line] = [each for each in tailer.said.splitlines() if "public.foreign_one" in each]
+    assert "ERROR" in line
+
+
+def test_a_transaction_of_100_mb_is_mirrored_in_bounded_memory(
+    url: str, log: Path, load: Load, tailer: TailerProcess
+) -> None:
+    tailer.start()
+    load.write(30)
+    require_equal(url, log, load.count)
+    before_mib = tailer.rss_max_mib()
+    with psycopg.connect(url) as connection:
+        connection.execute(
+            "insert into txmsg.message (segment, queue, queue_offset, transaction_id, n, body, born_at) "
+            "select 1, q.id, %s + n, gen_random_uuid(), 0, convert_to(repeat(md5(n::text), 1024), 'UTF8'), now() "
+            "from txmsg.queue q, generate_series(0, 3199) n where q.number = 0",
+            (load.ends[0],),
+        )
+    require_equal(url, log, load.count + 3200)
+    grown_mib = tailer.rss_max_mib() - before_mib
+    assert grown_mib < 64, f"the tailer needed {grown_mib:.0f} MiB more for 100 MiB"
+
+
+def test_a_restart_of_postgres_is_sat_out(tmp_path: Path, new_tailer: NewTailer) -> None:
+    with EmbeddedPostgres(tmp_path / "pg") as server:
+        url = server.create_database("notify")
+        migrate.upgrade(url)
+        make_queues(url, "trade", QUEUES)
+        load = Load(url, "trade", QUEUES, seed=7)
+        tailer = new_tailer(url)
+        tailer.start()
+        pid = tailer.pid
+        with load.going_on():
+            for crash in (True, False):
+                seen = load.count
+                until(lambda: load.count > seen + 100)  # noqa: B023 - called at once
+                server.restart(crash=crash)
+        require_equal(url, tmp_path / "log", load.count)
+        assert tailer.is_running
+        assert tailer.pid == pid
+        tailer.stop()
