@@ -10,7 +10,9 @@ import pytest
 from tests.integration.delivery_harness import (
     AT_ONCE,
     NEVER_S,
+    Delivered,
     delivering,
+    each_of,
     notify_at,
     receipts,
     receive,
@@ -143,6 +145,41 @@ def test_interrupted_refusal_is_finished_in_the_background(notify_url: str) -> N
             await asyncio.wait({settling})
             await until(lambda: bool(notify.query("select * from txmsg.retry")))
             await until(lambda: not delivery._state.groups["g"].feeds[message.receipt.queue_id].window.failing())
+
+    asyncio.run(scenario())
+
+
+def test_retries_of_a_topic_that_nobody_asks_for_any_more_keep_none_of_another_waiting(notify_url: str) -> None:
+    async def scenario() -> None:
+        now = 1000.0
+        settings: dict[str, Any] = {"backoff": AT_ONCE, "retry_count_max": 2, "lease_ttl_s": 1e9, "background": False}
+        async with (
+            notify_at(notify_url) as notify,
+            delivering(notify, monotonic=lambda: now, **settings) as delivery,
+        ):
+
+            async def ask(client: str, topic: str) -> list[Delivered]:
+                return each_of(await delivery.receive("g", client, [(topic, "*")], 10, 0, 60))
+
+            for client, topic in (("left", "t"), ("stays", "u")):
+                await ask(client, topic)
+                delivery.wake(await notify.add(3, topic=topic))
+                while len(delivery._state.to_read):
+                    await delivery.rounds.read_once(delivery._state.to_read.pop())
+                refusals = [Refusal(each.receipt, "boom", None) for each in await ask(client, topic)]
+                assert await delivery.settle("g", client, [], refusals) == []
+                await delivery.rounds.retries_once()
+            assert len(await ask("stays", "u")) == 0, "there is room for two, of the topic that came first"
+            now += 61
+            await ask("stays", "u")
+            for _ in range(2):
+                await delivery.rounds.retries_once()
+            got = await ask("stays", "u")
+            assert [(each.topic, each.attempt) for each in got] == [("u", 2), ("u", 2)]
+            await ask("left", "t")
+            assert await delivery.settle("g", "stays", receipts(got), []) == []
+            await delivery.rounds.retries_once()
+            assert {each.topic for each in await ask("left", "t")} == {"t"}, "what was put back is in its table"
 
     asyncio.run(scenario())
 

@@ -24,6 +24,7 @@ from tests.integration.delivery_harness import (
 from txmsg.broker.delivery import Delivery
 from txmsg.broker.delivery.backoff import Backoff
 from txmsg.broker.delivery.values import Refusal
+from txmsg.broker.store.dead_letters import DeadLetterFilter, DeadLetters
 
 QUICK: dict[str, Any] = {"retry_poll_s": 0.02, "backoff": AT_ONCE}
 DEAD_AT_ONCE: dict[str, Any] = {"retry_poll_s": 0.02, "settings_s": 0.05, "backoff": Backoff(retries_max=0)}
@@ -202,6 +203,54 @@ def test_a_dead_letter_redriven_waits_while_a_message_of_its_key_is_out(notify_u
             assert await receive(delivery, 2, wait_s=0.3) == []
             await settle(delivery, redriven)
             assert offsets(await receive(delivery, 1)) == [2]
+
+    asyncio.run(scenario())
+
+
+def test_what_is_redriven_while_the_last_retry_of_its_key_is_done_comes_at_once(notify_url: str) -> None:
+    async def scenario() -> None:
+        async with (
+            notify_at(notify_url) as notify,
+            delivering(notify, retry_poll_s=0.02, backoff=Backoff(retries_max=0)) as delivery,
+            await psycopg.AsyncConnection.connect(notify_url) as broker,
+        ):
+            dead_letters = DeadLetters(notify.topics._pool)
+            await add_keyed(notify, "a", "a")
+            for _ in range(2):
+                (head,) = await receive(delivery, 1)
+                await fail(delivery, head)
+            assert await dead_letters.redrive(DeadLetterFilter(group="g"), 1) == 1
+            assert retry_rows(notify) == [(0, 0, False)]
+            # As a broker writes that it is done, and sees nothing else of the key.
+            await broker.execute("delete from txmsg.retry")
+            redriving = asyncio.create_task(dead_letters.redrive(DeadLetterFilter(group="g"), 1))
+            waits = "select 1 from pg_stat_activity where wait_event_type = 'Lock' and query ~ 'txmsg.retry'"
+            await until(lambda: redriving.done() or bool(notify.query(waits)))
+            await broker.commit()
+            assert await redriving == 1
+            assert retry_rows(notify) == [(1, 0, False)]
+
+    asyncio.run(scenario())
+
+
+def test_what_is_dead_and_tried_again_at_once_is_redriven_all_the_same(notify_url: str) -> None:
+    async def scenario() -> None:
+        async with (
+            notify_at(notify_url) as notify,
+            delivering(notify, retry_poll_s=NEVER_S, backoff=Backoff(retries_max=0)) as delivery,
+        ):
+            dead_letters = DeadLetters(notify.topics._pool)
+            await notify.add(2)
+            for message in await receive(delivery, 2):
+                await fail(delivery, message)
+            notify.query(
+                "insert into txmsg.retry (group_id, queue_id, queue_offset, attempt, due_at, transaction_id, n, body, "
+                "born_at, stored_at) select group_id, queue_id, queue_offset, 1, now(), transaction_id, n, body, "
+                "born_at, stored_at from txmsg.dead_letter where queue_offset = 0"
+            )
+            assert await dead_letters.redrive(DeadLetterFilter(group="g"), 10) == 2
+            assert notify.query("select queue_offset, generation from txmsg.retry order by 1") == [(0, 1), (1, 1)]
+            assert await dead_letters.redrive(DeadLetterFilter(group="g"), 10) == 0
 
     asyncio.run(scenario())
 

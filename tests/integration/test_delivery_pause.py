@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 from tests.integration.delivery_harness import (
+    NEVER_S,
     Delivered,
     Notify,
     T,
@@ -18,6 +19,7 @@ from tests.integration.delivery_harness import (
     until,
 )
 from txmsg.broker.delivery import Delivery
+from txmsg.broker.delivery.backoff import Backoff
 from txmsg.broker.delivery.values import Refusal
 
 
@@ -156,6 +158,29 @@ def test_a_success_wakes_the_members_that_wait_out_the_pause(notify_url: str) ->
             await until(lambda: delivery._state.groups["g"].members.blocked_s("c", delivery._state.monotonic()) > 0)
             assert await delivery.settle("g", "c", [got[2].receipt], []) == []
             assert len(each_of(await asyncio.wait_for(waiting, 20))) > 1
+
+    asyncio.run(scenario())
+
+
+def test_a_member_that_fails_passes_on_what_it_was_woken_for_and_may_not_have(notify_url: str) -> None:
+    async def scenario() -> None:
+        settings: dict[str, Any] = {"pause_failures": 5, "backoff": Backoff(delays_s=(NEVER_S,))}
+        async with notify_at(notify_url) as notify, delivering(notify, **settings) as delivery:
+            await notify.add(11)
+            good = each_of(await delivery.receive("g", "good", T, 1, 5, 60))
+            assert await delivery.settle("g", "good", receipts(good), []) == []
+            failing = each_of(await delivery.receive("g", "bad", T, 10, 5, 60))
+            members = delivery._state.groups["g"].members
+            bad_waits = asyncio.create_task(delivery.receive("g", "bad", T, 10, 30, 60))
+            await asyncio.sleep(0)
+            good_waits = asyncio.create_task(delivery.receive("g", "good", T, 10, 30, 60))
+            await until(lambda: len(delivery._state.groups["g"]._waiting) == 2)
+            await refuse(delivery, failing, "bad")
+            assert members.blocked_s("bad", delivery._state.monotonic()) > 0
+            delivery.wake(await notify.add(1))
+            await asyncio.wait({bad_waits, good_waits}, timeout=20, return_when=asyncio.FIRST_COMPLETED)
+            assert (bad_waits.done(), offsets(each_of(await good_waits))) == (False, [11])
+            bad_waits.cancel()
 
     asyncio.run(scenario())
 

@@ -127,6 +127,20 @@ async def test_what_a_group_has_not_read_is_kept(notify: Notify, retention: Rete
 
 
 @on_segments
+async def test_what_a_group_was_sent_back_to_is_kept_until_it_has_read_it_and_what_it_skips_is_not(
+    notify: Notify, retention: Retention
+) -> None:
+    cursor_at(notify, 20)
+    notify.query("update txmsg.cursor set seek_to = 7, acked = '{[0,20)}'")  # and none of its consumers runs
+    await retention.run_once()
+    assert kept(notify) == [2, 3, 4]
+    cursor_at(notify, 0)
+    notify.query("update txmsg.cursor set seek_to = 20")
+    await retention.run_once()
+    assert kept(notify) == [3, 4]
+
+
+@on_segments
 async def test_ranges_acknowledged_beyond_the_cursor_are_read(notify: Notify, retention: Retention) -> None:
     notify.query("delete from txmsg.segment where id = 1")  # as after a loss: the cursor stands before what is kept
     notify.query("drop table txmsg.message_1, txmsg.rolled_back_1")

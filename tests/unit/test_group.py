@@ -66,6 +66,36 @@ def test_who_asks_for_one_at_a_time_gets_retries_and_new_messages_by_turns() -> 
     assert first.count(True) == first.count(False) == 20
 
 
+def test_who_asks_for_one_at_a_time_gets_a_retry_while_all_that_is_new_is_for_others() -> None:
+    group = group_of(2, tag="theirs")
+    group.members.join("c", {"t": parse_tags("mine")}, 0, 60)
+    group.members.join("d", {"t": parse_tags("theirs")}, 0, 60)
+    group.retrying.put([(10, 1, 0, row(1000 + n, "mine")) for n in range(4)])
+    for token in range(4):
+        (retry,) = group.take({"t": parse_tags("mine")}, 1, LARGE, token=token, deadline=30)
+        assert retry.attempts == [2]
+
+
+def test_a_key_of_which_a_dead_letter_comes_again_is_held_though_its_table_was_empty_a_moment_before() -> None:
+    def keyed(offset: int) -> Row:
+        return (*row(offset)[:9], "k")
+
+    group = group_of(0)
+    window = group.feeds[10].window
+    empty = [(10, "k")]  # as read, while the dead letter is redriven
+    assert window.hold("k")
+    group.retrying.put([(10, 0, 1, keyed(0))])
+    group.release(empty)
+    window.put([keyed(offset) for offset in range(2)])
+    assert window.ready_count == 0, "the retry of the key is out first"
+    (retry,) = group.take(T, 10, LARGE, token=1, deadline=30)
+    group.settle("c", [retry.receipt], [], 0)
+    group.retrying.written(group.retrying.outcomes())
+    window.stored(window.failing())
+    group.release(empty)
+    assert window.held_keys() == []
+
+
 def test_retry_whose_tag_nobody_wants_any_more_is_given_to_somebody() -> None:
     group = group_of(0)
     group.members.join("c", {"t": parse_tags("new")}, 0, 60)

@@ -104,6 +104,8 @@ class Delivery:
                         await asyncio.sleep(min(blocked_s, _NAP_S_MAX))
                     else:
                         await loaded.wait(wants)
+                        if loaded.members.blocked_s(client_id, self._state.monotonic()) > 0:
+                            loaded.wake(wants, 1)  # it was woken for a message that it may not have now: others may
                     messages = self._take(loaded, client_id, wants, max_messages, invisible_s)
         except TimeoutError:
             return []

@@ -151,6 +151,8 @@ class Group:
                     count -= len(rows)
                     size_bytes -= sum(map(size_bytes_of, rows))
                     handouts.append(self._handout(feed, rows, token))
+        if not handouts:  # what is ready is for others: nothing had to be left for it
+            handouts = self._take_retries(wants, count, size_bytes, token, deadline, deadline_max)
         return handouts
 
     def _take_retries(  # noqa: PLR0917
@@ -211,6 +213,11 @@ class Group:
                 feed.window.unread(first)
                 self.retrying.leave(self.retrying.take_back(queue_id, token, others)[0])
 
+    def asked_for(self, now: float) -> dict[int, Feed]:
+        """The feeds, by queue, of which retries may be given to members that are there."""
+        topics = self.members.asked_for(now)
+        return {queue_id: feed for queue_id, feed in self.feeds.items() if feed.is_open and feed.topic in topics}
+
     # ---- settling
 
     def settle(
@@ -259,6 +266,16 @@ class Group:
                 self._fail(None, token, {feed: offsets}, [], failure, now)
         for token, keys in self.retrying.expire(now):
             self._fail(None, token, {}, keys, failure, now)
+
+    def release(self, keys: Iterable[tuple[int, str]]) -> None:
+        """Of these ordering keys, (queue id, key), the table `retry` had nothing: their queues go on.
+
+        Not of one of which a retry has come into memory since, as when a dead letter was redriven: that is out first.
+        """
+        for queue_id, key in keys:
+            feed = self.feeds.get(queue_id)
+            if feed is not None and not self.retrying.is_busy(queue_id, key):
+                feed.window.release([key])
 
     def _feed_of(self, receipt: Receipt, expired: list[Receipt]) -> Feed | None:
         feed = self.feeds.get(receipt.queue_id)

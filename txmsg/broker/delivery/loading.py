@@ -82,8 +82,9 @@ class Loader:
 
         They are loaded anew, from there.
         """
-        # Neither a window that is being loaded nor a cursor that is being written may bring the old place back.
-        async with self._loading(group.name), self._writing.flushing:
+        # Neither a window that is being loaded nor a cursor that is being written may bring the old place back; nor may
+        # failures be on their way to their tables, for what is loaded anew would not see them.
+        async with self._loading(group.name), self._writing.flushing, group.writing:
             async with self._database.session() as conn:
                 sought = await store.sought_queues(conn, group.id)
             self._state.remove(group, sought)

@@ -16,7 +16,8 @@ __all__ = ["Members"]
 _log = logging.getLogger(__name__)
 
 _HEALTHY_S = 60.0
-"""A member whose last answer, no longer ago, was a success keeps its group from pausing."""
+"""A member whose last answer, no longer ago, was a success keeps its group from pausing. One that asked for messages no
+longer ago is there: it asks every 30 s, unless its handlers have enough to do."""
 _RATE_WAIT_S_MIN = 0.1  # members that wait for a low rate look no more often
 
 
@@ -68,6 +69,12 @@ class Members:
         self._wanted = {
             topic: TagExpression.union(m.wants[topic] for m in self._members.values() if topic in m.wants)
             for topic in {topic for m in self._members.values() for topic in m.wants}
+        }
+
+    def asked_for(self, now: float) -> set[str]:
+        """The topics for which any member has asked of late."""
+        return {
+            topic for member in self._members.values() if member.seen_at > now - _HEALTHY_S for topic in member.wants
         }
 
     def present(self, now: float) -> list[tuple[str, float]]:

@@ -83,8 +83,22 @@ class Retrying:
             self._outcomes.pop(key, None)
         self.leave(gone)
         self._in_flight.forget(gone)
-        self._ready = deque(row for row in self._ready if row[0] not in queue_ids)
+        self._keep_ready(lambda queue_id: queue_id not in queue_ids)
+
+    def keep(self, queue_ids: Collection[int]) -> None:
+        """Of other queues nothing stays ready here: it waits in its table, and leaves the room to what is asked for."""
+        gone = [(row[0], row[3][0]) for row in self._ready if row[0] not in queue_ids]
+        if gone:
+            self.leave(gone)
+            self._keep_ready(queue_ids.__contains__)
+
+    def _keep_ready(self, of_queue: Callable[[int], bool]) -> None:
+        self._ready = deque(row for row in self._ready if of_queue(row[0]))
         self._ready_size_bytes = sum(size_bytes_of(row[3]) for row in self._ready)
+
+    def is_busy(self, queue_id: int, ordering_key: str) -> bool:
+        """Whether a retry of this key is in memory."""
+        return (queue_id, ordering_key) in self._busy
 
     def take(
         self,

@@ -73,7 +73,11 @@ class Rounds:
         self._state.settling.settled()
 
     async def retries_once(self) -> None:
-        """Reads the retries that are due into memory, as far as there is room."""
+        """Reads the retries that are due into memory, as far as there is room, of the topics that members ask for."""
+        now = self._state.monotonic()
+        for group in self._state.groups.values():
+            if group.retrying.ready_count:
+                group.retrying.keep(group.asked_for(now))
         groups = {
             group.id: group
             for group in self._state.groups.values()
@@ -84,7 +88,7 @@ class Rounds:
         async with self._database.session() as conn:
             for group_id in await failures_store.groups_with_due_retries(conn, list(groups)):
                 group = groups[group_id]
-                box, feeds = group.retrying, dict(group.feeds)
+                box, feeds = group.retrying, group.asked_for(now)
                 count = 1 if group.members.pause.is_on else box.room_count()
                 rows = await failures_store.due_retries(
                     conn, group_id, list(feeds), box.known(), count=count, size_bytes=box.room_bytes()
@@ -175,9 +179,8 @@ class Rounds:
             held = [(feed.queue_id, key) for feed in group.feeds.values() for key in feed.window.held_keys()]
             for start in range(0, len(held), _KEYS_PER_STATEMENT):
                 async with group.writing, self._database.session() as conn:
-                    self._writing.release(
-                        group, await failures_store.free_keys(conn, group.id, held[start : start + _KEYS_PER_STATEMENT])
-                    )
+                    chunk = held[start : start + _KEYS_PER_STATEMENT]
+                    group.release(await failures_store.free_keys(conn, group.id, chunk))
 
     async def read_once(self, feed: Feed) -> None:
         """Reads one feed once and wakes members for what was read."""

@@ -80,13 +80,7 @@ class Writing:
                 feed.window.stored(failures)
                 self._state.read_soon(feed)
             group.retrying.written(outcomes)
-            self.release(group, free)
-
-    def release(self, group: Group, keys: Iterable[tuple[int, str]]) -> None:
-        """Ordering keys of which the table `retry` has nothing any more are delivered from their queues again."""
-        for queue_id, key in keys:
-            if (feed := group.feeds.get(queue_id)) is not None:
-                feed.window.release([key])
+            group.release(free)
 
     async def note_held(self, feeds: Sequence[Feed], invisible_s: float | None) -> None:
         """Has cursors say for how long consumers may hold ordered messages from now on; None: they hold none."""

@@ -120,9 +120,17 @@ class DeadLetters:
         They are due at once, with no attempt yet and a generation of their own, so that the inbox takes them for new.
         Of an ordering key only the first is due; the broker that delivers lets the next follow when that is done.
         """
-        async with session(self._pool) as connection:
+        async with session(self._pool) as connection, connection.transaction():
             cursor = await connection.execute(_REDRIVE, which.parameters() | {"limit": limit})
-            return cursor.rowcount
+            redriven = await cursor.fetchall()
+            ordered = [row[:4] for row in redriven if row[2] is not None]
+            if ordered:
+                groups, queue_ids, keys, offsets = (list(column) for column in zip(*ordered, strict=True))
+                places = {"groups": groups, "queue_ids": queue_ids, "keys": keys, "offsets": offsets}
+                await connection.execute(_LOCK_HEADS, places)
+                # A statement of its own: it must see which heads went while that one waited.
+                await connection.execute(_REDRIVEN_HEADS_ARE_DUE, places)
+        return len(redriven)
 
     async def purge(self, which: DeadLetterFilter, limit: int) -> int:
         """Deletes up to `limit` for good; how many. The next messages of keys that were blocked are due at once."""
@@ -212,15 +220,39 @@ _REDRIVE = f"""
 insert into txmsg.retry (group_id, queue_id, queue_offset, attempt, due_at, transaction_id, n, key, tag, headers, body,
                          born_at, stored_at, last_error, ordering_key, failures, generation)
 select g.group_id, g.queue_id, g.queue_offset, 0,
-       case when g.ordering_key is null
-              or not exists (select from txmsg.retry r
-                              where r.group_id = g.group_id and r.queue_id = g.queue_id
-                                and r.ordering_key = g.ordering_key and r.queue_offset < g.queue_offset)
-                 and g.queue_offset = min(g.queue_offset) over (partition by g.group_id, g.queue_id, g.ordering_key)
-            then now() else 'infinity' end,
+       case when g.ordering_key is null then now() else 'infinity' end,
        g.transaction_id, g.n, g.key, g.tag, g.headers, g.body, g.born_at, g.stored_at, g.last_error, g.ordering_key,
        g.failures, g.generation + 1
   from gone g
+on conflict (group_id, queue_id, queue_offset) do update  -- it is tried again as it is
+   set generation = greatest(retry.generation, excluded.generation)
+returning group_id, queue_id, ordering_key, queue_offset
+"""
+
+# Whoever takes a head away lets the next of its key follow. At this moment a broker may have taken one away that is
+# still seen here, without having seen what is redriven: this waits for it.
+_LOCK_HEADS = """
+select from txmsg.retry r
+ where (r.group_id, r.queue_id, r.queue_offset) in (
+       select k.group_id, k.queue_id, h.queue_offset
+         from unnest(%(groups)s::int[], %(queue_ids)s::int[], %(keys)s::text[]) k(group_id, queue_id, ordering_key)
+        cross join lateral (
+              select f.queue_offset from txmsg.retry f
+               where f.group_id = k.group_id and f.queue_id = k.queue_id and f.ordering_key = k.ordering_key
+               order by f.queue_offset limit 1) h)
+ order by r.group_id, r.queue_id, r.queue_offset
+   for update
+"""
+
+_REDRIVEN_HEADS_ARE_DUE = """
+update txmsg.retry r set due_at = now()
+  from unnest(%(groups)s::int[], %(queue_ids)s::int[], %(keys)s::text[], %(offsets)s::bigint[])
+       k(group_id, queue_id, ordering_key, queue_offset)
+ where r.group_id = k.group_id and r.queue_id = k.queue_id and r.queue_offset = k.queue_offset
+   and r.due_at = 'infinity'
+   and not exists (select from txmsg.retry f
+                    where f.group_id = k.group_id and f.queue_id = k.queue_id and f.ordering_key = k.ordering_key
+                      and f.queue_offset < k.queue_offset)
 """
 
 _PURGE = f"{_CHOSEN} {_CHOSEN_ARE_GONE} returning d.group_id, d.queue_id, d.ordering_key, d.blocks_key"

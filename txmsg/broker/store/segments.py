@@ -42,7 +42,8 @@ _LOCK_WAIT_S = 0.2
 """For a lock behind which readers of the segment would wait."""
 
 _POSITIONS = """
-    select g.name as reader, c.queue_id, c.next_offset, c.acked
+    select g.name as reader, c.queue_id, coalesce(c.seek_to, c.next_offset) as next_offset,
+           case when c.seek_to is null then c.acked else '{}' end as acked
       from txmsg.cursor c join txmsg.consumer_group g on g.id = c.group_id
     union all
     select 'mirror ' || m.name, q.id, coalesce(p.next_offset, 0), '{}'
@@ -50,8 +51,9 @@ _POSITIONS = """
      cross join lateral txmsg.mirrored_queues_2(m.include, m.exclude) q
       left join txmsg.mirror_queue p on p.mirror = m.name and p.queue = q.id
 """
-"""Who still has to read what: all below next_offset is done, and so are the ranges in acked. Retries and dead letters
-do not stand here: they are copies."""
+"""Who still has to read what: all below next_offset is done, and so are the ranges in acked; a group that a person has
+sent elsewhere reads from there, whenever its consumers come. Retries and dead letters do not stand here: they are
+copies."""
 
 
 class SegmentRow(NamedTuple):
