@@ -20,6 +20,8 @@ from tests.integration.delivery_harness import (
 )
 from txmsg.broker.delivery.backoff import Backoff
 from txmsg.broker.delivery.values import GroupLag, Refusal
+from txmsg.broker.store.group_administration import GroupAdministration
+from txmsg.broker.store.topic_settings import TopicSettings
 
 
 def test_refused_message_comes_again_and_its_acknowledgement_removes_it(notify_url: str) -> None:
@@ -180,6 +182,26 @@ def test_retries_of_a_topic_that_nobody_asks_for_any_more_keep_none_of_another_w
             assert await delivery.settle("g", "stays", receipts(got), []) == []
             await delivery.rounds.retries_once()
             assert {each.topic for each in await ask("left", "t")} == {"t"}, "what was put back is in its table"
+
+    asyncio.run(scenario())
+
+
+def test_what_fails_of_a_topic_or_group_that_was_deleted_is_forgotten_and_holds_up_no_other_group(
+    notify_url: str,
+) -> None:
+    async def scenario() -> None:
+        settings: dict[str, Any] = {"retry_poll_s": 0.02, "backoff": AT_ONCE, "settings_s": NEVER_S}
+        async with notify_at(notify_url) as notify, delivering(notify, **settings) as delivery:
+            for topic in ("gone", "t"):
+                await notify.add(1, topic=topic)
+            for group, topic in (("deleted", "t"), ("reads-gone", "gone"), ("other", "t")):
+                assert await receive(delivery, 1, group=group, topics=[(topic, "*")], invisible_s=2)
+            notify.query("update txmsg.topic set permission = 0, write_changed_at = '-infinity' where name = 'gone'")
+            await TopicSettings(notify.topics._pool).delete("gone", force=True)
+            await GroupAdministration(notify.topics._pool).delete("deleted", force=True)
+            (again,) = await receive(delivery, 1, group="other", wait_s=20)
+            assert again.attempt == 2
+            await until(lambda: not delivery._state.groups["reads-gone"].feeds)
 
     asyncio.run(scenario())
 

@@ -212,7 +212,7 @@ class Delivery:
             feed.leaving = True
         await self._state.settling.wait(lambda: not still_out(feeds), self._state.config.hand_over_s)
         for group in {feed.group for feed in feeds}:
-            await self.writing.write_outcomes(group, [feed for feed in feeds if feed.group is group])
+            await self.writing.try_to_write_outcomes(group, [feed for feed in feeds if feed.group is group])
         await self.writing.note_held([feed for feed in feeds if feed.held_until and not still_out([feed])], None)
         await self.writing.flush_once()
 

@@ -69,7 +69,7 @@ class Rounds:
         now = self._state.monotonic()
         for group in list(self._state.groups.values()):
             group.expire(now)
-            await self._writing.write_outcomes(group, list(group.feeds.values()))
+            await self._writing.try_to_write_outcomes(group, list(group.feeds.values()))
         self._state.settling.settled()
 
     async def retries_once(self) -> None:

@@ -6,6 +6,8 @@ import asyncio
 import logging
 from collections.abc import Iterable, Sequence
 
+from psycopg.errors import ForeignKeyViolation
+
 from txmsg.broker.cluster import Membership
 from txmsg.broker.delivery.database import Database
 from txmsg.broker.delivery.failures import write_first_failures, write_retry_outcomes
@@ -55,7 +57,10 @@ class Writing:
                 self._membership.doubt()
 
     async def write_outcomes(self, group: Group, feeds: Iterable[Feed]) -> None:
-        """Makes failures durable, then counts them as acked. One transaction, which holds the leases concerned."""
+        """Makes failures durable, then counts them as acked. One transaction, which holds the leases concerned.
+
+        Raises BrokerUnavailable if a lease is over, as when the topic was deleted, or the group is not there any more.
+        """
         async with group.writing:
             failing = [
                 (feed, each) for feed in feeds if (each := feed.window.failing()) and self._state.is_delivered(feed)
@@ -69,18 +74,31 @@ class Writing:
             failing.sort(key=lambda item: item[0].queue_id)
             keys = {(feed.queue_id, key) for feed, each in failing for key in feed.window.keys_of(each)}
             keys |= {(queue_id, each.ordering_key) for (queue_id, _), each in outcomes.items() if each.ordering_key}
-            async with self._database.session() as conn, conn.transaction():
-                if not await leases_store.hold(conn, self._state.leases.broker_id, leases):
-                    raise BrokerUnavailable("leases of these queues are over: another broker delivers them")
-                for feed, failures in failing:
-                    await write_first_failures(conn, feed, failures, group.settings)
-                await write_retry_outcomes(conn, group, outcomes)
-                free = await failures_store.free_keys(conn, group.id, sorted(keys)) if keys else []
+            try:
+                async with self._database.session() as conn, conn.transaction():
+                    is_held = await leases_store.hold(conn, self._state.leases.broker_id, leases)
+                    if is_held:
+                        for feed, failures in failing:
+                            await write_first_failures(conn, feed, failures, group.settings)
+                        await write_retry_outcomes(conn, group, outcomes)
+                        free = await failures_store.free_keys(conn, group.id, sorted(keys)) if keys else []
+            except ForeignKeyViolation as exc:
+                raise BrokerUnavailable(f"group {group.name} was deleted: retry") from exc
+            if not is_held:  # raised here, not within the session, which would drop all other queues, too
+                self._membership.doubt()
+                raise BrokerUnavailable("leases of these queues are over: another broker delivers them, or nobody")
             for feed, failures in failing:
                 feed.window.stored(failures)
                 self._state.read_soon(feed)
             group.retrying.written(outcomes)
             group.release(free)
+
+    async def try_to_write_outcomes(self, group: Group, feeds: Iterable[Feed]) -> None:
+        """As `write_outcomes`; what cannot be written now stays for the next time, and keeps no other group waiting."""
+        try:
+            await self.write_outcomes(group, feeds)
+        except BrokerUnavailable as exc:
+            _log.debug("group %s: what failed is not written yet: %s", group.name, exc)
 
     async def note_held(self, feeds: Sequence[Feed], invisible_s: float | None) -> None:
         """Has cursors say for how long consumers may hold ordered messages from now on; None: they hold none."""
@@ -94,7 +112,7 @@ class Writing:
             noted = await store.note_held(conn, self._state.leases.broker_id, cursors, held_s)
         if noted < len(feeds):
             self._membership.doubt()
-            raise BrokerUnavailable("leases of these queues are over: another broker delivers them")
+            raise BrokerUnavailable("leases of these queues are over: another broker delivers them, or nobody")
         for feed in feeds:
             feed.held_until = 0.0 if held_s is None else now + held_s
             feed.held_s = max(feed.held_s, invisible_s or 0.0)

@@ -50,7 +50,8 @@ def _insert_retries_from(segment: int) -> sql.Composed:
         """
         insert into txmsg.retry (group_id, queue_id, generation, attempt, due_at, last_error, failures, {columns})
         select %(group)s, m.queue,
-               (select c.generation from txmsg.cursor c where c.group_id = %(group)s and c.queue_id = %(queue_id)s),
+               coalesce((select c.generation from txmsg.cursor c
+                          where c.group_id = %(group)s and c.queue_id = %(queue_id)s), 0),
                case when {delay_s} is null then 0 else 1 end,
                case when {delay_s} is null then 'infinity' else now() + make_interval(secs => {delay_s}) end,
                {error}, case when {delay_s} is null then '[]' else jsonb_build_array({entry}) end, {columns}
@@ -78,7 +79,7 @@ async def insert_retries(
 ) -> int:
     """Makes retries of these messages, copied from the segment; how many.
 
-    Those that are there already are left alone, so repeating is fine.
+    Those that are there already are left alone, so repeating is fine. ForeignKeyViolation: the group was deleted.
     """
     cursor = await plain_cursor(conn).execute(
         _insert_retries_from(segment),
