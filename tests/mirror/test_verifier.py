@@ -9,9 +9,12 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from click.testing import CliRunner
 
 from tests.conftest import PostgresServer
+from tests.integration.cli_harness import json_of, said
 from tests.mirror.rows import Stored, append, make_queues, store, written
+from txmsg.cli.main import main
 from txmsg.errors import CorruptLog, StorageError
 from txmsg.metaq.frame import Compression
 from txmsg.metaq.log import Log, LogConfig
@@ -250,3 +253,17 @@ def test_what_is_no_log_and_what_is_no_notify_database_is_said(table: str, tmp_p
         verify(database_url, tmp_path)
     with pytest.raises(StorageError, match=r"cannot be read: .*Connection refused"):
         verify("postgresql://nobody@127.0.0.1:1/x", tmp_path)
+
+
+def test_the_command_compares_what_the_mirror_holds_and_tells(table: str, tmp_path: Path) -> None:
+    append(tmp_path, [*ROWS, written("idle", 0, 0)])
+    compare = ("tailer", "verify", "--storage", table, "--metaq", str(tmp_path), "--wait", "1ms")
+    told = said(*compare, "--exclude", "idle")
+    assert f"messages    {2 * COUNT}" in told
+    assert told.endswith("\nequal\n")
+    with psycopg.connect(table) as connection:
+        connection.execute("insert into txmsg.mirror (name, include, exclude) values ('part', '{i*}', '{}')")
+    result = CliRunner().invoke(main, [*compare, "--name", "part"])
+    assert result.exit_code == 1
+    assert "extra: topic idle queue 0 offset 0\nNOT equal: 1 messages differ\n" in result.output
+    assert json_of(*compare, "--topics", "tr*")["equal"] is True

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import signal
 import time
 from collections.abc import Callable
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from txmsg.cli.admin import Decorator, json_option, yes_option
 from txmsg.cli.main import EXAMPLE_FORMAT
+from txmsg.cli.quantities import duration
 from txmsg.cli.showing import print_facts, print_table
 
 if TYPE_CHECKING:
@@ -204,6 +207,73 @@ def drop(*, storage: str, name: str, yes: bool, as_json: bool) -> None:
         click.echo(json.dumps({"mirror": name, "dropped": was_there}))
     else:
         click.echo(f"mirror {name} is dropped" if was_there else f"there was no mirror {name}")
+
+
+@tailer.command(
+    short_help="Compare a log with its table, message by message.",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg tailer verify --storage postgresql://notify@db/notify --metaq /var/lib/metaq",
+)
+@_storage
+@click.option(
+    "--metaq",
+    metavar="DIR",
+    required=True,
+    help="The log's directory: its bytes are read, not what a server says of them.",
+)
+@_topics
+@_exclude
+@_name
+@click.option(
+    "--wait",
+    metavar="TIME",
+    type=duration,
+    default="10s",
+    show_default=True,
+    help="How long a tailer at work has to mirror what is committed by now.",
+)
+@json_option
+def verify(
+    *,
+    storage: str,
+    metaq: str,
+    topics: tuple[str, ...],
+    exclude: tuple[str, ...],
+    name: str,
+    wait: float,
+    as_json: bool,
+) -> None:
+    """Compare a log with its table: every message, byte for byte, and its place.
+
+    Shares no code with the log or the tailer. Both may be at work meanwhile. Exit status 1 if anything differs.
+    """
+    from rich.console import Console
+    from rich.progress import Progress as Bars
+
+    from txmsg.broker import migrate
+    from txmsg.verifier.compare import verify as compare
+
+    with Bars(console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task("messages", total=None)
+        found = compare(
+            migrate.libpq_url(storage),
+            Path(metaq),
+            topics=topics,
+            exclude=exclude,
+            mirror=name,
+            wait_s=wait,
+            progress=lambda done, total: bars.update(task, completed=done, total=total),
+        )
+    values = dataclasses.asdict(found) | {"differences": list(map(str, found.differences)), "equal": found.is_equal}
+    if as_json:
+        click.echo(json.dumps(values))
+    else:
+        differing = sum(found.differing.values())
+        print_facts({name: value for name, value in values.items() if isinstance(value, int) and name != "equal"})
+        for difference in found.differences:
+            click.echo(difference)
+        click.echo("equal" if found.is_equal else f"NOT equal: {differing} messages differ")
+    if not found.is_equal:
+        raise SystemExit(1)
 
 
 @tailer.command(epilog=f"{EXAMPLE_FORMAT}\n  txmsg tailer status --storage postgresql://notify@db/notify --by-queue")

@@ -85,11 +85,13 @@ def verify(
     storage: str,
     root: Path,
     *,
-    topics: Sequence[str] = ("*",),
+    topics: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    mirror: str = "metaq",
     wait_s: float = 0.0,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Report:
-    """Compares the queues of all topics that match a pattern, in memory for one frame and one row.
+    """Compares all queues of the mirror's topics, or of those that fit `topics` and `exclude`, in little memory.
 
     What is committed when it begins must be in the log. wait_s: the time that the mirror has to get there, and the
     table to show what the log has already. progress is told how many messages are compared, and how many there are.
@@ -100,7 +102,10 @@ def verify(
     log = LogBytes(root)
     with Table(storage) as table:
         known = table.queues()
-        queues = [each for each in known if any(fnmatchcase(each.topic, pattern) for pattern in topics)]
+        if not topics:
+            topics, excluded = table.patterns(mirror)
+            exclude = (*exclude, *excluded)
+        queues = [each for each in known if _fits(each.topic, topics) and not _fits(each.topic, exclude)]
         _look_for_strangers(report, log, known, queues)
         report.queues = len(queues)
         begins, ends = table.begins(queues), _ends(log, table, queues, wait_s)
@@ -114,6 +119,10 @@ def verify(
             done += end - begin
             progress(done, total)
     return report
+
+
+def _fits(topic: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(topic, pattern) for pattern in patterns)
 
 
 def _look_for_strangers(

@@ -80,6 +80,13 @@ class Table:
         """All queues but those of topics in memory, which are not mirrored."""
         return [TableQueue(*each) for each in self._connection.execute(_QUEUES)]
 
+    def patterns(self, mirror: str) -> tuple[list[str], list[str]]:
+        """Which topics a mirror holds, and which of these it leaves out. All, if there is no such mirror."""
+        found = self._connection.execute(
+            "select include, exclude from txmsg.mirror where name = %s", (mirror,)
+        ).fetchone()
+        return found or (["*"], [])
+
     def begins(self, queues: Sequence[TableQueue]) -> dict[TableQueue, int]:
         """The first offset that each queue has, or will have."""
         oldest = self._segments()[0]
