@@ -98,14 +98,18 @@ def test_holes_are_listed_and_can_be_cut(tmp_path: Path) -> None:
         assert (caught.value.begin, caught.value.end) == (2, 5)
 
 
-def test_a_generation_is_raised_and_stands_in_later_frames(tmp_path: Path) -> None:
+def test_a_fork_cuts_queues_and_raises_the_generation_of_all_later_frames(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
-        fill(log, "t", 0, [1])
-        assert log.raise_generation() == 2
+        for queue in range(3):
+            fill(log, "t", queue, [1, 2])
+        assert log.fork([("t", 0, 2), ("t", 2, 0)]) == 2
         fill(log, "t", 0, [1])
     with Log(tmp_path) as log:
-        fill(log, "t", 0, [1])
+        assert log.identity.generation == 2
+        fill(log, "t", 1, [1])
+        assert [log.reader.queue("t", queue).range() for queue in range(3)] == [(0, 3), (0, 4), (0, 0)]
         assert [each.header.generation for each in log.reader.queue("t", 0).fetch(0)] == [1, 2, 2]
+        assert [each.header.generation for each in log.reader.queue("t", 1).fetch(0)] == [1, 1, 2]
 
 
 def test_frames_of_one_call_stand_in_one_file(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ __all__ = ["FILE_SIZE_BYTES_MAX", "CommitLogReader", "CommitLogWriter", "files_o
 
 FILE_SIZE_BYTES_MAX = 1024**3
 _MAPS_MAX = 64
+_SEARCHED_AT_ONCE_BYTES = 1024 * 1024
 _PARTS_MAX = os.sysconf("SC_IOV_MAX")
 
 
@@ -164,6 +165,23 @@ class CommitLogReader:
             start, end = position - first, position - first + size_bytes
             mapped = self._map(first, end)
         return memoryview(mapped)[start:end]
+
+    def read_some(self, position: int, size_bytes_max: int) -> memoryview:
+        """These bytes, or fewer where their file ends."""
+        firsts = self.files()
+        following = bisect_right(firsts, position)
+        end = firsts[following] if following < len(firsts) else self.end()
+        return self.read(position, min(size_bytes_max, end - position))
+
+    def find(self, sought: bytes, start: int, end: int) -> int:
+        """Where these bytes stand first, in the part of one file from `start` to `end`; `end` if nowhere."""
+        while start < end:
+            size = min(_SEARCHED_AT_ONCE_BYTES, end - start)
+            place = bytes(self.read(start, size)).find(sought)
+            if place >= 0:
+                return start + place
+            start += max(1, size - len(sought) + 1)
+        return end
 
     def _file_at(self, position: int, *, anew: bool = False) -> int:
         place = bisect_right(self._firsts, position) - 1

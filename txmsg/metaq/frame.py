@@ -21,6 +21,7 @@ __all__ = [
     "COUNT_MAX",
     "FRAME_SIZE_BYTES_MAX",
     "HEADER_SIZE_BYTES",
+    "MAGIC",
     "BadFrame",
     "Buffer",
     "Column",

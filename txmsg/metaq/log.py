@@ -16,12 +16,14 @@ from txmsg.errors import LogBusy, MisuseError, StorageError, TxmsgError
 from txmsg.message import Message, check_name
 from txmsg.metaq.cells import Cell
 from txmsg.metaq.commit_log import FILE_SIZE_BYTES_MAX, CommitLogWriter
+from txmsg.metaq.finding import KeyIndexer
 from txmsg.metaq.frame import Buffer, Columns, Kind, Payload, encode, hole_end_of, pack
 from txmsg.metaq.messages import columns_of
 from txmsg.metaq.queues import QueueEnd, Queues, sync_files
 from txmsg.metaq.reader import LogReader
-from txmsg.metaq.recovery import Identity, identity_of, recover, write_checkpoint, write_identity
+from txmsg.metaq.recovery import recover
 from txmsg.metaq.retention import delete_old_files
+from txmsg.metaq.state import Identity, identity_of, write_checkpoint, write_identity
 from txmsg.metaq.topics import Flush, TopicSettings, read_topics, write_topics
 
 __all__ = ["Append", "Flush", "Log", "LogConfig", "TopicSettings"]
@@ -97,6 +99,8 @@ class Log:
         self.reader = LogReader(self.root)
         self._unseen: OSError | None = None  # why cells of what was appended are not written yet
         self._closed = threading.Event()
+        self._indexer = KeyIndexer(self.root, self.identity.log_id)
+        self._indexer.start()
         self._flusher = threading.Thread(target=self._flush_now_and_then, name="txmsg-metaq-flush", daemon=True)
         self._flusher.start()
 
@@ -106,7 +110,7 @@ class Log:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # ---- topics and generation
+    # ---- topics
 
     def settings_of(self, topic: str) -> TopicSettings:
         """What this topic asks for: what was set, or else what the log's configuration says."""
@@ -119,13 +123,6 @@ class Log:
             topics = {**self._topics, topic: settings}
             write_topics(self.root, topics)
             self._topics = topics
-
-    def raise_generation(self) -> int:
-        """Begins a new generation: offsets may from now on name other messages than before. Returns it."""
-        with self._lock:
-            self.identity = Identity(self.identity.log_id, self.identity.generation + 1)
-            write_identity(self.root, self.identity)
-            return self.identity.generation
 
     # ---- appending
 
@@ -166,6 +163,7 @@ class Log:
         if not self._writer.room(size):
             self._writer.roll()
             self._write_cells(self._writer.synced)
+            self._indexer.wake()
             parts, placed, size = self._packed(appends)  # for where they stand now
         self._writer.append(parts)
         return placed
@@ -238,6 +236,19 @@ class Log:
             ) from self._unseen
 
     # ---- cutting
+
+    def fork(self, cuts: Sequence[tuple[str, int, int]]) -> int:
+        """Goes on under a new generation, in which these queues (topic, queue, offset) end at these offsets.
+
+        Returns the generation, which stands in all later frames. For the rest see `truncate`.
+        """
+        with self._lock:
+            identity = Identity(self.identity.log_id, self.identity.generation + 1)
+            write_identity(self.root, identity)
+            self.identity = identity
+        for topic, queue, offset in cuts:
+            self.truncate(topic, queue, offset)
+        return identity.generation
 
     def truncate(self, topic: str, queue: int, offset: int) -> None:
         """Drops the messages of a queue from this offset on; the next one that is appended gets it. On disk on return.
@@ -313,6 +324,10 @@ class Log:
             now=self._clock(),
         )
 
+    def index_keys(self) -> None:
+        """Indexes the keys of all finished files. Done by itself, on a thread, after a file is finished."""
+        self._indexer.run_once()
+
     def _keep_s(self, topic: str) -> float | None:
         wanted = self.settings_of(topic).retention_s
         return self.config.retention_s if wanted is None else wanted
@@ -328,6 +343,7 @@ class Log:
                 if since_checkpoint_s >= self.config.checkpoint_s:
                     since_checkpoint_s = 0.0
                     self.delete_old()
+                    self._indexer.wake()  # a full disk may have stopped it
                     self.checkpoint()
                 trouble = ""
             except (OSError, TxmsgError) as exc:  # a full disk: tried again until there is room
@@ -344,6 +360,7 @@ class Log:
             return
         self._closed.set()
         self._flusher.join()
+        self._indexer.stop()
         try:
             if self._writer.failed is None:
                 self.checkpoint()

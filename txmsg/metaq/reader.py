@@ -9,9 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from txmsg.errors import CorruptLog, OffsetOutOfRange, OffsetsMissing
+from txmsg.message import ReceivedMessage
 from txmsg.metaq.batch import LogBatch
 from txmsg.metaq.cells import CELLS_PER_FILE_MAX, Cell, Cells, queue_directory, queues_of
 from txmsg.metaq.commit_log import CommitLogReader
+from txmsg.metaq.finding import KeyFinder
 from txmsg.metaq.frame import (
     HEADER_SIZE_BYTES,
     BadFrame,
@@ -24,11 +26,12 @@ from txmsg.metaq.frame import (
     read_header,
     verify,
 )
+from txmsg.metaq.state import identity_of
 
 __all__ = ["LogReader", "QueueReader"]
 
 _CELLS_READ_AT_ONCE = 256
-_TOPIC_SIZE_MAX = 128
+_HEADER_SIZE_BYTES_MAX = HEADER_SIZE_BYTES + 128
 
 
 class LogReader:
@@ -43,6 +46,7 @@ class LogReader:
         self.root = root
         self.commit_log = CommitLogReader(root / "commitlog")
         self._queues: dict[tuple[str, int], QueueReader] = {}
+        self._finder: KeyFinder | None = None
 
     def topics(self) -> dict[str, list[int]]:
         """The topics, and the numbers of their queues."""
@@ -59,6 +63,28 @@ class LogReader:
             reader = self._queues[key] = QueueReader(self, topic, queue)
         return reader
 
+    def find(self, topic: str, key: str, *, count_max: int = 100) -> list[ReceivedMessage]:
+        """Messages with this key that are kept, by queue and offset; of more than count_max those appended first."""
+        if self._finder is None:
+            self._finder = KeyFinder(self.root, identity_of(self.root, create=False).log_id, self.commit_log)
+        found: list[ReceivedMessage] = []
+        for position in self._finder.positions(topic, key):
+            found += self._with_key(position, topic, key)
+            if len(found) >= count_max:
+                break
+        return sorted(found[:count_max], key=lambda each: (each.queue, each.offset))
+
+    def _with_key(self, position: int, topic: str, key: str) -> Iterator[ReceivedMessage]:
+        """The messages of one frame that have this key."""
+        try:
+            header = read_header(self.commit_log.read_some(position, _HEADER_SIZE_BYTES_MAX))
+        except BadFrame as exc:
+            raise CorruptLog(f"position {position} of {self.root} is damaged: {exc}; run `txmsg metaq check`") from exc
+        batch = self.queue(topic, header.queue).batch_at(header) if header.topic == topic else None
+        if batch is None:
+            return iter(())
+        return (each for each in batch.messages() if each.key == key)
+
 
 class QueueReader:
     """One queue of a log, by offset or by time."""
@@ -69,6 +95,16 @@ class QueueReader:
         self._log = log
         self._cells = Cells(queue_directory(log.root, topic, queue))
         self._next: tuple[int, int, int] | None = None  # offset -> (file, cell) after the last fetch
+
+    def batch_at(self, header: Header) -> LogBatch | None:
+        """The frame that begins so, if this queue has it: it is kept, may be seen, and was not cut off."""
+        try:
+            found = self._find(header.base_offset)
+        except OffsetOutOfRange:
+            return None
+        if found is None or not found[2] or found[2][0].position != header.position:
+            return None
+        return self._frame(found[2][0])
 
     # ---- where it begins and ends
 
@@ -253,7 +289,7 @@ class QueueReader:
 
     def _header(self, cell: Cell) -> Header:
         """A frame's header, compared with its cell."""
-        data = self._log.commit_log.read(cell.position, min(cell.size_bytes, HEADER_SIZE_BYTES + _TOPIC_SIZE_MAX))
+        data = self._log.commit_log.read(cell.position, min(cell.size_bytes, _HEADER_SIZE_BYTES_MAX))
         try:
             header = read_header(data)
         except BadFrame as exc:

@@ -1,107 +1,29 @@
-"""What a crash may have left, told apart: whole frames, a torn end, damage; and small files replaced as a whole."""
+"""What a crash may have left, told apart: whole frames, a torn end, damage."""
 
 from __future__ import annotations
 
-import json
 import os
-import secrets
-import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-
-from google_crc32c import value as crc32c
 
 from txmsg.errors import CorruptLog, StorageError
 from txmsg.metaq.cells import Cell
 from txmsg.metaq.commit_log import CommitLogReader, files_of, log_file, sync_directory
 from txmsg.metaq.frame import MAGIC, BadFrame, Header, Kind, hole_end, read_header, verify
 from txmsg.metaq.queues import Queues
+from txmsg.metaq.state import Identity, checkpoint_of, identity_of
 
 __all__ = [
     "DamagedFrame",
     "Identity",
-    "checkpoint_of",
     "frames",
     "identity_of",
     "recover",
     "torn_end",
     "whole_frame",
-    "write_checkpoint",
-    "write_identity",
-    "write_whole",
 ]
 
-_SEARCHED_AT_ONCE_BYTES = 1024 * 1024
 _CELLS_HELD_MAX = 65_536
-_CHECKPOINT = struct.Struct("<4sIQQ")
-_CHECKPOINT_MAGIC = b"TXC1"
-VERSION = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """Which log this is. generation: rises when the log goes on after the table it mirrors has diverged."""
-
-    log_id: int
-    generation: int = 1
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Replaces a file so that after a power cut it is the old one or the new one. Raises StorageError."""
-    beside = path.with_name(path.name + ".new")
-    try:
-        with beside.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-        sync_directory(path.parent)
-    except OSError as exc:
-        raise StorageError(f"{path} cannot be written: {exc.strerror}; make room, or give this user the right") from exc
-
-
-def identity_of(root: Path, *, create: bool) -> Identity:
-    """What `log.json` says; made for a new log. Raises CorruptLog for another version, or when it cannot be read."""
-    path = root / "log.json"
-    if create and not path.exists() and not files_of(root / "commitlog", ".log"):
-        identity = Identity(secrets.randbits(63))
-        write_identity(root, identity)
-        return identity
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if found["version"] != VERSION:
-            raise CorruptLog(f"{root} is a log of format {found['version']}: this release reads format {VERSION}")
-        return Identity(int(found["log_id"]), int(found["generation"]))
-    except (OSError, ValueError, KeyError, TypeError) as exc:
-        raise CorruptLog(f"{path} cannot be read ({exc}): `txmsg metaq check --repair` makes it anew") from exc
-
-
-def write_identity(root: Path, identity: Identity) -> None:
-    """Writes `log.json`."""
-    told = {"version": VERSION, "log_id": identity.log_id, "generation": identity.generation}
-    write_whole(root / "log.json", json.dumps(told).encode())
-
-
-def checkpoint_of(root: Path, log_id: int) -> int:
-    """Up to which position cells are complete; 0 when that is not known, so that everything is read."""
-    try:
-        data = (root / "checkpoint").read_bytes()
-    except FileNotFoundError:
-        return 0
-    if len(data) != _CHECKPOINT.size:
-        return 0
-    magic, crc, position, of_log = _CHECKPOINT.unpack(data)
-    if magic != _CHECKPOINT_MAGIC or crc != crc32c(data[8:]) or of_log != log_id:
-        return 0
-    return int(position)
-
-
-def write_checkpoint(root: Path, log_id: int, position: int) -> None:
-    """Notes that all cells of frames before this position are on disk."""
-    data = bytearray(_CHECKPOINT.pack(_CHECKPOINT_MAGIC, 0, position, log_id))
-    data[4:8] = crc32c(bytes(data[8:])).to_bytes(4, "little")
-    write_whole(root / "checkpoint", bytes(data))
 
 
 def recover(root: Path, log_id: int, queues: Queues) -> int:
@@ -224,7 +146,7 @@ def torn_end(log: CommitLogReader, log_id: int, position: int, end: int) -> bool
     firsts = log.files()
     for first, file_end in zip(firsts, [*firsts[1:], end], strict=False):
         start = max(first, position + 1)
-        while (start := _find_magic(log, start, file_end)) < file_end:
+        while (start := log.find(MAGIC, start, file_end)) < file_end:
             try:
                 header = whole_frame(log, log_id, start, file_end)
             except BadFrame:
@@ -234,14 +156,3 @@ def torn_end(log: CommitLogReader, log_id: int, position: int, end: int) -> bool
                 return False
             start = header.end
     return True
-
-
-def _find_magic(log: CommitLogReader, start: int, end: int) -> int:
-    """Where a frame may begin, from `start` on; `end` if nowhere."""
-    while start < end:
-        size = min(_SEARCHED_AT_ONCE_BYTES, end - start)
-        place = bytes(log.read(start, size)).find(MAGIC)
-        if place >= 0:
-            return start + place
-        start += max(1, size - len(MAGIC) + 1)
-    return end

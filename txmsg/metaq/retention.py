@@ -8,6 +8,7 @@ from pathlib import Path
 
 from txmsg.metaq.cells import Cells, cells_file, queue_directory, queues_of
 from txmsg.metaq.commit_log import files_of, log_file, sync_directory
+from txmsg.metaq.keys import keys_file
 
 __all__ = ["delete_old_files"]
 
@@ -31,6 +32,7 @@ def delete_old_files(
         if not too_much and not _is_let_go(root, first, following, keep_s, now - path.stat().st_mtime):
             break
         path.unlink(missing_ok=True)
+        keys_file(root, first).unlink(missing_ok=True)
         size -= following - first
         deleted.append(first)
     if deleted:

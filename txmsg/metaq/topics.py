@@ -12,7 +12,7 @@ from typing import Any
 from txmsg.errors import CorruptLog, MisuseError
 from txmsg.message import check_name
 from txmsg.metaq.frame import Compression
-from txmsg.metaq.recovery import write_whole
+from txmsg.metaq.state import write_whole
 
 __all__ = ["Flush", "TopicSettings", "read_topics", "write_topics"]
 
