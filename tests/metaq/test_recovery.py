@@ -55,7 +55,8 @@ def test_cut_at_any_byte_a_log_opens_and_goes_on(small: Path, tmp_path: Path) ->
 
 
 def _frame_ends(root: Path) -> list[int]:
-    from txmsg.metaq.recovery import frames, identity_of
+    from txmsg.metaq.recovery import frames
+    from txmsg.metaq.state import identity_of
 
     log = LogReader(root).commit_log
     return [each.end for each in frames(log, identity_of(root, create=False).log_id, 0, log.end())]

@@ -2,9 +2,16 @@
 
 frame       batches of messages as bytes                     (pure)
 batch       what is read, as Arrow or as messages            (pure)
+messages    applications' messages as columns                (pure)
 commit_log  files of frames
 cells       consume queues: a cell per frame
+queues      consume queues as the writer has them
+keys        hashes of keys, by which messages are found
+finding     indexes of keys: made, and looked up
+state       small files: which log it is, its checkpoint
+topics      what each topic asks for
 recovery    what to do with what a crash has left
+retention   which files need not be kept
 reader      reads queues, in any process
 log         the one writer
 access      how a log is used, the same for a path and an address

@@ -28,7 +28,7 @@ from txmsg.errors import TxmsgError
 from txmsg.message import ReceivedMessage
 from txmsg.metaq.batch import LogBatch
 from txmsg.metaq.log import Append, LogConfig
-from txmsg.metaq.recovery import Identity
+from txmsg.metaq.state import Identity
 
 __all__ = [
     "DEAD_LETTERS",

@@ -7,12 +7,12 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from txmsg.errors import CorruptLog, MisuseError, OffsetOutOfRange, OffsetsMissing
+from txmsg.errors import CorruptLog, MisuseError, OffsetOutOfRange
 from txmsg.message import ReceivedMessage
 from txmsg.metaq.access import FETCH_SIZE_BYTES_MAX, Fetched, QueueId, Range
 from txmsg.metaq.log import Append, Log, LogConfig
 from txmsg.metaq.reader import LogReader
-from txmsg.metaq.recovery import Identity, identity_of
+from txmsg.metaq.state import Identity, identity_of
 from txmsg.metaq.waiting import Growth
 
 __all__ = ["LocalLog"]
@@ -86,24 +86,8 @@ class LocalLog:
         return found
 
     def find(self, topic: str, key: str, *, count_max: int = 100) -> list[ReceivedMessage]:
-        found: list[ReceivedMessage] = []
-        for number in self.topics().get(topic, ()):
-            with self._reading:
-                queue = self._reader.queue(topic, number)
-                offset, _ = queue.range()
-            while batches := self._found({QueueId(topic, number): offset}, FETCH_SIZE_BYTES_MAX):
-                [each] = batches
-                if isinstance(each.error, OffsetsMissing):
-                    offset = each.error.end
-                    continue
-                if each.error is not None:
-                    raise each.error
-                for batch in each.batches:
-                    found += (message for message in batch.messages() if message.key == key)
-                    if len(found) >= count_max:
-                        return found[:count_max]
-                    offset = batch.end_offset
-        return found
+        with self._reading:
+            return self._reader.find(topic, key, count_max=count_max)
 
     # ---- appending
 
