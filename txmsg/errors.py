@@ -23,6 +23,7 @@ TxmsgError
  +-- CorruptLog                operator: a MetaQ log is damaged; `txmsg metaq check` says where
  +-- OffsetOutOfRange          caller: a position in a queue that is not kept (any more, or not yet)
  |    +-- OffsetsMissing       caller: a hole, which the log itself marks
+ +-- MembershipLost            nobody: a member of a group was not heard of for too long; it joins anew
  +-- ProtocolError             operator: the peer sent what this release does not understand
 """
 
@@ -37,6 +38,7 @@ __all__ = [
     "InvalidMessage",
     "InvalidName",
     "LogBusy",
+    "MembershipLost",
     "MessageTooLarge",
     "MirrorDiverged",
     "MisuseError",
@@ -231,6 +233,12 @@ class OffsetsMissing(OffsetOutOfRange):
     """Messages were gone before they could be mirrored, as the log says. begin, end: what is missing; go on at end."""
 
     code = "offsets_missing"
+
+
+class MembershipLost(TxmsgError):
+    """A member of a log's group was not heard of, or its files were removed: others may have its queues now."""
+
+    code = "membership_lost"
 
 
 class ProtocolError(TxmsgError):

@@ -13,6 +13,7 @@ raised: list[type[txmsg.TxmsgError]] = [
     txmsg.DuplicateId,
     txmsg.InvalidMessage,
     txmsg.InvalidName,
+    txmsg.MembershipLost,
     txmsg.MessageTooLarge,
     txmsg.MisuseError,
     txmsg.OffsetOutOfRange,
