@@ -47,8 +47,7 @@ class BrokerProcess:
     def start(self) -> None:
         """Returns when the broker says that it is ready; fails with its log when it ends or takes too long."""
         assert self._process is None, "the broker is running"
-        storage = [] if self.storage is None else ["--storage", self.storage]
-        command = [sys.executable, "-m", "txmsg.cli.main", "broker", *storage, "--listen", self.address, *self.options]
+        command = [sys.executable, "-m", "txmsg.cli.main", *self.arguments()]
         with self.log.open("ab") as stderr:
             self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, env=self._environment)
         line = self._first_line()
@@ -56,6 +55,11 @@ class BrokerProcess:
             self.kill()
             raise AssertionError(f"the broker printed {line!r} and logged:\n{self.log.read_text()}")
         self.address = line.removeprefix(_READY).strip()
+
+    def arguments(self) -> list[str]:
+        """What `txmsg` is called with."""
+        storage = [] if self.storage is None else ["--storage", self.storage]
+        return ["broker", *storage, "--listen", self.address, *self.options]
 
     def kill(self) -> None:
         """SIGKILL. Killing a broker that has ended is fine."""

@@ -22,13 +22,14 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol, Self
+from typing import Final, NamedTuple, Protocol, Self, cast
 
 from txmsg.errors import TxmsgError
 from txmsg.message import ReceivedMessage
 from txmsg.metaq.batch import LogBatch
 from txmsg.metaq.log import Append, LogConfig
 from txmsg.metaq.state import Identity
+from txmsg.metaq.topics import TopicSettings
 
 __all__ = [
     "DEAD_LETTERS",
@@ -172,6 +173,14 @@ class LogAccess(Protocol):
         """Appends all batches or none; their first offsets. As `Log.append`, which see for errors."""
         ...
 
+    def settings_of(self, topic: str) -> TopicSettings:
+        """What this topic asks for. Who encodes batches compresses them as it says."""
+        ...
+
+    def set_topic(self, topic: str, settings: TopicSettings) -> None:
+        """Chooses what this topic asks for, from the next append on; kept in the log."""
+        ...
+
     def flush(self) -> None:
         """Everything that was appended before is on disk, whatever its topics promise."""
         ...
@@ -264,7 +273,9 @@ def open_log(where: str | os.PathLike[str], *, append: bool = False, config: Log
     """
     text = os.fspath(where)
     if isinstance(where, str) and _ADDRESS.match(text):
-        raise NotImplementedError(text)  # txmsg.metaq.remote is on its way
+        from txmsg.metaq.remote import RemoteLog  # loads gRPC
+
+        return RemoteLog(text)
     from txmsg.metaq.local import LocalLog
 
-    return LocalLog(Path(text), append=append, config=config)
+    return cast(LogAccess, LocalLog(Path(text), append=append, config=config))  # its groups are on their way

@@ -16,7 +16,7 @@ import grpc
 from txmsg.errors import ProtocolError, TxmsgError
 from txmsg.wire.codec import metadata_of_error, status_of_error
 
-__all__ = ["TEXT_LENGTH_MAX", "Context", "RefuseUnreadable", "answering", "answering_stream", "refuse"]
+__all__ = ["TEXT_LENGTH_MAX", "Context", "RefuseUnreadable", "answering", "refuse"]
 
 logger = logging.getLogger(__name__)
 
@@ -46,31 +46,9 @@ def answering(
             await refuse(context, exc)
         except Exception as exc:
             logger.exception("%s failed", method.__name__)
-            await refuse(context, _unexpected(exc))
+            await refuse(context, TxmsgError(f"the server failed: {type(exc).__name__}; its log says more"))
 
     return answer
-
-
-def answering_stream(
-    method: Callable[[Any, Request, Context], AsyncIterator[Reply]],
-) -> Callable[[Any, Request, Context], AsyncIterator[Reply]]:
-    """The same for a method that answers one request with several replies."""
-
-    async def answer(self: Any, request: Request, context: Context) -> AsyncIterator[Reply]:
-        try:
-            async for reply in method(self, request, context):
-                yield reply
-        except TxmsgError as exc:
-            await refuse(context, exc)
-        except Exception as exc:
-            logger.exception("%s failed", method.__name__)
-            await refuse(context, _unexpected(exc))
-
-    return answer
-
-
-def _unexpected(exc: Exception) -> TxmsgError:
-    return TxmsgError(f"the server failed: {type(exc).__name__}; its log says more")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +89,10 @@ def _careful(handler: Any) -> Any:
             await refuse(context, request.error)
         return await handler.unary_unary(request, context)
 
-    async def replies_to_one(request: object, context: Context) -> AsyncIterator[object]:
+    async def writer(request: object, context: Context) -> None:
         if isinstance(request, _Unreadable):
             await refuse(context, request.error)
-        async with aclosing(handler.unary_stream(request, context)) as replies:
-            async for reply in replies:
-                yield reply
+        await handler.unary_stream(request, context)
 
     async def reply_to_many(requests: AsyncIterator[object], context: Context) -> object:
         return await handler.stream_unary(_readable(requests), context)
@@ -130,7 +106,7 @@ def _careful(handler: Any) -> Any:
     if handler.stream_stream is not None:
         return grpc.stream_stream_rpc_method_handler(stream, read, serialize)
     if handler.unary_stream is not None:
-        return grpc.unary_stream_rpc_method_handler(replies_to_one, read, serialize)
+        return grpc.unary_stream_rpc_method_handler(writer, read, serialize)
     if handler.stream_unary is not None:
         return grpc.stream_unary_rpc_method_handler(reply_to_many, read, serialize)
     return grpc.unary_unary_rpc_method_handler(unary, read, serialize)

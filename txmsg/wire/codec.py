@@ -13,6 +13,7 @@ from txmsg.errors import (
     CorruptLog,
     DuplicateId,
     InvalidMessage,
+    MembershipLost,
     MisuseError,
     OffsetOutOfRange,
     OutcomeConflict,
@@ -104,6 +105,7 @@ _STATUSES: tuple[tuple[type[TxmsgError], grpc.StatusCode], ...] = (
     (OutcomeConflict, grpc.StatusCode.FAILED_PRECONDITION),
     (OutcomeExpired, grpc.StatusCode.NOT_FOUND),
     (OffsetOutOfRange, grpc.StatusCode.OUT_OF_RANGE),
+    (MembershipLost, grpc.StatusCode.NOT_FOUND),
     (CorruptLog, grpc.StatusCode.DATA_LOSS),
 )
 
@@ -129,23 +131,24 @@ def error_of_told(code: str, text: str, begin: int, end: int) -> TxmsgError:
     return error
 
 
-def error_of_rpc(error: grpc.RpcError, *, broker: str) -> TxmsgError | None:
+def error_of_rpc(error: grpc.RpcError, *, broker: str, kind: str = "broker") -> TxmsgError | None:
     """The txmsg error that a broker answered with, or None when the answer did not come from a broker's service.
 
     None means the call itself failed (no connection, deadline): what that says of its effect only the caller knows.
+    `broker` is the address, `kind` what is there.
     """
-    if not isinstance(error, grpc.aio.AioRpcError):
+    if not isinstance(error, (grpc.aio.AioRpcError, grpc.Call)):
         return None
     said = dict(error.trailing_metadata() or ())
     if CODE_KEY in said:
-        text = error.details() or f"broker {broker} gave no text"
+        text = error.details() or f"{kind} {broker} gave no text"
         kept = _RANGE.fullmatch(str(said.get(RANGE_KEY, ""))) or ("", 0, 0)
         return error_of_told(str(said[CODE_KEY]), text, int(kept[1]), int(kept[2]))
     if error.code() is grpc.StatusCode.UNIMPLEMENTED:
         return ProtocolError(
-            f"broker {broker} does not know this call ({error.details()}): it is of an older release than this client, "
-            "or no txmsg broker; upgrade brokers before clients"
+            f"{kind} {broker} does not know this call ({error.details()}): it is of an older release than this client, "
+            f"or no txmsg {kind}; upgrade {kind}s before clients"
         )
     if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
-        return ProtocolError(f"broker {broker} does not understand the request: {error.details()}")
+        return ProtocolError(f"{kind} {broker} does not understand the request: {error.details()}")
     return None

@@ -10,7 +10,7 @@ import grpc
 
 from txmsg.errors import MisuseError
 from txmsg.wire.answers import RefuseUnreadable
-from txmsg.wire.codec import CHANNEL_OPTIONS
+from txmsg.wire.codec import CHANNEL_OPTIONS, MESSAGE_SIZE_BYTES_MAX
 
 __all__ = ["bind", "connections_allowed", "new_server"]
 
@@ -50,12 +50,17 @@ def connections_allowed(connections_max: int) -> int:
     return connections_max
 
 
-def new_server(*services: Callable[[grpc.aio.Server], None], connections_max: int) -> grpc.aio.Server:
+def new_server(
+    *services: Callable[[grpc.aio.Server], None],
+    connections_max: int,
+    request_size_bytes_max: int = MESSAGE_SIZE_BYTES_MAX,
+) -> grpc.aio.Server:
     """A server, not started. Each of `services` adds one to it: add_NotifyServicer_to_server with its servicer."""
     server = grpc.aio.server(
         interceptors=[RefuseUnreadable()],
         options=[
-            *CHANNEL_OPTIONS,
+            *(each for each in CHANNEL_OPTIONS if each[0] != "grpc.max_receive_message_length"),
+            ("grpc.max_receive_message_length", request_size_bytes_max),
             ("grpc.so_reuseport", 0),  # else two servers would share a port, and clients find now one, now the other
             ("grpc.max_allowed_incoming_connections", connections_max),
             ("grpc.max_concurrent_streams", _STREAMS_PER_CONNECTION_MAX),

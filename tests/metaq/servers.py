@@ -1,0 +1,56 @@
+"""MetaQ servers for tests: in a thread of the test, or as a process that can be killed."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.broker_process import BrokerProcess
+from txmsg.metaq.server.config import MetaQConfig
+from txmsg.metaq.server.running import serve
+
+_WAIT_S = 60.0
+
+
+@contextmanager
+def served(config: MetaQConfig) -> Iterator[str]:
+    """A server in a thread; its address. What it raises, the test raises."""
+    told: queue.Queue[str | BaseException] = queue.Queue()
+    loop = asyncio.new_event_loop()
+    stop = asyncio.Event()
+
+    def run() -> None:
+        try:
+            loop.run_until_complete(serve(config, told.put, stop))
+        except BaseException as exc:  # noqa: BLE001 - raised in the test
+            told.put(exc)
+
+    thread = threading.Thread(target=run, name="metaq-server")
+    thread.start()
+    try:
+        address = told.get(timeout=_WAIT_S)
+        if isinstance(address, BaseException):
+            raise address
+        yield address
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(_WAIT_S)
+        assert not thread.is_alive(), "the server did not stop"
+        loop.close()
+    if not told.empty():
+        raise AssertionError("the server failed") from told.get()  # type: ignore[misc]  # an exception by now
+
+
+class MetaQProcess(BrokerProcess):
+    """`txmsg metaq serve` as a child process."""
+
+    def __init__(self, data_dir: Path, *options: str, log: Path, address: str = "127.0.0.1:0") -> None:
+        super().__init__(None, *options, log=log, address=address)
+        self.data_dir = data_dir
+
+    def arguments(self) -> list[str]:
+        return ["metaq", "serve", "--data-dir", str(self.data_dir), "--listen", self.address, *self.options]

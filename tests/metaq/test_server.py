@@ -1,0 +1,377 @@
+"""A log at the address of a server: the same as one in a directory, whatever comes over the wire."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from tests.errors_page import is_documented
+from tests.metaq.logs import batch, bodies, readable
+from tests.metaq.servers import served
+from txmsg.errors import (
+    BrokerUnavailable,
+    InvalidName,
+    MisuseError,
+    OffsetOutOfRange,
+    OffsetsMissing,
+    ProtocolError,
+    StorageError,
+)
+from txmsg.metaq.access import Fetched, LogAccess, QueueId, Range, open_log
+from txmsg.metaq.frame import Columns, Compression, encode, hole
+from txmsg.metaq.log import Append, LogConfig
+from txmsg.metaq.protocol import PIECE_SIZE_BYTES, frame_of
+from txmsg.metaq.reader import LogReader
+from txmsg.metaq.remote import RemoteLog
+from txmsg.metaq.server.config import MetaQConfig
+from txmsg.metaq.server.producers import NOTES
+from txmsg.metaq.topics import Flush, TopicSettings
+from txmsg.wire.codec import error_of_rpc
+from txmsg.wire.v1 import metaq_pb2 as pb
+
+WAIT_S = 60.0
+T = QueueId("t", 0)
+
+
+def held(fetched: Fetched) -> list[bytes]:
+    return [body for each in fetched.batches for body in each.to_arrow()["body"].to_pylist()]
+
+
+def at_end(topic: str, queue: int, start: int, count: int) -> Append:
+    """A batch that names no offset."""
+    return batch(topic, queue, start, count)._replace(base_offset=None)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("served") / "log"
+
+
+@pytest.fixture(scope="module")
+def address(root: Path) -> Iterator[str]:
+    """A server that all tests of this module share: each has topics of its own."""
+    config = MetaQConfig(root=root, listen="127.0.0.1:0", log=LogConfig(file_size_bytes_max=64 * 1024 * 1024))
+    with served(config) as address:
+        yield address
+
+
+@pytest.fixture
+def log(address: str) -> Iterator[RemoteLog]:
+    with RemoteLog(address, timeout_s=30) as log:
+        yield log
+
+
+# ---- the same as in a directory
+
+
+def test_frames_come_as_they_stand_on_disk(log: RemoteLog, root: Path) -> None:
+    compressed = encode(Columns([b"x" * 5000] * 3, [1, 2, 3], keys=["a", "", "b"]), Compression.ZSTD)
+    assert log.append([batch("disk", 7, 0, 5), Append("disk", 7, compressed, 5)]) == [0, 5]
+    [fetched] = log.fetch({QueueId("disk", 7): 0})
+    on_disk = LogReader(root)
+    [plain, zstd] = [each.header for each in fetched.batches]
+    assert (plain.compression, zstd.compression) == (Compression.NONE, Compression.ZSTD)
+    for each in fetched.batches:
+        stands = on_disk.commit_log.read(each.header.position, each.header.size_bytes)
+        assert b"".join(bytes(part) for part in frame_of(each)) == bytes(stands)
+    assert held(fetched) == bodies("disk", 7, 0, 5) + [b"x" * 5000] * 3
+    [again] = log.fetch({QueueId("disk", 7): 3})
+    assert held(again)[:2] == bodies("disk", 7, 3, 2)
+
+
+def test_an_uncompressed_batch_is_read_without_a_copy(log: RemoteLog) -> None:
+    log.append([batch("views", 0, 0, 100)])
+    [fetched] = log.fetch({QueueId("views", 0): 0})
+    [found] = fetched.batches
+    assert isinstance(found.stored, memoryview)
+    body = found.to_arrow()["body"].buffers()[2]
+    begin = fetched.batches[0].to_arrow()["body"].buffers()[2].address
+    assert body.address == begin, "two readings of a batch stand on the same bytes"
+
+
+def test_errors_are_those_of_a_directory(log: RemoteLog, address: str) -> None:
+    log.append([batch("errors", 0, 0, 2), Append("errors", 1, hole(9, 1), 0)])
+    wrong, missing, empty = log.fetch({QueueId("errors", 0): 5, QueueId("errors", 1): 3, QueueId("errors", 2): 1})
+    assert isinstance(wrong.error, OffsetOutOfRange)
+    assert (wrong.error.begin, wrong.error.end) == (0, 2)
+    assert isinstance(missing.error, OffsetsMissing)
+    assert (missing.error.begin, missing.error.end) == (0, 9)
+    assert isinstance(empty.error, OffsetOutOfRange)
+    with pytest.raises(MisuseError, match="offset 7 of topic errors queue 0: the next one is 3; nothing was appended"):
+        log.append([batch("errors", 0, 2, 1), batch("errors", 0, 7, 1)])
+    assert log.ranges([QueueId("errors", 0)])[QueueId("errors", 0)] == Range(0, 2)
+    with pytest.raises(InvalidName, match="is not a valid name"):
+        log.append([batch("../up", 0, 0, 1)])
+    with pytest.raises(InvalidName):
+        log.fetch({QueueId("../up", 0): 0})
+    with pytest.raises(MisuseError, match="queue 99999"):
+        log.append([batch("errors", 99_999, 0, 1)])
+    with pytest.raises(MisuseError, match="from 9 to 4 holds nothing"):
+        log.append([Append("errors", 1, hole(4, 1))])
+    with pytest.raises(InvalidName, match="server's own"):
+        log.append([batch(NOTES, 0, 0, 1)])
+    log.close()
+    with pytest.raises(MisuseError, match="was closed"):
+        log.topics()
+
+
+def test_a_large_batch_goes_and_comes_in_pieces(log: RemoteLog) -> None:
+    body = bytes(range(256)) * 4096 * 3
+    large = encode(Columns([body, b"", body], [1]))
+    assert large.size_bytes > 5 * PIECE_SIZE_BYTES
+    assert log.append([batch("large", 0, 0, 1), Append("large", 0, large), batch("large", 0, 4, 1)]) == [0, 1, 4]
+    [fetched] = log.fetch({QueueId("large", 0): 0}, size_bytes_max=64 * 1024 * 1024)
+    assert held(fetched) == [b"large/0/0", body, b"", body, b"large/0/4"]
+
+
+def test_what_topics_ask_for_is_kept_and_told(log: RemoteLog, root: Path) -> None:
+    assert log.settings_of("settings") == TopicSettings()
+    settings = TopicSettings(flush=Flush.TIMED, compression=Compression.LZ4, retention_s=60.5)
+    log.set_topic("settings", settings)
+    assert log.settings_of("settings") == settings
+    with open_log(root) as local:
+        assert local.settings_of("settings") == settings
+    assert log.append([at_end("settings", 0, 0, 3)]) == [0]
+    log.flush()
+    assert readable(root, "settings", 0) == bodies("settings", 0, 0, 3)
+    assert NOTES not in log.topics(), "the server's own topic is nobody's concern"
+    with pytest.raises(InvalidName):
+        log.set_topic(NOTES, settings)
+
+
+def test_messages_are_found_by_key_and_offsets_by_time(log: RemoteLog) -> None:
+    columns = Columns(
+        [b"1", b"2", b"3"], [10, 20, 30], transaction_ids=bytes(range(48)), keys=["k", "", "k"], tags=["", "", "t"]
+    )
+    log.append([Append("found", 2, encode(columns)), Append("found", 2, encode(Columns([b"4"], [40])))])
+    first, third = log.find("found", "k")
+    assert (first.body, first.tag, first.id_bytes, first.queue, first.offset) == (b"1", None, bytes(range(16)), 2, 0)
+    assert (third.body, third.tag, third.stored_at_us, third.key) == (b"3", "t", 30, "k")
+    assert log.find("found", "k", count_max=1) == [first]
+    queue = QueueId("found", 2)
+    assert [log.offsets_at([queue], us)[queue] for us in (0, 31, 41)] == [0, 3, 4]
+
+
+# ---- long polls
+
+
+def test_a_wait_ends_with_the_append_and_not_with_another_queues(log: RemoteLog, address: str) -> None:
+    one, other = QueueId("polled", 0), QueueId("polled", 1)
+    with ThreadPoolExecutor(2) as pool:
+        waits = pool.submit(log.fetch, {one: 0}, wait_s=WAIT_S)
+        waits_for_both = pool.submit(log.fetch, {other: 0, one: 0}, wait_s=WAIT_S)
+        until(lambda: log.describe().waiting == 2)
+        log.append([batch("polled", 1, 0, 1)])
+        assert [held(each) for each in waits_for_both.result(WAIT_S)] == [bodies("polled", 1, 0, 1)]
+        assert not waits.done()
+        log.append([batch("polled", 0, 0, 2)])
+        assert [held(each) for each in waits.result(WAIT_S)] == [bodies("polled", 0, 0, 2)]
+    assert log.describe().waiting == 0
+
+
+def test_a_wait_ends_when_its_time_is_over_or_its_log_is_closed(log: RemoteLog, address: str) -> None:
+    assert log.fetch({QueueId("silent", 0): 0}, wait_s=0.05) == []
+    other = RemoteLog(address)
+    with ThreadPoolExecutor(1) as pool:
+        waits = pool.submit(other.fetch, {QueueId("silent", 0): 0}, wait_s=WAIT_S)
+        until(lambda: log.describe().waiting == 1)
+        other.close()
+        assert waits.result(WAIT_S) == []
+    until(lambda: log.describe().waiting == 0)
+
+
+def test_a_thousand_waits_cost_no_thread_and_no_look(log: RemoteLog, address: str) -> None:
+    before = threading.active_count()
+    with grpc.insecure_channel(address) as channel:
+        fetch: Any = channel.unary_stream(
+            "/txmsg.v1.MetaQ/Fetch", pb.FetchRequest.SerializeToString, pb.FetchReply.FromString
+        )
+        wanted = [pb.QueueOffsets(topic="many", queue=[0], offset=[0])]
+        calls = [fetch(pb.FetchRequest(wanted=wanted, wait_ms=60_000, size_bytes_max=1)) for _ in range(900)]
+        until(lambda: log.describe().waiting == 900)
+        log.append([batch("many", 0, 0, 1)])
+        assert all(list(each) for each in calls)
+    assert log.describe().waiting == 0
+    assert threading.active_count() < before + 20
+
+
+def until(is_so: Any, within_s: float = WAIT_S) -> None:
+    deadline = time.monotonic() + within_s
+    while not is_so():
+        assert time.monotonic() < deadline, "what was waited for did not come"
+        time.sleep(0.005)
+
+
+# ---- appending
+
+
+def test_callers_at_once_each_get_their_own_offsets(log: RemoteLog, root: Path) -> None:
+    with ThreadPoolExecutor(16) as pool:
+        counts = [1 + number % 3 for number in range(100)]
+        bases = list(
+            pool.map(lambda count: log.append([Append("crowd", 0, encode(Columns([b"x"] * count, [1])))]), counts)
+        )
+    taken = sorted((base, count) for [base], count in zip(bases, counts, strict=True))
+    assert [base for base, _ in taken] == [sum(count for _, count in taken[:place]) for place in range(100)]
+    assert len(readable(root, "crowd", 0)) == sum(counts)
+
+
+def test_one_bad_append_spoils_no_other_that_comes_with_it(log: RemoteLog, root: Path) -> None:
+    def append(number: int) -> object:
+        try:
+            if number % 5 == 0:
+                return log.append([at_end("spoilt", 1, 0, 1), batch("spoilt", 0, 10**6, 1)])
+            return log.append([at_end("spoilt", 0, 0, 1)])
+        except MisuseError as exc:
+            return exc
+
+    log.append([at_end("spoilt", 0, 0, 1)])
+    with ThreadPoolExecutor(20) as pool:
+        outcomes = list(pool.map(append, range(100)))
+    assert [isinstance(each, MisuseError) for each in outcomes] == [number % 5 == 0 for number in range(100)]
+    assert len(readable(root, "spoilt", 0)) == 81
+    assert readable(root, "spoilt", 1) == []
+
+
+# ---- what is no request
+
+
+def test_a_batch_that_readers_would_break_on_is_refused(address: str, root: Path) -> None:
+    """Each is wrong in one thing, under a checksum that is right."""
+    good = encode(Columns([b"one", b"two"], [5], keys=["a", "bc"]))
+    raw = bytes(good.parts[0])
+    from google_crc32c import value as crc32c
+
+    def wire(**changes: Any) -> pb.AppendBatch:
+        values: dict[str, Any] = {
+            "topic": "broken", "queue": 0, "payload": raw, "raw_size": len(raw), "columns": good.columns, "count": 2,
+            "first_stored_at_us": 5, "last_stored_at_us": 5,
+        }  # fmt: skip
+        values |= changes
+        values.setdefault("payload_crc", crc32c(values["payload"]))
+        return pb.AppendBatch(**values)
+
+    wrong_ends = raw[:4] + (2**31 - 1).to_bytes(4, "little") + raw[8:]
+    wrong_text = raw.replace(b"abc", b"\xff\xfec")
+    assert wrong_text != raw
+    bad = {
+        "checksum": wire(payload_crc=1),
+        "more messages than values": wire(count=3),
+        "no messages": wire(count=0),
+        "values that go beyond the end": wire(payload=wrong_ends),
+        "text that is none": wire(payload=wrong_text),
+        "too short": wire(payload=raw[:-8], raw_size=len(raw) - 8),
+        "too long": wire(payload=raw + bytes(8), raw_size=len(raw) + 8),
+        "another size": wire(raw_size=len(raw) + 8),
+        "unknown columns": wire(columns=good.columns | 1 << 14),
+        "no body": wire(columns=16),
+        "unknown compression": wire(compression=9),
+        "not compressed": wire(compression=2),
+        "a kind of its own": wire(kind=2),
+        "unknown kind": wire(kind=77),
+        "times in the wrong order": wire(first_stored_at_us=6),
+        "times that are not its own": wire(last_stored_at_us=6),
+        "a hole of the wrong size": wire(kind=1, count=0, columns=0),
+    }
+    with grpc.insecure_channel(address) as channel:
+        append: Any = channel.unary_unary(
+            "/txmsg.v1.MetaQ/Append", pb.AppendRequest.SerializeToString, pb.AppendReply.FromString
+        )
+
+        def ask(each: pb.AppendBatch) -> Any:
+            request = pb.AppendRequest(producer_id=bytes(16), sequence=1, settled=1, batches=[each])
+            return append(request, timeout=WAIT_S)
+
+        for name, each in bad.items():
+            with pytest.raises(grpc.RpcError) as caught:
+                ask(each)
+            error = error_of_rpc(caught.value, broker=address)
+            assert isinstance(error, ProtocolError), f"{name}: {caught.value}"
+            assert is_documented(error), f"{name}: {error}"
+        assert not (root / "queues" / "broken").exists()
+        assert list(ask(wire()).base_offset) == [0]
+    assert readable(root, "broken", 0) == [b"one", b"two"]
+
+
+def test_bytes_that_are_no_request_are_answered_in_words(address: str, log: RemoteLog) -> None:
+    calls = {
+        "MetaQ/Fetch": b"\xff\xff\xff",
+        "MetaQ/Append": b"\x0a\xff",
+        "MetaQGroups/Join": b"\x00\x01",
+        "MetaQ/Ranges": pb.RangesRequest(queues=[pb.QueueSet(topic="..", queue=[1])]).SerializeToString(),
+        "MetaQGroups/View": pb.MemberRequest(session=b"nobody").SerializeToString(),
+        "MetaQGroups/Store": pb.MemberRequest(
+            session=bytes(16), offsets=[pb.QueueOffsets(topic="t", queue=[1], offset=[])]
+        ).SerializeToString(),
+    }
+    with grpc.insecure_channel(address) as channel:
+        for method, request in calls.items():
+            kind: Any = channel.unary_stream if method.endswith("Fetch") else channel.unary_unary
+            call = kind(f"/txmsg.v1.{method}")
+            with pytest.raises(grpc.RpcError) as caught:
+                list(call(request, timeout=WAIT_S))
+            error = error_of_rpc(caught.value, broker=address)
+            assert error is not None, f"{method}: {caught.value}"
+            assert is_documented(error), f"{method}: {error}"
+        pieces: Any = channel.stream_unary(
+            "/txmsg.v1.MetaQ/AppendLarge", pb.AppendPiece.SerializeToString, pb.AppendReply.FromString
+        )
+        for sent in (
+            [],
+            [pb.AppendPiece(size=10, data=b"short")],
+            [pb.AppendPiece(size=3, data=b"too long")],
+            [pb.AppendPiece(size=4, data=b"\xff\xff\xff\xff")],
+            [pb.AppendPiece(size=2**60, data=b"")],
+        ):
+            with pytest.raises(grpc.RpcError) as caught:
+                pieces(iter(sent), timeout=WAIT_S)
+            error = error_of_rpc(caught.value, broker=address)
+            assert error is not None
+            assert is_documented(error), error
+    assert log.describe().appending_bytes == 0
+
+
+def test_what_is_no_metaq_server_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+    with RemoteLog(f"127.0.0.1:{port}", timeout_s=0.5) as log:
+        with pytest.raises(BrokerUnavailable, match=f"MetaQ server 127.0.0.1:{port} cannot be reached") as caught:
+            log.topics()
+    assert is_documented(caught.value)
+    with pytest.raises(InvalidName, match="HOST:PORT"):
+        RemoteLog("http://somewhere:1")
+    with pytest.raises(MisuseError, match="timeout_s=100"):
+        RemoteLog("somewhere:1", timeout_s=100)
+
+
+# ---- one server for a log, one for an address
+
+
+def test_a_second_server_is_refused_in_words(address: str, root: Path, tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="is being written by process"), served(MetaQConfig(root=root)):
+        raise AssertionError("two servers write one log")
+    with pytest.raises(MisuseError, match=f"cannot listen on {address}"):
+        with served(MetaQConfig(root=tmp_path / "other", listen=address)):
+            raise AssertionError("two servers have one port")
+
+
+def test_a_socket_file_is_an_address(tmp_path: Path) -> None:
+    config = MetaQConfig(root=tmp_path / "log", listen=f"unix:{tmp_path}/socket")
+    with served(config) as address:
+        with open_log(address) as log:
+            assert log.append([batch("t", 0, 0, 1)]) == [0]
+            assert held(log.fetch({T: 0})[0]) == bodies("t", 0, 0, 1)
+        with pytest.raises(MisuseError, match="another program does"):
+            with served(MetaQConfig(root=tmp_path / "other", listen=config.listen)):
+                raise AssertionError("two servers have one socket")
+    assert not (tmp_path / "socket").exists()
+    log_access: LogAccess = open_log(tmp_path / "log")
+    assert log_access.topics() == {"t": [0]}

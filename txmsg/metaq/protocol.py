@@ -1,0 +1,269 @@
+"""Values of a log <-> messages of `txmsg/wire/v1/metaq.proto`, for the server and for those who ask it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import groupby
+from typing import Final
+
+from txmsg.errors import CorruptLog, ProtocolError, TxmsgError, shown
+from txmsg.message import ReceivedMessage
+from txmsg.metaq.access import Member, QueueId
+from txmsg.metaq.batch import LogBatch
+from txmsg.metaq.frame import BadFrame, Buffer, Compression, Kind, Payload, pack, read_header, verify
+from txmsg.metaq.log import Append
+from txmsg.metaq.topics import Flush, TopicSettings
+from txmsg.wire.codec import error_of_told
+from txmsg.wire.v1.metaq_pb2 import (
+    AppendBatch,
+    FoundInLog,
+    LogError,
+    LogMember,
+    LogTopicSettings,
+    QueueOffsets,
+    QueueSet,
+)
+
+__all__ = [
+    "APPEND_SIZE_BYTES_MAX",
+    "ID_SIZE_BYTES",
+    "PIECE_SIZE_BYTES",
+    "append_of_batch",
+    "batch_of_append",
+    "batches_of_frames",
+    "error_of_log_error",
+    "frame_of",
+    "log_error_of",
+    "member_of",
+    "message_of_found",
+    "offsets_of",
+    "queues_of_sets",
+    "sets_of_queues",
+    "settings_of",
+    "wire_found",
+    "wire_member",
+    "wire_offsets",
+    "wire_settings",
+]
+
+PIECE_SIZE_BYTES: Final = 1024 * 1024
+"""Of what is larger, each gRPC message carries so much."""
+APPEND_SIZE_BYTES_MAX: Final = 4 * 1024 * 1024
+"""An AppendRequest above this goes in pieces."""
+ID_SIZE_BYTES: Final = 16
+_NONE: Final = -1
+
+
+# ---- queues
+
+
+def sets_of_queues(queues: Iterable[QueueId]) -> list[QueueSet]:
+    """The queues in their order, those of one topic that follow each other together."""
+    return [
+        QueueSet(topic=topic, queue=[each.queue for each in run])
+        for topic, run in groupby(queues, key=lambda each: each.topic)
+    ]
+
+
+def queues_of_sets(sets: Iterable[QueueSet]) -> list[QueueId]:
+    """The inverse of `sets_of_queues`."""
+    return [QueueId(each.topic, queue) for each in sets for queue in each.queue]
+
+
+def wire_offsets(offsets: Mapping[QueueId, int | None]) -> list[QueueOffsets]:
+    """Queues with their offsets, in their order."""
+    result = []
+    for topic, run in groupby(offsets.items(), key=lambda item: item[0].topic):
+        items = list(run)
+        values = [_NONE if offset is None else offset for _, offset in items]
+        result.append(QueueOffsets(topic=topic, queue=[queue.queue for queue, _ in items], offset=values))
+    return result
+
+
+def offsets_of(sets: Iterable[QueueOffsets]) -> dict[QueueId, int | None]:
+    """The inverse of `wire_offsets`. Raises ProtocolError for queues without their offsets."""
+    found: dict[QueueId, int | None] = {}
+    for each in sets:
+        if len(each.queue) != len(each.offset):
+            raise ProtocolError(f"{len(each.queue)} queues of a topic come with {len(each.offset)} offsets")
+        for queue, offset in zip(each.queue, each.offset, strict=True):
+            found[QueueId(each.topic, queue)] = None if offset == _NONE else offset
+    return found
+
+
+# ---- errors
+
+
+def log_error_of(error: TxmsgError) -> LogError:
+    """What became of one queue, beside others."""
+    return LogError(
+        code=error.code, text=str(error)[:1000], begin=getattr(error, "begin", 0), end=getattr(error, "end", 0)
+    )
+
+
+def error_of_log_error(told: LogError) -> TxmsgError:
+    """The inverse of `log_error_of`."""
+    return error_of_told(told.code, told.text, told.begin, told.end)
+
+
+# ---- batches
+
+
+def batch_of_append(append: Append) -> AppendBatch:
+    """A batch on its way to a server."""
+    payload = append.payload
+    return AppendBatch(
+        topic=append.topic,
+        queue=append.queue,
+        base_offset=append.base_offset,
+        payload=bytes(payload.parts[0]),
+        payload_crc=payload.crc,
+        raw_size=payload.raw_size_bytes,
+        compression=payload.compression,
+        kind=payload.kind,
+        columns=payload.columns,
+        count=payload.count,
+        first_stored_at_us=payload.first_stored_at_us,
+        last_stored_at_us=payload.last_stored_at_us,
+    )
+
+
+def append_of_batch(batch: AppendBatch) -> Append:
+    """The inverse of `batch_of_append`; `arriving.check` looks at what it holds."""
+    stored = batch.payload
+    try:
+        compression, kind = Compression(batch.compression), Kind(batch.kind)
+    except ValueError as exc:
+        raise ProtocolError(
+            f"a batch for topic {shown(batch.topic)} cannot be read: {exc}; nothing was appended"
+        ) from exc
+    payload = Payload(
+        (stored, bytes(-len(stored) & 7)),
+        len(stored),
+        batch.raw_size,
+        batch.payload_crc,
+        compression,
+        kind,
+        batch.columns,
+        batch.count,
+        batch.first_stored_at_us,
+        batch.last_stored_at_us,
+    )
+    return Append(batch.topic, batch.queue, payload, batch.base_offset if batch.HasField("base_offset") else None)
+
+
+def frame_of(batch: LogBatch) -> tuple[Buffer, ...]:
+    """The frame that a batch stands in, byte for byte, in parts."""
+    header = batch.header
+    payload = Payload(
+        (batch.stored, bytes(-len(batch.stored) & 7)),
+        header.payload_size_bytes,
+        header.raw_size_bytes,
+        header.payload_crc,
+        header.compression,
+        header.kind,
+        header.columns,
+        header.count,
+        header.first_stored_at_us,
+        header.last_stored_at_us,
+    )
+    return pack(
+        payload,
+        header.topic.encode(),
+        header.queue,
+        header.base_offset,
+        position=header.position,
+        log_id=header.log_id,
+        synced=header.synced,
+        generation=header.generation,
+    )
+
+
+def batches_of_frames(queue: QueueId, offset: int, frames: bytes) -> tuple[tuple[LogBatch, ...], CorruptLog | None]:
+    """The batches from this offset on, up to the first that is not whole, and what is wrong with that one.
+
+    They stand on the bytes as they came: nothing is copied.
+    """
+    batches: list[LogBatch] = []
+    at, following = 0, None
+    try:
+        while at < len(frames):
+            header = read_header(frames, at)
+            stored = verify(header, frames, at)
+            if (header.topic, header.queue) != queue or following not in {None, header.base_offset}:
+                raise BadFrame(f"a frame of topic {header.topic} queue {header.queue} at {header.base_offset} came")
+            batches.append(LogBatch(header, stored, max(0, offset - header.base_offset)))
+            at, following = at + header.size_bytes, header.base_offset + header.count
+    except BadFrame as exc:
+        return tuple(batches), CorruptLog(
+            f"what a server sent of topic {queue.topic} queue {queue.queue} from offset {offset} on is damaged: {exc}"
+        )
+    return tuple(batches), None
+
+
+# ---- topics
+
+
+def wire_settings(settings: TopicSettings) -> LogTopicSettings:
+    return LogTopicSettings(
+        flush=settings.flush.value,
+        compression=settings.compression.name.lower(),
+        retention_s=settings.retention_s,
+    )
+
+
+def settings_of(told: LogTopicSettings) -> TopicSettings:
+    """The inverse of `wire_settings`. Raises ProtocolError for what this release does not know."""
+    try:
+        return TopicSettings(
+            flush=Flush(told.flush),
+            compression=Compression[told.compression.upper()],
+            retention_s=told.retention_s if told.HasField("retention_s") else None,
+        )
+    except (ValueError, KeyError) as exc:
+        raise ProtocolError(f"settings of a topic cannot be read: {exc}") from exc
+
+
+# ---- members and messages
+
+
+def wire_member(member: Member) -> LogMember:
+    return LogMember(id=member.id, topics=member.topics, strategy=member.strategy)
+
+
+def member_of(member: LogMember) -> Member:
+    return Member(member.id, tuple(member.topics), member.strategy)
+
+
+def wire_found(message: ReceivedMessage) -> FoundInLog:
+    """A message that was found by its key."""
+    return FoundInLog(
+        queue=message.queue,
+        offset=message.offset,
+        transaction_id=message.id_bytes,
+        n=message.n,
+        tag=message.tag,
+        ordering_key=message.ordering_key,
+        headers=message.headers,
+        body=message.body,
+        born_at_us=message.born_at_us,
+        stored_at_us=message.stored_at_us,
+    )
+
+
+def message_of_found(topic: str, key: str, found: FoundInLog) -> ReceivedMessage:
+    """The inverse of `wire_found`."""
+    return ReceivedMessage(
+        topic,
+        found.body,
+        key,
+        found.tag if found.HasField("tag") else None,
+        dict(found.headers),
+        found.queue,
+        found.offset,
+        id_bytes=found.transaction_id,
+        n=found.n,
+        born_at_us=found.born_at_us,
+        stored_at_us=found.stored_at_us,
+        ordering_key=found.ordering_key if found.HasField("ordering_key") else None,
+    )

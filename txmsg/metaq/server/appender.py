@@ -1,0 +1,143 @@
+"""Group commit for appends of many callers: while one append is written and synced, the next callers gather."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor
+from dataclasses import replace
+
+from txmsg.errors import Overloaded, StorageError, TxmsgError
+from txmsg.metaq.access import QueueId
+from txmsg.metaq.server.placing import Call, Outcome, Placer
+from txmsg.metaq.server.producers import CallId, Producers
+
+__all__ = ["Appender"]
+
+logger = logging.getLogger(__name__)
+
+_TOGETHER_SIZE_BYTES_MAX = 16 * 1024 * 1024
+_TOGETHER_MAX = 1024
+
+
+class Appender:
+    """Takes calls on the loop and has a thread carry them out, as many as wait at once. Callers wait for the disk.
+
+    size_bytes_max: of calls under way; more are refused. on_appended: told the queues that have got something.
+    """
+
+    def __init__(
+        self,
+        placer: Placer,
+        thread: Executor,
+        *,
+        size_bytes_max: int,
+        on_appended: Callable[[Iterable[QueueId]], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self.size_bytes = 0
+        """Of calls under way."""
+        self.failure = ""
+        """Why the log takes nothing any more, as the last append was told; empty when it was well."""
+        self._placer = placer
+        self._thread = thread
+        self._size_bytes_max = size_bytes_max
+        self._on_appended = on_appended
+        self._clock = clock
+        self._producers = Producers()
+        self._waiting: deque[Call] = deque()
+        self._under_way: dict[CallId, asyncio.Future[tuple[int, ...]]] = {}
+        self._something = asyncio.Event()
+        self._stopping = False
+
+    async def recover(self) -> None:
+        """Reads what was appended before this process began. Call it before the first append."""
+        found = await asyncio.get_running_loop().run_in_executor(self._thread, self._placer.recovered)
+        for note, bases in found:
+            self._producers.note(note.call, note.settled, bases, self._clock())
+
+    async def append(self, call: Call) -> tuple[int, ...]:
+        """Where the batches stand. A call that is under way or was carried out is not begun again.
+
+        A caller that goes away does not end it.
+        """
+        answer = self._under_way.get(call.id)
+        if answer is None:
+            if not call.is_placed:
+                done = self._producers.look(call.id, call.settled, self._clock()) or ()
+                if len(done) == len(call.appends):
+                    return done
+                call = replace(call, done=done)
+            self.reserve(call.size_bytes)
+            answer = self._begin(call)
+        return await asyncio.shield(answer)
+
+    def reserve(self, size_bytes: int) -> None:
+        """Counts these bytes as under way, until `release`. Raises Overloaded for too many; never if alone."""
+        if self.size_bytes and self.size_bytes + size_bytes > self._size_bytes_max:
+            raise Overloaded(f"appends of {self.size_bytes} bytes are under way: nothing was appended; try again")
+        self.size_bytes += size_bytes
+
+    def release(self, size_bytes: int) -> None:
+        """Counts them no more."""
+        self.size_bytes -= size_bytes
+
+    def _begin(self, call: Call) -> asyncio.Future[tuple[int, ...]]:
+        answer: asyncio.Future[tuple[int, ...]] = asyncio.get_running_loop().create_future()
+        answer.add_done_callback(lambda done: done.exception())  # told, even if its caller is gone
+        self._under_way[call.id] = answer
+        self._waiting.append(call)
+        self._something.set()
+        return answer
+
+    def stop(self) -> None:
+        """Lets `run` end when nothing waits any more."""
+        self._stopping = True
+        self._something.set()
+
+    async def run(self) -> None:
+        """Carries out what comes, until it is stopped."""
+        loop = asyncio.get_running_loop()
+        while not (self._stopping and not self._waiting):
+            await self._something.wait()
+            self._something.clear()
+            while self._waiting:
+                calls = self._gathered()
+                try:
+                    outcomes = await loop.run_in_executor(self._thread, self._placer.place, calls)
+                except Exception as exc:  # whatever it is, callers are told and the next ones are tried
+                    logger.exception("appending failed")
+                    outcomes = [
+                        StorageError(f"appending failed: {type(exc).__name__}; the server's log says more")
+                    ] * len(calls)
+                for call, outcome in zip(calls, outcomes, strict=True):
+                    self._finish(call, outcome)
+
+    def _gathered(self) -> list[Call]:
+        calls = [self._waiting.popleft()]
+        size_bytes = calls[0].size_bytes
+        while self._waiting and len(calls) < _TOGETHER_MAX:
+            size_bytes += self._waiting[0].size_bytes
+            if size_bytes > _TOGETHER_SIZE_BYTES_MAX:
+                break
+            calls.append(self._waiting.popleft())
+        return calls
+
+    def _finish(self, call: Call, outcome: Outcome) -> None:
+        self.release(call.size_bytes)
+        answer = self._under_way.pop(call.id)
+        if isinstance(outcome, Exception):
+            if isinstance(outcome, StorageError):
+                self.failure = str(outcome)
+            answer.set_exception(outcome)
+            return
+        self.failure = ""
+        if not call.is_placed:
+            try:
+                self._producers.note(call.id, call.settled, outcome, self._clock())
+            except TxmsgError:
+                logger.exception("append %d is not remembered", call.id.sequence)
+        self._on_appended({QueueId(each.topic, each.queue) for each in call.appends})
+        answer.set_result(outcome)

@@ -1,0 +1,43 @@
+"""Settings of a MetaQ server."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from txmsg.errors import MisuseError
+from txmsg.metaq.log import LogConfig
+
+__all__ = ["MetaQConfig"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetaQConfig:
+    """How a MetaQ server runs."""
+
+    root: Path
+    """The directory of the log; made when missing. One process writes it."""
+    listen: str = "127.0.0.1:7720"
+    """HOST:PORT, or unix:PATH. Port 0 takes a free one."""
+    log: LogConfig = field(default_factory=LogConfig)
+    """How the log is kept."""
+    connections_max: int = 16_000
+    """Clients that may be connected. Default 16,000; more are closed as soon as they come."""
+    appending_size_bytes_max: int = 256 * 1024 * 1024
+    """Bytes of appends under way, together. Default 256 MiB; what comes then is refused with Overloaded."""
+    sending_max: int = 128
+    """Fetches whose frames are on their way. Default 128, with one piece of 1 MiB each; others wait for their turn."""
+    send_timeout_s: float = 20.0
+    """Seconds a reader may take for a piece before its fetch is ended. Default 20."""
+    stop_s: float = 10.0
+    """Seconds that calls under way have to finish when the server is told to stop. Default 10."""
+
+    def __post_init__(self) -> None:
+        for name in ("send_timeout_s", "stop_s"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise MisuseError(f"{name}={value} must be more than 0 seconds")
+        for name in ("connections_max", "appending_size_bytes_max", "sending_max"):
+            if getattr(self, name) < 1:
+                raise MisuseError(f"{name}={getattr(self, name)} must be at least 1")

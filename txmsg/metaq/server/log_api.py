@@ -1,0 +1,294 @@
+"""What a log offers over gRPC, groups aside: requests become calls of the log, values become replies."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence, Sized
+from concurrent.futures import Executor
+from importlib.metadata import version
+from typing import Final, TypeVar
+
+from google.protobuf.message import DecodeError
+
+from txmsg.errors import InvalidName, MessageTooLarge, OutcomeUnknown, ProtocolError
+from txmsg.message import check_name
+from txmsg.metaq.access import Fetched, LogAccess, QueueId
+from txmsg.metaq.frame import FRAME_SIZE_BYTES_MAX
+from txmsg.metaq.protocol import (
+    ID_SIZE_BYTES,
+    PIECE_SIZE_BYTES,
+    append_of_batch,
+    frame_of,
+    log_error_of,
+    offsets_of,
+    queues_of_sets,
+    settings_of,
+    wire_found,
+    wire_settings,
+)
+from txmsg.metaq.server.appender import Appender
+from txmsg.metaq.server.arriving import check
+from txmsg.metaq.server.config import MetaQConfig
+from txmsg.metaq.server.placing import Call
+from txmsg.metaq.server.polls import Polls
+from txmsg.metaq.server.producers import NOTES, CallId
+from txmsg.wire.answers import Context, answering
+from txmsg.wire.v1 import metaq_pb2 as pb
+from txmsg.wire.v1.metaq_pb2_grpc import MetaQServicer
+
+__all__ = ["LogApi"]
+
+T = TypeVar("T")
+
+QUEUES_OF_REQUEST_MAX: Final = 65_536
+FETCH_SIZE_BYTES_CEILING: Final = FRAME_SIZE_BYTES_MAX
+WAIT_S_MAX: Final = 60.0
+FOUND_MAX: Final = 1000
+FOUND_SIZE_BYTES_MAX: Final = 16 * 1024 * 1024
+_APPEND_SIZE_BYTES_CEILING = FRAME_SIZE_BYTES_MAX + 16 * 1024 * 1024
+_CHECK_AT_ONCE_SIZE_BYTES = 64 * 1024
+_GROUP_LOG_LOOK_S = 1.0
+"""Retries are appended by other processes, too: those who wait for them look as often."""
+
+
+class LogApi(MetaQServicer):
+    """The service MetaQ. `readers`: threads that read, and check what is large."""
+
+    def __init__(  # noqa: PLR0917 - what a server is made of
+        self,
+        log: LogAccess,
+        appender: Appender,
+        polls: Polls,
+        sessions: Sized,
+        readers: Executor,
+        config: MetaQConfig,
+        stop: asyncio.Event,
+    ) -> None:
+        self._log = log
+        self._appender = appender
+        self._polls = polls
+        self._sessions = sessions
+        self._readers = readers
+        self._config = config
+        self._stop = stop
+        self._sending = asyncio.Semaphore(config.sending_max)
+
+    async def _read(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._readers, work)
+
+    # ---- what there is
+
+    @answering
+    async def Describe(self, request: pb.DescribeLogRequest, context: Context) -> pb.DescribeLogReply:  # noqa: N802
+        identity = await self._read(self._log.identity)
+        return pb.DescribeLogReply(
+            log_id=identity.log_id,
+            generation=identity.generation,
+            release=version("txmsg"),
+            failure=self._appender.failure,
+            waiting=self._polls.count,
+            sessions=len(self._sessions),
+            appending_bytes=self._appender.size_bytes,
+        )
+
+    @answering
+    async def ListTopics(self, request: pb.ListLogTopicsRequest, context: Context) -> pb.ListLogTopicsReply:  # noqa: N802
+        topics = await self._read(self._log.topics)
+        return pb.ListLogTopicsReply(
+            topics=[pb.QueueSet(topic=topic, queue=queues) for topic, queues in topics.items() if topic != NOTES]
+        )
+
+    @answering
+    async def ShowTopic(self, request: pb.LogTopicRequest, context: Context) -> pb.LogTopicSettings:  # noqa: N802
+        topic = check_name("topic", request.topic)
+        return wire_settings(await self._read(lambda: self._log.settings_of(topic)))
+
+    @answering
+    async def SetTopic(self, request: pb.SetLogTopicRequest, context: Context) -> pb.SetLogTopicReply:  # noqa: N802
+        topic, settings = _not_own(check_name("topic", request.topic)), settings_of(request.settings)
+        await self._read(lambda: self._log.set_topic(topic, settings))
+        return pb.SetLogTopicReply()
+
+    @answering
+    async def Ranges(self, request: pb.RangesRequest, context: Context) -> pb.RangesReply:  # noqa: N802
+        queues = _checked(queues_of_sets(request.queues))
+        ranges = await self._read(lambda: self._log.ranges(queues))
+        found = [ranges[each] for each in queues]
+        return pb.RangesReply(begin=[each.begin for each in found], end=[each.end for each in found])
+
+    @answering
+    async def OffsetsAt(self, request: pb.OffsetsAtRequest, context: Context) -> pb.OffsetsAtReply:  # noqa: N802
+        queues = _checked(queues_of_sets(request.queues))
+        offsets = await self._read(lambda: self._log.offsets_at(queues, request.at_us))
+        return pb.OffsetsAtReply(offset=[offsets[each] for each in queues])
+
+    @answering
+    async def Find(self, request: pb.FindInLogRequest, context: Context) -> pb.FindInLogReply:  # noqa: N802
+        check_name("topic", request.topic)
+        count_max = min(request.count_max, FOUND_MAX)
+        found = await self._read(lambda: self._log.find(request.topic, request.key, count_max=count_max + 1))
+        reply, size_bytes = pb.FindInLogReply(more=len(found) > count_max), 0
+        for each in found[:count_max]:
+            size_bytes += len(each.body)
+            if reply.found and size_bytes > FOUND_SIZE_BYTES_MAX:
+                reply.more = True
+                break
+            reply.found.append(wire_found(each))
+        return reply
+
+    # ---- fetching
+
+    @answering
+    async def Fetch(self, request: pb.FetchRequest, context: Context) -> None:  # noqa: N802
+        """Waits on the loop, reads on a thread, and copies a piece only when the one before has left."""
+        wanted = {queue: -1 if offset is None else offset for queue, offset in offsets_of(request.wanted).items()}
+        _checked(list(wanted))
+        found = await self._found(wanted, min(request.size_bytes_max, FETCH_SIZE_BYTES_CEILING), request.wait_ms / 1000)
+        places = {queue: place for place, queue in enumerate(wanted)}
+        async with self._sending:
+            for piece in _pieces(found, places):
+                try:
+                    async with asyncio.timeout(self._config.send_timeout_s):
+                        await context.write(piece)
+                except TimeoutError:
+                    raise OutcomeUnknown(
+                        f"a piece of a fetch was not taken within {self._config.send_timeout_s:g} s: fetch again"
+                    ) from None
+
+    async def _found(self, wanted: dict[QueueId, int], size_bytes_max: int, wait_s: float) -> list[Fetched]:
+        def fetch() -> list[Fetched]:
+            return self._log.fetch(wanted, size_bytes_max=size_bytes_max)
+
+        found = await self._read(fetch)
+        if found or not wait_s:
+            return found
+        look_s = _GROUP_LOG_LOOK_S if any(each.topic.startswith("%") for each in wanted) else WAIT_S_MAX
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + min(wait_s, WAIT_S_MAX)
+        with self._polls.watching(wanted) as grown:
+            found = await self._read(fetch)  # something may have come before it watched
+            while not found and not self._stop.is_set() and (left_s := deadline - loop.time()) > 0:
+                try:
+                    async with asyncio.timeout(min(left_s, look_s)):
+                        await grown.wait()
+                except TimeoutError:
+                    if left_s <= look_s:
+                        break
+                grown.clear()
+                found = await self._read(fetch)
+        return found
+
+    # ---- appending
+
+    @answering
+    async def Append(self, request: pb.AppendRequest, context: Context) -> pb.AppendReply:  # noqa: N802
+        return await self._append(request)
+
+    @answering
+    async def AppendLarge(self, requests: AsyncIterator[pb.AppendPiece], context: Context) -> pb.AppendReply:  # noqa: N802
+        pieces: list[bytes] = []
+        size_bytes = arrived_bytes = 0
+        try:
+            while (piece := await self._next_piece(requests)) is not None:
+                if not pieces:
+                    if piece.size > _APPEND_SIZE_BYTES_CEILING:
+                        raise MessageTooLarge(
+                            f"{piece.size} bytes in one append: at most {_APPEND_SIZE_BYTES_CEILING} fit; send several"
+                        )
+                    self._appender.reserve(piece.size)
+                    size_bytes = piece.size
+                pieces.append(piece.data)
+                arrived_bytes += len(piece.data)
+                if arrived_bytes > size_bytes:
+                    break
+            if arrived_bytes != size_bytes:
+                raise ProtocolError(f"an append of {size_bytes} bytes came with {arrived_bytes}")
+            request = await self._read(lambda: _joined(pieces))
+        finally:
+            self._appender.release(size_bytes)
+        return await self._append(request)
+
+    async def _next_piece(self, requests: AsyncIterator[pb.AppendPiece]) -> pb.AppendPiece | None:
+        try:
+            async with asyncio.timeout(self._config.send_timeout_s):
+                return await anext(requests, None)
+        except TimeoutError:
+            raise ProtocolError(
+                f"a piece of an append did not come within {self._config.send_timeout_s:g} s: nothing was appended"
+            ) from None
+
+    @answering
+    async def Flush(self, request: pb.FlushLogRequest, context: Context) -> pb.FlushLogReply:  # noqa: N802
+        await self._read(self._log.flush)
+        return pb.FlushLogReply()
+
+    async def _append(self, request: pb.AppendRequest) -> pb.AppendReply:
+        if len(request.producer_id) != ID_SIZE_BYTES or not 1 <= request.settled <= request.sequence:
+            raise ProtocolError("an append names its producer by 16 bytes, and numbers its calls 1, 2, 3, ...")
+        if not request.batches:
+            return pb.AppendReply()
+        call = Call(
+            CallId(request.producer_id, request.sequence),
+            request.settled,
+            tuple(append_of_batch(each) for each in request.batches),
+            request.is_repeat,
+        )
+
+        def check_all() -> None:
+            for each in call.appends:
+                _not_own(each.topic)
+                check(each)
+
+        if sum(each.payload.raw_size_bytes for each in call.appends) <= _CHECK_AT_ONCE_SIZE_BYTES:
+            check_all()
+        else:
+            await self._read(check_all)
+        return pb.AppendReply(base_offset=await self._appender.append(call))
+
+
+def _checked(queues: Sequence[QueueId]) -> Sequence[QueueId]:
+    """Names become paths: none goes on that is not a name."""
+    if len(queues) > QUEUES_OF_REQUEST_MAX:
+        raise ProtocolError(f"a request names {len(queues)} queues: at most {QUEUES_OF_REQUEST_MAX} are allowed")
+    for topic in {each.topic for each in queues}:
+        check_name("topic", topic)
+    return queues
+
+
+def _not_own(topic: str) -> str:
+    if topic == NOTES:
+        raise InvalidName(f"topic {NOTES} is the server's own: nothing was changed")
+    return topic
+
+
+def _joined(pieces: list[bytes]) -> pb.AppendRequest:
+    data = b"".join(pieces)
+    pieces.clear()
+    try:
+        return pb.AppendRequest.FromString(data)
+    except DecodeError as exc:
+        raise ProtocolError(f"a request of {len(data)} bytes cannot be read: {exc}") from exc
+
+
+def _pieces(found: Sequence[Fetched], places: dict[QueueId, int]) -> Iterator[pb.FetchReply]:
+    """The frames as replies of about a piece each. What is not asked for yet is not copied."""
+    reply, room = pb.FetchReply(), PIECE_SIZE_BYTES
+    for each in found:
+        place = places[each.queue]
+        frames = bytearray()
+        for part in (memoryview(part) for batch in each.batches for part in frame_of(batch)):
+            at = 0
+            while len(part) - at > room:
+                frames += part[at : at + room]
+                at += room
+                reply.fetched.add(at=place, frames=bytes(frames))
+                yield reply
+                reply, room, frames = pb.FetchReply(), PIECE_SIZE_BYTES, bytearray()
+            frames += part[at:]
+            room -= len(part) - at
+        if frames:
+            reply.fetched.add(at=place, frames=bytes(frames))
+        if each.error is not None:
+            reply.fetched.add(at=place, error=log_error_of(each.error))
+    if reply.fetched:
+        yield reply

@@ -1,0 +1,211 @@
+"""Puts the batches of many callers into the log in one append, each call as a whole or not at all. Blocks; no network.
+
+It foresees the offsets that batches will get, so that one note can say where they are (`producers`) and one bad call
+does not spoil the append of the others. It may be wrong, where somebody else in this process appends too: then the log
+refuses the whole, and each call is tried by itself.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from txmsg.errors import MisuseError, OffsetOutOfRange, OffsetsMissing, TxmsgError
+from txmsg.message import now_us
+from txmsg.metaq.access import DEAD_LETTERS, RETRIES, LogAccess, QueueId
+from txmsg.metaq.frame import Columns, Kind, encode, hole_end_of
+from txmsg.metaq.log import Append
+from txmsg.metaq.server.producers import NOTES, REMEMBERED_S, CallId, Note, Placed
+
+__all__ = ["Call", "Outcome", "Placer"]
+
+logger = logging.getLogger(__name__)
+
+_NOTES = QueueId(NOTES, 0)
+
+Outcome: TypeAlias = tuple[int, ...] | Exception
+"""The first offset of each batch of a call, or why nothing of it was appended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What one caller wants appended, all or nothing."""
+
+    id: CallId
+    settled: int
+    appends: tuple[Append, ...]
+    is_repeat: bool = False
+    done: tuple[int, ...] = ()
+    """Where the first batches stand, if a crash has left only those of an earlier attempt."""
+
+    @property
+    def size_bytes(self) -> int:
+        """What it keeps in memory."""
+        return sum(each.payload.size_bytes for each in self.appends)
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether each batch names its offset, which tells a repeat."""
+        return all(each.base_offset is not None for each in self.appends)
+
+    @property
+    def is_of_group(self) -> bool:
+        """Whether it goes to the small log of a group, which other processes append to as well."""
+        return any(each.topic.startswith((RETRIES, DEAD_LETTERS)) for each in self.appends)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    call: Call
+    bases: tuple[int, ...]
+    """Of all batches."""
+    appends: tuple[Append, ...]
+    """Those that are still to be appended, with their offsets."""
+
+
+class Placer:
+    """Belongs to one thread."""
+
+    def __init__(self, log: LogAccess) -> None:
+        self._log = log
+        self._ends: dict[QueueId, int] = {}
+
+    def place(self, calls: Sequence[Call]) -> list[Outcome]:
+        """Appends them in this order, on disk as each topic promises; what became of each."""
+        shared = [number for number, each in enumerate(calls) if not each.is_of_group]
+        together = dict(zip(shared, self._place_together([calls[number] for number in shared]), strict=True))
+        return [together.get(number) or self._alone(each) for number, each in enumerate(calls)]
+
+    def recovered(self) -> list[tuple[Note, tuple[int, ...]]]:
+        """The appends noted lately, with the offsets of those batches that are there: a crash may have cut some off."""
+        since_us = now_us() - int(REMEMBERED_S * 1e6)
+        offset = self._log.offsets_at([_NOTES], since_us)[_NOTES]
+        found: list[tuple[Note, tuple[int, ...]]] = []
+        last: list[Note] = []
+        while fetched := self._log.fetch({_NOTES: offset}):
+            if isinstance(fetched[0].error, OffsetsMissing):
+                offset = fetched[0].error.end
+            elif fetched[0].error is not None:
+                logger.error("appends that are repeated from before this start may be doubled: %s", fetched[0].error)
+                break
+            for batch in fetched[0].batches:
+                last = [Note.unpack(body) for body in batch.to_arrow()["body"].to_pylist()]
+                found += [(note, tuple(each.base_offset for each in note.placed)) for note in last]
+                offset = batch.end_offset
+        for place, note in enumerate(last, len(found) - len(last)):  # all before it were followed by a whole frame
+            there = self._there(note.placed)
+            if there < len(note.placed):
+                logger.warning("append %d of a producer was cut off by a crash: %d of its %d batches are there",
+                               note.call.sequence, there, len(note.placed))  # fmt: skip
+            found[place] = note, found[place][1][:there]
+        return found
+
+    # ---- together, or one by one
+
+    def _place_together(self, calls: Sequence[Call]) -> list[Outcome]:
+        plans: list[_Plan | Exception] = []
+        ends: dict[QueueId, int] = {}
+        for each in calls:
+            try:
+                plans.append(self._plan(each, ends))
+            except TxmsgError as exc:
+                plans.append(exc)
+        good = [each for each in plans if isinstance(each, _Plan)]
+        try:
+            self._append(good, ends)
+        except TxmsgError:
+            self._ends.clear()
+            if len(calls) > 1:
+                return [self._place_together([each])[0] for each in calls]
+            plans = [self._planned_anew(each) for each in calls]
+        return [each.bases if isinstance(each, _Plan) else each for each in plans]
+
+    def _planned_anew(self, call: Call) -> _Plan | Exception:
+        """One call again, from what the log says now."""
+        ends: dict[QueueId, int] = {}
+        try:
+            plan = self._plan(call, ends)
+            self._append([plan], ends)
+        except TxmsgError as exc:
+            self._ends.clear()
+            return exc
+        return plan
+
+    def _alone(self, call: Call) -> Outcome:
+        try:
+            return tuple(self._log.append(call.appends))
+        except TxmsgError as exc:
+            return exc
+
+    def _append(self, plans: Sequence[_Plan], ends: dict[QueueId, int]) -> None:
+        appends = [append for plan in plans for append in plan.appends]
+        if not appends:
+            return
+        notes = [_note_of(plan) for plan in plans if plan.appends and not plan.call.is_placed]
+        if notes:
+            columns = Columns([each.pack() for each in notes], [now_us()])
+            appends.insert(0, Append(NOTES, 0, encode(columns)))
+        self._log.append(appends)
+        self._ends.update(ends)
+
+    # ---- where each batch will stand
+
+    def _plan(self, call: Call, ends: dict[QueueId, int]) -> _Plan:
+        """Adds to `ends`, when all is well, where the queues end after this call."""
+        bases = list(call.done)
+        if call.is_repeat and call.is_placed:
+            named = [
+                Placed(topic, queue, base or 0, payload.count, payload.crc)
+                for topic, queue, payload, base in call.appends
+            ]
+            bases = [each.base_offset for each in named[: self._there(named)]]
+        after: dict[QueueId, int] = {}
+        appends: list[Append] = []
+        for each in call.appends[len(bases) :]:
+            queue = QueueId(each.topic, each.queue)
+            at = after.get(queue, ends.get(queue, self._ends.get(queue, -1)))
+            if at < 0:
+                at = self._log.ranges([queue])[queue].end
+            if each.base_offset is not None and not at:
+                at = each.base_offset  # a queue that is new may begin anywhere; if it is not, the log refuses
+            elif each.base_offset not in {None, at}:
+                raise MisuseError(
+                    f"offset {each.base_offset} of topic {each.topic} queue {each.queue}: the next one is {at}; "
+                    "nothing was appended"
+                )
+            end = hole_end_of(each.payload) if each.payload.kind is Kind.HOLE else at + each.payload.count
+            if end <= at:
+                raise MisuseError(f"a hole of topic {each.topic} queue {each.queue} from {at} to {end} holds nothing")
+            after[queue] = end
+            bases.append(at)
+            appends.append(each._replace(base_offset=at))
+        ends.update(after)
+        return _Plan(call, tuple(bases), tuple(appends))
+
+    def _there(self, placed: Sequence[Placed]) -> int:
+        """How many of the first batches of a call are in the log."""
+        for number, (topic, queue, base_offset, count, crc) in enumerate(placed):
+            fetched = self._log.fetch({QueueId(topic, queue): base_offset}, size_bytes_max=1)
+            if not fetched:
+                return number
+            error = fetched[0].error
+            if isinstance(error, OffsetsMissing) and not count and error.begin == base_offset:
+                continue
+            if isinstance(error, OffsetOutOfRange):
+                return number
+            if error is not None:
+                raise error
+            header = fetched[0].batches[0].header
+            if (header.base_offset, header.count, header.payload_crc) != (base_offset, count, crc):
+                return number
+        return len(placed)
+
+
+def _note_of(plan: _Plan) -> Note:
+    placed = tuple(
+        Placed(each.topic, each.queue, base, each.payload.count, each.payload.crc)
+        for each, base in zip(plan.call.appends, plan.bases, strict=True)
+    )
+    return Note(plan.call.id, plan.call.settled, placed)

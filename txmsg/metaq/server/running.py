@@ -1,0 +1,131 @@
+"""A MetaQ server put together: the one place that knows all of its parts."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
+from functools import partial
+from pathlib import Path
+
+import grpc
+
+from txmsg.errors import MisuseError
+from txmsg.metaq.access import LogAccess
+from txmsg.metaq.local import LocalLog
+from txmsg.metaq.protocol import APPEND_SIZE_BYTES_MAX
+from txmsg.metaq.server.appender import Appender
+from txmsg.metaq.server.config import MetaQConfig
+from txmsg.metaq.server.group_api import GroupApi
+from txmsg.metaq.server.log_api import LogApi
+from txmsg.metaq.server.placing import Placer
+from txmsg.metaq.server.polls import Polls
+from txmsg.metaq.server.producers import NOTES
+from txmsg.metaq.server.sessions import Sessions
+from txmsg.metaq.topics import Flush, TopicSettings
+from txmsg.wire.address import check_address
+from txmsg.wire.server import bind, connections_allowed, new_server
+from txmsg.wire.v1.metaq_pb2_grpc import add_MetaQGroupsServicer_to_server, add_MetaQServicer_to_server
+
+__all__ = ["serve"]
+
+logger = logging.getLogger(__name__)
+
+_UNIX = "unix:"
+_READERS = 4
+_GROUP_THREADS = 8
+_REQUEST_SIZE_BYTES_MAX = APPEND_SIZE_BYTES_MAX + 1024 * 1024
+
+
+async def serve(config: MetaQConfig, on_ready: Callable[[str], None], stop: asyncio.Event) -> None:
+    """Runs a server until `stop` is set, then ends in order: appends under way are carried out and answered.
+
+    `on_ready` is called once with the address when it answers. Raises what opening the log raises: StorageError when
+    another process writes it, CorruptLog; MisuseError when the port is taken.
+    """
+    with ExitStack() as stack:
+        # The log is closed last, when no thread uses it any more.
+        log = await asyncio.to_thread(LocalLog, config.root, append=True, config=config.log)
+        stack.enter_context(closing(log))
+        threads = [
+            stack.enter_context(ThreadPoolExecutor(count, thread_name_prefix=f"txmsg-metaq-{name}"))
+            for name, count in (("append", 1), ("read", _READERS), ("group", _GROUP_THREADS))
+        ]
+        # Groups of a directory are on their way.
+        await _serve(config, log, *threads, on_ready=on_ready, stop=stop)  # type: ignore[arg-type]
+
+
+async def _serve(
+    config: MetaQConfig,
+    log: LogAccess,
+    appending: ThreadPoolExecutor,
+    readers: ThreadPoolExecutor,
+    group_threads: ThreadPoolExecutor,
+    *,
+    on_ready: Callable[[str], None],
+    stop: asyncio.Event,
+) -> None:
+    if log.settings_of(NOTES).flush is not Flush.TIMED:  # a synchronous batch behind a note has the note synced, too
+        log.set_topic(NOTES, TopicSettings(flush=Flush.TIMED))
+    polls = Polls()
+    appender = Appender(
+        Placer(log),
+        appending,
+        size_bytes_max=config.appending_size_bytes_max,
+        on_appended=polls.wake,
+        clock=time.monotonic,
+    )
+    await appender.recover()
+    sessions = Sessions(log, group_threads, clock=time.monotonic)
+    server = new_server(
+        partial(add_MetaQServicer_to_server, LogApi(log, appender, polls, sessions, readers, config, stop)),
+        partial(add_MetaQGroupsServicer_to_server, GroupApi(log, sessions, group_threads)),
+        connections_max=connections_allowed(config.connections_max),
+        request_size_bytes_max=_REQUEST_SIZE_BYTES_MAX,
+    )
+    with _listening(server, config.listen) as address:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(appender.run())
+            ending = tasks.create_task(sessions.run())
+            await server.start()
+            on_ready(address)
+            await stop.wait()
+            logger.info("stopping: calls under way have %g s", config.stop_s)
+            polls.wake_all()
+            await server.stop(config.stop_s)
+            appender.stop()
+            ending.cancel()
+        await sessions.close()
+
+
+@contextmanager
+def _listening(server: grpc.aio.Server, listen: str) -> Iterator[str]:
+    """The address at which it will answer. Raises MisuseError when it is taken."""
+    if not listen.startswith(_UNIX):
+        yield bind(server, check_address("--listen", listen))
+        return
+    path = Path(listen.removeprefix(_UNIX))
+    if _is_answered(path):
+        raise MisuseError(f"cannot listen on {listen}: another program does; give another --listen unix:PATH")
+    try:
+        server.add_insecure_port(listen)
+    except RuntimeError as exc:
+        raise MisuseError(f"cannot listen on {listen}: is {path.parent} a directory that may be written to?") from exc
+    try:
+        yield listen
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _is_answered(path: Path) -> bool:
+    """Whether somebody listens at this socket; gRPC would take it away from them."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+        return True

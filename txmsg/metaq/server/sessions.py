@@ -1,0 +1,149 @@
+"""Members of groups that are elsewhere: each is a session, on whose behalf this process is a member itself.
+
+A session that says nothing for its time ends: its member leaves, and what it asks later is refused, so a process that
+was paused stores nothing over what others did meanwhile. When this process was paused, nobody could say anything, and
+the time does not count.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from txmsg.errors import MembershipLost, MisuseError, Overloaded, ProtocolError, TxmsgError
+from txmsg.metaq.access import GroupMember, LogAccess
+
+__all__ = ["SESSION_S_MAX", "SESSION_S_MIN", "Sessions"]
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+SESSION_S_MIN: Final = 1.0
+SESSION_S_MAX: Final = 300.0
+_SESSIONS_MAX = 10_000
+_LOOK_S = 0.25
+
+
+@dataclass(slots=True, eq=False)
+class _Session:
+    member: GroupMember
+    session_s: float
+    ends_at: float
+    one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
+    last_call: int = 0
+    last_answer: object = None
+
+
+class Sessions:
+    """Belongs to one loop. What members do blocks, so `threads` do it."""
+
+    def __init__(self, log: LogAccess, threads: Executor, *, clock: Callable[[], float]) -> None:
+        self._log = log
+        self._threads = threads
+        self._clock = clock
+        self._sessions: dict[bytes, _Session] = {}
+        self._joining: dict[bytes, asyncio.Future[GroupMember]] = {}
+        self._looked_at = clock()
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    async def join(self, session: bytes, group: str, topics: Collection[str], strategy: str, session_s: float) -> str:
+        """Makes a member; its id. A repeat finds the one that it made before."""
+        if not SESSION_S_MIN <= session_s <= SESSION_S_MAX:
+            raise MisuseError(f"a session of {session_s:g} s: {SESSION_S_MIN:g} to {SESSION_S_MAX:g} are allowed")
+        known = self._sessions.get(session)
+        if known is None:
+            if len(self._sessions) + len(self._joining) >= _SESSIONS_MAX:
+                raise Overloaded(f"{_SESSIONS_MAX} members of groups are here already; try again later")
+            joining = self._joining.get(session)
+            if joining is None:
+                joining = asyncio.ensure_future(
+                    self._in_thread(lambda: self._log.join(group, topics, strategy=strategy))
+                )
+                self._joining[session] = joining
+                joining.add_done_callback(lambda done: self._joined(session, session_s, done))
+            await asyncio.shield(joining)
+            known = self._sessions[session]
+        return known.member.id
+
+    def _joined(self, session: bytes, session_s: float, done: asyncio.Future[GroupMember]) -> None:
+        """Also when its caller is gone: then nobody renews it, and it ends."""
+        del self._joining[session]
+        if not done.cancelled() and done.exception() is None:
+            self._sessions[session] = _Session(done.result(), session_s, self._clock() + session_s)
+
+    async def call(self, session: bytes, number: int, work: Callable[[GroupMember], T]) -> T:
+        """What a member's thread returns for this call; the same again for a repeat of the last one.
+
+        Raises MembershipLost when there is no such session (any more).
+        """
+        known = self._sessions.get(session)
+        if known is None:
+            raise _lost()
+        known.ends_at = self._clock() + known.session_s
+        async with known.one_at_a_time:
+            if self._sessions.get(session) is not known:
+                raise _lost()
+            if number == known.last_call:
+                return known.last_answer  # type: ignore[return-value]  # what the same call returned before
+            if number < known.last_call:
+                raise ProtocolError(f"call {number} of a member comes after its call {known.last_call}")
+            answer = await self._in_thread(lambda: work(known.member))
+            known.last_call, known.last_answer = number, answer
+            known.ends_at = self._clock() + known.session_s
+            return answer
+
+    async def leave(self, session: bytes, work: Callable[[GroupMember], None]) -> None:
+        """The member stores what it has to and leaves. Leaving twice is fine."""
+        known = self._sessions.pop(session, None)
+        if known is None:
+            return
+        try:
+            async with known.one_at_a_time:
+                await self._in_thread(lambda: work(known.member))
+        except BaseException:
+            self._sessions[session] = known  # it still owns its queues: it is ended later
+            raise
+
+    async def run(self) -> None:
+        """Ends silent sessions, until it is cancelled."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            await self.end_silent()
+
+    async def end_silent(self) -> None:
+        """One look."""
+        now = self._clock()
+        stood_still_s, self._looked_at = now - self._looked_at - _LOOK_S, now
+        if stood_still_s > _LOOK_S:
+            for each in self._sessions.values():
+                each.ends_at += stood_still_s
+        for name, each in list(self._sessions.items()):
+            if each.ends_at <= now and not each.one_at_a_time.locked():
+                logger.warning("member %s of group %s said nothing for %g s: its queues go to others",
+                               each.member.id, each.member.group, each.session_s)  # fmt: skip
+                await self._end(name)
+
+    async def close(self) -> None:
+        """Ends all."""
+        for name in list(self._sessions):
+            await self._end(name)
+
+    async def _end(self, name: bytes) -> None:
+        try:
+            await self.leave(name, lambda member: member.leave({}))
+        except TxmsgError:
+            logger.exception("a member could not leave its group")
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+
+def _lost() -> MembershipLost:
+    return MembershipLost("the server does not know this member (any more): it was silent for too long, or has left")

@@ -1,0 +1,384 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class QueueSet(_message.Message):
+    __slots__ = ("topic", "queue")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    queue: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class QueueOffsets(_message.Message):
+    __slots__ = ("topic", "queue", "offset")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    queue: _containers.RepeatedScalarFieldContainer[int]
+    offset: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[_Iterable[int]] = ..., offset: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class DescribeLogRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DescribeLogReply(_message.Message):
+    __slots__ = ("log_id", "generation", "release", "failure", "waiting", "sessions", "appending_bytes")
+    LOG_ID_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    APPENDING_BYTES_FIELD_NUMBER: _ClassVar[int]
+    log_id: int
+    generation: int
+    release: str
+    failure: str
+    waiting: int
+    sessions: int
+    appending_bytes: int
+    def __init__(self, log_id: _Optional[int] = ..., generation: _Optional[int] = ..., release: _Optional[str] = ..., failure: _Optional[str] = ..., waiting: _Optional[int] = ..., sessions: _Optional[int] = ..., appending_bytes: _Optional[int] = ...) -> None: ...
+
+class ListLogTopicsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListLogTopicsReply(_message.Message):
+    __slots__ = ("topics",)
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    topics: _containers.RepeatedCompositeFieldContainer[QueueSet]
+    def __init__(self, topics: _Optional[_Iterable[_Union[QueueSet, _Mapping]]] = ...) -> None: ...
+
+class LogTopicSettings(_message.Message):
+    __slots__ = ("flush", "compression", "retention_s")
+    FLUSH_FIELD_NUMBER: _ClassVar[int]
+    COMPRESSION_FIELD_NUMBER: _ClassVar[int]
+    RETENTION_S_FIELD_NUMBER: _ClassVar[int]
+    flush: str
+    compression: str
+    retention_s: float
+    def __init__(self, flush: _Optional[str] = ..., compression: _Optional[str] = ..., retention_s: _Optional[float] = ...) -> None: ...
+
+class LogTopicRequest(_message.Message):
+    __slots__ = ("topic",)
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    def __init__(self, topic: _Optional[str] = ...) -> None: ...
+
+class SetLogTopicRequest(_message.Message):
+    __slots__ = ("topic", "settings")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    settings: LogTopicSettings
+    def __init__(self, topic: _Optional[str] = ..., settings: _Optional[_Union[LogTopicSettings, _Mapping]] = ...) -> None: ...
+
+class SetLogTopicReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class FlushLogRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class FlushLogReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class RangesRequest(_message.Message):
+    __slots__ = ("queues",)
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    queues: _containers.RepeatedCompositeFieldContainer[QueueSet]
+    def __init__(self, queues: _Optional[_Iterable[_Union[QueueSet, _Mapping]]] = ...) -> None: ...
+
+class RangesReply(_message.Message):
+    __slots__ = ("begin", "end")
+    BEGIN_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    begin: _containers.RepeatedScalarFieldContainer[int]
+    end: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, begin: _Optional[_Iterable[int]] = ..., end: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class OffsetsAtRequest(_message.Message):
+    __slots__ = ("queues", "at_us")
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    AT_US_FIELD_NUMBER: _ClassVar[int]
+    queues: _containers.RepeatedCompositeFieldContainer[QueueSet]
+    at_us: int
+    def __init__(self, queues: _Optional[_Iterable[_Union[QueueSet, _Mapping]]] = ..., at_us: _Optional[int] = ...) -> None: ...
+
+class OffsetsAtReply(_message.Message):
+    __slots__ = ("offset",)
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    offset: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, offset: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class FindInLogRequest(_message.Message):
+    __slots__ = ("topic", "key", "count_max")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    COUNT_MAX_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    key: str
+    count_max: int
+    def __init__(self, topic: _Optional[str] = ..., key: _Optional[str] = ..., count_max: _Optional[int] = ...) -> None: ...
+
+class FoundInLog(_message.Message):
+    __slots__ = ("queue", "offset", "transaction_id", "n", "tag", "ordering_key", "headers", "body", "born_at_us", "stored_at_us")
+    class HeadersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTION_ID_FIELD_NUMBER: _ClassVar[int]
+    N_FIELD_NUMBER: _ClassVar[int]
+    TAG_FIELD_NUMBER: _ClassVar[int]
+    ORDERING_KEY_FIELD_NUMBER: _ClassVar[int]
+    HEADERS_FIELD_NUMBER: _ClassVar[int]
+    BODY_FIELD_NUMBER: _ClassVar[int]
+    BORN_AT_US_FIELD_NUMBER: _ClassVar[int]
+    STORED_AT_US_FIELD_NUMBER: _ClassVar[int]
+    queue: int
+    offset: int
+    transaction_id: bytes
+    n: int
+    tag: str
+    ordering_key: str
+    headers: _containers.ScalarMap[str, str]
+    body: bytes
+    born_at_us: int
+    stored_at_us: int
+    def __init__(self, queue: _Optional[int] = ..., offset: _Optional[int] = ..., transaction_id: _Optional[bytes] = ..., n: _Optional[int] = ..., tag: _Optional[str] = ..., ordering_key: _Optional[str] = ..., headers: _Optional[_Mapping[str, str]] = ..., body: _Optional[bytes] = ..., born_at_us: _Optional[int] = ..., stored_at_us: _Optional[int] = ...) -> None: ...
+
+class FindInLogReply(_message.Message):
+    __slots__ = ("found", "more")
+    FOUND_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    found: _containers.RepeatedCompositeFieldContainer[FoundInLog]
+    more: bool
+    def __init__(self, found: _Optional[_Iterable[_Union[FoundInLog, _Mapping]]] = ..., more: _Optional[bool] = ...) -> None: ...
+
+class FetchRequest(_message.Message):
+    __slots__ = ("wanted", "size_bytes_max", "wait_ms")
+    WANTED_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    wanted: _containers.RepeatedCompositeFieldContainer[QueueOffsets]
+    size_bytes_max: int
+    wait_ms: int
+    def __init__(self, wanted: _Optional[_Iterable[_Union[QueueOffsets, _Mapping]]] = ..., size_bytes_max: _Optional[int] = ..., wait_ms: _Optional[int] = ...) -> None: ...
+
+class LogError(_message.Message):
+    __slots__ = ("code", "text", "begin", "end")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    code: str
+    text: str
+    begin: int
+    end: int
+    def __init__(self, code: _Optional[str] = ..., text: _Optional[str] = ..., begin: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
+
+class FetchedFrames(_message.Message):
+    __slots__ = ("at", "frames", "error")
+    AT_FIELD_NUMBER: _ClassVar[int]
+    FRAMES_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    at: int
+    frames: bytes
+    error: LogError
+    def __init__(self, at: _Optional[int] = ..., frames: _Optional[bytes] = ..., error: _Optional[_Union[LogError, _Mapping]] = ...) -> None: ...
+
+class FetchReply(_message.Message):
+    __slots__ = ("fetched",)
+    FETCHED_FIELD_NUMBER: _ClassVar[int]
+    fetched: _containers.RepeatedCompositeFieldContainer[FetchedFrames]
+    def __init__(self, fetched: _Optional[_Iterable[_Union[FetchedFrames, _Mapping]]] = ...) -> None: ...
+
+class AppendBatch(_message.Message):
+    __slots__ = ("topic", "queue", "base_offset", "payload", "payload_crc", "raw_size", "compression", "kind", "columns", "count", "first_stored_at_us", "last_stored_at_us")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    BASE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_CRC_FIELD_NUMBER: _ClassVar[int]
+    RAW_SIZE_FIELD_NUMBER: _ClassVar[int]
+    COMPRESSION_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    FIRST_STORED_AT_US_FIELD_NUMBER: _ClassVar[int]
+    LAST_STORED_AT_US_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    queue: int
+    base_offset: int
+    payload: bytes
+    payload_crc: int
+    raw_size: int
+    compression: int
+    kind: int
+    columns: int
+    count: int
+    first_stored_at_us: int
+    last_stored_at_us: int
+    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., base_offset: _Optional[int] = ..., payload: _Optional[bytes] = ..., payload_crc: _Optional[int] = ..., raw_size: _Optional[int] = ..., compression: _Optional[int] = ..., kind: _Optional[int] = ..., columns: _Optional[int] = ..., count: _Optional[int] = ..., first_stored_at_us: _Optional[int] = ..., last_stored_at_us: _Optional[int] = ...) -> None: ...
+
+class AppendRequest(_message.Message):
+    __slots__ = ("producer_id", "sequence", "settled", "is_repeat", "batches")
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    SETTLED_FIELD_NUMBER: _ClassVar[int]
+    IS_REPEAT_FIELD_NUMBER: _ClassVar[int]
+    BATCHES_FIELD_NUMBER: _ClassVar[int]
+    producer_id: bytes
+    sequence: int
+    settled: int
+    is_repeat: bool
+    batches: _containers.RepeatedCompositeFieldContainer[AppendBatch]
+    def __init__(self, producer_id: _Optional[bytes] = ..., sequence: _Optional[int] = ..., settled: _Optional[int] = ..., is_repeat: _Optional[bool] = ..., batches: _Optional[_Iterable[_Union[AppendBatch, _Mapping]]] = ...) -> None: ...
+
+class AppendReply(_message.Message):
+    __slots__ = ("base_offset",)
+    BASE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    base_offset: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, base_offset: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class AppendPiece(_message.Message):
+    __slots__ = ("size", "data")
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    size: int
+    data: bytes
+    def __init__(self, size: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class LogMember(_message.Message):
+    __slots__ = ("id", "topics", "strategy")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    STRATEGY_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    topics: _containers.RepeatedScalarFieldContainer[str]
+    strategy: str
+    def __init__(self, id: _Optional[str] = ..., topics: _Optional[_Iterable[str]] = ..., strategy: _Optional[str] = ...) -> None: ...
+
+class JoinGroupRequest(_message.Message):
+    __slots__ = ("session", "group", "topics", "strategy", "session_ms")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    STRATEGY_FIELD_NUMBER: _ClassVar[int]
+    SESSION_MS_FIELD_NUMBER: _ClassVar[int]
+    session: bytes
+    group: str
+    topics: _containers.RepeatedScalarFieldContainer[str]
+    strategy: str
+    session_ms: int
+    def __init__(self, session: _Optional[bytes] = ..., group: _Optional[str] = ..., topics: _Optional[_Iterable[str]] = ..., strategy: _Optional[str] = ..., session_ms: _Optional[int] = ...) -> None: ...
+
+class JoinGroupReply(_message.Message):
+    __slots__ = ("member_id",)
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    member_id: str
+    def __init__(self, member_id: _Optional[str] = ...) -> None: ...
+
+class MemberRequest(_message.Message):
+    __slots__ = ("session", "call", "queues", "offsets")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    CALL_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    session: bytes
+    call: int
+    queues: _containers.RepeatedCompositeFieldContainer[QueueSet]
+    offsets: _containers.RepeatedCompositeFieldContainer[QueueOffsets]
+    def __init__(self, session: _Optional[bytes] = ..., call: _Optional[int] = ..., queues: _Optional[_Iterable[_Union[QueueSet, _Mapping]]] = ..., offsets: _Optional[_Iterable[_Union[QueueOffsets, _Mapping]]] = ...) -> None: ...
+
+class MemberReply(_message.Message):
+    __slots__ = ("taken",)
+    TAKEN_FIELD_NUMBER: _ClassVar[int]
+    taken: _containers.RepeatedCompositeFieldContainer[QueueOffsets]
+    def __init__(self, taken: _Optional[_Iterable[_Union[QueueOffsets, _Mapping]]] = ...) -> None: ...
+
+class MemberView(_message.Message):
+    __slots__ = ("members", "queues", "sought")
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    SOUGHT_FIELD_NUMBER: _ClassVar[int]
+    members: _containers.RepeatedCompositeFieldContainer[LogMember]
+    queues: _containers.RepeatedCompositeFieldContainer[QueueSet]
+    sought: _containers.RepeatedCompositeFieldContainer[QueueOffsets]
+    def __init__(self, members: _Optional[_Iterable[_Union[LogMember, _Mapping]]] = ..., queues: _Optional[_Iterable[_Union[QueueSet, _Mapping]]] = ..., sought: _Optional[_Iterable[_Union[QueueOffsets, _Mapping]]] = ...) -> None: ...
+
+class ListLogGroupsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListLogGroupsReply(_message.Message):
+    __slots__ = ("groups",)
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    groups: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, groups: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ShowLogGroupRequest(_message.Message):
+    __slots__ = ("group",)
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    def __init__(self, group: _Optional[str] = ...) -> None: ...
+
+class ShownLogQueue(_message.Message):
+    __slots__ = ("topic", "queue", "owner", "offset", "begin", "end")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    queue: int
+    owner: str
+    offset: int
+    begin: int
+    end: int
+    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., owner: _Optional[str] = ..., offset: _Optional[int] = ..., begin: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
+
+class ShowLogGroupReply(_message.Message):
+    __slots__ = ("members", "queues")
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    members: _containers.RepeatedCompositeFieldContainer[LogMember]
+    queues: _containers.RepeatedCompositeFieldContainer[ShownLogQueue]
+    def __init__(self, members: _Optional[_Iterable[_Union[LogMember, _Mapping]]] = ..., queues: _Optional[_Iterable[_Union[ShownLogQueue, _Mapping]]] = ...) -> None: ...
+
+class SeekLogGroupRequest(_message.Message):
+    __slots__ = ("group", "offsets")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    offsets: _containers.RepeatedCompositeFieldContainer[QueueOffsets]
+    def __init__(self, group: _Optional[str] = ..., offsets: _Optional[_Iterable[_Union[QueueOffsets, _Mapping]]] = ...) -> None: ...
+
+class SeekLogGroupReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DeleteLogGroupRequest(_message.Message):
+    __slots__ = ("group",)
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    def __init__(self, group: _Optional[str] = ...) -> None: ...
+
+class DeleteLogGroupReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
