@@ -93,6 +93,10 @@ class Table:
             self.query(f"drop table txmsg.{root}_{segment}")
         self.query("delete from txmsg.segment where id = %s", segment)
 
+    def await_waiting_for_lock(self) -> None:
+        """Returns when a tailer waits for the lock of a queue."""
+        until(lambda: bool(self.query("select 1 from pg_locks where locktype = 'advisory' and not granted")))
+
     def contents(self, topic: str, number: int = 0) -> list[tuple[Any, ...]]:
         """All columns of a queue, in order, as `logged` gives them."""
         return self.query(
@@ -160,6 +164,20 @@ class Running:
         until(lambda: state in self.states or not self._thread.is_alive())
         if self.error is not None:
             raise self.error
+
+    def await_tailing(self) -> None:
+        self.await_state(State.TAILING)
+
+    def await_log(self, condition: Callable[[], bool]) -> None:
+        """Returns when the log is as it should be; raises what has ended the tailer."""
+        until(lambda: condition() or self.error is not None)
+        if self.error is not None:
+            raise self.error
+
+    def failed(self) -> BaseException | None:
+        """What ends it when it is started."""
+        self.start(ready=False)
+        return self.await_end()
 
     def await_end(self) -> BaseException | None:
         self._thread.join(WITHIN_S)

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import shutil
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from psycopg.conninfo import make_conninfo
 
-from tests.binlog.tailers import Running, Table, await_equal, tailing
+from tests.binlog.tailers import WITHIN_S, Running, Table, await_equal, tailing, until
+from txmsg.binlog.reading import SIZE_BYTES_MAX
+from txmsg.binlog.replication import ReplicationStream
+from txmsg.binlog.rows import Batch
 from txmsg.binlog.tailer import State
-
-
-@pytest.fixture
-def table(notify_url: str) -> Iterator[Table]:
-    """A Notify database with topic t of two queues. Slots that are left would keep it from being dropped."""
-    table = Table(notify_url)
-    table.topic("t", 2)
-    yield table
-    table.query(
-        "select pg_drop_replication_slot(slot_name) from pg_replication_slots where database = current_database()"
-    )
+from txmsg.errors import StorageError
+from txmsg.metaq.access import open_log
+from txmsg.metaq.reader import LogReader
+from txmsg.mirror import LogSink
 
 
 def test_what_is_there_and_what_comes_is_mirrored_and_it_goes_on_where_it_was(table: Table, tmp_path: Path) -> None:
@@ -75,3 +75,187 @@ def test_a_second_tailer_stands_by_and_goes_on_when_the_first_dies(table: Table,
     await_equal(table, tmp_path, "t")
     assert second.tailer.progress.messages == 10
     second.stop()
+
+
+def test_one_log_has_one_writer_among_tailers_of_two_mirrors(table: Table, tmp_path: Path) -> None:
+    with tailing(table.url, tmp_path):
+        other = Running(table.url, tmp_path, mirror="other")
+        other.start(ready=False)
+        other.await_state(State.STANDING_BY)
+    other.await_state(State.TAILING)
+    other.stop()
+
+
+def test_topics_are_chosen_by_patterns_and_those_in_memory_are_left_out(
+    table: Table, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for topic in ("trade.eu", "trade.us", "trade_eu", "user"):
+        table.topic(topic)
+        table.add(topic, 3)
+    table.topic("trade.memory", durability="memory")
+    with tailing(table.url, tmp_path, topics=("trade.*", "u?er"), exclude=("*.us",)):
+        for topic in ("trade.eu", "user"):
+            table.add(topic, 2)
+            await_equal(table, tmp_path, topic)
+        table.add("trade.us", 1)
+        table.topic("trade.new")
+        table.add("trade.new", 1)
+        await_equal(table, tmp_path, "trade.new")
+    assert LogReader(tmp_path).topics().keys() == {"trade.eu", "trade.new", "user"}
+    assert "topic trade.memory is in memory, and not in PostgreSQL's log: it is not mirrored" in caplog.text
+    with tailing(table.url, tmp_path, topics=("*",)):
+        for topic in ("trade.eu", "trade.us", "trade_eu", "user", "t"):  # exclude is as it was
+            if topic != "trade.us":
+                await_equal(table, tmp_path, topic)
+    assert "trade.us" not in LogReader(tmp_path).topics()
+
+
+# ---- what is acknowledged
+
+
+def test_nothing_is_acknowledged_before_it_is_on_disk(table: Table, tmp_path: Path) -> None:
+    on_disk, waits = threading.Event(), threading.Event()
+
+    class Slow(LogSink):
+        def append(self, batches: Sequence[Batch]) -> None:
+            waits.set()
+            assert on_disk.wait(WITHIN_S)
+            super().append(batches)
+
+    def confirmed() -> bool:
+        [(is_past,)] = table.query(
+            "select confirmed_flush_lsn >= %s::pg_lsn from pg_replication_slots where database = current_database()",
+            end,
+        )
+        return bool(is_past)
+
+    with tailing(table.url, tmp_path, sink=lambda: Slow(open_log(tmp_path, append=True), "slow")):
+        try:
+            table.add("t", 3)
+            [(end,)] = table.query("select pg_current_wal_lsn()::text")
+            assert waits.wait(WITHIN_S)
+            table.query("create table other as select generate_series(0, 1000)")
+            heard = time.monotonic() + 2 * ReplicationStream.STATUS_S
+            until(lambda: time.monotonic() > heard)  # it would have said so by then
+            assert not confirmed()
+        finally:
+            on_disk.set()
+        await_equal(table, tmp_path, "t")
+        until(confirmed)
+
+
+def test_the_slot_moves_on_while_only_other_tables_are_written(table: Table, tmp_path: Path) -> None:
+    with tailing(table.url, tmp_path):
+        table.query("create table other as select generate_series(0, 10000)")
+        [(end,)] = table.query("select pg_current_wal_lsn()::text")
+        until(
+            lambda: bool(
+                table.query(
+                    "select 1 from pg_replication_slots "
+                    "where database = current_database() and confirmed_flush_lsn >= %s::pg_lsn",
+                    end,
+                )
+            )
+        )
+
+
+def test_a_large_transaction_is_appended_by_pieces_in_bounded_memory_and_gone_on_with(
+    table: Table, tmp_path: Path
+) -> None:
+    sizes: list[int] = []
+
+    class Failing(LogSink):
+        def append(self, batches: Sequence[Batch]) -> None:
+            if len(sizes) == 1:
+                sizes.append(0)
+                raise StorageError("the disk is full")
+            super().append(batches)
+            sizes.append(sum(len(row[5]) for batch in batches for row in batch.rows))
+
+    with tailing(table.url, tmp_path, sink=lambda: Failing(open_log(tmp_path, append=True), "failing")):
+        table.add("t", 30, body=b"x" * 1024 * 1024)
+        await_equal(table, tmp_path, "t")
+    assert sum(sizes) == sum(len(row[6]) for row in table.contents("t"))
+    assert len(sizes) > 3, "it was one piece"
+    assert max(sizes) < 2 * SIZE_BYTES_MAX
+
+
+# ---- what passes by itself
+
+
+def test_it_goes_on_after_the_database_has_ended_its_sessions(table: Table, tmp_path: Path) -> None:
+    with tailing(table.url, tmp_path):
+        for name in ("txmsg tailer", "txmsg tailer %"):
+            table.query("select pg_terminate_backend(pid) from pg_stat_activity where application_name like %s", name)
+            table.add("t", 3)
+            await_equal(table, tmp_path, "t")
+
+
+def test_what_replication_has_not_brought_is_read_from_the_table(table: Table, tmp_path: Path) -> None:
+    with tailing(table.url, tmp_path):
+        table.add("t", 5)
+        await_equal(table, tmp_path, "t")
+    for number in (0, 1):
+        table.add("t", 5, number=number)
+    table.query(
+        "select pg_replication_slot_advance(slot_name, pg_current_wal_lsn()) from pg_replication_slots "
+        "where database = current_database()"
+    )
+    table.add("t", 5)
+    with tailing(table.url, tmp_path):
+        await_equal(table, tmp_path, "t")  # its next message shows the gap
+        await_equal(table, tmp_path, "t", 1)  # nothing more comes: the look at the table shows it
+
+
+def test_changes_of_other_tables_in_the_publication_are_passed_over_loudly(
+    table: Table, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with tailing(table.url, tmp_path) as running:
+        table.query("create table other (id int primary key)")
+        table.query("alter publication txmsg_metaq add table other")
+        table.query("insert into other select generate_series(0, 9)")
+        table.add("t", 3)
+        await_equal(table, tmp_path, "t")
+        assert running.tailer.progress.foreign == 10
+    assert caplog.text.count("Insert of public.other) that are no messages: they are passed over") == 1
+
+
+def test_a_deleted_topic_does_not_stop_the_others(table: Table, tmp_path: Path) -> None:
+    [queue] = table.topic("gone")
+    table.add("gone", 3)
+    with tailing(table.url, tmp_path):
+        await_equal(table, tmp_path, "gone")
+    table.add("gone", 3)
+    for statement in (
+        "delete from txmsg.message where queue = %s",
+        "delete from txmsg.segment_base where queue = %s",
+        "with q as (delete from txmsg.queue where id = %s returning topic_id) "
+        "delete from txmsg.topic t using q where t.id = q.topic_id",
+    ):
+        table.query(statement, queue)
+    table.add("t", 3)
+    with tailing(table.url, tmp_path):
+        await_equal(table, tmp_path, "t")
+
+
+def test_a_publication_that_would_miss_rows_is_refused(table: Table, tmp_path: Path) -> None:
+    with tailing(table.url, tmp_path):
+        pass
+    table.query("alter publication txmsg_metaq set (publish = 'update')")
+    running = Running(table.url, tmp_path)
+    with pytest.raises(StorageError, match="does not publish all rows"):
+        running.start()
+
+
+def test_a_role_that_may_not_replicate_is_told_what_it_needs(table: Table, tmp_path: Path) -> None:
+    role = f"poor_{os.getpid()}"
+    table.query(f"create role {role} login")
+    try:
+        table.query(f"grant usage on schema txmsg to {role}")
+        table.query(f"grant all on all tables in schema txmsg to {role}")
+        running = Running(make_conninfo(table.url, user=role), tmp_path)
+        with pytest.raises(StorageError, match=r"may not do this: .*alter role \.\.\. replication"):
+            running.start()
+    finally:
+        table.query(f"drop owned by {role}")
+        table.query(f"drop role {role}")

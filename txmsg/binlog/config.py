@@ -42,8 +42,8 @@ class TailerConfig:
     """Patterns of topics, with * and ?. None: as the mirror was made, for a new one all."""
     exclude: tuple[str, ...] | None = None
     """Patterns of topics that are left out. None: as the mirror was made, for a new one none."""
-    append_size_bytes: int = 8 * 1024 * 1024
-    """What is appended at a time at most, when more is there than can be appended at once. Default 8 MiB."""
+    refill_size_bytes: int = 8 * 1024 * 1024
+    """What is read from the table before it is appended. Default 8 MiB."""
     position_s: float = 1.0
     """Seconds between two notes in the database of how far the mirror is. Default 1."""
     compare_s: float = 30.0

@@ -58,6 +58,8 @@ def translated() -> Iterator[None]:
             f"the tailer's role may not do this: {exc.diag.message_primary}; run the tailer as the role that ran "
             "`txmsg db upgrade`, and give it `alter role ... replication`"
         ) from exc
+    except (psycopg.errors.LockNotAvailable, psycopg.errors.QueryCanceled) as exc:
+        raise BrokerUnavailable(f"the Notify database cannot work now: {exc.diag.message_primary}") from exc
     except (psycopg.OperationalError, psycopg.InterfaceError, OSError) as exc:
         raise BrokerUnavailable(f"the Notify database is away: {' '.join(str(exc).split())}") from exc
     except psycopg.errors.UndefinedTable as exc:

@@ -182,10 +182,11 @@ class ReplicationStream:
                 raise psycopg.OperationalError("the server takes no status")
         self._told_at = self._monotonic()
 
-    def close(self) -> None:
+    def close(self, confirmed: int = 0) -> None:
         """Tells how far everything is, and ends. Closing twice is fine, also when the connection is gone."""
         if self._connection.closed:
             return
+        self.confirmed = max(self.confirmed, confirmed)
         try:
             self._tell()
             self._pgconn.put_copy_end()

@@ -19,6 +19,7 @@ from txmsg.binlog.config import TailerConfig
 from txmsg.binlog.database import Session
 from txmsg.binlog.mirrors import Mirrors
 from txmsg.binlog.pgoutput import Begin, Commit, LogicalMessage, Origin, Relation, Type, decode
+from txmsg.binlog.reading import Reading
 from txmsg.binlog.replication import ReplicationStream
 from txmsg.binlog.resume import GoOn, Verdict, first_difference, verdict
 from txmsg.binlog.rows import EPOCH_2000_US, Batch, Row, check_relation, inserted_row
@@ -32,7 +33,6 @@ logger = logging.getLogger(__name__)
 
 _BODY = 25  # of a replication message w: kind, two places in the log, a time
 _INSERT = ord("I")
-_READ_SIZE_BYTES = 1024 * 1024
 _HOLDER_WAIT_S = 5.0
 
 
@@ -90,8 +90,8 @@ class Tailing:
         self._queues: dict[int, _Queue] = {}
         self._unwanted: set[int] = set()
         self._filled: list[_Queue] = []
-        self._pending_bytes = 0
-        self._stream: ReplicationStream | None = None
+        self._refilled_bytes = 0
+        self._reading: Reading | None = None
         self._relations: dict[int, Relation] = {}
         self._message_relation = -1
         self._in_transaction = False
@@ -126,7 +126,7 @@ class Tailing:
                 self._refill(queue, each.end)
         self.append()
         self._write_positions({each.id: each.next_offset for each in self._queues.values()})
-        self._stream = self._started_stream()
+        self._reading = Reading(self._started_stream())
         self._looked_at = self._monotonic() - self._config.compare_s
 
     def _started_stream(self) -> ReplicationStream:
@@ -214,20 +214,19 @@ class Tailing:
 
         Raises psycopg.OperationalError when the connection is gone, and what `append` raises.
         """
-        stream = self._stream
-        assert stream is not None
-        messages, is_all = stream.read(_READ_SIZE_BYTES)
+        reading = self._reading
+        assert reading is not None
+        messages, sent_end = reading.take()
         self._take(messages)
-        if is_all or self._pending_bytes >= self._config.append_size_bytes:
-            self.append()
-            if is_all and not self._in_transaction:
-                self._taken_end = max(self._taken_end, stream.sent_end)
-            stream.confirm(self._taken_end)
-            self._note_lag(is_all)
-            self._note_positions()
-            self._compare()
-        if is_all and not messages:
-            wait(stream.fileno(), min(stream.STATUS_S, self._config.position_s))
+        self.append()
+        if not self._in_transaction:
+            self._taken_end = max(self._taken_end, sent_end)
+        reading.confirm(self._taken_end)
+        self._note_lag(reading, is_all=not messages)
+        self._note_positions()
+        self._compare()
+        if not messages:
+            wait(reading.fileno(), self._config.position_s)
 
     def _take(self, messages: list[bytes]) -> None:
         queues = self._queues
@@ -249,7 +248,6 @@ class Tailing:
                 self._filled.append(queue)
             queue.rows.append(row)
             queue.next_offset += 1
-            self._pending_bytes += len(data)
 
     def _leads_up_to(self, queue: _Queue, offset: int) -> bool:
         """Whether this offset comes next, once what is missing before it is read from the table."""
@@ -342,11 +340,9 @@ class Tailing:
         queue.rows.append(row)
         queue.next_offset += 1
         self.progress.refilled += 1
-        self._pending_bytes += 100 + len(row[4]) + len(row[5])
-        if self._pending_bytes >= self._config.append_size_bytes:
+        self._refilled_bytes += len(row[4]) + len(row[5]) + 100
+        if self._refilled_bytes >= self._config.refill_size_bytes:
             self.append()
-            if self._stream is not None:
-                self._stream.confirm(0)  # or the server takes this side for dead
 
     def _is_gone(self, queue: _Queue, end: int) -> bool:
         """Whether retention has dropped what comes next of a queue; then the log says so and goes on behind it."""
@@ -372,14 +368,13 @@ class Tailing:
             each.base = each.next_offset
             self._dirty.add(each.id)
         self._filled = []
-        self._pending_bytes = 0
+        self._refilled_bytes = 0
 
-    def _note_lag(self, is_all: bool) -> None:
-        assert self._stream is not None
+    def _note_lag(self, reading: Reading, *, is_all: bool) -> None:
         if is_all:
             self.progress.lag_s = 0.0
         elif self._committed_at_us:
-            now_us = time.time_ns() // 1000 + self._stream.server_ahead_us
+            now_us = time.time_ns() // 1000 + reading.server_ahead_us
             self.progress.lag_s = max(0.0, (now_us - self._committed_at_us) / 1e6)
 
     def _note_positions(self) -> None:
@@ -428,13 +423,11 @@ class Tailing:
             self._refill(queue, end)
 
     def close(self) -> None:
-        """Appends what was taken, tells how far that is, and ends the replication. The session stays open."""
-        stream, self._stream = self._stream, None
-        if stream is None:
+        """Tells how far everything is on disk, and ends the replication. The session stays open."""
+        reading, self._reading = self._reading, None
+        if reading is None:
             return
         try:
-            self.append()
             self._write_positions({each: self._queues[each].base for each in self._dirty})
-            stream.confirm(self._taken_end)
         finally:
-            stream.close()
+            reading.close()

@@ -1,0 +1,102 @@
+"""Where log and table do not fit, nothing is overwritten and nothing is silent: holes are marked, the rest stops."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tests.binlog.tailers import Running, Table, await_equal, logged, tailing
+from txmsg.errors import MirrorDiverged, OffsetsMissing
+from txmsg.metaq.reader import LogReader
+
+
+def test_a_segment_that_was_dropped_meanwhile_is_a_hole_that_is_counted_and_told(
+    table: Table, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    table.add("t", 10)
+    with tailing(table.url, tmp_path):
+        await_equal(table, tmp_path, "t")
+    before = logged(tmp_path, "t")
+    [slot] = table.slots()
+    table.query("select pg_drop_replication_slot(%s)", slot)
+    table.add("t", 5)
+    table.add("t", 7, number=1)
+    table.rotate()
+    table.rotate()
+    table.add("t", 5)
+    table.add("t", 2, number=1)
+    table.drop_segment(1)
+    with tailing(table.url, tmp_path) as running:
+        table.add("t", 5)
+        found = [*before, *table.contents("t")]
+        running.await_log(lambda: logged(tmp_path, "t") == found)
+        assert running.tailer.progress.missing == 5
+        await_equal(table, tmp_path, "t", 1)
+    with pytest.raises(OffsetsMissing, match="offsets 10 to 14 of topic t queue 0 are missing"):
+        LogReader(tmp_path).queue("t", 0).fetch(10)
+    assert "topic t queue 0: offsets 10 to 14 (5 messages) were dropped from the table before they" in caplog.text
+    with tailing(table.url, tmp_path):
+        table.add("t", 1)
+        running.await_log(lambda: len(logged(tmp_path, "t")) == 21)
+
+
+@pytest.mark.parametrize("grown", [0, 3, 20])
+def test_a_table_that_was_set_back_stops_the_tailer_with_the_first_offset_that_differs(
+    table: Table, tmp_path: Path, grown: int
+) -> None:
+    """As a restored backup, or a promoted standby that lacks the last messages; `grown`: it has got others since."""
+    table.add("t", 30)
+    with tailing(table.url, tmp_path):
+        await_equal(table, tmp_path, "t")
+    before = logged(tmp_path, "t")
+    table.query("delete from txmsg.message where queue = %s and queue_offset >= 20", table.id_of("t"))
+    if grown:
+        table.add("t", grown)
+    error = Running(table.url, tmp_path).failed()
+    assert isinstance(error, MirrorDiverged)
+    assert (error.topic, error.queue, error.offset) == ("t", 0, 20)
+    assert "topic t queue 0: from offset 20 on the log" in str(error)
+    assert "txmsg tailer fork" in str(error)
+    assert logged(tmp_path, "t") == before, "something was overwritten"
+
+
+def test_a_topic_that_was_made_anew_under_its_name_stops_the_tailer(table: Table, tmp_path: Path) -> None:
+    [queue] = table.topic("again")
+    table.add("again", 5)
+    with tailing(table.url, tmp_path) as running:
+        await_equal(table, tmp_path, "again")
+        table.query("delete from txmsg.message where queue = %s", queue)
+        table.query("delete from txmsg.queue where id = %s", queue)
+        table.query("delete from txmsg.topic where name = 'again'")
+        table.topic("again")
+        table.add("again", 2)
+        error = running.await_end()
+        assert isinstance(error, MirrorDiverged)
+        assert (error.topic, error.queue, error.offset) == ("again", 0, 0)
+        running.error = None
+
+
+def test_a_message_whose_commit_waits_for_its_standby_is_waited_for(table: Table, tmp_path: Path) -> None:
+    """It has come by replication and stands in the log, and the table does not show it yet."""
+    with tailing(table.url, tmp_path):
+        table.add("t", 5)
+        await_equal(table, tmp_path, "t")
+    [last] = table.query(
+        "delete from txmsg.message where queue = %s and queue_offset = 4 returning row_to_json(message)::text",
+        table.id_of("t"),
+    )
+    with psycopg.connect(table.url) as waiting:  # a batch: it holds the lock of its queue until the row can be seen
+        waiting.execute("select pg_advisory_xact_lock(7702, %s %% 1024)", (table.id_of("t"),))
+        waiting.execute(
+            "insert into txmsg.message select * from json_populate_record(null::txmsg.message, %s::json)", last
+        )
+        running = Running(table.url, tmp_path)
+        running.start(ready=False)
+        table.await_waiting_for_lock()
+        waiting.commit()
+        running.await_tailing()
+    table.add("t", 5)
+    await_equal(table, tmp_path, "t")
+    running.stop()

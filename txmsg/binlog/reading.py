@@ -1,0 +1,123 @@
+"""Reads a replication stream on a thread of its own.
+
+So the server is heard and answered also while the log is synced, or much is read from the table; and while one batch
+goes to disk the next one comes in, so batches grow as large as disk and database make them and no larger.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+from typing import NamedTuple
+
+from txmsg.binlog.replication import ReplicationStream
+
+__all__ = ["SIZE_BYTES_MAX", "Reading", "Taken"]
+
+SIZE_BYTES_MAX = 8 * 1024 * 1024
+"""What is read ahead at most, or a little more; then the server waits."""
+_READ_SIZE_BYTES = 256 * 1024
+
+
+class Taken(NamedTuple):
+    """What came since the last time. sent_end: up to here the server has sent all there is, and it is among this."""
+
+    messages: list[bytes]
+    sent_end: int
+
+
+class Reading:
+    """A stream that is being read. Closing it closes the stream."""
+
+    def __init__(self, stream: ReplicationStream) -> None:
+        self._stream = stream
+        self._lock = threading.Lock()
+        self._messages: list[bytes] = []
+        self._size_bytes = 0
+        self._sent_end = 0
+        self._error: Exception | None = None
+        self._confirmed = 0
+        self._closing = False
+        self._told_come = False
+        self._has_come, self._tell_come = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._is_taken, self._tell_taken = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._thread = threading.Thread(target=self._run, name="txmsg-tailer-reader", daemon=True)
+        self._thread.start()
+
+    # ---- for the one that takes
+
+    def fileno(self) -> int:
+        """Can be read when there is something to take."""
+        return self._has_come
+
+    def take(self) -> Taken:
+        """What has come, at once. Raises what has ended the stream, when all before that is taken."""
+        with self._lock:
+            taken = Taken(self._messages, self._sent_end)
+            was_full = self._size_bytes >= SIZE_BYTES_MAX
+            if not taken.messages and self._error is not None:
+                raise self._error
+            self._messages, self._size_bytes = [], 0
+            if self._told_come and self._error is None:
+                os.read(self._has_come, 1)
+                self._told_come = False
+        if was_full:
+            os.write(self._tell_taken, b"\0")
+        return taken
+
+    def confirm(self, lsn: int) -> None:
+        """Everything before this place is on disk; the server is told within a second."""
+        self._confirmed = max(self._confirmed, lsn)
+
+    @property
+    def server_ahead_us(self) -> int:
+        """By how much the server's clock is ahead of this one."""
+        return self._stream.server_ahead_us
+
+    def close(self) -> None:
+        """Tells the server what was confirmed, and ends. Closing twice is fine."""
+        if self._closing:
+            return
+        self._closing = True
+        os.write(self._tell_taken, b"\0")
+        self._thread.join()
+        self._stream.close(self._confirmed)
+        for fd in (self._has_come, self._tell_come, self._is_taken, self._tell_taken):
+            os.close(fd)
+
+    # ---- the thread
+
+    def _run(self) -> None:
+        try:
+            while not self._closing:
+                self._read_once()
+        except Exception as exc:  # noqa: BLE001 - the root of this thread: `take` raises it
+            with self._lock:
+                self._error = exc
+                self._tell()
+
+    def _read_once(self) -> None:
+        messages, is_all = self._stream.read(_READ_SIZE_BYTES)
+        size = sum(map(len, messages))
+        with self._lock:
+            if messages or self._sent_end != self._stream.sent_end:
+                self._tell()
+            self._messages += messages
+            self._size_bytes += size
+            self._sent_end = self._stream.sent_end
+            is_full = self._size_bytes >= SIZE_BYTES_MAX
+        self._stream.confirm(self._confirmed)
+        if is_full or is_all:
+            poll = select.poll()
+            poll.register(self._is_taken, select.POLLIN)
+            if not is_full:
+                poll.register(self._stream.fileno(), select.POLLIN)
+            if any(fd == self._is_taken for fd, _ in poll.poll(self._stream.STATUS_S * 1000)):
+                os.read(self._is_taken, 4096)
+
+    def _tell(self) -> None:
+        """There is something to take. Caller holds the lock."""
+        if not self._told_come:
+            self._told_come = True
+            os.write(self._tell_come, b"\0")
