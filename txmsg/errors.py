@@ -15,7 +15,6 @@ TxmsgError
  |    +-- Overloaded           retry later: the queues of the broker, or the producer's own, are full
  +-- OutcomeUnknown            caller: it may have been carried out; a repeat is another message
  +-- TransactionRefused        caller: a late local transaction whose check was already answered ROLLBACK
- +-- MembershipLost            nobody: join anew, the queues of this member of a group are others' by now
  +-- MisuseError               caller: the API, or a setting, used in a way that cannot be kept
  +-- SchemaMismatch            operator: the database has another schema revision than this release
  +-- StorageError              operator: a database lacks something (rights, settings, tables)
@@ -24,6 +23,7 @@ TxmsgError
  +-- CorruptLog                operator: a MetaQ log is damaged; `txmsg metaq check` says where
  +-- OffsetOutOfRange          caller: a position in a queue that is not kept (any more, or not yet)
  |    +-- OffsetsMissing       caller: a hole, which the log itself marks
+ +-- MembershipLost            nobody: a member of a group was not heard of for too long; it joins anew
  +-- ProtocolError             operator: the peer sent what this release does not understand
 """
 
@@ -167,12 +167,6 @@ class TransactionRefused(TxmsgError):
     code = "transaction_refused"
 
 
-class MembershipLost(TxmsgError):
-    """A member of a log's group was silent for longer than its session. Its queues are others' by now: join anew."""
-
-    code = "membership_lost"
-
-
 class MisuseError(TxmsgError):
     """The API was used in a way that cannot work or would lose a guarantee, such as committing in a decorated function.
 
@@ -239,6 +233,12 @@ class OffsetsMissing(OffsetOutOfRange):
     """Messages were gone before they could be mirrored, as the log says. begin, end: what is missing; go on at end."""
 
     code = "offsets_missing"
+
+
+class MembershipLost(TxmsgError):
+    """A member of a log's group was not heard of, or its files were removed: others may have its queues now."""
+
+    code = "membership_lost"
 
 
 class ProtocolError(TxmsgError):

@@ -176,3 +176,17 @@ def test_what_does_not_fit_a_frame_is_refused() -> None:
         encode(Columns([b"a", b"b"], [1], keys=["x"]))
     with pytest.raises(ValueError, match="TRANSACTION_ID"):
         encode(Columns([b"a", b"b"], [1], transaction_ids=bytes(16)))
+
+
+def test_a_queue_whose_first_cell_is_about_to_be_written_is_empty(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        fill(log, "t", 0, [2])
+        queue = log.reader.queue("new", 0)
+        directory = tmp_path / "queues" / "new" / "0000"
+        directory.mkdir(parents=True)
+        (directory / f"{0:020}.cells").touch()
+        assert queue.fetch(0) == []
+        (tmp_path / "queues" / "t" / "0000" / f"{2:020}.cells").touch()
+        reader = LogReader(tmp_path).queue("t", 0)
+        assert reader.fetch(2) == []
+        assert len(reader.fetch(0)) == 1

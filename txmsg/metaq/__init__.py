@@ -17,6 +17,9 @@ log         the one writer
 access      how a log is used, the same for a path and an address
 local       a log in a directory, as `access` has it
 waiting     waits for a log to grow
+assignment  which member of a group owns which queue         (pure)
+groups      members, the queues they own and their offsets, by the locks of group_files
+group_logs  the small logs of groups: retries and dead letters
 
 docs/log_format.md names every byte.
 """

@@ -22,7 +22,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol, Self, cast
+from typing import Final, NamedTuple, Protocol, Self
 
 from txmsg.errors import TxmsgError
 from txmsg.message import ReceivedMessage
@@ -278,4 +278,4 @@ def open_log(where: str | os.PathLike[str], *, append: bool = False, config: Log
         return RemoteLog(text)
     from txmsg.metaq.local import LocalLog
 
-    return cast(LogAccess, LocalLog(Path(text), append=append, config=config))  # its groups are on their way
+    return LocalLog(Path(text), append=append, config=config)

@@ -16,7 +16,17 @@ from numpy.typing import NDArray
 from txmsg.errors import CorruptLog
 from txmsg.metaq.commit_log import files_of
 
-__all__ = ["CELL", "CELLS_PER_FILE_MAX", "Cell", "CellFile", "Cells", "cells_file", "queue_directory", "queues_of"]
+__all__ = [
+    "CELL",
+    "CELLS_PER_FILE_MAX",
+    "Cell",
+    "CellFile",
+    "Cells",
+    "cells_file",
+    "queue_directory",
+    "queues_of",
+    "queues_of_topic",
+]
 
 CELL: Final = np.dtype(
     [
@@ -44,6 +54,14 @@ def queues_of(root: Path) -> list[tuple[str, int]]:
     if not queues.is_dir():
         return []
     return sorted((topic, int(queue)) for topic in os.listdir(queues) for queue in os.listdir(queues / topic))
+
+
+def queues_of_topic(root: Path, topic: str) -> list[int]:
+    """The numbers of a topic's queues."""
+    try:
+        return sorted(int(name) for name in os.listdir(root / "queues" / topic))
+    except FileNotFoundError:
+        return []
 
 
 def cells_file(directory: Path, base_offset: int) -> Path:

@@ -9,9 +9,12 @@ from typing import Self
 
 from txmsg.errors import CorruptLog, MisuseError, OffsetOutOfRange
 from txmsg.message import ReceivedMessage
-from txmsg.metaq.access import FETCH_SIZE_BYTES_MAX, Fetched, QueueId, Range
+from txmsg.metaq.access import FETCH_SIZE_BYTES_MAX, Fetched, GroupState, QueueId, Range
+from txmsg.metaq.cells import queues_of_topic
+from txmsg.metaq.group_logs import GroupLogs
+from txmsg.metaq.groups import LocalGroups, LocalMember
 from txmsg.metaq.log import Append, Log, LogConfig
-from txmsg.metaq.reader import LogReader
+from txmsg.metaq.reader import LogReader, QueueReader
 from txmsg.metaq.state import Identity, identity_of
 from txmsg.metaq.topics import TopicSettings, read_topics
 from txmsg.metaq.waiting import Growth
@@ -27,11 +30,14 @@ class LocalLog:
         self._log = Log(root, config) if append else None
         self._reader = self._log.reader if self._log else LogReader(root)
         self._reading = threading.Lock()  # readers remember where they were
+        self._of_groups = GroupLogs(root)
+        self._groups = LocalGroups(root, self._queues_of, self.ranges)
         self._closed = threading.Event()
         self._growth = Growth(root, self._closed)
 
     def close(self) -> None:
         self._closed.set()
+        self._groups.close()
         if self._log is not None:
             self._log.close()
 
@@ -51,11 +57,25 @@ class LocalLog:
 
     def ranges(self, queues: Collection[QueueId]) -> dict[QueueId, Range]:
         with self._reading:
-            return {queue: Range(*self._reader.queue(*queue).range()) for queue in queues}
+            readers = {queue: self._queue(queue) for queue in queues}
+            return {queue: Range(*reader.range()) if reader else Range(0, 0) for queue, reader in readers.items()}
 
     def offsets_at(self, queues: Collection[QueueId], at_us: int) -> dict[QueueId, int]:
         with self._reading:
-            return {queue: self._reader.queue(*queue).offset_at(at_us) for queue in queues}
+            readers = {queue: self._queue(queue) for queue in queues}
+            return {queue: reader.offset_at(at_us) if reader else 0 for queue, reader in readers.items()}
+
+    def _queue(self, queue: QueueId) -> QueueReader | None:
+        reader = self._reader_of(queue.topic)
+        return reader.queue(*queue) if reader else None
+
+    def _reader_of(self, topic: str) -> LogReader | None:
+        root = self._of_groups.root_of(topic)
+        return self._reader if root is None else self._of_groups.reader(root)
+
+    def _queues_of(self, topic: str) -> list[int]:
+        """The numbers of a topic's queues; other topics cost nothing."""
+        return queues_of_topic(self._of_groups.root_of(topic) or self.root, topic)
 
     def fetch(
         self,
@@ -77,7 +97,8 @@ class LocalLog:
                 break
             try:
                 with self._reading:
-                    batches = self._reader.queue(*queue).fetch(offset, size_bytes_max=left_bytes)
+                    reader = self._queue(queue)
+                    batches = reader.fetch(offset, size_bytes_max=left_bytes) if reader else []
             except (OffsetOutOfRange, CorruptLog) as exc:
                 found.append(Fetched(queue, error=exc))
                 continue
@@ -88,11 +109,14 @@ class LocalLog:
 
     def find(self, topic: str, key: str, *, count_max: int = 100) -> list[ReceivedMessage]:
         with self._reading:
-            return self._reader.find(topic, key, count_max=count_max)
+            reader = self._reader_of(topic)
+            return reader.find(topic, key, count_max=count_max) if reader else []
 
     # ---- appending
 
     def append(self, appends: Sequence[Append]) -> list[int]:
+        if roots := {root for each in appends if (root := self._of_groups.root_of(each.topic))}:
+            return self._of_groups.append(roots.pop(), appends)
         return self._writer.append(appends)
 
     def settings_of(self, topic: str) -> TopicSettings:
@@ -112,3 +136,20 @@ class LocalLog:
     def flush(self) -> None:
         if self._log is not None:
             self._log.flush()
+
+    # ---- groups
+
+    def join(self, group: str, topics: Collection[str], *, strategy: str = "averaged") -> LocalMember:
+        return self._groups.join(group, topics, strategy=strategy)
+
+    def groups(self) -> list[str]:
+        return self._groups.groups()
+
+    def group(self, group: str) -> GroupState:
+        return self._groups.group(group)
+
+    def seek(self, group: str, offsets: Mapping[QueueId, int]) -> None:
+        self._groups.seek(group, offsets)
+
+    def delete_group(self, group: str) -> None:
+        self._groups.delete_group(group)

@@ -241,14 +241,19 @@ class QueueReader:
     def _find(self, offset: int) -> tuple[int, int, list[Cell]] | None:
         """The file, and the place in it, of the frame that holds `offset`, or will; None in a queue that is new."""
         bases = self._cells.files()
-        if not bases:
+        cells: list[Cell] = []
+        while bases and not cells:
+            base = bases[max(0, bisect_right(bases, offset) - 1)]
+            with self._cells.open(base) as file:
+                count = len(file)  # it may grow meanwhile
+                place = bisect_right(file, offset, 0, count, key=_base_offset) - 1
+                cells = file.read(max(0, place), _CELLS_READ_AT_ONCE) if count else []
+            if not cells:
+                bases.remove(base)  # made this moment: its first cell is about to be written
+        if not cells:
             if offset:
                 raise self._out_of_range(offset, 0, 0)
             return None
-        base = bases[max(0, bisect_right(bases, offset) - 1)]
-        with self._cells.open(base) as file:
-            place = bisect_right(file, offset, key=_base_offset) - 1
-            cells = file.read(max(0, place), _CELLS_READ_AT_ONCE)
         if place >= 0:
             is_last = base == bases[-1] and len(cells) == 1
             if is_last and offset >= (end := self._end_of(cells[0])):

@@ -55,8 +55,7 @@ async def serve(config: MetaQConfig, on_ready: Callable[[str], None], stop: asyn
             stack.enter_context(ThreadPoolExecutor(count, thread_name_prefix=f"txmsg-metaq-{name}"))
             for name, count in (("append", 1), ("read", _READERS), ("group", _GROUP_THREADS))
         ]
-        # Groups of a directory are on their way.
-        await _serve(config, log, *threads, on_ready=on_ready, stop=stop)  # type: ignore[arg-type]
+        await _serve(config, log, *threads, on_ready=on_ready, stop=stop)
 
 
 async def _serve(

@@ -1,0 +1,97 @@
+"""Queues are shared out evenly, each to one member, whatever members and topics there are."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from txmsg.errors import MisuseError
+from txmsg.metaq.access import GroupView, Member, QueueId
+from txmsg.metaq.assignment import averaged, wanted_by
+
+
+def member(name: str, *topics: str) -> Member:
+    return Member(name, topics, "averaged")
+
+
+def queues(topic: str, count: int) -> tuple[QueueId, ...]:
+    return tuple(QueueId(topic, number) for number in range(count))
+
+
+def view(members: Collection[Member], *of_topics: Sequence[QueueId]) -> GroupView:
+    return GroupView(tuple(sorted(members)), tuple(sorted(queue for each in of_topics for queue in each)), {})
+
+
+def shares(of: GroupView) -> dict[str, set[QueueId]]:
+    return {each.id: wanted_by(each.id, of, averaged) for each in of.members}
+
+
+def test_the_first_members_take_the_rest() -> None:
+    given = averaged(queues("t", 10), [member("a", "t"), member("b", "t"), member("c", "t")])
+    assert {name: [queue.queue for queue in each] for name, each in given.items()} == {
+        "a": [0, 1, 2, 3],
+        "b": [4, 5, 6],
+        "c": [7, 8, 9],
+    }
+
+
+def test_spare_members_get_nothing() -> None:
+    assert averaged(queues("t", 1), [member("a"), member("b")]) == {"a": [QueueId("t", 0)], "b": []}
+
+
+TOPICS = ("t", "u", "v")
+MEMBERS = st.dictionaries(
+    st.text("abcdefgh", min_size=1, max_size=4),
+    st.sets(st.sampled_from(TOPICS), min_size=1).map(lambda topics: tuple(sorted(topics))),
+    min_size=1,
+    max_size=9,
+).map(lambda each: [Member(name, topics, "averaged") for name, topics in each.items()])
+
+
+@given(MEMBERS, st.tuples(*(st.integers(0, 30) for _ in TOPICS)), st.integers(0, 18))
+def test_every_queue_has_one_owner_that_reads_it_and_shares_differ_by_one(
+    members: list[Member], counts: tuple[int, ...], retries: int
+) -> None:
+    of = view(members, *map(queues, TOPICS, counts), queues("%RETRY%g", retries))
+    found = shares(of)
+    owners = {queue: [name for name, owned in found.items() if queue in owned] for queue in of.queues}
+    read = {topic for each in members for topic in each.topics} | {"%RETRY%g"}
+    assert all(len(each) == (queue.topic in read) for queue, each in owners.items())
+    for each in members:
+        assert {queue.topic for queue in found[each.id]} <= {*each.topics, "%RETRY%g"}
+    for readers in {each.topics for each in members}:
+        alike = [each.id for each in members if each.topics == readers]
+        for topic in ("%RETRY%g", *readers):
+            pool = {each for each in readers if _readers(members, each) == _readers(members, topic)} or {topic}
+            sizes = [sum(queue.topic in pool for queue in found[name]) for name in alike]
+            assert max(sizes) - min(sizes) <= 1, (pool, sizes)
+
+
+def _readers(members: list[Member], topic: str) -> list[str]:
+    return [each.id for each in members if topic in each.topics]
+
+
+@given(MEMBERS)
+def test_many_topics_of_one_queue_are_spread_over_those_who_read_the_same(members: list[Member]) -> None:
+    alike = [Member(each.id, ("many",), "averaged") for each in members]
+    topics = [f"t{number}" for number in range(2 * len(alike))]
+    of = view([each._replace(topics=tuple(topics)) for each in alike], *(queues(topic, 1) for topic in topics))
+    assert {len(each) for each in shares(of).values()} == {2}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"a": [QueueId("t", 0)]}, "topic t queue 1 to 0 members"),
+        ({"a": queues("t", 2), "b": [QueueId("t", 1)]}, "topic t queue 1 to 2 members"),
+        ({"a": queues("t", 2), "z": []}, "'z', who is none of the members"),
+        ({"a": queues("t", 3)}, "topic t queue 2 to 1 members"),
+    ],
+)
+def test_a_strategy_that_cannot_be_followed_is_refused(given: Mapping[str, Sequence[QueueId]], said: str) -> None:
+    of = view([member("a", "t"), member("b", "t")], queues("t", 2))
+    with pytest.raises(MisuseError, match=said):
+        wanted_by("a", of, lambda _queues, _members: given)

@@ -1,0 +1,206 @@
+"""Members of a group on a path: a queue has one owner, its offset survives its owners, seeks reach whoever owns it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.metaq.logs import batch, bodies, fill
+from txmsg.errors import CorruptLog, MembershipLost, MisuseError, UnknownGroup
+from txmsg.metaq.access import LogAccess, QueueId, Range, open_log
+from txmsg.metaq.frame import Columns, encode
+from txmsg.metaq.group_files import offset_in, queue_file
+from txmsg.metaq.log import Append, Log
+
+A, B = QueueId("t", 0), QueueId("t", 1)
+RETRY = QueueId("%RETRY%g", 0)
+
+
+@pytest.fixture
+def access(tmp_path: Path) -> Iterator[LogAccess]:
+    with Log(tmp_path) as log:
+        fill(log, "t", 0, [5])
+        fill(log, "t", 1, [3])
+    with open_log(tmp_path) as access:
+        yield access
+
+
+def test_a_queue_has_one_owner_and_its_offset_goes_with_it(access: LogAccess) -> None:
+    one, other = access.join("g", ["t"]), access.join("g", ["t"])
+    assert one.take([A, B]) == {A: None, B: None}
+    assert other.take([A, B]) == {}
+    one.store({A: 2})
+    one.release({A: 3})
+    assert other.take([A, B]) == {A: 3}
+    assert one.take([A]) == {}
+    with pytest.raises(MisuseError, match="topic t queue 0 is not owned by"):
+        one.store({B: 1, A: 4})
+    one.leave({B: 1})
+    assert other.take([A, B]) == {A: 3, B: 1}
+    state = access.group("g")
+    assert [each.id for each in state.members] == [other.id]
+    assert [(each.queue, each.owner, each.offset, each.kept) for each in state.queues] == [
+        (A, other.id, 3, Range(0, 5)),
+        (B, other.id, 1, Range(0, 3)),
+    ]
+
+
+def test_a_view_shows_who_is_there_and_the_queues_of_all_their_topics(tmp_path: Path, access: LogAccess) -> None:
+    one = access.join("g", ["t"])
+    other = access.join("g", ["u"], strategy="mine")
+    assert sorted(one.view().members) == list(one.view().members)
+    assert {(each.topics, each.strategy) for each in one.view().members} == {(("t",), "averaged"), (("u",), "mine")}
+    assert one.view().queues == (A, B)
+    with Log(tmp_path) as log:
+        fill(log, "u", 7, [1])
+    access.append([Append("%RETRY%g", 0, encode(Columns([b"x"], [1])))])
+    assert one.view().queues == (RETRY, A, B, QueueId("u", 7)), "what is new is not seen"
+    other.leave({})
+    assert one.view().queues == (RETRY, A, B)
+
+
+def test_the_retries_of_a_group_are_a_log_that_all_its_members_append_to(tmp_path: Path, access: LogAccess) -> None:
+    with pytest.raises(UnknownGroup, match="group g is unknown"):
+        access.append([Append("%RETRY%g", 0, encode(Columns([b"x"], [1])))])
+    access.join("g", ["t"])
+    assert access.fetch({RETRY: 0}) == []
+    with open_log(tmp_path) as other:
+        for each in (access, other, access):
+            each.append([Append("%RETRY%g", 0, encode(Columns([b"x"], [1])))])
+    assert access.ranges([RETRY]) == {RETRY: Range(0, 3)}
+    [found] = access.fetch({RETRY: 1})
+    assert [each.base_offset for each in found.batches] == [1, 2]
+    with pytest.raises(MisuseError, match="nothing was appended"):
+        access.append([batch("%RETRY%g", 0, 3, 1), batch("%DLQ%g", 0, 0, 1)])
+    access.append([batch("%DLQ%g", 0, 0, 2)])
+    [letters] = access.fetch({QueueId("%DLQ%g", 0): 0})
+    assert letters.batches[0].to_arrow()["body"].to_pylist() == bodies("%DLQ%g", 0, 0, 2)
+
+
+def test_a_member_that_is_killed_gives_back_all_it_owned_at_the_offset_it_stored(
+    tmp_path: Path, access: LogAccess
+) -> None:
+    text = """
+        import sys, os
+        from txmsg.metaq.access import QueueId, open_log
+        member = open_log(sys.argv[1]).join("g", ["t"])
+        member.take([QueueId("t", 0)])
+        member.store({QueueId("t", 0): 4})
+        print(flush=True)
+        sys.stdin.read()
+    """
+    program = "\n".join(line.strip() for line in text.splitlines())
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        member = access.join("g", ["t"])
+        assert len(member.view().members) == 2
+        assert member.take([A, B]) == {B: None}
+        process.kill()
+        process.wait()
+        assert member.take([A]) == {A: 4}
+        assert [each.id for each in member.view().members] == [member.id]
+
+
+def test_a_forked_child_neither_keeps_nor_uses_what_its_parent_owns(access: LogAccess) -> None:
+    member = access.join("g", ["t"])
+    member.take([A])
+    told, tell = os.pipe()
+    waits, end = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(end)
+        try:
+            member.store({A: 1})
+        except MisuseError as exc:
+            os.write(tell, str(exc).encode())
+        os.read(waits, 1)
+        os._exit(0)
+    try:
+        assert b"was forked from member" in os.read(told, 1000)
+        other = access.join("g", ["t"])
+        assert other.take([A]) == {}
+        member.leave({A: 2})
+        assert other.take([A]) == {A: 2}, "the child keeps what its parent has given back"
+        assert len(other.view().members) == 1
+    finally:
+        for fd in (end, told, tell, waits):
+            os.close(fd)
+        os.waitpid(pid, 0)
+
+
+def test_an_offset_is_the_old_one_or_the_new_one_wherever_a_write_was_torn(tmp_path: Path, access: LogAccess) -> None:
+    member = access.join("g", ["t"])
+    member.take([A])
+    path = queue_file(tmp_path / "groups" / "g", A)
+    states: list[bytes] = []
+    for offset in (300, 70_000, 5):
+        member.store({A: offset})
+        states.append(path.read_bytes())
+    for before, after, offsets in ((states[0], states[1], {300, 70_000}), (states[1], states[2], {70_000, 5})):
+        seen = set()
+        for cut in range(len(before) + 1):
+            path.write_bytes(after[:cut] + before[cut:])
+            seen.add(offset_in(path))
+        assert seen == offsets
+    path.write_bytes(bytes(5) + b"x" * 40)
+    with pytest.raises(CorruptLog, match="cannot be read: delete the file"):
+        offset_in(path)
+
+
+def test_a_seek_reaches_an_owner_that_runs_and_whoever_takes_the_queue_next(access: LogAccess) -> None:
+    with pytest.raises(UnknownGroup):
+        access.seek("g", {A: 1})
+    member = access.join("g", ["t"])
+    member.take([A])
+    member.store({A: 5})
+    access.seek("g", {A: 1, B: 2})
+    assert [each.offset for each in access.group("g").queues] == [1, 2]
+    assert dict(member.view().sought) == {A: 1}
+    member.store({A: 5})  # by a handler that was under way
+    access.seek("g", {A: 0})
+    member.seek_done({A: 1})
+    assert dict(member.view().sought) == {A: 0}, "a later wish is forgotten with the earlier one"
+    member.release({A: 1})
+    assert member.take([A, B]) == {A: 0, B: 2}
+    assert dict(member.view().sought) == {}
+
+
+def test_a_group_is_deleted_when_it_has_no_members(access: LogAccess) -> None:
+    member = access.join("g", ["t"])
+    member.take([A])
+    with pytest.raises(MisuseError, match=f"group g has 1 members, such as {member.id}"):
+        access.delete_group("g")
+    member.leave({A: 3})
+    member.leave({})
+    assert access.groups() == ["g"]
+    access.delete_group("g")
+    assert access.groups() == []
+    with pytest.raises(UnknownGroup, match="group g is unknown to this log"):
+        access.group("g")
+    assert access.join("g", ["t"]).take([A]) == {A: None}
+
+
+def test_a_member_whose_files_were_removed_owns_nothing_any_more(tmp_path: Path, access: LogAccess) -> None:
+    member = access.join("g", ["t"])
+    member.take([A])
+    (tmp_path / "groups").rename(tmp_path / "gone")
+    other = access.join("g", ["t"])
+    with pytest.raises(MembershipLost, match="were removed while member"):
+        member.view()
+    with pytest.raises(MisuseError, match="has left group g: join anew"):
+        member.store({A: 9})
+    assert other.take([A]) == {A: None}
+
+
+def test_closing_a_log_leaves_its_groups(tmp_path: Path, access: LogAccess) -> None:
+    with open_log(tmp_path) as other:
+        other.join("g", ["t"]).take([A, B])
+    assert access.join("g", ["t"]).take([A, B]) == {A: None, B: None}

@@ -1,0 +1,60 @@
+"""Which member of a group shall own which queue. Pure: every member computes the same from the same view."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TypeAlias
+
+from txmsg.errors import MisuseError, shown
+from txmsg.metaq.access import RETRIES, GroupView, Member, QueueId
+
+__all__ = ["Strategy", "averaged", "wanted_by"]
+
+Strategy: TypeAlias = Callable[[Sequence[QueueId], Sequence[Member]], Mapping[str, Collection[QueueId]]]
+"""Gives each of the queues to one of the members, by its id. Must say the same in every process of the group."""
+
+
+def averaged(queues: Sequence[QueueId], members: Sequence[Member]) -> dict[str, list[QueueId]]:
+    """Consecutive queues in equal shares; the first members take one more of the rest."""
+    share, rest = divmod(len(queues), len(members))
+    given: dict[str, list[QueueId]] = {}
+    start = 0
+    for place, member in enumerate(members):
+        end = start + share + (place < rest)
+        given[member.id] = list(queues[start:end])
+        start = end
+    return given
+
+
+def wanted_by(member_id: str, view: GroupView, strategy: Strategy) -> set[QueueId]:
+    """The queues that this member shall own.
+
+    Queues that the same members read are shared out together, those of %RETRY%GROUP (which all read) apart from others.
+    Raises MisuseError for a strategy that leaves out a queue, or gives one twice or to nobody who is there.
+    """
+    pools: dict[tuple[bool, tuple[Member, ...]], list[QueueId]] = {}
+    for queue in view.queues:
+        is_retry = queue.topic.startswith(RETRIES)
+        readers = tuple(each for each in view.members if is_retry or queue.topic in each.topics)
+        if readers:
+            pools.setdefault((is_retry, readers), []).append(queue)
+    wanted: set[QueueId] = set()
+    for (_, readers), queues in pools.items():
+        given = strategy(queues, readers)
+        _check(given, queues, readers)
+        wanted.update(given.get(member_id, ()))
+    return wanted
+
+
+def _check(given: Mapping[str, Collection[QueueId]], queues: Sequence[QueueId], members: Sequence[Member]) -> None:
+    if strange := sorted(given.keys() - {each.id for each in members}):
+        raise MisuseError(f"the strategy gives queues to {shown(strange[0])}, who is none of the members it was given")
+    told = sorted(queue for each in given.values() for queue in each)
+    if told != sorted(queues):
+        odd = next((queue for queue in queues if told.count(queue) != 1), None) or next(
+            queue for queue in told if queue not in queues
+        )
+        raise MisuseError(
+            f"the strategy gives topic {odd[0]} queue {odd[1]} to {told.count(odd)} members: give each of the queues "
+            "it is given to one member, and no others"
+        )
