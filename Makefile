@@ -6,8 +6,8 @@ STAMP := $(VENV)/.complete
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
 RACES ?= 10000
-# Tests wait more than they compute: one process more than there are cores.
-TEST_PROCESSES ?= $$($(BIN)/python -c 'import os; print(os.cpu_count() + 1)')
+# Tests wait more than they compute: two processes more than there are cores.
+TEST_PROCESSES ?= $$($(BIN)/python -c 'import os; print(os.cpu_count() + 2)')
 DURATION ?= 60
 BENCH_ARGS ?=
 CHAOS_ARGS ?=

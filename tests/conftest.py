@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import time
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Protocol
@@ -18,6 +19,8 @@ import psycopg
 import pytest
 from psycopg import sql
 from sqlalchemy.engine import make_url
+from xdist.remote import Producer
+from xdist.scheduler import Scheduling, WorkStealingScheduling
 
 from tests import mariadb_server
 from tests.broker_process import BrokerProcess
@@ -29,6 +32,7 @@ StartBroker = Callable[..., BrokerProcess]
 
 _numbers = itertools.count(1)
 _CHILDREN_END_S_MAX = 10.0
+_RELOAD_S_MAX = 60.0
 
 
 class PostgresServer(Protocol):
@@ -88,6 +92,28 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling | None:
+    """Unless told otherwise: a process that has run its share takes from the others, so that all end together."""
+    return WorkStealingScheduling(config, log) if config.getvalue("dist") == "load" else None
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes long begins first, some of it in each process: begun last, it would run on when all else is done."""
+    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    long = [each for each in items if each.get_closest_marker("takes_long")]
+    rest = [each for each in items if not each.get_closest_marker("takes_long")]
+    ordered: list[pytest.Item] = []
+    for place in range(processes):  # the scheduler deals out even parts, one after the other
+        share = (len(items) - len(ordered)) // (processes - place)
+        first = long[place::processes]
+        others = max(0, share - len(first))
+        ordered += first + rest[:others]
+        del rest[:others]
+    items[:] = ordered + rest
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """What tests log with lone surrogates in it goes from process to process as text that has none."""
@@ -115,10 +141,15 @@ def _is_helper(process: psutil.Process) -> bool:
 
 @pytest.fixture(scope="session")
 def postgres(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
-    """A running PostgreSQL with wal_level=logical."""
+    """A running PostgreSQL with wal_level=logical.
+
+    The embedded one runs without fsync, which halves the time of a database per test: what tests end here are processes
+    and connections, and fsync is for what the machine itself may lose. Tests on servers of their own run with it.
+    """
     chosen: str = request.config.getoption("--postgres")
     if chosen == "embedded":
         with EmbeddedPostgres(tmp_path_factory.mktemp("postgres")) as server:
+            _set_fsync(server, "off")
             yield server
     elif chosen == "testcontainers":
         from testcontainers.postgres import PostgresContainer
@@ -128,6 +159,30 @@ def postgres(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
             yield ExternalPostgres(container.get_connection_url())
     else:
         yield ExternalPostgres(chosen)
+
+
+@pytest.fixture
+def fsync(postgres: PostgresServer) -> Iterator[None]:
+    """The server runs with fsync, as it does for users: for tests of what judges its settings."""
+    if not isinstance(postgres, EmbeddedPostgres):
+        yield
+        return
+    _set_fsync(postgres, "on")
+    yield
+    _set_fsync(postgres, "off")
+
+
+def _set_fsync(server: EmbeddedPostgres, value: str) -> None:
+    """Returns when sessions that begin now see it."""
+    with psycopg.connect(server.url("postgres"), autocommit=True, connect_timeout=10) as connection:
+        connection.execute(f"alter system set fsync = {value}".encode())
+        connection.execute("select pg_reload_conf()")
+    deadline = time.monotonic() + _RELOAD_S_MAX
+    found = None
+    while found != (value,):
+        assert time.monotonic() < deadline, f"fsync is {found}, not {value}"
+        with psycopg.connect(server.url("postgres"), connect_timeout=10) as connection:
+            found = connection.execute("show fsync").fetchone()
 
 
 @pytest.fixture(scope="session")

@@ -141,6 +141,7 @@ def test_a_request_that_swells_past_the_limit_is_refused_without_taking_the_memo
 # ---- connections
 
 
+@pytest.mark.takes_long
 def test_ten_thousand_half_open_connections_are_closed_and_harm_nobody(broker: BrokerProcess) -> None:
     with file_limit_raised() as files:
         count = min(HALF_OPEN, files - 1000)

@@ -76,6 +76,7 @@ def cursors_beyond_their_queues(url: str) -> list[tuple[object, ...]]:
         ).fetchall()
 
 
+@pytest.mark.takes_long
 @pytest.mark.parametrize("crash", [True, False], ids=["killed", "stopped"])
 def test_only_messages_in_memory_are_lost_and_only_by_a_crash(tmp_path: Path, crash: bool) -> None:
     async def scenario(url: str, address: str) -> None:

@@ -16,6 +16,7 @@ from examples.user_registration.demo import GROUPS
 COMMAND = [sys.executable, "-m", "txmsg.cli.main", "demo", "registration"]
 
 
+@pytest.mark.takes_long
 def test_every_committed_user_reaches_every_subscriber_once_though_processes_are_killed(tmp_path: Path) -> None:
     keep = tmp_path / "kept"
     arguments = ["--users", "60", "--crash", "6", "--keep", str(keep), "--json"]

@@ -11,6 +11,7 @@ DURATION_S = 12.0
 SEED = 1
 
 
+@pytest.mark.takes_long
 @pytest.mark.timeout(300)  # of a machine that is busy with the rest of the suite; it takes about 25 s
 def test_a_cluster_under_faults_keeps_every_promise(database_url: str) -> None:
     result = play(seed=SEED, duration_s=DURATION_S, rate_per_s=100, business_url=database_url)
@@ -21,6 +22,7 @@ def test_a_cluster_under_faults_keeps_every_promise(database_url: str) -> None:
     assert result.counts["left"] == 0
 
 
+@pytest.mark.takes_long
 @pytest.mark.timeout(300)
 def test_a_planted_defect_is_found_and_named(database_url: str) -> None:
     plant = chosen("lost")

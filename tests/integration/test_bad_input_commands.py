@@ -172,6 +172,7 @@ def test_a_role_without_rights_is_told_which_ones_it_lacks(poor_role: str) -> No
     assert is_documented(StorageError(said)), said
 
 
+@pytest.mark.usefixtures("fsync")
 def test_a_role_that_may_create_is_enough_and_what_only_the_tailer_wants_is_a_note(
     database_url: str, poor_role: str
 ) -> None:

@@ -87,6 +87,7 @@ def test_error_is_one_line_on_stderr_and_exit_status_1(args: list[str], text: st
 # ---- db
 
 
+@pytest.mark.usefixtures("fsync")
 def test_db_upgrade_makes_a_database_that_current_and_check_approve(database_url: str) -> None:
     assert json.loads(txmsg("db", "current", "--storage", database_url, "--json"))["revision"] is None
     revision = json.loads(txmsg("db", "upgrade", "--storage", database_url, "--json"))["revision"]
@@ -125,6 +126,7 @@ def test_broker_refuses_a_database_without_tables_and_names_the_remedy(database_
     assert "run `txmsg db upgrade --storage postgresql://" in line
 
 
+@pytest.mark.usefixtures("fsync")
 @pytest.mark.parametrize("scheme", ["postgresql+psycopg", "postgresql+asyncpg", "postgres"])
 def test_broker_takes_a_database_url_as_other_programs_write_it(
     scheme: str, start_broker: StartBroker, notify_url: str

@@ -215,22 +215,23 @@ def test_which_ones_must_be_said(what: str) -> None:
 def test_a_redrive_that_is_interrupted_says_how_far_it_is_and_is_finished_by_the_next(
     broker: BrokerProcess, notify_url: str
 ) -> None:
-    ids = processed(broker, *(Message("t", b"x") for _ in range(20)))
+    count = 120  # at one a second: it cannot be done before it is interrupted
+    ids = processed(broker, *(Message("t", b"x") for _ in range(count)))
     bury(notify_url, ids)
     command = ("dead-letter", "redrive", "--group", "collector", "--broker", broker.address)
     slow = subprocess.Popen(
-        [sys.executable, "-m", "txmsg.cli.main", *command, "--rate", "2"], stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "txmsg.cli.main", *command, "--rate", "1"], stderr=subprocess.PIPE, text=True
     )
     with collecting(broker.address, "t") as got:
         again = {got.get(timeout=WAIT_S).id}  # it has begun
         slow.send_signal(signal.SIGINT)
         _, told = slow.communicate(timeout=TIMEOUT_S)
         assert slow.returncode == 130, told
-        redriven, _, rest = told.removeprefix("at least ").partition(" of 20 redriven; ")
+        redriven, _, rest = told.removeprefix("at least ").partition(f" of {count} redriven; ")
         assert rest == "the rest is as it was: call it again\n"
-        assert 1 <= int(redriven) < 20
+        assert 1 <= int(redriven) < count
         left = json.loads(txmsg(*command, "--json"))["redriven"]
-        assert left in (20 - int(redriven), 19 - int(redriven)), "one step at most was under way"
-        again |= {got.get(timeout=WAIT_S).id for _ in range(19)}
+        assert left in (count - int(redriven), count - 1 - int(redriven)), "one step at most was under way"
+        again |= {got.get(timeout=WAIT_S).id for _ in range(count - 1)}
         assert again == set(ids)
         assert nothing_comes(got)

@@ -87,6 +87,7 @@ def purge_by_command(engine: Engine, *addresses: str) -> subprocess.CompletedPro
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
 
+@pytest.mark.takes_long
 def test_while_one_notify_database_is_away_nothing_is_purged(
     postgres_engine: Engine, start_broker: StartBroker, postgres: PostgresServer, notify_template: str
 ) -> None:
