@@ -14,8 +14,8 @@ from pathlib import Path
 __all__ = ["BrokerProcess"]
 
 _READY = "listening on "
-_START_S_MAX = 30.0
-_STOP_S_MAX = 20.0
+_START_S_MAX = 60.0
+_STOP_S_MAX = 45.0
 
 
 class BrokerProcess:

@@ -102,7 +102,7 @@ def test_what_is_no_grpc_is_closed_and_harms_no_neighbour(broker: BrokerProcess)
             with contextlib.suppress(ConnectionError):  # closed before it has all been said
                 connection.sendall(data)
             said.append((name, connection))
-        assert [name for name, connection in said if not is_closed(connection, within_s=30)] == []
+        assert [name for name, connection in said if not is_closed(connection, within_s=WAIT_S)] == []
         good.goes_on()
     assert good.errors == []
     assert "Traceback" not in broker.log.read_text()

@@ -69,7 +69,7 @@ class Ledger(CheckMessageListener):
 
 
 class Load:
-    """Transactions of which every fourth rolls back, and plain sends, until the first error of each caller."""
+    """Transactions of which every fourth rolls back, and plain sends, until each caller fails once there is enough."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
@@ -102,8 +102,9 @@ class Load:
                         self.ledger.committed.add(name)
                         await producer.end(half, TransactionState.COMMIT)
                         self.sent.add(MessageId(f"{name}.0"))
-            except TxmsgError:
-                return
+            except TxmsgError:  # before there is enough, of a machine that is busy: what became of it a check finds out
+                if self.enough.is_set():
+                    return
             if len(self.sent) > _BEFORE_KILL:
                 self.enough.set()
 
@@ -185,8 +186,9 @@ def test_a_standby_that_is_away_makes_replicated_unknown_or_refused_and_stops_no
         served(config) as address,
         neighbour(address) as good,
         Producer(address, group="shop", timeout_s=4) as producer,
+        Producer(address, group="shop", timeout_s=60) as patient,
     ):
-        sent = producer.send(Message(TOPIC, b"1"))
+        sent = patient.send(Message(TOPIC, b"1"))
         good.goes_on()
         with servers.standby_stands_still():
             with pytest.raises(OutcomeUnknown, match="not confirmed by its standby") as unknown:
@@ -202,7 +204,7 @@ def test_a_standby_that_is_away_makes_replicated_unknown_or_refused_and_stops_no
         good.goes_on()
         servers.standby.start()
         servers.await_standby()
-        last = producer.send(Message(TOPIC, b"4"))
+        last = patient.send(Message(TOPIC, b"4"))
         bodies = {str(row[0]): row[1] for row in servers.query(_BODIES)}
         assert (bodies[sent], bodies[last]) == (b"1", b"4")
         assert set(bodies.values()) == {b"1", b"2", b"4"}, "the refused one is not there, the unknown one is"

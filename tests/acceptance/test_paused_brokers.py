@@ -21,7 +21,7 @@ from txmsg.message import Message, MessageId, TransactionState, message_id
 _CALLERS = 12
 _PROGRESS = 100
 """Calls of each other broker that must be answered while one is stopped."""
-_WAIT_S = 30.0
+_WAIT_S = 60.0
 
 
 @pytest.fixture(autouse=True)
