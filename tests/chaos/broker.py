@@ -21,8 +21,8 @@ from tests.chaos.client import READY
 from tests.chaos.plant import planted
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.delivery import DeliveryConfig
-from txmsg.broker.delivery.backoff import Backoff
 from txmsg.broker.server import serve
+from txmsg.runtime.backoff import Backoff
 
 RETRIES_MAX = 4
 OUTCOME_MEMORY_S = 40.0

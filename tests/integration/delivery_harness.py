@@ -14,11 +14,11 @@ import psycopg
 
 from txmsg.broker.cluster import Leases, Membership
 from txmsg.broker.delivery import Delivery, DeliveryConfig
-from txmsg.broker.delivery.backoff import Backoff
 from txmsg.broker.delivery.values import Handout, Receipt
 from txmsg.broker.store.connect import Pool, open_pool
 from txmsg.broker.store.topics import TopicRegistry
 from txmsg.errors import BrokerUnavailable
+from txmsg.runtime.backoff import Backoff
 
 __all__ = [
     "AT_ONCE",

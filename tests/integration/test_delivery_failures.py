@@ -18,10 +18,10 @@ from tests.integration.delivery_harness import (
     receive,
     until,
 )
-from txmsg.broker.delivery.backoff import Backoff
 from txmsg.broker.delivery.values import GroupLag, Refusal
 from txmsg.broker.store.group_administration import GroupAdministration
 from txmsg.broker.store.topic_settings import TopicSettings
+from txmsg.runtime.backoff import Backoff
 
 
 def test_refused_message_comes_again_and_its_acknowledgement_removes_it(notify_url: str) -> None:

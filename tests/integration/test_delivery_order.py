@@ -22,9 +22,9 @@ from tests.integration.delivery_harness import (
     until,
 )
 from txmsg.broker.delivery import Delivery
-from txmsg.broker.delivery.backoff import Backoff
 from txmsg.broker.delivery.values import Refusal
 from txmsg.broker.store.dead_letters import DeadLetterFilter, DeadLetters
+from txmsg.runtime.backoff import Backoff
 
 QUICK: dict[str, Any] = {"retry_poll_s": 0.02, "backoff": AT_ONCE}
 DEAD_AT_ONCE: dict[str, Any] = {"retry_poll_s": 0.02, "settings_s": 0.05, "backoff": Backoff(retries_max=0)}

@@ -19,8 +19,8 @@ from tests.integration.delivery_harness import (
     until,
 )
 from txmsg.broker.delivery import Delivery
-from txmsg.broker.delivery.backoff import Backoff
 from txmsg.broker.delivery.values import Refusal
+from txmsg.runtime.backoff import Backoff
 
 
 class Clock:

@@ -32,7 +32,7 @@ def access(tmp_path: Path) -> Iterator[LogAccess]:
 
 def test_a_queue_has_one_owner_and_its_offset_goes_with_it(access: LogAccess) -> None:
     one, other = access.join("g", ["t"]), access.join("g", ["t"])
-    assert one.take([A, B]) == {A: None, B: None}
+    assert one.take([A, B]) == {A: 0, B: 0}
     assert other.take([A, B]) == {}
     one.store({A: 2})
     one.release({A: 3})
@@ -102,7 +102,7 @@ def test_a_member_that_is_killed_gives_back_all_it_owned_at_the_offset_it_stored
         process.stdout.readline()
         member = access.join("g", ["t"])
         assert len(member.view().members) == 2
-        assert member.take([A, B]) == {B: None}
+        assert member.take([A, B]) == {B: 0}
         process.kill()
         process.wait()
         assert member.take([A]) == {A: 4}
@@ -185,7 +185,7 @@ def test_a_group_is_deleted_when_it_has_no_members(access: LogAccess) -> None:
     assert access.groups() == []
     with pytest.raises(UnknownGroup, match="group g is unknown to this log"):
         access.group("g")
-    assert access.join("g", ["t"]).take([A]) == {A: None}
+    assert access.join("g", ["t"]).take([A]) == {A: 0}
 
 
 def test_a_member_whose_files_were_removed_owns_nothing_any_more(tmp_path: Path, access: LogAccess) -> None:
@@ -197,10 +197,31 @@ def test_a_member_whose_files_were_removed_owns_nothing_any_more(tmp_path: Path,
         member.view()
     with pytest.raises(MisuseError, match="has left group g: join anew"):
         member.store({A: 9})
-    assert other.take([A]) == {A: None}
+    assert other.take([A]) == {A: 0}
 
 
 def test_closing_a_log_leaves_its_groups(tmp_path: Path, access: LogAccess) -> None:
     with open_log(tmp_path) as other:
         other.join("g", ["t"]).take([A, B])
-    assert access.join("g", ["t"]).take([A, B]) == {A: None, B: None}
+    assert access.join("g", ["t"]).take([A, B]) == {A: 0, B: 0}
+
+
+@pytest.mark.parametrize(("start", "begin"), [("", 0), ("latest", 5), ("20", 3)])
+def test_a_group_begins_where_it_is_told_and_new_queues_at_their_first_message(
+    tmp_path: Path, start: str, begin: int
+) -> None:
+    with open_log(tmp_path, append=True) as access:
+        access.append([batch("t", 0, 0, 3, at_us=10), batch("t", 0, 3, 2, at_us=20)])
+        first = access.join("g", ["t", "later"], start=start)
+        access.append([batch("t", 0, 5, 1, at_us=30), batch("t", 1, 0, 1, at_us=5), batch("later", 0, 0, 1, at_us=5)])
+        new = [QueueId("t", 1), QueueId("later", 0)]
+        second = access.join("g", ["t", "later", "third"], start="latest")
+        assert second.take([A, *new]) == {A: begin, new[0]: 0, new[1]: 0}, "a member that came later moved the group"
+        assert dict(first.view().sought) == {}
+
+
+def test_where_a_group_begins_is_not_guessed_when_it_cannot_be_read(tmp_path: Path, access: LogAccess) -> None:
+    access.join("g", ["t"], start="latest")
+    (tmp_path / "groups" / "g" / "begins.json").write_bytes(b'["t"]')
+    with pytest.raises(CorruptLog, match=r"begins.json cannot be read"):
+        access.join("g", ["t"])

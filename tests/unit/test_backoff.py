@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from txmsg.broker.delivery.backoff import DELAYS_S, Backoff
+from txmsg.runtime.backoff import DELAYS_S, Backoff
 
 
 def test_delays_grow_from_a_second_to_two_hours() -> None:

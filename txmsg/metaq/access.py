@@ -187,8 +187,13 @@ class LogAccess(Protocol):
 
     # ---- groups
 
-    def join(self, group: str, topics: Collection[str], *, strategy: str = "averaged") -> GroupMember:
-        """Makes a new member that reads these topics, which need not be there yet. It owns nothing yet."""
+    def join(self, group: str, topics: Collection[str], *, start: str = "", strategy: str = "averaged") -> GroupMember:
+        """Makes a new member that reads these topics, which need not be there yet. It owns nothing yet.
+
+        start: where the group begins in topics that are new to it: "" at the earliest message that is kept, "latest",
+        or at a time in us since 1970 (as `txmsg.runtime.options.start_of` gives it). Queues that a topic gets later
+        begin at their first message.
+        """
         ...
 
     def groups(self) -> list[str]:
@@ -235,18 +240,17 @@ class GroupMember(Protocol):
         """Who is there, which queues there are, and what is sought."""
         ...
 
-    def take(self, queues: Collection[QueueId]) -> dict[QueueId, int | None]:
-        """Takes what is free of these queues; for each that it got the stored offset, None if there is none yet.
+    def take(self, queues: Collection[QueueId]) -> dict[QueueId, int]:
+        """Takes what is free of these queues; for each that it got, the offset to go on at.
 
-        One that another member still owns is left out: try again at the next view. Store an offset soon after the first
-        take of a queue: until then its place is not fixed.
+        One that another member still owns is left out: try again at the next view.
         """
         ...
 
     def store(self, offsets: Mapping[QueueId, int]) -> None:
         """Stores the offset to go on at, of queues that it owns. A crash leaves the old one or the new one.
 
-        After a power cut it may be one of some seconds before. Raises MisuseError for a queue that it does not own.
+        After a power cut it may be an earlier one. Raises MisuseError for a queue that it does not own.
         """
         ...
 

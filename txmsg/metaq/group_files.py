@@ -10,7 +10,7 @@ import fcntl
 import json
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -19,12 +19,12 @@ from google_crc32c import value as crc32c
 
 from txmsg.errors import CorruptLog
 from txmsg.metaq.access import Member, QueueId
-from txmsg.metaq.commit_log import sync_directory
 from txmsg.metaq.state import write_whole
 
 __all__ = [
     "MemberFile",
     "OwnedQueue",
+    "begins_in",
     "forget_sought",
     "locked",
     "members_in",
@@ -35,6 +35,7 @@ __all__ = [
     "queues_in",
     "seek_to",
     "sought_in",
+    "write_begins",
 ]
 
 _SLOT = struct.Struct("<4sIQQ")
@@ -158,7 +159,6 @@ class OwnedQueue:
     """A queue that is owned: its lock is held until `release`."""
 
     def __init__(self, path: Path, fd: int, owner: str) -> None:
-        self._path = path
         self._fd = fd
         found = _last_slot(path, os.pread(fd, _FILE_SIZE, 0))
         self._sequence = found[0] if found else 0
@@ -179,6 +179,12 @@ class OwnedQueue:
         os.close(fd)
         return None
 
+    @property
+    def stored(self) -> int:
+        """The offset, once one is stored."""
+        assert self.offset is not None
+        return self.offset
+
     def store(self, offset: int) -> None:
         """Stores an offset; the one before stays until the new one is whole."""
         if offset == self.offset:
@@ -187,10 +193,6 @@ class OwnedQueue:
         slot = bytearray(_SLOT.pack(_MAGIC, 0, self._sequence, offset))
         slot[4:8] = crc32c(bytes(slot[8:])).to_bytes(4, "little")
         os.pwrite(self._fd, slot, _SLOT_AT[self._sequence % 2])
-        if self.offset is None:  # to come later than that is a repetition, but never to have come may skip messages
-            os.fsync(self._fd)
-            for each in list(self._path.parents)[:5]:
-                sync_directory(each)
         self.offset = offset
 
     def release(self) -> None:
@@ -232,6 +234,26 @@ def owner_in(path: Path) -> str | None:
     with suppress(FileNotFoundError):
         return path.read_bytes()[_OWNER_AT:].rstrip(b"\0").decode("utf-8", "replace") or None
     return None
+
+
+# ---- where a group begins
+
+
+def begins_in(directory: Path) -> dict[str, dict[int, int]]:
+    """The topics that a group knows, and where it begins in their queues, if not at the first message that is kept."""
+    path = directory / "begins.json"
+    try:
+        told = json.loads(path.read_bytes())
+        return {topic: {int(queue): int(offset) for queue, offset in each.items()} for topic, each in told.items()}
+    except FileNotFoundError:
+        return {}
+    except (ValueError, AttributeError) as exc:
+        raise CorruptLog(f"{path} cannot be read ({exc}): delete the file, then seek where to go on") from exc
+
+
+def write_begins(directory: Path, begins: Mapping[str, Mapping[int, int]]) -> None:
+    """Replaces it, on disk. While the group is locked."""
+    write_whole(directory / "begins.json", json.dumps(begins, sort_keys=True).encode())
 
 
 # ---- seeks

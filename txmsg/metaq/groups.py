@@ -19,9 +19,11 @@ from pathlib import Path
 from txmsg.errors import MembershipLost, MisuseError, UnknownGroup
 from txmsg.message import check_name
 from txmsg.metaq.access import RETRIES, GroupState, GroupView, Member, QueueId, QueueState, Range
+from txmsg.metaq.commit_log import sync_directory
 from txmsg.metaq.group_files import (
     MemberFile,
     OwnedQueue,
+    begins_in,
     forget_sought,
     locked,
     members_in,
@@ -32,6 +34,7 @@ from txmsg.metaq.group_files import (
     queues_in,
     seek_to,
     sought_in,
+    write_begins,
 )
 
 __all__ = ["LocalGroups", "LocalMember"]
@@ -40,17 +43,19 @@ _SPARE_FILES = 256
 
 
 class LocalGroups:
-    """The groups of one log. queues_of: the numbers of a topic's queues, now; ranges: what is kept of queues."""
+    """The groups of one log. queues_of: the numbers of a topic's queues, now; others: as `LogAccess` has them."""
 
     def __init__(
         self,
         root: Path,
         queues_of: Callable[[str], list[int]],
         ranges: Callable[[Collection[QueueId]], dict[QueueId, Range]],
+        offsets_at: Callable[[Collection[QueueId], int], dict[QueueId, int]],
     ) -> None:
-        self._directory = root / "groups"
-        self._queues_of = queues_of
-        self._ranges = ranges
+        self.directory = root / "groups"
+        self.queues_of = queues_of
+        self.ranges = ranges
+        self._offsets_at = offsets_at
         self._members: list[LocalMember] = []
 
     def close(self) -> None:
@@ -58,24 +63,43 @@ class LocalGroups:
         for member in self._members:
             member.leave({})
 
-    def join(self, group: str, topics: Collection[str], *, strategy: str = "averaged") -> LocalMember:
+    def join(self, group: str, topics: Collection[str], *, start: str = "", strategy: str = "averaged") -> LocalMember:
         """See `LogAccess.join`."""
         check_name("topic", RETRIES + check_name("consumer group", group))
         for topic in topics:
             check_name("topic", topic)
-        directory = self._directory / group
-        directory.mkdir(parents=True, exist_ok=True)
+        directory = self.directory / group
+        if not directory.is_dir():
+            directory.mkdir(parents=True, exist_ok=True)
+            sync_directory(self.directory)
+            sync_directory(self.directory.parent)
         member_id = f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(4)}"
         with locked(directory):
+            self._begin(directory, topics, start)
             file = MemberFile(directory, Member(member_id, tuple(sorted(topics)), strategy))
-        member = LocalMember(group, member_id, directory, file, self._queues_of)
+        member = LocalMember(self, group, member_id, file)
         self._members = [each for each in self._members if not each.has_left] + [member]
         return member
+
+    def _begin(self, directory: Path, topics: Collection[str], start: str) -> None:
+        """Fixes where the group begins in topics that are new to it, for all queues that they have now."""
+        begins = begins_in(directory)
+        new = [topic for topic in topics if topic not in begins]
+        if not new:
+            return
+        queues = [QueueId(topic, number) for topic in new for number in self.queues_of(topic)] if start else []
+        if start == "latest":
+            offsets = {queue: kept.end for queue, kept in self.ranges(queues).items()}
+        else:
+            offsets = self._offsets_at(queues, int(start or 0))
+        for topic in new:
+            begins[topic] = {queue.queue: offset for queue, offset in offsets.items() if queue.topic == topic}
+        write_begins(directory, begins)
 
     def groups(self) -> list[str]:
         """See `LogAccess.groups`."""
         with suppress(FileNotFoundError):
-            return sorted(name for name in os.listdir(self._directory) if not name.startswith("."))
+            return sorted(name for name in os.listdir(self.directory) if not name.startswith("."))
         return []
 
     def group(self, group: str) -> GroupState:
@@ -84,7 +108,7 @@ class LocalGroups:
         members = members_in(directory)
         alive, sought = {each.id for each in members}, sought_in(directory)
         queues = queues_in(directory)
-        kept = self._ranges(queues)
+        kept = self.ranges(queues)
         states: list[QueueState] = []
         for queue in queues:
             path = queue_file(directory, queue)
@@ -105,7 +129,7 @@ class LocalGroups:
     def delete_group(self, group: str) -> None:
         """See `LogAccess.delete_group`."""
         directory = self._known(group)
-        gone = self._directory / f".{group}.{secrets.token_hex(4)}"
+        gone = self.directory / f".{group}.{secrets.token_hex(4)}"
         with locked(directory):
             if members := members_in(directory):
                 raise MisuseError(f"group {group} has {len(members)} members, such as {members[0].id}: stop them first")
@@ -113,7 +137,7 @@ class LocalGroups:
         shutil.rmtree(gone)
 
     def _known(self, group: str) -> Path:
-        directory = self._directory / check_name("consumer group", group)
+        directory = self.directory / check_name("consumer group", group)
         if not directory.is_dir():
             raise UnknownGroup(f"group {group} is unknown to this log: a group is made when its first member joins")
         return directory
@@ -122,14 +146,12 @@ class LocalGroups:
 class LocalMember:
     """See `GroupMember` for what each method promises."""
 
-    def __init__(
-        self, group: str, member_id: str, directory: Path, file: MemberFile, queues_of: Callable[[str], list[int]]
-    ) -> None:
+    def __init__(self, of: LocalGroups, group: str, member_id: str, file: MemberFile) -> None:
         self.group = group
         self.id = member_id
-        self._directory = directory
+        self._of = of
+        self._directory = of.directory / group
         self._file = file
-        self._queues_of = queues_of
         self._owned: dict[QueueId, OwnedQueue] = {}
         self.has_left = False
         self._pid = os.getpid()
@@ -145,20 +167,25 @@ class LocalMember:
             )
         members = members_in(self._directory)
         topics = {topic for each in members for topic in each.topics} | {RETRIES + self.group}
-        queues = sorted(QueueId(topic, number) for topic in topics for number in self._queues_of(topic))
+        queues = sorted(QueueId(topic, number) for topic in topics for number in self._of.queues_of(topic))
         sought = {queue: offset for queue, offset in sought_in(self._directory).items() if queue in self._owned}
         return GroupView(tuple(members), tuple(queues), sought)
 
-    def take(self, queues: Collection[QueueId]) -> dict[QueueId, int | None]:
+    def take(self, queues: Collection[QueueId]) -> dict[QueueId, int]:
         self._require_member()
         _allow_files(len(self._owned) + len(queues))
-        taken: dict[QueueId, int | None] = {}
+        new: list[QueueId] = []
         for queue in queues:
             owned = self._owned.get(queue) or _take(self._directory, queue, self.id)
             if owned is not None:
                 self._owned[queue] = owned
-                taken[queue] = owned.offset
-        return taken
+                if owned.offset is None:
+                    new.append(queue)
+        if new:
+            begins, kept = begins_in(self._directory), self._of.ranges(new)
+            for queue in new:
+                self._owned[queue].store(begins.get(queue.topic, {}).get(queue.queue, kept[queue].begin))
+        return {queue: self._owned[queue].stored for queue in queues if queue in self._owned}
 
     def store(self, offsets: Mapping[QueueId, int]) -> None:
         self._require_member()

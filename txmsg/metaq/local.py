@@ -31,7 +31,7 @@ class LocalLog:
         self._reader = self._log.reader if self._log else LogReader(root)
         self._reading = threading.Lock()  # readers remember where they were
         self._of_groups = GroupLogs(root)
-        self._groups = LocalGroups(root, self._queues_of, self.ranges)
+        self._groups = LocalGroups(root, self._queues_of, self.ranges, self.offsets_at)
         self._closed = threading.Event()
         self._growth = Growth(root, self._closed)
 
@@ -139,8 +139,8 @@ class LocalLog:
 
     # ---- groups
 
-    def join(self, group: str, topics: Collection[str], *, strategy: str = "averaged") -> LocalMember:
-        return self._groups.join(group, topics, strategy=strategy)
+    def join(self, group: str, topics: Collection[str], *, start: str = "", strategy: str = "averaged") -> LocalMember:
+        return self._groups.join(group, topics, start=start, strategy=strategy)
 
     def groups(self) -> list[str]:
         return self._groups.groups()

@@ -1,7 +1,6 @@
 """Delivery: which message goes to which member of a group, until it is acknowledged, retried or dead.
 
 config     every setting of delivery                         (values)
-backoff    the back-off of a message that failed             (pure)
 retrying   the retries of one group that are in memory       (pure)
 ranges     sets of offsets as ranges                         (pure)
 inflight   what is in the hands of consumers                 (pure)

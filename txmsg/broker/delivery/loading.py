@@ -10,7 +10,6 @@ from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 from txmsg.broker.cluster import Membership
-from txmsg.broker.delivery.backoff import Backoff
 from txmsg.broker.delivery.config import DeliveryConfig
 from txmsg.broker.delivery.database import Database
 from txmsg.broker.delivery.group import Feed, Group
@@ -28,6 +27,7 @@ from txmsg.broker.store import delivery as store
 from txmsg.broker.store import retries as failures_store
 from txmsg.broker.store.consumer_groups import GroupRow
 from txmsg.errors import BrokerUnavailable
+from txmsg.runtime.backoff import Backoff
 from txmsg.wire.tags import TagExpression
 
 __all__ = ["Loader", "settings_of"]

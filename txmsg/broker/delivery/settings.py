@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from txmsg.broker.delivery.backoff import Backoff
+from txmsg.runtime.backoff import Backoff
 
 __all__ = ["GroupSettings"]
 
