@@ -197,12 +197,13 @@ class RemoteLog:
 
     # ---- groups
 
-    def join(self, group: str, topics: Collection[str], *, strategy: str = "averaged") -> RemoteMember:
+    def join(self, group: str, topics: Collection[str], *, start: str = "", strategy: str = "averaged") -> RemoteMember:
         member = RemoteMember(
             self._server,
             group,
             tuple(topics),
-            strategy,
+            start=start,
+            strategy=strategy,
             timeout_s=self._timeout_s,
             session_s=self._session_s,
             on_left=self._members.discard,

@@ -30,8 +30,9 @@ class RemoteMember:
         server: Server,
         group: str,
         topics: tuple[str, ...],
-        strategy: str,
         *,
+        start: str,
+        strategy: str,
         timeout_s: float,
         session_s: float,
         on_left: Callable[[RemoteMember], object],
@@ -48,6 +49,7 @@ class RemoteMember:
             session=self._session,
             group=group,
             topics=topics,
+            start=start,
             strategy=strategy,
             session_ms=round(session_s * 1000),
         )
@@ -74,8 +76,9 @@ class RemoteMember:
             {queue: offset or 0 for queue, offset in offsets_of(reply.sought).items()},
         )
 
-    def take(self, queues: Collection[QueueId]) -> dict[QueueId, int | None]:
-        return offsets_of(self._ask(self._server.groups.Take, queues=sets_of_queues(queues)).taken)
+    def take(self, queues: Collection[QueueId]) -> dict[QueueId, int]:
+        taken = self._ask(self._server.groups.Take, queues=sets_of_queues(queues)).taken
+        return {queue: offset or 0 for queue, offset in offsets_of(taken).items()}
 
     def store(self, offsets: Mapping[QueueId, int]) -> None:
         self._ask(self._server.groups.Store, offsets=wire_offsets(offsets))

@@ -41,9 +41,14 @@ class GroupApi(MetaQGroupsServicer):
             check_name("topic", topic)
         if len(request.session) != ID_SIZE_BYTES:
             raise ProtocolError(f"a session is named by {ID_SIZE_BYTES} bytes, not {len(request.session)}")
-        member_id = await self._sessions.join(
-            request.session, request.group, tuple(request.topics), request.strategy, request.session_ms / 1000
-        )
+        start = request.start
+        if start not in {"", "latest"} and not (start.isascii() and start.isdigit()):
+            raise ProtocolError(f"a group cannot start at {shown(start)}: latest, us since 1970, or nothing")
+
+        def join() -> GroupMember:
+            return self._log.join(request.group, tuple(request.topics), start=start, strategy=request.strategy)
+
+        member_id = await self._sessions.join(request.session, join, request.session_ms / 1000)
         return pb.JoinGroupReply(member_id=member_id)
 
     @answering

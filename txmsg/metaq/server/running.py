@@ -79,7 +79,7 @@ async def _serve(
         clock=time.monotonic,
     )
     await appender.recover()
-    sessions = Sessions(log, group_threads, clock=time.monotonic)
+    sessions = Sessions(group_threads, clock=time.monotonic)
     server = new_server(
         partial(add_MetaQServicer_to_server, LogApi(log, appender, polls, sessions, readers, config, stop)),
         partial(add_MetaQGroupsServicer_to_server, GroupApi(log, sessions, group_threads)),

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from txmsg.errors import MembershipLost, MisuseError, Overloaded, ProtocolError, TxmsgError
-from txmsg.metaq.access import GroupMember, LogAccess
+from txmsg.metaq.access import GroupMember
 
 __all__ = ["SESSION_S_MAX", "SESSION_S_MIN", "Sessions"]
 
@@ -42,8 +42,7 @@ class _Session:
 class Sessions:
     """Belongs to one loop. What members do blocks, so `threads` do it."""
 
-    def __init__(self, log: LogAccess, threads: Executor, *, clock: Callable[[], float]) -> None:
-        self._log = log
+    def __init__(self, threads: Executor, *, clock: Callable[[], float]) -> None:
         self._threads = threads
         self._clock = clock
         self._sessions: dict[bytes, _Session] = {}
@@ -53,7 +52,7 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    async def join(self, session: bytes, group: str, topics: Collection[str], strategy: str, session_s: float) -> str:
+    async def join(self, session: bytes, join: Callable[[], GroupMember], session_s: float) -> str:
         """Makes a member; its id. A repeat finds the one that it made before."""
         if not SESSION_S_MIN <= session_s <= SESSION_S_MAX:
             raise MisuseError(f"a session of {session_s:g} s: {SESSION_S_MIN:g} to {SESSION_S_MAX:g} are allowed")
@@ -63,9 +62,7 @@ class Sessions:
                 raise Overloaded(f"{_SESSIONS_MAX} members of groups are here already; try again later")
             joining = self._joining.get(session)
             if joining is None:
-                joining = asyncio.ensure_future(
-                    self._in_thread(lambda: self._log.join(group, topics, strategy=strategy))
-                )
+                joining = asyncio.ensure_future(self._in_thread(join))
                 self._joining[session] = joining
                 joining.add_done_callback(lambda done: self._joined(session, session_s, done))
             await asyncio.shield(joining)

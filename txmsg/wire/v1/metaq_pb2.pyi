@@ -274,18 +274,20 @@ class LogMember(_message.Message):
     def __init__(self, id: _Optional[str] = ..., topics: _Optional[_Iterable[str]] = ..., strategy: _Optional[str] = ...) -> None: ...
 
 class JoinGroupRequest(_message.Message):
-    __slots__ = ("session", "group", "topics", "strategy", "session_ms")
+    __slots__ = ("session", "group", "topics", "strategy", "session_ms", "start")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     STRATEGY_FIELD_NUMBER: _ClassVar[int]
     SESSION_MS_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
     session: bytes
     group: str
     topics: _containers.RepeatedScalarFieldContainer[str]
     strategy: str
     session_ms: int
-    def __init__(self, session: _Optional[bytes] = ..., group: _Optional[str] = ..., topics: _Optional[_Iterable[str]] = ..., strategy: _Optional[str] = ..., session_ms: _Optional[int] = ...) -> None: ...
+    start: str
+    def __init__(self, session: _Optional[bytes] = ..., group: _Optional[str] = ..., topics: _Optional[_Iterable[str]] = ..., strategy: _Optional[str] = ..., session_ms: _Optional[int] = ..., start: _Optional[str] = ...) -> None: ...
 
 class JoinGroupReply(_message.Message):
     __slots__ = ("member_id",)
