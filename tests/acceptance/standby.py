@@ -70,7 +70,7 @@ class Pair:
         source = f"host={_host(self.primary)} user=postgres dbname={_DATABASE}"
         options = ["-o", "proto_version=1", "-o", "publication_names=planted", "--status-interval", "1"]
         command = [
-            binaries_dir() / "pg_recvlogical",
+            str(binaries_dir() / "pg_recvlogical"),
             "-d",
             source,
             "--start",
