@@ -9,11 +9,13 @@ RACES ?= 10000
 # Tests wait more than they compute: two processes more than there are cores.
 TEST_PROCESSES ?= $$($(BIN)/python -c 'import os; print(os.cpu_count() + 2)')
 DURATION ?= 60
+MESSAGES ?= 1000000
+RUNS ?= 3
 BENCH_ARGS ?=
 CHAOS_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test races fuzz model chaos lint generate bench docs clean
+.PHONY: help setup demo test races fuzz model chaos mirror lint generate bench docs clean
 
 help: ## Show this list
 	@echo "make TARGET; each sets up what it needs:"
@@ -52,6 +54,9 @@ model: $(STAMP) ## Random histories of two brokers against the model, for about 
 
 chaos: $(STAMP) ## Three brokers under faults for DURATION=60 seconds, and a verdict (SEED=n, PLANT=lost|dup|reorder|phantom|gap|late)
 	$(BIN)/python -m tests.chaos --duration $(DURATION) $(if $(SEED),--seed $(SEED)) $(if $(PLANT),--plant "$(PLANT)") $(CHAOS_ARGS)
+
+mirror: $(STAMP) ## The demo and MESSAGES=1000000 mirrored by a tailer that is killed at random, RUNS=3 times; then compared (SEED=n)
+	$(BIN)/python -m tests.mirror --messages $(MESSAGES) --runs $(RUNS) $(if $(SEED),--seed $(SEED))
 
 lint: $(STAMP) ## Check style, format, types, the layers, and that generated files are as generated
 	$(BIN)/ruff check .

@@ -1,13 +1,8 @@
-"""The disk of the Notify database is full: calls fail with the cause named, and go on when there is room again.
-
-The disk is a small tmpfs, which only root may mount.
-"""
+"""The disk of the Notify database is full: calls fail with the cause named, and go on when there is room again."""
 
 from __future__ import annotations
 
 import os
-import subprocess
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +14,7 @@ from psycopg import sql
 from tests.acceptance.neighbour import neighbour
 from tests.broker_process import BrokerProcess
 from tests.errors_page import is_documented
+from tests.small_disk import fill, small_disk
 from txmsg.broker import migrate
 from txmsg.client import Producer
 from txmsg.embedded import EmbeddedPostgres
@@ -31,28 +27,9 @@ FULL = "No space left on device"
 
 @pytest.fixture
 def disk() -> Iterator[Path]:
-    """A file system of 256 MiB, where the user that PostgreSQL runs as can look: not in root's tmp_path."""
-    place = Path(tempfile.mkdtemp(prefix="txmsg-disk-"))
-    place.chmod(0o755)
-    mount = ["mount", "-t", "tmpfs", "-o", "size=256m,mode=0777", "tmpfs", str(place)]
-    done = subprocess.run(mount, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        place.rmdir()
-        pytest.skip(f"a small file system cannot be mounted here: {done.stderr.strip()}")
-    try:
+    """A file system of 256 MiB."""
+    with small_disk(256 * MIB) as place:
         yield place
-    finally:
-        subprocess.run(["umount", "--lazy", str(place)], check=True)
-        place.rmdir()
-
-
-def fill(disk: Path, *, leave: int) -> Path:
-    """Writes a file that leaves so many bytes free; the file, to be deleted."""
-    ballast = disk / "ballast"
-    free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
-    with ballast.open("wb") as file:
-        os.posix_fallocate(file.fileno(), 0, free - leave)
-    return ballast
 
 
 @contextmanager

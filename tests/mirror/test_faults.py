@@ -16,6 +16,7 @@ from tests.integration.cli_harness import said
 from tests.mirror.load import Load
 from tests.mirror.rows import make_queues, store, written
 from tests.mirror.tailer_process import TailerProcess
+from tests.small_disk import fill, read_only, small_disk
 from txmsg.broker import migrate
 from txmsg.embedded import EmbeddedPostgres
 from txmsg.verifier.compare import Report, verify
@@ -247,3 +248,26 @@ def test_a_restart_of_postgres_is_sat_out(tmp_path: Path, new_tailer: NewTailer)
         assert tailer.is_running
         assert tailer.pid == pid
         tailer.stop()
+
+
+def test_a_full_disk_and_a_read_only_one_are_said_and_lose_nothing(url: str, load: Load, new_tailer: NewTailer) -> None:
+    with small_disk(32 * MIB) as disk:
+        log = disk / "log"
+        tailer = new_tailer(root=log)
+        tailer.start()
+        load.write(20)
+        require_equal(url, log, load.count)
+        ballast = fill(disk, leave=MIB // 4)
+        with load.going_on():
+            until(lambda: "No space left on device" in tailer.said)
+        assert tailer.is_running
+        ballast.unlink()
+        require_equal(url, log, load.count)
+        tailer.stop()
+
+        load.write(20)
+        with read_only(disk):
+            assert "Read-only file system" in tailer.refused()
+        tailer.start()
+        require_equal(url, log, load.count)
+        tailer.kill()

@@ -32,6 +32,7 @@ COMMANDS: Final = {
     "message": "Find messages by key or id, see what became of them, take back what is not due.",
     "tailer": "Mirror a Notify database into MetaQ: run, create, status, drop.",
     "topic": "Create topics, look at them, change their settings, delete them.",
+    "up": "Run a database, a broker, MetaQ and a tailer together, for development.",
 }
 """Each is the click command of its name in the module of its name, with _ for -; the line stands in `txmsg --help`."""
 

@@ -1,0 +1,123 @@
+"""`txmsg up` as a developer runs it: a message goes in at the broker and out of MetaQ; in the end nothing is left."""
+
+from __future__ import annotations
+
+import json
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.acceptance.waiting import until
+from txmsg.client import Producer
+from txmsg.embedded import EmbeddedPostgres
+from txmsg.message import Message
+from txmsg.metaq.access import QueueId, open_log
+from txmsg.verifier.compare import verify
+
+_START_S_MAX = 90.0
+_STOP_S_MAX = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Up:
+    """A running `txmsg up`, and what it said when it was ready."""
+
+    process: subprocess.Popen[bytes]
+    root: Path
+    broker: str
+    metaq: str
+    storage: str
+
+    def parts(self) -> dict[str, psutil.Process]:
+        """Its processes, by the command that each runs; PostgreSQL's belong to nobody."""
+        children = psutil.Process(self.process.pid).children(recursive=True)
+        return {command[command.index("txmsg.cli.parts") + 1]: each for each in children if (command := each.cmdline())}
+
+    def require_nothing_left(self, parts: dict[str, psutil.Process]) -> None:
+        """No process, no port, no database."""
+        until(lambda: not any(each.is_running() for each in parts.values()))
+        for address in (self.broker, self.metaq):
+            host, _, port = address.rpartition(":")
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection((host, int(port)), timeout=5).close()
+        until(lambda: not EmbeddedPostgres(self.root / "pg").running)
+
+
+@contextmanager
+def up_in(root: Path) -> Iterator[Up]:
+    """Runs until it is ready; killed in the end, if it is still there."""
+    options = ["--data-dir", str(root), "--listen", "127.0.0.1:0", "--metaq-listen", "127.0.0.1:0", "--json"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "txmsg.cli.main", "up", *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    try:
+        assert process.stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            assert selector.select(_START_S_MAX), "it is not ready in time"
+        ready = json.loads(process.stdout.readline())
+        yield Up(process, root, ready["broker"], ready["metaq"], ready["storage"])
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def _send(up: Up, count: int) -> None:
+    with Producer(up.broker, group="shop") as producer:
+        for number in range(count):
+            producer.send(Message("orders", str(number).encode(), key=f"k{number}"))
+
+
+def _received(up: Up, count: int) -> list[bytes]:
+    """What a reader of MetaQ gets, until it is so much."""
+    found: list[bytes] = []
+    deadline = time.monotonic() + _START_S_MAX
+    with open_log(up.metaq) as log:
+        wanted = {QueueId("orders", number): 0 for number in range(4)}
+        while len(found) < count:
+            assert time.monotonic() < deadline, f"{len(found)} of {count} messages came to MetaQ"
+            for each in log.fetch(wanted, wait_s=1.0):
+                for batch in each.batches:
+                    found += batch.to_arrow()["body"].to_pylist()
+                    wanted[each.queue] = batch.end_offset
+    return found
+
+
+def test_a_message_goes_through_and_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
+    with up_in(tmp_path) as up:
+        parts = up.parts()
+        assert sorted(parts) == ["broker", "metaq", "tailer"]
+        _send(up, 10)
+        assert sorted(_received(up, 10)) == [str(number).encode() for number in range(10)]
+        assert verify(up.storage, tmp_path / "metaq").is_equal
+        up.process.send_signal(signal.SIGINT)
+        _, said = up.process.communicate(timeout=_STOP_S_MAX)
+        assert (up.process.returncode, said) == (0, b"")
+        up.require_nothing_left(parts)
+
+
+def test_a_part_that_dies_is_named_and_takes_the_others_with_it_in_order(tmp_path: Path) -> None:
+    with up_in(tmp_path) as up:
+        parts = up.parts()
+        parts["tailer"].kill()
+        _, said = up.process.communicate(timeout=_STOP_S_MAX)
+        assert up.process.returncode == 1
+        assert b"Error: tailer ended by itself, by SIGKILL" in said
+        up.require_nothing_left(parts)
+    with up_in(tmp_path) as up:  # and comes back; killed without a word it leaves nothing, either
+        parts = up.parts()
+        _send(up, 1)
+        assert _received(up, 1) == [b"0"]
+        up.process.kill()
+        up.require_nothing_left(parts)

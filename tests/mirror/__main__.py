@@ -1,0 +1,191 @@
+"""The registration demo and many messages, mirrored by a tailer that is killed at random; then log and table compared.
+
+Exit status 1: they are not equal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import secrets
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from examples.user_registration.demo.supervisor import Plan, play
+from tests.broker_process import BrokerProcess
+from tests.mirror.killing import KilledTailer
+from txmsg.broker import migrate
+from txmsg.client import AsyncProducer
+from txmsg.embedded import EmbeddedPostgres
+from txmsg.message import Message
+from txmsg.verifier.compare import verify
+
+WAIT_S_MAX = 1800.0
+DEMO = Plan(users=60, crashes=4, slow_ms=50, down="social_import")
+TOPICS = ("trade.created", "trade.paid", "trade.shipped")
+STREAMS = 8
+BATCH_MAX = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a run came to."""
+
+    seed: int
+    sent: int
+    """Messages, besides the demo's."""
+    messages: int
+    """That the log and the table were compared by, those of the demo included."""
+    kills: int
+    sent_per_s: float
+    mirrored_s: float
+    """From the first message that was sent until log and table were compared up to the last."""
+    verified_per_s: float
+    differing: int
+    differences: list[str]
+    demo_clean: bool
+
+    @property
+    def is_equal(self) -> bool:
+        return not self.differing and self.messages >= self.sent and self.demo_clean
+
+
+def messages_of(rng: random.Random, count: int) -> list[Message]:
+    """Messages of all shapes: with and without keys, tags, headers and ordering keys, up to some KiB."""
+    return [
+        Message(
+            rng.choice(TOPICS),
+            rng.randbytes(rng.choice((0, 50, 100, 200, 1000))),
+            key=f"trade-{rng.randrange(10**6)}" if rng.random() < 0.7 else None,
+            tag=rng.choice(("card", "cash", None)),
+            headers={"shop": str(rng.randrange(100))} if rng.random() < 0.3 else {},
+            ordering_key=f"buyer-{rng.randrange(1000)}" if rng.random() < 0.3 else None,
+        )
+        for _ in range(count)
+    ]
+
+
+async def send_all(address: str, count: int, rng: random.Random, told: Callable[[int], None]) -> None:
+    """Sends so many messages in batches of all sizes, some streams side by side."""
+    left = count
+    prepared = messages_of(rng, 20_000)
+
+    async def stream(producer: AsyncProducer) -> None:
+        nonlocal left
+        while left:
+            size = min(left, rng.randint(1, BATCH_MAX))
+            left -= size
+            start = rng.randrange(len(prepared) - size)
+            await producer.send_many(prepared[start : start + size])
+            told(size)
+
+    async with AsyncProducer(address, group="load", timeout_s=60) as producer, asyncio.TaskGroup() as streams:
+        for _ in range(STREAMS):
+            streams.create_task(stream(producer))
+
+
+class Bar:
+    """One progress bar for all that happens; the audience of the demo, too."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._task = progress.add_task("", total=None)
+
+    def phase(self, title: str, steps: int) -> None:
+        self._progress.reset(self._task, total=steps, description=title)
+
+    def progress(self, steps: int, note: str) -> None:
+        self._progress.update(self._task, completed=steps)
+
+    def advance(self, steps: int) -> None:
+        self._progress.advance(self._task, steps)
+
+
+def run(directory: Path, messages: int, seed: int, bar: Bar) -> Outcome:
+    """One run in an empty directory."""
+    log = directory / "metaq"
+    with EmbeddedPostgres(directory / "postgres") as server:
+        storage = server.create_database("notify")  # where the demo's broker looks
+        migrate.upgrade(storage)
+        killed = KilledTailer(storage, log, seed, said=directory / "tailer.said")
+        with killed.tailer:
+            with killed:
+                demo = play(DEMO, directory, bar)
+                began_at = time.perf_counter()
+                sent_s = load(storage, messages, seed, directory / "broker.log", bar)
+            bar.phase("comparing", 1)
+            compared_at = time.perf_counter()
+            report = verify(storage, log, wait_s=WAIT_S_MAX, progress=lambda done, _: bar.progress(done, ""))
+            ended_at = time.perf_counter()
+            killed.tailer.stop()
+    return Outcome(
+        seed=seed,
+        sent=messages,
+        messages=report.messages,
+        kills=killed.kills,
+        sent_per_s=round(messages / sent_s, 1),
+        mirrored_s=round(ended_at - began_at, 1),
+        verified_per_s=round(report.messages / (ended_at - compared_at), 1),
+        differing=sum(report.differing.values()),
+        differences=list(map(str, report.differences)),
+        demo_clean=demo.clean,
+    )
+
+
+def load(storage: str, messages: int, seed: int, broker_log: Path, bar: Bar) -> float:
+    """Sends so many messages through a broker; how long it took."""
+    bar.phase("sending", messages)
+    broker = BrokerProcess(storage, "--log-level", "warning", log=broker_log)
+    broker.start()
+    try:
+        began_at = time.perf_counter()
+        asyncio.run(send_all(broker.address, messages, random.Random(seed), bar.advance))
+        return time.perf_counter() - began_at
+    finally:
+        broker.stop()
+
+
+@click.command(help=__doc__)
+@click.option("--messages", default=1_000_000, show_default=True, help="Messages of a run, besides the demo's.")
+@click.option("--runs", default=3, show_default=True, help="How often.")
+@click.option("--seed", type=int, help="Of the first run; the next one has the next number. Default: random.")
+@click.option("--json", "as_json", is_flag=True, help="Print the runs as JSON.")
+def main(messages: int, runs: int, seed: int | None, as_json: bool) -> None:
+    seed = secrets.randbelow(10**9) if seed is None else seed
+    console = Console(stderr=as_json, highlight=False)
+    outcomes = []
+    for number in range(runs):
+        with tempfile.TemporaryDirectory(prefix="txmsg-mirror-") as directory, bar_on(console) as bar:
+            outcome = run(Path(directory), messages, seed + number, bar)
+        outcomes.append(outcome)
+        console.print(
+            f"seed {outcome.seed}: {outcome.messages:,} messages, sent at {outcome.sent_per_s:,.0f}/s; tailer killed "
+            f"{outcome.kills} times; mirrored and compared {outcome.mirrored_s:.1f} s after the first; "
+            f"{'equal' if outcome.is_equal else f'NOT equal: {outcome.differing} messages differ'}"
+        )
+        for difference in outcome.differences:
+            console.print(f"  {difference}")
+    if as_json:
+        click.echo(json.dumps([asdict(each) for each in outcomes]))
+    sys.exit(0 if all(each.is_equal for each in outcomes) else 1)
+
+
+@contextmanager
+def bar_on(console: Console) -> Iterator[Bar]:
+    columns = (TextColumn("{task.description:<33}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        yield Bar(progress)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""A small disk, to be filled: a tmpfs, which only root may mount; elsewhere the test is skipped."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+__all__ = ["fill", "read_only", "small_disk"]
+
+
+@contextmanager
+def small_disk(size_bytes: int) -> Iterator[Path]:
+    """A file system where the user that PostgreSQL runs as can look, too: not in root's tmp_path."""
+    place = Path(tempfile.mkdtemp(prefix="txmsg-disk-"))
+    place.chmod(0o755)
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size_bytes},mode=0777", "tmpfs", str(place)]
+    done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        place.rmdir()
+        pytest.skip(f"a small file system cannot be mounted here: {done.stderr.strip()}")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "--lazy", str(place)], check=True)
+        place.rmdir()
+
+
+def fill(disk: Path, *, leave: int) -> Path:
+    """Writes a file that leaves so many bytes free; the file, to be deleted."""
+    ballast = disk / "ballast"
+    free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
+    with ballast.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, free - leave)
+    return ballast
+
+
+@contextmanager
+def read_only(disk: Path) -> Iterator[None]:
+    """Nothing can be written meanwhile. No file of it may be open for writing."""
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["mount", "-o", "remount,rw", str(disk)], check=True)
