@@ -219,9 +219,12 @@ def test_a_redrive_that_is_interrupted_says_how_far_it_is_and_is_finished_by_the
     ids = processed(broker, *(Message("t", b"x") for _ in range(count)))
     bury(notify_url, ids)
     command = ("dead-letter", "redrive", "--group", "collector", "--broker", broker.address)
-    slow = subprocess.Popen(
-        [sys.executable, "-m", "txmsg.cli.main", *command, "--rate", "1"], stderr=subprocess.PIPE, text=True
+    # A process that was started in the background hands on that it ignores Ctrl-C.
+    program = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from txmsg.cli.main import main; main(prog_name='txmsg')"
     )
+    slow = subprocess.Popen([sys.executable, "-c", program, *command, "--rate", "1"], stderr=subprocess.PIPE, text=True)
     with collecting(broker.address, "t") as got:
         again = {got.get(timeout=WAIT_S).id}  # it has begun
         slow.send_signal(signal.SIGINT)
