@@ -24,6 +24,7 @@ from tests.integration.delivery_harness import (
 from txmsg.broker.delivery import Delivery
 from txmsg.broker.delivery.values import Refusal
 from txmsg.broker.store.dead_letters import DeadLetterFilter, DeadLetters
+from txmsg.broker.store.group_administration import Destination, GroupAdministration
 from txmsg.runtime.backoff import Backoff
 
 QUICK: dict[str, Any] = {"retry_poll_s": 0.02, "backoff": AT_ONCE}
@@ -273,6 +274,30 @@ def test_every_attempt_leaves_its_error_with_the_dead_letter(notify_url: str) ->
             assert [each["error"][:7] for each in failures] == ["boom 1 ", "boom 2 ", "boom 3 "]
             assert {len(each["error"]) for each in failures} == {300}
             assert all(each["at"] for each in failures)
+
+    asyncio.run(scenario())
+
+
+def test_a_group_goes_on_elsewhere_in_an_ordered_queue_as_soon_as_what_is_out_of_it_is_settled(
+    notify_url: str,
+) -> None:
+    async def scenario() -> None:
+        async with (
+            notify_at(notify_url) as notify,
+            delivering(notify, settings_s=0.05, hand_over_s=NEVER_S) as delivery,
+        ):
+            groups = GroupAdministration(notify.topics._pool)
+            await add_keyed(notify, "a", "a", "a")
+            await settle(delivery, *await receive(delivery, 1))
+            (held,) = await receive(delivery, 1)
+            (feed,) = delivery._state.groups["g"].feeds.values()
+            await groups.seek("g", "t", None, Destination(earliest=True), again=False)
+            await until(lambda: feed.leaving)
+            assert await receive(delivery, 1, wait_s=0.3) == []
+            await settle(delivery, held)
+            (again,) = await receive(delivery, 1, wait_s=20)
+            assert again.offset == 0
+            await settle(delivery, again)
 
     asyncio.run(scenario())
 

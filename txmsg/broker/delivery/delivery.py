@@ -15,7 +15,6 @@ from txmsg.broker.cluster import Membership
 from txmsg.broker.delivery.config import DeliveryConfig
 from txmsg.broker.delivery.database import Database
 from txmsg.broker.delivery.group import Group
-from txmsg.broker.delivery.handing import still_out
 from txmsg.broker.delivery.holding import to_note
 from txmsg.broker.delivery.loading import Loader
 from txmsg.broker.delivery.rounds import Rounds
@@ -207,14 +206,7 @@ class Delivery:
         Raises BrokerUnavailable.
         """
         self._state.leaving.update(queue_ids)
-        feeds = [feed for queue_id in queue_ids for feed in self._state.feeds_of.get(queue_id, ())]
-        for feed in feeds:
-            feed.leaving = True
-        await self._state.settling.wait(lambda: not still_out(feeds), self._state.config.hand_over_s)
-        for group in {feed.group for feed in feeds}:
-            await self.writing.try_to_write_outcomes(group, [feed for feed in feeds if feed.group is group])
-        await self.writing.note_held([feed for feed in feeds if feed.held_until and not still_out([feed])], None)
-        await self.writing.flush_once()
+        await self.writing.finish([feed for queue_id in queue_ids for feed in self._state.feeds_of.get(queue_id, ())])
 
     def drop(self, why: str) -> None:
         """Forgets the leases and everything in memory. Waiting members get BrokerUnavailable."""

@@ -82,12 +82,17 @@ class Loader:
 
         They are loaded anew, from there.
         """
-        # Neither a window that is being loaded nor a cursor that is being written may bring the old place back; nor may
-        # failures be on their way to their tables, for what is loaded anew would not see them.
-        async with self._loading(group.name), self._writing.flushing, group.writing:
-            async with self._database.session() as conn:
-                sought = await store.sought_queues(conn, group.id)
-            self._state.remove(group, sought)
+        async with self._database.session() as conn:
+            sought = await store.sought_queues(conn, group.id)
+        # Of ordered messages that are still out, the next ones could only be given when nobody can hold them any more.
+        ordered = [feed for each in sought if (feed := group.feeds.get(each)) is not None and feed.held_until]
+        try:
+            await self._writing.finish(ordered)
+        finally:
+            # Neither a window that is being loaded nor a cursor that is being written may bring the old place back; nor
+            # may failures be on their way to their tables, for what is loaded anew would not see them.
+            async with self._loading(group.name), self._writing.flushing, group.writing:
+                self._state.remove(group, sought)
         if sought:
             _log.info("group %s goes on elsewhere in %d queues", group.name, len(sought))
         return bool(sought)

@@ -12,6 +12,7 @@ from txmsg.broker.cluster import Membership
 from txmsg.broker.delivery.database import Database
 from txmsg.broker.delivery.failures import write_first_failures, write_retry_outcomes
 from txmsg.broker.delivery.group import Feed, Group
+from txmsg.broker.delivery.handing import still_out
 from txmsg.broker.delivery.holding import MARGIN_S
 from txmsg.broker.delivery.state import State
 from txmsg.broker.store import delivery as store
@@ -36,6 +37,19 @@ class Writing:
         self._database = database
         self._membership = membership
         self.flushing = asyncio.Lock()
+
+    async def finish(self, feeds: Sequence[Feed]) -> None:
+        """Gives nothing more of these, waits a little for what consumers have of them, and writes how far they are.
+
+        Raises BrokerUnavailable.
+        """
+        for feed in feeds:
+            feed.leaving = True
+        await self._state.settling.wait(lambda: not still_out(feeds), self._state.config.hand_over_s)
+        for group in {feed.group for feed in feeds}:
+            await self.try_to_write_outcomes(group, [feed for feed in feeds if feed.group is group])
+        await self.note_held([feed for feed in feeds if feed.held_until and not still_out([feed])], None)
+        await self.flush_once()
 
     async def flush_once(self) -> None:
         """Writes the cursors that moved. What is no longer this broker's is dropped."""
