@@ -187,8 +187,8 @@ def test_a_role_that_may_create_is_enough_and_what_only_the_tailer_wants_is_a_no
     assert checked["ok"]
     [right] = [each for each in checked["findings"] if each["name"] == "replication right"]
     assert (right["value"], right["fix"]) == ("false", "")
-    assert "the tailer, which is still to come" in right["note"]
-    assert "the tailer" in CliRunner().invoke(main, ["db", "check", "--storage", poor_role]).output
+    assert "only `txmsg tailer` wants alter role ... replication" in right["note"]
+    assert "txmsg tailer" in CliRunner().invoke(main, ["db", "check", "--storage", poor_role]).output
 
 
 def test_a_role_that_may_not_use_the_tables_is_told_so(database_url: str, poor_role: str) -> None:

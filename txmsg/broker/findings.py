@@ -19,7 +19,7 @@ VERSION_MIN = 150000
 
 Connection = psycopg.Connection[Any]
 
-_FOR_THE_TAILER = "nothing yet; the tailer, which is still to come, will want {}"
+_FOR_THE_TAILER = "only `txmsg tailer` wants {}"
 
 
 @dataclass(frozen=True, slots=True)

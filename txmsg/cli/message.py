@@ -196,7 +196,7 @@ def _print_traced(traced: pb.TracedMessage) -> None:
 def _traced(traced: pb.TracedMessage) -> dict[str, object]:
     return {
         **_values(traced.message),
-        "mirrored": None,  # there is no mirror yet
+        "mirrored": None,  # not known here: `txmsg tailer status --by-queue` says how far each queue is
         "groups": [
             {
                 "group": each.group,
