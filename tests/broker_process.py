@@ -44,6 +44,11 @@ class BrokerProcess:
         assert self._process is not None, "the broker is not running"
         return self._process.pid
 
+    @property
+    def is_started(self) -> bool:
+        """Whether it was started, and not ended by the test."""
+        return self._process is not None
+
     def start(self) -> None:
         """Returns when the broker says that it is ready; fails with its log when it ends or takes too long."""
         assert self._process is None, "the broker is running"

@@ -1,4 +1,4 @@
-"""Members of a group on a path: a queue has one owner, its offset survives its owners, seeks reach whoever owns it."""
+"""Members of a group, on a path or at a server: a queue has one owner, and its offset survives its owners."""
 
 from __future__ import annotations
 
@@ -11,22 +11,37 @@ from pathlib import Path
 import pytest
 
 from tests.metaq.logs import batch, bodies, fill
+from tests.metaq.servers import served
 from txmsg.errors import CorruptLog, MembershipLost, MisuseError, UnknownGroup
 from txmsg.metaq.access import LogAccess, QueueId, Range, open_log
 from txmsg.metaq.frame import Columns, encode
 from txmsg.metaq.group_files import offset_in, queue_file
 from txmsg.metaq.log import Append, Log
+from txmsg.metaq.server.config import MetaQConfig
 
 A, B = QueueId("t", 0), QueueId("t", 1)
 RETRY = QueueId("%RETRY%g", 0)
 
 
 @pytest.fixture
-def access(tmp_path: Path) -> Iterator[LogAccess]:
+def local(tmp_path: Path) -> Iterator[LogAccess]:
+    """A log in a directory."""
     with Log(tmp_path) as log:
         fill(log, "t", 0, [5])
         fill(log, "t", 1, [3])
-    with open_log(tmp_path) as access:
+    with open_log(tmp_path, append=True) as access:
+        yield access
+
+
+@pytest.fixture(params=["directory", "server"])
+def access(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LogAccess]:
+    """The same, and the same at the address of a server."""
+    local: LogAccess = request.getfixturevalue("local")
+    if request.param == "directory":
+        yield local
+        return
+    local.close()
+    with served(MetaQConfig(root=tmp_path, listen=f"unix:{tmp_path}/socket")) as address, open_log(address) as access:
         yield access
 
 
@@ -50,14 +65,13 @@ def test_a_queue_has_one_owner_and_its_offset_goes_with_it(access: LogAccess) ->
     ]
 
 
-def test_a_view_shows_who_is_there_and_the_queues_of_all_their_topics(tmp_path: Path, access: LogAccess) -> None:
+def test_a_view_shows_who_is_there_and_the_queues_of_all_their_topics(access: LogAccess) -> None:
     one = access.join("g", ["t"])
     other = access.join("g", ["u"], strategy="mine")
     assert sorted(one.view().members) == list(one.view().members)
     assert {(each.topics, each.strategy) for each in one.view().members} == {(("t",), "averaged"), (("u",), "mine")}
     assert one.view().queues == (A, B)
-    with Log(tmp_path) as log:
-        fill(log, "u", 7, [1])
+    access.append([batch("u", 7, 0, 1)])
     access.append([Append("%RETRY%g", 0, encode(Columns([b"x"], [1])))])
     assert one.view().queues == (RETRY, A, B, QueueId("u", 7)), "what is new is not seen"
     other.leave({})
@@ -109,8 +123,8 @@ def test_a_member_that_is_killed_gives_back_all_it_owned_at_the_offset_it_stored
         assert [each.id for each in member.view().members] == [member.id]
 
 
-def test_a_forked_child_neither_keeps_nor_uses_what_its_parent_owns(access: LogAccess) -> None:
-    member = access.join("g", ["t"])
+def test_a_forked_child_neither_keeps_nor_uses_what_its_parent_owns(local: LogAccess) -> None:
+    member = local.join("g", ["t"])
     member.take([A])
     told, tell = os.pipe()
     waits, end = os.pipe()
@@ -125,7 +139,7 @@ def test_a_forked_child_neither_keeps_nor_uses_what_its_parent_owns(access: LogA
         os._exit(0)
     try:
         assert b"was forked from member" in os.read(told, 1000)
-        other = access.join("g", ["t"])
+        other = local.join("g", ["t"])
         assert other.take([A]) == {}
         member.leave({A: 2})
         assert other.take([A]) == {A: 2}, "the child keeps what its parent has given back"
@@ -188,11 +202,11 @@ def test_a_group_is_deleted_when_it_has_no_members(access: LogAccess) -> None:
     assert access.join("g", ["t"]).take([A]) == {A: 0}
 
 
-def test_a_member_whose_files_were_removed_owns_nothing_any_more(tmp_path: Path, access: LogAccess) -> None:
-    member = access.join("g", ["t"])
+def test_a_member_whose_files_were_removed_owns_nothing_any_more(tmp_path: Path, local: LogAccess) -> None:
+    member = local.join("g", ["t"])
     member.take([A])
     (tmp_path / "groups").rename(tmp_path / "gone")
-    other = access.join("g", ["t"])
+    other = local.join("g", ["t"])
     with pytest.raises(MembershipLost, match="were removed while member"):
         member.view()
     with pytest.raises(MisuseError, match="has left group g: join anew"):

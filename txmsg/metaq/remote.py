@@ -133,7 +133,7 @@ class RemoteLog:
                 if wait_s and self._server.closed.is_set():
                     return []
                 raise
-            if found or left_s <= this_s:
+            if found or time.monotonic() >= deadline:
                 return found
 
     def _fetched(

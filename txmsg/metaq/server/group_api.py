@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import TypeVar
+from typing import Final, TypeVar
 
-from txmsg.errors import ProtocolError, shown
+from txmsg.errors import MisuseError, ProtocolError, shown
 from txmsg.message import check_name
 from txmsg.metaq.access import GroupMember, LogAccess, QueueId
 from txmsg.metaq.protocol import ID_SIZE_BYTES, offsets_of, queues_of_sets, sets_of_queues, wire_member, wire_offsets
+from txmsg.metaq.server.log_api import checked
 from txmsg.metaq.server.sessions import Sessions
 from txmsg.wire.answers import Context, answering
 from txmsg.wire.v1 import metaq_pb2 as pb
@@ -19,6 +20,9 @@ from txmsg.wire.v1.metaq_pb2_grpc import MetaQGroupsServicer
 __all__ = ["GroupApi"]
 
 T = TypeVar("T")
+
+TOPICS_MAX: Final = 1000
+_STRATEGY_SIZE_MAX = 200
 
 
 class GroupApi(MetaQGroupsServicer):
@@ -39,6 +43,11 @@ class GroupApi(MetaQGroupsServicer):
         check_name("group", request.group)
         for topic in request.topics:
             check_name("topic", topic)
+        if len(request.topics) > TOPICS_MAX or len(request.strategy) > _STRATEGY_SIZE_MAX:
+            raise MisuseError(
+                f"a member of {len(request.topics)} topics, with a strategy whose name has {len(request.strategy)} "
+                f"characters: at most {TOPICS_MAX} and {_STRATEGY_SIZE_MAX} are allowed"
+            )
         if len(request.session) != ID_SIZE_BYTES:
             raise ProtocolError(f"a session is named by {ID_SIZE_BYTES} bytes, not {len(request.session)}")
         start = request.start
@@ -65,7 +74,7 @@ class GroupApi(MetaQGroupsServicer):
 
     @answering
     async def Take(self, request: pb.MemberRequest, context: Context) -> pb.MemberReply:  # noqa: N802
-        queues = queues_of_sets(request.queues)
+        queues = checked(queues_of_sets(request.queues))
         taken = await self._sessions.call(request.session, request.call, lambda member: member.take(queues))
         return pb.MemberReply(taken=wire_offsets(taken))
 
@@ -133,6 +142,6 @@ def _given(request: pb.MemberRequest | pb.SeekLogGroupRequest) -> dict[QueueId, 
     for queue, offset in offsets_of(request.offsets).items():
         if offset is None or offset < 0:
             raise ProtocolError(f"topic {shown(queue.topic)} queue {queue.queue} cannot go on at offset {offset}")
-        check_name("topic", queue.topic)
         found[queue] = offset
+    checked(list(found))
     return found

@@ -8,9 +8,10 @@ from concurrent.futures import Executor
 from importlib.metadata import version
 from typing import Final, TypeVar
 
+import grpc
 from google.protobuf.message import DecodeError
 
-from txmsg.errors import InvalidName, MessageTooLarge, OutcomeUnknown, ProtocolError
+from txmsg.errors import BrokerUnavailable, InvalidName, MessageTooLarge, OutcomeUnknown, ProtocolError
 from txmsg.message import check_name
 from txmsg.metaq.access import Fetched, LogAccess, QueueId
 from txmsg.metaq.frame import FRAME_SIZE_BYTES_MAX
@@ -36,7 +37,7 @@ from txmsg.wire.answers import Context, answering
 from txmsg.wire.v1 import metaq_pb2 as pb
 from txmsg.wire.v1.metaq_pb2_grpc import MetaQServicer
 
-__all__ = ["LogApi"]
+__all__ = ["LogApi", "checked"]
 
 T = TypeVar("T")
 
@@ -111,14 +112,14 @@ class LogApi(MetaQServicer):
 
     @answering
     async def Ranges(self, request: pb.RangesRequest, context: Context) -> pb.RangesReply:  # noqa: N802
-        queues = _checked(queues_of_sets(request.queues))
+        queues = checked(queues_of_sets(request.queues))
         ranges = await self._read(lambda: self._log.ranges(queues))
         found = [ranges[each] for each in queues]
         return pb.RangesReply(begin=[each.begin for each in found], end=[each.end for each in found])
 
     @answering
     async def OffsetsAt(self, request: pb.OffsetsAtRequest, context: Context) -> pb.OffsetsAtReply:  # noqa: N802
-        queues = _checked(queues_of_sets(request.queues))
+        queues = checked(queues_of_sets(request.queues))
         offsets = await self._read(lambda: self._log.offsets_at(queues, request.at_us))
         return pb.OffsetsAtReply(offset=[offsets[each] for each in queues])
 
@@ -142,7 +143,7 @@ class LogApi(MetaQServicer):
     async def Fetch(self, request: pb.FetchRequest, context: Context) -> None:  # noqa: N802
         """Waits on the loop, reads on a thread, and copies a piece only when the one before has left."""
         wanted = {queue: -1 if offset is None else offset for queue, offset in offsets_of(request.wanted).items()}
-        _checked(list(wanted))
+        checked(list(wanted))
         found = await self._found(wanted, min(request.size_bytes_max, FETCH_SIZE_BYTES_CEILING), request.wait_ms / 1000)
         places = {queue: place for place, queue in enumerate(wanted)}
         async with self._sending:
@@ -150,6 +151,8 @@ class LogApi(MetaQServicer):
                 try:
                     async with asyncio.timeout(self._config.send_timeout_s):
                         await context.write(piece)
+                except grpc.aio.InternalError:
+                    return  # the reader has gone
                 except TimeoutError:
                     raise OutcomeUnknown(
                         f"a piece of a fetch was not taken within {self._config.send_timeout_s:g} s: fetch again"
@@ -167,7 +170,9 @@ class LogApi(MetaQServicer):
         deadline = loop.time() + min(wait_s, WAIT_S_MAX)
         with self._polls.watching(wanted) as grown:
             found = await self._read(fetch)  # something may have come before it watched
-            while not found and not self._stop.is_set() and (left_s := deadline - loop.time()) > 0:
+            while not found and (left_s := deadline - loop.time()) > 0:
+                if self._stop.is_set():
+                    raise BrokerUnavailable("this MetaQ server is stopping: ask again when it is back")
                 try:
                     async with asyncio.timeout(min(left_s, look_s)):
                         await grown.wait()
@@ -246,7 +251,7 @@ class LogApi(MetaQServicer):
         return pb.AppendReply(base_offset=await self._appender.append(call))
 
 
-def _checked(queues: Sequence[QueueId]) -> Sequence[QueueId]:
+def checked(queues: Sequence[QueueId]) -> Sequence[QueueId]:
     """Names become paths: none goes on that is not a name."""
     if len(queues) > QUEUES_OF_REQUEST_MAX:
         raise ProtocolError(f"a request names {len(queues)} queues: at most {QUEUES_OF_REQUEST_MAX} are allowed")

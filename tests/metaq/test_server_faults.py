@@ -1,0 +1,324 @@
+"""A MetaQ server and those who ask it, killed, stopped and cut off from each other."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from tests.chaos.network import Link, Network
+from tests.chaos.plan import Cut
+from tests.metaq.logs import batch, bodies, readable
+from tests.metaq.servers import MetaQProcess, served
+from txmsg.errors import BrokerUnavailable, MembershipLost, MisuseError, OffsetOutOfRange, OutcomeUnknown
+from txmsg.metaq.access import QueueId, Range
+from txmsg.metaq.frame import Columns, encode
+from txmsg.metaq.log import Append, LogConfig
+from txmsg.metaq.reader import LogReader
+from txmsg.metaq.remote import RemoteLog
+from txmsg.metaq.server.config import MetaQConfig
+from txmsg.wire.v1 import metaq_pb2 as pb
+
+WAIT_S = 60.0
+
+
+def until(is_so: Callable[[], object], within_s: float = WAIT_S) -> None:
+    deadline = time.monotonic() + within_s
+    while not is_so():
+        assert time.monotonic() < deadline, "what was waited for did not come"
+        time.sleep(0.005)
+
+
+def one(topic: str, queue: int, body: str) -> Append:
+    """A message at the end of a queue."""
+    return Append(topic, queue, encode(Columns([body.encode()], [1])))
+
+
+@contextmanager
+def linked(address: str) -> Iterator[tuple[Link, str]]:
+    """A network between the test and a server that can be cut, and the address at its near end."""
+    host, _, port = address.rpartition(":")
+    with Network() as network:
+        link = network.link((host, int(port)))
+        yield link, f"127.0.0.1:{link.port}"
+
+
+@pytest.fixture(scope="module")
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MetaQProcess]:
+    """A process that all tests of this module share: each has topics of its own."""
+    root = tmp_path_factory.mktemp("server")
+    process = MetaQProcess(root / "log", log=root / "server.log")
+    yield process
+    process.kill()
+
+
+@pytest.fixture
+def server(process: MetaQProcess) -> MetaQProcess:
+    """The same, running."""
+    if not process.is_started:
+        process.start()
+    return process
+
+
+def test_killed_under_appends_nothing_acknowledged_is_lost_and_nothing_is_doubled(
+    server: MetaQProcess,
+) -> None:
+    """First in the crowd; then with one append each, whose answer is lost for certain before the server is killed."""
+    acknowledged: list[tuple[str, int]] = []
+    stopping = threading.Event()
+
+    def append(name: int) -> None:
+        with RemoteLog(server.address, timeout_s=WAIT_S) as log:
+            number = 0
+            while not stopping.is_set():
+                body = f"{name}-{number}"
+                [offset] = log.append([one("t", 0, body)])
+                acknowledged.append((body, offset))
+                number += 1
+
+    with ThreadPoolExecutor(6) as pool, linked(server.address) as (link, near):
+        crowd = [pool.submit(append, name) for name in range(4)]
+        for _ in range(2):
+            count = len(acknowledged)
+            until(lambda count=count: len(acknowledged) > count + 50)  # type: ignore[misc]
+            server.restart(kill=True)
+        stopping.set()
+        for each in crowd:
+            each.result(WAIT_S)
+
+        with RemoteLog(near, timeout_s=WAIT_S) as log:
+            log.append([one("u", 0, "before")])
+            link.cut(Cut.REPLIES_LOST)
+            unplaced = pool.submit(log.append, [one("u", 0, "lost answer"), one("u", 1, "its sister")])
+            placed = pool.submit(log.append, [batch("v", 0, 0, 3)])
+            on_disk = LogReader(server.data_dir)
+            until(lambda: (on_disk.queue("u", 1).end(), on_disk.queue("v", 0).end()) == (1, 3))
+            server.restart(kill=True)
+            link.heal()
+            assert unplaced.result(WAIT_S) == [1, 0]
+            assert placed.result(WAIT_S) == [0]
+            with pytest.raises(MisuseError, match="offset 0 of topic v queue 0: the next one is 3"):
+                log.append([batch("v", 0, 0, 3)])
+    assert server.stop() == 0
+    stored = readable(server.data_dir, "t", 0)
+    assert len(stored) == len(set(stored)), "something is doubled"
+    assert [stored[offset].decode() for _, offset in acknowledged] == [body for body, _ in acknowledged]
+    assert readable(server.data_dir, "u", 0) == [b"before", b"lost answer"]
+    assert readable(server.data_dir, "u", 1) == [b"its sister"]
+    assert readable(server.data_dir, "v", 0) == bodies("v", 0, 0, 3)
+
+
+def test_a_cut_network_is_waited_for_and_told_when_it_lasts(server: MetaQProcess) -> None:
+    queue = QueueId("cut", 0)
+    with linked(server.address) as (link, near), ThreadPoolExecutor(1) as pool:
+        with RemoteLog(near, timeout_s=30) as log, RemoteLog(server.address) as beside:
+            waits = pool.submit(log.fetch, {queue: 0}, wait_s=WAIT_S)
+            until(lambda: beside.describe().waiting == 1)
+            link.cut(Cut.RESET)
+            beside.append([batch("cut", 0, 0, 2)])
+            link.heal()
+            [found] = waits.result(WAIT_S)
+            assert found.batches[0].end_offset == 2, "a wait goes on over a cut"
+            for cut in (Cut.HALF_CLOSED, Cut.SOME_RESET):
+                link.cut(cut)
+                link.heal()
+                assert log.ranges([queue]) == {queue: Range(0, 2)}
+        with RemoteLog(near, timeout_s=1) as impatient:
+            impatient.topics()
+            link.cut(Cut.SILENT)
+            with pytest.raises(BrokerUnavailable, match="gave no answer in 1 s"):
+                impatient.topics()
+            with pytest.raises(OutcomeUnknown, match="may have been carried out"):
+                impatient.append([one("cut", 0, "x")])
+
+
+def test_a_signal_ends_a_server_in_order_and_waits_go_on_at_the_next(server: MetaQProcess, tmp_path: Path) -> None:
+    queue = QueueId("signal", 0)
+    with RemoteLog(server.address, timeout_s=WAIT_S) as log, ThreadPoolExecutor(1) as pool:
+        member = log.join("signalled", ["signal"])
+        log.append([batch("signal", 0, 0, 1)])
+        member.take([queue])
+        member.store({queue: 1})
+        waits = pool.submit(log.fetch, {queue: 1}, wait_s=WAIT_S)
+        until(lambda: log.describe().waiting == 1)
+        assert server.stop() == 0
+        assert " ERROR " not in server.log.read_text()
+        with RemoteLog(server.address, timeout_s=0.3) as impatient:
+            with pytest.raises(BrokerUnavailable, match="cannot be reached"):
+                impatient.topics()
+        server.start()
+        with pytest.raises(MembershipLost, match="does not know this member"):
+            member.view()
+        assert log.join("signalled", ["signal"]).take([queue]) == {queue: 1}
+        log.append([batch("signal", 0, 1, 1)])
+        assert [each.queue for each in waits.result(WAIT_S)] == [queue]
+    taken = MetaQProcess(tmp_path / "other", log=tmp_path / "other.log", address=server.address)
+    with pytest.raises(AssertionError, match=f"cannot listen on {re.escape(server.address)}"):
+        taken.start()
+
+
+# ---- groups
+
+MEMBER = """
+import sys
+from txmsg.errors import TxmsgError
+from txmsg.metaq.access import QueueId
+from txmsg.metaq.remote import RemoteLog
+member = RemoteLog(sys.argv[1], session_s=float(sys.argv[2])).join("g", ["t"])
+member._session_s = 1e9  # as on a machine whose clock stood still with it
+print(member.take([QueueId("t", int(each)) for each in sys.argv[3].split(",")]), flush=True)
+for line in sys.stdin:
+    queue, offset = map(int, line.split())
+    try:
+        member.store({QueueId("t", queue): offset})
+        print("stored", flush=True)
+    except TxmsgError as exc:
+        print(type(exc).__name__, flush=True)
+"""
+
+
+class RemoteProcess:
+    """A member in a process of its own, which stores what it is told."""
+
+    def __init__(self, address: str, session_s: float, queues: str) -> None:
+        command = [sys.executable, "-c", MEMBER, address, str(session_s), queues]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.taken = self._line()
+
+    def _line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def store(self, queue: int, offset: int) -> str:
+        assert self.process.stdin is not None
+        print(queue, offset, file=self.process.stdin, flush=True)
+        return self._line()
+
+    def __enter__(self) -> RemoteProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+def test_of_three_members_one_killed_and_one_stopped_the_third_gets_all_and_a_late_commit_is_refused(
+    tmp_path: Path,
+) -> None:
+    session_s = 3.0
+    config = MetaQConfig(root=tmp_path, listen="127.0.0.1:0")
+    with ExitStack() as stack:
+        address = stack.enter_context(served(config))
+        log = stack.enter_context(RemoteLog(address, session_s=session_s))
+        log.append([batch("t", queue, 0, 10) for queue in range(6)])
+        starting = ThreadPoolExecutor(2)
+        killed, stopped = starting.map(lambda queues: RemoteProcess(address, session_s, queues), ("0,1", "2,3"))
+        starting.shutdown()
+        stack.enter_context(killed)
+        stack.enter_context(stopped)
+        third = log.join("g", ["t"])
+        wanted = [QueueId("t", queue) for queue in range(6)]
+        assert killed.store(0, 4) == stopped.store(2, 5) == "stored"
+        taken = third.take(wanted)
+        assert taken == {QueueId("t", 4): 0, QueueId("t", 5): 0}
+        killed.process.kill()
+        os.kill(stopped.process.pid, signal.SIGSTOP)
+
+        def has_all() -> bool:
+            third.view()
+            taken.update(third.take([each for each in wanted if each not in taken]))
+            return len(taken) == len(wanted)
+
+        until(has_all)
+        assert [taken[each] for each in wanted] == [4, 0, 5, 0, 0, 0]
+        assert [each.id for each in third.view().members] == [third.id]
+        third.store({QueueId("t", 2): 7})
+        os.kill(stopped.process.pid, signal.SIGCONT)
+        assert stopped.store(2, 6) == "MembershipLost"
+        assert {each.queue.queue: each.offset for each in log.group("g").queues}[2] == 7
+        assert {each.owner for each in log.group("g").queues} == {third.id}
+
+
+# ---- readers that are slow, or late
+
+
+def test_a_reader_is_told_what_retention_has_left(tmp_path: Path) -> None:
+    log_config = LogConfig(file_size_bytes_max=20_000, retention_size_bytes=60_000, checkpoint_s=0.05)
+    with served(MetaQConfig(root=tmp_path, listen="127.0.0.1:0", log=log_config)) as address:
+        with RemoteLog(address) as log:
+            queue = QueueId("t", 0)
+            [first] = log.append([Append("t", 0, encode(Columns([bytes(9000)], [1])))])
+            for _ in range(20):
+                log.append([Append("t", 0, encode(Columns([bytes(9000)], [1])))])
+            until(lambda: log.ranges([queue])[queue].begin > 0)
+            [late] = log.fetch({queue: first})
+            assert isinstance(late.error, OffsetOutOfRange)
+            assert late.error.begin > 0
+            assert late.error.end == 21
+            [found] = log.fetch({queue: log.ranges([queue])[queue].begin})
+            assert found.batches
+
+
+def unread(address: str, channel: grpc.Channel, topic: str, count: int) -> list[Any]:
+    """Fetches of which the first piece is read, and no other."""
+    fetch: Any = channel.unary_stream(
+        "/txmsg.v1.MetaQ/Fetch", pb.FetchRequest.SerializeToString, pb.FetchReply.FromString
+    )
+    wanted = [pb.QueueOffsets(topic=topic, queue=[0], offset=[0])]
+    calls = [fetch(pb.FetchRequest(wanted=wanted, size_bytes_max=1), timeout=WAIT_S) for _ in range(count)]
+    for each in calls:
+        next(each)
+    return calls
+
+
+def test_readers_that_take_nothing_are_held_in_little_memory(server: MetaQProcess) -> None:
+    with RemoteLog(server.address) as log, grpc.insecure_channel(server.address) as channel:
+        log.append([Append("slow", 0, encode(Columns([bytes(1024 * 1024)] * 32, [1])))])
+        log.fetch({QueueId("slow", 0): 0})
+        before_bytes = anonymous_memory_bytes(server.pid)
+        unread(server.address, channel, "slow", 48)
+        grown_bytes = anonymous_memory_bytes(server.pid) - before_bytes
+        assert grown_bytes < 48 * 8 * 1024 * 1024, "48 readers of 32 MiB each"
+        assert log.fetch({QueueId("slow", 0): 0})[0].batches[0].end_offset == 32, "a good reader goes on"
+
+
+def test_readers_that_take_nothing_are_ended_and_let_others_go_on(tmp_path: Path) -> None:
+    config = MetaQConfig(root=tmp_path, listen=f"unix:{tmp_path}/socket", send_timeout_s=0.3, sending_max=2)
+    with served(config) as address, RemoteLog(address) as log, grpc.insecure_channel(address) as channel:
+        log.append([Append("slow", 0, encode(Columns([bytes(1024 * 1024)] * 32, [1])))])
+        calls = unread(address, channel, "slow", 6)
+        assert log.fetch({QueueId("slow", 0): 0})[0].batches[0].end_offset == 32
+        assert drained(calls)
+        assert {each.code() for each in calls} == {grpc.StatusCode.DEADLINE_EXCEEDED}
+        assert {"txmsg-code" in dict(each.trailing_metadata()) for each in calls} == {True}
+
+
+def drained(calls: list[Any]) -> bool:
+    """A call says how it ended only to who reads on."""
+    for each in calls:
+        try:
+            for _ in each:
+                pass
+        except grpc.RpcError:
+            continue
+    return True
+
+
+def anonymous_memory_bytes(pid: int) -> int:
+    """Of a process, without the files it maps."""
+    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    found = re.search(r"RssAnon:\s+(\d+) kB", status)
+    assert found is not None
+    return int(found[1]) * 1024
