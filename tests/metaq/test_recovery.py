@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,10 @@ import pytest
 from tests.metaq.logs import batch, bodies, fill, readable
 from txmsg.errors import CorruptLog
 from txmsg.metaq.commit_log import files_of
-from txmsg.metaq.log import Log, LogConfig
+from txmsg.metaq.log import Flush, Log, LogConfig, TopicSettings
 from txmsg.metaq.reader import LogReader
+from txmsg.metaq.state import write_checked
+from txmsg.metaq.topics import write_topics
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +47,7 @@ def test_cut_at_any_byte_a_log_opens_and_goes_on(small: Path, tmp_path: Path) ->
     ends = [header_end for header_end in _frame_ends(small)]
     for size in [*range(0, ends[-2], 13), *range(ends[-2] - 1, ends[-1] + 1)]:
         root = _copy(small, tmp_path / "log")
+        shutil.rmtree(root / "queues")  # cells of synchronous topics follow the disk
         _log_file(root).write_bytes(whole[:size])
         with Log(root) as log:
             kept = max([0, *(end for end in ends if end <= size)])
@@ -52,6 +56,45 @@ def test_cut_at_any_byte_a_log_opens_and_goes_on(small: Path, tmp_path: Path) ->
             log.append([batch("a", 0, end, 1)])
         assert readable(root, "a", 0) == bodies("a", 0, 0, end + 1)
         assert readable(root, "b", 3) == bodies("b", 3, 0, len(readable(root, "b", 3)))
+
+
+def test_cells_of_a_timed_topic_may_be_ahead_of_the_disk(small: Path, tmp_path: Path) -> None:
+    root = _copy(small, tmp_path / "log")
+    _log_file(root).write_bytes(_log_file(small).read_bytes()[:-1])
+    with pytest.raises(CorruptLog, match=r"damaged: position .*, and it had been on disk"):
+        Log(root)
+    write_topics(root, {"b": TopicSettings(flush=Flush.TIMED)})
+    with Log(root) as log:
+        assert (log.reader.queue("a", 0).end(), log.reader.queue("b", 3).end()) == (9, 6)
+
+
+def test_what_a_checkpoint_knew_is_missed(small: Path, tmp_path: Path) -> None:
+    damages: dict[str, Callable[[Path], object]] = {
+        "cut": lambda path: path.write_bytes(path.read_bytes()[:-8]),
+        "gone": lambda path: path.unlink(),
+        "another name": lambda path: path.rename(path.with_name(f"{8:020}.log")),
+    }
+    for name, damaged in damages.items():
+        root = _copy(small, tmp_path / name, checkpoint=True)
+        damaged(_log_file(root))
+        with pytest.raises(CorruptLog, match=r"is damaged: .*; run `txmsg metaq check`"):
+            Log(root)
+
+
+def test_cells_that_do_not_end_where_the_checkpoint_says_are_made_anew(small: Path, tmp_path: Path) -> None:
+    damages: dict[str, Callable[[Path], object]] = {
+        "cut": lambda path: path.write_bytes(path.read_bytes()[:-40]),
+        "gone": lambda path: path.unlink(),
+        "flipped": lambda path: path.write_bytes(path.read_bytes()[:-1] + b"x"),
+        "doubled": lambda path: path.write_bytes(path.read_bytes() * 2),
+        "foreign": lambda path: path.write_bytes((small / "queues/b/0003" / path.name).read_bytes()),
+    }
+    for name, damaged in damages.items():
+        root = _copy(small, tmp_path / name, checkpoint=True)
+        damaged(root / "queues/a/0000/00000000000000000000.cells")
+        with Log(root) as log:
+            assert fill(log, "a", 0, [1]) == 10, name
+        assert readable(root, "a", 0) == bodies("a", 0, 0, 10), name
 
 
 def _frame_ends(root: Path) -> list[int]:
@@ -121,7 +164,7 @@ def test_damage_of_what_was_on_disk_is_not_taken_for_a_torn_end(small: Path, tmp
 
 def test_a_log_of_another_format_or_without_its_identity_is_refused(small: Path, tmp_path: Path) -> None:
     root = _copy(small, tmp_path / "log")
-    (root / "log.json").write_text('{"version": 2, "log_id": 1, "generation": 1}')
+    write_checked(root / "log.json", {"version": 2, "log_id": 1, "generation": 1})
     with pytest.raises(CorruptLog, match="format 2"):
         Log(root)
     (root / "log.json").unlink()
@@ -134,5 +177,21 @@ def test_frames_of_another_log_are_none(small: Path, tmp_path: Path) -> None:
         fill(log, "a", 0, [2, 1])
     root = _copy(small, tmp_path / "log")
     _log_file(root).write_bytes(_log_file(tmp_path / "other").read_bytes())
+    shutil.rmtree(root / "queues")
     with Log(root) as log:
         assert log.reader.queue("a", 0).end() == 0
+
+
+def test_a_frame_of_a_log_with_the_same_queues_is_not_served(small: Path, tmp_path: Path) -> None:
+    """Same positions, sizes and offsets: the id and the checksum of the frame tell."""
+    root = tmp_path / "other"
+    with Log(root) as log:
+        for _ in range(3):
+            fill(log, "a", 0, [2, 1])
+            fill(log, "b", 3, [3])
+    assert _log_file(root).stat().st_size == _log_file(small).stat().st_size
+    _log_file(root).write_bytes(_log_file(small).read_bytes())
+    with pytest.raises(CorruptLog, match="another frame stands there"):
+        readable(root, "a", 0)
+    with pytest.raises(CorruptLog, match="another place or log"):
+        Log(root)

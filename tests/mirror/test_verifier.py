@@ -22,7 +22,7 @@ from txmsg.verifier.compare import Report, verify
 
 COUNT = 60
 ROWS = [written("trade", queue, offset) for queue in (0, 1) for offset in range(COUNT)]
-CELL_BYTES = 32
+CELL_BYTES = 40
 _numbers = itertools.count(1)
 
 

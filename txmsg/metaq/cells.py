@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
@@ -11,14 +12,18 @@ from pathlib import Path
 from typing import Final, NamedTuple, overload
 
 import numpy as np
+from google_crc32c import extend
+from google_crc32c import value as crc32c
 from numpy.typing import NDArray
 
 from txmsg.errors import CorruptLog
 from txmsg.metaq.commit_log import files_of
+from txmsg.metaq.frame import Header
 
 __all__ = [
     "CELL",
     "CELLS_PER_FILE_MAX",
+    "CELL_SIZE_BYTES",
     "Cell",
     "CellFile",
     "Cells",
@@ -26,6 +31,7 @@ __all__ = [
     "queue_directory",
     "queues_of",
     "queues_of_topic",
+    "seed_of",
 ]
 
 CELL: Final = np.dtype(
@@ -35,11 +41,16 @@ CELL: Final = np.dtype(
         ("size", "<u4"),
         ("count", "<u4"),
         ("last_stored_at", "<i8"),
+        ("header_crc", "<u4"),
+        ("crc", "<u4"),
     ]
 )
-_CELL = struct.Struct("<QQIIq")
+_CELL = struct.Struct("<QQIIqII")
+_CHECKED = struct.Struct("<QQIIqI")  # the same without crc, which covers it
+_CRC = struct.Struct("<I")
 CELL_SIZE_BYTES: Final = CELL.itemsize
-assert CELL_SIZE_BYTES == _CELL.size == 32
+assert CELL_SIZE_BYTES == _CELL.size == 40
+_QUEUE: Final = re.compile(r"\d{4}", re.ASCII)
 CELLS_PER_FILE_MAX: Final = 1024 * 1024
 
 
@@ -49,24 +60,35 @@ def queue_directory(root: Path, topic: str, queue: int) -> Path:
 
 
 def queues_of(root: Path) -> list[tuple[str, int]]:
-    """The topics and queue numbers that have cells."""
-    queues = root / "queues"
-    if not queues.is_dir():
+    """The topics and queue numbers that have cells. What is named otherwise is none."""
+    return sorted(
+        (topic, int(queue))
+        for topic in _listed(root / "queues")
+        for queue in _listed(root / "queues" / topic)
+        if _QUEUE.fullmatch(queue)
+    )
+
+
+def _listed(directory: Path) -> list[str]:
+    try:
+        return os.listdir(directory)
+    except (FileNotFoundError, NotADirectoryError):
         return []
-    return sorted((topic, int(queue)) for topic in os.listdir(queues) for queue in os.listdir(queues / topic))
 
 
 def queues_of_topic(root: Path, topic: str) -> list[int]:
     """The numbers of a topic's queues."""
-    try:
-        return sorted(int(name) for name in os.listdir(root / "queues" / topic))
-    except FileNotFoundError:
-        return []
+    return sorted(int(name) for name in _listed(root / "queues" / topic) if _QUEUE.fullmatch(name))
 
 
 def cells_file(directory: Path, base_offset: int) -> Path:
     """The file whose first cell begins at this offset."""
     return directory / f"{base_offset:020}.cells"
+
+
+def seed_of(log_id: int, topic: str, queue: int) -> int:
+    """With what the checksums of a queue's cells begin: a cell of another queue, or of another log, is none."""
+    return int(crc32c(f"{log_id}/{topic}/{queue}".encode()))
 
 
 class Cell(NamedTuple):
@@ -77,10 +99,25 @@ class Cell(NamedTuple):
     size_bytes: int
     count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs of a cell
     last_stored_at_us: int
+    header_crc: int
+    crc: int = 0
+    """As it was read; made when it is written."""
 
-    def pack(self) -> bytes:
-        """Its 32 bytes."""
-        return _CELL.pack(*self)
+    def pack(self, seed: int) -> bytes:
+        """Its 40 bytes."""
+        checked = _CHECKED.pack(*self[:6])
+        return checked + _CRC.pack(extend(seed, checked))
+
+    def is_whole(self, seed: int) -> bool:
+        """Whether it was written for this queue, as it is."""
+        return int(extend(seed, _CHECKED.pack(*self[:6]))) == self.crc
+
+    @classmethod
+    def of(cls, frame: Header) -> Cell:
+        """The cell of a frame that was read."""
+        return cls(
+            frame.base_offset, frame.position, frame.size_bytes, frame.count, frame.last_stored_at_us, frame.header_crc
+        )
 
 
 class CellFile(Sequence[Cell]):
@@ -139,6 +176,10 @@ class Cells:
             return np.fromfile(path, CELL)
         except FileNotFoundError as exc:
             raise CorruptLog(f"{path} is gone") from exc
+
+    def mark(self) -> int | None:
+        """Where a queue goes on that has no cell: the name of its first file, which is empty."""
+        return next(iter(self.files()), None)
 
     def last(self) -> Cell | None:
         """The last cell, if there is any."""

@@ -12,21 +12,36 @@ from pathlib import Path
 from txmsg.errors import CorruptLog, StorageError
 from txmsg.metaq.frame import Buffer
 
-__all__ = ["FILE_SIZE_BYTES_MAX", "CommitLogReader", "CommitLogWriter", "files_of", "sync_directory"]
+__all__ = [
+    "FILE_SIZE_BYTES_MAX",
+    "CommitLogReader",
+    "CommitLogWriter",
+    "files_of",
+    "is_named",
+    "log_file",
+    "sync_directory",
+]
 
 FILE_SIZE_BYTES_MAX = 1024**3
+_DIGITS = 20
 _MAPS_MAX = 64
 _SEARCHED_AT_ONCE_BYTES = 1024 * 1024
 _PARTS_MAX = os.sysconf("SC_IOV_MAX")
 
 
 def files_of(directory: Path, suffix: str) -> list[int]:
-    """What the files of a directory are named by, in order; none when it is not there."""
+    """What the files of a directory are named by, in order; none when it is not there. Other names are none."""
     try:
         names = os.listdir(directory)
     except FileNotFoundError:
         return []
-    return sorted(int(name.removesuffix(suffix)) for name in names if name.endswith(suffix))
+    return sorted(int(name[:_DIGITS]) for name in names if is_named(name, suffix))
+
+
+def is_named(name: str, suffix: str) -> bool:
+    """Whether a file is named as those of a log are: 20 digits, and what it holds."""
+    digits = name[:_DIGITS]
+    return digits + suffix == name and len(digits) == _DIGITS and digits.isascii() and digits.isdecimal()
 
 
 def sync_directory(directory: Path) -> None:

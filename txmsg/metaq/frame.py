@@ -21,6 +21,7 @@ __all__ = [
     "COUNT_MAX",
     "FRAME_SIZE_BYTES_MAX",
     "HEADER_SIZE_BYTES",
+    "HEADER_SIZE_BYTES_MAX",
     "MAGIC",
     "BadFrame",
     "Buffer",
@@ -32,10 +33,13 @@ __all__ = [
     "Payload",
     "cut",
     "encode",
+    "fitted",
+    "header_crc_of",
     "hole",
     "hole_end",
     "hole_end_of",
     "pack",
+    "pad",
     "payload_of",
     "read_header",
     "verify",
@@ -52,6 +56,8 @@ _CRC = struct.Struct("<I")
 HEADER_SIZE_BYTES: Final = _FIXED.size
 _CHECKED_FROM = HEADER_SIZE_BYTES - _CHECKED.size
 assert (HEADER_SIZE_BYTES, _CHECKED_FROM) == (96, 8)
+HEADER_SIZE_BYTES_MAX: Final = HEADER_SIZE_BYTES + 128
+"""With the longest topic."""
 _PADDING = tuple(bytes(size) for size in range(8))
 _END = struct.Struct("<Q")
 
@@ -73,7 +79,13 @@ class Kind(IntEnum):
 
     MESSAGES = 0
     HOLE = 1
+    """Offsets that were gone before they could be appended."""
     CUT = 2
+    """The queue was truncated."""
+    LOST = 3
+    """Offsets that were here, were damaged, and were taken out by a repair."""
+    PAD = 4
+    """Bytes that mean nothing: a repair knew of no offset that they had held."""
 
 
 class Column(IntFlag):
@@ -129,6 +141,8 @@ class Payload(NamedTuple):
 class Header(NamedTuple):
     """What a frame says of itself."""
 
+    header_crc: int
+    """Tells this frame from any other one."""
     size_bytes: int
     payload_crc: int
     position: int
@@ -153,6 +167,11 @@ class Header(NamedTuple):
     def end(self) -> int:
         """The position after the frame."""
         return self.position + self.size_bytes
+
+    @property
+    def is_hole(self) -> bool:
+        """Whether the frame stands for offsets that are missing."""
+        return self.kind in {Kind.HOLE, Kind.LOST}
 
 
 def _padded(size: int) -> int:
@@ -201,14 +220,19 @@ def _encode(columns: Columns, compression: Compression, kind: Kind) -> Payload:
     return _payload(parts, compression, kind, present | Column.BODY.value, count, (first, last))
 
 
-def hole(end_offset: int, at_us: int) -> Payload:
-    """The mark that offsets up to end_offset are missing, and are known to be."""
-    return _payload([_END.pack(end_offset)], Compression.NONE, Kind.HOLE, 0, 0, (at_us, at_us))
+def hole(end_offset: int, at_us: int, kind: Kind = Kind.HOLE) -> Payload:
+    """The mark that offsets up to end_offset are missing, and are known to be: HOLE or LOST."""
+    return _payload([_END.pack(end_offset)], Compression.NONE, kind, 0, 0, (at_us, at_us))
+
+
+def pad() -> Payload:
+    """The mark that bytes mean nothing; `fitted` says how many. Its frame has no topic."""
+    return _payload([], Compression.NONE, Kind.PAD, 0, 0, (0, 0))
 
 
 def hole_end_of(payload: Payload) -> int:
     """The offset after the last one that a hole to be written says is missing."""
-    assert payload.kind is Kind.HOLE
+    assert payload.kind in {Kind.HOLE, Kind.LOST}
     return int(_END.unpack_from(payload.parts[0])[0])
 
 
@@ -276,6 +300,18 @@ def pack(
     return b"".join((MAGIC, _CRC.pack(crc32c(checked)), checked)), *payload.parts
 
 
+def header_crc_of(frame: Sequence[Buffer]) -> int:
+    """What tells the frame that `pack` has made from any other one."""
+    return int(_CRC.unpack_from(frame[0], len(MAGIC))[0])
+
+
+def fitted(frame: Sequence[Buffer], size_bytes: int) -> bytes:
+    """The same frame, made larger by zeros to a size."""
+    checked = _CRC.pack(size_bytes) + bytes(frame[0][_CHECKED_FROM + _CRC.size :])
+    head = b"".join((MAGIC, _CRC.pack(crc32c(checked)), checked))
+    return b"".join((head, *frame[1:])).ljust(size_bytes, b"\0")
+
+
 # ---- reading
 
 
@@ -297,8 +333,8 @@ def read_header(data: Buffer, at: int = 0) -> Header:
         raise BadFrame("the frame's header does not match its checksum")
     try:
         return Header(
-            size, payload_crc, position, log_id, synced, base_offset, count, queue, generation, payload_size, raw_size,
-            Compression(compression), Kind(kind), columns, first, last,
+            header_crc, size, payload_crc, position, log_id, synced, base_offset, count, queue, generation,
+            payload_size, raw_size, Compression(compression), Kind(kind), columns, first, last,
             bytes(view[HEADER_SIZE_BYTES : HEADER_SIZE_BYTES + topic_size]).decode("ascii"), start,
         )  # fmt: skip
     except ValueError as exc:
@@ -344,5 +380,5 @@ def payload_of(header: Header, stored: Buffer) -> dict[str, tuple[pa.Buffer, ...
 
 def hole_end(header: Header, stored: Buffer) -> int:
     """The offset after the last one that a hole says is missing."""
-    assert header.kind is Kind.HOLE
+    assert header.is_hole
     return int(_END.unpack_from(stored)[0])

@@ -17,13 +17,13 @@ from txmsg.message import Message, check_name
 from txmsg.metaq.cells import Cell
 from txmsg.metaq.commit_log import FILE_SIZE_BYTES_MAX, CommitLogWriter
 from txmsg.metaq.finding import KeyIndexer
-from txmsg.metaq.frame import Buffer, Columns, Kind, Payload, encode, hole_end_of, pack
+from txmsg.metaq.frame import Buffer, Columns, Kind, Payload, encode, header_crc_of, hole_end_of, pack
 from txmsg.metaq.messages import columns_of
+from txmsg.metaq.opening import recover
 from txmsg.metaq.queues import QueueEnd, Queues, sync_files
 from txmsg.metaq.reader import LogReader
-from txmsg.metaq.recovery import recover
 from txmsg.metaq.retention import delete_old_files
-from txmsg.metaq.state import Identity, identity_of, write_checkpoint, write_identity
+from txmsg.metaq.state import Checkpoint, Identity, identity_of, write_checkpoint, write_identity
 from txmsg.metaq.topics import Flush, TopicSettings, read_topics, write_topics
 
 __all__ = ["Append", "Flush", "Log", "LogConfig", "TopicSettings"]
@@ -84,12 +84,13 @@ class Log:
         self._clock = clock
         self._lock = threading.Lock()  # order of appends
         self._sync_lock = threading.Lock()  # one fdatasync at a time, for all that wait; taken before _lock
+        self._checkpoint_lock = threading.Lock()  # one checkpoint at a time, nothing deleted meanwhile; taken first
         self._lock_fd = _locked(self.root)
         try:
             self.identity = identity_of(self.root, create=True)
             self._topics = read_topics(self.root)
             self._queues = Queues(self.root, _open_files_max(self.config.open_files_max))
-            end = recover(self.root, self.identity.log_id, self._queues)
+            end = recover(self.root, self.identity.log_id, self._queues, self._is_synchronous)
             self._writer = CommitLogWriter(
                 self.root / "commitlog", end=end, file_size_bytes_max=self.config.file_size_bytes_max
             )
@@ -120,9 +121,12 @@ class Log:
         """Chooses what this topic asks for, from the next append on; kept in the log."""
         check_name("topic", topic)
         with self._lock:
-            topics = {**self._topics, topic: settings}
-            write_topics(self.root, topics)
-            self._topics = topics
+            topics = self._topics = {**self._topics, topic: settings}
+        self.checkpoint()  # cells of a timed topic may be ahead of the disk: those of a synchronous one must not
+        write_topics(self.root, topics)
+
+    def _is_synchronous(self, topic: str) -> bool:
+        return self.settings_of(topic).flush is Flush.SYNC
 
     # ---- appending
 
@@ -197,8 +201,9 @@ class Log:
             )
             parts += frame
             size = sum(map(len, frame))
-            end = hole_end_of(payload) if payload.kind is Kind.HOLE else at + payload.count
-            placed.append((queue, Cell(at, position, size, payload.count, payload.last_stored_at_us), end))
+            end = hole_end_of(payload) if payload.kind in {Kind.HOLE, Kind.LOST} else at + payload.count
+            crc = header_crc_of(frame)
+            placed.append((queue, Cell(at, position, size, payload.count, payload.last_stored_at_us, crc), end))
             ends[queue] = end
             position += size
         return parts, placed, position - begin
@@ -208,7 +213,7 @@ class Log:
         timed = []
         for queue, cell, end in placed:
             self._queues.add(queue, cell, end)
-            if self.settings_of(queue.topic).flush is Flush.TIMED:
+            if not self._is_synchronous(queue.topic):
                 timed.append(queue)
         return timed
 
@@ -298,10 +303,17 @@ class Log:
 
     def checkpoint(self) -> None:
         """Flushes, syncs cells, and notes it, so that a recovery has little to read. Raises StorageError."""
-        self.flush()
+        with self._checkpoint_lock:
+            self._checkpoint(self.reader.commit_log.begin())
+
+    def _checkpoint(self, begin: int) -> None:
         files = self._queues.files
         with self._lock:
-            complete = self._queues.complete_up_to(self._writer.synced)
+            checkpoint = Checkpoint(self._writer.end, begin, self._queues.ends())
+        self._sync(checkpoint.position)
+        with self._lock:
+            if self._queues.complete_up_to(checkpoint.position) < checkpoint.position:
+                return  # cells wait for room on the disk, and the checkpoint before is still true
             unsynced, files.unsynced = files.unsynced, set()
         try:
             sync_files(self.root, unsynced)
@@ -309,20 +321,29 @@ class Log:
             with self._lock:
                 files.unsynced |= unsynced
             raise StorageError(f"the cells of {self.root} cannot be synced: {exc.strerror}") from exc
-        write_checkpoint(self.root, self.identity.log_id, complete)
+        write_checkpoint(self.root, self.identity.log_id, checkpoint)
+
+    def _note_begin(self, begin: int) -> None:
+        """Before files are deleted: so that one which is missing otherwise is missed."""
+        try:
+            self._checkpoint(begin)
+        except StorageError:  # the disk may be full, and deleting makes room: without a checkpoint all is read
+            (self.root / "checkpoint").unlink(missing_ok=True)
 
     def delete_old(self) -> list[int]:
         """Deletes the oldest files that are beyond the age or the size to be kept; which ones, by first position.
 
         Never the file that is written. Done by itself at each checkpoint.
         """
-        return delete_old_files(
-            self.root,
-            end=self._writer.end,
-            size_bytes_max=self.config.retention_size_bytes,
-            keep_s=self._keep_s,
-            now=self._clock(),
-        )
+        with self._checkpoint_lock:
+            return delete_old_files(
+                self.root,
+                end=self._writer.end,
+                size_bytes_max=self.config.retention_size_bytes,
+                keep_s=self._keep_s,
+                now=self._clock(),
+                note=self._note_begin,
+            )
 
     def index_keys(self) -> None:
         """Indexes the keys of all finished files. Done by itself, on a thread, after a file is finished."""

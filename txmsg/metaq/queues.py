@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from txmsg.errors import MisuseError
+from txmsg.errors import CorruptLog, MisuseError
 from txmsg.message import QUEUES_MAX, check_name
 from txmsg.metaq.cells import (
     CELL_SIZE_BYTES,
@@ -21,14 +21,17 @@ from txmsg.metaq.cells import (
     cells_file,
     queue_directory,
     queues_of,
+    seed_of,
 )
 from txmsg.metaq.commit_log import sync_directory
 from txmsg.metaq.reader import LogReader
+from txmsg.metaq.state import QueueKey
 
-__all__ = ["QueueEnd", "Queues", "sync_files"]
+__all__ = ["QueueEnd", "Queues", "mark_end", "remove_cells", "sync_files"]
 
 _SYNCED_ONE_BY_ONE_MAX: Final = 64
 _NOWHERE: Final = 2**64
+_UNKNOWN: Final = -1
 
 
 class OpenFiles:
@@ -129,6 +132,7 @@ class QueueEnd:
     last_stored_at_us: int
     file: str
     file_cells: int
+    seed: int
     name: bytes = field(init=False)
     waiting: list[Cell] = field(default_factory=list)
 
@@ -152,7 +156,7 @@ class QueueEnd:
             ready = self.waiting[: CELLS_PER_FILE_MAX - self.file_cells]
             if ready[-1].position >= up_to:
                 ready = ready[: bisect_left(ready, up_to, key=lambda cell: cell.position)]
-            data = ready[0].pack() if len(ready) == 1 else b"".join(map(Cell.pack, ready))
+            data = b"".join([cell.pack(self.seed) for cell in ready])
             files.append(self.file, data, self.file_cells * CELL_SIZE_BYTES)
             self.file_cells += len(ready)
             del self.waiting[: len(ready)]
@@ -161,6 +165,7 @@ class QueueEnd:
         """Drops the cells of frames that begin at this offset or later, written or not."""
         self.waiting = [each for each in self.waiting if each.base_offset < offset]
         self.file, self.file_cells, last = _keep(files, self.directory, _base_offset, offset)
+        last = self.waiting[-1] if self.waiting else last
         self.last_stored_at_us = last.last_stored_at_us if last else 0
         self.end = offset
 
@@ -198,6 +203,8 @@ class Queues:
         self._ends: dict[tuple[str, int], QueueEnd] = {}
         self._waiting: dict[QueueEnd, None] = {}
         self.files = OpenFiles(open_files_max)
+        self.known_ends: dict[QueueKey, int] = {}
+        """Where queues ended when the log was opened."""
 
     def of(self, topic: str, queue: int) -> QueueEnd:
         """One queue. Raises InvalidName, MisuseError for a wrong number, CorruptLog when its end is damaged."""
@@ -215,10 +222,11 @@ class Queues:
             queue=queue,
             directory=directory,
             end=self.reader.queue(topic, queue).checked_end(),
-            is_new=last is None,
+            is_new=last is None and self.reader.queue(topic, queue).is_new(),
             last_stored_at_us=last.last_stored_at_us if last else 0,
             file=file,
             file_cells=count,
+            seed=seed_of(self.reader.log_id, topic, queue),
         )
         self._ends[topic, queue] = end
         return end
@@ -239,7 +247,49 @@ class Queues:
         """Before which position all cells are written, at most this one."""
         return min([position, *(queue.waiting[0].position for queue in self._waiting)])
 
-    def drop_from(self, position: int) -> None:
-        """Forgets the cells of all frames from this position on: recovery finds them anew."""
-        for topic, queue in queues_of(self._root):
-            _keep(self.files, queue_directory(self._root, topic, queue), _position, position)
+    def ends(self) -> dict[QueueKey, int]:
+        """Where every queue ends of which there was ever anything."""
+        return {**self.known_ends, **{key: each.end for key, each in self._ends.items() if not each.is_new}}
+
+    # ---- when the log is opened
+
+    def drop_from(self, position: int, is_synchronous: Callable[[str], bool] | None = None) -> int:
+        """Forgets the cells of all frames from this position on: recovery finds them anew. Then `known_ends` are true.
+
+        Returns up to where cells of synchronous topics say that the log was on disk.
+        """
+        on_disk = 0
+        self.known_ends.clear()
+        for topic, number in queues_of(self._root):
+            queue, directory = self.reader.queue(topic, number), queue_directory(self._root, topic, number)
+            if is_synchronous and is_synchronous(topic):
+                last = Cells(directory).last()
+                if last is not None and last.is_whole(seed_of(self.reader.log_id, topic, number)):
+                    on_disk = max(on_disk, last.position + last.size_bytes)
+            _keep(self.files, directory, _position, position)
+            if not queue.is_new():
+                try:
+                    self.known_ends[topic, number] = queue.end()
+                except CorruptLog:
+                    self.known_ends[topic, number] = _UNKNOWN
+        return on_disk
+
+    def forget(self, topic: str, number: int) -> None:
+        """Deletes all cells of a queue."""
+        remove_cells(queue_directory(self._root, topic, number))
+        self._ends.pop((topic, number), None)
+        self.known_ends.pop((topic, number), None)
+
+
+def mark_end(directory: Path, end: int) -> None:
+    """Notes where a queue goes on of which nothing is kept: an empty file of cells."""
+    directory.mkdir(parents=True, exist_ok=True)
+    remove_cells(directory)
+    cells_file(directory, end).touch()
+    sync_directory(directory)
+
+
+def remove_cells(directory: Path) -> None:
+    """Deletes the cells of a queue."""
+    for base in Cells(directory).files():
+        cells_file(directory, base).unlink()

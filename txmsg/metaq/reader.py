@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +12,11 @@ import numpy as np
 from txmsg.errors import CorruptLog, OffsetOutOfRange, OffsetsMissing
 from txmsg.message import ReceivedMessage
 from txmsg.metaq.batch import LogBatch
-from txmsg.metaq.cells import CELLS_PER_FILE_MAX, Cell, Cells, queue_directory, queues_of
+from txmsg.metaq.cells import CELLS_PER_FILE_MAX, Cell, Cells, queue_directory, queues_of, seed_of
 from txmsg.metaq.commit_log import CommitLogReader
 from txmsg.metaq.finding import KeyFinder
 from txmsg.metaq.frame import (
-    HEADER_SIZE_BYTES,
+    HEADER_SIZE_BYTES_MAX,
     BadFrame,
     Header,
     Kind,
@@ -31,7 +32,6 @@ from txmsg.metaq.state import identity_of
 __all__ = ["LogReader", "QueueReader"]
 
 _CELLS_READ_AT_ONCE = 256
-_HEADER_SIZE_BYTES_MAX = HEADER_SIZE_BYTES + 128
 
 
 class LogReader:
@@ -47,6 +47,11 @@ class LogReader:
         self.commit_log = CommitLogReader(root / "commitlog")
         self._queues: dict[tuple[str, int], QueueReader] = {}
         self._finder: KeyFinder | None = None
+
+    @cached_property
+    def log_id(self) -> int:
+        """Of `log.json`: frames and cells of another log are none. Raises CorruptLog."""
+        return identity_of(self.root, create=False).log_id
 
     def topics(self) -> dict[str, list[int]]:
         """The topics, and the numbers of their queues."""
@@ -66,7 +71,7 @@ class LogReader:
     def find(self, topic: str, key: str, *, count_max: int = 100) -> list[ReceivedMessage]:
         """Messages with this key that are kept, by queue and offset; of more than count_max those appended first."""
         if self._finder is None:
-            self._finder = KeyFinder(self.root, identity_of(self.root, create=False).log_id, self.commit_log)
+            self._finder = KeyFinder(self.root, self.log_id, self.commit_log)
         found: list[ReceivedMessage] = []
         for position in self._finder.positions(topic, key):
             found += self._with_key(position, topic, key)
@@ -77,7 +82,7 @@ class LogReader:
     def _with_key(self, position: int, topic: str, key: str) -> Iterator[ReceivedMessage]:
         """The messages of one frame that have this key."""
         try:
-            header = read_header(self.commit_log.read_some(position, _HEADER_SIZE_BYTES_MAX))
+            header = read_header(self.commit_log.read_some(position, HEADER_SIZE_BYTES_MAX))
         except BadFrame as exc:
             raise CorruptLog(f"position {position} of {self.root} is damaged: {exc}; run `txmsg metaq check`") from exc
         batch = self.queue(topic, header.queue).batch_at(header) if header.topic == topic else None
@@ -106,30 +111,39 @@ class QueueReader:
             return None
         return self._frame(found[2][0])
 
+    @cached_property
+    def _seed(self) -> int:
+        return seed_of(self._log.log_id, self.topic, self.number)
+
     # ---- where it begins and ends
+
+    def is_new(self) -> bool:
+        """Whether nothing was ever appended."""
+        return not self._cells.files()
 
     def range(self) -> tuple[int, int]:
         """The offset of the first message that is kept, and the one after the last. (0, 0): nothing was written yet."""
         end = self.end()
         first = self._cells.first(_position, self._log.commit_log.begin())
-        return (end if first is None else first.base_offset), end
+        return (end if first is None else self._whole(first).base_offset), end
 
     def end(self) -> int:
-        """The offset after the last message."""
+        """The offset after the last message. Raises CorruptLog."""
         last = self._cells.last()
-        return 0 if last is None else self._end_of(last)
+        return self._cells.mark() or 0 if last is None else self._end_of(last)
 
     def _end_of(self, cell: Cell) -> int:
+        self._whole(cell)
         if cell.count or cell.position < self._log.commit_log.begin():
             return cell.base_offset + cell.count
         frame = self._frame(cell)
-        return self._missing(frame).end if frame.header.kind is Kind.HOLE else cell.base_offset
+        return self._missing(frame).end if frame.header.is_hole else cell.base_offset
 
     def checked_end(self) -> int:
         """The same, for a writer to go on at: raises CorruptLog when the last frame is not what its cell says."""
         last = self._cells.last()
         if last is None:
-            return 0
+            return self._cells.mark() or 0
         if last.position >= self._log.commit_log.begin():
             self._header(last)
         return self._end_of(last)
@@ -142,7 +156,7 @@ class QueueReader:
             cells = self._cells.load(base)
             for each in cells[(cells["count"] == 0) & (cells["position"] >= kept_from)]:
                 frame = self._frame(Cell._make(each.item()))
-                if frame.header.kind is Kind.HOLE:
+                if frame.header.is_hole:
                     missing = self._missing(frame)
                     found.append((missing.begin, missing.end))
         return found
@@ -156,7 +170,7 @@ class QueueReader:
         cell = self._cells.first(_last_stored_at_us, us)
         if cell is None:
             return end
-        if cell.base_offset < begin:
+        if self._whole(cell).base_offset < begin:
             return begin
         return cell.base_offset + (self._older(cell, us) if cell.count else 0)
 
@@ -191,8 +205,10 @@ class QueueReader:
             try:
                 self._require_follows(cell, offset)
                 batch = self._frame(cell)
-                if batch.header.kind is Kind.HOLE:
-                    raise self._missing(batch)
+                if batch.header.is_hole and offset < (missing := self._missing(batch)).end:
+                    raise missing
+                if not cell.count and cell.base_offset != offset:
+                    raise self._damaged(cell, f"the cell that should hold offset {offset} does not")
             except (CorruptLog, OffsetsMissing):
                 if batches:
                     break  # served up to it; the next fetch says what is there
@@ -255,6 +271,7 @@ class QueueReader:
                 raise self._out_of_range(offset, 0, 0)
             return None
         if place >= 0:
+            self._whole(cells[0])
             is_last = base == bases[-1] and len(cells) == 1
             if is_last and offset >= (end := self._end_of(cells[0])):
                 if offset == end:
@@ -281,26 +298,32 @@ class QueueReader:
         if cell.base_offset == offset:
             return offset, [cut(None)]
         frame = self._frame(cell)
-        if frame.header.kind is Kind.HOLE:
-            return cell.base_offset, [cut(None), hole(offset, frame.header.first_stored_at_us)]
+        if frame.header.is_hole:
+            return cell.base_offset, [cut(None), hole(offset, frame.header.first_stored_at_us, frame.header.kind)]
         return cell.base_offset, [cut(frame.columns(offset))]
 
     # ---- frames
 
+    def _whole(self, cell: Cell) -> Cell:
+        if not cell.is_whole(self._seed):
+            raise self._damaged(cell, "its cell does not match its checksum")
+        return cell
+
     def _require_follows(self, cell: Cell, offset: int) -> None:
         """Raises CorruptLog unless this cell's frame holds the offset. Only its frame knows where a hole ends."""
+        self._whole(cell)
         if cell.base_offset > offset or (cell.base_offset + cell.count <= offset and cell.count):
             raise self._damaged(cell, f"the cell that should hold offset {offset} does not")
 
     def _header(self, cell: Cell) -> Header:
         """A frame's header, compared with its cell."""
-        data = self._log.commit_log.read(cell.position, min(cell.size_bytes, _HEADER_SIZE_BYTES_MAX))
+        data = self._log.commit_log.read(cell.position, min(cell.size_bytes, HEADER_SIZE_BYTES_MAX))
         try:
             header = read_header(data)
         except BadFrame as exc:
             raise self._damaged(cell, str(exc)) from exc
         found = (header.base_offset, header.position, header.size_bytes, header.count, header.topic, header.queue)
-        if found != (*cell[:4], self.topic, self.number):
+        if found != (*cell[:4], self.topic, self.number) or header.header_crc != cell.header_crc:
             raise self._damaged(cell, f"another frame stands there: {found}")
         return header
 
@@ -320,9 +343,11 @@ class QueueReader:
 
     def _missing(self, frame: LogBatch) -> OffsetsMissing:
         begin, end = frame.header.base_offset, hole_end(frame.header, frame.stored)
+        why = "they were damaged, and taken out by a repair"
+        if frame.header.kind is Kind.HOLE:
+            why = "they were gone before they could be mirrored"
         return OffsetsMissing(
-            f"offsets {begin} to {end - 1} of topic {self.topic} queue {self.number} are missing: they were gone "
-            "before they could be mirrored",
+            f"offsets {begin} to {end - 1} of topic {self.topic} queue {self.number} are missing: {why}",
             begin,
             end,
         )

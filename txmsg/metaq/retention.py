@@ -14,13 +14,19 @@ __all__ = ["delete_old_files"]
 
 
 def delete_old_files(
-    root: Path, *, end: int, size_bytes_max: int | None, keep_s: Callable[[str], float | None], now: float
+    root: Path,
+    *,
+    end: int,
+    size_bytes_max: int | None,
+    keep_s: Callable[[str], float | None],
+    now: float,
+    note: Callable[[int], None],
 ) -> list[int]:
     """Deletes the oldest commitlog files that are too old, or too much; which ones, by first position.
 
     Never the last one. A file is too old when every topic that stands in it lets it go: keep_s says how many seconds
     a topic wants, None: for ever. Its age is counted from when it was last written. Readers are told by
-    OffsetOutOfRange; what they have mapped stays until they let go.
+    OffsetOutOfRange; what they have mapped stays until they let go. `note` is told before where the log will begin.
     """
     directory = root / "commitlog"
     firsts = files_of(directory, ".log")
@@ -31,11 +37,13 @@ def delete_old_files(
         too_much = size_bytes_max is not None and size > size_bytes_max
         if not too_much and not _is_let_go(root, first, following, keep_s, now - path.stat().st_mtime):
             break
-        path.unlink(missing_ok=True)
-        keys_file(root, first).unlink(missing_ok=True)
         size -= following - first
         deleted.append(first)
     if deleted:
+        note(firsts[len(deleted)])
+        for first in deleted:
+            log_file(directory, first).unlink(missing_ok=True)
+            keys_file(root, first).unlink(missing_ok=True)
         sync_directory(directory)
         _delete_cells(root, firsts[len(deleted)])
     return deleted

@@ -1,24 +1,38 @@
-"""The small files of a log, each replaced as a whole: which log it is, and how far its cells are complete."""
+"""The small files of a log, each replaced as a whole: which log it is, and what is known to be on disk."""
 
 from __future__ import annotations
 
 import json
 import os
 import secrets
-import struct
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Final, TypeAlias
 
 from google_crc32c import value as crc32c
 
 from txmsg.errors import CorruptLog, StorageError
 from txmsg.metaq.commit_log import files_of, sync_directory
 
-__all__ = ["Identity", "checkpoint_of", "identity_of", "write_checkpoint", "write_identity", "write_whole"]
+__all__ = [
+    "Checkpoint",
+    "Identity",
+    "QueueKey",
+    "checkpoint_of",
+    "identity_of",
+    "read_checked",
+    "write_checked",
+    "write_checkpoint",
+    "write_identity",
+    "write_whole",
+]
 
-_CHECKPOINT = struct.Struct("<4sIQQ")
-_CHECKPOINT_MAGIC = b"TXC1"
-VERSION = 1
+VERSION: Final = 1
+_CHECKSUM: Final = "crc32c"
+
+QueueKey: TypeAlias = tuple[str, int]
+"""A topic and the number of a queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +41,15 @@ class Identity:
 
     log_id: int
     generation: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What was known to be on disk. begin: the first position kept; ends: where each queue ended before `position`."""
+
+    position: int
+    begin: int = 0
+    ends: Mapping[QueueKey, int] = field(default_factory=dict)
 
 
 def write_whole(path: Path, data: bytes) -> None:
@@ -43,6 +66,26 @@ def write_whole(path: Path, data: bytes) -> None:
         raise StorageError(f"{path} cannot be written: {exc.strerror}; make room, or give this user the right") from exc
 
 
+def write_checked(path: Path, told: Mapping[str, Any]) -> None:
+    """Replaces a small file by this JSON object and its checksum. Raises StorageError."""
+    write_whole(path, _checked(told))
+
+
+def read_checked(path: Path) -> dict[str, Any]:
+    """What `write_checked` has written, to the byte; else ValueError."""
+    data = path.read_bytes()
+    told = json.loads(data)
+    if not isinstance(told, dict) or _checked({k: v for k, v in told.items() if k != _CHECKSUM}) != data:
+        raise ValueError("it does not match its checksum")
+    del told[_CHECKSUM]
+    return told
+
+
+def _checked(told: Mapping[str, Any]) -> bytes:
+    checksum = crc32c(json.dumps(told, sort_keys=True).encode())
+    return json.dumps({**told, _CHECKSUM: checksum}, sort_keys=True).encode()
+
+
 def identity_of(root: Path, *, create: bool) -> Identity:
     """What `log.json` says; made for a new log. Raises CorruptLog for another version, or when it cannot be read."""
     path = root / "log.json"
@@ -51,7 +94,7 @@ def identity_of(root: Path, *, create: bool) -> Identity:
         write_identity(root, identity)
         return identity
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = read_checked(path)
         if found["version"] != VERSION:
             raise CorruptLog(f"{root} is a log of format {found['version']}: this release reads format {VERSION}")
         return Identity(int(found["log_id"]), int(found["generation"]))
@@ -62,25 +105,25 @@ def identity_of(root: Path, *, create: bool) -> Identity:
 def write_identity(root: Path, identity: Identity) -> None:
     """Writes `log.json`."""
     told = {"version": VERSION, "log_id": identity.log_id, "generation": identity.generation}
-    write_whole(root / "log.json", json.dumps(told).encode())
+    write_checked(root / "log.json", told)
 
 
-def checkpoint_of(root: Path, log_id: int) -> int:
-    """Up to which position cells are complete; 0 when that is not known, so that everything is read."""
+def checkpoint_of(root: Path, log_id: int) -> Checkpoint | None:
+    """What is known of this log; None when nothing is, so that everything is read."""
     try:
-        data = (root / "checkpoint").read_bytes()
-    except FileNotFoundError:
-        return 0
-    if len(data) != _CHECKPOINT.size:
-        return 0
-    magic, crc, position, of_log = _CHECKPOINT.unpack(data)
-    if magic != _CHECKPOINT_MAGIC or crc != crc32c(data[8:]) or of_log != log_id:
-        return 0
-    return int(position)
+        found = read_checked(root / "checkpoint")
+        if found["log_id"] != log_id:
+            return None
+        ends = {(topic, int(queue)): end for topic, of in found["ends"].items() for queue, end in of.items()}
+        return Checkpoint(found["position"], found["begin"], ends)
+    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+        return None
 
 
-def write_checkpoint(root: Path, log_id: int, position: int) -> None:
-    """Notes that all cells of frames before this position are on disk."""
-    data = bytearray(_CHECKPOINT.pack(_CHECKPOINT_MAGIC, 0, position, log_id))
-    data[4:8] = crc32c(bytes(data[8:])).to_bytes(4, "little")
-    write_whole(root / "checkpoint", bytes(data))
+def write_checkpoint(root: Path, log_id: int, checkpoint: Checkpoint) -> None:
+    """Notes that the cells of all frames before a position are on disk, and where their queues end."""
+    ends: dict[str, dict[str, int]] = {}
+    for (topic, queue), end in checkpoint.ends.items():
+        ends.setdefault(topic, {})[str(queue)] = end
+    told = {"log_id": log_id, "position": checkpoint.position, "begin": checkpoint.begin, "ends": ends}
+    write_checked(root / "checkpoint", told)

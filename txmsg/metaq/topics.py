@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -12,7 +11,7 @@ from typing import Any
 from txmsg.errors import CorruptLog, MisuseError
 from txmsg.message import check_name
 from txmsg.metaq.frame import Compression
-from txmsg.metaq.state import write_whole
+from txmsg.metaq.state import read_checked, write_checked
 
 __all__ = ["Flush", "TopicSettings", "read_topics", "write_topics"]
 
@@ -48,8 +47,8 @@ def read_topics(root: Path) -> dict[str, TopicSettings]:
     """The topics that have settings of their own. Raises CorruptLog when they cannot be read."""
     path = root / "topics.json"
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        return {check_name("topic", name): _settings_of(values) for name, values in found.items()}
+        found = read_checked(path)
+        return {check_name("topic", name): _settings_of(values) for name, values in found["topics"].items()}
     except FileNotFoundError:
         return {}
     except (ValueError, KeyError, TypeError, AttributeError) as exc:
@@ -58,8 +57,7 @@ def read_topics(root: Path) -> dict[str, TopicSettings]:
 
 def write_topics(root: Path, topics: Mapping[str, TopicSettings]) -> None:
     """Replaces the settings of all topics, on disk."""
-    told = {name: _told(each) for name, each in sorted(topics.items())}
-    write_whole(root / "topics.json", json.dumps(told, indent=1).encode())
+    write_checked(root / "topics.json", {"topics": {name: _told(each) for name, each in topics.items()}})
 
 
 def _told(settings: TopicSettings) -> dict[str, object]:

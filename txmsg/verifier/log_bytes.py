@@ -33,10 +33,10 @@ FIELDS: Final = (
 )
 
 _HEADER: Final = struct.Struct("<4sIIIQQQQIIIIIBBHqqH6x")
-_CELL: Final = struct.Struct("<QQIIq")
+_CELL: Final = struct.Struct("<QQIIqII")
 _MAPPED_MAX: Final = 8
 _CELLS_READ: Final = 4096
-_HOLE: Final = 1
+_HOLES: Final = (1, 3)  # kinds of frames
 _CODECS: Final = {1: "lz4", 2: "zstd"}
 _IDS, _N, _BORN_AT, _STORED_AT = 1, 2, 4, 8  # bits of the columns
 _VARIABLE: Final = (16, 32, 64, 128, 256)
@@ -53,6 +53,7 @@ class Cell(NamedTuple):
     position: int
     size_bytes: int
     messages: int
+    crc: int
 
     @property
     def end(self) -> int:
@@ -104,18 +105,20 @@ class LogBytes:
         for path in self._cell_files(topic, queue):
             with path.open("rb") as file:
                 while data := file.read(_CELLS_READ * _CELL.size):
-                    for base, position, size, count, _ in _CELL.iter_unpack(data[: len(data) // 32 * 32]):
+                    whole = len(data) // _CELL.size * _CELL.size
+                    for base, position, size, count, _, crc, _ in _CELL.iter_unpack(data[:whole]):
                         if position >= begin:
-                            yield Cell(base, position, size, count)
+                            yield Cell(base, position, size, count, crc)
 
     def end(self, topic: str, queue: int) -> int:
         """The offset after the last message of a queue, or the last hole."""
         for path in reversed(self._cell_files(topic, queue)):
             with path.open("rb") as file:
-                size = path.stat().st_size // _CELL.size * _CELL.size
-                if size:
-                    file.seek(size - _CELL.size)
-                    cell = Cell(*_CELL.unpack(file.read(_CELL.size))[:4])
+                whole = path.stat().st_size // _CELL.size * _CELL.size
+                if whole:
+                    file.seek(whole - _CELL.size)
+                    base, position, size, count, _, crc, _ = _CELL.unpack(file.read(_CELL.size))
+                    cell = Cell(base, position, size, count, crc)
                     return cell.end if cell.messages else self.frame(cell, topic, queue).hole_end or cell.end
         return 0
 
@@ -136,13 +139,13 @@ class LogBytes:
         start = _HEADER.size + (topic_size + 7) // 8 * 8
         if magic != b"TXM1" or crc32c(data[8:start]) != header_crc:
             raise Damaged(f"position {cell.position} holds no whole header of a frame")
-        found = (data[96 : 96 + topic_size].decode("ascii"), number, base, count, position, size, log_id)
-        if found != (topic, queue, cell.base, cell.messages, cell.position, cell.size_bytes, self._log_id):
+        found = (data[96 : 96 + topic_size].decode("ascii"), number, base, count, position, size, log_id, header_crc)
+        if found != (topic, queue, cell.base, cell.messages, cell.position, cell.size_bytes, self._log_id, cell.crc):
             raise Damaged(f"position {cell.position} holds another frame: {found}")
         payload = data[start : start + stored_size]
         if len(payload) != stored_size or crc32c(payload) != payload_crc:
             raise Damaged(f"the payload at position {cell.position} does not match its checksum")
-        if kind == _HOLE:
+        if kind in _HOLES:
             return Frame(iter(()), int.from_bytes(payload[:8], "little"))
         if compression:
             import pyarrow as pa

@@ -67,7 +67,7 @@ def _check_messages(payload: Payload) -> None:
     _require(is_known, f"it has columns {payload.columns:#x}")
     raw = _decompressed(payload)
     header = Header(
-        0, 0, 0, 0, 0, 0, payload.count, 0, 0, len(raw), len(raw), Compression.NONE, Kind.MESSAGES, payload.columns,
+        0, 0, 0, 0, 0, 0, 0, payload.count, 0, 0, len(raw), len(raw), Compression.NONE, Kind.MESSAGES, payload.columns,
         payload.first_stored_at_us, payload.last_stored_at_us, "", 0,
     )  # fmt: skip
     needed = _size_of(header, raw)
