@@ -182,7 +182,6 @@ Table(
     Column("retries_max", Integer),
     Column("poisoned_key", Text, nullable=False, server_default=text("'continue'")),
     Column("deliver_rate_max", Double),
-    Column("invisible_s_max", Double, nullable=False, server_default=text("0")),
     Column("expires_after_s", Double),
     Column("seen_at", _moment(), nullable=False, server_default=func.now()),
     Column("version", BigInteger, nullable=False, server_default=text("0")),
@@ -281,14 +280,6 @@ Table(
     Column("epoch", BigInteger, nullable=False),
     Column("wanted_by", Text),
     Index("queue_lease_broker", "broker_id"),
-)
-Table(
-    "member",
-    metadata,
-    Column("group_id", ForeignKey("txmsg.consumer_group.id", ondelete="CASCADE"), primary_key=True),
-    Column("client_id", Text, primary_key=True),
-    Column("broker_id", Text, primary_key=True),
-    Column("seen_at", _moment(), nullable=False, server_default=func.now()),
 )
 Table(
     "mirror",

@@ -33,8 +33,6 @@ alter table txmsg.consumer_group
     add column poisoned_key text not null default 'continue' check (poisoned_key in ('continue', 'park')),
     -- Messages per second that brokers deliver, each on its own; null: no limit.
     add column deliver_rate_max float8 check (deliver_rate_max > 0),
-    -- The longest invisible time a member has asked for; kept so that a takeover knows how long to wait.
-    add column invisible_s_max float8 not null default 0,
     -- When a group that nobody uses is deleted with its cursors, as those of broadcasting members are; null: never.
     add column expires_after_s float8 check (expires_after_s > 0),
     add column seen_at timestamptz not null default now(),
@@ -145,13 +143,4 @@ create index queue_lease_broker on txmsg.queue_lease (broker_id);
 -- both, and a queue in memory that is missing here has lost its messages (memory_end_2).
 create unlogged table txmsg.memory_queue (
     queue int primary key references txmsg.queue on delete cascade
-);
-
--- Members of consumer groups, as the brokers that serve them saw them last.
-create table txmsg.member (
-    group_id int not null references txmsg.consumer_group on delete cascade,
-    client_id text not null,
-    broker_id text not null,
-    seen_at timestamptz not null default now(),
-    primary key (group_id, client_id, broker_id)
 );
