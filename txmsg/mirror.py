@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
+from txmsg.binlog.comparing import Divergence
 from txmsg.binlog.rows import EPOCH_2000_US, Batch, Row
 from txmsg.binlog.sink import Mark, content_crc
 from txmsg.errors import OffsetsMissing
 from txmsg.metaq.access import LogAccess, QueueId, open_log
-from txmsg.metaq.frame import Columns, Payload, encode, hole
-from txmsg.metaq.log import Append
+from txmsg.metaq.frame import Columns, Compression, Payload, encode, hole
+from txmsg.metaq.log import Append, Log
 
-__all__ = ["LogSink", "open_sink"]
+__all__ = ["LogSink", "fork_log", "open_sink"]
+
+_SETTINGS_S = 10.0
 
 
 def open_sink(where: str) -> LogSink:
@@ -27,6 +31,8 @@ class LogSink:
         self._log = log
         self.name = name
         self.generation = log.identity().generation
+        self._compressions: dict[str, Compression] = {}
+        self._settings_until = 0.0
 
     def range(self, topic: str, queue: int) -> tuple[int, int]:
         each = QueueId(topic, queue)
@@ -58,24 +64,42 @@ class LogSink:
                 begin = batch.end_offset
 
     def append(self, batches: Sequence[Batch]) -> None:
-        appends = []
-        for topic, queue, base_offset, rows in batches:
-            appends.append(Append(topic, queue, _payload(rows), base_offset))
-        self._log.append(appends)
+        self._log.append(
+            [
+                Append(topic, queue, _payload(rows, self._compression_of(topic)), base_offset)
+                for topic, queue, base_offset, rows in batches
+            ]
+        )
         self._log.flush()
+
+    def _compression_of(self, topic: str) -> Compression:
+        """What the topic asks for; a change is seen some seconds later."""
+        now = time.monotonic()
+        if now > self._settings_until:
+            self._compressions, self._settings_until = {}, now + _SETTINGS_S
+        found = self._compressions.get(topic)
+        if found is None:
+            found = self._compressions[topic] = self._log.settings_of(topic).compression
+        return found
 
     def mark_hole(self, topic: str, queue: int, begin: int, end: int) -> None:
         self._log.append([Append(topic, queue, hole(end, time.time_ns() // 1000), begin)])
         self._log.flush()
 
-    def fork(self, cuts: Sequence[tuple[str, int, int]]) -> int:
-        raise NotImplementedError
-
     def close(self) -> None:
         self._log.close()
 
 
-def _payload(rows: Sequence[Row]) -> Payload:
+def fork_log(root: Path, cuts: Sequence[Divergence]) -> int:
+    """Has a log go on under a new generation, from where it and the table differ. Returns the generation.
+
+    What it has from there on is not served any more; the table's messages come in its place when the tailer runs.
+    """
+    with Log(root) as log:
+        return log.fork([(each.topic, each.queue, each.offset) for each in cuts])
+
+
+def _payload(rows: Sequence[Row], compression: Compression) -> Payload:
     ids, n, keys, tags, headers, bodies, born_at, stored_at, ordering_keys = zip(*rows, strict=True)
     return encode(
         Columns(
@@ -88,7 +112,8 @@ def _payload(rows: Sequence[Row]) -> Payload:
             tags=_texts(tags),
             headers=headers,
             ordering_keys=_texts(ordering_keys),
-        )
+        ),
+        compression,
     )
 
 

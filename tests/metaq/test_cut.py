@@ -51,6 +51,19 @@ def test_a_cut_that_a_power_cut_came_after_is_carried_out_when_the_log_is_opened
     assert readable(tmp_path / "copy", "t", 0) == bodies("t", 0, 0, 3)
 
 
+def test_a_queue_is_cut_before_what_is_kept_of_it_and_begins_there_anew(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        log.append([batch("t", 0, 50, 3)])
+        log.truncate("t", 0, 20)
+        assert LogReader(tmp_path).queue("t", 0).range() == (20, 20)
+        log.append([batch("t", 0, 20, 2)])
+    (tmp_path / "checkpoint").unlink()
+    shutil.rmtree(tmp_path / "queues")
+    with Log(tmp_path) as log:
+        assert log.reader.queue("t", 0).range() == (20, 22)
+    assert readable(tmp_path, "t", 0) == bodies("t", 0, 20, 2)
+
+
 def test_what_is_not_there_cannot_be_cut(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         fill(log, "t", 0, [2])

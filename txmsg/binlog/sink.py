@@ -39,7 +39,7 @@ class Sink(Protocol):
 
     @property
     def generation(self) -> int:
-        """Raised by `fork`."""
+        """Rises when the log goes on after it has diverged from the table: `txmsg tailer fork`."""
         ...
 
     def range(self, topic: str, queue: int) -> tuple[int, int]:
@@ -59,13 +59,6 @@ class Sink(Protocol):
 
     def mark_hole(self, topic: str, queue: int, begin: int, end: int) -> None:
         """Notes, on disk, that these offsets are gone: the queue goes on at `end`."""
-        ...
-
-    def fork(self, cuts: Sequence[tuple[str, int, int]]) -> int:
-        """Goes on under a new generation: these queues (topic, queue, offset) from these offsets on, anew.
-
-        What stood there is not served any more. Returns the generation.
-        """
         ...
 
     def close(self) -> None:

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from txmsg.binlog import table
+from txmsg.binlog.comparing import Divergence, compare, divergence
 from txmsg.binlog.database import Session
 from txmsg.binlog.mirrors import MirrorRow, Mirrors
+from txmsg.binlog.sink import Sink
 from txmsg.binlog.slot import Slot, Slots
 from txmsg.errors import MisuseError
 
-__all__ = ["MirrorStatus", "QueueStatus", "drop", "make", "status"]
+__all__ = ["MirrorStatus", "QueueStatus", "diverged", "drop", "make", "status"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,21 @@ def make(session: Session, name: str, topics: Sequence[str] | None, exclude: Seq
     slots.make_publication()
     slots.check_publication()
     return slots.make_slot()
+
+
+def diverged(session: Session, sink: Sink, name: str) -> list[Divergence]:
+    """The queues of which log and table hold different messages. The session is the mirror's one writer until it ends.
+
+    Raises MisuseError while a tailer works, or if there is no such mirror.
+    """
+    mirrors = Mirrors(session, name)
+    mirror = mirrors.look()
+    if mirror is None:
+        raise MisuseError(f"there is no mirror {name}: `txmsg tailer run` or `txmsg tailer create` makes it")
+    if not mirrors.try_lock():
+        raise MisuseError(f"mirror {name} is being written by a tailer: stop it first")
+    found = compare(session, sink, table.queues(session, mirror.include, mirror.exclude))
+    return [divergence(session, sink, each) for each in list(found) if each.is_diverged]
 
 
 def drop(session: Session, name: str) -> bool:

@@ -15,17 +15,19 @@ from dataclasses import dataclass, field
 import psycopg
 
 from txmsg.binlog import table
+from txmsg.binlog.comparing import compare, divergence
 from txmsg.binlog.config import TailerConfig
 from txmsg.binlog.database import Session
 from txmsg.binlog.mirrors import Mirrors
 from txmsg.binlog.pgoutput import Begin, Commit, LogicalMessage, Origin, Relation, Type, decode
 from txmsg.binlog.reading import Reading
 from txmsg.binlog.replication import ReplicationStream
-from txmsg.binlog.resume import GoOn, Verdict, first_difference, verdict
+from txmsg.binlog.resume import Verdict
 from txmsg.binlog.rows import EPOCH_2000_US, Batch, Row, check_relation, inserted_row
-from txmsg.binlog.sink import Mark, Sink, content_crc
+from txmsg.binlog.sink import Sink
 from txmsg.binlog.slot import Slots, end_holder, wal_end
-from txmsg.errors import MirrorDiverged, StorageError
+from txmsg.binlog.table import TableQueue
+from txmsg.errors import StorageError
 
 __all__ = ["Progress", "Tailing"]
 
@@ -148,55 +150,15 @@ class Tailing:
                 if self._monotonic() > deadline + _HOLDER_WAIT_S:
                     raise
 
-    # ---- comparing
-
-    def _open(self, found: list[table.TableQueue]) -> None:
-        """Compares what the log has of these queues with the table. Raises MirrorDiverged."""
-        ranges = {each.id: self._sink.range(each.topic, each.number) for each in found}
-        in_log = {each.id: mark for each in found if (mark := self._last_mark(each, ranges[each.id])) is not None}
-        in_table = table.marks_at(self._session, {queue: mark.offset for queue, mark in in_log.items()})
-        for each in found:
-            go_on = verdict(ranges[each.id], (each.begin, each.end), in_log.get(each.id), in_table.get(each.id))
-            if go_on.verdict in (Verdict.BEHIND, Verdict.DIFFERS):
-                each, go_on = self._looked_again(each, ranges[each.id], in_log.get(each.id))  # noqa: PLW2901
-            self._begin(each, ranges[each.id], go_on)
-
-    def _last_mark(self, each: table.TableQueue, in_log: tuple[int, int]) -> Mark | None:
-        begin, end = in_log
-        return None if begin == end else next(self._sink.marks(each.topic, each.number, end - 1, end), None)
-
-    def _looked_again(
-        self, each: table.TableQueue, in_log: tuple[int, int], mark: Mark | None
-    ) -> tuple[table.TableQueue, GoOn]:
-        """After the commits under way: what waits for a standby has come by replication, and is not visible yet."""
-        table.await_commits(self._session, each.id)
-        found = table.queues(self._session, [each.topic], [])
-        each = next((other for other in found if other.id == each.id), each._replace(end=0))
-        there = {} if mark is None else table.marks_at(self._session, {each.id: mark.offset})
-        return each, verdict(in_log, (each.begin, each.end), mark, there.get(each.id))
-
-    def _begin(self, each: table.TableQueue, in_log: tuple[int, int], go_on: GoOn) -> None:
-        if go_on.verdict in (Verdict.BEHIND, Verdict.DIFFERS):
-            raise self._diverged(each, in_log)
-        if go_on.verdict is Verdict.HOLE:
-            self._mark_hole(each.topic, each.number, in_log[1], go_on.next_offset)
-        self._queues[each.id] = _Queue(each.id, each.topic, each.number, go_on.next_offset, go_on.next_offset)
-
-    def _diverged(self, each: table.TableQueue, in_log: tuple[int, int]) -> MirrorDiverged:
-        begin, end = max(in_log[0], each.begin), in_log[1]
-        in_table = (
-            Mark(offset, row[0], row[1], content_crc(row))
-            for offset, row in table.rows(self._session, each.id, begin, min(end, each.end))
-        )
-        offset = first_difference(self._sink.marks(each.topic, each.number, begin, end), in_table, end)
-        return MirrorDiverged(
-            f"topic {each.topic} queue {each.number}: from offset {offset} on the log {self._sink.name} (to {end - 1}) "
-            f"and the table (to {each.end - 1}) hold different messages, as after a backup was restored or a standby "
-            f"promoted; nothing was written. If the table is right, `txmsg tailer fork` lets the log go on from there",
-            each.topic,
-            each.number,
-            offset,
-        )
+    def _open(self, found: Sequence[TableQueue]) -> None:
+        """Finds out where these queues go on in the log. Raises MirrorDiverged: nothing was written then."""
+        for compared in list(compare(self._session, self._sink, found)):
+            if compared.is_diverged:
+                raise divergence(self._session, self._sink, compared).error(self._sink.name)
+            each, next_offset = compared.queue, compared.go_on.next_offset
+            if compared.go_on.verdict is Verdict.HOLE:
+                self._mark_hole(each.topic, each.number, compared.in_log[1], next_offset)
+            self._queues[each.id] = _Queue(each.id, each.topic, each.number, next_offset, next_offset)
 
     def _mark_hole(self, topic: str, number: int, begin: int, end: int) -> None:
         self._sink.mark_hole(topic, number, begin, end)

@@ -30,7 +30,7 @@ COMMANDS: Final = {
     "half": "Look at half messages, have them checked again, or decide by hand.",
     "metaq": "Serve a MetaQ log to other machines.",
     "message": "Find messages by key or id, see what became of them, take back what is not due.",
-    "tailer": "Mirror a Notify database into MetaQ: run, create, status, drop.",
+    "tailer": "Mirror a Notify database into MetaQ: run, status, verify, fork.",
     "topic": "Create topics, look at them, change their settings, delete them.",
     "up": "Run a database, a broker, MetaQ and a tailer together, for development.",
 }

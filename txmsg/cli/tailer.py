@@ -210,6 +210,60 @@ def drop(*, storage: str, name: str, yes: bool, as_json: bool) -> None:
 
 
 @tailer.command(
+    short_help="Let a log go on after it and its table have diverged.",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg tailer fork --storage postgresql://notify@db/notify --metaq /var/lib/metaq\n\n"
+    "Stop the tailer first, and `txmsg metaq serve` if it serves this directory. Consumers may have read what is given "
+    "up: its messages are not in the table.",
+)
+@_storage
+@click.option("--metaq", metavar="DIR", required=True, help="The log's directory.")
+@_name
+@yes_option
+@json_option
+def fork(*, storage: str, metaq: str, name: str, yes: bool, as_json: bool) -> None:
+    """Let a log go on under a new generation, from where it and its table begin to differ.
+
+    The table is right from there on: what the log has instead is not served any more, and the tailer reads the table's
+    messages. As after a backup of the database was restored, or a standby promoted that had not got everything.
+    """
+    from txmsg.binlog.config import check_mirror_name
+    from txmsg.binlog.database import translated
+    from txmsg.binlog.status import diverged
+    from txmsg.mirror import fork_log, open_sink
+
+    check_mirror_name(name)
+    directory = _directory(metaq)
+    with closing(_session(storage)) as session, translated():
+        with closing(open_sink(str(directory))) as sink:
+            cuts = diverged(session, sink, name)
+            generation = sink.generation
+        for each in cuts if not as_json else ():
+            click.echo(
+                f"topic {each.topic} queue {each.queue}: from offset {each.offset} on, {each.log_end - each.offset} "
+                f"messages of the log give way to {max(0, each.table_end - each.offset)} of the table"
+            )
+        if cuts:
+            if not yes:
+                click.confirm(f"Give up what {metaq} has from there on?", abort=True)
+            generation = fork_log(directory, cuts)
+    if as_json:
+        values = [{"topic": each.topic, "queue": each.queue, "offset": each.offset} for each in cuts]
+        click.echo(json.dumps({"generation": generation, "cuts": values}))
+    elif cuts:
+        click.echo(f"the log goes on under generation {generation}: `txmsg tailer run` fills it")
+    else:
+        click.echo(f"log and table have not diverged; the log stays at generation {generation}")
+
+
+def _directory(metaq: str) -> Path:
+    """A log that is there, in a directory: making one, or asking a server, would be a mistake here."""
+    directory = Path(metaq)
+    if not (directory / "log.json").exists():
+        raise click.UsageError(f"--metaq {metaq}: there is no log in such a directory; name it on the machine it is on")
+    return directory.absolute()
+
+
+@tailer.command(
     short_help="Compare a log with its table, message by message.",
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg tailer verify --storage postgresql://notify@db/notify --metaq /var/lib/metaq",
 )

@@ -259,7 +259,8 @@ class Log:
         """Drops the messages of a queue from this offset on; the next one that is appended gets it. On disk on return.
 
         The frames stay where they are, as other queues' stand between them: a mark in the log says that they are void.
-        Raises OffsetOutOfRange, and CorruptLog when the frame that would have to be kept in part is damaged.
+        The offset may lie before those that are kept. Raises OffsetOutOfRange past the end, and CorruptLog when the
+        frame that would have to be kept in part is damaged.
         """
         with self._sync_lock, self._lock:
             self._require_usable()

@@ -289,8 +289,11 @@ class QueueReader:
     def cut_at(self, offset: int) -> tuple[int, list[Payload]]:
         """Where the frame begins that holds an offset, and what is appended there so that the queue ends at the offset.
 
-        Nothing if it ends there. Raises OffsetOutOfRange, CorruptLog when a part of a damaged frame would be kept.
+        Nothing if it ends there. Before the first offset that is kept, it begins there anew. Raises OffsetOutOfRange
+        past the end, CorruptLog when a part of a damaged frame would be kept.
         """
+        if 0 <= offset < self.range()[0]:
+            return offset, [cut(None)]
         found = self._find(offset)
         if found is None or not found[2]:
             return offset, []

@@ -1,0 +1,92 @@
+"""`txmsg tailer`: makes a mirror, shows how it stands, has its log go on after it has diverged, and drops it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.binlog.tailers import Running, Table, await_equal, logged, tailing, until
+from tests.integration.cli_harness import json_of, said
+from txmsg.errors import MirrorDiverged
+from txmsg.metaq.log import Log
+from txmsg.metaq.reader import LogReader
+
+
+def test_a_mirror_is_made_looked_at_and_dropped(table: Table, tmp_path: Path) -> None:
+    storage = ("--storage", table.url)
+    assert "there is no mirror metaq" in said("tailer", "status", *storage, status=1)
+    made = json_of("tailer", "create", *storage, "--topics", "t*", "--exclude", "test", "--name", "metaq")
+    assert made == {"mirror": "metaq", "is_new": True}
+    assert json_of("tailer", "create", *storage)["is_new"] is False
+    table.add("t", 7)
+    shown = json_of("tailer", "status", *storage)
+    assert (shown["topics"], shown["exclude"], shown["log"]) == ("t*", "test", None)
+    assert (shown["behind_messages"], shown["slot_state"], shown["slot_is_read"]) == (7, "reserved", False)
+    assert shown["behind_s"] > 0
+    with tailing(table.url, tmp_path):
+        await_equal(table, tmp_path, "t")
+        until(lambda: json_of("tailer", "status", *storage)["behind_messages"] == 0)
+        shown = json_of("tailer", "status", *storage)
+        assert (shown["log"], shown["generation"], shown["slot_is_read"]) == (str(tmp_path), 1, True)
+        assert shown["queues"][0] == {"topic": "t", "queue": 0, "next_offset": 7, "end": 7}
+        assert "is being written by a tailer: stop it first" in said("tailer", "drop", *storage, "--yes", status=1)
+    assert "Mirrored to" in said("tailer", "status", *storage, "--by-queue")
+    [slot] = table.slots()
+    table.query("select pg_drop_replication_slot(%s)", slot)
+    said("tailer", "status", *storage, status=1)
+    assert json_of("tailer", "drop", *storage, "--yes")["dropped"]
+    assert not json_of("tailer", "drop", *storage, "--yes")["dropped"]
+    assert not table.slots()
+    assert not table.query("select 1 from pg_publication")
+
+
+@pytest.mark.parametrize("grown", [0, 3, 20])
+def test_a_log_that_has_diverged_goes_on_under_a_new_generation(table: Table, tmp_path: Path, grown: int) -> None:
+    table.add("t", 30)
+    table.add("t", 4, number=1)
+    with tailing(table.url, tmp_path):
+        await_equal(table, tmp_path, "t")
+        await_equal(table, tmp_path, "t", 1)
+    fork = ("tailer", "fork", "--storage", table.url, "--metaq", str(tmp_path))
+    assert "have not diverged; the log stays at generation 1" in said(*fork)
+    table.query("delete from txmsg.message where queue = %s and queue_offset >= 20", table.id_of("t"))
+    if grown:
+        table.add("t", grown)
+    with pytest.raises(MirrorDiverged):
+        Running(table.url, tmp_path).start()
+    before = logged(tmp_path, "t")
+    asked = said(*fork, answer="n\n", status=1)
+    assert "Aborted" in asked
+    assert logged(tmp_path, "t") == before
+    told = said(*fork, "--yes")
+    assert f"queue 0: from offset 20 on, 10 messages of the log give way to {grown} of the table" in told
+    assert "goes on under generation 2" in told
+    with tailing(table.url, tmp_path):
+        await_equal(table, tmp_path, "t")
+        table.add("t", 2)
+        await_equal(table, tmp_path, "t")
+        await_equal(table, tmp_path, "t", 1)
+    with Log(tmp_path) as log:
+        assert log.identity.generation == 2
+
+
+def test_a_log_that_begins_behind_the_end_of_the_table_begins_anew_where_the_table_does(
+    table: Table, tmp_path: Path
+) -> None:
+    """The log has kept the newest messages only, and the backup is older than these."""
+    table.add("t", 15)
+    table.rotate()
+    table.rotate()
+    table.add("t", 5)
+    table.drop_segment(1)
+    with tailing(table.url, tmp_path):
+        await_equal(table, tmp_path, "t")
+    assert LogReader(tmp_path).queue("t", 0).range() == (15, 20)
+    table.query("delete from txmsg.message")
+    table.query("update txmsg.segment_base set base = 5 where queue = %s", table.id_of("t"))
+    table.add("t", 4)
+    said("tailer", "fork", "--storage", table.url, "--metaq", str(tmp_path), "--yes")
+    with tailing(table.url, tmp_path):
+        await_equal(table, tmp_path, "t")
+    assert LogReader(tmp_path).queue("t", 0).range() == (5, 9)
