@@ -166,7 +166,7 @@ class Placer:
         for each in call.appends[len(bases) :]:
             queue = QueueId(each.topic, each.queue)
             at = after.get(queue, ends.get(queue, self._ends.get(queue, -1)))
-            if at < 0:
+            if at < 0 or (each.base_offset not in {None, at} and not (queue in after or queue in ends)):
                 at = self._log.ranges([queue])[queue].end
             if each.base_offset is not None and not at:
                 at = each.base_offset  # a queue that is new may begin anywhere; if it is not, the log refuses

@@ -1,0 +1,135 @@
+"""Many callers' batches in one append: who is wrong, who else appends, and what a crash has cut off."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.metaq.logs import batch, bodies, readable
+from txmsg.errors import MisuseError, Overloaded, StorageError
+from txmsg.message import now_us
+from txmsg.metaq.access import QueueId
+from txmsg.metaq.frame import Columns, encode, hole
+from txmsg.metaq.local import LocalLog
+from txmsg.metaq.log import Append
+from txmsg.metaq.server.appender import Appender
+from txmsg.metaq.server.placing import Call, Outcome, Placer
+from txmsg.metaq.server.producers import NOTES, CallId, Note, Placed
+
+
+def call(sequence: int, *appends: Append, is_repeat: bool = False) -> Call:
+    return Call(CallId(bytes(16), sequence), 1, appends, is_repeat)
+
+
+def at_end(topic: str, queue: int, start: int, count: int) -> Append:
+    return batch(topic, queue, start, count)._replace(base_offset=None)
+
+
+def wrong(outcome: Outcome) -> bool:
+    return isinstance(outcome, MisuseError)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[LocalLog]:
+    with LocalLog(tmp_path, append=True) as log:
+        yield log
+
+
+def test_calls_are_carried_out_in_their_order_and_a_wrong_one_leaves_no_gap(log: LocalLog, tmp_path: Path) -> None:
+    outcomes = Placer(log).place(
+        [
+            call(1, at_end("t", 0, 0, 2), at_end("t", 1, 0, 1)),
+            call(2, at_end("t", 0, 9, 5), batch("t", 1, 7, 1)),
+            call(3, batch("t", 0, 2, 1)),
+            call(4, Append("t", 2, hole(4, 1)), at_end("t", 2, 4, 1)),
+        ]
+    )
+    assert [outcomes[0], outcomes[2], outcomes[3]] == [(0, 0), (2,), (0, 4)]
+    assert wrong(outcomes[1])
+    assert readable(tmp_path, "t", 0) == bodies("t", 0, 0, 3)
+
+
+def test_somebody_else_who_appends_is_made_room_for(log: LocalLog, tmp_path: Path) -> None:
+    placer = Placer(log)
+    assert placer.place([call(1, at_end("t", 0, 0, 1))]) == [(0,)]
+    log.append([batch("t", 0, 1, 2)])
+    outcomes = placer.place(
+        [call(2, at_end("t", 0, 3, 1)), call(3, batch("t", 0, 99, 1)), call(4, batch("t", 0, 4, 1))]
+    )
+    assert (outcomes[0], wrong(outcomes[1]), outcomes[2]) == ((3,), True, (4,))
+    log.append([batch("t", 0, 5, 1)])
+    assert placer.place([call(5, batch("t", 0, 6, 1))]) == [(6,)]
+    assert readable(tmp_path, "t", 0) == bodies("t", 0, 0, 7)
+
+
+def test_what_a_crash_cut_off_behind_its_note_is_completed_by_the_repeat(log: LocalLog, tmp_path: Path) -> None:
+    """The note and the first of two batches are on disk, the second is not: as a torn write leaves it."""
+    whole = call(5, at_end("t", 0, 0, 2), at_end("t", 1, 0, 3))
+    placed = [Placed(each.topic, each.queue, 0, each.payload.count, each.payload.crc) for each in whole.appends]
+    before = Note(CallId(bytes(16), 4), 1, (Placed("t", 2, 0, 1, batch("t", 2, 0, 1).payload.crc),))
+    for note, batches in ((before, [batch("t", 2, 0, 1)]), (Note(whole.id, 1, tuple(placed)), [batch("t", 0, 0, 2)])):
+        log.append([Append(NOTES, 0, encode(Columns([note.pack()], [now_us()]))), *batches])
+    placer = Placer(log)
+    found = {note.call.sequence: bases for note, bases in placer.recovered()}
+    assert found == {4: (0,), 5: (0,)}
+    log.append([batch("t", 1, 0, 1)])  # another's, in the place that was foreseen for the second
+    assert placer.place([replace(whole, done=found[5])]) == [(0, 1)]
+    assert readable(tmp_path, "t", 0) == bodies("t", 0, 0, 2)
+    assert readable(tmp_path, "t", 1) == bodies("t", 1, 0, 1) + bodies("t", 1, 0, 3)
+    assert {note.call.sequence: bases for note, bases in Placer(log).recovered()}[5] == (0, 1)
+
+
+def test_a_repeat_that_names_its_offsets_looks_whether_it_is_there(log: LocalLog, tmp_path: Path) -> None:
+    placer = Placer(log)
+    appends = (batch("t", 0, 0, 2), Append("t", 1, hole(5, 1), 0), batch("t", 1, 5, 1))
+    assert placer.place([call(1, *appends)]) == [(0, 0, 5)]
+    assert wrong(placer.place([call(1, *appends)])[0]), "nobody says that it is a repeat"
+    assert placer.place([call(1, *appends, is_repeat=True)]) == [(0, 0, 5)]
+    assert placer.place([call(2, *appends, batch("t", 0, 2, 1), is_repeat=True)]) == [(0, 0, 5, 2)]
+    other = batch("other", 0, 0, 2).payload
+    assert wrong(placer.place([call(3, Append("t", 0, other, 0), is_repeat=True)])[0]), "other bytes are there"
+    assert readable(tmp_path, "t", 0) == bodies("t", 0, 0, 3)
+    assert log.ranges([QueueId("t", 1)])[QueueId("t", 1)].end == 6
+
+
+class BrokenPlacer(Placer):
+    """Meets what nobody expected, once."""
+
+    broken = True
+
+    def place(self, calls: Sequence[Call]) -> list[Outcome]:
+        if self.broken:
+            self.broken = False
+            raise RuntimeError("a defect")
+        return super().place(calls)
+
+
+def test_an_unexpected_failure_is_told_and_the_next_append_goes_through(log: LocalLog, tmp_path: Path) -> None:
+    async def run() -> None:
+        with ThreadPoolExecutor(1) as thread:
+            appender = Appender(
+                BrokenPlacer(log), thread, size_bytes_max=100, on_appended=lambda queues: None, clock=lambda: 0.0
+            )
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(appender.run())
+                with pytest.raises(StorageError, match="appending failed: RuntimeError"):
+                    await appender.append(call(1, at_end("t", 0, 0, 1)))
+                assert "RuntimeError" in appender.failure
+                large = call(2, at_end("t", 0, 0, 100))
+                assert large.size_bytes > 100
+                twice = [asyncio.create_task(appender.append(large)) for _ in range(2)]
+                await asyncio.sleep(0)
+                with pytest.raises(Overloaded, match=f"appends of {large.size_bytes} bytes are under way"):
+                    await appender.append(call(3, at_end("t", 0, 0, 1)))
+                assert [await each for each in twice] == [(0,), (0,)], "one call, told twice"
+                assert await appender.append(large) == (0,)
+                assert (appender.failure, appender.size_bytes) == ("", 0)
+                appender.stop()
+
+    asyncio.run(run())
+    assert readable(tmp_path, "t", 0) == bodies("t", 0, 0, 100)

@@ -1,0 +1,155 @@
+"""Members elsewhere: silence ends them, repeats change nothing, and a pause of the server is nobody's silence."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from txmsg.errors import MembershipLost, MisuseError, ProtocolError, StorageError
+from txmsg.metaq.access import GroupMember, GroupView, QueueId
+from txmsg.metaq.server.sessions import Sessions
+
+A = QueueId("a", 0)
+
+
+class Member:
+    """Writes down what it is told."""
+
+    id = "m"
+    group = "g"
+
+    def __init__(self) -> None:
+        self.stored: list[dict[QueueId, int]] = []
+        self.left: list[dict[QueueId, int]] = []
+        self.error: Exception | None = None
+
+    def view(self) -> GroupView:
+        return GroupView((), (), {})
+
+    def take(self, queues: Collection[QueueId]) -> dict[QueueId, int]:
+        return dict.fromkeys(queues, 0)
+
+    def store(self, offsets: Mapping[QueueId, int]) -> None:
+        self.stored.append(dict(offsets))
+
+    def seek_done(self, offsets: Mapping[QueueId, int]) -> None:
+        self.store(offsets)
+
+    def release(self, offsets: Mapping[QueueId, int]) -> None:
+        self.store(offsets)
+
+    def leave(self, offsets: Mapping[QueueId, int]) -> None:
+        if self.error is not None:
+            raise self.error
+        self.left.append(dict(offsets))
+
+
+class World:
+    """Sessions with a clock that the test moves."""
+
+    def __init__(self, threads: ThreadPoolExecutor) -> None:
+        self.now = 100.0
+        self.sessions = Sessions(threads, clock=lambda: self.now)
+        self.member = Member()
+        self.joins = 0
+
+    def join(self) -> GroupMember:
+        self.joins += 1
+        return self.member
+
+    async def passes(self, seconds: float) -> None:
+        """In steps such as a server makes."""
+        end = self.now + seconds
+        while self.now < end:
+            self.now = min(end, self.now + 0.25)
+            await self.sessions.end_silent()
+
+    async def store(self, call: int, offset: int) -> None:
+        await self.sessions.call(b"s", call, lambda member: member.store({A: offset}))
+
+
+def play(scene: Callable[[World], Awaitable[None]]) -> None:
+    async def run() -> None:
+        with ThreadPoolExecutor(2) as threads:
+            await scene(World(threads))
+
+    asyncio.run(run())
+
+
+def test_a_silent_member_leaves_and_what_it_says_late_is_refused() -> None:
+    async def scene(world: World) -> None:
+        assert await world.sessions.join(b"s", world.join, 10) == "m"
+        await world.passes(9)
+        await world.store(1, 5)
+        await world.passes(9)
+        assert not world.member.left, "each call renews it"
+        await world.passes(2)
+        assert world.member.left == [{}]
+        with pytest.raises(MembershipLost, match="silent for too long"):
+            await world.store(2, 6)
+        assert world.member.stored == [{A: 5}]
+        assert len(world.sessions) == 0
+
+    play(scene)
+
+
+def test_when_the_server_stood_still_nobody_was_silent() -> None:
+    async def scene(world: World) -> None:
+        await world.sessions.join(b"s", world.join, 10)
+        await world.passes(5)
+        world.now += 1000
+        await world.sessions.end_silent()
+        await world.passes(4)
+        assert not world.member.left
+        await world.passes(2)
+        assert world.member.left
+
+    play(scene)
+
+
+def test_a_repeated_call_is_done_once_and_an_older_one_not_at_all() -> None:
+    async def scene(world: World) -> None:
+        await world.sessions.join(b"s", world.join, 10)
+        first = await world.sessions.call(b"s", 1, lambda member: member.take([A]))
+        again = await world.sessions.call(b"s", 1, lambda member: member.take([]))
+        assert first == again == {A: 0}
+        await world.store(2, 5)
+        await world.store(2, 5)
+        assert world.member.stored == [{A: 5}]
+        with pytest.raises(ProtocolError, match="call 1 of a member comes after its call 2"):
+            await world.store(1, 3)
+        with pytest.raises(MembershipLost):
+            await world.sessions.call(b"nobody", 1, lambda member: member.view())
+
+    play(scene)
+
+
+def test_a_repeated_join_joins_once() -> None:
+    async def scene(world: World) -> None:
+        await asyncio.gather(*(world.sessions.join(b"s", world.join, 10) for _ in range(3)))
+        await world.sessions.join(b"s", world.join, 10)
+        assert world.joins == 1
+        with pytest.raises(MisuseError, match=r"a session of 0\.5 s: 1 to 300 are allowed"):
+            await world.sessions.join(b"t", world.join, 0.5)
+
+    play(scene)
+
+
+def test_a_member_that_cannot_leave_yet_is_tried_again() -> None:
+    async def scene(world: World) -> None:
+        await world.sessions.join(b"s", world.join, 10)
+        world.member.error = StorageError("the disk is full")
+        with pytest.raises(StorageError):
+            await world.sessions.leave(b"s", lambda member: member.leave({A: 4}))
+        await world.passes(11)
+        assert not world.member.left
+        world.member.error = None
+        await world.passes(1)
+        assert world.member.left == [{}]
+        await world.sessions.leave(b"s", lambda member: member.leave({A: 4}))
+        assert world.member.left == [{}], "leaving twice is fine"
+
+    play(scene)
