@@ -19,9 +19,9 @@ _END_S_MAX = 30.0
 
 
 class TailerProcess:
-    """One tailer; a context manager, which kills what still runs."""
+    """One tailer, into a directory or to an address; a context manager, which kills what still runs."""
 
-    def __init__(self, storage: str, log: Path, *options: str, said: Path) -> None:
+    def __init__(self, storage: str, log: Path | str, *options: str, said: Path) -> None:
         self._command = ["tailer", "run", "--storage", storage, "--metaq", str(log), "--json", *options]
         self._said = said
         """Where its stderr goes, over all starts."""

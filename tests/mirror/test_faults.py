@@ -13,6 +13,7 @@ import pytest
 
 from tests.acceptance.waiting import until
 from tests.integration.cli_harness import said
+from tests.metaq.servers import MetaQProcess
 from tests.mirror.load import Load
 from tests.mirror.rows import make_queues, store, written
 from tests.mirror.tailer_process import TailerProcess
@@ -51,7 +52,7 @@ def new_tailer(url: str, log: Path, tmp_path: Path) -> Iterator[NewTailer]:
     """Makes tailers of the database into the log, which are not started yet. After `url`: they are gone before it."""
     with ExitStack() as stack:
 
-        def make(storage: str = url, root: Path = log, name: str = "tailer") -> TailerProcess:
+        def make(storage: str = url, root: Path | str = log, name: str = "tailer") -> TailerProcess:
             return stack.enter_context(TailerProcess(storage, root, said=tmp_path / f"{name}.said"))
 
         yield make
@@ -271,3 +272,29 @@ def test_a_full_disk_and_a_read_only_one_are_said_and_lose_nothing(url: str, loa
         tailer.start()
         require_equal(url, log, load.count)
         tailer.kill()
+
+
+def test_a_metaq_server_that_is_killed_again_and_again_gets_every_message_once(
+    url: str, log: Path, load: Load, new_tailer: NewTailer, tmp_path: Path
+) -> None:
+    server = MetaQProcess(log, log=tmp_path / "server.log")
+    server.start()
+    tailer = new_tailer(root=server.address)
+    try:
+        tailer.start()
+        with load.going_on():
+            for with_tailer in (False, True, False):
+                seen = load.count
+                until(lambda: load.count > seen + 150)  # noqa: B023 - called at once
+                server.kill()
+                if with_tailer:
+                    tailer.kill()
+                    tailer.launch()  # it waits for the server
+                server.start()
+            tailer.await_state("tailing")
+        require_equal(url, log, load.count)
+        assert tailer.is_running
+        tailer.stop()
+        assert server.stop() == 0
+    finally:
+        server.kill()
