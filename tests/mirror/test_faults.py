@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from tests.acceptance.waiting import until
-from tests.integration.cli_harness import said
+from tests.integration.cli_harness import json_of, said
 from tests.metaq.servers import MetaQProcess
 from tests.mirror.load import Load
 from tests.mirror.rows import make_queues, store, written
@@ -123,7 +123,7 @@ def _bytes_of(log: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in sorted(log.glob("commitlog/*"))}
 
 
-def test_a_log_that_is_ahead_of_the_table_or_differs_from_it_is_left_alone(
+def test_a_log_that_is_ahead_of_the_table_or_differs_from_it_is_left_alone_until_it_is_forked(
     url: str, log: Path, load: Load, tailer: TailerProcess
 ) -> None:
     """As after a backup was restored: the last messages are gone, and then there are others."""
@@ -148,6 +148,13 @@ def test_a_log_that_is_ahead_of_the_table_or_differs_from_it_is_left_alone(
     error = tailer.refused()
     assert f"topic trade queue 1: from offset {end - 3} on" in error
     assert _bytes_of(log) == before, "something was written over"
+
+    said("tailer", "fork", "--storage", url, "--metaq", str(log), "--yes")
+    load.ends[1] = end + 5
+    tailer.start()
+    load.write(20)
+    require_equal(url, log, load.count)
+    assert json_of("tailer", "status", "--storage", url)["generation"] == 2
 
 
 def test_what_retention_dropped_while_the_tailer_was_away_is_a_counted_hole(
@@ -197,7 +204,7 @@ def test_of_two_tailers_one_works_and_the_other_takes_over(
     require_equal(url, log, load.count)
 
 
-def test_foreign_rows_in_the_publication_are_passed_over_and_said(
+def test_foreign_rows_are_passed_over_and_said_and_a_transaction_of_100_mb_needs_little_memory(
     url: str, log: Path, load: Load, tailer: TailerProcess
 ) -> None:
     tailer.start()
@@ -211,13 +218,6 @@ def test_foreign_rows_in_the_publication_are_passed_over_and_said(
     [line] = [each for each in tailer.said.splitlines() if "public.foreign_one" in each]
     assert "ERROR" in line
 
-
-def test_a_transaction_of_100_mb_is_mirrored_in_bounded_memory(
-    url: str, log: Path, load: Load, tailer: TailerProcess
-) -> None:
-    tailer.start()
-    load.write(30)
-    require_equal(url, log, load.count)
     before_mib = tailer.rss_max_mib()
     with psycopg.connect(url) as connection:
         connection.execute(
