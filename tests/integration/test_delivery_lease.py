@@ -22,11 +22,12 @@ from tests.integration.delivery_harness import (
     receive,
     until,
 )
+from txmsg.broker.cluster import Registry
 from txmsg.broker.delivery import DeliveryConfig
 from txmsg.broker.delivery.values import Refusal
 from txmsg.broker.store import leases as leases_store
 from txmsg.broker.store.connect import open_pool, session
-from txmsg.errors import BrokerUnavailable
+from txmsg.errors import BrokerUnavailable, MisuseError
 
 
 def test_acknowledged_messages_do_not_come_again_after_a_graceful_stop(notify_url: str) -> None:
@@ -239,6 +240,24 @@ def test_a_broker_stopped_while_it_writes_failures_holds_up_nobody_and_loses_tha
             taken_over.set()
             with pytest.raises(BrokerUnavailable):
                 await writing
+
+    asyncio.run(scenario())
+
+
+def test_of_two_brokers_that_are_drained_at_the_same_moment_one_goes_on(notify_url: str) -> None:
+    async def scenario() -> None:
+        async with notify_at(notify_url) as notify, open_pool(notify_url) as pool:
+            notify.query("insert into txmsg.broker (id, address, release, schema_revision, expires_at) "
+                         "select id, '', '', '', now() + interval '1 h' from unnest(array['a', 'b']) id")  # fmt: skip
+            with psycopg.connect(notify_url, connect_timeout=10) as heartbeat:
+                heartbeat.execute("update txmsg.broker set heartbeat_at = now()")
+                draining = [asyncio.create_task(Registry(pool).drain(each)) for each in ("a", "b")]
+                waiting = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and query ~ 'set state'"
+                await until(lambda: notify.query(waiting) == [(2,)])
+            outcomes = await asyncio.wait_for(asyncio.gather(*draining, return_exceptions=True), 10)
+            (refusal,) = [each for each in outcomes if isinstance(each, MisuseError)]
+            assert "no other broker is active" in str(refusal)
+            assert notify.query("select state from txmsg.broker order by state") == [("active",), ("draining",)]
 
     asyncio.run(scenario())
 

@@ -9,7 +9,6 @@ from uuid import UUID
 from txmsg.broker.store import brokers as brokers_store
 from txmsg.broker.store import leases as leases_store
 from txmsg.broker.store.connect import Pool, session
-from txmsg.broker.store.delivery import Connection
 from txmsg.broker.store.notices import notify
 from txmsg.errors import MisuseError, shown
 
@@ -52,23 +51,25 @@ class Registry:
     async def drain(self, broker_id: str) -> int:
         """Has a broker give everything away; how many queues it still delivers. Raises MisuseError."""
         async with session(self._pool) as conn:
-            brokers = await brokers_store.all_brokers(conn)
-            if not any(each.state == "active" and each.id != broker_id for each in brokers):
+            is_alive, is_another_active = await brokers_store.drain(conn, broker_id)
+            if not is_another_active:
                 raise MisuseError(
                     f"no other broker is active that could take the place of {shown(broker_id)}: start one first, or "
                     "stop this one as it is"
                 )
-            await self._set_state(conn, broker_id, "draining")
+            _check_alive(broker_id, is_alive)
+            await notify(conn, "brokers")
             return (await leases_store.queue_counts(conn)).get(broker_id, 0)
 
     async def resume(self, broker_id: str) -> None:
         """Lets a draining broker work again. Raises MisuseError."""
         async with session(self._pool) as conn:
-            await self._set_state(conn, broker_id, "active")
+            _check_alive(broker_id, await brokers_store.resume(conn, broker_id))
+            await notify(conn, "brokers")
 
-    async def _set_state(self, conn: Connection, broker_id: str, state: str) -> None:
-        if not await brokers_store.set_state(conn, broker_id, state):
-            raise MisuseError(
-                f"no broker {shown(broker_id)} is alive: `txmsg cluster show` lists the brokers with their ids"
-            )
-        await notify(conn, "brokers")
+
+def _check_alive(broker_id: str, is_alive: bool) -> None:
+    if not is_alive:
+        raise MisuseError(
+            f"no broker {shown(broker_id)} is alive: `txmsg cluster show` lists the brokers with their ids"
+        )

@@ -20,10 +20,11 @@ __all__ = [
     "beat",
     "bury_silent",
     "database_facts",
+    "drain",
     "join",
     "leave",
     "live_brokers",
-    "set_state",
+    "resume",
 ]
 
 _SHOWN_DEAD = "1 day"
@@ -171,14 +172,34 @@ async def all_brokers(conn: Connection) -> list[BrokerRow]:
     return [BrokerRow(*row) for row in await cursor.fetchall()]
 
 
-async def set_state(conn: Connection, broker_id: str, state: str) -> bool:
-    """Sets a broker active or draining; whether it is alive."""
+async def drain(conn: Connection, broker_id: str) -> tuple[bool, bool]:
+    """Sets a broker draining if another one is active; whether it is alive, and whether another one is active.
+
+    Locks the live ones in the order of their ids: of brokers that are drained at the same moment, each sees the others.
+    """
     cursor = await plain_cursor(conn).execute(
         """
-        update txmsg.broker set state = %(state)s
-         where id = %(id)s and state <> 'dead' and expires_at >= now()
+        with live as materialized (
+            select id, state from txmsg.broker where state <> 'dead' and expires_at >= now() order by id for update),
+        drained as (
+            update txmsg.broker set state = 'draining'
+             where id in (select id from live where id = %(id)s)
+               and exists (select from live where id <> %(id)s and state = 'active'))
+        select exists (select from live where id = %(id)s),
+               exists (select from live where id <> %(id)s and state = 'active')
         """,
-        {"id": broker_id, "state": state},
+        {"id": broker_id},
+    )
+    row = await cursor.fetchone()
+    assert row is not None
+    return bool(row[0]), bool(row[1])
+
+
+async def resume(conn: Connection, broker_id: str) -> bool:
+    """Sets a broker active; whether it is alive."""
+    cursor = await plain_cursor(conn).execute(
+        "update txmsg.broker set state = 'active' where id = %s and state <> 'dead' and expires_at >= now()",
+        (broker_id,),
     )
     return cursor.rowcount == 1
 
