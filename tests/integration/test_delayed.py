@@ -179,8 +179,20 @@ async def test_a_recalled_message_is_never_delivered_and_remembered(db: Notify) 
             assert list(await scheduled.recall(ids, [0, 0, 0, 0, 1, 0])) == said
     await _pass(db)
     assert (await _release(db)).count == 1, "the other message of the pair"
-    assert (await db.apply(Batch(half=half))).problems == {half.ids[0]: "resolved"}
     assert (await db.apply(Batch(plain=plain))).problems == {plain.ids[0]: "other"}
+    committed = [half.ids[0], pair.ids[0]]
+    for place in (1, 0), (2, 1):
+        late_copy = await db.apply(Batch(half=half), segment=place[0], previous=place[1])
+        assert late_copy.problems == {half.ids[0]: "resolved"}
+        again = await db.apply(Batch(commit=committed), segment=place[0], previous=place[1])
+        assert again.problems == {}, "its outcome stays commit"
+        against = await db.apply(Batch(rollback=committed), segment=place[0], previous=place[1])
+        assert against.problems == dict.fromkeys(committed, "conflict")
+        await db.connection.execute("select txmsg.rotate_1((select id from txmsg.segment where state = 'open'))")
+        await db.connection.execute("select txmsg.add_segment_1()")
+    assert (await db.apply(Batch(commit=half.ids, rollback=plain.ids), segment=3, previous=2)).problems == (
+        dict.fromkeys(half.ids + plain.ids, "expired")
+    )
     assert await db.rows("select transaction_id from txmsg.message join txmsg.rolled_back using (transaction_id)") == []
 
 

@@ -190,6 +190,7 @@ def test_a_delayed_message_is_recalled_once_confirmed_and_others_are_told_why_no
     assert said("message", "recall", first, *where, answer="y\n").endswith(f"{first} is not delivered\n")
     for _ in range(2):  # a repeat is answered alike
         assert json_of("message", "recall", second, "--yes", *where) == {"id": second, "recalled": True}
+        assert "committed, and recalled or deleted with its topic at 20" in said("message", "trace", second, *where)
     assert found(broker, "--id", first) == found(broker, "--id", second) == []
     too_late = said("message", "recall", entered, *where, status=1)  # nothing to ask about
     assert f"Error: message {entered} has entered its queue, too late to take it back" in too_late

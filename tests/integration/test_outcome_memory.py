@@ -19,8 +19,9 @@ from txmsg.broker.config import BrokerConfig
 from txmsg.broker.segments import Segments
 from txmsg.broker.store.batch import Batch
 from txmsg.broker.store.connect import open_pool
+from txmsg.broker.store.topic_settings import TopicSettings
 from txmsg.client import AsyncProducer
-from txmsg.errors import OutcomeConflict
+from txmsg.errors import MisuseError, OutcomeConflict
 from txmsg.message import Message, TransactionState, new_transaction_id_bytes
 from txmsg.wire.v1 import txmsg_pb2 as pb
 from txmsg.wire.v1 import txmsg_pb2_grpc as rpc
@@ -134,6 +135,31 @@ def test_what_was_done_though_its_answer_was_lost_is_repeated_to_the_same_end(
             asyncio.run(run())
             assert got.empty()
     assert (message_count(notify_url), half_count(notify_url)) == (2, 0)
+
+
+@on_database
+async def test_what_a_deleted_topic_takes_along_keeps_the_outcome_that_it_had(db: Notify) -> None:
+    """Committed and held back by an undecided half of its ordering key; committed and not due; undecided."""
+    undecided, held_back, scheduled = (columns_of(db.queues[:1]) for _ in range(3))
+    undecided.ordering_key = held_back.ordering_key = ["k"]
+    scheduled.deliver_at_us = [2 * scheduled.born_at_us[0]]
+    for half in (undecided, held_back, scheduled):
+        await db.apply(Batch(half=half))
+    committed = [*held_back.ids, *scheduled.ids]
+    assert (await db.apply(Batch(commit=committed))).problems == {}
+    await db.connection.execute("update txmsg.topic set permission = 0, write_changed_at = now() - interval '1 h'")
+    async with open_pool(db.url) as pool:
+        topics = TopicSettings(pool)
+        with pytest.raises(MisuseError) as refused:
+            await topics.delete("orders", force=False)
+        assert "1 halves are undecided, 1 committed messages wait for an earlier" in str(refused.value)
+        assert "1 messages are not due yet; --force deletes it" in str(refused.value)
+        await topics.delete("orders", force=True)
+    for table in ("half_message", "scheduled", "queue"):
+        assert await db.rows(f"select count(*) from txmsg.{table}") == [(0,)]
+    assert (await db.apply(Batch(commit=committed, rollback=undecided.ids))).problems == {}
+    against = await db.apply(Batch(commit=undecided.ids, rollback=committed))
+    assert against.problems == dict.fromkeys([*undecided.ids, *committed], "conflict")
 
 
 # ---- how long the memory is

@@ -157,6 +157,7 @@ Table(
     Column("segment", Integer, primary_key=True, autoincrement=False),
     Column("transaction_id", Uuid, primary_key=True),
     Column("at", _moment(), nullable=False, server_default=func.now()),
+    Column("committed", Boolean, nullable=False, server_default=text("false")),
     postgresql_partition_by="LIST (segment)",
 )
 Table(

@@ -105,18 +105,20 @@ def trace(*, id_: str, broker: str, as_json: bool) -> None:
     from txmsg.wire.v1 import messages_pb2 as pb
 
     reply = ask_broker(broker, "Messages.Trace", pb.TraceRequest(id=id_))
-    if not reply.messages and not reply.rolled_back_at_us:
+    if not reply.messages and not reply.rolled_back_at_us and not reply.taken_back_at_us:
         raise OutcomeExpired(
             f"nothing is known of {id_}: it was never stored here, or its segment is dropped; `txmsg dead-letter list "
             "--id` looks among the dead letters"
         )
     if as_json:
         messages = [_traced(each) for each in reply.messages]
-        rolled_back_at = moment(reply.rolled_back_at_us)
-        click.echo(json.dumps({"messages": messages, "rolled_back_at": rolled_back_at, "more": reply.more}))
+        ends = {"rolled_back_at": moment(reply.rolled_back_at_us), "taken_back_at": moment(reply.taken_back_at_us)}
+        click.echo(json.dumps({"messages": messages, **ends, "more": reply.more}))
         return
     if reply.rolled_back_at_us:
         click.echo(f"rolled back at {moment(reply.rolled_back_at_us)}: its messages are dropped")
+    if reply.taken_back_at_us:
+        click.echo(f"committed, and recalled or deleted with its topic at {moment(reply.taken_back_at_us)}")
     for each in reply.messages:
         _print_traced(each)
     if reply.more:

@@ -193,7 +193,8 @@ def delete(*, name: str, force: bool, broker: str, yes: bool, as_json: bool) -> 
     """Delete a topic with its messages, for good.
 
     It must take no messages any more: say `txmsg topic alter NAME --permission none` before. Refused while halves are
-    undecided or groups have messages left, but for --force. A topic of the same name can be created anew.
+    undecided or groups have messages left, but for --force: undecided halves are rolled back then, and what was
+    committed is not delivered. A topic of the same name can be created anew.
     """
     from txmsg.wire.v1 import topics_pb2 as pb
 

@@ -66,7 +66,7 @@ class MessagesApi(rpc.MessagesServicer):
                 groups = [_group(each) for each in await self._messages.groups_of(row.queue_id, row.queue_offset)]
             reply.messages.append(pb.TracedMessage(message=_message(row), groups=groups))
         if not rows:
-            reply.rolled_back_at_us = _us(await self._messages.rolled_back_at(transaction_id))
+            reply.rolled_back_at_us, reply.taken_back_at_us = map(_us, await self._messages.ended_at(transaction_id))
         return reply
 
 

@@ -90,12 +90,15 @@ class Messages:
             await cursor.execute(_GROUPS, {"queue_id": queue_id, "queue_offset": queue_offset})
             return await cursor.fetchall()
 
-    async def rolled_back_at(self, transaction_id: UUID) -> datetime | None:
-        """When a transaction was rolled back, as long as that is remembered."""
+    async def ended_at(self, transaction_id: UUID) -> tuple[datetime | None, datetime | None]:
+        """When a transaction was rolled back, or else its messages were taken back, as long as that is remembered."""
         async with session(self._pool) as connection:
-            cursor = await connection.execute(_ROLLED_BACK, {"id": transaction_id})
+            cursor = await connection.execute(_ENDED, {"id": transaction_id})
             row = await cursor.fetchone()
-        return row[0] if row else None
+        if row is None:
+            return None, None
+        at, committed = row
+        return (None, at) if committed else (at, None)
 
 
 _STORED = """
@@ -174,7 +177,8 @@ select g.name as group_name,
  order by g.name
 """
 
-_ROLLED_BACK = """
-select r.at from txmsg.segment s
- cross join lateral (select r.at from txmsg.rolled_back r where r.segment = s.id and r.transaction_id = %(id)s) r
+_ENDED = """
+select r.at, r.committed from txmsg.segment s
+ cross join lateral (
+       select r.at, r.committed from txmsg.rolled_back r where r.segment = s.id and r.transaction_id = %(id)s) r
 """

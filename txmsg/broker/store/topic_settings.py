@@ -108,8 +108,8 @@ class TopicSettings:
             begins = {queue_id: begin for queue_id, begin in await cursor.fetchall()}
             queues = [TopicQueueRow(number=n, begin=begins[each], end=ends[each]) for n, each in enumerate(ids)]
             groups = await _groups(conn, ids)
-            halves, scheduled = await _undecided(conn, ids)
-        return topic, queues, groups, halves, scheduled
+            undecided, held_back, scheduled = await _not_entered(conn, ids)
+        return topic, queues, groups, undecided + held_back, scheduled
 
     async def alter(self, name: str, change: TopicChange) -> TopicSettingsRow:
         """Changes what is named, all or nothing. Raises UnknownTopic, and MisuseError for what cannot be."""
@@ -147,8 +147,8 @@ class TopicSettings:
     async def delete(self, name: str, *, force: bool) -> None:
         """Deletes a topic that takes no messages any more. Raises UnknownTopic, and MisuseError while it is in use.
 
-        force: with undecided halves, which are rolled back, and with what groups have not read. What stands in
-        segments goes with these.
+        force: with undecided halves, which are rolled back, and with what groups have not got: transactions that were
+        committed stay so. What stands in segments goes with these.
         """
         async with session(self._pool) as conn, conn.transaction():
             topic = await _topic(conn, name, lock=True)
@@ -245,9 +245,7 @@ async def _check_drained(conn: AsyncConnection, topic: TopicSettingsRow, first: 
     _check_settled(topic)
     ids = (await _queue_ids(conn, topic.id))[first:]
     await conn.execute(_LOCK_QUEUES, {"ids": ids})
-    halves, scheduled = await _undecided(conn, ids)
-    left = [f"{halves} halves are undecided"] if halves else []
-    left += [f"{scheduled} messages are not due yet"] if scheduled else []
+    left = await _left_to_enter(conn, ids)
     left += [
         f"group {each.group_name} has {each.waiting + each.retrying} messages left"
         + (f" and {each.ordered} that hold back ordering keys" if each.ordered else "")
@@ -274,7 +272,6 @@ async def _check_new(conn: AsyncConnection, topic: TopicSettingsRow) -> None:
 
 
 async def _check_unused(conn: AsyncConnection, name: str, ids: Sequence[int], *, force: bool) -> None:
-    halves, scheduled = await _undecided(conn, ids)
     cursor = await conn.execute(_SHARED_HALVES, {"ids": ids})
     ((shared,),) = await cursor.fetchall()
     if shared:
@@ -282,8 +279,7 @@ async def _check_unused(conn: AsyncConnection, name: str, ids: Sequence[int], *,
             f"topic {name!r} cannot be deleted: {shared} undecided transactions have messages for other topics, too; "
             "`txmsg half list` shows what waits"
         )
-    left = [f"{halves} halves are undecided"] if halves else []
-    left += [f"{scheduled} messages are not due yet"] if scheduled else []
+    left = await _left_to_enter(conn, ids)
     left += [
         f"group {each.group_name} has {each.waiting + each.retrying} messages left and {each.dead} dead letters"
         for each in await _groups(conn, ids)
@@ -322,11 +318,20 @@ async def _groups(conn: AsyncConnection, ids: Sequence[int]) -> Sequence[TopicGr
         return await cursor.fetchall()
 
 
-async def _undecided(conn: AsyncConnection, ids: Sequence[int]) -> tuple[int, int]:
-    """How many half messages and scheduled messages are for these queues. Walks both tables."""
-    cursor = await conn.execute(_UNDECIDED, {"ids": list(ids)})
-    ((halves, scheduled),) = await cursor.fetchall()
-    return halves, scheduled
+async def _left_to_enter(conn: AsyncConnection, ids: Sequence[int]) -> list[str]:
+    undecided, held_back, scheduled = await _not_entered(conn, ids)
+    return [
+        *([f"{undecided} halves are undecided"] if undecided else []),
+        *([f"{held_back} committed messages wait for an earlier one of their ordering key"] if held_back else []),
+        *([f"{scheduled} messages are not due yet"] if scheduled else []),
+    ]
+
+
+async def _not_entered(conn: AsyncConnection, ids: Sequence[int]) -> tuple[int, int, int]:
+    """How many messages for these queues are undecided, held back, and scheduled. Walks both tables."""
+    cursor = await conn.execute(_NOT_ENTERED, {"ids": list(ids)})
+    ((undecided, held_back, scheduled),) = await cursor.fetchall()
+    return undecided, held_back, scheduled
 
 
 _SELECT = """
@@ -382,27 +387,32 @@ select g.name as group_name,
  group by g.name order by g.name
 """
 
-_UNDECIDED = """
-select (select count(*) from txmsg.half_message h where h.queue = any(%(ids)s)),
+_NOT_ENTERED = """
+select count(*) filter (where not h.decided), count(*) filter (where h.decided),
        (select count(*) from txmsg.scheduled s where s.queue = any(%(ids)s))
+  from txmsg.half_message h where h.queue = any(%(ids)s)
 """
 
 # Deleting the first half of a transaction would end the checks of the others.
 _SHARED_HALVES = """
 select count(distinct h.transaction_id) from txmsg.half_message h
- where h.queue = any(%(ids)s)
+ where h.queue = any(%(ids)s) and not h.decided
    and exists (select from txmsg.half_message o
                 where o.transaction_id = h.transaction_id and o.queue <> all (%(ids)s))
 """
 
 _DELETE: Final = (
     """
-    with gone as (delete from txmsg.half_message where queue = any(%(ids)s) returning transaction_id)
-    insert into txmsg.rolled_back (segment, transaction_id)
-    select distinct (select id from txmsg.segment where state = 'open'), transaction_id from gone
+    with half as (
+        delete from txmsg.half_message where queue = any(%(ids)s) returning transaction_id, decided),
+    later as (
+        delete from txmsg.scheduled where queue = any(%(ids)s) returning transaction_id),
+    gone as (
+        select transaction_id, decided from half union select transaction_id, true from later)
+    insert into txmsg.rolled_back (segment, transaction_id, committed)
+    select distinct (select id from txmsg.segment where state = 'open'), transaction_id, decided from gone
     on conflict do nothing
     """,
-    "delete from txmsg.scheduled where queue = any(%(ids)s)",
     "delete from txmsg.retry where queue_id = any(%(ids)s)",
     "delete from txmsg.dead_letter where queue_id = any(%(ids)s)",
     "delete from txmsg.cursor where queue_id = any(%(ids)s)",

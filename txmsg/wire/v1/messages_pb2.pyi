@@ -145,11 +145,13 @@ class TracedMessage(_message.Message):
     def __init__(self, message: _Optional[_Union[FoundMessage, _Mapping]] = ..., groups: _Optional[_Iterable[_Union[GroupTrace, _Mapping]]] = ...) -> None: ...
 
 class TraceReply(_message.Message):
-    __slots__ = ("messages", "rolled_back_at_us", "more")
+    __slots__ = ("messages", "rolled_back_at_us", "more", "taken_back_at_us")
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
     ROLLED_BACK_AT_US_FIELD_NUMBER: _ClassVar[int]
     MORE_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_BACK_AT_US_FIELD_NUMBER: _ClassVar[int]
     messages: _containers.RepeatedCompositeFieldContainer[TracedMessage]
     rolled_back_at_us: int
     more: bool
-    def __init__(self, messages: _Optional[_Iterable[_Union[TracedMessage, _Mapping]]] = ..., rolled_back_at_us: _Optional[int] = ..., more: _Optional[bool] = ...) -> None: ...
+    taken_back_at_us: int
+    def __init__(self, messages: _Optional[_Iterable[_Union[TracedMessage, _Mapping]]] = ..., rolled_back_at_us: _Optional[int] = ..., more: _Optional[bool] = ..., taken_back_at_us: _Optional[int] = ...) -> None: ...

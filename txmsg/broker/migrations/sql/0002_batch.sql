@@ -181,13 +181,16 @@ begin
                                       where m.segment in (p_segment, p_previous, v_memory_open, v_memory_previous)
                                         and m.transaction_id = c.id)
                           or exists (select from txmsg.scheduled s where s.transaction_id = c.id)
+                          or exists (select from txmsg.rolled_back r
+                                      where r.segment in (p_segment, p_previous) and r.transaction_id = c.id)
                           or (select bool_or(h.decided) from txmsg.half_message h where h.transaction_id = c.id)
                         then 'conflict'
                         when exists (select from txmsg.half_message h where h.transaction_id = c.id) then 'busy'
                         else 'expired' end, c.id, null::int, null::bigint
               from unnest(p_rollback) c(id)
              where not exists (select from txmsg.rolled_back r
-                                where r.segment in (p_segment, p_previous) and r.transaction_id = c.id);
+                                where r.segment in (p_segment, p_previous) and r.transaction_id = c.id
+                                  and not r.committed);
         end if;
     end if;
 
@@ -399,6 +402,8 @@ begin
                                 where m.segment in (p_segment, p_previous, v_memory_open, v_memory_previous)
                                   and m.transaction_id = c.id)
                and not exists (select from txmsg.scheduled s where s.transaction_id = c.id)
+               and not exists (select from txmsg.rolled_back r
+                                where r.segment in (p_segment, p_previous) and r.transaction_id = c.id and r.committed)
                and (select bool_or(h.decided) from txmsg.half_message h where h.transaction_id = c.id) is not true;
         end if;
     end if;

@@ -84,7 +84,8 @@ end $$;
 --   entered    it has entered its queue: too late
 --   undecided  its transaction is not decided yet: roll that back
 --   unknown    nothing is known of it
--- A transaction of which nothing else is known is remembered as rolled back, so that a late copy is not stored anew.
+-- A transaction of which nothing else is known is remembered in rolled_back as committed: a late copy is not stored
+-- anew, and its outcome stays what it was.
 create procedure txmsg.recall_2(
     p_segment int, p_previous int, p_id uuid[], p_n smallint[], out kinds text[]
 ) language plpgsql as $$
@@ -105,8 +106,8 @@ begin
         returning s.transaction_id, s.n
     )
     select array_agg(g.transaction_id), array_agg(g.n) into v_gone_ids, v_gone_ns from gone g;
-    insert into txmsg.rolled_back (segment, transaction_id)
-    select distinct p_segment, g.id from unnest(v_gone_ids) g(id)
+    insert into txmsg.rolled_back (segment, transaction_id, committed)
+    select distinct p_segment, g.id, true from unnest(v_gone_ids) g(id)
      where not exists (select from txmsg.message m
                         where m.segment in (p_segment, p_previous, -p_segment, -p_previous) and m.transaction_id = g.id)
        and not exists (select from txmsg.scheduled s where s.transaction_id = g.id)

@@ -69,6 +69,9 @@ alter table txmsg.message
     add column half_stored_at timestamptz,
     add column decided_by smallint;
 
+-- committed: all its messages were taken away before they entered their queues: recalled, or deleted with their topic.
+alter table txmsg.rolled_back add column committed boolean not null default false;
+
 -- Committed messages that are not due yet.
 create table txmsg.scheduled (
     transaction_id uuid not null,
