@@ -170,6 +170,21 @@ def test_readers_in_another_process_see_what_is_flushed(tmp_path: Path) -> None:
         other.stdin.close()
 
 
+def test_a_file_of_cells_that_is_empty_yet_is_none(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        fill(log, "t", 0, [1])
+    directory = tmp_path / "queues/u/0000"
+    directory.mkdir(parents=True)
+    (directory / f"{0:020}.cells").touch()
+    queue = LogReader(tmp_path).queue("u", 0)
+    assert (queue.range(), queue.fetch(0)) == ((0, 0), [])
+    with pytest.raises(OffsetOutOfRange, match="it is empty, and goes on at 0"):
+        queue.fetch(1)
+    with Log(tmp_path) as log:
+        fill(log, "u", 0, [2])
+        assert read_all(queue) == bodies("u", 0, 0, 2)
+
+
 def test_what_does_not_fit_a_frame_is_refused() -> None:
     with pytest.raises(MessageTooLarge, match="0 messages"):
         encode(Columns([], [1]))

@@ -1,0 +1,76 @@
+"""A disk that forgets: what was not synced may be lost, whole or in part, when the power is cut."""
+
+from __future__ import annotations
+
+import os
+import random
+import stat
+from pathlib import Path
+
+import pytest
+
+__all__ = ["ForgetfulDisk"]
+
+
+class ForgetfulDisk:
+    """Stands below os.fsync and os.fdatasync, and notes what each makes last. Real files hold what the kernel shows."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._files: dict[int, bytes] = {}
+        self._directories: dict[int, dict[str, int]] = {}
+        self._held: dict[int, int] = {}  # so that the inode of what is deleted is not given to another file
+        monkeypatch.setattr(os, "fsync", self._sync)
+        monkeypatch.setattr(os, "fdatasync", self._sync)
+
+    def _sync(self, fd: int) -> None:
+        found = os.fstat(fd)
+        if found.st_ino not in self._held:
+            self._held[found.st_ino] = os.dup(fd)
+        if stat.S_ISDIR(found.st_mode):
+            self._directories[found.st_ino] = {each.name: each.inode() for each in os.scandir(fd)}
+        else:
+            path = Path(os.readlink(f"/proc/self/fd/{fd}"))
+            self._files[found.st_ino] = path.read_bytes()
+
+    def sync(self, *paths: Path) -> None:
+        """Has these come to disk."""
+        for path in paths:
+            fd = os.open(path, os.O_RDONLY)
+            self._sync(fd)
+            os.close(fd)
+
+    def close(self) -> None:
+        """Lets go of all files."""
+        for fd in self._held.values():
+            os.close(fd)
+
+    def after_power_cut(self, root: Path, to: Path, choice: random.Random) -> None:
+        """Makes of `root` what may be there afterwards: what was synced, and of the rest whatever comes."""
+        to.mkdir()
+        synced = self._directories.get(root.stat().st_ino, {})
+        for each in sorted(os.scandir(root), key=lambda each: each.name):
+            if synced.get(each.name) != each.inode() and choice.random() < 0.5:
+                continue  # the name was not synced
+            path = Path(each.path)
+            if each.is_dir():
+                self.after_power_cut(path, to / each.name, choice)
+            elif path.exists():  # else it was renamed meanwhile, by a thread
+                (to / each.name).write_bytes(self._content(path, choice))
+        present = {each.inode() for each in os.scandir(root)}
+        for name, inode in synced.items():
+            if inode not in present and inode in self._files and not (to / name).exists() and choice.random() < 0.5:
+                (to / name).write_bytes(self._files[inode])  # removed or replaced, but that was not synced
+
+    def _content(self, path: Path, choice: random.Random) -> bytes:
+        now = path.read_bytes()
+        synced = self._files.get(path.stat().st_ino, b"")
+        if synced == now:
+            return now
+        if not now.startswith(synced):
+            return choice.choice([synced, now])
+        size = choice.randint(len(synced), len(now))
+        torn = bytearray(now[: choice.choice([len(synced), size, len(now)])])
+        if len(torn) > len(synced) and choice.random() < 0.5:  # the length came to disk, the content did not
+            start = choice.randint(len(synced), len(torn))
+            torn[start : start + 50] = bytes(len(torn[start : start + 50]))
+        return bytes(torn)

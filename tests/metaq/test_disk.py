@@ -1,0 +1,260 @@
+"""The disk is full, fails, or must not be written; processes are killed: said clearly, and gone on from where it can.
+
+The small disk is a tmpfs, which only root may mount.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.metaq.logs import batch, bodies, fill, read_all, readable
+from txmsg.errors import OffsetOutOfRange, StorageError
+from txmsg.metaq.commit_log import files_of
+from txmsg.metaq.frame import Columns, encode
+from txmsg.metaq.log import Append, Flush, Log, LogConfig, TopicSettings
+from txmsg.metaq.reader import LogReader
+
+SIZE_BYTES = 1024 * 1024
+LARGE = Append("large", 0, encode(Columns([os.urandom(100_000)], [1])))
+DEADLINE_S = 60
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MiB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={SIZE_BYTES}", "tmpfs", str(place)]
+    done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        pytest.skip(f"a small file system cannot be mounted here: {done.stderr.strip()}")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+def take_all_room(disk: Path) -> Path:
+    """Writes a file that leaves nothing; the file, to be deleted."""
+    ballast = disk / "ballast"
+    with ballast.open("wb") as file:
+        while free := os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize:
+            file.write(bytes(free))
+            file.flush()
+    return ballast
+
+
+def test_a_full_disk_refuses_appends_whole_and_takes_them_when_there_is_room(disk: Path) -> None:
+    with Log(disk / "log", LogConfig(flush_s=3600)) as log:
+        fill(log, "t", 0, [3])
+        ballast = take_all_room(disk)
+        for _ in range(2):
+            with pytest.raises(StorageError, match="takes no more: No space left on device; nothing was appended"):
+                log.append([batch("t", 0, 3, 1), LARGE])
+        assert readable(disk / "log", "t", 0) == bodies("t", 0, 0, 3)
+        with pytest.raises(StorageError, match=r"topics\.json cannot be written: No space left"):
+            log.set_topic("t", TopicSettings(flush=Flush.TIMED))
+        assert log.settings_of("t").flush is Flush.SYNC
+        ballast.unlink()
+        assert log.append([batch("t", 0, 3, 1), LARGE]) == [3, 0]
+    with Log(disk / "log"):
+        assert readable(disk / "log", "t", 0) == bodies("t", 0, 0, 4)
+
+
+def test_what_is_on_disk_but_cannot_be_shown_for_want_of_room_is_shown_when_there_is_some(disk: Path) -> None:
+    with Log(disk / "log", LogConfig(flush_s=3600)) as log:
+        fill(log, "t", 0, [1])
+        ballast = take_all_room(disk)
+        assert log.append([batch("new", 0, 0, 1)]) == [0], "it fits the page that the log's last file has"
+        assert readable(disk / "log", "new", 0) == [], "its cell does not"
+        with pytest.raises(StorageError, match="nothing was appended, and what was before is on disk but not seen"):
+            log.append([batch("t", 0, 1, 1)])
+        ballast.unlink()
+        log.flush()
+        assert readable(disk / "log", "new", 0) == bodies("new", 0, 0, 1)
+        assert log.append([batch("t", 0, 1, 1)]) == [1]
+
+
+def test_a_full_disk_does_not_end_the_flusher_and_is_logged_once(disk: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config = LogConfig(flush_s=0.01, checkpoint_s=0.02, topic=TopicSettings(flush=Flush.TIMED))
+    with caplog.at_level(logging.WARNING, "txmsg.metaq.log"), Log(disk / "log", config) as log:
+        fill(log, "t", 0, [1])
+        checkpoint = disk / "log" / "checkpoint"
+        wait_until(checkpoint.exists)
+        ballast = take_all_room(disk)
+        wait_until(lambda: bool(caplog.records))
+        assert "checkpoint cannot be written: No space left" in caplog.text
+        ballast.unlink()
+        checkpoint.unlink()
+        wait_until(checkpoint.exists)
+        fill(log, "t", 0, [1])
+    assert len(caplog.records) == 1
+    assert readable(disk / "log", "t", 0) == bodies("t", 0, 0, 2)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Fails when that does not become true."""
+    tries = threading.Event()
+    for _ in range(DEADLINE_S * 100):
+        if condition():
+            return
+        tries.wait(0.01)
+    raise AssertionError("it never came")
+
+
+def test_a_log_opened_on_a_full_disk_says_so_and_opens_when_there_is_room(disk: Path) -> None:
+    with Log(disk / "log", LogConfig(flush_s=3600)) as log:
+        fill(log, "t", 0, [1])
+        fill(log, "u", 0, [1])
+    for cells in (disk / "log").glob("queues/*/*/*.cells"):
+        cells.unlink()
+    (disk / "log" / "checkpoint").unlink()
+    ballast = take_all_room(disk)
+    with pytest.raises(StorageError, match="make room"):
+        Log(disk / "log")
+    ballast.unlink()
+    with Log(disk / "log"):
+        assert readable(disk / "log", "u", 0) == bodies("u", 0, 0, 1)
+
+
+def test_a_log_that_cannot_be_written_is_read(disk: Path) -> None:
+    with Log(disk / "log", LogConfig(file_size_bytes_max=1000)) as log:
+        log.append([Append("t", 0, encode(Columns([b"x"] * 5, [1], keys=["a", "b"] * 2 + ["a"])))] * 10)
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    try:
+        with pytest.raises(StorageError, match="cannot be written: Read-only file system; to read it needs no right"):
+            Log(disk / "log")
+        with pytest.raises(StorageError, match="cannot be written: Read-only file system"):
+            Log(disk / "new")
+        reader = LogReader(disk / "log")
+        assert len(read_all(reader.queue("t", 0))) == 50
+        assert len(reader.find("t", "a")) == 30
+    finally:
+        subprocess.run(["mount", "-o", "remount,rw", str(disk)], check=True)
+
+
+def test_what_a_failed_sync_leaves_in_doubt_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log(tmp_path, LogConfig(flush_s=3600))
+    fill(log, "t", 0, [2])
+    with monkeypatch.context() as failing:
+        failing.setattr(os, "fdatasync", _fails)
+        with pytest.raises(StorageError, match="cannot be synced: Input/output error; open it anew"):
+            log.append([batch("t", 0, 2, 5)])
+    with pytest.raises(StorageError, match=r"not written any more: .* cannot be synced"):
+        log.append([batch("t", 0, 2, 1)])
+    assert readable(tmp_path, "t", 0) == bodies("t", 0, 0, 2)
+    log.close()
+    with Log(tmp_path) as log:
+        assert fill(log, "t", 0, [1]) == 3, "the batch in doubt is gone, and its offsets are given anew"
+    assert readable(tmp_path, "t", 0) == bodies("t", 0, 0, 3)
+
+
+def _fails(_: int) -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def test_a_flusher_that_ends_stops_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Log(tmp_path, LogConfig(flush_s=0.01, topic=TopicSettings(flush=Flush.TIMED))) as log:
+        fill(log, "t", 0, [1])
+        monkeypatch.setattr(log, "flush", lambda: 1 / 0)
+        log.append([batch("t", 0, 1, 1)])
+
+        def stopped() -> bool:
+            try:
+                log.append([batch("t", 0, log.reader.queue("t", 0).end(), 1)])
+            except StorageError as exc:
+                return "its flushing ended with ZeroDivisionError" in str(exc)
+            return False
+
+        wait_until(stopped)
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from tests.metaq.logs import batch
+from txmsg.metaq.log import Log, LogConfig
+with Log(Path(sys.argv[1]), LogConfig(file_size_bytes_max=20_000)) as log:
+    offset = log.reader.queue("t", 0).end()
+    while True:
+        log.append([batch("t", 0, offset, 7)])
+        offset += 7
+        print(offset, flush=True)
+"""
+
+
+def test_a_killed_writer_loses_nothing_it_acknowledged_while_readers_read_on(tmp_path: Path) -> None:
+    Log(tmp_path).close()
+    reader = LogReader(tmp_path).queue("t", 0)
+    found: list[bytes] = []
+
+    def read_on() -> None:
+        for each in reader.fetch(len(found)):
+            found.extend(each.to_arrow()["body"].to_pylist())
+
+    for _ in range(3):
+        command = [sys.executable, "-c", WRITER, str(tmp_path)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
+            assert writer.stdout is not None
+            acknowledged = 0
+            for _ in range(60):
+                acknowledged = int(writer.stdout.readline())
+                read_on()
+                assert len(found) >= acknowledged, "what is acknowledged is seen"
+            writer.send_signal(signal.SIGKILL)
+            for line in writer.stdout:
+                acknowledged = int(line) if line.endswith("\n") else acknowledged
+        read_on()
+        assert len(found) >= acknowledged
+        with Log(tmp_path) as log:
+            assert log.reader.queue("t", 0).end() >= acknowledged
+    read_on()
+    assert found == bodies("t", 0, 0, len(found)) == readable(tmp_path, "t", 0)
+
+
+def test_readers_survive_retention_and_are_told_what_there_is(tmp_path: Path) -> None:
+    with Log(tmp_path, LogConfig(file_size_bytes_max=500, retention_size_bytes=1500)) as log:
+        fill(log, "t", 0, [3] * 12)
+        reader = LogReader(tmp_path).queue("t", 0)
+        reader.fetch(0, size_bytes_max=1)  # has the first file mapped, and a place
+        assert log.delete_old()
+        fresh = LogReader(tmp_path).queue("t", 0)
+        begin, end = fresh.range()
+        assert 0 < begin < end
+        for each in (reader, fresh):
+            with pytest.raises(OffsetOutOfRange, match=f"there are {begin} to {end - 1}") as caught:
+                each.fetch(0)
+            assert (caught.value.begin, caught.value.end) == (begin, end)
+            assert read_all(each) == bodies("t", 0, begin, end - begin)
+
+
+def test_a_file_is_kept_as_long_as_a_topic_in_it_wants(tmp_path: Path) -> None:
+    clock = [0.0]
+    config = LogConfig(file_size_bytes_max=1, retention_s=1000, flush_s=3600)
+    with Log(tmp_path, config, clock=lambda: clock[0]) as log:
+        log.set_topic("short", TopicSettings(retention_s=10))
+        log.set_topic("long", TopicSettings(retention_s=5000))
+        appends = [["short"], ["short", "default"], ["long"], ["short"], ["short"]]
+        for topics in appends:  # a file each
+            log.append([batch(topic, 0, log.reader.queue(topic, 0).end(), 1) for topic in topics])
+        for number, first in enumerate(files_of(tmp_path / "commitlog", ".log")):
+            os.utime(tmp_path / "commitlog" / f"{first:020}.log", (number, number))
+
+        def left_at(now: float) -> int:
+            clock[0] = now
+            log.delete_old()
+            return len(list((tmp_path / "commitlog").iterdir()))
+
+        assert [left_at(now) for now in (10, 11, 1000, 1002, 5002, 5003)] == [5, 4, 4, 3, 3, 1]
+        assert log.reader.queue("short", 0).range() == (3, 4)
+        assert log.reader.queue("long", 0).range() == (1, 1), "it goes on where it was"
