@@ -62,9 +62,10 @@ def test_a_full_disk_refuses_appends_whole_and_takes_them_when_there_is_room(dis
             with pytest.raises(StorageError, match="takes no more: No space left on device; nothing was appended"):
                 log.append([batch("t", 0, 3, 1), LARGE])
         assert readable(disk / "log", "t", 0) == bodies("t", 0, 0, 3)
-        with pytest.raises(StorageError, match=r"topics\.json cannot be written: No space left"):
-            log.set_topic("t", TopicSettings(flush=Flush.TIMED))
-        assert log.settings_of("t").flush is Flush.SYNC
+        for settings in (TopicSettings(flush=Flush.TIMED), TopicSettings(retention_s=1)):
+            with pytest.raises(StorageError, match="cannot be written: No space left"):
+                log.set_topic("t", settings)
+            assert log.settings_of("t") == TopicSettings()
         ballast.unlink()
         assert log.append([batch("t", 0, 3, 1), LARGE]) == [3, 0]
     with Log(disk / "log"):

@@ -12,9 +12,9 @@ import pytest
 from tests.metaq.logs import batch, bodies, read_all
 from tests.metaq.power import ForgetfulDisk
 from txmsg.metaq.log import Flush, Log, LogConfig, TopicSettings
+from txmsg.metaq.opening import recover
 from txmsg.metaq.queues import Queues
 from txmsg.metaq.reader import LogReader
-from txmsg.metaq.recovery import recover
 
 CONFIG = LogConfig(file_size_bytes_max=1500, retention_size_bytes=6000, flush_s=3600)
 QUEUES = [("safe", 0), ("safe", 1), ("timed", 0)]
@@ -129,7 +129,7 @@ def test_cut_at_any_byte_a_log_is_recovered_up_to_its_last_whole_frame(tmp_path:
         (tmp_path / "log" / "checkpoint").unlink(missing_ok=True)
         queues = Queues(tmp_path / "log", 10)
         frames = max(place for place, end in enumerate(ends) if end <= size)
-        assert recover(tmp_path / "log", log_id, queues) == ends[frames], f"cut at {size}"
+        assert recover(tmp_path / "log", log_id, queues, lambda _: False) == ends[frames], f"cut at {size}"
         queues.files.close()
         reader = LogReader(tmp_path / "log")
         for number, end in enumerate(kept[frames]):

@@ -84,6 +84,7 @@ class Log:
         self._clock = clock
         self._lock = threading.Lock()  # order of appends
         self._sync_lock = threading.Lock()  # one fdatasync at a time, for all that wait; taken before _lock
+        self._topics_lock = threading.Lock()
         self._checkpoint_lock = threading.Lock()  # one checkpoint at a time, nothing deleted meanwhile; taken first
         self._lock_fd = _locked(self.root)
         try:
@@ -118,12 +119,22 @@ class Log:
         return self._topics.get(topic, self.config.topic)
 
     def set_topic(self, topic: str, settings: TopicSettings) -> None:
-        """Chooses what this topic asks for, from the next append on; kept in the log."""
+        """Chooses what this topic asks for, from the next append on; kept in the log. Raises StorageError."""
         check_name("topic", topic)
-        with self._lock:
-            topics = self._topics = {**self._topics, topic: settings}
-        self.checkpoint()  # cells of a timed topic may be ahead of the disk: those of a synchronous one must not
-        write_topics(self.root, topics)
+        with self._topics_lock:
+            before, topics = self._topics, {**self._topics, topic: settings}
+            # Cells of a timed topic may be ahead of the disk, and those of one that is said to be synchronous must not.
+            if settings.flush is Flush.SYNC:
+                try:
+                    self._topics = topics
+                    self.checkpoint()
+                    write_topics(self.root, topics)
+                except StorageError:
+                    self._topics = before
+                    raise
+            else:
+                write_topics(self.root, topics)
+                self._topics = topics
 
     def _is_synchronous(self, topic: str) -> bool:
         return self.settings_of(topic).flush is Flush.SYNC
