@@ -14,6 +14,9 @@ recovery    what to do with what a crash has left
 retention   which files need not be kept
 reader      reads queues, in any process
 log         the one writer
+placing     frames where they are to stand, before they are written
+lock        which process that is
+opening     what that does with what it finds
 access      how a log is used, the same for a path and an address
 local       a log in a directory, as `access` has it
 waiting     waits for a log to grow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import threading
@@ -10,16 +9,16 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
 
-from txmsg.errors import LogBusy, MisuseError, StorageError, TxmsgError
+from txmsg.errors import MisuseError, StorageError, TxmsgError
 from txmsg.message import Message, check_name
-from txmsg.metaq.cells import Cell
-from txmsg.metaq.commit_log import FILE_SIZE_BYTES_MAX, CommitLogWriter
+from txmsg.metaq.commit_log import FILE_SIZE_BYTES_MAX, CommitLogWriter, sync_directory
 from txmsg.metaq.finding import KeyIndexer
-from txmsg.metaq.frame import Buffer, Columns, Kind, Payload, encode, header_crc_of, hole_end_of, pack
+from txmsg.metaq.frame import Columns, Payload, encode
+from txmsg.metaq.lock import lock_log
 from txmsg.metaq.messages import columns_of
 from txmsg.metaq.opening import recover
+from txmsg.metaq.placing import Append, Placed, packed
 from txmsg.metaq.queues import QueueEnd, Queues, sync_files
 from txmsg.metaq.reader import LogReader
 from txmsg.metaq.retention import delete_old_files
@@ -29,7 +28,6 @@ from txmsg.metaq.topics import Flush, TopicSettings, read_topics, write_topics
 __all__ = ["Append", "Flush", "Log", "LogConfig", "TopicSettings"]
 
 _LOGGER = logging.getLogger(__name__)
-_OPEN_FILES_SPARED = 256
 _DEFAULT = TopicSettings()
 
 
@@ -53,22 +51,6 @@ class LogConfig:
     """What holds for topics that have no settings of their own. Default: synchronous, not compressed."""
 
 
-class Append(NamedTuple):
-    """A batch for one queue. base_offset: where it must begin, or None: at the queue's end.
-
-    A queue that nothing was ever appended to begins at base_offset.
-    """
-
-    topic: str
-    queue: int
-    payload: Payload
-    base_offset: int | None = None
-
-
-_Placed: TypeAlias = tuple[QueueEnd, Cell, int]
-"""A frame that was placed: its queue, its cell, and the offset after it."""
-
-
 class Log:
     """A log opened for writing. Threads may share it. Close it, or what timed topics appended last may be lost.
 
@@ -86,11 +68,11 @@ class Log:
         self._sync_lock = threading.Lock()  # one fdatasync at a time, for all that wait; taken before _lock
         self._topics_lock = threading.Lock()
         self._checkpoint_lock = threading.Lock()  # one checkpoint at a time, nothing deleted meanwhile; taken first
-        self._lock_fd = _locked(self.root)
+        self._lock_fd = lock_log(self.root)
         try:
             self.identity = identity_of(self.root, create=True)
             self._topics = read_topics(self.root)
-            self._queues = Queues(self.root, _open_files_max(self.config.open_files_max))
+            self._queues = Queues(self.root, self.config.open_files_max)
             end = recover(self.root, self.identity.log_id, self._queues, self._is_synchronous)
             self._writer = CommitLogWriter(
                 self.root / "commitlog", end=end, file_size_bytes_max=self.config.file_size_bytes_max
@@ -172,54 +154,18 @@ class Log:
             self._sync(end)
         return [cell.base_offset for _, cell, _ in placed]
 
-    def _place(self, appends: Sequence[Append]) -> list[_Placed]:
+    def _place(self, appends: Sequence[Append]) -> list[Placed]:
         """Writes frames to the end of the log: all of them, and into one file, or none."""
-        parts, placed, size = self._packed(appends)
+        parts, placed, size = packed(appends, self._queues, self._writer, self.identity)
         if not self._writer.room(size):
             self._writer.roll()
             self._write_cells(self._writer.synced)
             self._indexer.wake()
-            parts, placed, size = self._packed(appends)  # for where they stand now
+            parts, placed, _ = packed(appends, self._queues, self._writer, self.identity)  # for where they stand now
         self._writer.append(parts)
         return placed
 
-    def _packed(self, appends: Sequence[Append]) -> tuple[list[Buffer], list[_Placed], int]:
-        """The frames as they will stand at the end of the log; with each its queue, its cell, the offset after it."""
-        writer, identity = self._writer, self.identity
-        parts: list[Buffer] = []
-        placed: list[_Placed] = []
-        ends: dict[QueueEnd, int] = {}
-        begin = position = writer.end
-        for topic, number, payload, base_offset in appends:
-            queue = self._queues.of(topic, number)
-            at = ends.get(queue, queue.end)
-            if base_offset is not None and base_offset != at:
-                if not queue.is_new or queue in ends:
-                    raise MisuseError(
-                        f"offset {base_offset} of topic {topic} queue {number}: the next one is {at}; nothing was "
-                        "appended"
-                    )
-                at = base_offset
-            frame = pack(
-                payload,
-                queue.name,
-                number,
-                at,
-                position=position,
-                log_id=identity.log_id,
-                synced=writer.synced,
-                generation=identity.generation,
-            )
-            parts += frame
-            size = sum(map(len, frame))
-            end = hole_end_of(payload) if payload.kind in {Kind.HOLE, Kind.LOST} else at + payload.count
-            crc = header_crc_of(frame)
-            placed.append((queue, Cell(at, position, size, payload.count, payload.last_stored_at_us, crc), end))
-            ends[queue] = end
-            position += size
-        return parts, placed, position - begin
-
-    def _note(self, placed: Sequence[_Placed]) -> list[QueueEnd]:
+    def _note(self, placed: Sequence[Placed]) -> list[QueueEnd]:
         """Moves the ends of queues; those whose cells are written at once."""
         timed = []
         for queue, cell, end in placed:
@@ -318,14 +264,15 @@ class Log:
         with self._checkpoint_lock:
             self._checkpoint(self.reader.commit_log.begin())
 
-    def _checkpoint(self, begin: int) -> None:
+    def _checkpoint(self, begin: int) -> bool:
+        """Whether it was noted. Not while cells wait for room on the disk: the checkpoint before is still true."""
         files = self._queues.files
         with self._lock:
             checkpoint = Checkpoint(self._writer.end, begin, self._queues.ends())
         self._sync(checkpoint.position)
         with self._lock:
             if self._queues.complete_up_to(checkpoint.position) < checkpoint.position:
-                return  # cells wait for room on the disk, and the checkpoint before is still true
+                return False
             unsynced, files.unsynced = files.unsynced, set()
         try:
             sync_files(self.root, unsynced)
@@ -334,13 +281,17 @@ class Log:
                 files.unsynced |= unsynced
             raise StorageError(f"the cells of {self.root} cannot be synced: {exc.strerror}") from exc
         write_checkpoint(self.root, self.identity.log_id, checkpoint)
+        return True
 
     def _note_begin(self, begin: int) -> None:
         """Before files are deleted: so that one which is missing otherwise is missed."""
         try:
-            self._checkpoint(begin)
-        except StorageError:  # the disk may be full, and deleting makes room: without a checkpoint all is read
-            (self.root / "checkpoint").unlink(missing_ok=True)
+            noted = self._checkpoint(begin)
+        except StorageError:  # the disk may be full, and deleting makes room
+            noted = False
+        if not noted:
+            (self.root / "checkpoint").unlink(missing_ok=True)  # without one, all is read
+            sync_directory(self.root)
 
     def delete_old(self) -> list[int]:
         """Deletes the oldest files that are beyond the age or the size to be kept; which ones, by first position.
@@ -403,36 +354,3 @@ class Log:
                 self._write_cells(self._writer.synced)
                 self._queues.files.close()
             os.close(self._lock_fd)
-
-
-def _locked(root: Path) -> int:
-    """Makes the directories of a log and takes its lock."""
-    try:
-        (root / "commitlog").mkdir(parents=True, exist_ok=True)
-        fd = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except OSError as exc:
-        raise StorageError(
-            f"the log {root} cannot be written: {exc.strerror}; to read it needs no right to write"
-        ) from exc
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as exc:
-        holder = os.read(fd, 20).decode("ascii", "replace").strip() or "?"
-        os.close(fd)
-        raise LogBusy(
-            f"the log {root} is being written by process {holder}: a log has one writer; read it, or use its server"
-        ) from exc
-    try:
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, str(os.getpid()).encode(), 0)
-    except OSError:
-        _LOGGER.warning("the disk of the log %s is full: its lock does not name this process", root)
-    return fd
-
-
-def _open_files_max(wanted: int) -> int:
-    import resource
-
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return max(64, min(wanted, hard - _OPEN_FILES_SPARED))

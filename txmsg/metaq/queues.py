@@ -30,6 +30,7 @@ from txmsg.metaq.state import QueueKey
 __all__ = ["QueueEnd", "Queues", "mark_end", "remove_cells", "sync_files"]
 
 _SYNCED_ONE_BY_ONE_MAX: Final = 64
+_OPEN_FILES_SPARED: Final = 256
 _NOWHERE: Final = 2**64
 _UNKNOWN: Final = -1
 
@@ -38,7 +39,7 @@ class OpenFiles:
     """The files of cells that were written last, kept open. With ten thousand queues that saves most opening."""
 
     def __init__(self, count_max: int) -> None:
-        self._count_max = count_max
+        self._count_max = _open_files_max(count_max)
         self._fds: OrderedDict[str, int] = OrderedDict()
         self.unsynced: set[str] = set()
         """What was written, cut or deleted and is not known to be on disk."""
@@ -91,6 +92,14 @@ class OpenFiles:
         """Closes all files."""
         while self._fds:
             os.close(self._fds.popitem()[1])
+
+
+def _open_files_max(wanted: int) -> int:
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return max(64, min(wanted, hard - _OPEN_FILES_SPARED))
 
 
 def sync_files(root: Path, paths: set[str]) -> None:
