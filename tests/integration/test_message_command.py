@@ -86,7 +86,9 @@ def test_find_wants_a_key_or_an_id() -> None:
     assert "--topic goes with --key" in said("message", "find", "--topic", "t", "--id", "7", status=2)
 
 
-def test_a_half_is_traced_from_its_storing_to_its_queue(start_broker: StartBroker) -> None:
+def test_a_half_is_traced_from_its_storing_to_its_queue_and_its_mirrors(
+    start_broker: StartBroker, notify_url: str
+) -> None:
     broker = start_broker("--first-check-s", "600")
     transaction_id = store_half(broker, count=2)
     first, second = traced(broker, transaction_id)
@@ -95,14 +97,22 @@ def test_a_half_is_traced_from_its_storing_to_its_queue(start_broker: StartBroke
     assert first["half_stored_at"] is not None
     assert second["next_check_at"] is not None
     assert [each["id"] for each in traced(broker, f"{transaction_id}.1")] == [f"{transaction_id}.1"]
+    with psycopg.connect(notify_url, connect_timeout=10) as connection:
+        connection.execute("insert into txmsg.mirror (name, include, exclude, log) values ('m', '{*}', '{}', '/logs')")
+        connection.execute("insert into txmsg.mirror_queue select 'm', id, 1 from txmsg.queue")
     said("half", "commit", transaction_id, "--yes", "--broker", broker.address)
     first, second = traced(broker, transaction_id)
     assert (first["state"], second["state"]) == ("stored", "stored")
     assert (first["offset"], second["offset"]) == (0, 1)
-    assert (first["groups"], first["mirrored"]) == ([], None)
+    assert first["groups"] == []
     assert first["decided_by"] == "person"
     assert first["half_stored_at"] is not None
-    assert "no group reads its queue yet" in said("message", "trace", transaction_id, "--broker", broker.address)
+    assert [each["mirrored"] for each in (first, second)] == [
+        [{"mirror": "m", "log": "/logs", "mirrored": is_there}] for is_there in (True, False)
+    ]
+    shown = said("message", "trace", transaction_id, "--broker", broker.address)
+    for each in ("no group reads its queue yet", "mirror m: mirrored into /logs", "mirror m: not mirrored yet"):
+        assert each in shown
 
 
 def test_a_trace_says_who_decided_what_waits_for_its_time_and_what_was_rolled_back(

@@ -111,6 +111,28 @@ async def test_segments_go_by_size_as_well(notify: Notify, retention: Retention)
 
 
 @on_segments
+async def test_what_is_not_mirrored_is_kept_and_a_mirror_of_other_topics_keeps_nothing(
+    notify: Notify, retention: Retention
+) -> None:
+    notify.query("insert into txmsg.mirror (name, include, exclude) values ('other', '{o*,?}', '{t}')")
+    assert await retention.run_once() == 2
+    assert kept(notify) == [3, 4]
+    notify.query("update txmsg.mirror set exclude = '{}'")
+    notify.rotate()
+    await notify.add(5)
+    aged(notify, OLD_S)
+    assert await retention.run_once() == 0, "a mirror that has not begun has mirrored nothing"
+    for next_offset, left in ((14, [3, 4, 5]), (15, [4, 5])):
+        notify.query(
+            "insert into txmsg.mirror_queue (mirror, queue, next_offset) select 'other', id, %s from txmsg.queue "
+            "on conflict (mirror, queue) do update set next_offset = excluded.next_offset",
+            next_offset,
+        )
+        await retention.run_once()
+        assert kept(notify) == left, next_offset
+
+
+@on_segments
 async def test_what_a_group_has_not_read_is_kept(notify: Notify, retention: Retention) -> None:
     cursor_at(notify, 20, group="fast")
     for next_offset, acked, left in (

@@ -24,7 +24,7 @@ def closed(*ages_s: float, size_bytes: int = 0) -> list[SegmentRow]:
 
 
 def pin(unread: str = "keep") -> Pin:
-    return Pin("mailer", "orders", 0, unread, 5, 9, 5)
+    return Pin("group mailer", "orders", 0, unread, 5, 9, 5)
 
 
 def past(kept: list[SegmentRow]) -> list[int]:

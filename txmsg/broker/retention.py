@@ -115,9 +115,9 @@ class Retention:
         self.counts.unread_messages += sum(pin.messages for pin in pins)
         for pin in pins:
             logger.error(
-                "group %s has lost %d messages of topic %s queue %d, in offsets %d to %d: unread for %.0f s, they are "
+                "%s has lost %d messages of topic %s queue %d, in offsets %d to %d: unread for %.0f s, they are "
                 "dropped with segment %d",
-                *(pin.group, pin.messages, pin.topic, pin.queue, pin.first, pin.last, segment.age_s, segment.id),
+                *(pin.reader, pin.messages, pin.topic, pin.queue, pin.first, pin.last, segment.age_s, segment.id),
             )
 
     async def _drop(self, conn: store.Connection) -> int:
@@ -150,7 +150,7 @@ async def _drop_whole(conn: store.Connection, segment: int) -> None:
 def _too_old(segment: SegmentRow, pins: Sequence[Pin]) -> str:
     keeping = next(pin for pin in pins if pin.unread == "keep")
     return (
-        f"segment {segment.id} and all later ones are kept past retention_max_s: group {keeping.group} has not read "
+        f"segment {segment.id} and all later ones are kept past retention_max_s: {keeping.reader} has not read "
         f"{keeping.messages} messages of topic {keeping.topic} queue {keeping.queue}, from offset {keeping.first} on, "
-        f"closed {segment.age_s:.0f} s ago; bring the group up, delete it, or let its topic drop what is unread"
+        f"closed {segment.age_s:.0f} s ago; bring it up, delete it, or let the topic drop what is unread"
     )

@@ -178,9 +178,10 @@ def _confirm_recall(broker: str, id_: str, *, err: bool) -> None:
 
 def _print_traced(traced: pb.TracedMessage) -> None:
     values = _traced(traced)
-    groups = values.pop("groups")
+    groups, mirrors = values.pop("groups"), values.pop("mirrored")
     print_facts(values)
     assert isinstance(groups, list)
+    assert isinstance(mirrors, list)
     if values["state"] == "stored" and not groups:
         click.echo(" no group reads its queue yet")
     for group in groups:
@@ -193,12 +194,17 @@ def _print_traced(traced: pb.TracedMessage) -> None:
         click.echo(line)
         for failure in group["failures"]:
             click.echo(f"   attempt {failure['attempt']} at {failure['at']}: {failure['error']}")
+    for mirror in mirrors:
+        where = f"mirrored into {mirror['log']}" if mirror["mirrored"] else "not mirrored yet"
+        click.echo(f" mirror {mirror['mirror']}: {where}")
 
 
 def _traced(traced: pb.TracedMessage) -> dict[str, object]:
     return {
         **_values(traced.message),
-        "mirrored": None,  # not known here: `txmsg tailer status --by-queue` says how far each queue is
+        "mirrored": [
+            {"mirror": each.mirror, "log": each.log or None, "mirrored": each.mirrored} for each in traced.mirrors
+        ],
         "groups": [
             {
                 "group": each.group,

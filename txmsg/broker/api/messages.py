@@ -61,10 +61,15 @@ class MessagesApi(rpc.MessagesServicer):
         )
         reply = pb.TraceReply(more=bool(rows) and rows[-1].more)
         for row in rows:
-            groups = []
+            traced = pb.TracedMessage(message=_message(row))
             if row.queue_offset is not None:
-                groups = [_group(each) for each in await self._messages.groups_of(row.queue_id, row.queue_offset)]
-            reply.messages.append(pb.TracedMessage(message=_message(row), groups=groups))
+                place = (row.queue_id, row.queue_offset)
+                traced.groups.extend(_group(each) for each in await self._messages.groups_of(*place))
+                traced.mirrors.extend(
+                    pb.MirrorTrace(mirror=each.name, log=each.log, mirrored=each.is_mirrored)
+                    for each in await self._messages.mirrors_of(*place)
+                )
+            reply.messages.append(traced)
         if not rows:
             reply.rolled_back_at_us, reply.taken_back_at_us = map(_us, await self._messages.ended_at(transaction_id))
         return reply

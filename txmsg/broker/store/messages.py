@@ -12,7 +12,7 @@ from psycopg.rows import class_row
 
 from txmsg.broker.store.connect import Pool, session
 
-__all__ = ["FoundRow", "GroupRow", "Messages"]
+__all__ = ["FoundRow", "GroupRow", "Messages", "MirrorRow"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +59,15 @@ class GroupRow:
     failures: Sequence[Mapping[str, Any]]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorRow:
+    """Whether one mirror holds a stored message."""
+
+    name: str
+    log: str
+    is_mirrored: bool
+
+
 class Messages:
     """The messages of one Notify database. Every method is its own transaction."""
 
@@ -88,6 +97,12 @@ class Messages:
         """How each group that reads the queue stands to its message at this offset."""
         async with session(self._pool) as connection, connection.cursor(row_factory=class_row(GroupRow)) as cursor:
             await cursor.execute(_GROUPS, {"queue_id": queue_id, "queue_offset": queue_offset})
+            return await cursor.fetchall()
+
+    async def mirrors_of(self, queue_id: int, queue_offset: int) -> Sequence[MirrorRow]:
+        """Whether the mirrors that hold the queue hold its message at this offset, as their tailers noted last."""
+        async with session(self._pool) as connection, connection.cursor(row_factory=class_row(MirrorRow)) as cursor:
+            await cursor.execute(_MIRRORS, {"queue_id": queue_id, "queue_offset": queue_offset})
             return await cursor.fetchall()
 
     async def ended_at(self, transaction_id: UUID) -> tuple[datetime | None, datetime | None]:
@@ -175,6 +190,15 @@ select g.name as group_name,
   left join txmsg.dead_letter d on (d.group_id, d.queue_id, d.queue_offset) = (c.group_id, c.queue_id, %(queue_offset)s)
  where c.queue_id = %(queue_id)s
  order by g.name
+"""
+
+_MIRRORS = """
+select m.name, coalesce(m.log, '') as log, coalesce(p.next_offset > %(queue_offset)s, false) as is_mirrored
+  from txmsg.mirror m
+ cross join lateral txmsg.mirrored_queues_2(m.include, m.exclude) q
+  left join txmsg.mirror_queue p on p.mirror = m.name and p.queue = q.id
+ where q.id = %(queue_id)s
+ order by m.name
 """
 
 _ENDED = """

@@ -42,7 +42,7 @@ _LOCK_WAIT_S = 0.2
 """For a lock behind which readers of the segment would wait."""
 
 _POSITIONS = """
-    select g.name as reader, c.queue_id, coalesce(c.seek_to, c.next_offset) as next_offset,
+    select 'group ' || g.name as reader, c.queue_id, coalesce(c.seek_to, c.next_offset) as next_offset,
            case when c.seek_to is null then c.acked else '{}' end as acked
       from txmsg.cursor c join txmsg.consumer_group g on g.id = c.group_id
     union all
@@ -67,9 +67,10 @@ class SegmentRow(NamedTuple):
 
 
 class Pin(NamedTuple):
-    """What a group has not read of a queue in a segment: so many messages, in offsets from `first` to `last`."""
+    """What a group, or a mirror, has not read of a queue in a segment: messages in offsets from `first` to `last`."""
 
-    group: str
+    reader: str
+    """`group NAME` or `mirror NAME`."""
     topic: str
     queue: int
     unread: str
@@ -139,7 +140,7 @@ async def pins(conn: Connection, segment: int, following: int) -> Sequence[Pin]:
         await cursor.execute(
             sql.SQL(
                 """
-                select p.reader as group, t.name as topic, q.number as queue, t.unread,
+                select p.reader, t.name as topic, q.number as queue, t.unread,
                        lower(r.unread) as first, upper(r.unread) - 1 as last,
                        (select sum(upper(each) - lower(each))::bigint from unnest(r.unread) each) as messages
                   from ({positions}) p

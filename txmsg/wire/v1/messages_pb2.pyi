@@ -136,13 +136,25 @@ class GroupTrace(_message.Message):
     failures: _containers.RepeatedCompositeFieldContainer[_dead_letters_pb2.Failure]
     def __init__(self, group: _Optional[str] = ..., state: _Optional[_Union[GroupTrace.State, str]] = ..., attempts: _Optional[int] = ..., next_attempt_at_us: _Optional[int] = ..., died_at_us: _Optional[int] = ..., generation: _Optional[int] = ..., failures: _Optional[_Iterable[_Union[_dead_letters_pb2.Failure, _Mapping]]] = ...) -> None: ...
 
+class MirrorTrace(_message.Message):
+    __slots__ = ("mirror", "log", "mirrored")
+    MIRROR_FIELD_NUMBER: _ClassVar[int]
+    LOG_FIELD_NUMBER: _ClassVar[int]
+    MIRRORED_FIELD_NUMBER: _ClassVar[int]
+    mirror: str
+    log: str
+    mirrored: bool
+    def __init__(self, mirror: _Optional[str] = ..., log: _Optional[str] = ..., mirrored: _Optional[bool] = ...) -> None: ...
+
 class TracedMessage(_message.Message):
-    __slots__ = ("message", "groups")
+    __slots__ = ("message", "groups", "mirrors")
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
+    MIRRORS_FIELD_NUMBER: _ClassVar[int]
     message: FoundMessage
     groups: _containers.RepeatedCompositeFieldContainer[GroupTrace]
-    def __init__(self, message: _Optional[_Union[FoundMessage, _Mapping]] = ..., groups: _Optional[_Iterable[_Union[GroupTrace, _Mapping]]] = ...) -> None: ...
+    mirrors: _containers.RepeatedCompositeFieldContainer[MirrorTrace]
+    def __init__(self, message: _Optional[_Union[FoundMessage, _Mapping]] = ..., groups: _Optional[_Iterable[_Union[GroupTrace, _Mapping]]] = ..., mirrors: _Optional[_Iterable[_Union[MirrorTrace, _Mapping]]] = ...) -> None: ...
 
 class TraceReply(_message.Message):
     __slots__ = ("messages", "rolled_back_at_us", "more", "taken_back_at_us")

@@ -1,0 +1,76 @@
+"""How log and table stand to each other, decided from where they begin and end and from one message."""
+
+from __future__ import annotations
+
+import pytest
+
+from txmsg.binlog.resume import GoOn, Verdict, first_difference, verdict
+from txmsg.binlog.sink import Mark, content_crc
+
+HERE, OTHER = Mark(9, b"i" * 16, 0, 1), Mark(9, b"j" * 16, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("log", "table", "in_log", "in_table", "expected"),
+    [
+        ((0, 0), (0, 0), None, None, GoOn(Verdict.NEW, 0)),
+        ((0, 0), (0, 7), None, None, GoOn(Verdict.NEW, 0)),
+        ((0, 0), (5, 7), None, None, GoOn(Verdict.NEW, 5)),
+        ((0, 10), (0, 10), HERE, HERE, GoOn(Verdict.FITS, 10)),
+        ((0, 10), (3, 20), HERE, HERE, GoOn(Verdict.FITS, 10)),
+        ((0, 10), (9, 20), HERE, HERE, GoOn(Verdict.FITS, 10)),
+        (
+            (0, 10),
+            (10, 20),
+            HERE,
+            None,
+            GoOn(Verdict.FITS, 10),
+        ),  # the one before is dropped: there is nothing to compare
+        ((10, 10), (3, 20), None, None, GoOn(Verdict.FITS, 10)),  # the log's own retention
+        ((0, 10), (0, 10), None, HERE, GoOn(Verdict.FITS, 10)),  # it ends with a hole
+        ((0, 10), (11, 20), HERE, None, GoOn(Verdict.HOLE, 11)),
+        ((0, 10), (0, 9), HERE, None, GoOn(Verdict.BEHIND, 10)),
+        ((0, 10), (0, 0), HERE, None, GoOn(Verdict.BEHIND, 10)),
+        ((0, 10), (0, 10), HERE, OTHER, GoOn(Verdict.DIFFERS, 10)),
+        ((0, 10), (0, 30), HERE, OTHER, GoOn(Verdict.DIFFERS, 10)),
+        ((0, 10), (0, 30), HERE, HERE._replace(crc=2), GoOn(Verdict.DIFFERS, 10)),
+        ((0, 10), (0, 30), HERE, HERE._replace(n=1), GoOn(Verdict.DIFFERS, 10)),
+        ((0, 10), (0, 30), HERE, None, GoOn(Verdict.DIFFERS, 10)),
+    ],
+)
+def test_where_the_log_of_a_queue_goes_on(
+    log: tuple[int, int], table: tuple[int, int], in_log: Mark | None, in_table: Mark | None, expected: GoOn
+) -> None:
+    assert verdict(log, table, in_log, in_table) == expected
+
+
+def _marks(*offsets: int, crc: int = 0) -> list[Mark]:
+    return [Mark(offset, b"i" * 16, 0, crc) for offset in offsets]
+
+
+@pytest.mark.parametrize(
+    ("in_log", "in_table", "expected"),
+    [
+        (_marks(0, 1, 2), _marks(0, 1, 2), 3),
+        (_marks(0, 1, 2), _marks(0, 1), 2),
+        (_marks(0, 1, 2), [], 0),
+        (_marks(0, 2), _marks(0, 1, 2), 3),  # a hole in the log
+        (_marks(0, 1, 2), _marks(0, 2), 1),
+        (_marks(0) + _marks(1, crc=7) + _marks(2), _marks(0, 1, 2), 1),  # and equal again behind it
+    ],
+)
+def test_the_first_difference_is_found(in_log: list[Mark], in_table: list[Mark], expected: int) -> None:
+    assert first_difference(in_log, in_table, 3) == expected
+
+
+def test_the_checksum_of_a_message_sees_every_part_and_where_it_ends() -> None:
+    parts = [b"k", b"t", b"h", b"b"]
+    row = (b"i" * 16, 0, *parts, 0, 0, b"o")
+    seen = {content_crc(row)}
+    for place in (2, 3, 4, 5, 8):
+        changed = list(row)
+        changed[place] = b"x"
+        seen.add(content_crc(tuple(changed)))  # type: ignore[arg-type]
+    seen.add(content_crc((b"i" * 16, 0, b"kt", b"", b"h", b"b", 0, 0, b"o")))
+    assert len(seen) == 7
+    assert content_crc((b"other id", 3, *parts, 5, 6, b"o")) == content_crc(row)  # type: ignore[arg-type]
