@@ -13,6 +13,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from tests.binlog.tailers import WITHIN_S, Running, Table, await_equal, tailing, until
+from tests.metaq.servers import served
 from txmsg.binlog import reading
 from txmsg.binlog.replication import ReplicationStream
 from txmsg.binlog.rows import Batch
@@ -20,7 +21,8 @@ from txmsg.binlog.tailer import State
 from txmsg.errors import StorageError
 from txmsg.metaq.access import open_log
 from txmsg.metaq.reader import LogReader
-from txmsg.mirror import LogSink
+from txmsg.metaq.server.config import MetaQConfig
+from txmsg.mirror import LogSink, open_sink
 
 
 def test_what_is_there_and_what_comes_is_mirrored_and_it_goes_on_where_it_was(table: Table, tmp_path: Path) -> None:
@@ -227,6 +229,60 @@ def test_what_replication_has_not_brought_is_read_from_the_table(table: Table, t
     with tailing(table.url, tmp_path):
         await_equal(table, tmp_path, "t")  # its next message shows the gap
         await_equal(table, tmp_path, "t", 1)  # nothing more comes: the look at the table shows it
+
+
+def test_a_slot_that_the_server_has_given_up_is_made_anew_and_the_table_has_what_it_missed(
+    table: Table, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    table.add("t", 5)
+    with tailing(table.url, tmp_path):
+        await_equal(table, tmp_path, "t")
+    table.add("t", 5)
+
+    def is_lost() -> bool:
+        table.query("select pg_switch_wal()")
+        table.query("checkpoint")
+        return table.query("select wal_status from pg_replication_slots where database = current_database()") == [
+            ("lost",)
+        ]
+
+    try:
+        table.query("alter system set max_slot_wal_keep_size = '1MB'")
+        table.query("select pg_reload_conf()")
+        until(is_lost)
+    finally:
+        table.query("alter system reset max_slot_wal_keep_size")
+        table.query("select pg_reload_conf()")
+    table.add("t", 5)
+    with tailing(table.url, tmp_path):
+        table.add("t", 5)
+        await_equal(table, tmp_path, "t")
+    assert "is lost: the server has thrown away what it needed" in caplog.text
+
+
+def test_who_still_reads_the_slot_without_the_lock_is_ended(
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the server's side of a tailer whose machine is cut off."""
+    with tailing(table.url, tmp_path):
+        pass
+    monkeypatch.setattr("txmsg.binlog.tailing._HOLDER_WAIT_S", 0.5)
+    [slot] = table.slots()
+    left_over = ReplicationStream(table.url, slot=slot, publication="txmsg_metaq")
+    with tailing(table.url, tmp_path):
+        table.add("t", 3)
+        await_equal(table, tmp_path, "t")
+    left_over.close()
+
+
+def test_a_log_at_an_address_is_mirrored_into_and_gone_on_with(table: Table, tmp_path: Path) -> None:
+    with served(MetaQConfig(root=tmp_path, listen="127.0.0.1:0")) as address:
+        for _ in range(2):
+            table.add("t", 5)
+            with tailing(table.url, tmp_path, sink=lambda: open_sink(address)):
+                await_equal(table, tmp_path, "t")
+                table.add("t", 5)
+                await_equal(table, tmp_path, "t")
 
 
 def test_changes_of_other_tables_in_the_publication_are_passed_over_loudly(
