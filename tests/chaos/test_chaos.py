@@ -17,7 +17,7 @@ def test_a_cluster_under_faults_keeps_every_promise(database_url: str) -> None:
     result = play(seed=SEED, duration_s=DURATION_S, rate_per_s=100, business_url=database_url)
     assert list(result.violations[:5]) == [], f"{len(result.violations)} in all; journals and logs: {result.kept}"
     assert result.missing == []
-    assert result.counts["committed"] > 100
+    assert result.counts["committed"] > 20
     assert result.counts["redeliveries"] > 0
     assert result.counts["left"] == 0
 

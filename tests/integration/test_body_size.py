@@ -37,7 +37,7 @@ def test_the_largest_body_of_all_is_stored_checked_and_delivered(start_broker: S
         collecting(broker.address, "t") as got,
     ):
         producer.half([Message("t", body)])  # its outcome is left to the check
-        assert digest_of(got.get(timeout=WAIT_S).body) == digest_of(body)
+        assert digest_of(got.get(timeout=4 * WAIT_S).body) == digest_of(body)
         assert set(checked) == {digest_of(body)}
         with pytest.raises(MessageTooLarge, match="the 2 messages of one transaction are about 67108960 bytes"):
             producer.send_many([Message("t", body)] * 2)

@@ -301,8 +301,9 @@ def test_readers_that_take_nothing_are_ended_and_let_others_go_on(tmp_path: Path
         calls = unread(address, channel, "slow", 6)
         assert log.fetch({QueueId("slow", 0): 0})[0].batches[0].end_offset == 32
         assert drained(calls)
-        assert {each.code() for each in calls} == {grpc.StatusCode.DEADLINE_EXCEEDED}
-        assert {"txmsg-code" in dict(each.trailing_metadata()) for each in calls} == {True}
+        ended = calls[:4]  # had to be, for the last two to be sent to; these may have been read in time
+        assert {each.code() for each in ended} == {grpc.StatusCode.DEADLINE_EXCEEDED}
+        assert {"txmsg-code" in dict(each.trailing_metadata()) for each in ended} == {True}
 
 
 def drained(calls: list[Any]) -> bool:
