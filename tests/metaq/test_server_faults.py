@@ -295,7 +295,7 @@ def test_readers_that_take_nothing_are_held_in_little_memory(server: MetaQProces
 
 
 def test_readers_that_take_nothing_are_ended_and_let_others_go_on(tmp_path: Path) -> None:
-    config = MetaQConfig(root=tmp_path, listen=f"unix:{tmp_path}/socket", send_timeout_s=0.3, sending_max=2)
+    config = MetaQConfig(root=tmp_path, listen=f"unix:{tmp_path}/socket", send_timeout_s=1.5, sending_max=2)
     with served(config) as address, RemoteLog(address) as log, grpc.insecure_channel(address) as channel:
         log.append([Append("slow", 0, encode(Columns([bytes(1024 * 1024)] * 32, [1])))])
         calls = unread(address, channel, "slow", 6)
