@@ -18,6 +18,7 @@ from tests.metaq.logs import batch, bodies, readable
 from tests.metaq.servers import served
 from txmsg.errors import (
     BrokerUnavailable,
+    CorruptLog,
     InvalidName,
     MisuseError,
     OffsetOutOfRange,
@@ -27,8 +28,9 @@ from txmsg.errors import (
 )
 from txmsg.metaq.access import Fetched, LogAccess, QueueId, Range, open_log
 from txmsg.metaq.frame import Columns, Compression, encode, hole
+from txmsg.metaq.local import LocalLog
 from txmsg.metaq.log import Append, LogConfig
-from txmsg.metaq.protocol import PIECE_SIZE_BYTES, frame_of
+from txmsg.metaq.protocol import PIECE_SIZE_BYTES, batches_of_frames, frame_of
 from txmsg.metaq.reader import LogReader
 from txmsg.metaq.remote import RemoteLog
 from txmsg.metaq.server.config import MetaQConfig
@@ -114,7 +116,7 @@ def test_errors_are_those_of_a_directory(log: RemoteLog, address: str) -> None:
         log.fetch({QueueId("../up", 0): 0})
     with pytest.raises(MisuseError, match="queue 99999"):
         log.append([batch("errors", 99_999, 0, 1)])
-    with pytest.raises(MisuseError, match="from 9 to 4 holds nothing"):
+    with pytest.raises(MisuseError, match="would reach from 9 to 4: offsets rise"):
         log.append([Append("errors", 1, hole(4, 1))])
     with pytest.raises(InvalidName, match="server's own"):
         log.append([batch(NOTES, 0, 0, 1)])
@@ -156,8 +158,26 @@ def test_messages_are_found_by_key_and_offsets_by_time(log: RemoteLog) -> None:
     assert (first.body, first.tag, first.id_bytes, first.queue, first.offset) == (b"1", None, bytes(range(16)), 2, 0)
     assert (third.body, third.tag, third.stored_at_us, third.key) == (b"3", "t", 30, "k")
     assert log.find("found", "k", count_max=1) == [first]
+    assert log.find("found", "") == [], "an empty key is none"
     queue = QueueId("found", 2)
     assert [log.offsets_at([queue], us)[queue] for us in (0, 31, 41)] == [0, 3, 4]
+
+
+def test_what_is_damaged_or_missing_on_its_way_is_not_served(log: RemoteLog) -> None:
+    queue = QueueId("damaged", 0)
+    log.append(
+        [batch("damaged", 0, 0, 2), batch("damaged", 0, 2, 1), batch("damaged", 0, 3, 1), batch("other", 0, 0, 2)]
+    )
+    [fetched, other] = log.fetch({queue: 0, QueueId("other", 0): 0})
+    frames = [b"".join(bytes(part) for part in frame_of(each)) for each in (*fetched.batches, *other.batches)]
+    assert len(batches_of_frames(queue, 1, b"".join(frames[:3]))[0]) == 3
+    flipped = [frames[1][:at] + bytes([frames[1][at] ^ 1]) + frames[1][at + 1 :] for at in (3, 9, 50, 97, 105)]
+    for second in (*flipped, frames[2], frames[3], frames[1][:-8]):
+        batches, error = batches_of_frames(queue, 1, frames[0] + second)
+        assert [(each.base_offset, each.end_offset) for each in batches] == [(1, 2)]
+        assert isinstance(error, CorruptLog)
+        assert is_documented(error), error
+        assert batches_of_frames(queue, 3, second)[0] == () or second is frames[2]
 
 
 # ---- long polls
@@ -188,15 +208,28 @@ def test_a_wait_ends_when_its_time_is_over_or_its_log_is_closed(log: RemoteLog, 
     until(lambda: log.describe().waiting == 0)
 
 
-def test_a_thousand_waits_cost_no_thread_and_no_look(log: RemoteLog, address: str) -> None:
+def test_a_thousand_waits_cost_no_thread_and_no_look(
+    log: RemoteLog, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = threading.active_count()
+    looked: list[object] = []
+    fetch_of_directory = LocalLog.fetch
+
+    def counted(self: LocalLog, wanted: Any, **options: Any) -> list[Fetched]:
+        looked.append(wanted)
+        return fetch_of_directory(self, wanted, **options)
+
+    monkeypatch.setattr(LocalLog, "fetch", counted)
     with grpc.insecure_channel(address) as channel:
         fetch: Any = channel.unary_stream(
             "/txmsg.v1.MetaQ/Fetch", pb.FetchRequest.SerializeToString, pb.FetchReply.FromString
         )
         wanted = [pb.QueueOffsets(topic="many", queue=[0], offset=[0])]
         calls = [fetch(pb.FetchRequest(wanted=wanted, wait_ms=60_000, size_bytes_max=1)) for _ in range(900)]
-        until(lambda: log.describe().waiting == 900)
+        until(lambda: log.describe().waiting == 900 and len(looked) == 2 * 900)
+        log.append([batch("many", 1, 0, 1)])
+        log.append([batch("many", 2, 0, 1)])
+        assert len(looked) == 2 * 900, "who waits looks again, though nothing has come for it"
         log.append([batch("many", 0, 0, 1)])
         assert all(list(each) for each in calls)
     assert log.describe().waiting == 0

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from txmsg.errors import MisuseError, StorageError, UnknownGroup
+from txmsg.message import check_name
 from txmsg.metaq.access import DEAD_LETTERS, RETRIES
 from txmsg.metaq.log import Append, Log, LogConfig
 from txmsg.metaq.reader import LogReader
@@ -30,11 +31,10 @@ class GroupLogs:
         self._readers: dict[Path, tuple[int, LogReader]] = {}
 
     def root_of(self, topic: str) -> Path | None:
-        """Where the log lies that has this topic; None for a topic of the main log."""
-        if topic.startswith(RETRIES):
-            return self._directory / topic.removeprefix(RETRIES) / "retries"
-        if topic.startswith(DEAD_LETTERS):
-            return self._directory / topic.removeprefix(DEAD_LETTERS) / "dead_letters"
+        """Where the log lies that has this topic; None for a topic of the main log. Raises InvalidName."""
+        for prefix, name in ((RETRIES, "retries"), (DEAD_LETTERS, "dead_letters")):
+            if topic.startswith(prefix):
+                return self._directory / check_name("consumer group", topic.removeprefix(prefix)) / name
         return None
 
     def reader(self, root: Path) -> LogReader | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from itertools import groupby
 from typing import Final
@@ -215,6 +216,8 @@ def wire_settings(settings: TopicSettings) -> LogTopicSettings:
 def settings_of(told: LogTopicSettings) -> TopicSettings:
     """The inverse of `wire_settings`. Raises ProtocolError for what this release does not know."""
     try:
+        if not math.isfinite(told.retention_s):
+            raise ValueError(f"{told.retention_s} seconds")
         return TopicSettings(
             flush=Flush(told.flush),
             compression=Compression[told.compression.upper()],

@@ -73,6 +73,8 @@ class LogReader:
         if self._finder is None:
             self._finder = KeyFinder(self.root, self.log_id, self.commit_log)
         found: list[ReceivedMessage] = []
+        if not key:
+            return found  # an empty key is none
         for position in self._finder.positions(topic, key):
             found += self._with_key(position, topic, key)
             if len(found) >= count_max:

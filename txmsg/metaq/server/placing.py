@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from txmsg.errors import MisuseError, OffsetOutOfRange, OffsetsMissing, TxmsgError
 from txmsg.message import now_us
@@ -19,10 +19,11 @@ from txmsg.metaq.frame import Columns, Kind, encode, hole_end_of
 from txmsg.metaq.log import Append
 from txmsg.metaq.server.producers import NOTES, REMEMBERED_S, CallId, Note, Placed
 
-__all__ = ["Call", "Outcome", "Placer"]
+__all__ = ["OFFSET_MAX", "Call", "Outcome", "Placer"]
 
 logger = logging.getLogger(__name__)
 
+OFFSET_MAX: Final = 2**62
 _NOTES = QueueId(NOTES, 0)
 
 Outcome: TypeAlias = tuple[int, ...] | Exception
@@ -176,8 +177,11 @@ class Placer:
                     "nothing was appended"
                 )
             end = hole_end_of(each.payload) if each.payload.kind is Kind.HOLE else at + each.payload.count
-            if end <= at:
-                raise MisuseError(f"a hole of topic {each.topic} queue {each.queue} from {at} to {end} holds nothing")
+            if not at < end <= OFFSET_MAX:
+                raise MisuseError(
+                    f"a batch for topic {each.topic} queue {each.queue} would reach from {at} to {end}: offsets rise, "
+                    f"up to {OFFSET_MAX}; nothing was appended"
+                )
             after[queue] = end
             bases.append(at)
             appends.append(each._replace(base_offset=at))

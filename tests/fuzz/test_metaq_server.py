@@ -1,0 +1,209 @@
+"""Whatever bytes come in, a MetaQ server answers in words of its own, and whoever reads its log can read all of it."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf import message_factory
+from google_crc32c import value as crc32c
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn, SearchStrategy
+
+from tests.fuzz.conftest import Fuzz
+from tests.fuzz.wild import damaged, wild
+from tests.metaq.servers import served
+from txmsg.errors import OffsetsMissing, TxmsgError, error_of_code
+from txmsg.metaq.access import QueueId, open_log
+from txmsg.metaq.frame import Columns, Compression, encode
+from txmsg.metaq.log import Append
+from txmsg.metaq.protocol import batch_of_append
+from txmsg.metaq.remote import RemoteLog
+from txmsg.metaq.server.config import MetaQConfig
+from txmsg.wire.codec import CODE_KEY
+from txmsg.wire.v1 import metaq_pb2 as pb
+
+_SETTINGS = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+_DEADLINE_S = 60.0
+_PATIENT_S = 0.3
+_REFUSALS = {
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.NOT_FOUND,
+    grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.OUT_OF_RANGE,
+}
+_METHODS = {
+    f"{service.full_name}/{method.name}": method
+    for service in pb.DESCRIPTOR.services_by_name.values()
+    for method in service.methods
+}
+_PRODUCERS = [bytes([n]) * 16 for n in range(3)]
+_VALUES: dict[str, SearchStrategy[Any]] = {
+    "base_offset": st.sampled_from([0, 1, 2, 2**62 - 1, 2**62, 2**63, 2**64 - 1]),
+    "columns": st.sampled_from([0, 16, 256, 257, 511, 512, 2**16, 2**32 - 1]),
+    "compression": st.integers(0, 4),
+    "count": st.sampled_from([0, 1, 2, 3, 2**20, 2**20 + 1, 2**32 - 1]),
+    "first_stored_at_us": st.sampled_from([-1, 0, 5, 2**62, 2**63 - 1]),
+    "kind": st.integers(0, 4),
+    "last_stored_at_us": st.sampled_from([-1, 0, 5, 2**62, 2**63 - 1]),
+    "payload_crc": st.just(7),
+    "queue": st.sampled_from([0, 1, 1023, 1024, 2**32 - 1]),
+    "raw_size": st.sampled_from([0, 8, 2**28, 2**28 + 1, 2**32 - 1]),
+    "topic": st.sampled_from(["", ".", "..", "%RETRY%", "%RETRY%..", "%DLQ%nobody", "%APPENDS%", "a/b", "x" * 128]),
+}
+
+
+@st.composite
+def _batches(draw: DrawFn) -> pb.AppendBatch:
+    """A good batch, or one with one thing changed, or with a damaged payload under a checksum that fits."""
+    count = draw(st.integers(1, 4))
+    columns = Columns(
+        draw(st.lists(st.binary(max_size=30), min_size=count, max_size=count)),
+        draw(st.lists(st.integers(0, 9), min_size=count, max_size=count)),
+        keys=["k", "", "ü", "k"][:count],
+        headers=[b"", b"\n\x06\n\x01a\x12\x01b", b"", b""][:count],
+    )
+    payload = encode(columns, draw(st.sampled_from(Compression)))
+    batch = batch_of_append(Append(draw(st.sampled_from(["a", "b"])), draw(st.integers(0, 2)), payload))
+    match draw(st.integers(0, 3)):
+        case 0:
+            name = draw(st.sampled_from(sorted(_VALUES)))
+            setattr(batch, name, draw(_VALUES[name]))
+        case 1:
+            batch.payload = draw(damaged(batch.payload))
+            batch.payload_crc = crc32c(batch.payload)
+    return batch
+
+
+@st.composite
+def _appends(draw: DrawFn) -> pb.AppendRequest:
+    sequence = draw(st.integers(1, 30))
+    return pb.AppendRequest(
+        producer_id=draw(st.sampled_from(_PRODUCERS)),
+        sequence=sequence,
+        settled=draw(st.integers(max(1, sequence - 3), sequence)),
+        is_repeat=draw(st.booleans()),
+        batches=draw(st.lists(_batches(), max_size=3)),
+    )
+
+
+@st.composite
+def _of_members(draw: DrawFn, kind: Any) -> Any:
+    """What members say, of a few sessions: mostly such as can be."""
+    request = draw(wild(kind.DESCRIPTOR))
+    if draw(st.integers(0, 3)):
+        request.session = draw(st.sampled_from(_PRODUCERS))
+        if isinstance(request, pb.JoinGroupRequest):
+            good = pb.JoinGroupRequest(group=draw(st.sampled_from(["g", "h"])), topics=["a", "b"], session_ms=60_000)
+            good.session = request.session
+            return good
+        request.call = draw(st.integers(1, 50))
+        request.ClearField("queues")
+        request.ClearField("offsets")
+        request.queues.add(topic="a", queue=[0, draw(_VALUES["queue"])])
+        request.offsets.add(topic="a", queue=[0], offset=[draw(st.sampled_from([0, 1, 2**62, 2**63 - 1]))])
+    return request
+
+
+@st.composite
+def _calls(draw: DrawFn) -> tuple[str, list[bytes]]:
+    """A method, and the bytes of its requests; one in five is damaged."""
+    name = draw(st.sampled_from([*_METHODS, *["txmsg.v1.MetaQ/Append"] * len(_METHODS)]))
+    kind = message_factory.GetMessageClass(_METHODS[name].input_type)
+    if kind in {pb.JoinGroupRequest, pb.MemberRequest}:
+        request = draw(_of_members(kind)).SerializeToString()
+    else:
+        request = draw(_appends() if kind is pb.AppendRequest else wild(kind.DESCRIPTOR)).SerializeToString()
+    if name.endswith("/AppendLarge"):
+        whole = draw(_appends()).SerializeToString()
+        size = draw(st.sampled_from([len(whole), len(whole), 0, len(whole) + 1, 2**63]))
+        middle = len(whole) // 2
+        pieces = [pb.AppendPiece(size=size, data=each) for each in (whole[:middle], whole[middle:])]
+        return name, [each.SerializeToString() for each in pieces]
+    return name, [draw(damaged(request)) if draw(st.integers(0, 4)) == 0 else request]
+
+
+class _Target:
+    """Sends raw requests and checks what comes back."""
+
+    def __init__(self, channel: grpc.Channel) -> None:
+        self._channel = channel
+        self.answers: Counter[str] = Counter()
+
+    def ask(self, calls: Sequence[tuple[str, list[bytes]]]) -> None:
+        """Makes these calls at once."""
+        under_way = [(name, self._begin(name, requests)) for name, requests in calls]
+        for name, call in under_way:
+            try:
+                replies = list(call) if _METHODS[name].server_streaming else [call.result()]
+            except grpc.RpcError:
+                self._check_refusal(name, call)
+                continue
+            self.answers[f"{name} OK"] += 1
+            for each in replies:
+                message_factory.GetMessageClass(_METHODS[name].output_type).FromString(each)
+
+    def _begin(self, name: str, requests: list[bytes]) -> Any:
+        path, method = f"/{name}", _METHODS[name]
+        ways: Any = self._channel
+        if method.server_streaming:
+            return ways.unary_stream(path)(requests[0], timeout=_PATIENT_S)
+        if method.client_streaming:
+            return ways.stream_unary(path).future(iter(requests), timeout=_DEADLINE_S)
+        return ways.unary_unary(path).future(requests[0], timeout=_DEADLINE_S)
+
+    def _check_refusal(self, name: str, call: Any) -> None:
+        code, text, said = call.code(), call.details(), dict(call.trailing_metadata() or ())
+        self.answers[f"{name} {code.name}"] += 1
+        if _METHODS[name].server_streaming and code is grpc.StatusCode.DEADLINE_EXCEEDED:
+            return  # it was asked to wait for longer than a test does
+        assert code in _REFUSALS, f"{name} answers {code.name}: {text}"
+        assert type(error_of_code(said[CODE_KEY], "")) is not TxmsgError, f"{name} answers with {said[CODE_KEY]!r}"
+        assert 0 < len(text) <= 1000
+
+
+def test_wild_requests_harm_neither_server_nor_log_nor_neighbours(
+    tmp_path: Path, fuzz: Fuzz, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = tmp_path / "log"
+    with served(MetaQConfig(root=root, listen="127.0.0.1:0")) as address, RemoteLog(address) as good:
+        with grpc.insecure_channel(address) as channel:
+            target = _Target(channel)
+
+            @_SETTINGS
+            @given(st.lists(_calls(), min_size=1, max_size=8))
+            def calls(batch: list[tuple[str, list[bytes]]]) -> None:
+                target.ask(batch)
+
+            fuzz(calls)
+        print(*sorted(target.answers.items()), sep="\n")
+        good.append([Append("good", 0, encode(Columns([b"good"], [1])))])
+        assert good.fetch({QueueId("good", 0): 0})[0].batches[0].to_arrow()["body"].to_pylist() == [b"good"]
+        assert good.describe().appending_bytes == 0
+    assert target.answers["txmsg.v1.MetaQ/Append OK"] > 0
+    assert [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR] == []
+    assert list(tmp_path.iterdir()) == [root], "something was written elsewhere"
+    with open_log(root) as log:
+        for topic, queues in log.topics().items():
+            for queue in queues:
+                _read_all(log, QueueId(topic, queue))
+
+
+def _read_all(log: Any, queue: QueueId) -> None:
+    offset, end = log.ranges([queue])[queue]
+    while offset < end:
+        [found] = log.fetch({queue: offset})
+        if isinstance(found.error, OffsetsMissing):
+            offset = found.error.end
+            continue
+        assert found.error is None
+        for batch in found.batches:
+            batch.to_arrow().validate(full=True)
+            assert len(list(batch.messages())) == len(batch)
+            offset = batch.end_offset
