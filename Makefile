@@ -55,8 +55,8 @@ model: $(STAMP) ## Random histories of two brokers against the model, for about 
 chaos: $(STAMP) ## Three brokers under faults for DURATION=60 seconds, and a verdict (SEED=n, PLANT=lost|dup|reorder|phantom|gap|late)
 	$(BIN)/python -m tests.chaos --duration $(DURATION) $(if $(SEED),--seed $(SEED)) $(if $(PLANT),--plant "$(PLANT)") $(CHAOS_ARGS)
 
-mirror: $(STAMP) ## The demo and MESSAGES=1000000 mirrored by a tailer that is killed at random, RUNS=3 times; then compared (SEED=n)
-	$(BIN)/python -m tests.mirror --messages $(MESSAGES) --runs $(RUNS) $(if $(SEED),--seed $(SEED))
+mirror: $(STAMP) ## The demo and MESSAGES=1000000 mirrored by a tailer that is killed at random, RUNS=3 times; then compared (SEED=n SERVER=1)
+	$(BIN)/python -m tests.mirror --messages $(MESSAGES) --runs $(RUNS) $(if $(SEED),--seed $(SEED)) $(if $(SERVER),--server)
 
 lint: $(STAMP) ## Check style, format, types, the layers, and that generated files are as generated
 	$(BIN)/ruff check .

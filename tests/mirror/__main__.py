@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -23,7 +23,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from examples.user_registration.demo.supervisor import Plan, play
 from tests.broker_process import BrokerProcess
-from tests.mirror.killing import KilledTailer
+from tests.metaq.servers import MetaQProcess
+from tests.mirror.killing import Killed
+from tests.mirror.tailer_process import TailerProcess
 from txmsg.broker import migrate
 from txmsg.client import AsyncProducer
 from txmsg.embedded import EmbeddedPostgres
@@ -47,6 +49,8 @@ class Outcome:
     messages: int
     """That the log and the table were compared by, those of the demo included."""
     kills: int
+    """Of the tailer."""
+    server_kills: int
     sent_per_s: float
     mirrored_s: float
     """From the first message that was sent until log and table were compared up to the last."""
@@ -111,28 +115,41 @@ class Bar:
         self._progress.advance(self._task, steps)
 
 
-def run(directory: Path, messages: int, seed: int, bar: Bar) -> Outcome:
+def run(directory: Path, messages: int, seed: int, with_server: bool, bar: Bar) -> Outcome:
     """One run in an empty directory."""
     log = directory / "metaq"
-    with EmbeddedPostgres(directory / "postgres") as server:
+    with EmbeddedPostgres(directory / "postgres") as server, ExitStack() as stack:
         storage = server.create_database("notify")  # where the demo's broker looks
         migrate.upgrade(storage)
-        killed = KilledTailer(storage, log, seed, said=directory / "tailer.said")
-        with killed.tailer:
-            with killed:
-                demo = play(DEMO, directory, bar)
-                began_at = time.perf_counter()
-                sent_s = load(storage, messages, seed, directory / "broker.log", bar)
-            bar.phase("comparing", 1)
-            compared_at = time.perf_counter()
-            report = verify(storage, log, wait_s=WAIT_S_MAX, progress=lambda done, _: bar.progress(done, ""))
-            ended_at = time.perf_counter()
-            killed.tailer.stop()
+        where: Path | str = log
+        if with_server:
+            metaq = MetaQProcess(log, "--log-level", "warning", log=directory / "metaq.said")
+            metaq.start()  # for its address, which it keeps
+            metaq.stop()
+            where = metaq.address
+            stack.callback(metaq.kill)
+        tailer = stack.enter_context(TailerProcess(storage, where, said=directory / "tailer.said"))
+        with ExitStack() as killers:
+            killed = killers.enter_context(Killed(tailer, tailer.launch, seed))
+            if with_server:
+                killed_server = killers.enter_context(Killed(metaq, metaq.start, seed + 1))
+            demo = play(DEMO, directory, bar)
+            began_at = time.perf_counter()
+            sent_s = load(storage, messages, seed, directory / "broker.log", bar)
+        if with_server:
+            metaq.start()
+        tailer.start()
+        bar.phase("comparing", 1)
+        compared_at = time.perf_counter()
+        report = verify(storage, log, wait_s=WAIT_S_MAX, progress=lambda done, _: bar.progress(done, ""))
+        ended_at = time.perf_counter()
+        tailer.stop()
     return Outcome(
         seed=seed,
         sent=messages,
         messages=report.messages,
         kills=killed.kills,
+        server_kills=killed_server.kills if with_server else 0,
         sent_per_s=round(messages / sent_s, 1),
         mirrored_s=round(ended_at - began_at, 1),
         verified_per_s=round(report.messages / (ended_at - compared_at), 1),
@@ -159,25 +176,32 @@ def load(storage: str, messages: int, seed: int, broker_log: Path, bar: Bar) -> 
 @click.option("--messages", default=1_000_000, show_default=True, help="Messages of a run, besides the demo's.")
 @click.option("--runs", default=3, show_default=True, help="How often.")
 @click.option("--seed", type=int, help="Of the first run; the next one has the next number. Default: random.")
+@click.option("--server", is_flag=True, help="Mirror to a MetaQ server, which is killed, too.")
 @click.option("--json", "as_json", is_flag=True, help="Print the runs as JSON.")
-def main(messages: int, runs: int, seed: int | None, as_json: bool) -> None:
+def main(messages: int, runs: int, seed: int | None, server: bool, as_json: bool) -> None:
     seed = secrets.randbelow(10**9) if seed is None else seed
     console = Console(stderr=as_json, highlight=False)
     outcomes = []
     for number in range(runs):
         with tempfile.TemporaryDirectory(prefix="txmsg-mirror-") as directory, bar_on(console) as bar:
-            outcome = run(Path(directory), messages, seed + number, bar)
+            outcome = run(Path(directory), messages, seed + number, server, bar)
         outcomes.append(outcome)
-        console.print(
-            f"seed {outcome.seed}: {outcome.messages:,} messages, sent at {outcome.sent_per_s:,.0f}/s; tailer killed "
-            f"{outcome.kills} times; mirrored and compared {outcome.mirrored_s:.1f} s after the first; "
-            f"{'equal' if outcome.is_equal else f'NOT equal: {outcome.differing} messages differ'}"
-        )
+        console.print(told(outcome))
         for difference in outcome.differences:
             console.print(f"  {difference}")
     if as_json:
         click.echo(json.dumps([asdict(each) for each in outcomes]))
     sys.exit(0 if all(each.is_equal for each in outcomes) else 1)
+
+
+def told(outcome: Outcome) -> str:
+    """A run in one sentence."""
+    server = f", its server {outcome.server_kills} times" if outcome.server_kills else ""
+    verdict = "equal" if outcome.is_equal else f"NOT equal: {outcome.differing} messages differ"
+    return (
+        f"seed {outcome.seed}: {outcome.messages:,} messages, sent at {outcome.sent_per_s:,.0f}/s; tailer killed "
+        f"{outcome.kills} times{server}; mirrored and compared {outcome.mirrored_s:.1f} s after the first: {verdict}"
+    )
 
 
 @contextmanager

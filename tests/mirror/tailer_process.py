@@ -23,7 +23,7 @@ class TailerProcess:
 
     def __init__(self, storage: str, log: Path | str, *options: str, said: Path) -> None:
         self._command = ["tailer", "run", "--storage", storage, "--metaq", str(log), "--json", *options]
-        self._said = said
+        self.log = said
         """Where its stderr goes, over all starts."""
         self._process: subprocess.Popen[str] | None = None
         self._states: list[str] = []
@@ -44,7 +44,7 @@ class TailerProcess:
     @property
     def said(self) -> str:
         """What it wrote to stderr, over all starts."""
-        return self._said.read_text() if self._said.exists() else ""
+        return self.log.read_text() if self.log.exists() else ""
 
     @property
     def is_running(self) -> bool:
@@ -54,7 +54,7 @@ class TailerProcess:
         """Starts it, and waits for nothing."""
         assert self._process is None, "the tailer is running"
         self._states = []
-        with self._said.open("ab") as stderr:
+        with self.log.open("ab") as stderr:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "txmsg.cli.main", *self._command],
                 stdout=subprocess.PIPE,
@@ -81,11 +81,11 @@ class TailerProcess:
 
     def kill(self) -> None:
         """SIGKILL. Killing one that has ended is fine."""
-        self._end(signal.SIGKILL)
+        self.end(signal.SIGKILL)
 
     def stop(self) -> None:
         """SIGTERM: it ends in order, or this fails."""
-        status = self._end(signal.SIGTERM)
+        status = self.end(signal.SIGTERM)
         assert status == 0, f"exit status {status}:\n{self.said}"
 
     def refused(self) -> str:
@@ -93,7 +93,7 @@ class TailerProcess:
         self.launch()
         assert self._process is not None
         status = self._process.wait(_READY_S_MAX)
-        self._end(signal.SIGKILL)
+        self.end(signal.SIGKILL)
         assert status == 1, f"exit status {status}:\n{self.said}"
         return self.said.splitlines()[-1]
 
@@ -102,7 +102,8 @@ class TailerProcess:
         [line] = [each for each in Path(f"/proc/{self.pid}/status").read_text().splitlines() if "VmHWM" in each]
         return int(line.split()[1]) / 1024
 
-    def _end(self, how: signal.Signals) -> int:
+    def end(self, how: signal.Signals) -> int:
+        """Sends a signal and returns the exit status, which must come in time."""
         if self._process is None:
             return 0
         process, self._process = self._process, None

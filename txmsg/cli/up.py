@@ -103,9 +103,14 @@ class _Together:
         broker, metaq = await asyncio.gather(self._broker.start(START_S_MAX), self._metaq.start(START_S_MAX))
         self._tailer = self._part("tailer", "tailer", "run", "--storage", self._storage, "--metaq", metaq["listening"])
         await self._tailer.start(START_S_MAX)
-        facts = {"broker": broker["listening"], "metaq": metaq["listening"], "storage": self._storage}
+        facts = {
+            "broker": broker["listening"],
+            "metaq": metaq["listening"],
+            "storage": self._storage,
+            "log": str(self._log),
+        }
         if as_json:
-            click.echo(json.dumps(facts | {"log": str(self._log)}))
+            click.echo(json.dumps(facts))
         else:
             for name, value in facts.items():
                 click.echo(f"{name:8} {value}")
