@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from txmsg.cli.metaq_check import check
+from txmsg.cli.metaq_read import dump, tail, topics
 from txmsg.cli.metaq_serve import serve
 
 __all__ = ["metaq"]
@@ -11,7 +13,8 @@ __all__ = ["metaq"]
 
 @click.group()
 def metaq() -> None:
-    """Serve logs."""
+    """Serve logs, look at them, check and repair them."""
 
 
-metaq.add_command(serve)
+for _command in (check, dump, serve, tail, topics):
+    metaq.add_command(_command)

@@ -306,10 +306,10 @@ def header_crc_of(frame: Sequence[Buffer]) -> int:
 
 
 def fitted(frame: Sequence[Buffer], size_bytes: int) -> bytes:
-    """The same frame, made larger by zeros to a size."""
+    """The same frame for a larger size: zeros are to follow."""
     checked = _CRC.pack(size_bytes) + bytes(frame[0][_CHECKED_FROM + _CRC.size :])
     head = b"".join((MAGIC, _CRC.pack(crc32c(checked)), checked))
-    return b"".join((head, *frame[1:])).ljust(size_bytes, b"\0")
+    return b"".join((head, *frame[1:]))
 
 
 # ---- reading

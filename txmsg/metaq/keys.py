@@ -206,6 +206,11 @@ class KeysFile:
         self._table = np.frombuffer(table, _BLOCK)
         self._begin = _HEAD.size + len(table)
 
+    def check(self) -> None:
+        """Reads all of it. Raises BadKeys for a block that is damaged."""
+        for number in range(len(self._table)):
+            self._in_block(number, 0)
+
     def places(self, key: int) -> list[int]:
         """Where the frames begin that may have a key of this hash: rising, from the begin of the file, over 8."""
         firsts = self._table["first"]
