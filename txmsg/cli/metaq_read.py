@@ -190,7 +190,7 @@ def _header_values(header: Header) -> dict[str, Any]:
 @click.option("--tag", metavar="TAG", help="Only messages with this tag.")
 @click.option("--key", metavar="KEY", help="Only messages with this key.")
 @click.option("--limit", type=click.IntRange(1), help="Messages at most.  [default: all]")
-@click.option("--follow", "-f", is_flag=True, help="Wait for what is appended, until Ctrl-C.")
+@click.option("-f", "--follow", is_flag=True, help="Wait for what is appended, until Ctrl-C.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per message.")
 def tail(
     *,

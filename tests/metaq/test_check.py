@@ -1,0 +1,126 @@
+"""A check finds what is damaged and nothing else; a repair takes it out and leaves all that is whole."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.metaq.corrupt import KINDS, Material, damaged_logs, judge, mended, prepare
+from tests.metaq.logs import batch, bodies, fill, readable
+from txmsg.errors import LogBusy, OffsetsMissing
+from txmsg.metaq.check import check
+from txmsg.metaq.frame import hole
+from txmsg.metaq.log import Append, Flush, Log, LogConfig, TopicSettings
+from txmsg.metaq.reader import LogReader
+from txmsg.metaq.repair import repair
+from txmsg.metaq.report import Lost
+
+
+@pytest.fixture(scope="module")
+def material(tmp_path_factory: pytest.TempPathFactory) -> Material:
+    return prepare(tmp_path_factory.mktemp("material"))
+
+
+@pytest.mark.parametrize("seed", [11, 12])
+def test_damage_of_every_kind_is_found_and_nothing_of_it_is_served(
+    material: Material, tmp_path: Path, seed: int
+) -> None:
+    results = [judge(material, *each) for each in damaged_logs(material, tmp_path, seed, len(KINDS))]
+    assert {each.kind for each in results} == {each.__name__ for each in KINDS}
+    assert [each for each in results if not each.found or each.wrong] == []
+
+
+def test_a_repaired_log_is_whole_serves_all_that_was_and_goes_on(material: Material, tmp_path: Path) -> None:
+    results = [mended(material, *each) for each in damaged_logs(material, tmp_path, 13, 2 * len(KINDS))]
+    assert [each for each in results if each.repaired] == []
+
+
+def test_a_whole_log_has_no_problem_and_its_holes_are_told(tmp_path: Path) -> None:
+    with Log(tmp_path, LogConfig(file_size_bytes_max=1000)) as log:
+        fill(log, "t", 0, [2, 3] * 10)
+        log.append([Append("t", 0, hole(60, 5)), batch("t", 0, 60, 2)])
+        log.truncate("t", 0, 61)
+        log.index_keys()
+        assert check(tmp_path).report.problems == [], "an open log"
+    report = check(tmp_path).report
+    assert (report.problems, report.notes, report.lost) == ([], [], 0)
+    assert report.holes == [Lost("t", 0, 50, 60)]
+
+
+def test_what_a_writer_does_meanwhile_is_no_damage(tmp_path: Path) -> None:
+    config = LogConfig(file_size_bytes_max=20_000, flush_s=0.01, checkpoint_s=0.02, retention_size_bytes=60_000)
+    begun, stopped = threading.Event(), threading.Event()
+
+    def write() -> None:
+        with Log(tmp_path, config) as log:
+            log.set_topic("timed", TopicSettings(flush=Flush.TIMED))
+            at = {"timed": 0, "safe": 0}
+            while not stopped.is_set():
+                for topic in at:
+                    at[topic] = log.append([batch(topic, 0, at[topic], 5)])[0] + 5
+                if at["safe"] % 250 == 0:
+                    log.truncate("safe", 0, at["safe"] - 3)
+                    at["safe"] -= 3
+                    log.append([batch("safe", 0, at["safe"], 3)])
+                    at["safe"] += 3
+                    begun.set()
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        assert begun.wait(60)
+        reports = [check(tmp_path).report for _ in range(30)]
+    finally:
+        stopped.set()
+        thread.join()
+    assert [each.problems for each in reports if each.problems] == []
+    assert reports[0].end < reports[-1].end
+
+
+def test_a_half_written_end_is_told_and_is_no_damage(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        fill(log, "t", 0, [2])
+        log.checkpoint()
+        before = {path: path.read_bytes() for path in (tmp_path / "checkpoint", *tmp_path.glob("queues/*/*/*"))}
+        fill(log, "t", 0, [20])
+    [file] = (tmp_path / "commitlog").iterdir()
+    file.write_bytes(file.read_bytes()[:-9])
+    for path, data in before.items():
+        path.write_bytes(data)
+    report = check(tmp_path).report
+    assert report.problems == []
+    assert "bytes at the end are no whole frame" in report.notes[0]
+
+
+def test_a_repair_keeps_aside_what_it_takes_out_and_leaves_a_hole(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        fill(log, "t", 0, [4, 4, 4])
+        [_, second, _] = log.reader.queue("t", 0).fetch(0)
+    [file] = (tmp_path / "commitlog").iterdir()
+    data = bytearray(file.read_bytes())
+    data[second.header.position + 20] ^= 1
+    file.write_bytes(data)
+    [problem] = check(tmp_path).report.problems
+    assert problem.lost == (Lost("t", 0, 4, 8),)
+    assert problem.position == second.header.position
+    repair(tmp_path)
+    assert check(tmp_path).report.problems == []
+    [aside] = (tmp_path / "damaged").iterdir()
+    assert aside.read_bytes() == data[second.header.position : second.header.end]
+    queue = LogReader(tmp_path).queue("t", 0)
+    with pytest.raises(
+        OffsetsMissing, match="offsets 4 to 7 of topic t queue 0 are missing: they were damaged"
+    ) as caught:
+        queue.fetch(4)
+    assert (caught.value.begin, caught.value.end) == (4, 8)
+    assert queue.holes() == [(4, 8)]
+    assert repair(tmp_path) == [], "a whole log is left alone"
+
+
+def test_a_log_that_is_written_is_not_repaired(tmp_path: Path) -> None:
+    with Log(tmp_path):
+        with pytest.raises(LogBusy):
+            repair(tmp_path)
+    assert readable(tmp_path, "t", 0) == bodies("t", 0, 0, 0)

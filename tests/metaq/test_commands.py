@@ -1,0 +1,98 @@
+"""What `txmsg metaq check`, `topics`, `dump` and `tail` print."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.metaq.logs import fill
+from txmsg.cli.main import main
+from txmsg.metaq.frame import Columns, encode, hole
+from txmsg.metaq.log import Append, Log
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    with Log(tmp_path) as log:
+        fill(log, "trade", 0, [2, 3])
+        tagged = Columns([b"one", b"two\n"], [1_000_000, 3_000_000], keys=["k", ""], tags=["paid", "new"])
+        log.append([Append("trade", 1, encode(tagged)), Append("user", 0, hole(7, 5))])
+    return tmp_path
+
+
+def run(*words: object) -> Result:
+    return CliRunner().invoke(main, ["metaq", *map(str, words)])
+
+
+def lines(result: Result) -> list[dict[str, Any]]:
+    assert result.exit_code == 0, result.output
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_check_says_what_is_damaged_and_repair_mends_it(root: Path) -> None:
+    whole = run("check", root)
+    assert (whole.exit_code, whole.stdout.splitlines()[-1]) == (0, f"{root} is whole")
+    assert "missing, as the log says: topic user queue 0 offsets 0 to 6" in whole.stdout
+    [file] = (root / "commitlog").iterdir()
+    data = bytearray(file.read_bytes())
+    data[160] ^= 1
+    file.write_bytes(data)
+    damaged = run("check", root)
+    assert damaged.exit_code == 1
+    assert "commitlog (position 144)" in damaged.stderr
+    assert "lost: topic trade queue 0 offsets 2 to 4" in damaged.stderr
+    assert "1 problems, 3 messages lost" in damaged.stderr
+    told = json.loads(run("check", root, "--json").stdout)
+    assert (told["damaged"], told["lost_messages"], told["problems"][0]["position"]) == (True, 3, 144)
+    repaired = run("check", root, "--repair")
+    assert repaired.exit_code == 0
+    assert "positions 144 to 295: taken out, with topic trade queue 0 offsets 2 to 4" in repaired.stdout
+    assert run("check", root).exit_code == 0
+
+
+def test_topics_lists_queues_ranges_and_settings(root: Path) -> None:
+    rows = json.loads(run("topics", root, "--json").stdout)["queues"]
+    assert [(row["topic"], row["queue"], row["begin"], row["end"], row["flush"]) for row in rows] == [
+        ("trade", 0, 0, 5, "sync"),
+        ("trade", 1, 0, 2, "sync"),
+        ("user", 0, 0, 7, "sync"),
+    ]
+    assert rows[2]["holes"] == [[0, 7]]
+    assert "trade" in run("topics", root).stdout
+
+
+def test_dump_prints_frames_and_where_one_is_damaged(root: Path) -> None:
+    [file] = (root / "commitlog").iterdir()
+    data = bytearray(file.read_bytes())
+    data[160] ^= 1
+    file.write_bytes(data)
+    frames = json.loads(run("dump", root, "--bodies", "--json").stdout)["frames"]
+    assert [each.get("kind", "damaged") for each in frames] == ["messages", "damaged", "messages", "hole"]
+    assert frames[1]["damaged"] == "the frame's header does not match its checksum"
+    assert [each["body"] for each in frames[2]["messages"]] == ["one", "two\n"]
+    assert len(run("dump", root, "--topic", "trade", "--queue", 1).stdout.splitlines()) == 2
+
+
+def test_tail_prints_messages_from_where_it_is_asked(root: Path) -> None:
+    offsets = {(each["queue"], each["offset"]) for each in lines(run("tail", root, "trade", "--json"))}
+    assert offsets == {(0, 0), (0, 1), (0, 2), (0, 3), (0, 4), (1, 0), (1, 1)}
+    assert [each["offset"] for each in lines(run("tail", root, "trade", "--queue", 0, "--from", 3, "--json"))] == [3, 4]
+    assert [each["key"] for each in lines(run("tail", root, "trade", "--tag", "paid", "--json"))] == ["k"]
+    assert [each["body"] for each in lines(run("tail", root, "trade", "--key", "k", "--json"))] == ["one"]
+    late = run("tail", root, "trade", "--queue", 1, "--from", "1970-01-01T00:00:02Z")
+    assert late.stdout.splitlines() == ["1:1 1970-01-01T00:00:03+00:00 tag=new two\\n"]
+    assert run("tail", root, "trade", "--from", "latest").stdout == ""
+    assert run("tail", root, "trade", "--limit", 2).stdout.count("\n") == 2
+    holes = run("tail", root, "user")
+    assert (holes.exit_code, holes.stdout) == (0, "")
+    assert "offsets 0 to 6 of topic user queue 0 are missing" in holes.stderr
+
+
+def test_a_topic_that_is_not_there_is_named_with_those_that_are(root: Path) -> None:
+    result = run("tail", root, "trad")
+    assert result.exit_code == 1
+    assert "topic 'trad' is not in this log: its topics are trade, user" in result.stderr
