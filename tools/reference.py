@@ -11,7 +11,10 @@ from types import ModuleType
 
 __all__ = ["MODULES", "reference"]
 
-MODULES = ("txmsg", "txmsg.client", "txmsg.message", "txmsg.checker.fence", "txmsg.embedded", "txmsg.testing")
+MODULES = (
+    *("txmsg", "txmsg.client", "txmsg.message", "txmsg.metaq"),
+    *("txmsg.checker.fence", "txmsg.embedded", "txmsg.testing"),
+)
 """What an application may import from; a name stands at the first module that has it in `__all__`."""
 
 _HEAD = """# Reference
@@ -77,7 +80,7 @@ def _comments(module: ModuleType) -> dict[str, str]:
     for each in [module, *(import_module(name) for name in _sources(module))]:
         body = ast.parse(inspect.getsource(each)).body
         for statement, after in pairwise(body):
-            target = statement.targets[0] if isinstance(statement, ast.Assign) else None
+            target = statement.targets[0] if isinstance(statement, ast.Assign) else getattr(statement, "target", None)
             if isinstance(target, ast.Name) and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
                 found.setdefault(target.id, str(after.value.value).partition("\n")[0].replace("|", "\\|"))
     return found

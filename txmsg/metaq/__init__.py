@@ -23,6 +23,71 @@ waiting     waits for a log to grow
 assignment  which member of a group owns which queue         (pure)
 groups      members, the queues they own and their offsets, by the locks of group_files
 group_logs  the small logs of groups: retries and dead letters
+retries     messages that failed, as they stand there        (pure)
+lane        what a consumer has of one queue that it owns    (pure)
+balancing   which queues a consumer owns
+fetching    what it fetches, and goes past
+handling, working    its handlers; polling, without them
+consumer, async_consumer    what users make
 
-docs/log_format.md names every byte.
+docs/log_format.md names every byte. Names are loaded when they are first used.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from txmsg.metaq.access import LogAccess, Member, QueueId, open_log
+    from txmsg.metaq.assignment import Strategy, averaged
+    from txmsg.metaq.async_consumer import AsyncLogConsumer
+    from txmsg.metaq.batch import SCHEMA, LogBatch
+    from txmsg.metaq.consumer import LogConsumer
+    from txmsg.metaq.log import Log, LogConfig
+    from txmsg.metaq.polling import PolledBatch
+    from txmsg.metaq.topics import Flush, TopicSettings
+
+__all__ = [
+    "SCHEMA",
+    "AsyncLogConsumer",
+    "Flush",
+    "Log",
+    "LogAccess",
+    "LogBatch",
+    "LogConfig",
+    "LogConsumer",
+    "Member",
+    "PolledBatch",
+    "QueueId",
+    "Strategy",
+    "TopicSettings",
+    "averaged",
+    "open_log",
+]
+
+_MODULES = {
+    "access": ("LogAccess", "Member", "QueueId", "open_log"),
+    "assignment": ("Strategy", "averaged"),
+    "async_consumer": ("AsyncLogConsumer",),
+    "batch": ("SCHEMA", "LogBatch"),
+    "consumer": ("LogConsumer",),
+    "log": ("Log", "LogConfig"),
+    "polling": ("PolledBatch",),
+    "topics": ("Flush", "TopicSettings"),
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+
+
+if not TYPE_CHECKING:  # a type checker that saw it would take every misspelt name for an object
+
+    def __getattr__(name: str) -> object:
+        if name not in __all__:
+            raise AttributeError(f"module 'txmsg.metaq' has no attribute {name!r}")
+        value: object = getattr(import_module(f"txmsg.metaq.{_MODULE_OF[name]}"), name)
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

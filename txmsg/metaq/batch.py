@@ -37,6 +37,7 @@ SCHEMA: Final = pa.schema(
 
 _STORED = [field.name for field in SCHEMA if field.name not in {"offset", "born_at", "stored_at"}]
 _COUNT_COMMON = 1024
+_ROWS_AT_ONCE = 1024
 _ABSENT: Final = {
     name: pa.array(np.zeros(_COUNT_COMMON, np.int16))
     if name == "n"
@@ -99,9 +100,13 @@ class LogBatch:
         return batch.filter(pc.is_in(batch["tag"], pa.array(wanted.tags, pa.string())))
 
     def messages(self, wanted: TagExpression = ALL_TAGS) -> Iterator[ReceivedMessage]:
-        """The messages one by one; `wanted` as for `to_arrow`."""
-        topic, queue = self.header.topic, self.header.queue
+        """The messages one by one, made as they are asked for; `wanted` as for `to_arrow`."""
         columns = self.to_arrow(wanted)
+        for start in range(0, columns.num_rows, _ROWS_AT_ONCE):
+            yield from self._rows(columns.slice(start, _ROWS_AT_ONCE))
+
+    def _rows(self, columns: pa.RecordBatch) -> Iterator[ReceivedMessage]:
+        topic, queue = self.header.topic, self.header.queue
         rows = zip(
             *(columns[name].to_pylist() for name in ("offset", *_STORED)),
             *(columns[name].cast(_INT64).to_pylist() for name in ("born_at", "stored_at")),

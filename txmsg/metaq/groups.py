@@ -68,6 +68,11 @@ class LocalGroups:
         check_name("topic", RETRIES + check_name("consumer group", group))
         for topic in topics:
             check_name("topic", topic)
+        while True:
+            with suppress(FileNotFoundError):  # deleted this moment, as by a broadcasting member that ends
+                return self._join(group, topics, start, strategy)
+
+    def _join(self, group: str, topics: Collection[str], start: str, strategy: str) -> LocalMember:
         directory = self.directory / group
         if not directory.is_dir():
             directory.mkdir(parents=True, exist_ok=True)
@@ -209,7 +214,7 @@ class LocalMember:
     def leave(self, offsets: Mapping[QueueId, int]) -> None:
         if self.has_left or self._pid != os.getpid():
             return
-        self.store(offsets)
+        self.store({queue: offset for queue, offset in offsets.items() if queue in self._owned})
         self._drop()
 
     def _drop(self) -> None:

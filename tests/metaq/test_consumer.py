@@ -1,0 +1,260 @@
+"""A consumer of a log: what it is given, in which order, and where it goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.metaq.consumers import Seen, on_loop, stored, until
+from tests.metaq.logs import batch, fill
+from txmsg.errors import CorruptLog, MisuseError, OffsetOutOfRange
+from txmsg.message import ReceivedMessage
+from txmsg.metaq.access import QueueId
+from txmsg.metaq.async_consumer import AsyncLogConsumer
+from txmsg.metaq.consumer import LogConsumer
+from txmsg.metaq.frame import Columns, encode, hole
+from txmsg.metaq.log import Append, Log
+
+T0, T1 = QueueId("t", 0), QueueId("t", 1)
+
+
+@on_loop
+async def test_handlers_get_each_queue_in_order_and_go_on_where_they_were(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        fill(log, "t", 0, [3, 300, 2])
+        fill(log, "t", 1, [5])
+        for later in (0, 7):
+            seen = Seen()
+            consumer = AsyncLogConsumer(tmp_path, "g")
+            consumer.subscribe("t")(seen)
+            before = log.reader.queue("t", 0).end() if later else 0
+            fill(log, "t", 0, [later] if later else [])
+            async with consumer:
+                expected = {0: list(range(before, 305 + later)), **({} if later else {1: list(range(5))})}
+                await until(lambda: seen.offsets == expected)  # noqa: B023
+            assert stored(tmp_path, "g") == {T0: 305 + later, T1: 5}
+
+
+@on_loop
+async def test_a_handler_that_awaits_has_its_queue_in_order_and_others_side_by_side(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        for queue in range(3):
+            fill(log, "t", queue, [20])
+    running: list[int] = []
+    most: set[int] = set()
+    seen = Seen()
+    consumer = AsyncLogConsumer(tmp_path, "g", concurrency=2)
+
+    @consumer.subscribe("t")
+    async def handle(message: ReceivedMessage) -> None:
+        assert message.queue is not None
+        assert message.queue not in running, "a queue was handled twice at once"
+        running.append(message.queue)
+        most.add(len(running))
+        await asyncio.sleep(0)
+        seen(message)
+        running.remove(message.queue)
+
+    async with consumer:
+        await until(lambda: len(seen.messages) == 60)
+    assert seen.offsets == {queue: list(range(20)) for queue in range(3)}
+    assert most == {1, 2}
+
+
+@on_loop
+async def test_only_tags_that_were_asked_for_come_and_the_others_count_as_handled(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        for _ in range(2):
+            tagged = Columns([b""] * 4, [1], tags=["a", "b", "", "c"])
+            log.append([Append("t", 0, encode(tagged)), Append("t", 1, encode(Columns([b""] * 9, [1])))])
+        seen = Seen()
+        consumer = AsyncLogConsumer(tmp_path, "g")
+        consumer.subscribe("t", "a || c")(seen)
+        async with consumer:
+            await until(lambda: seen.offsets == {0: [0, 3, 4, 7]})
+            await until(lambda: stored(tmp_path, "g") == {T0: 8, T1: 18})
+
+
+@pytest.mark.parametrize("start", ["earliest", "latest"])
+@on_loop
+async def test_new_queues_and_topics_are_read_from_their_first_message_while_it_runs(
+    tmp_path: Path, start: str
+) -> None:
+    with Log(tmp_path) as log:
+        fill(log, "t", 0, [2])
+        seen = Seen()
+        consumer = AsyncLogConsumer(tmp_path, "g", start=start)  # type: ignore[arg-type]
+        consumer.subscribe("t")(seen)
+        consumer.subscribe("later")(seen)
+        async with consumer:
+            await until(consumer.queues)
+            log.append([batch("t", 0, 2, 1), batch("t", 5, 0, 2), batch("later", 7, 0, 1)])
+            old = [0, 1] if start == "earliest" else []
+            await until(lambda: seen.offsets == {0: [*old, 2], 5: [0, 1], 7: [0]})
+
+
+@on_loop
+async def test_every_broadcasting_member_gets_every_message_and_a_named_one_goes_on(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        fill(log, "t", 0, [2])
+        seen = {name: Seen() for name in ("passing", "named")}
+        for broadcast, name in ((True, "passing"), ("host-1", "named")):
+            consumer = AsyncLogConsumer(tmp_path, "g", broadcast=broadcast)
+            consumer.subscribe("t")(seen[name])
+            async with consumer:
+                await until(consumer.queues)
+                end = fill(log, "t", 0, [1])
+                await until(lambda: seen[name].offsets == {0: [end - 1]})  # noqa: B023
+        assert list(stored(tmp_path, "g%host-1").values()) == [4]
+        fill(log, "t", 0, [1])
+        again = AsyncLogConsumer(tmp_path, "g", broadcast="host-1")
+        again.subscribe("t")(seen["named"])
+        async with again:
+            await until(lambda: seen["named"].offsets == {0: [3, 4]})
+    assert [each.name for each in (tmp_path / "groups").iterdir()] == ["g%host-1"], "a passing group was left behind"
+
+
+@on_loop
+async def test_what_is_polled_and_not_committed_comes_again(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        fill(log, "t", 0, [3, 2])
+        fill(log, "t", 1, [4])
+    for committed in (False, True, True):
+        consumer = AsyncLogConsumer(tmp_path, "g")
+        consumer.subscribe("t")
+        async with consumer:
+            got: dict[int, list[int | None]] = {0: [], 1: []}
+            while sum(map(len, got.values())) < 9 and (
+                batches := await consumer.poll(5 if got[0] or not committed else 1)
+            ):
+                for each in batches:
+                    got[each.queue] += [message.offset for message in each.messages()]
+            if committed:
+                await consumer.commit()
+        if stored(tmp_path, "g") == {T0: 5, T1: 4} and committed and not got[0]:
+            break
+        assert got == {0: [0, 1, 2, 3, 4], 1: [0, 1, 2, 3]}
+    else:
+        pytest.fail("what was committed came again")
+
+
+def test_a_sync_consumer_polls_seeks_pauses_and_stops_at_once(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        for queue in (0, 1):
+            log.append([batch("t", queue, 0, 3, at_us=1_000_000), batch("t", queue, 3, 3, at_us=2_000_000)])
+    consumer = LogConsumer(tmp_path, "g")
+    consumer.subscribe("t")
+
+    def polled(count: int) -> list[tuple[int, int]]:
+        found: list[tuple[int, int]] = []
+        while len(found) < count:
+            batches = consumer.poll(30)
+            assert batches, "nothing came"
+            found += [(each.queue, row) for each in batches for row in each.to_arrow()["offset"].to_pylist()]
+        return sorted(found)
+
+    with consumer:
+        both = [(queue, offset) for queue in (0, 1) for offset in range(6)]
+        assert polled(12) == both
+        assert consumer.poll(0.1) == []
+        consumer.pause("t", 1)
+        consumer.seek("t", 0, 4)
+        consumer.seek("t", 1, "earliest")
+        assert polled(2) == [(0, 4), (0, 5)]
+        assert consumer.poll(0.6) == []
+        consumer.resume("t")
+        assert polled(6) == both[6:]
+        from datetime import UTC, datetime
+
+        consumer.seek("t", 0, datetime.fromtimestamp(2, UTC))
+        assert polled(3) == [(0, 3), (0, 4), (0, 5)]
+        consumer.seek("t", 0, "latest")
+        consumer.commit()
+        assert stored(tmp_path, "g") == {T0: 6, T1: 6}
+        with pytest.raises(MisuseError, match="topic t queue 9 is not owned by this member of group g"):
+            consumer.seek("t", 9, 0)
+        waiter = threading.Thread(target=lambda: consumer.poll(1000))
+        waiter.start()
+    waiter.join(30)
+    assert not waiter.is_alive(), "a poll went on after the stop"
+
+
+@on_loop
+async def test_a_hole_is_counted_and_gone_past(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        log.append([batch("t", 0, 0, 2), Append("t", 0, hole(7, 1)), batch("t", 0, 7, 2)])
+    seen = Seen()
+    consumer = AsyncLogConsumer(tmp_path, "g")
+    consumer.subscribe("t")(seen)
+    async with consumer:
+        await until(lambda: seen.offsets == {0: [0, 1, 7, 8]})
+        assert consumer.missed_count == 5
+    assert stored(tmp_path, "g") == {T0: 9}
+
+
+@on_loop
+async def test_with_missing_error_a_queue_stands_still_and_a_poll_says_why(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        log.append([batch("t", 0, 0, 2), Append("t", 0, hole(7, 1)), batch("t", 0, 7, 2), batch("t", 1, 0, 1)])
+    consumer = AsyncLogConsumer(tmp_path, "g", missing="error")
+    consumer.subscribe("t")
+    async with consumer:
+        offsets: list[int | None] = []
+
+        async def poll_on() -> None:
+            while True:
+                for each in await consumer.poll(30):
+                    offsets.extend(message.offset for message in each.messages())
+
+        with pytest.raises(OffsetOutOfRange, match="offsets 2 to 6 of topic t queue 0 are missing"):
+            await poll_on()
+        assert sorted(offsets, key=str) == [0, 0, 1]
+        assert consumer.missed_count == 0
+        await consumer.seek("t", 0, 7)
+        [found] = await consumer.poll(30)
+        assert found.end_offset == 9
+
+
+@pytest.mark.parametrize(("missing", "first", "missed"), [("earliest", 2, 2), ("latest", 3, 3)])
+@on_loop
+async def test_what_retention_took_is_counted_and_gone_past_as_it_was_told(
+    tmp_path: Path, missing: str, first: int, missed: int
+) -> None:
+    access, queue = _cut_log(tmp_path)
+    seen = Seen()
+    consumer = AsyncLogConsumer(tmp_path, "g", missing=missing)  # type: ignore[arg-type]
+    consumer.subscribe("t")(seen)
+    async with consumer:
+        await until(lambda: consumer.missed_count == missed)
+        fill(access, "t", 0, [1])
+        await until(lambda: seen.offsets.get(0, [])[-1:] == [3])
+        assert seen.offsets == {0: list(range(first, 4))}
+    access.close()
+    assert queue == T0
+
+
+def _cut_log(root: Path) -> tuple[Log, QueueId]:
+    """A log of three messages whose first two retention has deleted, and a group that has read none of them."""
+    from txmsg.metaq.access import open_log
+    from txmsg.metaq.log import LogConfig
+
+    log = Log(root, LogConfig(file_size_bytes_max=1, retention_s=1), clock=lambda: 4e9)
+    fill(log, "t", 0, [1])
+    with open_log(root) as access:
+        member = access.join("g", ["t"])
+        assert member.take([T0]) == {T0: 0}
+    fill(log, "t", 0, [1, 1])
+    log.delete_old()
+    assert log.reader.queue("t", 0).range() == (2, 3)
+    return log, T0
+
+
+@on_loop
+async def test_a_directory_that_is_no_log_is_said_at_the_start(tmp_path: Path) -> None:
+    consumer = AsyncLogConsumer(tmp_path, "g")
+    consumer.subscribe("t")
+    with pytest.raises(CorruptLog, match="is no log"):
+        await consumer.start()

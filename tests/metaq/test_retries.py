@@ -1,0 +1,204 @@
+"""What fails comes again after its back-off, and in the end is a dead letter; others wait only where that is asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.metaq.consumers import Seen, on_loop, stored, until
+from tests.metaq.logs import fill
+from txmsg.errors import CorruptLog, StorageError
+from txmsg.message import ReceivedMessage
+from txmsg.metaq.access import QueueId, open_log
+from txmsg.metaq.async_consumer import AsyncLogConsumer
+from txmsg.metaq.log import Append, Log
+from txmsg.metaq.retries import Tried, appends_of, tried_of
+from txmsg.runtime.backoff import DELAYS_S, Backoff
+
+T0 = QueueId("t", 0)
+DEAD = QueueId("%DLQ%g", 0)
+
+
+class Clock:
+    """Time that passes when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def consumer_of(root: Path, seen: Seen, clock: Clock, **options: object) -> AsyncLogConsumer:
+    consumer = AsyncLogConsumer(root, "g", **options)  # type: ignore[arg-type]
+    consumer._clock, consumer._balance_s = clock, 0.01
+    consumer.subscribe("t")(seen)
+    return consumer
+
+
+def copies(root: Path, queue: QueueId) -> list[Tried]:
+    """What stands in a queue of retries, or of dead letters."""
+    with open_log(root) as access:
+        return [
+            tried_of(message)
+            for each in access.fetch({queue: 0})
+            for batch in each.batches
+            for message in batch.messages()
+        ]
+
+
+@on_loop
+async def test_a_message_that_fails_comes_after_each_back_off_and_then_is_a_dead_letter(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        fill(log, "t", 0, [3])
+    seen, clock = Seen(lambda message: message.offset == 1), Clock()
+    async with consumer_of(tmp_path, seen, clock):
+        for tries in range(1, 17):
+            await until(lambda: copies(tmp_path, QueueId("%RETRY%g", tries - 1)))  # noqa: B023
+            [copy] = copies(tmp_path, QueueId("%RETRY%g", tries - 1))
+            assert copy.due_at_us == round((clock.now + DELAYS_S[tries - 1]) * 1e6)
+            assert len(seen.messages) == 2 + tries, "it came before its time"
+            clock.now += DELAYS_S[tries - 1]
+            await until(lambda: len(seen.messages) == 3 + tries)  # noqa: B023
+            last = seen.messages[-1]
+            assert (last.topic, last.queue, last.offset, last.attempt) == ("t", 0, 1, tries + 1)
+            assert (last.body, last.headers) == (b"t/0/1", {})
+        await until(lambda: copies(tmp_path, DEAD))
+    [letter] = copies(tmp_path, DEAD)
+    assert (letter.message.offset, letter.message.attempt, len(letter.errors)) == (1, 17, 17)
+    assert all(error.startswith(f"ValueError: no t/0/1, try {n}\n") for n, error in enumerate(letter.errors, start=1))
+    assert len(seen.messages) == 19
+
+
+@on_loop
+async def test_retries_survive_the_member_that_owed_them(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        fill(log, "t", 0, [4])
+    clock = Clock()
+    first = Seen(lambda message: message.offset in {1, 3})
+    async with consumer_of(tmp_path, first, clock):
+        await until(lambda: len(first.messages) == 4)
+    assert stored(tmp_path, "g")[T0] == 4
+    second = Seen()
+    async with consumer_of(tmp_path, second, clock):
+        clock.now += 1.01
+        await until(lambda: second.attempts == [(1, 2), (3, 2)])
+    third = Seen()
+    async with consumer_of(tmp_path, third, clock) as consumer:
+        await until(consumer.queues)
+        clock.now += 1e6
+    assert third.messages == []
+
+
+@on_loop
+async def test_an_ordered_queue_waits_for_the_message_that_fails_and_others_do_not(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        fill(log, "t", 0, [3])
+        fill(log, "t", 1, [3])
+    seen, clock = Seen(lambda message: (message.queue, message.offset) == (0, 1) and message.attempt < 4), Clock()
+    async with consumer_of(tmp_path, seen, clock, ordered=True) as consumer:
+        await until(lambda: seen.offsets == {0: [0, 1], 1: [0, 1, 2]})
+        lane = consumer._balance.lanes[T0]
+        for delay_s, tries in ((1, 2), (5, 3), (10, 4)):
+            await until(lambda: lane.blocked_until == clock.now + delay_s)  # noqa: B023
+            clock.now += delay_s
+            await until(lambda: seen.offsets[0][1 : 1 + tries] == [1] * tries)  # noqa: B023
+        await until(lambda: seen.offsets[0] == [0, 1, 1, 1, 1, 2])
+    assert [each.attempt for each in seen.messages if each.queue == 0] == [1, 1, 2, 3, 4, 1]
+
+
+@on_loop
+async def test_an_ordered_queue_goes_on_when_the_message_is_a_dead_letter(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        fill(log, "t", 0, [2])
+    seen, clock = Seen(lambda message: message.offset == 0), Clock()
+    async with consumer_of(tmp_path, seen, clock, ordered=True, retries_max=2, retry_delays_s=[0]):
+        await until(lambda: seen.attempts == [(0, 1), (0, 2), (0, 3), (1, 1)])
+    [letter] = copies(tmp_path, DEAD)
+    assert [error.splitlines()[0] for error in letter.errors] == [f"ValueError: no t/0/0, try {n}" for n in (1, 2, 3)]
+
+
+@on_loop
+async def test_nothing_is_gone_past_while_what_failed_cannot_be_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Log(tmp_path) as log:
+        fill(log, "t", 0, [3])
+    seen, clock = Seen(lambda message: message.offset == 1), Clock()
+    consumer = consumer_of(tmp_path, seen, clock)
+    full = [True]
+    async with consumer:
+        access = consumer._access
+        assert access is not None
+        append, refused = access.append, []
+
+        def append_or_not(appends: list[Append]) -> list[int]:
+            if full[0]:
+                refused.append(1)
+                raise StorageError("the log takes no more")
+            return append(appends)
+
+        monkeypatch.setattr(access, "append", append_or_not)
+        await until(lambda: refused)
+        await until(lambda: stored(tmp_path, "g")[T0] == 1)
+    assert stored(tmp_path, "g")[T0] == 1, "what failed and is kept nowhere was gone past"
+    again = Seen()
+    async with consumer_of(tmp_path, again, clock):
+        await until(lambda: again.attempts == [(1, 1), (2, 1)])
+
+
+messages = st.builds(
+    ReceivedMessage,
+    topic=st.sampled_from(["t", "%x"]),
+    body=st.binary(max_size=20),
+    key=st.none() | st.text("abcж", min_size=1, max_size=5),
+    tag=st.none() | st.just("created"),
+    headers=st.dictionaries(st.text("ab", min_size=1, max_size=3), st.text("xy\n", max_size=3), max_size=2),
+    queue=st.integers(0, 9999),
+    offset=st.integers(0, 2**62),
+    attempt=st.integers(1, 40),
+    id_bytes=st.binary(min_size=16, max_size=16),
+    n=st.integers(0, 999),
+    born_at_us=st.integers(0, 2**60),
+    stored_at_us=st.integers(0, 2**60),
+    ordering_key=st.none() | st.text("o", min_size=1, max_size=2),
+    generation=st.just(0),
+)
+NOW_US = 10**15
+
+
+@given(st.lists(messages, min_size=1, max_size=6), st.integers(0, 30))
+def test_a_copy_tells_all_of_its_message_and_stands_where_its_delay_says(
+    failed: list[ReceivedMessage], retries_max: int
+) -> None:
+    from txmsg.metaq.batch import LogBatch
+    from txmsg.metaq.frame import pack, read_header, verify
+
+    backoff = Backoff(retries_max=retries_max)
+    retries, dead = appends_of("g", [Tried(each).failed("why") for each in failed], backoff, NOW_US)
+    copies: dict[tuple[str, int], list[Tried]] = {}
+    for topic, queue, payload, _ in (*retries, *dead):
+        frame = b"".join(pack(payload, topic.encode(), queue, 0, position=0, log_id=1, synced=0, generation=1))
+        header = read_header(frame)
+        copies[topic, queue] = [tried_of(each) for each in LogBatch(header, verify(header, frame)).messages()]
+    for each in failed:
+        delay_s = backoff.delay_s(each.attempt)
+        if delay_s is None:
+            expected = Tried(each, ("why",))
+            place = ("%DLQ%g", 0)
+        else:
+            expected = Tried(each._replace(attempt=each.attempt + 1), ("why",), NOW_US + round(delay_s * 1e6))
+            place = ("%RETRY%g", min(each.attempt, len(DELAYS_S)) - 1)
+        assert expected in copies[place]
+    assert sum(map(len, copies.values())) == len(failed)
+    for (topic, _), tried in copies.items():
+        if topic == "%RETRY%g":
+            assert len({each.due_at_us for each in tried}) == 1, "a queue holds different delays"
+
+
+def test_what_is_no_copy_is_not_taken_for_one() -> None:
+    with pytest.raises(CorruptLog, match="offset 3 of topic %RETRY%g queue 0 is no copy"):
+        tried_of(ReceivedMessage("%RETRY%g", b"", queue=0, offset=3))
