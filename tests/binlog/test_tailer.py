@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
@@ -258,6 +259,20 @@ def test_a_slot_that_the_server_has_given_up_is_made_anew_and_the_table_has_what
         table.add("t", 5)
         await_equal(table, tmp_path, "t")
     assert "is lost: the server has thrown away what it needed" in caplog.text
+
+
+def test_a_slot_that_waits_for_an_old_transaction_says_whose_it_is(
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("txmsg.binlog.slot._MAKE_S_MAX", 1)
+    with psycopg.connect(table.url, application_name="a report") as old:
+        old.execute("select pg_current_xact_id()")
+        running = Running(table.url, tmp_path)
+        running.start(ready=False)
+        until(lambda: f"in process {old.info.backend_pid} (user" in caplog.text)
+        assert ", a report, since " in caplog.text
+    running.await_state(State.TAILING)
+    running.stop()
 
 
 def test_who_still_reads_the_slot_without_the_lock_is_ended(

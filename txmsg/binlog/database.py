@@ -60,7 +60,7 @@ def translated() -> Iterator[None]:
         ) from exc
     except (psycopg.errors.LockNotAvailable, psycopg.errors.QueryCanceled) as exc:
         raise BrokerUnavailable(f"the Notify database cannot work now: {exc.diag.message_primary}") from exc
-    except (psycopg.OperationalError, psycopg.InterfaceError, OSError) as exc:
+    except (psycopg.OperationalError, psycopg.InterfaceError) as exc:
         raise BrokerUnavailable(f"the Notify database is away: {' '.join(str(exc).split())}") from exc
     except psycopg.errors.UndefinedTable as exc:
         raise StorageError(

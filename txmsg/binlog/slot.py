@@ -16,13 +16,14 @@ from psycopg import sql
 from txmsg.binlog.database import Session
 from txmsg.binlog.replication import lsn_of
 from txmsg.binlog.rows import COLUMNS
-from txmsg.errors import StorageError
+from txmsg.errors import BrokerUnavailable, StorageError
 
 __all__ = ["Slot", "Slots", "end_holder", "wal_end"]
 
 logger = logging.getLogger(__name__)
 
 _FAILOVER_FROM: Final = 170000
+_MAKE_S_MAX: Final = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,15 +136,20 @@ class Slots:
             slot = None
         if slot is not None:
             return False
-        failover = self._session.info.server_version >= _FAILOVER_FROM
+        failover = ", true" if self._session.info.server_version >= _FAILOVER_FROM else ""
         try:
-            self._session.execute(
-                "select pg_create_logical_replication_slot(%s, 'pgoutput', false, false"
-                + (", true)" if failover else ")"),
-                (self.slot,),
-            )
+            with self._session.transaction():
+                self._session.execute(f"set local statement_timeout = '{_MAKE_S_MAX}s'")
+                self._session.execute(
+                    f"select pg_create_logical_replication_slot(%s, 'pgoutput', false, false{failover})", (self.slot,)
+                )
         except psycopg.errors.DuplicateObject:
             return False  # by another tailer, this moment
+        except psycopg.errors.QueryCanceled as exc:
+            raise BrokerUnavailable(
+                f"replication slot {self.slot} is not made yet: it waits for transactions that were open before, the "
+                f"oldest in process {self._oldest()}: end it, or wait"
+            ) from exc
         except psycopg.errors.ObjectNotInPrerequisiteState as exc:
             raise StorageError(
                 f"the Notify database keeps no log that can be mirrored ({exc.diag.message_primary}): set wal_level = "
@@ -155,6 +161,14 @@ class Slots:
                 "or drop one that nobody needs (see pg_replication_slots)"
             ) from exc
         return True
+
+    def _oldest(self) -> str:
+        row = self._session.execute(
+            "select format('%s (user %s%s, since %s)', pid, usename, ', ' || nullif(application_name, ''), xact_start) "
+            "from pg_stat_activity where backend_xid is not null and pid <> pg_backend_pid() "
+            "order by xact_start limit 1"
+        ).fetchone()
+        return str(row[0]) if row else "that has ended by now"
 
     def drop_slot(self) -> bool:
         """Drops the slot; whether there was one. Raises psycopg.errors.ObjectInUse while a tailer reads it."""

@@ -103,7 +103,7 @@ class Tailer:
                     self.run_once()
                 except BrokerUnavailable as exc:
                     logger.warning("%s; trying again", exc)
-                except StorageError as exc:
+                except (StorageError, OSError) as exc:
                     if self.state is not State.TAILING:
                         raise
                     logger.error("%s; trying again", exc)
@@ -123,7 +123,14 @@ class Tailer:
             if sink is None:
                 return
             with closing(sink):
-                tailing = Tailing(self._config, session, sink, self.progress, monotonic=self._monotonic)
+                tailing = Tailing(
+                    self._config,
+                    session,
+                    sink,
+                    self.progress,
+                    on_progress=self._on_progress,
+                    monotonic=self._monotonic,
+                )
                 with closing(tailing):
                     tailing.start()
                     self._tell(State.TAILING)

@@ -54,8 +54,8 @@ class Progress:
     """Changes in the publication that are no messages."""
     lag_s: float = 0.0
     """How long ago the last transaction that is in the log was committed, while there are more; else 0."""
-    left: int = 0
-    """Messages that are in the table and not in the log, by the last look."""
+    goal: int = 0
+    """What `messages` will be when all that was in the table at the last look is in the log."""
 
 
 @dataclass(slots=True)
@@ -80,6 +80,7 @@ class Tailing:
         sink: Sink,
         progress: Progress,
         *,
+        on_progress: Callable[[Progress], None] = lambda _: None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config = config
@@ -87,6 +88,7 @@ class Tailing:
         self._sink = sink
         self._monotonic = monotonic
         self.progress = progress
+        self._on_progress = on_progress
         self._mirrors = Mirrors(session, config.mirror)
         self._slots = Slots(session, config.mirror)
         self._queues: dict[int, _Queue] = {}
@@ -121,6 +123,7 @@ class Tailing:
         positions = self._mirrors.positions()
         found = table.queues(self._session, self._include, self._exclude)
         self._open(found)
+        self._note_goal(found)
         for each in found:
             queue = self._queues[each.id]
             # What a slot has seen since it was made comes from it, unless the log has lost what it once had.
@@ -331,6 +334,7 @@ class Tailing:
             self._dirty.add(each.id)
         self._filled = []
         self._refilled_bytes = 0
+        self._on_progress(self.progress)
 
     def _note_lag(self, reading: Reading, *, is_all: bool) -> None:
         if is_all:
@@ -362,7 +366,6 @@ class Tailing:
                 self._look = None
                 for queue_id, end in ends.items():
                     self._require_complete(queue_id, end)
-                self.progress.left = 0
                 self.append()
             return
         now = self._monotonic()
@@ -373,7 +376,11 @@ class Tailing:
         at = wal_end(self._session)
         self._open([each for each in found if each.id not in self._queues])
         self._look = (at, {each.id: each.end for each in found})
-        self.progress.left = sum(max(0, each.end - self._queues[each.id].next_offset) for each in found)
+        self._note_goal(found)
+
+    def _note_goal(self, found: Sequence[TableQueue]) -> None:
+        left = sum(max(0, each.end - self._queues[each.id].next_offset) for each in found)
+        self.progress.goal = self.progress.messages + left
 
     def _require_complete(self, queue_id: int, end: int) -> None:
         queue = self._queues[queue_id]

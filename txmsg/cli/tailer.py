@@ -6,6 +6,7 @@ import dataclasses
 import json
 import logging
 import signal
+import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -30,6 +31,7 @@ __all__ = ["tailer"]
 logger = logging.getLogger(__name__)
 
 _METRICS_S = 10.0
+_MUCH = 20_000
 
 _storage: Decorator = click.option(
     "--storage",
@@ -140,19 +142,43 @@ def run(
 
 
 def _metrics(clock: Callable[[], float] = time.monotonic) -> Callable[[Progress], None]:
-    """Logs a line every few seconds while something is mirrored."""
-    last_at, last = clock(), 0
+    """Logs a line every few seconds while something is mirrored. In a terminal, a bar while much is to be caught up."""
+    told_at, told = clock(), 0
+    bar = _catching_up() if sys.stderr.isatty() else lambda _: None
 
     def tell(progress: Progress) -> None:
-        nonlocal last_at, last
-        passed_s = clock() - last_at
-        if passed_s < _METRICS_S or progress.messages == last:
+        nonlocal told_at, told
+        bar(progress)
+        passed_s = clock() - told_at
+        if passed_s < _METRICS_S or progress.messages == told:
             return
         logger.info(
             "mirrored %d messages, %.0f/s; %.1f s behind, %d of them missing",
-            *(progress.messages, (progress.messages - last) / passed_s, progress.lag_s, progress.missing),
+            *(progress.messages, (progress.messages - told) / passed_s, progress.lag_s, progress.missing),
         )
-        last_at, last = clock(), progress.messages
+        told_at, told = clock(), progress.messages
+
+    return tell
+
+
+def _catching_up() -> Callable[[Progress], None]:
+    from rich.console import Console
+    from rich.progress import Progress as Bars
+
+    bars = Bars(console=Console(stderr=True), transient=True)
+    task = bars.add_task("catching up", start=False, visible=False)
+    goal = begin = 0
+
+    def tell(progress: Progress) -> None:
+        nonlocal goal, begin
+        if progress.goal != goal:
+            goal, begin = progress.goal, progress.messages
+            if goal - begin >= _MUCH:
+                bars.start()
+                bars.reset(task, total=goal - begin, visible=True)
+        bars.update(task, completed=progress.messages - begin)
+        if progress.messages >= goal:
+            bars.stop()
 
     return tell
 
