@@ -24,6 +24,8 @@ BENCHMARKS = (
     "delayed",
     "failover",
     "two_brokers",
+    "metaq_append",
+    "metaq_read",
     "tailer",
     "peers",
 )

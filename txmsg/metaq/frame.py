@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
@@ -86,6 +85,10 @@ class Kind(IntEnum):
     """Offsets that were here, were damaged, and were taken out by a repair."""
     PAD = 4
     """Bytes that mean nothing: a repair knew of no offset that they had held."""
+
+
+_COMPRESSIONS: Final = {each.value: each for each in Compression}  # asked for each frame: an enum's call is slow
+_KINDS: Final = {each.value: each for each in Kind}
 
 
 class Column(IntFlag):
@@ -252,7 +255,7 @@ def _add_lengths_and_bytes(parts: list[Buffer], values: Sequence[bytes]) -> None
     joined = b"".join(values)
     if len(joined) > FRAME_SIZE_BYTES_MAX:
         raise MessageTooLarge(f"{len(joined)} bytes in one batch: at most {FRAME_SIZE_BYTES_MAX} fit; send several")
-    ends = array("i", accumulate(map(len, values), initial=0)).tobytes()
+    ends = struct.pack(f"<{len(values) + 1}I", *accumulate(map(len, values), initial=0))
     parts += (ends, _PADDING[-len(ends) & 7], joined, _PADDING[-len(joined) & 7])
 
 
@@ -334,10 +337,10 @@ def read_header(data: Buffer, at: int = 0) -> Header:
     try:
         return Header(
             header_crc, size, payload_crc, position, log_id, synced, base_offset, count, queue, generation,
-            payload_size, raw_size, Compression(compression), Kind(kind), columns, first, last,
+            payload_size, raw_size, _COMPRESSIONS[compression], _KINDS[kind], columns, first, last,
             bytes(view[HEADER_SIZE_BYTES : HEADER_SIZE_BYTES + topic_size]).decode("ascii"), start,
         )  # fmt: skip
-    except ValueError as exc:
+    except (KeyError, ValueError) as exc:
         raise BadFrame(f"the frame is of a kind that this release does not know: {exc}") from exc
 
 
