@@ -37,9 +37,11 @@ __all__ = [
     "hole",
     "hole_end",
     "hole_end_of",
+    "layout",
     "pack",
     "pad",
     "payload_of",
+    "raw_of",
     "read_header",
     "verify",
 ]
@@ -354,21 +356,26 @@ def verify(header: Header, data: Buffer, at: int = 0) -> memoryview:
     return payload
 
 
+def raw_of(header: Header, stored: Buffer) -> Buffer | pa.Buffer:
+    """The payload as it was before it was compressed."""
+    if header.compression is Compression.NONE:
+        return stored
+    return pa.decompress(pa.py_buffer(stored), header.raw_size_bytes, codec=header.compression.name.lower())
+
+
 @lru_cache(maxsize=512)
-def _layout(columns: int) -> tuple[tuple[str, int], ...]:
+def layout(columns: int) -> tuple[tuple[str, int], ...]:
     """The names of the columns that are there, and their widths; 0: lengths and bytes."""
     return tuple((str(each.name), _WIDTHS.get(each, 0)) for each in Column if columns & each.value)
 
 
 def payload_of(header: Header, stored: Buffer) -> dict[str, tuple[pa.Buffer, ...]]:
     """The buffers of each column that is there, by its name: one, or where values end and their bytes."""
-    raw = pa.py_buffer(stored)
-    if header.compression is not Compression.NONE:
-        raw = pa.decompress(raw, header.raw_size_bytes, codec=header.compression.name.lower())
+    raw = pa.py_buffer(raw_of(header, stored))
     buffers: dict[str, tuple[pa.Buffer, ...]] = {}
     at, count = 0, header.count
     ends_of = memoryview(raw)
-    for name, width in _layout(header.columns):
+    for name, width in layout(header.columns):
         if width:
             buffers[name] = (raw.slice(at, width * count),)
             at += _padded(width * count)

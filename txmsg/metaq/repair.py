@@ -35,11 +35,27 @@ def repair(root: Path, told: Callable[[int], None] = lambda _: None) -> list[str
     Raises LogBusy while somebody writes it, CorruptLog when nothing tells which log it is. Interrupted, it is begun
     anew: each step leaves the damage as it was, or less of it.
     """
+    renamed = _name_directory(root)
     fd = lock_log(root)
     try:
-        return _Repair(root).run(told)
+        return renamed + _Repair(root).run(told)
     finally:
         os.close(fd)
+
+
+def _name_directory(root: Path) -> list[str]:
+    """Gives the directory of the commit log its name back. Without its files there is nothing to repair."""
+    places = [each for each in sorted(root.iterdir()) if each.is_dir() and files_of(each, ".log")]
+    log = root / "commitlog"
+    if log in places:
+        return []
+    if len(places) != 1:
+        raise CorruptLog(f"{root} has no file of a commit log: restore a copy, or give its directory the name back")
+    if log.exists():
+        log.rmdir()  # made, and empty
+    places[0].rename(log)
+    sync_directory(root)
+    return [f"{places[0].name}: has the files of the commit log, and is named commitlog again"]
 
 
 class _Repair:
