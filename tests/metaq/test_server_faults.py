@@ -29,6 +29,7 @@ from txmsg.metaq.log import Append, LogConfig
 from txmsg.metaq.reader import LogReader
 from txmsg.metaq.remote import RemoteLog
 from txmsg.metaq.server.config import MetaQConfig
+from txmsg.wire.codec import CHANNEL_OPTIONS
 from txmsg.wire.v1 import metaq_pb2 as pb
 
 WAIT_S = 60.0
@@ -271,6 +272,11 @@ def test_a_reader_is_told_what_retention_has_left(tmp_path: Path) -> None:
             assert found.batches
 
 
+def large_channel(address: str) -> grpc.Channel:
+    """One that would take pieces of any size that a server may send."""
+    return grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
+
+
 def unread(address: str, channel: grpc.Channel, topic: str, count: int) -> list[Any]:
     """Fetches of which the first piece is read, and no other."""
     fetch: Any = channel.unary_stream(
@@ -284,7 +290,7 @@ def unread(address: str, channel: grpc.Channel, topic: str, count: int) -> list[
 
 
 def test_readers_that_take_nothing_are_held_in_little_memory(server: MetaQProcess) -> None:
-    with RemoteLog(server.address) as log, grpc.insecure_channel(server.address) as channel:
+    with RemoteLog(server.address) as log, large_channel(server.address) as channel:
         log.append([Append("slow", 0, encode(Columns([bytes(1024 * 1024)] * 32, [1])))])
         log.fetch({QueueId("slow", 0): 0})
         before_bytes = anonymous_memory_bytes(server.pid)
@@ -296,7 +302,7 @@ def test_readers_that_take_nothing_are_held_in_little_memory(server: MetaQProces
 
 def test_readers_that_take_nothing_are_ended_and_let_others_go_on(tmp_path: Path) -> None:
     config = MetaQConfig(root=tmp_path, listen=f"unix:{tmp_path}/socket", send_timeout_s=1.5, sending_max=2)
-    with served(config) as address, RemoteLog(address) as log, grpc.insecure_channel(address) as channel:
+    with served(config) as address, RemoteLog(address) as log, large_channel(address) as channel:
         log.append([Append("slow", 0, encode(Columns([bytes(1024 * 1024)] * 32, [1])))])
         calls = unread(address, channel, "slow", 6)
         assert log.fetch({QueueId("slow", 0): 0})[0].batches[0].end_offset == 32
