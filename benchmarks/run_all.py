@@ -26,6 +26,7 @@ BENCHMARKS = (
     "two_brokers",
     "metaq_append",
     "metaq_read",
+    "metaq_over_grpc",
     "tailer",
     "peers",
 )

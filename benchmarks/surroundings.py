@@ -23,6 +23,7 @@ __all__ = [
     "Broker",
     "broker_process",
     "fresh_database",
+    "metaq_process",
     "notify_database",
     "parser_of",
     "pgbench_path",
@@ -103,6 +104,14 @@ def tailer_process(url: str, log: Path, *options: str) -> Iterator[psutil.Popen]
     """A tailer that mirrors this database into a log, from when it says that it does. Afterwards it is stopped."""
     with _command("tailing ", "tailer", "run", "--storage", url, "--metaq", str(log), *options) as (_, process):
         yield process
+
+
+@contextmanager
+def metaq_process(log: Path) -> Iterator[str]:
+    """The address of a server of the log in this directory. Afterwards it is stopped."""
+    command = ("metaq", "serve", "--data-dir", str(log), "--listen", "127.0.0.1:0")
+    with _command("listening on ", *command) as (address, _):
+        yield address
 
 
 @contextmanager

@@ -7,6 +7,7 @@ each reader that comes by, for good: it is refused before it has a place in the 
 from __future__ import annotations
 
 import struct
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -14,14 +15,17 @@ from google_crc32c import value as crc32c
 
 from txmsg.errors import MisuseError, ProtocolError, TxmsgError
 from txmsg.message import QUEUES_MAX, check_name
-from txmsg.metaq.batch import LogBatch
-from txmsg.metaq.frame import COUNT_MAX, FRAME_SIZE_BYTES_MAX, Column, Compression, Header, Kind, Payload
+from txmsg.metaq.frame import COUNT_MAX, FRAME_SIZE_BYTES_MAX, Column, Compression, Kind, Payload
 from txmsg.metaq.log import Append
 from txmsg.wire.headers import unpack_headers
 
 __all__ = ["check"]
 
-_COLUMNS_ALL = sum(Column)
+_WIDTHS = {Column.TRANSACTION_ID: 16, Column.N: 2, Column.BORN_AT: 8, Column.STORED_AT: 8}
+_COLUMNS = [(each.value, _WIDTHS.get(each, 0)) for each in Column]  # as numbers: flags are slow
+_COLUMNS_ALL = sum(column for column, _ in _COLUMNS)
+_TEXTS = (Column.KEY | Column.TAG | Column.ORDERING_KEY).value
+_BODY, _HEADERS, _STORED_AT = Column.BODY.value, Column.HEADERS.value, Column.STORED_AT.value
 _HOLE_SIZE_BYTES = 8
 _TIME_US_MAX = 2**62
 _UNREADABLE = (pa.ArrowException, OSError, ValueError, IndexError, struct.error, TxmsgError)
@@ -63,24 +67,41 @@ def _check_hole(payload: Payload) -> None:
 def _check_messages(payload: Payload) -> None:
     _require(1 <= payload.count <= COUNT_MAX, f"it has {payload.count} messages")
     _require(payload.raw_size_bytes <= FRAME_SIZE_BYTES_MAX, f"it has {payload.raw_size_bytes} bytes")
-    is_known = bool(payload.columns & Column.BODY) and not payload.columns & ~_COLUMNS_ALL
+    is_known = payload.columns & _BODY != 0 and payload.columns & ~_COLUMNS_ALL == 0
     _require(is_known, f"it has columns {payload.columns:#x}")
     raw = _decompressed(payload)
-    header = Header(
-        0, 0, 0, 0, 0, 0, 0, payload.count, 0, 0, len(raw), len(raw), Compression.NONE, Kind.MESSAGES, payload.columns,
-        payload.first_stored_at_us, payload.last_stored_at_us, "", 0,
-    )  # fmt: skip
-    needed = _size_of(header, raw)
-    _require(needed == len(raw) == payload.raw_size_bytes, f"its columns need {needed} bytes, not {len(raw)}")
-    columns = LogBatch(header, raw).to_arrow()
-    columns.validate(full=True)
-    stored_at = columns["stored_at"].cast(pa.int64()).to_numpy()
-    times = (int(stored_at.min()), int(stored_at.max()))
+    at, times = 0, (payload.first_stored_at_us, payload.first_stored_at_us)
+    for column, width in _COLUMNS:
+        if not payload.columns & column:
+            continue
+        if width:
+            if column == _STORED_AT:
+                moments = np.frombuffer(raw, np.int64, payload.count, at)
+                times = (int(moments.min()), int(moments.max()))
+            at += _padded(width * payload.count)
+        else:
+            at = _check_values(column, raw, at, payload.count)
+    _require(at == len(raw) == payload.raw_size_bytes, f"its columns need {at} bytes, not {len(raw)}")
     is_as_said = times == (payload.first_stored_at_us, payload.last_stored_at_us)
     _require(is_as_said, f"it was stored from {times[0]} to {times[1]}")
-    if payload.columns & Column.HEADERS:
-        for each in filter(None, columns["headers"].to_pylist()):
-            unpack_headers(each)
+
+
+def _check_values(column: int, raw: bytes, at: int, count: int) -> int:
+    """Looks at a column of lengths and bytes; where it ends. numpy raises when the lengths themselves are cut off."""
+    ends = np.frombuffer(raw, np.int32, count + 1, at)
+    is_in_order = ends[0] == 0 and bool((ends[1:] >= ends[:-1]).all())
+    _require(is_in_order, f"the values of column {Column(column).name} do not follow each other")
+    begin = at + _padded(ends.nbytes)
+    end = begin + int(ends[-1])
+    _require(end <= len(raw), f"the values of column {Column(column).name} go beyond the end")
+    if column & _TEXTS and not raw[begin:end].isascii():
+        buffers = [None, pa.py_buffer(ends), pa.py_buffer(raw).slice(begin, end - begin)]
+        pa.Array.from_buffers(pa.string(), count, buffers).validate(full=True)
+    elif column == _HEADERS:
+        for first, last in pairwise(ends.tolist()):
+            if last > first:
+                unpack_headers(raw[begin + first : begin + last])
+    return begin + _padded(end - begin)
 
 
 def _decompressed(payload: Payload) -> bytes:
@@ -91,22 +112,6 @@ def _decompressed(payload: Payload) -> bytes:
     source = pa.BufferReader(stored)
     with pa.CompressedInputStream(source, payload.compression.name.lower()) as stream:
         return bytes(stream.read(payload.raw_size_bytes + 1))
-
-
-def _size_of(header: Header, raw: bytes) -> int:
-    """What the columns need. Raises when they go beyond the end, or their values do not follow each other."""
-    at, widths = 0, {Column.TRANSACTION_ID: 16, Column.N: 2, Column.BORN_AT: 8, Column.STORED_AT: 8}
-    for column in Column:
-        if not header.columns & column:
-            continue
-        if width := widths.get(column):
-            at += _padded(width * header.count)
-            continue
-        ends = np.frombuffer(raw, np.int32, header.count + 1, at)
-        if ends[0] != 0 or (ends[1:] < ends[:-1]).any():
-            raise ValueError(f"the values of column {column.name} do not follow each other")
-        at += _padded(ends.nbytes) + _padded(int(ends[-1]))
-    return at
 
 
 def _padded(size: int) -> int:

@@ -280,19 +280,19 @@ def _pieces(found: Sequence[Fetched], places: dict[QueueId, int]) -> Iterator[pb
     reply, room = pb.FetchReply(), PIECE_SIZE_BYTES
     for each in found:
         place = places[each.queue]
-        frames = bytearray()
+        parts: list[memoryview] = []
         for part in (memoryview(part) for batch in each.batches for part in frame_of(batch)):
-            at = 0
-            while len(part) - at > room:
-                frames += part[at : at + room]
-                at += room
-                reply.fetched.add(at=place, frames=bytes(frames))
+            rest = part
+            while len(rest) > room:
+                parts.append(rest[:room])
+                reply.fetched.add(at=place, frames=b"".join(parts))
                 yield reply
-                reply, room, frames = pb.FetchReply(), PIECE_SIZE_BYTES, bytearray()
-            frames += part[at:]
-            room -= len(part) - at
-        if frames:
-            reply.fetched.add(at=place, frames=bytes(frames))
+                rest = rest[room:]
+                reply, room, parts = pb.FetchReply(), PIECE_SIZE_BYTES, []
+            parts.append(rest)
+            room -= len(rest)
+        if parts:
+            reply.fetched.add(at=place, frames=b"".join(parts))
         if each.error is not None:
             reply.fetched.add(at=place, error=log_error_of(each.error))
     if reply.fetched:
