@@ -14,7 +14,7 @@ from typing import Final
 import redis
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from txmsg.metaq.frame import Columns, Compression
+from txmsg.metaq.frame import Columns, Compression, encode
 from txmsg.metaq.log import Append, Flush, Log, LogConfig, TopicSettings
 
 __all__ = ["APPENDS_PER_SYNC", "Case", "appends", "columns_of", "fresh_log", "redis_streams", "targets", "xadd"]
@@ -75,7 +75,7 @@ def appends(log: Log, case: Case) -> Iterator[Callable[[], None]]:
         for _ in range(case.per_call):
             topic, queue = queues[place % len(queues)]
             place += 1
-            batches.append(Append(topic, queue, log.encode(topic, columns)))
+            batches.append(Append(topic, queue, encode(columns, case.compression)))
         log.append(batches)
 
     while True:
@@ -89,7 +89,7 @@ def fresh_log(case: Case, directory: Path | None = None) -> Iterator[Log]:
         config = LogConfig(topic=TopicSettings(flush=case.flush, compression=case.compression))
         with Log(Path(place) / "log", config) as log:
             columns = columns_of(case)
-            log.append([Append(topic, queue, log.encode(topic, columns)) for topic, queue in targets(case)])
+            log.append([Append(topic, queue, encode(columns, case.compression)) for topic, queue in targets(case)])
             yield log
 
 

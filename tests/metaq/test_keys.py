@@ -13,6 +13,7 @@ from txmsg.metaq.commit_log import CommitLogReader
 from txmsg.metaq.frame import Columns, Compression, encode
 from txmsg.metaq.keys import BLOCK_COUNT, Keys, KeysFile, index_keys, key_hash, keys_file, write_keys
 from txmsg.metaq.log import Append, Flush, Log, LogConfig, TopicSettings
+from txmsg.metaq.producer import LogProducer
 from txmsg.metaq.reader import LogReader
 
 SMALL = LogConfig(file_size_bytes_max=3000, topic=TopicSettings(flush=Flush.TIMED))
@@ -96,7 +97,7 @@ def test_what_is_appended_later_is_found_by_a_reader_that_looked_before(tmp_path
         reader = LogReader(tmp_path)
         assert found(reader, "t", "k") == []
         for number in range(40):
-            assert log.append_messages([Message("t", bytes(100), key="k")]) == {"t": number}
+            assert LogProducer(log).send(Message("t", bytes(100), key="k")).offset == number
             assert found(reader, "t", "k") == [(0, offset) for offset in range(number + 1)]
 
 

@@ -9,8 +9,10 @@ import pytest
 
 from txmsg.errors import CorruptLog, InvalidMessage, InvalidName, MisuseError
 from txmsg.message import Message
+from txmsg.metaq.access import open_log
 from txmsg.metaq.frame import Compression
 from txmsg.metaq.log import Flush, Log, LogConfig, TopicSettings
+from txmsg.metaq.producer import LogProducer, Place
 from txmsg.metaq.reader import LogReader
 from txmsg.wire.tags import parse_tags
 
@@ -47,8 +49,9 @@ def test_messages_are_appended_and_read_as_they_were_and_compressed_as_their_top
     ]
     with Log(tmp_path) as log:
         log.set_topic("packed", PACKED)
-        assert log.append_messages(messages, queue=3) == {"packed": 0, "plain": 0}
-        assert log.append_messages(messages[:1], queue=3) == {"packed": 2}
+        producer = LogProducer(log)
+        assert producer.send_many(messages, queue=3) == [("packed", 3, 0), ("plain", 3, 0), ("packed", 3, 1)]
+        assert producer.send(messages[0], queue=3) == Place("packed", 3, 2)
         packed = log.reader.queue("packed", 3).fetch(0)
         [plain] = log.reader.queue("plain", 3).fetch(0)
     assert [each.header.compression for each in (*packed, plain)] == [
@@ -68,14 +71,15 @@ def test_messages_are_appended_and_read_as_they_were_and_compressed_as_their_top
 def test_messages_of_one_call_are_all_refused_when_one_is(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         with pytest.raises(InvalidMessage, match="topic 't' is delayed"):
-            log.append_messages([Message("t", b""), Message("t", b"", deliver_after=timedelta(seconds=1))])
+            LogProducer(log).send_many([Message("u", b""), Message("t", b"", deliver_after=timedelta(seconds=1))])
         assert log.reader.topics() == {}
-        assert log.append_messages([]) == {}
+        assert LogProducer(log).send_many([]) == []
 
 
 def test_many_messages_become_frames_of_bounded_size(tmp_path: Path) -> None:
     with Log(tmp_path, LogConfig(topic=TopicSettings(flush=Flush.TIMED))) as log:
-        assert log.append_messages([Message("large", bytes(5 * 1024 * 1024))] * 7) == {"large": 0}
+        places = LogProducer(log).send_many([Message("large", bytes(5 * 1024 * 1024))] * 7)
+        assert places == [("large", 0, offset) for offset in range(7)]
         assert [len(each) for each in log.reader.queue("large", 0).fetch(0, size_bytes_max=2**30)] == [3, 3, 1]
 
 
@@ -83,8 +87,9 @@ def test_many_messages_become_frames_of_bounded_size(tmp_path: Path) -> None:
 def test_tags_are_filtered_when_reading(tmp_path: Path, compression: Compression) -> None:
     tags = ["created", None, "paid", "created", "shipped"]
     with Log(tmp_path, LogConfig(topic=TopicSettings(compression=compression))) as log:
-        log.append_messages([Message("t", b"%d" % place, tag=tag) for place, tag in enumerate(tags)])
-        log.append_messages([Message("t", b"no tags")])
+        producer = LogProducer(log, queues=1)
+        producer.send_many([Message("t", b"%d" % place, tag=tag) for place, tag in enumerate(tags)])
+        producer.send(Message("t", b"no tags"))
     tagged, untagged = LogReader(tmp_path).queue("t", 0).fetch(0)
     wanted = parse_tags("created || shipped")
     assert tagged.to_arrow(wanted)["offset"].to_pylist() == [0, 3, 4]
@@ -93,3 +98,22 @@ def test_tags_are_filtered_when_reading(tmp_path: Path, compression: Compression
     assert len(untagged.to_arrow(wanted)) == 0
     assert untagged.to_arrow(wanted).schema == untagged.to_arrow().schema
     assert untagged.end_offset == 6, "where to read on is said, whatever the filter leaves"
+
+
+def test_a_producer_keeps_keys_in_order_and_spreads_all_else(tmp_path: Path) -> None:
+    with open_log(tmp_path, append=True) as log:
+        producer = LogProducer(log, queues=3)
+        keyed = [Message("t", b"%d" % n, ordering_key=f"k{n % 5}") for n in range(20)]
+        queue_of: dict[str | None, set[int]] = {}
+        for start in (0, 10):
+            for message, place in zip(keyed[start:], producer.send_many(keyed[start : start + 10]), strict=False):
+                queue_of.setdefault(message.ordering_key, set()).add(place.queue)
+        assert all(len(queues) == 1 for queues in queue_of.values()), "the messages of a key are in one queue"
+        assert len(set().union(*queue_of.values())) > 1
+        assert [producer.send(Message("u", b"")).queue for _ in range(6)] in ([2, 0, 1, 2, 0, 1], [0, 1, 2, 0, 1, 2])
+        found = [m for queue in range(3) for b in LogReader(tmp_path).queue("t", queue).fetch(0) for m in b.messages()]
+        for key in queue_of:
+            bodies = [int(each.body) for each in found if each.ordering_key == key]
+            assert bodies == sorted(bodies)
+    with pytest.raises(MisuseError, match="queues=0 of a LogProducer"):
+        LogProducer(log, queues=0)

@@ -28,7 +28,7 @@ lane        what a consumer has of one queue that it owns    (pure)
 balancing   which queues a consumer owns
 fetching    what it fetches, and goes past
 handling, working    its handlers; polling, without them
-consumer, async_consumer    what users make
+consumer, async_consumer, producer    what users make
 
 docs/log_format.md names every byte. Names are loaded when they are first used.
 """
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from txmsg.metaq.consumer import LogConsumer
     from txmsg.metaq.log import Log, LogConfig
     from txmsg.metaq.polling import PolledBatch
+    from txmsg.metaq.producer import LogProducer, Place
     from txmsg.metaq.topics import Flush, TopicSettings
 
 __all__ = [
@@ -57,7 +58,9 @@ __all__ = [
     "LogBatch",
     "LogConfig",
     "LogConsumer",
+    "LogProducer",
     "Member",
+    "Place",
     "PolledBatch",
     "QueueId",
     "Strategy",
@@ -74,6 +77,7 @@ _MODULES = {
     "consumer": ("LogConsumer",),
     "log": ("Log", "LogConfig"),
     "polling": ("PolledBatch",),
+    "producer": ("LogProducer", "Place"),
     "topics": ("Flush", "TopicSettings"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

@@ -11,12 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from txmsg.errors import MisuseError, StorageError, TxmsgError
-from txmsg.message import Message, check_name
+from txmsg.message import check_name
 from txmsg.metaq.commit_log import FILE_SIZE_BYTES_MAX, CommitLogWriter, sync_directory
 from txmsg.metaq.finding import KeyIndexer
-from txmsg.metaq.frame import Columns, Payload, encode
 from txmsg.metaq.lock import lock_log
-from txmsg.metaq.messages import columns_of
 from txmsg.metaq.opening import recover
 from txmsg.metaq.placing import Append, Placed, packed
 from txmsg.metaq.queues import QueueEnd, Queues, sync_files
@@ -122,21 +120,6 @@ class Log:
         return self.settings_of(topic).flush is Flush.SYNC
 
     # ---- appending
-
-    def encode(self, topic: str, columns: Columns) -> Payload:
-        """The columns as a payload, compressed as the topic asks. Needs no lock: threads may encode side by side."""
-        return encode(columns, self.settings_of(topic).compression)
-
-    def append_messages(self, messages: Sequence[Message], *, queue: int = 0) -> dict[str, int]:
-        """Appends messages to this queue of their topics, all or none. Returns the first offset in each topic.
-
-        On disk as each topic's flush promises. Raises as `append` does, and InvalidMessage for a delayed message.
-        """
-        appends = [Append(topic, queue, self.encode(topic, columns)) for topic, columns in columns_of(messages)]
-        firsts: dict[str, int] = {}
-        for each, first in zip(appends, self.append(appends), strict=True):
-            firsts.setdefault(each.topic, first)
-        return firsts
 
     def append(self, appends: Sequence[Append]) -> list[int]:
         """Appends all batches, or none, and returns their first offsets. On disk as each topic's flush promises.

@@ -15,25 +15,21 @@ _COUNT_MAX = 65_536
 _SIZE_BYTES_MAX = 16 * 1024 * 1024
 
 
-def columns_of(messages: Sequence[Message]) -> Iterator[tuple[str, Columns]]:
-    """Messages by topic, in their order, each with a new id. What is too much for one frame becomes several.
+def columns_of(messages: Sequence[Message]) -> Iterator[Columns]:
+    """Messages of one topic, each with a new id. What is too much for one frame becomes several.
 
     Raises InvalidMessage for a delayed message.
     """
-    by_topic: dict[str, list[Message]] = {}
     for message in messages:
         if message.is_delayed:
             raise InvalidMessage(
                 f"a message for topic {message.topic!r} is delayed, and a log holds nothing back: append it "
                 "when it is due"
             )
-        by_topic.setdefault(message.topic, []).append(message)
-    for topic, of_topic in by_topic.items():
-        for batch in _batches(of_topic):
-            yield topic, _columns(batch)
+    return map(_columns, _batches(messages))
 
 
-def _batches(messages: list[Message]) -> Iterator[list[Message]]:
+def _batches(messages: Sequence[Message]) -> Iterator[Sequence[Message]]:
     start = size = 0
     for place, message in enumerate(messages):
         size += len(message.body)
@@ -43,7 +39,7 @@ def _batches(messages: list[Message]) -> Iterator[list[Message]]:
     yield messages[start:]
 
 
-def _columns(messages: list[Message]) -> Columns:
+def _columns(messages: Sequence[Message]) -> Columns:
     return Columns(
         bodies=[each.body for each in messages],
         stored_at_us=[now_us()],

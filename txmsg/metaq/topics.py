@@ -32,7 +32,7 @@ class TopicSettings:
     flush: Flush = Flush.SYNC
     """How its appends come to disk. Default: before `append` returns."""
     compression: Compression = Compression.NONE
-    """What `append_messages` and `encode` make of its messages. Default: as they are, which is read without a copy."""
+    """What a `LogProducer` makes of its messages. Default: as they are, which is read without a copy."""
     retention_s: float | None = None
     """Age that its messages reach at least. Default None: that of the log. A file goes when all in it have let go."""
 
