@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 
 from tests.metaq.logs import fill
 from txmsg.cli.main import main
+from txmsg.metaq.access import QueueId, open_log
 from txmsg.metaq.frame import Columns, encode, hole
 from txmsg.metaq.log import Append, Log
 
@@ -96,3 +97,33 @@ def test_a_topic_that_is_not_there_is_named_with_those_that_are(root: Path) -> N
     result = run("tail", root, "trad")
     assert result.exit_code == 1
     assert "topic 'trad' is not in this log: its topics are trade, user" in result.stderr
+
+
+def test_a_group_is_shown_sent_elsewhere_and_deleted(root: Path) -> None:
+    assert run("group", "list", root).stdout == "the log has no group yet\n"
+    zero, one = QueueId("trade", 0), QueueId("trade", 1)
+    with open_log(root) as access:
+        member = access.join("g", ["trade"])
+        member.take([zero])
+        member.store({zero: 4})
+        access.append([Append("%DLQ%g", 0, encode(Columns([b"x"], [1])))])
+        [row] = lines(run("group", "list", root, "--json"))[0]["groups"]
+        assert (row["behind"], row["retrying"], row["dead"], row["members"]) == (1, 0, 1, [member.id])
+        [shown] = lines(run("group", "show", root, "g", "--json"))
+        assert [(each["queue"], each["owner"], each["offset"], each["behind"]) for each in shown["queues"]] == [
+            (0, member.id, 4, 1)
+        ]
+        assert member.id in run("group", "show", root, "g").stdout
+        sought = lines(run("group", "seek", root, "g", "--topic", "trade", "--to", "earliest", "--json"))[0]
+        assert [(each["queue"], each["offset"]) for each in sought["queues"]] == [(0, 0), (1, 0)]
+        assert dict(member.view().sought) == {zero: 0}
+        run("group", "seek", root, "g", "--topic", "trade", "--to", "1970-01-01T00:00:02Z")
+        assert dict(member.view().sought) == {zero: 5}
+        run("group", "seek", root, "g", "--topic", "trade", "--queue", "1", "--to", "1")
+        assert member.take([one]) == {one: 1}
+        assert "group g has 1 members" in run("group", "delete", root, "g", "--yes").stderr
+        member.leave({})
+    assert run("group", "seek", root, "g", "--topic", "trade", "--to", "1").exit_code == 2
+    assert "topic 'x' has no queue" in run("group", "seek", root, "g", "--topic", "x", "--to", "latest").stderr
+    assert run("group", "delete", root, "g", "--yes").stdout == "group g is deleted\n"
+    assert "group g is unknown to this log" in run("group", "show", root, "g").stderr

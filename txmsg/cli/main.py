@@ -28,7 +28,7 @@ COMMANDS: Final = {
     "fence": "Look after the fence of a business database: purge, id, renew-id.",
     "group": "Look at consumer groups, change their settings, replay, delete them.",
     "half": "Look at half messages, have them checked again, or decide by hand.",
-    "metaq": "Look at MetaQ logs, check and repair them, serve them to other machines.",
+    "metaq": "Look at MetaQ logs and their groups, check and repair them, serve them to other machines.",
     "message": "Find messages by key or id, see what became of them, take back what is not due.",
     "tailer": "Mirror a Notify database into MetaQ: run, status, verify, fork.",
     "topic": "Create topics, look at them, change their settings, delete them.",

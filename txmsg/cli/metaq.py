@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from txmsg.cli.metaq_check import check
+from txmsg.cli.metaq_group import group
 from txmsg.cli.metaq_read import dump, tail, topics
 from txmsg.cli.metaq_serve import serve
 
@@ -13,8 +14,8 @@ __all__ = ["metaq"]
 
 @click.group()
 def metaq() -> None:
-    """Serve logs, look at them, check and repair them."""
+    """Serve logs, look at them and their groups, check and repair them."""
 
 
-for _command in (check, dump, serve, tail, topics):
+for _command in (check, dump, group, serve, tail, topics):
     metaq.add_command(_command)

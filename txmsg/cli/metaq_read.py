@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from txmsg.metaq.access import LogAccess
     from txmsg.metaq.frame import Header
 
-__all__ = ["dump", "tail", "topics"]
+__all__ = ["PLACE", "dump", "tail", "topics"]
 
 _WAIT_S = 1.0
 _SHOWN_BYTES = 200
@@ -40,6 +40,9 @@ class _Place(click.ParamType):  # type: ignore[type-arg]
         if re.fullmatch(r"\d{1,18}", value):
             return int(value)
         return MOMENT.convert(value, param, ctx)
+
+
+PLACE = _Place()
 
 
 @click.command(epilog=f"{EXAMPLE_FORMAT}\n  txmsg metaq topics /var/lib/metaq")
@@ -182,7 +185,7 @@ def _header_values(header: Header) -> dict[str, Any]:
     "--from",
     "place",
     metavar="PLACE",
-    type=_Place(),
+    type=PLACE,
     help="Where to begin: earliest, latest, an offset, or a time (2026-05-01T10:00:00Z, or 2h ago as 2h).  "
     "[default: earliest; with --follow latest]",
 )
