@@ -147,6 +147,32 @@ def test_other_groups_and_members_that_succeed_are_not_held_up(notify_url: str) 
     asyncio.run(scenario())
 
 
+def test_the_probe_of_a_member_that_went_away_does_not_keep_the_others_waiting_for_its_answer(notify_url: str) -> None:
+    async def scenario() -> None:
+        clock = Clock()
+        settings: dict[str, Any] = {"background": False, "monotonic": clock, "lease_ttl_s": 1e9, "pause_failures": 2}
+        async with notify_at(notify_url) as notify, delivering(notify, **settings) as delivery:
+            await notify.add(10)
+            await take(delivery, 1)
+            await read_all(delivery)
+            await refuse(delivery, await take(delivery, 2))
+            clock.now += 1
+            (probe,) = await take(delivery, 10, "gone")
+            polls = asyncio.create_task(delivery.receive("g", "gone", T, 10, 30, 60))
+            clock.now += 5
+            await until(lambda: ("gone", 0) in delivery.members_of("g"))
+            assert await take(delivery, 10, "other") == []
+            polls.cancel()
+            await asyncio.wait({polls})
+            (next_probe,) = await take(delivery, 10, "other")
+            assert next_probe.offset != probe.offset
+            assert await delivery.settle("g", "other", [next_probe.receipt], []) == []
+            await read_all(delivery)
+            assert len(await take(delivery, 10, "other")) > 1
+
+    asyncio.run(scenario())
+
+
 def test_a_success_wakes_the_members_that_wait_out_the_pause(notify_url: str) -> None:
     async def scenario() -> None:
         async with notify_at(notify_url) as notify, delivering(notify, pause_failures=2, expire_s=0.05) as delivery:

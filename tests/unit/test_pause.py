@@ -56,6 +56,26 @@ def test_a_probe_without_an_answer_is_given_up_after_its_invisible_time() -> Non
     assert (pause.room(60.9), pause.room(61)) == (0, 1)
 
 
+def test_a_probe_whose_member_left_is_followed_by_another_one_after_the_back_off() -> None:
+    pause = Pause(1)
+    pause.failed(1, "boom", 0)
+    pause.given(7, 1, 60, "gone")
+    pause.left("another")
+    assert pause.opens_at(1.5) == 61
+    for _ in range(2):  # it may have had two connections
+        pause.left("gone")
+        assert pause.opens_at(1.5) == 2, "as after a failed one"
+    pause.given(8, 2, 60, "c")
+    pause.left("c")
+    assert pause.opens_at(2) == 4, "members that die of their messages are probed less and less"
+    pause.given(9, 50, 60, "d")
+    pause.left("d")
+    assert pause.opens_at(60) == 54
+    pause.succeeded(60)
+    pause.left("d")
+    assert pause.room(60) == math.inf
+
+
 def test_what_was_out_before_a_pause_does_not_put_off_its_probe() -> None:
     pause = Pause(1)
     pause.failed(1, "boom", 0, token=1)

@@ -82,6 +82,7 @@ class Delivery:
                 self._state.leases.require()  # not if it was paused meanwhile, and others deliver these queues by now
             except BaseException:  # also when whoever asked has gone
                 loaded.untake(messages)
+                loaded.members.left(client_id)
                 raise
         return messages
 
@@ -108,6 +109,9 @@ class Delivery:
                     messages = self._take(loaded, client_id, wants, max_messages, invisible_s)
         except TimeoutError:
             return []
+        except asyncio.CancelledError:  # the call was cancelled, as gRPC does when its connection ends
+            loaded.members.left(client_id)
+            raise
         return messages
 
     def renew(self, group: str, held: Sequence[Receipt], invisible_s: float) -> list[Receipt]:

@@ -108,9 +108,13 @@ class Members:
     def given(self, client_id: str, count: int, *, token: int, now: float, invisible_s: float) -> None:
         """So many messages went out to this member under this token."""
         for each in self._pauses_of(client_id):
-            each.given(token, now, invisible_s)
+            each.given(token, now, invisible_s, client_id)
         if self.rate is not None:
             self.rate.take(count)
+
+    def left(self, client_id: str) -> None:
+        """The connection of a member that waited for messages is gone, and the member perhaps, too."""
+        self.pause.left(client_id)
 
     def _pauses_of(self, client_id: str) -> list[Pause]:
         member = self._members.get(client_id)

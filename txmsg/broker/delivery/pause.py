@@ -28,6 +28,8 @@ class Pause:
     last_error: str = ""
     _probe_at: float = 0.0
     _probe: int | None = None
+    _probed: str | None = None
+    _given_at: float = 0.0
     _delay_s: float = PROBE_S_MIN
     _ended_at: float = -math.inf
 
@@ -46,10 +48,18 @@ class Pause:
         """When `room` will be more than it is now."""
         return self._probe_at if self.is_on else now
 
-    def given(self, token: int, now: float, invisible_s: float) -> None:
+    def given(self, token: int, now: float, invisible_s: float, client_id: str | None = None) -> None:
         """Messages went out under this token: during a pause they are the probe. One without an answer is given up."""
         if self.is_on:
             self._probe, self._probe_at = token, now + max(self._delay_s, invisible_s)
+            self._probed, self._given_at = client_id, now
+
+    def left(self, client_id: str) -> None:
+        """A member may have gone. If it has the probe, the next one waits for no answer, only for the back-off."""
+        if self.is_on and self._probe is not None and client_id == self._probed:
+            self._probed = None
+            self._probe_at = min(self._probe_at, self._given_at + self._delay_s)
+            self._delay_s = min(2 * self._delay_s, PROBE_S_MAX)
 
     def is_probe(self, token: int) -> bool:
         """Whether this is the probe that is out: its failure is written like any other, so that the next is another."""
