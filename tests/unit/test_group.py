@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import random
 
 import pytest
 
 from txmsg.broker.delivery.group import Feed, Group
 from txmsg.broker.delivery.retrying import Retrying
-from txmsg.broker.delivery.values import Receipt, Refusal
+from txmsg.broker.delivery.values import Handout, Receipt, Refusal
 from txmsg.broker.delivery.window import Window
 from txmsg.broker.store.rows import Row
 from txmsg.errors import BrokerUnavailable
@@ -137,6 +138,40 @@ def test_a_queue_that_went_takes_its_retries_along_and_leaves_the_others_alone()
     expired, _ = group.settle("c", [each.receipt for each in given], [], 0)
     assert {receipt.queue_id for receipt in expired} == {10}
     assert group.retrying.expire(31) == [(2, [(11, 8)])], "the retry of the other queue is still out"
+
+
+def test_what_can_expire_or_must_be_written_is_always_among_what_is_looked_at() -> None:
+    """Through whatever happens to the queues of a group; and a group of which nothing is out is not looked at."""
+    rng = random.Random(7)
+    for _ in range(100):
+        group = group_of(0, 0, 0)
+        now, given = 0.0, list[Handout]()
+        for step in range(60):
+            feed = rng.choice(list(group.feeds.values()))
+            match rng.randrange(7):
+                case 0:
+                    start = feed.window.position
+                    keys = [rng.choice((None, "a", "b")) for _ in range(rng.randrange(1, 4))]
+                    feed.window.put([(*row(start + n)[:9], key) for n, key in enumerate(keys)])
+                case 1:
+                    given += group.take(T, rng.randrange(1, 5), LARGE, token=step, deadline=now + rng.randrange(1, 9))
+                case 2 if given:
+                    group.settle("c", [given.pop(rng.randrange(len(given))).receipt], [], now)
+                case 3 if given:
+                    group.settle("c", [], [Refusal(given.pop(rng.randrange(len(given))).receipt, "boom")], now)
+                case 4:
+                    feed.window.hold(rng.choice("ab"))
+                case 5:
+                    now += rng.randrange(4)
+                    group.expire(now)
+                case _:
+                    feed.window.stored(feed.window.failing())
+            assert {each for each in group.feeds.values() if each.window.out_count} <= group.out
+        group.expire(now + 99)
+        for feed in group.feeds.values():
+            feed.window.stored(feed.window.failing())
+        group.expire(now + 99)
+        assert group.is_idle
 
 
 async def _waiters(group: Group, count: int) -> list[asyncio.Task[None]]:

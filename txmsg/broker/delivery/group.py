@@ -7,6 +7,7 @@ import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from txmsg.broker.delivery.members import Members
 from txmsg.broker.delivery.retrying import Retrying
@@ -49,6 +50,9 @@ class Feed:
     held_s: float = 0.0
     idle_since: float | None = None
 
+    def __post_init__(self) -> None:
+        self.window.on_out = partial(self.group.out.add, self)
+
     def __str__(self) -> str:
         return f"topic {self.topic} queue {self.number}"
 
@@ -80,6 +84,8 @@ class Group:
     """Held while failures are written: of two sessions at once, neither would see the other's rows of a key."""
     feeds: dict[int, Feed] = field(default_factory=dict)
     topics: dict[str, list[Feed]] = field(default_factory=dict)
+    out: set[Feed] = field(default_factory=set)
+    """Those of which something is in the hands of consumers or has failed, and perhaps some of which nothing is."""
     _waiting: dict[asyncio.Future[None], Mapping[str, TagExpression]] = field(default_factory=dict)
     _turn: int = 0
 
@@ -97,6 +103,7 @@ class Group:
         for feed in gone:
             self.topics[feed.topic].remove(feed)
             feed.window.close()
+            self.out.discard(feed)
         self.retrying.forget({feed.queue_id for feed in gone})
         return gone
 
@@ -258,10 +265,17 @@ class Group:
                     expired.append(receipt._replace(offsets=late))
         return expired
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing can expire, and nothing that failed is to be written."""
+        return not self.out and self.retrying.is_empty
+
     def expire(self, now: float) -> None:
         """What was not acknowledged in time has failed."""
         failure = Failure(EXPIRED)
-        for feed in self.feeds.values():
+        for feed in list(self.out):
+            if not feed.window.out_count:
+                self.out.discard(feed)
             for token, offsets in feed.window.expire(now):
                 self._fail(None, token, {feed: offsets}, [], failure, now)
         for token, keys in self.retrying.expire(now):

@@ -111,6 +111,10 @@ class InFlight(Generic[K]):
                 if not batch.left:
                     self._finish(batch)
 
+    def deadline_last(self) -> float:
+        """When nothing is out any more, if nothing is renewed; minus infinity: now already."""
+        return max((batch.deadline for batch in self._heap if batch.left), default=-math.inf)
+
     def expire(self, now: float) -> list[tuple[int, list[K]]]:
         """The keys whose deadline has come, by token; they are out no more."""
         late: list[tuple[int, list[K]]] = []

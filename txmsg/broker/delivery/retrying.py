@@ -47,6 +47,11 @@ class Retrying:
         """Retries not yet given to anybody."""
         return len(self._ready)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no retry is in memory."""
+        return not self._attempts
+
     def known(self) -> list[_Key]:
         """(queue id, offset) of all that are in memory."""
         return list(self._attempts)
@@ -54,6 +59,11 @@ class Retrying:
     def is_out(self, queue_ids: Collection[int]) -> bool:
         """Whether a retry of these queues is in the hands of a consumer, or its outcome not yet written."""
         return any(key[0] in queue_ids and (key in self._in_flight or key in self._outcomes) for key in self._attempts)
+
+    def out_until(self, queue_id: int) -> float:
+        """When consumers have no retry of a queue any more, or somewhat later; minus infinity: they have none."""
+        is_out = any(key[0] == queue_id and key in self._in_flight for key in self._attempts)
+        return self._in_flight.deadline_last() if is_out else -math.inf
 
     def room_count(self) -> int:
         """How many may be read now."""

@@ -67,9 +67,9 @@ class Rounds:
     async def expire_once(self) -> None:
         """Makes retries of what was not settled in time, and finishes writes that were interrupted."""
         now = self._state.monotonic()
-        for group in list(self._state.groups.values()):
+        for group in [each for each in self._state.groups.values() if not each.is_idle]:
             group.expire(now)
-            await self._writing.try_to_write_outcomes(group, list(group.feeds.values()))
+            await self._writing.try_to_write_outcomes(group, list(group.out))
         self._state.settling.settled()
 
     async def retries_once(self) -> None:

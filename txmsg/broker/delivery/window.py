@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import NamedTuple
@@ -32,6 +32,10 @@ class Failure:
 
 BEHIND = Failure("an earlier message of its ordering key failed")
 """It was not delivered: it follows its key into the table `retry`. Compared by identity."""
+
+
+def _ignore() -> None:
+    pass
 
 
 class Progress(NamedTuple):
@@ -84,6 +88,8 @@ class Window:
         self._size_bytes_max = size_bytes_max
         self._version = 0
         self._written = 0
+        self.on_out: Callable[[], object] = _ignore
+        """Called when something goes out or fails: nobody else need be looked at for what expires."""
         self._advance()
 
     # ---- reading
@@ -115,6 +121,11 @@ class Window:
         """Messages in the hands of consumers, and those whose failure is not yet written."""
         return len(self._in_flight) + len(self._failing)
 
+    @property
+    def out_until(self) -> float:
+        """When consumers have nothing of it any more, if they renew nothing; minus infinity: they have nothing."""
+        return self._in_flight.deadline_last()
+
     def room_count(self) -> int:
         """How many messages may be read now."""
         return max(0, self._count_max - self.outstanding_count) if self.room_bytes() else 0
@@ -139,7 +150,7 @@ class Window:
             rows = [row for row in rows if row[0] not in self._in_flight and row[0] not in self._failing]
         if self._keys or any(map(_KEY_OF, rows)):
             rows, following = self._keys.admit(rows)
-            self._failing.update(dict.fromkeys(following, BEHIND))
+            self._follow(following)
         self._make_ready(rows)
         self._weigh()
         self._position = end
@@ -158,6 +169,7 @@ class Window:
         """The window is given up: what it holds weighs nothing any more."""
         self._memory.size_bytes -= self._weight
         self._memory, self._weight = Memory(), 0
+        self.on_out = _ignore
 
     # ---- giving
 
@@ -192,7 +204,9 @@ class Window:
                 taken.append(ready.popleft())
             self._ready_size_bytes -= size_bytes - left
         self._weigh()
-        self._in_flight.give([row[0] for row in taken], token, deadline, deadline_max)
+        if taken:
+            self._in_flight.give([row[0] for row in taken], token, deadline, deadline_max)
+            self.on_out()
         return taken
 
     def _take_matching(
@@ -245,8 +259,9 @@ class Window:
     def fail(self, offsets: Sequence[int], failure: Failure) -> None:
         """Marks what was taken back as failing: not acked before `stored`. What follows its key does so, too."""
         self._failing.update(dict.fromkeys(offsets, failure))
+        self.on_out()
         if self._keys:
-            self._failing.update(dict.fromkeys(self._keys.failed(offsets), BEHIND))
+            self._follow(self._keys.failed(offsets))
             self._weigh()
 
     def unread(self, offsets: Iterable[int]) -> None:
@@ -296,9 +311,14 @@ class Window:
 
     def hold(self, key: str) -> bool:
         """A message of this key is to be given from the table `retry`: whether none of this window is out meanwhile."""
-        self._failing.update(dict.fromkeys(self._keys.hold(key), BEHIND))
+        self._follow(self._keys.hold(key))
         self._weigh()
         return not self._keys.is_busy(key)
+
+    def _follow(self, offsets: Sequence[int]) -> None:
+        if offsets:
+            self._failing.update(dict.fromkeys(offsets, BEHIND))
+            self.on_out()
 
     def release(self, keys: Iterable[str]) -> None:
         """The table `retry` has no messages of these keys any more, and no dead letter blocks them."""
