@@ -311,6 +311,7 @@ def test_after_a_crash_an_ordered_queue_waits_until_nobody_can_hold_its_messages
                 (noted,) = notify.query("select held_until > now() + interval '60 s' from txmsg.cursor")
                 assert noted == (True,)
             notify.bury("b1")
+            notify.query("update txmsg.cursor set held_until = held_until + interval '1 h'")  # the clock was set back
             clock = Clock()
             async with delivering(notify, "b2", monotonic=clock, lease_ttl_s=1e6, background=False) as delivery:
                 assert await receive(delivery, 5, wait_s=0.2) == []
@@ -320,6 +321,46 @@ def test_after_a_crash_an_ordered_queue_waits_until_nobody_can_hold_its_messages
                 clock.now += 71
                 await delivery.rounds.holding_once()
                 assert offsets(await receive(delivery, 5, wait_s=0)) == [0]
+
+    asyncio.run(scenario())
+
+
+def test_a_broker_that_gets_its_own_queue_back_waits_only_for_what_it_had_given_of_it(notify_url: str) -> None:
+    async def scenario() -> None:
+        async with notify_at(notify_url) as notify:
+            clock = Clock()
+            await add_keyed(notify, "a", "a", "a", "a")
+            async with delivering(notify, monotonic=clock, lease_ttl_s=1e6, background=False) as delivery:
+
+                async def lost_and_back() -> None:
+                    delivery.drop("the database was away")
+                    await delivery._membership.step_once()
+
+                async def opens_in_s() -> float:
+                    await receive(delivery, 1, wait_s=0)
+                    (feed,) = delivery._state.groups["g"].feeds.values()
+                    await delivery.rounds.read_once(feed)
+                    return 0 if feed.opens_at is None else round(feed.opens_at - clock.now, 3)
+
+                assert await opens_in_s() == 0
+                await settle(delivery, *await receive(delivery, 1, wait_s=0))
+                await delivery.writing.flush_once()
+                await lost_and_back()
+                assert await opens_in_s() == 0, "nobody has anything of it"
+                assert offsets(await receive(delivery, 1, wait_s=0)) == [1]
+                clock.now += 5
+                await lost_and_back()
+                assert await opens_in_s() == 55, "until the invisible time of what is out ends, and not until the note"
+                clock.now += 5
+                await lost_and_back()
+                assert await opens_in_s() == 50, "what was out before is out still"
+                clock.now += 50
+                await delivery.rounds.holding_once()
+                assert offsets(await receive(delivery, 1, wait_s=0)) == [1]
+                delivery.drop("the database was away")
+                notify.query("update txmsg.cursor set epoch = epoch + 1")  # another broker had it meanwhile
+                await delivery._membership.step_once()
+                assert 60 < await opens_in_s() <= 70
 
     asyncio.run(scenario())
 

@@ -213,6 +213,7 @@ Table(
     Column("epoch", BigInteger, nullable=False),
     Column("updated_at", _moment(), nullable=False, server_default=func.now()),
     Column("held_until", _moment()),
+    Column("held_s", Double),
     Column("seek_to", BigInteger),
     Column("generation", Integer, nullable=False, server_default=text("0")),
 )

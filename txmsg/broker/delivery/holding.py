@@ -3,21 +3,47 @@
 Whoever takes a queue over from a broker that has died cannot know what of it is in whose hands, and would give the next
 message of a key while the one before is still worked at. So the cursor says until when consumers may hold ordered
 messages, before they get any, and the next broker gives nothing of that queue until then. A queue handed over in
-order waits for nothing. The statements are in the store; this is when to write what.
+order waits for nothing, and one that comes back to the very broker that had it only for what that had given. The
+statements are in the store; this is when to write what.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from txmsg.broker.delivery.group import Feed
 from txmsg.broker.delivery.handing import still_out
 
-__all__ = ["MARGIN_S", "expiring", "idle", "to_note"]
+__all__ = ["MARGIN_S", "Given", "expiring", "given_of", "idle", "to_note"]
 
 MARGIN_S = 10.0
 """Noted beyond the invisible time, so that one note is good for many deliveries."""
 _IDLE_S = 5.0
+
+
+class Given(NamedTuple):
+    """What this broker had given of ordered messages of a queue when it lost the queue, under an epoch.
+
+    until: when nobody can hold them any more; minus infinity: nobody does. noted_until: what the cursor says.
+    """
+
+    epoch: int
+    until: float
+    noted_until: float
+
+
+def given_of(feeds: Iterable[Feed], now: float) -> dict[tuple[int, int], Given]:
+    """By group and queue, of those whose cursors say that something may be held."""
+    given: dict[tuple[int, int], Given] = {}
+    for feed in feeds:
+        waits_until = -math.inf if feed.opens_at is None else feed.opens_at  # what it has not lived to see the end of
+        noted_until = max(feed.held_until, waits_until)
+        if noted_until > now:
+            until = max(feed.window.out_until, feed.group.retrying.out_until(feed.queue_id), waits_until)
+            given[feed.group.id, feed.queue_id] = Given(feed.epoch, until, noted_until)
+    return given
 
 
 def to_note(feeds: Iterable[Feed], now: float, invisible_s: float) -> list[Feed]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
@@ -13,6 +13,7 @@ from txmsg.broker.cluster import Membership
 from txmsg.broker.delivery.config import DeliveryConfig
 from txmsg.broker.delivery.database import Database
 from txmsg.broker.delivery.group import Feed, Group
+from txmsg.broker.delivery.holding import Given
 from txmsg.broker.delivery.members import Members
 from txmsg.broker.delivery.memory import Memory
 from txmsg.broker.delivery.pause import Pause
@@ -114,6 +115,7 @@ class Loader:
                 for topic in topics:
                     queue_ids = [queue_id for queue_id, _ in await self._topics.ensure(topic)]
                     await groups_store.subscribe_at(conn, group.id, queue_ids, at_us=start.at_us)
+            mine = await self._claimed_by_none_but_me(conn, group.id, places)
             feeds = await _load_feeds(
                 conn, group, places, self._state.config, self._state.memory, now=self._state.monotonic()
             )
@@ -128,6 +130,9 @@ class Loader:
             group.members.limit(group.settings.deliver_rate_max, self._state.monotonic())
         group.add(topics, feeds)
         for feed in feeds:
+            if feed.opens_at is not None and feed.queue_id in mine:
+                until = min(feed.opens_at, mine[feed.queue_id].until)
+                feed.opens_at = until if until > self._state.monotonic() else None
             feed.leaving = feed.queue_id in self._state.leaving  # its hand-over may have begun meanwhile
             feed.end = max(feed.end, self._state.ends.get(feed.queue_id, 0))
             self._state.feeds_of[feed.queue_id].append(feed)
@@ -138,6 +143,14 @@ class Loader:
                     *(group.name, feed, feed.opens_at - self._state.monotonic()),
                 )
         return group
+
+    async def _claimed_by_none_but_me(
+        self, conn: store.Connection, group_id: int, queue_ids: Collection[int]
+    ) -> dict[int, Given]:
+        """What this broker had given of queues (by id) that it has lost and got again, and no other had meanwhile."""
+        given = {each: self._state.given[group_id, each] for each in queue_ids if (group_id, each) in self._state.given}
+        epochs = await store.cursor_epochs(conn, group_id, list(given)) if given else {}
+        return {each: given[each] for each, epoch in epochs.items() if given[each].epoch == epoch}
 
     async def _missing(self, group: Group | None, topic: str) -> dict[int, Place]:
         """The queues of a topic that this broker delivers, and that the group has not in memory, by id."""

@@ -14,6 +14,7 @@ from txmsg.broker.cluster import Leases
 from txmsg.broker.delivery.config import DeliveryConfig
 from txmsg.broker.delivery.group import Feed, Group
 from txmsg.broker.delivery.handing import Settling
+from txmsg.broker.delivery.holding import Given, given_of
 from txmsg.broker.delivery.memory import Memory
 from txmsg.broker.delivery.turns import Turns
 from txmsg.errors import BrokerUnavailable
@@ -27,7 +28,7 @@ class State:
     """What this broker delivers at this moment, under its leases.
 
     known: queues of which it is known who delivers them. leaving: queues that another broker is to deliver. draining:
-    no receive waits any more. closed: delivery ends.
+    no receive waits any more. closed: delivery ends. given: of queues that were dropped, by group and queue.
     """
 
     def __init__(self, leases: Leases, config: DeliveryConfig) -> None:
@@ -43,6 +44,7 @@ class State:
         self.known: set[int] = set()
         self.leaving: set[int] = set()
         self.settling = Settling()
+        self.given: dict[tuple[int, int], Given] = {}
         self.draining = False
         self.closed = asyncio.Event()
 
@@ -96,6 +98,9 @@ class State:
         if not self.closed.is_set() and (self.leases.is_member or self.groups):
             _log.warning("delivery stops until this broker has joined again: %s", why)
         self.leases.lose(why)
+        now = self.monotonic()
+        self.given = {key: each for key, each in self.given.items() if each.noted_until > now}
+        self.given.update(given_of(self.feeds(), now))
         groups, self.groups = self.groups, {}
         self.feeds_of.clear()
         self.ends.clear()  # a database that comes back may be a standby that did not get everything

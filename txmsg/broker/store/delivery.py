@@ -26,6 +26,7 @@ __all__ = [
     "CursorWrite",
     "Span",
     "claim_cursors",
+    "cursor_epochs",
     "failed_offsets",
     "open_segment",
     "partition",
@@ -76,6 +77,16 @@ class CursorRow(NamedTuple):
     """For how long consumers may still hold ordered messages that another broker, or an earlier epoch, gave them."""
 
 
+async def cursor_epochs(conn: Connection, group: int, queue_ids: Sequence[int]) -> dict[int, int]:
+    """The epochs under which the cursors of a group were claimed last. Locks their rows in queue order."""
+    cursor = await plain_cursor(conn).execute(
+        "select queue_id, epoch from txmsg.cursor where group_id = %s and queue_id = any(%s) "
+        "order by queue_id for update",
+        (group, list(queue_ids)),
+    )
+    return {queue_id: epoch for queue_id, epoch in await cursor.fetchall()}
+
+
 async def claim_cursors(conn: Connection, group: int, queues: Sequence[tuple[int, int]]) -> list[CursorRow]:
     """The cursors of a group in (queue id, lease epoch), marked with the epoch: older ones cannot write them any more.
 
@@ -98,7 +109,7 @@ async def claim_cursors(conn: Connection, group: int, queues: Sequence[tuple[int
                acked = case when c.seek_to is null then c.acked else '{}' end
          where c.epoch <= excluded.epoch
         returning c.queue_id, c.next_offset, c.acked, c.generation,
-                  coalesce(greatest(extract(epoch from c.held_until - now()), 0), 0)::float8
+                  greatest(least(extract(epoch from c.held_until - now()), c.held_s), 0)::float8
         """,
         {"group": group, "queue_ids": [each for each, _ in queues], "epochs": [epoch for _, epoch in queues]},
     )
@@ -184,7 +195,7 @@ async def note_held(
     """
     cursor = await plain_cursor(conn).execute(
         """
-        update txmsg.cursor c set held_until = now() + make_interval(secs => %(held_s)s)
+        update txmsg.cursor c set held_until = now() + make_interval(secs => %(held_s)s), held_s = %(held_s)s
           from unnest(%(groups)s::int[], %(queue_ids)s::int[], %(epochs)s::bigint[]) f(group_id, queue_id, epoch)
          where c.group_id = f.group_id and c.queue_id = f.queue_id and c.epoch = f.epoch
            and exists (select from txmsg.queue_lease l

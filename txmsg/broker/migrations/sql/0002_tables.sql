@@ -116,7 +116,9 @@ alter table txmsg.cursor
     -- Of what is delivered from here: a replay that is to run handlers again raises it. See txmsg.retry.generation.
     add column generation int not null default 0,
     -- Until when consumers may hold ordered messages that the lease's former holder gave them; null: none are held.
-    add column held_until timestamptz;
+    add column held_until timestamptz,
+    -- For how long that was noted: they hold them no longer, though the clock may have been set back.
+    add column held_s double precision;
 
 -- Who is there. A broker whose time is over is dead to the others.
 create table txmsg.broker (
