@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from pathlib import Path
 
 import pytest
 
 from tests.metaq.corrupt import KINDS, Material, damaged_logs, judge, mended, prepare
-from tests.metaq.logs import batch, bodies, fill, readable
-from txmsg.errors import LogBusy, OffsetsMissing
+from tests.metaq.logs import batch, bodies, fill, read_all, readable
+from txmsg.errors import LogBusy, MisuseError, OffsetsMissing
 from txmsg.metaq.check import check
-from txmsg.metaq.frame import hole
+from txmsg.metaq.commit_log import files_of, log_file
+from txmsg.metaq.frame import Columns, encode, hole
 from txmsg.metaq.log import Append, Flush, Log, LogConfig, TopicSettings
 from txmsg.metaq.reader import LogReader
 from txmsg.metaq.repair import repair
@@ -117,6 +119,38 @@ def test_a_repair_keeps_aside_what_it_takes_out_and_leaves_a_hole(tmp_path: Path
     assert (caught.value.begin, caught.value.end) == (4, 8)
     assert queue.holes() == [(4, 8)]
     assert repair(tmp_path) == [], "a whole log is left alone"
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_messages_found_elsewhere_take_the_place_of_a_hole(tmp_path: Path, number: int) -> None:
+    with Log(tmp_path, LogConfig(file_size_bytes_max=400)) as log:
+        for base, at_us in ((0, 10), (4, 90), (8, 30)):
+            log.append([batch("t", 0, base, 4, at_us=at_us)])
+        log.index_keys()
+        header = log.reader.queue("t", 0).fetch(4 * number)[0].header
+    first = max(each for each in files_of(tmp_path / "commitlog", ".log") if each <= header.position)
+    path = log_file(tmp_path / "commitlog", first)
+    data = bytearray(path.read_bytes())
+    data[header.position - first + 120] ^= 1
+    path.write_bytes(data)
+    repair(tmp_path)
+    reader = LogReader(tmp_path).queue("t", 0)
+    at_us = header.last_stored_at_us
+    with Log(tmp_path) as log:
+        assert log.reader.queue("t", 0).holes() == [(4 * number, 4 * number + 4)]
+        with pytest.raises(MisuseError, match="are not a whole hole"):
+            log.refill("t", 0, 4 * number, batch("t", 0, 4 * number, 3).payload)
+        assert not log.refill("t", 0, 4 * number, encode(Columns([b"x" * 400] * 4, [1]))), "larger than the hole"
+        assert log.refill("t", 0, 4 * number, batch("t", 0, 4 * number, 4, at_us=at_us).payload)
+        with pytest.raises(MisuseError, match="is in no hole"):
+            log.refill("t", 0, 4 * number, batch("t", 0, 4 * number, 4).payload)
+        assert read_all(reader) == bodies("t", 0, 0, 12), "a reader of before sees them"
+        assert check(tmp_path).report.problems == []
+        fill(log, "t", 0, [2])
+    shutil.rmtree(tmp_path / "queues")
+    Log(tmp_path).close()
+    assert check(tmp_path).report.problems == [], "cells that are made anew are as the frames say, too"
+    assert readable(tmp_path, "t", 0) == bodies("t", 0, 0, 14)
 
 
 def test_a_log_that_is_written_is_not_repaired(tmp_path: Path) -> None:

@@ -212,7 +212,8 @@ def damaged_regions(scan: Scan, known: Checkpoint | None, queues: dict[QueueKey,
         torn = scan.torn
         why = torn.why if torn else "the log ends here"
         why = f"{why}; it was on disk up to position {on_disk}"
-        regions.append(Region(scan.end, max(scan.seen, scan.end), why, torn.header if torn else None))
+        header = torn.header if torn else None
+        regions.append(Region(scan.end, max(scan.seen, scan.end), why, header, on_disk=on_disk))
     return regions
 
 

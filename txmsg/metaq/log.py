@@ -19,6 +19,7 @@ from txmsg.metaq.opening import recover
 from txmsg.metaq.placing import Append, Placed, packed
 from txmsg.metaq.queues import QueueEnd, Queues, sync_files
 from txmsg.metaq.reader import LogReader
+from txmsg.metaq.refill import refill
 from txmsg.metaq.retention import delete_old_files
 from txmsg.metaq.state import Checkpoint, Identity, identity_of, write_checkpoint, write_identity
 from txmsg.metaq.topics import Flush, TopicSettings, read_topics, write_topics
@@ -225,6 +226,19 @@ class Log:
                 raise
             self._note(placed)
             self._write_cells(self._writer.end)
+
+    def refill(self, topic: str, queue: int, base_offset: int, payload: Payload) -> bool:
+        """Puts messages in the place of a hole of exactly their offsets, which a repair has left. On disk on return.
+
+        False when they need more room than the hole has: so they stay missing. Those that stood there fit, if they are
+        compressed as they were. Raises MisuseError when there is no such hole, OffsetOutOfRange, CorruptLog.
+        """
+        with self._sync_lock, self._lock:
+            self._require_usable()
+            self._writer.sync()
+            self._write_cells(self._writer.synced)
+            self._require_usable()
+            return refill(self._queues.reader, topic, queue, base_offset, payload)
 
     # ---- to disk
 

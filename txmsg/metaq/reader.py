@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from txmsg.errors import CorruptLog, OffsetOutOfRange, OffsetsMissing
+from txmsg.errors import CorruptLog, MisuseError, OffsetOutOfRange, OffsetsMissing
 from txmsg.message import ReceivedMessage
 from txmsg.metaq.batch import LogBatch
 from txmsg.metaq.cells import CELLS_PER_FILE_MAX, Cell, Cells, queue_directory, queues_of, seed_of
@@ -287,6 +287,17 @@ class QueueReader:
         return OffsetOutOfRange(
             f"offset {offset} of topic {self.topic} queue {self.number} is not kept: {kept}", begin, end
         )
+
+    def hole_at(self, offset: int) -> tuple[int, int, Header, int]:
+        """The hole that holds an offset: the file of its cell, the place in it, its header, and where it ends.
+
+        Raises MisuseError when there is none, OffsetOutOfRange, CorruptLog.
+        """
+        found = self._find(offset)
+        frame = self._frame(found[2][0]) if found and found[2] else None
+        if found is None or frame is None or not frame.header.is_hole:
+            raise MisuseError(f"offset {offset} of topic {self.topic} queue {self.number} is in no hole")
+        return found[0], found[1], frame.header, self._missing(frame).end
 
     def cut_at(self, offset: int) -> tuple[int, list[Payload]]:
         """Where the frame begins that holds an offset, and what is appended there so that the queue ends at the offset.

@@ -172,7 +172,9 @@ class _Repair:
         is_tail = region.begin >= scan.end
         if is_tail or region.is_excess:
             os.truncate(path, at)
-        end = region.begin + sum(map(_size_of_mark, lost)) if is_tail else region.end
+        end = region.end
+        if is_tail:  # as large as it was, so that what is lost finds room when it is found elsewhere
+            end = max(region.begin + sum(map(_size_of_mark, lost)), region.on_disk) if lost else region.begin
         if not region.is_excess:
             _fill(path, at, list(_filling(identity, region, end, lost)))
         self._done.append(f"{where}: taken out, with {_told(lost)}{kept}")

@@ -61,6 +61,8 @@ class Region:
     """Bytes of a file that goes on past the begin of the next one."""
     generation: int = 1
     """Of the frame before."""
+    on_disk: int = 0
+    """At the log's end: up to where something says that it was on disk."""
     cuts: list[tuple[str, int, int]] = field(default_factory=list)
     """Topics, queues and offsets at which these must have been cut here."""
     is_begun: bool = False
