@@ -14,6 +14,7 @@ from txmsg.errors import MisuseError, StorageError, TxmsgError
 from txmsg.message import check_name
 from txmsg.metaq.commit_log import FILE_SIZE_BYTES_MAX, CommitLogWriter, sync_directory
 from txmsg.metaq.finding import KeyIndexer
+from txmsg.metaq.frame import Payload
 from txmsg.metaq.lock import lock_log
 from txmsg.metaq.opening import recover
 from txmsg.metaq.placing import Append, Placed, packed
