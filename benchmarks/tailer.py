@@ -25,8 +25,10 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from statistics import median
 
 import numpy as np
+import psutil
 import psycopg
 
 from benchmarks.load import run, send
@@ -68,12 +70,22 @@ def copy_slot(url: str, mirror: str, copy: str) -> None:
         )
 
 
-def caught_up_per_s(url: str, mirror: str, log: Path, count: int) -> float:
-    """Messages per second that a tailer takes from its slot, from when it reads that until it has all."""
-    with tailer_process(url, log, "--name", mirror):
-        began_at, there = time.perf_counter(), mirrored(log)
+def caught_up(url: str, mirror: str, log: Path, count: int) -> tuple[float, float]:
+    """Messages per second that a tailer takes from its slot, from when it reads that until it has all.
+
+    And what it needed of a core, in us per message.
+    """
+    with tailer_process(url, log, "--name", mirror) as process:
+        began_at, there, used_s = time.perf_counter(), mirrored(log), cpu_s(process)
         await_mirrored(log, count)
-        return (count - there) / (time.perf_counter() - began_at)
+        took_s = time.perf_counter() - began_at
+        return (count - there) / took_s, (cpu_s(process) - used_s) / (count - there) * 1e6
+
+
+def cpu_s(process: psutil.Process) -> float:
+    """Seconds of a core that a process has used."""
+    times = process.cpu_times()
+    return float(times.user + times.system)
 
 
 def rebuilt_per_s(url: str, log: Path, count: int) -> float:
@@ -124,8 +136,8 @@ def received_per_s(url: str, mirror: str, slot: str, count: int) -> float:
     return count / (time.perf_counter() - began_at)
 
 
-def catch_up(server: EmbeddedPostgres, directory: Path, rows: int, turns: int) -> tuple[Compared, float, int]:
-    """Rates by turns, that of a new mirror, and how many messages differed."""
+def catch_up(server: EmbeddedPostgres, directory: Path, rows: int, turns: int) -> tuple[Compared, float, float, int]:
+    """Rates by turns, us of a core per message, the rate of a new mirror, and how many messages differed."""
     url = fresh_database(server, "catch_up")
     found: dict[str, Compared] = {}
     names = [f"turn{turn}" for turn in range(turns)]
@@ -136,17 +148,23 @@ def catch_up(server: EmbeddedPostgres, directory: Path, rows: int, turns: int) -
                 await_mirrored(directory / name, PRIMED)
             copy_slot(url, name, f"copy_{name}")
         run(send(broker.address, TOPIC, rows))
-    wrong = 0
+    wrong, used_us = 0, list[float]()
+
+    def tailed() -> dict[str, float]:
+        rate_per_s, us = caught_up(url, name, directory / name, PRIMED + rows)
+        used_us.append(us)
+        return {"catch_up": rate_per_s}
+
     for name in names:
         by_turns(
-            lambda: {"catch_up": caught_up_per_s(url, name, directory / name, PRIMED + rows)},  # noqa: B023 - at once
+            tailed,
             lambda: {"catch_up": received_per_s(url, name, f"copy_{name}", rows)},  # noqa: B023
             found,
         )
         wrong += differing(url, directory / name)
     rebuilt = rebuilt_per_s(url, directory / "rebuilt", PRIMED + rows)
     wrong += differing(url, directory / "rebuilt")
-    return found["catch_up"], rebuilt, wrong
+    return found["catch_up"], median(used_us), rebuilt, wrong
 
 
 def differing(url: str, log: Path) -> int:
@@ -277,15 +295,15 @@ def main() -> int:
         ExitStack() as stack,
     ):
         with private_server() as server:
-            caught_up, rebuilt, wrong = catch_up(server, Path(name), rows, turns)
+            rates, used_us, rebuilt, wrong = catch_up(server, Path(name), rows, turns)
         step()
         server, other = (stack.enter_context(private_server()) for _ in range(2))
         lags, cost, differed = beside_a_broker(server, other, Path(name) / "beside", seconds, turns)
         wrong += differed
         step()
     print(
-        f"catching up with {rows:,} messages: {caught_up.rate:,.0f}/s   pg_recvlogical {caught_up.reference:,.0f}/s   "
-        f"ratio {caught_up.ratio:.3f}"
+        f"catching up with {rows:,} messages: {rates.rate:,.0f}/s   pg_recvlogical {rates.reference:,.0f}/s   "
+        f"ratio {rates.ratio:.3f}   {used_us:.1f} us of a core for each"
     )
     print(f"a new mirror, from the table: {rebuilt:,.0f}/s")
     for rate_per_s in RATES_PER_S:
@@ -294,7 +312,8 @@ def main() -> int:
     print(f"sent while mirrored: {cost.rate:,.0f}/s   not mirrored {cost.reference:,.0f}/s   ratio {cost.ratio:.3f}")
     print(f"{wrong} messages of the logs differ from their tables")
     if options.json:
-        figures = caught_up.figures("catch_up") | {"rebuild_per_s": round(rebuilt, 1)} | lags | cost.figures("send")
+        more = {"catch_up_cpu_us": round(used_us, 2), "rebuild_per_s": round(rebuilt, 1)}
+        figures = rates.figures("catch_up") | more | lags | cost.figures("send")
         print(json.dumps(figures | {"wrong": wrong}))
     return 1 if wrong else 0
 
