@@ -6,15 +6,18 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from txmsg.binlog.comparing import Divergence
+from txmsg.binlog import table
+from txmsg.binlog.comparing import Divergence, compare
+from txmsg.binlog.database import Session
+from txmsg.binlog.mirrors import Mirrors
 from txmsg.binlog.rows import EPOCH_2000_US, Batch, Row
 from txmsg.binlog.sink import Mark, content_crc
-from txmsg.errors import OffsetsMissing
+from txmsg.errors import MisuseError, OffsetsMissing
 from txmsg.metaq.access import LogAccess, QueueId, open_log
 from txmsg.metaq.frame import Columns, Compression, Payload, encode, hole
 from txmsg.metaq.log import Append, Log
 
-__all__ = ["LogSink", "fork_log", "open_sink"]
+__all__ = ["LogSink", "fork_log", "open_sink", "take_again"]
 
 _SETTINGS_S = 10.0
 
@@ -97,6 +100,32 @@ def fork_log(root: Path, cuts: Sequence[Divergence]) -> int:
     """
     with Log(root) as log:
         return log.fork([(each.topic, each.queue, each.offset) for each in cuts])
+
+
+def take_again(root: Path, session: Session, name: str) -> list[Divergence]:
+    """Has queues that lack messages which the table has end where the first of them is missing: a tailer goes on there.
+
+    Offsets stay what they were, so the generation does. Queues that have diverged are left alone, and so is what the
+    table has not got any more. Returns where the log ends now, and where it ended. Raises LogBusy while it is written,
+    and MisuseError if there is no such mirror.
+    """
+    mirror = Mirrors(session, name).look()
+    if mirror is None:
+        raise MisuseError(f"there is no mirror {name}: `txmsg tailer run` or `txmsg tailer create` makes it")
+    with Log(root) as log, open_log(root) as reading:
+        sink = LogSink(reading, str(root))
+        found: list[Divergence] = []
+        for each in compare(session, sink, table.queues(session, mirror.include, mirror.exclude)):
+            queue, (_, end) = each.queue, each.in_log
+            if each.is_diverged:
+                continue
+            holes = log.reader.queue(queue.topic, queue.number).holes()
+            begin = next((begin for begin, _ in holes if begin >= queue.begin), None)
+            if begin is not None:
+                found.append(Divergence(queue.topic, queue.number, begin, end, queue.end))
+        for gap in found:
+            log.truncate(gap.topic, gap.queue, gap.offset)
+    return found
 
 
 def _payload(rows: Sequence[Row], compression: Compression) -> Payload:

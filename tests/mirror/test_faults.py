@@ -20,6 +20,8 @@ from tests.mirror.tailer_process import TailerProcess
 from tests.small_disk import fill, read_only, small_disk
 from txmsg.broker import migrate
 from txmsg.embedded import EmbeddedPostgres
+from txmsg.errors import CorruptLog, OffsetsMissing, TxmsgError
+from txmsg.metaq.reader import LogReader
 from txmsg.verifier.compare import Report, verify
 
 QUEUES = 3
@@ -298,3 +300,58 @@ def test_a_metaq_server_that_is_killed_again_and_again_gets_every_message_once(
         assert server.stop() == 0
     finally:
         server.kill()
+
+
+def _damage(log: Path, body: bytes) -> None:
+    """Flips a bit of a message in the commit log."""
+    [path] = log.glob("commitlog/*.log")
+    data = bytearray(path.read_bytes())
+    place = data.index(body)
+    data[place] ^= 1
+    path.write_bytes(data)
+
+
+def _served(log: Path, queue: int) -> tuple[int, TxmsgError | None]:
+    """Up to which offset a queue is read from its begin on, and why no further."""
+    reader = LogReader(log).queue("trade", queue)
+    offset, end = reader.range()
+    try:
+        while offset < end:
+            offset = reader.fetch(offset)[-1].end_offset
+    except TxmsgError as exc:
+        return offset, exc
+    return offset, None
+
+
+def test_a_damaged_frame_is_served_up_to_taken_out_and_mirrored_anew_from_the_table(
+    url: str, log: Path, load: Load, tailer: TailerProcess
+) -> None:
+    load.write(60)
+    tailer.start()
+    require_equal(url, log, load.count)
+    tailer.stop()
+    damaged = max((written("trade", 0, offset) for offset in range(20, load.ends[0])), key=lambda each: len(each.body))
+    _damage(log, damaged.body)
+
+    offset, error = _served(log, 0)
+    assert offset <= damaged.offset
+    assert isinstance(error, CorruptLog)
+    assert _served(log, 1) == (load.ends[1], None), "another queue is not read any more"
+    assert not verify(url, log).is_equal
+    assert "is damaged: 1 problems" in said("metaq", "check", str(log), status=1)
+
+    assert "taken out" in said("metaq", "check", str(log), "--repair")
+    _, error = _served(log, 0)
+    assert isinstance(error, OffsetsMissing)
+    tailer.start()  # the log is whole again, but for what it marks as missing
+    load.write(10)
+    report = verify(url, log, wait_s=WAIT_S_MAX)
+    assert set(report.differing) == {"hole"}
+    tailer.stop()
+
+    told = said("metaq", "check", str(log), "--repair", "--storage", url)
+    assert f"queue 0: `txmsg tailer run` takes offsets {offset} to {load.ends[0] - 1} from the table again" in told
+    tailer.start()
+    report = require_equal(url, log, load.count)
+    assert report.in_holes == 0
+    assert json_of("tailer", "status", "--storage", url)["generation"] == 1

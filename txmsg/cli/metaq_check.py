@@ -6,7 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,7 +37,8 @@ def require_metaq() -> None:
 
 @click.command(
     short_help="Check a log, and repair it.",
-    epilog=f"{EXAMPLE_FORMAT}\n  txmsg metaq check /var/lib/metaq\n  txmsg metaq check /var/lib/metaq --repair\n\n"
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg metaq check /var/lib/metaq\n  txmsg metaq check /var/lib/metaq --repair\n"
+    "  txmsg metaq check /var/lib/metaq --repair --storage postgresql://notify@db/notify\n\n"
     "Exit status 0: the log is whole. 1: it is damaged, or was and could not be repaired.",
 )
 @click.argument("directory", type=LOG_DIRECTORY)
@@ -46,8 +47,20 @@ def require_metaq() -> None:
     is_flag=True,
     help="Take out what is damaged, and keep it in a file of DIR/damaged. Nothing else may write the log meanwhile.",
 )
+@click.option(
+    "--storage",
+    metavar="URL",
+    help="With --repair: the Notify database whose mirror this is. What it still has of what is lost is mirrored anew.",
+)
+@click.option(
+    "--name",
+    metavar="NAME",
+    default="metaq",
+    show_default=True,
+    help="Names the mirror in that database.",
+)
 @json_option
-def check(*, directory: Path, repair: bool, as_json: bool) -> None:
+def check(*, directory: Path, repair: bool, storage: str | None, name: str, as_json: bool) -> None:
     """Read all of a log: every frame, every cell, every file. It may be read and written meanwhile.
 
     Says of each damage where it is, which messages are lost, and the way out.
@@ -63,6 +76,7 @@ def check(*, directory: Path, repair: bool, as_json: bool) -> None:
             from txmsg.metaq.repair import repair as repair_log
 
             done = repair_log(directory, told)
+            done += _take_again(directory, storage, name) if storage else ()
         report = check_log(directory, told).report
     took_s = time.monotonic() - started
     if as_json:
@@ -72,6 +86,23 @@ def check(*, directory: Path, repair: bool, as_json: bool) -> None:
             click.echo(each)
         _print(report, took_s)
     sys.exit(1 if report.problems else 0)
+
+
+def _take_again(directory: Path, storage: str, name: str) -> list[str]:
+    """What is missing is left to the tailer, where the table has it; which queues, in sentences."""
+    from txmsg.binlog.config import check_mirror_name
+    from txmsg.binlog.database import connect, translated
+    from txmsg.broker import migrate
+    from txmsg.mirror import take_again
+
+    check_mirror_name(name)
+    migrate.require(storage)
+    with closing(connect(migrate.libpq_url(storage))) as session, translated():
+        return [
+            f"topic {each.topic} queue {each.queue}: `txmsg tailer run` takes offsets {each.offset} to "
+            f"{each.log_end - 1} from the table again"
+            for each in take_again(directory, session, name)
+        ]
 
 
 def _print(report: Report, took_s: float) -> None:
