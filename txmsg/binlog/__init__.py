@@ -4,8 +4,10 @@ pgoutput     what the database sends, as values                         (pure)
 rows         rows of messages as bytes, the hot path                    (pure)
 resume       how log and table stand to each other                      (pure)
 replication  the stream: START_REPLICATION on psycopg
+reading      the same on a thread of its own
 database     the ordinary session, and what its errors mean
 slot, table, mirrors   statements: slot and publication; messages; how far the mirror is
+comparing    the log of queues with their table, before anything is written
 sink         what it needs of a log
 tailing      one run: compare, go on, refill, append, acknowledge
 tailer       runs again and again, and stands by

@@ -17,8 +17,9 @@ from enum import Enum
 from txmsg.binlog.config import TailerConfig
 from txmsg.binlog.database import Session, connect, translated
 from txmsg.binlog.mirrors import Mirrors
+from txmsg.binlog.progress import Progress
 from txmsg.binlog.sink import Sink
-from txmsg.binlog.tailing import Progress, Tailing
+from txmsg.binlog.tailing import Tailing
 from txmsg.errors import BrokerUnavailable, LogBusy, StorageError
 
 __all__ = ["State", "Stop", "Tailer"]

@@ -20,6 +20,7 @@ from txmsg.binlog.config import TailerConfig
 from txmsg.binlog.database import Session
 from txmsg.binlog.mirrors import Mirrors
 from txmsg.binlog.pgoutput import Begin, Commit, LogicalMessage, Origin, Relation, Type, decode
+from txmsg.binlog.progress import Progress
 from txmsg.binlog.reading import Reading
 from txmsg.binlog.replication import ReplicationStream
 from txmsg.binlog.resume import Verdict
@@ -29,33 +30,13 @@ from txmsg.binlog.slot import Slots, end_holder, wal_end
 from txmsg.binlog.table import TableQueue
 from txmsg.errors import StorageError
 
-__all__ = ["Progress", "Tailing"]
+__all__ = ["Tailing"]
 
 logger = logging.getLogger(__name__)
 
 _BODY = 25  # of a replication message w: kind, two places in the log, a time
 _INSERT = ord("I")
 _HOLDER_WAIT_S = 5.0
-
-
-@dataclass(slots=True)
-class Progress:
-    """What a tailer has done since it started."""
-
-    messages: int = 0
-    """Appended to the log."""
-    refilled: int = 0
-    """Of these, read from the table."""
-    repeated: int = 0
-    """Came once more, and were there already."""
-    missing: int = 0
-    """Offsets that were gone before they could be mirrored; holes in the log mark them."""
-    foreign: int = 0
-    """Changes in the publication that are no messages."""
-    lag_s: float = 0.0
-    """How long ago the last transaction that is in the log was committed, while there are more; else 0."""
-    goal: int = 0
-    """What `messages` will be when all that was in the table at the last look is in the log."""
 
 
 @dataclass(slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import logging
 import signal
@@ -10,21 +9,20 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from txmsg.cli.admin import Decorator, json_option, yes_option
+from txmsg.cli.admin import json_option, yes_option
 from txmsg.cli.main import EXAMPLE_FORMAT
-from txmsg.cli.quantities import duration
+from txmsg.cli.mirror_options import exclude_option, mirror_session, name_option, storage_option, topics_option
+from txmsg.cli.mirrored_log import fork, verify
 from txmsg.cli.showing import print_facts, print_table
 
 if TYPE_CHECKING:
-    from txmsg.binlog.database import Session
+    from txmsg.binlog.progress import Progress
     from txmsg.binlog.status import MirrorStatus
     from txmsg.binlog.tailer import State
-    from txmsg.binlog.tailing import Progress
 
 __all__ = ["tailer"]
 
@@ -32,34 +30,6 @@ logger = logging.getLogger(__name__)
 
 _METRICS_S = 10.0
 _MUCH = 20_000
-
-_storage: Decorator = click.option(
-    "--storage",
-    metavar="URL",
-    envvar="TXMSG_STORAGE",
-    show_envvar=True,
-    required=True,
-    help="The Notify database: postgresql://user@host:5432/database.",
-)
-_name: Decorator = click.option(
-    "--name",
-    metavar="NAME",
-    default="metaq",
-    show_default=True,
-    help="Names the mirror, its slot and its publication; a second mirror needs another one.",
-)
-_topics: Decorator = click.option(
-    "--topics",
-    metavar="PATTERN",
-    multiple=True,
-    help="Topics to mirror, with * and ?; may be repeated. Default: as the mirror was made, else all.",
-)
-_exclude: Decorator = click.option(
-    "--exclude",
-    metavar="PATTERN",
-    multiple=True,
-    help="Topics to leave out; may be repeated. Default: as the mirror was made, else none.",
-)
 
 
 @click.group()
@@ -70,23 +40,19 @@ def tailer() -> None:
     """
 
 
-def _session(storage: str) -> Session:
-    from txmsg.binlog.database import connect
-    from txmsg.broker import migrate
-
-    migrate.require(storage)
-    return connect(migrate.libpq_url(storage))
+for each in (fork, verify):
+    tailer.add_command(each)
 
 
 @tailer.command(
     short_help="Run a tailer, until it is stopped.",
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg tailer run --storage postgresql://notify@db/notify --metaq /var/lib/metaq\n"
-    "  txmsg tailer run --storage postgresql://notify@db/notify --metaq metaq:7800 --topics 'trade*'\n\n"
+    "  txmsg tailer run --storage postgresql://notify@db/notify --metaq metaq:7720 --topics 'trade*'\n\n"
     "Prints `tailing NAME into WHERE` when it mirrors. A second one prints `standing by`, and goes on when the first "
     "ends. SIGTERM and Ctrl-C end it in order. It ends by itself only where a person is needed: log and table hold "
     "different messages, the log is damaged, or the database is not set up for it.",
 )
-@_storage
+@storage_option
 @click.option(
     "--metaq",
     metavar="DIR|HOST:PORT",
@@ -95,9 +61,9 @@ def _session(storage: str) -> Session:
     show_envvar=True,
     help="The log: a directory, made when missing, or the address of `txmsg metaq serve`.",
 )
-@_topics
-@_exclude
-@_name
+@topics_option
+@exclude_option
+@name_option
 @click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
@@ -187,10 +153,10 @@ def _catching_up() -> Callable[[Progress], None]:
     short_help="Make a mirror before its tailer runs, or change its topics.",
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg tailer create --storage postgresql://notify@db/notify --topics 'trade*'",
 )
-@_storage
-@_topics
-@_exclude
-@_name
+@storage_option
+@topics_option
+@exclude_option
+@name_option
 @json_option
 def create(*, storage: str, topics: tuple[str, ...], exclude: tuple[str, ...], name: str, as_json: bool) -> None:
     """Make a mirror with its publication and slot, so that from now on nothing is dropped before it is mirrored.
@@ -202,7 +168,7 @@ def create(*, storage: str, topics: tuple[str, ...], exclude: tuple[str, ...], n
     from txmsg.binlog.status import make
 
     check_mirror_name(name), check_patterns(topics), check_patterns(exclude)
-    with closing(_session(storage)) as session, translated():
+    with closing(mirror_session(storage)) as session, translated():
         is_new = make(session, name, topics or None, exclude or None)
     if as_json:
         click.echo(json.dumps({"mirror": name, "is_new": is_new}))
@@ -211,8 +177,8 @@ def create(*, storage: str, topics: tuple[str, ...], exclude: tuple[str, ...], n
 
 
 @tailer.command(epilog=f"{EXAMPLE_FORMAT}\n  txmsg tailer drop --storage postgresql://notify@db/notify --yes")
-@_storage
-@_name
+@storage_option
+@name_option
 @yes_option
 @json_option
 def drop(*, storage: str, name: str, yes: bool, as_json: bool) -> None:
@@ -227,7 +193,7 @@ def drop(*, storage: str, name: str, yes: bool, as_json: bool) -> None:
     check_mirror_name(name)
     if not yes:
         click.confirm(f"Drop mirror {name}, its slot and its publication?", abort=True)
-    with closing(_session(storage)) as session, translated():
+    with closing(mirror_session(storage)) as session, translated():
         was_there = drop_mirror(session, name)
     if as_json:
         click.echo(json.dumps({"mirror": name, "dropped": was_there}))
@@ -235,130 +201,9 @@ def drop(*, storage: str, name: str, yes: bool, as_json: bool) -> None:
         click.echo(f"mirror {name} is dropped" if was_there else f"there was no mirror {name}")
 
 
-@tailer.command(
-    short_help="Let a log go on after it and its table have diverged.",
-    epilog=f"{EXAMPLE_FORMAT}\n  txmsg tailer fork --storage postgresql://notify@db/notify --metaq /var/lib/metaq\n\n"
-    "Stop the tailer first, and `txmsg metaq serve` if it serves this directory. Consumers may have read what is given "
-    "up: its messages are not in the table.",
-)
-@_storage
-@click.option("--metaq", metavar="DIR", required=True, help="The log's directory.")
-@_name
-@yes_option
-@json_option
-def fork(*, storage: str, metaq: str, name: str, yes: bool, as_json: bool) -> None:
-    """Let a log go on under a new generation, from where it and its table begin to differ.
-
-    The table is right from there on: what the log has instead is not served any more, and the tailer reads the table's
-    messages. As after a backup of the database was restored, or a standby promoted that had not got everything.
-    """
-    from txmsg.binlog.config import check_mirror_name
-    from txmsg.binlog.database import translated
-    from txmsg.binlog.status import diverged
-    from txmsg.mirror import fork_log, open_sink
-
-    check_mirror_name(name)
-    directory = _directory(metaq)
-    with closing(_session(storage)) as session, translated():
-        with closing(open_sink(str(directory))) as sink:
-            cuts = diverged(session, sink, name)
-            generation = sink.generation
-        for each in cuts if not as_json else ():
-            click.echo(
-                f"topic {each.topic} queue {each.queue}: from offset {each.offset} on, {each.log_end - each.offset} "
-                f"messages of the log give way to {max(0, each.table_end - each.offset)} of the table"
-            )
-        if cuts:
-            if not yes:
-                click.confirm(f"Give up what {metaq} has from there on?", abort=True)
-            generation = fork_log(directory, cuts)
-    if as_json:
-        values = [{"topic": each.topic, "queue": each.queue, "offset": each.offset} for each in cuts]
-        click.echo(json.dumps({"generation": generation, "cuts": values}))
-    elif cuts:
-        click.echo(f"the log goes on under generation {generation}: `txmsg tailer run` fills it")
-    else:
-        click.echo(f"log and table have not diverged; the log stays at generation {generation}")
-
-
-def _directory(metaq: str) -> Path:
-    """A log that is there, in a directory: making one, or asking a server, would be a mistake here."""
-    directory = Path(metaq)
-    if not (directory / "log.json").exists():
-        raise click.UsageError(f"--metaq {metaq}: there is no log in such a directory; name it on the machine it is on")
-    return directory.absolute()
-
-
-@tailer.command(
-    short_help="Compare a log with its table, message by message.",
-    epilog=f"{EXAMPLE_FORMAT}\n  txmsg tailer verify --storage postgresql://notify@db/notify --metaq /var/lib/metaq",
-)
-@_storage
-@click.option(
-    "--metaq",
-    metavar="DIR",
-    required=True,
-    help="The log's directory: its bytes are read, not what a server says of them.",
-)
-@_topics
-@_exclude
-@_name
-@click.option(
-    "--wait",
-    metavar="TIME",
-    type=duration,
-    default="10s",
-    show_default=True,
-    help="How long a tailer at work has to mirror what is committed by now.",
-)
-@json_option
-def verify(
-    *,
-    storage: str,
-    metaq: str,
-    topics: tuple[str, ...],
-    exclude: tuple[str, ...],
-    name: str,
-    wait: float,
-    as_json: bool,
-) -> None:
-    """Compare a log with its table: every message, byte for byte, and its place.
-
-    Shares no code with the log or the tailer. Both may be at work meanwhile. Exit status 1 if anything differs.
-    """
-    from rich.console import Console
-    from rich.progress import Progress as Bars
-
-    from txmsg.broker import migrate
-    from txmsg.verifier.compare import verify as compare
-
-    with Bars(console=Console(stderr=True), transient=True) as bars:
-        task = bars.add_task("messages", total=None)
-        found = compare(
-            migrate.libpq_url(storage),
-            Path(metaq),
-            topics=topics,
-            exclude=exclude,
-            mirror=name,
-            wait_s=wait,
-            progress=lambda done, total: bars.update(task, completed=done, total=total),
-        )
-    values = dataclasses.asdict(found) | {"differences": list(map(str, found.differences)), "equal": found.is_equal}
-    if as_json:
-        click.echo(json.dumps(values))
-    else:
-        differing = sum(found.differing.values())
-        print_facts({name: value for name, value in values.items() if isinstance(value, int) and name != "equal"})
-        for difference in found.differences:
-            click.echo(difference)
-        click.echo("equal" if found.is_equal else f"NOT equal: {differing} messages differ")
-    if not found.is_equal:
-        raise SystemExit(1)
-
-
 @tailer.command(epilog=f"{EXAMPLE_FORMAT}\n  txmsg tailer status --storage postgresql://notify@db/notify --by-queue")
-@_storage
-@_name
+@storage_option
+@name_option
 @click.option("--by-queue", is_flag=True, help="Print each queue, too, and how far it is mirrored.")
 @json_option
 def status(*, storage: str, name: str, by_queue: bool, as_json: bool) -> None:
@@ -371,7 +216,7 @@ def status(*, storage: str, name: str, by_queue: bool, as_json: bool) -> None:
     from txmsg.binlog.status import status as status_of
 
     check_mirror_name(name)
-    with closing(_session(storage)) as session, translated():
+    with closing(mirror_session(storage)) as session, translated():
         found = status_of(session, name)
     values = _values(found)
     if as_json:

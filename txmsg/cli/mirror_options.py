@@ -1,0 +1,51 @@
+"""What the commands about mirrors share: options, and a session on the Notify database."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from txmsg.cli.admin import Decorator
+
+if TYPE_CHECKING:
+    from txmsg.binlog.database import Session
+
+__all__ = ["exclude_option", "mirror_session", "name_option", "storage_option", "topics_option"]
+
+storage_option: Decorator = click.option(
+    "--storage",
+    metavar="URL",
+    envvar="TXMSG_STORAGE",
+    show_envvar=True,
+    required=True,
+    help="The Notify database: postgresql://user@host:5432/database.",
+)
+name_option: Decorator = click.option(
+    "--name",
+    metavar="NAME",
+    default="metaq",
+    show_default=True,
+    help="Names the mirror, its slot and its publication; a second mirror needs another one.",
+)
+topics_option: Decorator = click.option(
+    "--topics",
+    metavar="PATTERN",
+    multiple=True,
+    help="Topics to mirror, with * and ?; may be repeated. Default: as the mirror was made, else all.",
+)
+exclude_option: Decorator = click.option(
+    "--exclude",
+    metavar="PATTERN",
+    multiple=True,
+    help="Topics to leave out; may be repeated. Default: as the mirror was made, else none.",
+)
+
+
+def mirror_session(storage: str) -> Session:
+    """A session on a Notify database that this release works with."""
+    from txmsg.binlog.database import connect
+    from txmsg.broker import migrate
+
+    migrate.require(storage)
+    return connect(migrate.libpq_url(storage))
