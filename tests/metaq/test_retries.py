@@ -56,6 +56,7 @@ async def test_a_message_that_fails_comes_after_each_back_off_and_then_is_a_dead
         fill(log, "t", 0, [3])
     seen, clock = Seen(lambda message: message.offset == 1), Clock()
     async with consumer_of(tmp_path, seen, clock):
+        await until(lambda: seen.attempts == [(0, 1), (1, 1), (2, 1)])
         for tries in range(1, 17):
             await until(lambda: copies(tmp_path, QueueId("%RETRY%g", tries - 1)))  # noqa: B023
             [copy] = copies(tmp_path, QueueId("%RETRY%g", tries - 1))
