@@ -12,7 +12,7 @@ from txmsg.binlog.database import Session
 from txmsg.binlog.mirrors import Mirrors
 from txmsg.binlog.rows import EPOCH_2000_US, Batch, Row
 from txmsg.binlog.sink import Mark, content_crc
-from txmsg.errors import MisuseError, OffsetsMissing
+from txmsg.errors import LogBusy, MisuseError, OffsetsMissing
 from txmsg.metaq.access import LogAccess, QueueId, open_log
 from txmsg.metaq.frame import Columns, Compression, Payload, encode, hole
 from txmsg.metaq.log import Append, Log
@@ -67,12 +67,21 @@ class LogSink:
                 begin = batch.end_offset
 
     def append(self, batches: Sequence[Batch]) -> None:
-        self._log.append(
+        self._append(
             [
                 Append(topic, queue, _payload(rows, self._compression_of(topic)), base_offset)
                 for topic, queue, base_offset, rows in batches
             ]
         )
+
+    def _append(self, appends: Sequence[Append]) -> None:
+        """On disk on return. At an address another tailer may come between, which was paused and has lost its turn."""
+        try:
+            self._log.append(appends)
+        except MisuseError as exc:
+            if all(self.range(each.topic, each.queue)[1] == each.base_offset for each in appends):
+                raise
+            raise LogBusy(f"something else has appended to the log {self.name}: {exc}") from exc
         self._log.flush()
 
     def _compression_of(self, topic: str) -> Compression:
@@ -86,8 +95,7 @@ class LogSink:
         return found
 
     def mark_hole(self, topic: str, queue: int, begin: int, end: int) -> None:
-        self._log.append([Append(topic, queue, hole(end, time.time_ns() // 1000), begin)])
-        self._log.flush()
+        self._append([Append(topic, queue, hole(end, time.time_ns() // 1000), begin)])
 
     def close(self) -> None:
         self._log.close()

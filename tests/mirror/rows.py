@@ -12,10 +12,10 @@ from uuid import UUID
 import psycopg
 
 from txmsg.message import datetime_of_us
-from txmsg.metaq.frame import Columns, Compression, encode, hole
+from txmsg.metaq.frame import Columns, Compression, Payload, encode, hole
 from txmsg.metaq.log import Append, Log, LogConfig
 
-__all__ = ["Stored", "append", "make_queues", "store", "written"]
+__all__ = ["Stored", "append", "make_queues", "payload_of", "store", "written"]
 
 _INSERT = """
 copy txmsg.message (segment, queue, queue_offset, transaction_id, n, key, tag, ordering_key, headers, body, born_at,
@@ -120,8 +120,13 @@ def append(
                 begin, end = piece[0].offset, ends.get((topic, queue), 0)
                 if begin > end:
                     log.append([Append(topic, queue, hole(begin, 1), end)])
-                log.append([Append(topic, queue, encode(_columns(piece), compression), begin)])
+                log.append([Append(topic, queue, payload_of(piece, compression), begin)])
                 ends[topic, queue] = begin + len(piece)
+
+
+def payload_of(rows: Sequence[Stored], compression: Compression = Compression.NONE) -> Payload:
+    """What a frame of these messages holds."""
+    return encode(_columns(rows), compression)
 
 
 def _columns(rows: Sequence[Stored]) -> Columns:

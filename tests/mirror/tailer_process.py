@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -87,6 +88,13 @@ class TailerProcess:
         """SIGTERM: it ends in order, or this fails."""
         status = self.end(signal.SIGTERM)
         assert status == 0, f"exit status {status}:\n{self.said}"
+
+    def pause(self) -> None:
+        """SIGSTOP: it lives, keeps its connections, and does nothing."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
 
     def refused(self) -> str:
         """Starts one that ends by itself with status 1, as it must; the last line that it says."""

@@ -15,12 +15,14 @@ from tests.acceptance.waiting import until
 from tests.integration.cli_harness import json_of, said
 from tests.metaq.servers import MetaQProcess
 from tests.mirror.load import Load
-from tests.mirror.rows import make_queues, store, written
+from tests.mirror.rows import make_queues, payload_of, store, written
 from tests.mirror.tailer_process import TailerProcess
 from tests.small_disk import fill, read_only, small_disk
 from txmsg.broker import migrate
 from txmsg.embedded import EmbeddedPostgres
 from txmsg.errors import CorruptLog, OffsetsMissing, TxmsgError
+from txmsg.metaq.access import open_log
+from txmsg.metaq.log import Append
 from txmsg.metaq.reader import LogReader
 from txmsg.verifier.compare import Report, verify
 
@@ -274,6 +276,32 @@ def test_a_full_disk_and_a_read_only_one_are_said_and_lose_nothing(url: str, loa
         tailer.start()
         require_equal(url, log, load.count)
         tailer.kill()
+
+
+def test_a_tailer_that_finds_its_messages_appended_by_another_looks_where_the_log_ends_and_goes_on(
+    url: str, log: Path, load: Load, new_tailer: NewTailer, tmp_path: Path
+) -> None:
+    """At a server, as by a tailer that was paused, has lost its turn, and goes on with what it had taken."""
+    server = MetaQProcess(log, log=tmp_path / "server.log")
+    server.start()
+    tailer = new_tailer(root=server.address)
+    try:
+        load.write(20)
+        tailer.start()
+        require_equal(url, log, load.count)
+        tailer.pause()
+        messages = [written("trade", 0, load.ends[0] + place) for place in range(3)]
+        store(url, messages)
+        load.ends[0] += 3
+        with open_log(server.address) as other:
+            other.append([Append("trade", 0, payload_of(messages), messages[0].offset)])
+        tailer.resume()
+        until(lambda: "something else has appended to the log" in tailer.said)
+        load.write(20)
+        require_equal(url, log, load.count)
+        tailer.stop()
+    finally:
+        server.kill()
 
 
 def test_a_metaq_server_that_is_killed_again_and_again_gets_every_message_once(

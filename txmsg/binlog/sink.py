@@ -53,7 +53,8 @@ class Sink(Protocol):
     def append(self, batches: Sequence[Batch]) -> None:
         """Appends all, each where its queue ends, or none; on disk when this returns.
 
-        A queue of which the log has nothing begins at the first offset it is given. StorageError.
+        A queue of which the log has nothing begins at the first offset it is given. StorageError; LogBusy when somebody
+        else has appended meanwhile.
         """
         ...
 

@@ -102,7 +102,7 @@ class Tailer:
                 before = self.progress.messages
                 try:
                     self.run_once()
-                except BrokerUnavailable as exc:
+                except (BrokerUnavailable, LogBusy) as exc:  # where the log ends is looked at anew
                     logger.warning("%s; trying again", exc)
                 except (StorageError, OSError) as exc:
                     if self.state is not State.TAILING:
