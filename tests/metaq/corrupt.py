@@ -117,6 +117,16 @@ def bit_in_body(material: Material, root: Path, rng: random.Random) -> str:
     return f"bit {bit} of {path.name}"
 
 
+def bit_in_padding(material: Material, root: Path, rng: random.Random) -> str | None:
+    frame = rng.choice(material.frames)
+    used = frame.start + frame.payload_size_bytes
+    if used == frame.size_bytes:
+        return None
+    path, at = material.file_of(root, frame.position)
+    _flip(path, bit := 8 * at + rng.randrange(8 * used, 8 * frame.size_bytes))
+    return f"bit {bit} of {path.name}"
+
+
 def _any_file(root: Path, rng: random.Random, *patterns: str) -> Path:
     return rng.choice(sorted(each for pattern in patterns for each in root.glob(pattern) if each.stat().st_size))
 
@@ -245,8 +255,9 @@ def file_of_wrong_length(material: Material, root: Path, rng: random.Random) -> 
 
 
 KINDS: tuple[Damage, ...] = (
-    bit_in_header, bit_in_body, bit_in_cell, bit_in_a_small_file, bit_in_name, frames_swapped, frame_repeated,
-    frame_stale, frame_of_another_log, frame_cut, cells_moved, file_missing, file_of_wrong_length,
+    bit_in_header, bit_in_body, bit_in_padding, bit_in_cell, bit_in_a_small_file, bit_in_name,
+    frames_swapped, frame_repeated, frame_stale, frame_of_another_log, frame_cut, cells_moved,
+    file_missing, file_of_wrong_length,
 )  # fmt: skip
 
 
