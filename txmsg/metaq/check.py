@@ -196,6 +196,9 @@ def _check_frames(root: Path, findings: Findings, settings: dict[str, TopicSetti
     for region, lost in findings.damage:
         at = f"positions {region.begin} to {region.end - 1}: " if region.end > region.begin else ""
         report.problems.append(Problem(file="commitlog", position=region.begin, text=at + region.why, lost=tuple(lost)))
+    for position, size in scan.untidy:
+        text = f"the {size} bytes behind a frame are not all zero; no message is in them"
+        report.problems.append(Problem(file="commitlog", position=position, text=text))
     _summarise(findings)
 
 

@@ -73,6 +73,7 @@ class _Repair:
             self._remove_keys(findings)
             if self._put_back(findings, identity):
                 findings = check(self._root, told)
+            self._tidy(findings)
             for region, lost in _merged(findings.damage):
                 self._take_out(findings, identity, region, lost)
             self._make_anew(findings, identity)
@@ -153,6 +154,17 @@ class _Repair:
                 f"{len(found)} frames stood where they do not belong: put back, from position {min(found)} on"
             )
         return len(found)
+
+    def _tidy(self, findings: Findings) -> None:
+        """What is behind a whole frame is zeros again."""
+        untidy = findings.scan.untidy if findings.scan else []
+        for position, size in untidy:
+            first = max(each for each in files_of(self._log, ".log") if each <= position)
+            with log_file(self._log, first).open("r+b") as file:
+                os.pwrite(file.fileno(), bytes(size), position - first)
+                os.fsync(file.fileno())
+        if untidy:
+            self._done.append(f"{len(untidy)} frames had bytes behind them that are no zeros: made zero")
 
     def _take_out(self, findings: Findings, identity: Identity, region: Region, lost: Sequence[Lost]) -> None:
         """Overwrites a damaged place by marks of what is lost, and by pads."""

@@ -89,6 +89,8 @@ class Scan:
     """Damage that frames follow."""
     stale: set[int] = field(default_factory=set)
     """Positions of frames that are whole, but are not those that were written there last."""
+    untidy: list[tuple[int, int]] = field(default_factory=list)
+    """Where bytes behind a whole frame are no zeros, though they mean nothing, and how many there are."""
     torn: Region | None = None
     """What is not whole at the end: half written, cut off, or damaged."""
     queues: dict[QueueKey, array[int]] = field(default_factory=dict)
@@ -186,7 +188,7 @@ class Scan:
         if header.size_bytes < used or header.size_bytes % 8:
             raise BadFrame(f"the frame has {header.size_bytes} bytes, and its parts need {used}")
         if any(data[used : header.size_bytes]):
-            raise BadFrame("the zeros at the frame's end are none")
+            self.untidy.append((position + used, header.size_bytes - used))
         if header.synced > position:
             raise BadFrame(f"it says that position {header.synced} was on disk before it was written")
         if header.generation < self._generation:
