@@ -83,8 +83,9 @@ def read_raw(paths: list[Path], messages: int) -> float:
     return messages / (time.perf_counter() - began_at)
 
 
-def compare(case: Case, messages: int, turns: int, into: dict[str, Compared]) -> None:
+def compare(case: Case, messages: int, turns: int) -> dict[str, Compared]:
     """A case beside raw reading: into Arrow, and in fewer turns into messages."""
+    into: dict[str, Compared] = {}
     with fresh_log(case) as log:
         for _, call in zip(range(messages // case.count), appends(log, case), strict=False):
             call()
@@ -100,6 +101,14 @@ def compare(case: Case, messages: int, turns: int, into: dict[str, Compared]) ->
                     lambda what=what: {what: read_raw(paths, held)},  # type: ignore[misc]
                     into,
                 )
+    return into
+
+
+def show(found: dict[str, Compared], all_found: dict[str, Compared]) -> None:
+    """Prints figures as soon as they are there."""
+    for name, each in found.items():
+        print(f"{name:42}{each.rate:12,.0f}/s   os.read {each.reference:14,.0f}/s   ratio {each.ratio:.3f}", flush=True)
+    all_found.update(found)
 
 
 def redis_rate(messages: int) -> float | None:
@@ -131,15 +140,13 @@ def main() -> int:
         with progress_of("read", len(CASES)) as step:
             for case in CASES:
                 if not options.only or case.name.startswith(tuple(options.only)):
-                    compare(case, messages // 10 if case.count == 1 else messages, turns, compared)
+                    show(compare(case, messages // 10 if case.count == 1 else messages, turns), compared)
                 step()
         if not options.only:
             peer = redis_rate(messages // 10)
     except Mismatch as exc:
         print(exc, file=sys.stderr)
         return 1
-    for name, each in compared.items():
-        print(f"{name:42}{each.rate:12,.0f}/s   os.read {each.reference:14,.0f}/s   ratio {each.ratio:.3f}")
     if peer is not None:
         print(f"{CASES[0].name + ', into a list':42}{peer:12,.0f}/s   Redis Streams")
     if options.json:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.broker_process import BrokerProcess
+from tests.chaos.network import Link, Network
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.server.running import serve
 
@@ -43,6 +44,15 @@ def served(config: MetaQConfig) -> Iterator[str]:
         loop.close()
     if not told.empty():
         raise AssertionError("the server failed") from told.get()  # type: ignore[misc]  # an exception by now
+
+
+@contextmanager
+def linked(address: str) -> Iterator[tuple[Link, str]]:
+    """A network between the test and a server that can be cut, and the address at its near end."""
+    host, _, port = address.rpartition(":")
+    with Network() as network:
+        link = network.link((host, int(port)))
+        yield link, f"127.0.0.1:{link.port}"
 
 
 class MetaQProcess(BrokerProcess):

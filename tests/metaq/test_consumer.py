@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from tests.metaq.consumers import Seen, on_loop, stored, until
 from tests.metaq.logs import batch, fill
+from tests.metaq.servers import served
 from txmsg.errors import CorruptLog, MisuseError, OffsetOutOfRange
 from txmsg.message import ReceivedMessage
-from txmsg.metaq.access import QueueId
+from txmsg.metaq import async_consumer
+from txmsg.metaq.access import Member, QueueId, open_log
 from txmsg.metaq.async_consumer import AsyncLogConsumer
 from txmsg.metaq.consumer import LogConsumer
 from txmsg.metaq.frame import Columns, encode, hole
-from txmsg.metaq.log import Append, Log
+from txmsg.metaq.log import Append, Log, LogConfig
+from txmsg.metaq.server.config import MetaQConfig
 
 T0, T1 = QueueId("t", 0), QueueId("t", 1)
 
@@ -167,8 +173,6 @@ def test_a_sync_consumer_polls_seeks_pauses_and_stops_at_once(tmp_path: Path) ->
         assert consumer.poll(0.6) == []
         consumer.resume("t")
         assert polled(6) == both[6:]
-        from datetime import UTC, datetime
-
         consumer.seek("t", 0, datetime.fromtimestamp(2, UTC))
         assert polled(3) == [(0, 3), (0, 4), (0, 5)]
         consumer.seek("t", 0, "latest")
@@ -193,6 +197,20 @@ async def test_a_hole_is_counted_and_gone_past(tmp_path: Path) -> None:
         await until(lambda: seen.offsets == {0: [0, 1, 7, 8]})
         assert consumer.missed_count == 5
     assert stored(tmp_path, "g") == {T0: 9}
+
+
+@on_loop
+async def test_going_past_a_hole_commits_nothing_that_was_polled_before_it(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        log.append([batch("t", 0, 0, 2), Append("t", 0, hole(7, 1)), batch("t", 0, 7, 2)])
+    consumer = AsyncLogConsumer(tmp_path, "g")
+    consumer.subscribe("t")
+    async with consumer:
+        ends: list[int] = []
+        while ends[-1:] != [9]:
+            ends += [each.end_offset for each in await consumer.poll(30)]
+    assert ends == [2, 9]
+    assert stored(tmp_path, "g") == {T0: 0}
 
 
 @on_loop
@@ -238,9 +256,6 @@ async def test_what_retention_took_is_counted_and_gone_past_as_it_was_told(
 
 def _cut_log(root: Path) -> tuple[Log, QueueId]:
     """A log of three messages whose first two retention has deleted, and a group that has read none of them."""
-    from txmsg.metaq.access import open_log
-    from txmsg.metaq.log import LogConfig
-
     log = Log(root, LogConfig(file_size_bytes_max=1, retention_s=1), clock=lambda: 4e9)
     fill(log, "t", 0, [1])
     with open_log(root) as access:
@@ -258,3 +273,114 @@ async def test_a_directory_that_is_no_log_is_said_at_the_start(tmp_path: Path) -
     consumer.subscribe("t")
     with pytest.raises(CorruptLog, match="is no log"):
         await consumer.start()
+
+
+@on_loop
+async def test_a_consumer_at_an_address_is_a_member_as_one_on_the_path_and_its_failures_are_kept(
+    tmp_path: Path,
+) -> None:
+    with served(MetaQConfig(root=tmp_path, listen="127.0.0.1:0")) as address:
+        with open_log(address) as access:
+            access.append([batch("t", queue, 0, 5) for queue in range(4)])
+            near, far = Seen(lambda message: message.attempt == 1), Seen(lambda message: message.attempt == 1)
+            consumers = []
+            for where, seen in ((tmp_path, near), (address, far)):
+                consumer = AsyncLogConsumer(where, "g", retry_delays_s=[0])
+                consumer._balance_s = 0.05
+                consumer.subscribe("t")(seen)
+                consumers.append(consumer)
+            on_path, at_address = consumers
+            async with on_path, at_address:
+                await until(lambda: len(on_path.queues()) == len(at_address.queues()) == 2)
+                access.append([batch("t", queue, 5, 2) for queue in range(4)])
+                tries = Counter[tuple[int | None, int | None, int]]()
+
+                def all_tried_twice() -> bool:
+                    tries.clear()
+                    tries.update((each.queue, each.offset, each.attempt) for each in near.messages + far.messages)
+                    return len(tries) == 4 * 7 * 2
+
+                await until(all_tried_twice)
+                assert any(each.offset in {5, 6} for each in near.messages)
+                assert any(each.offset in {5, 6} for each in far.messages)
+            assert stored(access, "g")[T0] == 7
+
+
+@on_loop
+async def test_a_member_whose_files_are_removed_joins_anew(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        fill(log, "t", 0, [2])
+        seen = Seen()
+        consumer = AsyncLogConsumer(tmp_path, "g")
+        consumer._balance_s = 0.05
+        consumer.subscribe("t")(seen)
+        async with consumer:
+            await until(lambda: seen.offsets == {0: [0, 1]})
+            (tmp_path / "groups").rename(tmp_path / "gone")
+            await until(lambda: seen.offsets == {0: [0, 1, 0, 1]})
+            assert len(open_log(tmp_path).group("g").members) == 1
+
+
+@on_loop
+async def test_a_seek_from_outside_moves_a_member_that_runs(tmp_path: Path) -> None:
+    with Log(tmp_path) as log, open_log(tmp_path) as access:
+        fill(log, "t", 0, [4])
+        seen = Seen()
+        consumer = AsyncLogConsumer(tmp_path, "g")
+        consumer._balance_s = 0.05
+        consumer.subscribe("t")(seen)
+        async with consumer:
+            await until(lambda: seen.offsets == {0: [0, 1, 2, 3]})
+            access.seek("g", {T0: 2})
+            await until(lambda: seen.offsets == {0: [0, 1, 2, 3, 2, 3]})
+        assert stored(tmp_path, "g") == {T0: 4}
+
+
+@on_loop
+async def test_a_stop_waits_for_the_handler_and_only_so_long(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        fill(log, "t", 0, [3])
+    entered, leave = threading.Event(), threading.Event()
+    for stop_timeout_s, expected in ((0.05, 0), (30.0, 1)):
+        consumer = AsyncLogConsumer(tmp_path, "g", stop_timeout_s=stop_timeout_s)
+
+        @consumer.subscribe("t")
+        def handle(_: ReceivedMessage) -> None:
+            entered.set()
+            assert leave.wait(60)
+
+        entered.clear()
+        leave.clear()
+        await consumer.start()
+        await until(entered.is_set)
+        stopping = asyncio.create_task(consumer.stop())
+        if expected:
+            await until(lambda: consumer._workers.is_stopping)  # noqa: B023
+            leave.set()
+        await stopping
+        leave.set()
+        assert stored(tmp_path, "g") == {T0: expected}, "the queue was given back at another place"
+
+
+@on_loop
+async def test_a_strategy_that_fails_is_said_and_tried_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Log(tmp_path) as log:
+        fill(log, "t", 0, [1])
+    failing = [KeyError("site"), MisuseError("nobody has it")]
+
+    def strategy(queues: Sequence[QueueId], members: Sequence[Member]) -> Mapping[str, Sequence[QueueId]]:
+        if failing:
+            raise failing.pop()
+        return {members[0].id: queues}
+
+    monkeypatch.setattr(async_consumer, "RETRY_S", 0.01)
+    seen = Seen()
+    consumer = AsyncLogConsumer(tmp_path, "g", strategy=strategy)
+    consumer._balance_s = 0.01
+    consumer.subscribe("t")(seen)
+    async with consumer:
+        await until(lambda: seen.offsets == {0: [0]})
+    assert "group g cannot go on, and tries again: nobody has it" in caplog.text
+    assert "KeyError: 'site'" in caplog.text

@@ -22,6 +22,7 @@ from txmsg.errors import OffsetOutOfRange, StorageError
 from txmsg.metaq.commit_log import files_of
 from txmsg.metaq.frame import Columns, encode
 from txmsg.metaq.log import Append, Flush, Log, LogConfig, TopicSettings
+from txmsg.metaq.queues import OpenFiles
 from txmsg.metaq.reader import LogReader
 
 SIZE_BYTES = 1024 * 1024
@@ -84,6 +85,26 @@ def test_what_is_on_disk_but_cannot_be_shown_for_want_of_room_is_shown_when_ther
         log.flush()
         assert readable(disk / "log", "new", 0) == bodies("new", 0, 0, 1)
         assert log.append([batch("t", 0, 1, 1)]) == [1]
+
+
+def test_half_a_cell_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, files = tmp_path / "cells", OpenFiles(10)
+    files.append(str(path), b"a" * 40, 0)
+    write = os.write
+
+    def nearly_full(fd: int, data: bytes) -> int:
+        if os.fstat(fd).st_size >= 60:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(fd, data[:20])
+
+    with monkeypatch.context() as failing:
+        failing.setattr(os, "write", nearly_full)
+        with pytest.raises(OSError, match="No space left"):
+            files.append(str(path), b"b" * 40, 40)
+    assert path.read_bytes() == b"a" * 40
+    files.append(str(path), b"b" * 40, 40)
+    assert path.read_bytes() == b"a" * 40 + b"b" * 40
+    files.close()
 
 
 def test_a_full_disk_does_not_end_the_flusher_and_is_logged_once(disk: Path, caplog: pytest.LogCaptureFixture) -> None:

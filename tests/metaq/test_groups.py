@@ -16,7 +16,8 @@ from txmsg.errors import CorruptLog, MembershipLost, MisuseError, UnknownGroup
 from txmsg.metaq.access import LogAccess, QueueId, Range, open_log
 from txmsg.metaq.frame import Columns, encode
 from txmsg.metaq.group_files import offset_in, queue_file
-from txmsg.metaq.log import Append, Log
+from txmsg.metaq.group_logs import GroupLogs
+from txmsg.metaq.log import Append, Log, LogConfig
 from txmsg.metaq.server.config import MetaQConfig
 
 A, B = QueueId("t", 0), QueueId("t", 1)
@@ -239,3 +240,22 @@ def test_where_a_group_begins_is_not_guessed_when_it_cannot_be_read(tmp_path: Pa
     (tmp_path / "groups" / "g" / "begins.json").write_bytes(b'["t"]')
     with pytest.raises(CorruptLog, match=r"begins.json cannot be read"):
         access.join("g", ["t"])
+
+
+def test_files_of_retries_go_when_all_in_them_have_had_their_turn(tmp_path: Path, access: LogAccess) -> None:
+    logs = GroupLogs(tmp_path, LogConfig(file_size_bytes_max=1))
+    root = logs.root_of("%RETRY%g")
+    assert root is not None
+    later = QueueId("%RETRY%g", 5)
+    member = access.join("g", ["t"])
+    member.take([RETRY, later])
+    for queue, count in ((0, 4), (5, 1), (0, 2)):
+        for _ in range(count):
+            logs.append(root, [Append("%RETRY%g", queue, encode(Columns([b"x"], [1])))])
+    assert access.ranges([RETRY, later]) == {RETRY: Range(0, 6), later: Range(0, 1)}, "what waits was deleted"
+    member.store({RETRY: 6})
+    logs.append(root, [Append("%RETRY%g", 0, encode(Columns([b"x"], [1])))])
+    assert access.ranges([RETRY, later]) == {RETRY: Range(4, 7), later: Range(0, 1)}
+    member.store({later: 1})
+    logs.append(root, [Append("%RETRY%g", 0, encode(Columns([b"x"], [1])))])
+    assert access.ranges([RETRY, later]) == {RETRY: Range(6, 8), later: Range(1, 1)}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.metaq.consumers import Seen, on_loop, stored, until
 from tests.metaq.logs import fill
-from txmsg.errors import CorruptLog, StorageError
+from txmsg.errors import CorruptLog, MisuseError, StorageError
 from txmsg.message import ReceivedMessage
 from txmsg.metaq.access import QueueId, open_log
 from txmsg.metaq.async_consumer import AsyncLogConsumer
@@ -203,3 +203,22 @@ def test_a_copy_tells_all_of_its_message_and_stands_where_its_delay_says(
 def test_what_is_no_copy_is_not_taken_for_one() -> None:
     with pytest.raises(CorruptLog, match="offset 3 of topic %RETRY%g queue 0 is no copy"):
         tried_of(ReceivedMessage("%RETRY%g", b"", queue=0, offset=3))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"retries_max": -1}, "retries_max=-1 must be"),
+        ({"retries_max": 1.5}, "retries_max=1.5 must be"),
+        ({"retry_delays_s": []}, "retry_delays_s is empty"),
+        ({"retry_delays_s": [1, -1]}, "retry_delays_s=-1 must be"),
+        ({"missing": "ignore"}, "missing='ignore' is none of"),
+        ({"start": "newest"}, "start='newest' says no place"),
+        ({"broadcast": "a%b"}, "broadcast='a%b' is neither"),
+        ({"concurrency": 0}, "concurrency=0 must be"),
+        ({"strategy": len}, "strategy .* takes"),
+    ],
+)
+def test_options_that_cannot_be_kept_are_refused(options: dict[str, object], said: str) -> None:
+    with pytest.raises(MisuseError, match=said):
+        AsyncLogConsumer("DIR", "g", **options)  # type: ignore[arg-type]

@@ -11,17 +11,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 
-from tests.chaos.network import Link, Network
 from tests.chaos.plan import Cut
 from tests.metaq.logs import batch, bodies, readable
-from tests.metaq.servers import MetaQProcess, served
+from tests.metaq.servers import MetaQProcess, linked, served
 from txmsg.errors import BrokerUnavailable, MembershipLost, MisuseError, OffsetOutOfRange, OutcomeUnknown
 from txmsg.metaq.access import QueueId, Range
 from txmsg.metaq.frame import Columns, encode
@@ -45,15 +44,6 @@ def until(is_so: Callable[[], object], within_s: float = WAIT_S) -> None:
 def one(topic: str, queue: int, body: str) -> Append:
     """A message at the end of a queue."""
     return Append(topic, queue, encode(Columns([body.encode()], [1])))
-
-
-@contextmanager
-def linked(address: str) -> Iterator[tuple[Link, str]]:
-    """A network between the test and a server that can be cut, and the address at its near end."""
-    host, _, port = address.rpartition(":")
-    with Network() as network:
-        link = network.link((host, int(port)))
-        yield link, f"127.0.0.1:{link.port}"
 
 
 @pytest.fixture(scope="module")

@@ -25,8 +25,9 @@ from txmsg.metaq.fetching import Fetcher, Missing, check_missing
 from txmsg.metaq.handling import Handlers
 from txmsg.metaq.lane import Lane
 from txmsg.metaq.polling import PolledBatch, Polls
+from txmsg.metaq.retries import backoff_of
 from txmsg.metaq.working import Workers
-from txmsg.runtime.backoff import DELAYS_S, RETRIES_MAX, Backoff
+from txmsg.runtime.backoff import RETRIES_MAX
 from txmsg.runtime.options import broadcast_group_of, check_count, check_seconds, start_of
 from txmsg.runtime.threads import DaemonThreads
 from txmsg.runtime.user_function import UserFunction, check_takes, in_handler
@@ -42,6 +43,8 @@ CONCURRENCY_MAX = 4096
 STOP_TIMEOUT_S_MAX = 24 * 3600.0
 BALANCE_S = 0.5
 """Seconds between two looks at who is in the group; offsets are stored as often."""
+RETRY_S = 5.0
+"""Seconds until what failed for no reason that txmsg knows is tried again."""
 _IDLE_S = 0.05
 
 
@@ -94,7 +97,7 @@ class AsyncLogConsumer:
         self._strategy = averaged if strategy is None else strategy
         check_takes("strategy", self._strategy, "queues", "members")
         self._missing = check_missing(missing)
-        self._backoff = _backoff_of(retries_max, DELAYS_S if retry_delays_s is None else retry_delays_s)
+        self._backoff = backoff_of(retries_max, retry_delays_s)
         self._clock: Callable[[], float] = time.time
         self._balance_s = BALANCE_S
         self._topics: dict[str, TagExpression] = {}
@@ -141,7 +144,12 @@ class AsyncLogConsumer:
             )
         self._threads = DaemonThreads(2, name=f"txmsg-log-{self.group}")
         self._member_thread = DaemonThreads(1, name=f"txmsg-member-{self.group}")
-        self._access = await self._opened()
+        try:
+            self._access = await self._opened()
+        except BaseException:
+            self._threads.shutdown()
+            self._member_thread.shutdown()
+            raise
         self._balance = Balance(
             self._access,
             self.group,
@@ -263,6 +271,9 @@ class AsyncLogConsumer:
                     _log.log(level, "group %s cannot go on, and tries again: %s", self.group, exc)
                 told = str(exc)
                 await asyncio.sleep(self._balance_s)
+            except Exception:  # noqa: BLE001 - the root of a task, where a strategy of the user's may have failed
+                _log.exception("group %s cannot go on, and tries again", self.group)
+                await asyncio.sleep(RETRY_S)
 
     async def _balance_once(self) -> None:
         await self._balance.step()
@@ -383,12 +394,3 @@ def _delete_passing(access: LogAccess, group: str) -> None:
         if re.fullmatch(re.escape(base) + "%[0-9a-f]{32}", each):
             with suppress(TxmsgError):  # it has members, or somebody else deletes it
                 access.delete_group(each)
-
-
-def _backoff_of(retries_max: object, delays_s: Sequence[float]) -> Backoff:
-    if not isinstance(retries_max, int) or isinstance(retries_max, bool) or retries_max < 0:
-        raise MisuseError(f"retries_max={retries_max!r} must be a whole number from 0 on")
-    checked = tuple(check_seconds("retry_delays_s", each, least_s=0, most_s=7 * 24 * 3600) for each in delays_s)
-    if not checked:
-        raise MisuseError("retry_delays_s is empty: give at least one delay")
-    return Backoff(delays_s=checked, retries_max=retries_max)

@@ -12,13 +12,16 @@ from typing import Final
 
 from txmsg.errors import MisuseError, StorageError, UnknownGroup
 from txmsg.message import check_name
-from txmsg.metaq.access import DEAD_LETTERS, RETRIES
+from txmsg.metaq.access import DEAD_LETTERS, RETRIES, QueueId
+from txmsg.metaq.cells import Cell, Cells, queue_directory, queues_of_topic
+from txmsg.metaq.commit_log import files_of
+from txmsg.metaq.group_files import offset_in, queue_file
 from txmsg.metaq.log import Append, Log, LogConfig
 from txmsg.metaq.reader import LogReader
 
 __all__ = ["GroupLogs"]
 
-_CONFIG: Final = LogConfig(file_size_bytes_max=64 * 1024 * 1024, open_files_max=64)
+_CONFIG: Final = LogConfig(file_size_bytes_max=16 * 1024 * 1024, open_files_max=64)
 _WAIT_S_MAX = 10.0
 _LOOK_S = 0.002
 
@@ -26,7 +29,8 @@ _LOOK_S = 0.002
 class GroupLogs:
     """The logs of all groups of one log, by topic. Each is opened for the moment of an append only."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, config: LogConfig = _CONFIG) -> None:
+        self._config = config
         self._directory = root / "groups"
         self._readers: dict[Path, tuple[int, LogReader]] = {}
 
@@ -59,8 +63,29 @@ class GroupLogs:
             raise UnknownGroup(
                 f"group {root.parent.name} is unknown to this log: a group is made when its first member joins"
             )
-        with _turn(root.with_suffix(".lock")), Log(root, _CONFIG) as log:
-            return log.append(appends)
+        with _turn(root.with_suffix(".lock")), Log(root, self._config) as log:
+            bases = log.append(appends)
+            if appends[0].topic.startswith(RETRIES):
+                _delete_handled(root, appends[0].topic, log)
+            return bases
+
+
+def _delete_handled(root: Path, topic: str, log: Log) -> None:
+    """Deletes the files in which every retry has had its turn."""
+    firsts = files_of(root / "commitlog", ".log")
+    if len(firsts) == 1:
+        return
+    end = needed = log.reader.commit_log.end()
+    for number in queues_of_topic(root, topic):
+        offset = offset_in(queue_file(root.parent, QueueId(topic, number))) or 0
+        cell = Cells(queue_directory(root, topic, number)).first(_end_of, offset + 1)
+        if cell is not None:
+            needed = min(needed, cell.position)
+    log.delete_old(size_bytes_max=end - max(first for first in firsts if first <= needed))
+
+
+def _end_of(cell: Cell) -> int:
+    return cell.base_offset + cell.count
 
 
 @contextmanager

@@ -114,10 +114,10 @@ class Lane:
         self.error = None
 
     def skip_to(self, offset: int) -> None:
-        """Fetches on there; what was fetched before is still handled."""
-        self.fetch_offset = offset
-        if self.chunk is None and not self._pending and not self._batches:
+        """Fetches on there; what was fetched before is still handled, or committed by whoever polled it."""
+        if self.offset == self.fetch_offset:
             self.offset = offset
+        self.fetch_offset = offset
 
     # ---- what is handled
 

@@ -291,16 +291,16 @@ class Log:
             (self.root / "checkpoint").unlink(missing_ok=True)  # without one, all is read
             sync_directory(self.root)
 
-    def delete_old(self) -> list[int]:
+    def delete_old(self, *, size_bytes_max: int | None = None) -> list[int]:
         """Deletes the oldest files that are beyond the age or the size to be kept; which ones, by first position.
 
-        Never the file that is written. Done by itself at each checkpoint.
+        Never the file that is written. Done by itself at each checkpoint. size_bytes_max: other than configured.
         """
         with self._checkpoint_lock:
             return delete_old_files(
                 self.root,
                 end=self._writer.end,
-                size_bytes_max=self.config.retention_size_bytes,
+                size_bytes_max=self.config.retention_size_bytes if size_bytes_max is None else size_bytes_max,
                 keep_s=self._keep_s,
                 now=self._clock(),
                 note=self._note_begin,

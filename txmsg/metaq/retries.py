@@ -11,19 +11,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from txmsg.errors import CorruptLog
+from txmsg.errors import CorruptLog, MisuseError, shown
 from txmsg.message import ReceivedMessage
 from txmsg.metaq.access import DEAD_LETTERS, RETRIES
 from txmsg.metaq.frame import Columns, encode
 from txmsg.metaq.log import Append
 from txmsg.runtime.backoff import Backoff
+from txmsg.runtime.options import check_seconds
 from txmsg.wire.headers import pack_headers
 
-__all__ = ["HEADER", "Tried", "appends_of", "tried_of"]
+__all__ = ["HEADER", "Tried", "appends_of", "backoff_of", "tried_of"]
 
 HEADER: Final = "txmsg-tried"
 """The header of a copy that tells where it came from."""
 _ERROR_LENGTH_MAX: Final = 2000
+_DELAY_S_MAX: Final = 7 * 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,18 @@ class Tried:
     def failed(self, error: str) -> Tried:
         """The same after one try more."""
         return Tried(self.message, (*self.errors, error[:_ERROR_LENGTH_MAX]))
+
+
+def backoff_of(retries_max: object, delays_s: Sequence[float] | None) -> Backoff:
+    """When messages come again that fail, as a consumer is told. Raises MisuseError."""
+    if not isinstance(retries_max, int) or isinstance(retries_max, bool) or retries_max < 0:
+        raise MisuseError(f"retries_max={shown(retries_max)} must be a whole number from 0 on")
+    if delays_s is None:
+        return Backoff(retries_max=retries_max)
+    if not delays_s:
+        raise MisuseError("retry_delays_s is empty: give at least one delay")
+    checked = tuple(check_seconds("retry_delays_s", each, least_s=0, most_s=_DELAY_S_MAX) for each in delays_s)
+    return Backoff(delays_s=checked, retries_max=retries_max)
 
 
 def appends_of(group: str, failed: Sequence[Tried], backoff: Backoff, now_us: int) -> tuple[list[Append], list[Append]]:

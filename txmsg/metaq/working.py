@@ -83,7 +83,7 @@ class Workers:
                 self.room.set()
         except Exception as exc:  # noqa: BLE001 - the root of a task: the lane stands still, and says why
             _log.exception("group %s: topic %s queue %d stands still", self._group, *lane.queue)
-            lane.error = exc
+            lane.error, lane.is_paused = exc, True
         finally:
             lane.chunk = None
             lane.idle.set()

@@ -1,0 +1,104 @@
+"""A consumer of a log at an address: as on a path, and when it is cut off."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+from tests.chaos.plan import Cut
+from tests.metaq.consumers import Seen, on_loop, stored, until
+from tests.metaq.logs import batch
+from tests.metaq.servers import linked, served
+from txmsg.metaq.access import QueueId
+from txmsg.metaq.async_consumer import AsyncLogConsumer
+from txmsg.metaq.remote import RemoteLog
+from txmsg.metaq.retries import tried_of
+from txmsg.metaq.server.config import MetaQConfig
+
+SESSION_S = 2.0
+
+
+class Clock:
+    """Time that passes when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@on_loop
+async def test_order_offsets_retries_and_dead_letters_are_as_on_a_path(tmp_path: Path) -> None:
+    seen, clock = (
+        Seen(lambda message: message.offset in {1, 4} and (message.offset == 4 or message.attempt == 1)),
+        Clock(),
+    )
+    with served(MetaQConfig(root=tmp_path, listen="127.0.0.1:0")) as address, RemoteLog(address) as log:
+        log.append([batch("t", 0, 0, 3), batch("t", 1, 0, 2)])
+        consumer = AsyncLogConsumer(address, "g", retries_max=1, retry_delays_s=[5.0])
+        consumer._clock, consumer._balance_s = clock, 0.05
+        consumer.subscribe("t")(seen)
+        async with consumer:
+            await until(lambda: seen.offsets == {0: [0, 1, 2], 1: [0, 1]})
+            log.append([batch("t", 0, 3, 2)])
+            await until(lambda: stored(log, "g").get(QueueId("t", 0)) == 5)
+            retries = QueueId("%RETRY%g", 0)
+            await until(lambda: log.ranges([retries])[retries].end == 3)
+            assert len(seen.messages) == 7, "a retry came before its time"
+            clock.now += 5.0
+            await until(lambda: len(seen.messages) == 10)
+            letters = QueueId("%DLQ%g", 0)
+            await until(lambda: log.ranges([letters])[letters].end == 1)
+            await until(lambda: stored(log, "g")[retries] == 3)
+        [fetched] = log.fetch({letters: 0})
+        [letter] = [tried_of(message) for each in fetched.batches for message in each.messages()]
+        assert (letter.message.queue, letter.message.offset, len(letter.errors)) == (0, 4, 2)
+        assert sorted((offset, attempt) for offset, attempt in seen.attempts if attempt == 2) == [
+            (1, 2),
+            (1, 2),
+            (4, 2),
+        ]
+        assert log.group("g").members == (), "it has left"
+
+
+@on_loop
+async def test_a_member_that_is_cut_off_loses_its_queues_and_joins_anew_and_nothing_is_skipped(tmp_path: Path) -> None:
+    queues = [QueueId("t", number) for number in range(4)]
+    here, there = Seen(), Seen()
+    with ExitStack() as stack:
+        address = stack.enter_context(served(MetaQConfig(root=tmp_path, listen="127.0.0.1:0")))
+        link, near = stack.enter_context(linked(address))
+        log = stack.enter_context(RemoteLog(address))
+        logs = [stack.enter_context(RemoteLog(each, session_s=SESSION_S)) for each in (address, near)]
+        consumers = [AsyncLogConsumer(each, "g") for each in logs]
+        for consumer, seen in zip(consumers, (here, there), strict=True):
+            consumer._balance_s = 0.1
+            consumer.subscribe("t")(seen)
+
+        def append(start: int) -> None:
+            log.append([batch("t", queue.queue, start, 10) for queue in queues])
+
+        def shares() -> list[int]:
+            owners = [each.owner for each in log.group("g").queues]
+            return sorted(owners.count(each) for each in set(owners) - {None})
+
+        append(0)
+        async with consumers[0], consumers[1]:
+            await until(lambda: log.groups() == ["g"])
+            await until(lambda: shares() == [2, 2])
+            await until(lambda: stored(log, "g") == dict.fromkeys(queues, 10))
+            link.cut(Cut.LOST)
+            append(10)
+            await until(lambda: stored(log, "g") == dict.fromkeys(queues, 20))
+            assert shares() == [4]
+            link.heal()
+            await until(lambda: shares() == [2, 2])
+            append(20)
+            await until(lambda: stored(log, "g") == dict.fromkeys(queues, 30))
+        for queue in queues:
+            got = {*here.offsets.get(queue.queue, ()), *there.offsets.get(queue.queue, ())}
+            assert got == set(range(30))
+            for seen in (here, there):
+                offsets = seen.offsets.get(queue.queue, [])
+                assert offsets == sorted(offsets), "a queue went back though nothing was lost"
