@@ -55,11 +55,13 @@ async def test_a_message_that_fails_comes_after_each_back_off_and_then_is_a_dead
     with Log(tmp_path) as log:
         fill(log, "t", 0, [3])
     seen, clock = Seen(lambda message: message.offset == 1), Clock()
-    async with consumer_of(tmp_path, seen, clock):
+    async with consumer_of(tmp_path, seen, clock) as consumer:
         await until(lambda: seen.attempts == [(0, 1), (1, 1), (2, 1)])
+        lanes = consumer._balance.lanes
         for tries in range(1, 17):
-            await until(lambda: copies(tmp_path, QueueId("%RETRY%g", tries - 1)))  # noqa: B023
-            [copy] = copies(tmp_path, QueueId("%RETRY%g", tries - 1))
+            level, count = QueueId("%RETRY%g", tries - 1), len(seen.messages)
+            await until(lambda: level in lanes and (lanes[level].blocked_until or len(seen.messages) > count))  # noqa: B023
+            [copy] = copies(tmp_path, level)
             assert copy.due_at_us == round((clock.now + DELAYS_S[tries - 1]) * 1e6)
             assert len(seen.messages) == 2 + tries, "it came before its time"
             clock.now += DELAYS_S[tries - 1]
