@@ -89,10 +89,12 @@ def inserted_row(data: bytes) -> Placed:
                 at = start + _LENGTH_AFTER_KIND.unpack_from(data, at)[0]
                 values.append(data[start:at])
         born_at, stored_at = _INSERT_TIMES.unpack_from(data, at)
-        ordering_key = b"" if data[at + 26] == _NULL else data[at + 31 :]
+        if data[at + 26] == _NULL:
+            ordering_key, size = b"", at + 27
+        else:
+            ordering_key, size = data[at + 31 :], at + 31 + _LENGTH_AFTER_KIND.unpack_from(data, at + 26)[0]
     except (struct.error, IndexError) as exc:
         raise ProtocolError(f"a row of {len(data)} bytes in the replication stream cannot be read: {exc}") from exc
-    size = at + 27 if not ordering_key else at + 31 + _LENGTH_AFTER_KIND.unpack_from(data, at + 26)[0]
     if new != b"N" or count != _COUNT or size != len(data):
         raise ProtocolError(
             f"a row of {len(data)} bytes in the replication stream is not of {_COUNT} binary columns, or is cut off"

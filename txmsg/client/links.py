@@ -44,7 +44,9 @@ class Links:
         lines = self._all()
         for line in lines:
             line.link.stop()
-        await asyncio.gather(*(line.polling for line in lines))
+        # Not gather: of a broker that has gone, polling may be cancelled meanwhile, which is not the end of this.
+        for line in lines:
+            await asyncio.wait([line.polling])
         await asyncio.gather(*(line.link.idle() for line in lines))
 
     async def close(self) -> None:
