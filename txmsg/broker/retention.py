@@ -81,7 +81,9 @@ class Retention:
             if not await store.try_upkeep_lock(conn):
                 return 0
             await self._give_up(conn)
-            return await self._drop(conn)
+            dropped = await self._drop(conn)
+            await store.release_upkeep_lock(conn)
+            return dropped
 
     async def run(self) -> None:
         """Repeats `run_once`, also while the database is away."""

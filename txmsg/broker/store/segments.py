@@ -27,6 +27,7 @@ __all__ = [
     "mark_dropping",
     "open_and_previous",
     "pins",
+    "release_upkeep_lock",
     "rotate",
     "segments",
     "try_upkeep_lock",
@@ -166,6 +167,11 @@ async def try_upkeep_lock(conn: Connection) -> bool:
     row = await cursor.fetchone()
     assert row is not None
     return bool(row[0])
+
+
+async def release_upkeep_lock(conn: Connection) -> None:
+    """Lets the next session drop segments now: the server ends this one a moment after it was closed."""
+    await conn.execute("select pg_advisory_unlock(7706, 0)")
 
 
 async def mark_dropping(conn: Connection, segment: int) -> bool:
