@@ -37,7 +37,7 @@ def test_the_child_of_a_process_that_used_txmsg_is_told_so(use: str) -> None:
             self.subscribe("t")(print)
         Consumer.__init__ = with_handler
         producer = Producer("127.0.0.1:1", group="g", timeout_s=1).start()
-        for _ in range(5):  # gRPC itself ends a child now and then, by SIGSEGV or SIGABRT: such a one can be told nothing
+        for _ in range(5):  # gRPC itself ends a child now and then, by a signal: such a one can be told nothing
             pid = os.fork()
             if pid == 0:
                 try:
