@@ -297,7 +297,9 @@ def test_readers_that_take_nothing_are_ended_and_let_others_go_on(tmp_path: Path
         calls = unread(address, channel, "slow", 4)
         assert log.fetch({QueueId("slow", 0): 0})[0].batches[0].end_offset == 32
         assert drained(calls)
-        ended = calls[:4]  # had to be, for the last two to be sent to; these may have been read in time
+        # Two had to be ended for the other two to be sent to; those may have been read in time.
+        ended = [each for each in calls if each.code() is not grpc.StatusCode.OK]
+        assert len(ended) >= 2
         assert {each.code() for each in ended} == {grpc.StatusCode.DEADLINE_EXCEEDED}
         assert {"txmsg-code" in dict(each.trailing_metadata()) for each in ended} == {True}
 
