@@ -23,9 +23,9 @@ from pathlib import Path
 from benchmarks.metaq_work import Case, appends, columns_of, fresh_log, redis_streams, targets, xadd
 from benchmarks.surroundings import parser_of, progress_of
 from benchmarks.turns import Compared, by_turns
-from txmsg.metaq.commit_log import CommitLogReader
-from txmsg.metaq.frame import Compression
-from txmsg.metaq.log import Flush, Log, LogConfig
+from txmsg.metaq.format.frame import Compression
+from txmsg.metaq.store.commit_log import CommitLogReader
+from txmsg.metaq.store.log import Flush, Log, LogConfig
 
 FLUSH_S = LogConfig().flush_s
 CASES = [

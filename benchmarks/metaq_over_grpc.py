@@ -22,10 +22,11 @@ from statistics import median, quantiles
 
 from benchmarks.surroundings import metaq_process, parser_of, progress_of
 from benchmarks.turns import Compared, by_turns
-from txmsg.metaq.access import LogAccess, QueueId, open_log
-from txmsg.metaq.frame import Columns, encode
-from txmsg.metaq.log import Append
-from txmsg.metaq.topics import Flush, TopicSettings
+from txmsg.metaq.access import LogAccess, QueueId
+from txmsg.metaq.format.frame import Columns, encode
+from txmsg.metaq.location import open_log
+from txmsg.metaq.store.log import Append
+from txmsg.metaq.store.topics import Flush, TopicSettings
 
 COUNT = 100
 FETCH_SIZE_BYTES = 1024 * 1024

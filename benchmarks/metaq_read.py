@@ -21,10 +21,10 @@ from typing import cast
 from benchmarks.metaq_work import Case, appends, columns_of, fresh_log, redis_streams, targets, xadd
 from benchmarks.surroundings import parser_of, progress_of
 from benchmarks.turns import Compared, by_turns
-from txmsg.metaq.batch import LogBatch
-from txmsg.metaq.frame import Compression
-from txmsg.metaq.log import Log
-from txmsg.metaq.reader import LogReader
+from txmsg.metaq.format.batch import LogBatch
+from txmsg.metaq.format.frame import Compression
+from txmsg.metaq.store.log import Log
+from txmsg.metaq.store.reader import LogReader
 
 FETCH_SIZE_BYTES = 1024 * 1024
 XRANGE_COUNT = 10_000

@@ -14,8 +14,8 @@ from typing import Final
 import redis
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from txmsg.metaq.frame import Columns, Compression, encode
-from txmsg.metaq.log import Append, Flush, Log, LogConfig, TopicSettings
+from txmsg.metaq.format.frame import Columns, Compression, encode
+from txmsg.metaq.store.log import Append, Flush, Log, LogConfig, TopicSettings
 
 __all__ = ["APPENDS_PER_SYNC", "Case", "appends", "columns_of", "fresh_log", "redis_streams", "targets", "xadd"]
 

@@ -13,9 +13,10 @@ from txmsg.binlog.mirrors import Mirrors
 from txmsg.binlog.rows import EPOCH_2000_US, Batch, Row
 from txmsg.binlog.sink import Mark, content_crc
 from txmsg.errors import LogBusy, MisuseError, OffsetsMissing
-from txmsg.metaq.access import LogAccess, QueueId, open_log
-from txmsg.metaq.frame import Columns, Compression, Payload, encode, hole
-from txmsg.metaq.log import Append, Log
+from txmsg.metaq.access import LogAccess, QueueId
+from txmsg.metaq.format.frame import Columns, Compression, Payload, encode, hole
+from txmsg.metaq.location import open_log
+from txmsg.metaq.store.log import Append, Log
 
 __all__ = ["LogSink", "fork_log", "open_sink", "take_again"]
 

@@ -21,7 +21,8 @@ from tests.acceptance.waiting import until
 from txmsg.client import Producer
 from txmsg.embedded import EmbeddedPostgres
 from txmsg.message import Message
-from txmsg.metaq.access import QueueId, open_log
+from txmsg.metaq.access import QueueId
+from txmsg.metaq.location import open_log
 from txmsg.verifier.compare import verify
 
 _START_S_MAX = 90.0

@@ -16,7 +16,7 @@ from txmsg.binlog.config import TailerConfig
 from txmsg.binlog.sink import Sink
 from txmsg.binlog.tailer import State, Tailer
 from txmsg.errors import OffsetsMissing
-from txmsg.metaq.reader import LogReader
+from txmsg.metaq.store.reader import LogReader
 from txmsg.mirror import open_sink
 
 WITHIN_S = 60.0

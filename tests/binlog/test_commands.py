@@ -9,8 +9,8 @@ import pytest
 from tests.binlog.tailers import Running, Table, await_equal, logged, tailing, until
 from tests.integration.cli_harness import json_of, said
 from txmsg.errors import MirrorDiverged
-from txmsg.metaq.log import Log
-from txmsg.metaq.reader import LogReader
+from txmsg.metaq.store.log import Log
+from txmsg.metaq.store.reader import LogReader
 
 
 def test_a_mirror_is_made_looked_at_and_dropped(table: Table, tmp_path: Path) -> None:

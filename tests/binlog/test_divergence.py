@@ -9,7 +9,7 @@ import pytest
 
 from tests.binlog.tailers import Running, Table, await_equal, logged, tailing
 from txmsg.errors import MirrorDiverged, OffsetsMissing
-from txmsg.metaq.reader import LogReader
+from txmsg.metaq.store.reader import LogReader
 
 
 def test_a_segment_that_was_dropped_meanwhile_is_a_hole_that_is_counted_and_told(

@@ -20,9 +20,9 @@ from txmsg.binlog.replication import ReplicationStream
 from txmsg.binlog.rows import Batch
 from txmsg.binlog.tailer import State
 from txmsg.errors import StorageError
-from txmsg.metaq.access import open_log
-from txmsg.metaq.reader import LogReader
+from txmsg.metaq.location import open_log
 from txmsg.metaq.server.config import MetaQConfig
+from txmsg.metaq.store.reader import LogReader
 from txmsg.mirror import LogSink, open_sink
 
 

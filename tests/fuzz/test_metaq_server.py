@@ -20,12 +20,13 @@ from tests.fuzz.conftest import Fuzz
 from tests.fuzz.wild import damaged, wild
 from tests.metaq.servers import served
 from txmsg.errors import OffsetsMissing, TxmsgError, error_of_code
-from txmsg.metaq.access import QueueId, open_log
-from txmsg.metaq.frame import Columns, Compression, encode
-from txmsg.metaq.log import Append
+from txmsg.metaq.access import QueueId
+from txmsg.metaq.format.frame import Columns, Compression, encode
+from txmsg.metaq.location import open_log
 from txmsg.metaq.protocol import batch_of_append
-from txmsg.metaq.remote import RemoteLog
+from txmsg.metaq.remote.remote_log import RemoteLog
 from txmsg.metaq.server.config import MetaQConfig
+from txmsg.metaq.store.log import Append
 from txmsg.wire.codec import CODE_KEY
 from txmsg.wire.v1 import metaq_pb2 as pb
 

@@ -17,7 +17,7 @@ WORK_S = 0.001
 def main(where: str, group: str, journal: str) -> None:
     """Handles topic t until it is told to stop."""
     from txmsg.message import ReceivedMessage
-    from txmsg.metaq.consumer import LogConsumer
+    from txmsg.metaq.consumer.consumer import LogConsumer
 
     fd = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     consumer = LogConsumer(where, group)

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, ParamSpec
 
 from txmsg.message import ReceivedMessage
-from txmsg.metaq.access import LogAccess, QueueId, open_log
+from txmsg.metaq.access import LogAccess, QueueId
+from txmsg.metaq.location import open_log
 
 WAIT_S = 60.0
 

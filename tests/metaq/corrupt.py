@@ -15,15 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from txmsg.errors import CorruptLog, OffsetOutOfRange, OffsetsMissing, StorageError
-from txmsg.metaq.cells import Cells, queue_directory
-from txmsg.metaq.check import check
-from txmsg.metaq.commit_log import files_of
-from txmsg.metaq.frame import Columns, Compression, Header, encode
-from txmsg.metaq.log import Append, Flush, Log, LogConfig, TopicSettings
-from txmsg.metaq.reader import LogReader
-from txmsg.metaq.recovery import frames
-from txmsg.metaq.repair import repair
-from txmsg.metaq.state import Identity, write_identity
+from txmsg.metaq.format.frame import Columns, Compression, Header, encode
+from txmsg.metaq.fsck.check import check
+from txmsg.metaq.fsck.repair import repair
+from txmsg.metaq.store.cells import Cells, queue_directory
+from txmsg.metaq.store.commit_log import files_of
+from txmsg.metaq.store.log import Append, Flush, Log, LogConfig, TopicSettings
+from txmsg.metaq.store.reader import LogReader
+from txmsg.metaq.store.recovery import frames
+from txmsg.metaq.store.state import Identity, write_identity
 
 QUEUES = (("trade", 0), ("trade", 1), ("user", 0))
 _CONFIG = LogConfig(file_size_bytes_max=2500, flush_s=3600, checkpoint_s=3600)

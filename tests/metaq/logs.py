@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from txmsg.metaq.frame import Columns, Compression, encode
-from txmsg.metaq.log import Append, Log
-from txmsg.metaq.reader import LogReader, QueueReader
+from txmsg.metaq.format.frame import Columns, Compression, encode
+from txmsg.metaq.store.log import Append, Log
+from txmsg.metaq.store.reader import LogReader, QueueReader
 
 
 def bodies(topic: str, queue: int, start: int, count: int) -> list[bytes]:

@@ -10,10 +10,11 @@ import pytest
 
 from tests.metaq.logs import batch, bodies, fill
 from txmsg.errors import CorruptLog, MisuseError, OffsetOutOfRange, OffsetsMissing
-from txmsg.metaq.access import Fetched, LogAccess, QueueId, Range, open_log
-from txmsg.metaq.frame import Columns, encode, hole
-from txmsg.metaq.log import Append, Log
-from txmsg.metaq.waiting import Growth
+from txmsg.metaq.access import Fetched, LogAccess, QueueId, Range
+from txmsg.metaq.format.frame import Columns, encode, hole
+from txmsg.metaq.location import open_log
+from txmsg.metaq.store.log import Append, Log
+from txmsg.metaq.store.waiting import Growth
 
 A, B, C = QueueId("a", 0), QueueId("b", 0), QueueId("c", 0)
 WAIT_S = 30.0

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from txmsg.errors import MisuseError
 from txmsg.metaq.access import GroupView, Member, QueueId
-from txmsg.metaq.assignment import averaged, wanted_by
+from txmsg.metaq.group.assignment import averaged, wanted_by
 
 
 def member(name: str, *topics: str) -> Member:

@@ -11,13 +11,13 @@ import pytest
 from tests.metaq.corrupt import KINDS, Material, damaged_logs, judge, mended, prepare
 from tests.metaq.logs import batch, bodies, fill, read_all, readable
 from txmsg.errors import LogBusy, MisuseError, OffsetsMissing
-from txmsg.metaq.check import check
-from txmsg.metaq.commit_log import files_of, log_file
-from txmsg.metaq.frame import Columns, encode, hole
-from txmsg.metaq.log import Append, Flush, Log, LogConfig, TopicSettings
-from txmsg.metaq.reader import LogReader
-from txmsg.metaq.repair import repair
-from txmsg.metaq.report import Lost
+from txmsg.metaq.format.frame import Columns, encode, hole
+from txmsg.metaq.fsck.check import check
+from txmsg.metaq.fsck.repair import repair
+from txmsg.metaq.fsck.report import Lost
+from txmsg.metaq.store.commit_log import files_of, log_file
+from txmsg.metaq.store.log import Append, Flush, Log, LogConfig, TopicSettings
+from txmsg.metaq.store.reader import LogReader
 
 
 @pytest.fixture(scope="module")

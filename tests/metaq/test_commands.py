@@ -11,9 +11,10 @@ from click.testing import CliRunner, Result
 
 from tests.metaq.logs import fill
 from txmsg.cli.main import main
-from txmsg.metaq.access import QueueId, open_log
-from txmsg.metaq.frame import Columns, encode, hole
-from txmsg.metaq.log import Append, Log
+from txmsg.metaq.access import QueueId
+from txmsg.metaq.format.frame import Columns, encode, hole
+from txmsg.metaq.location import open_log
+from txmsg.metaq.store.log import Append, Log
 
 
 @pytest.fixture

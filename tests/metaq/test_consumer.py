@@ -16,13 +16,14 @@ from tests.metaq.logs import batch, fill
 from tests.metaq.servers import served
 from txmsg.errors import CorruptLog, MisuseError, OffsetOutOfRange
 from txmsg.message import ReceivedMessage
-from txmsg.metaq import async_consumer
-from txmsg.metaq.access import Member, QueueId, open_log
-from txmsg.metaq.async_consumer import AsyncLogConsumer
-from txmsg.metaq.consumer import LogConsumer
-from txmsg.metaq.frame import Columns, encode, hole
-from txmsg.metaq.log import Append, Log, LogConfig
+from txmsg.metaq.access import Member, QueueId
+from txmsg.metaq.consumer import async_consumer
+from txmsg.metaq.consumer.async_consumer import AsyncLogConsumer
+from txmsg.metaq.consumer.consumer import LogConsumer
+from txmsg.metaq.format.frame import Columns, encode, hole
+from txmsg.metaq.location import open_log
 from txmsg.metaq.server.config import MetaQConfig
+from txmsg.metaq.store.log import Append, Log, LogConfig
 
 T0, T1 = QueueId("t", 0), QueueId("t", 1)
 

@@ -10,9 +10,9 @@ from tests.metaq.consumers import Seen, on_loop, stored, until
 from tests.metaq.logs import batch
 from tests.metaq.servers import linked, served
 from txmsg.metaq.access import QueueId
-from txmsg.metaq.async_consumer import AsyncLogConsumer
-from txmsg.metaq.remote import RemoteLog
-from txmsg.metaq.retries import tried_of
+from txmsg.metaq.consumer.async_consumer import AsyncLogConsumer
+from txmsg.metaq.consumer.retries import tried_of
+from txmsg.metaq.remote.remote_log import RemoteLog
 from txmsg.metaq.server.config import MetaQConfig
 
 SESSION_S = 2.0

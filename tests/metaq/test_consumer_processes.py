@@ -12,8 +12,9 @@ from pathlib import Path
 from tests.metaq.consumer_process import Member, Note
 from tests.metaq.consumers import WAIT_S
 from tests.metaq.logs import fill
-from txmsg.metaq.access import LogAccess, open_log
-from txmsg.metaq.log import Log
+from txmsg.metaq.access import LogAccess
+from txmsg.metaq.location import open_log
+from txmsg.metaq.store.log import Log
 
 QUEUES = range(10)
 

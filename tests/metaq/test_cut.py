@@ -9,9 +9,9 @@ import pytest
 
 from tests.metaq.logs import batch, bodies, fill, read_all, readable
 from txmsg.errors import MisuseError, OffsetOutOfRange, OffsetsMissing
-from txmsg.metaq.frame import hole
-from txmsg.metaq.log import Append, Log, LogConfig
-from txmsg.metaq.reader import LogReader
+from txmsg.metaq.format.frame import hole
+from txmsg.metaq.store.log import Append, Log, LogConfig
+from txmsg.metaq.store.reader import LogReader
 
 
 @pytest.mark.parametrize("offset", range(10))

@@ -19,11 +19,11 @@ import pytest
 
 from tests.metaq.logs import batch, bodies, fill, read_all, readable
 from txmsg.errors import OffsetOutOfRange, StorageError
-from txmsg.metaq.commit_log import files_of
-from txmsg.metaq.frame import Columns, encode
-from txmsg.metaq.log import Append, Flush, Log, LogConfig, TopicSettings
-from txmsg.metaq.queues import OpenFiles
-from txmsg.metaq.reader import LogReader
+from txmsg.metaq.format.frame import Columns, encode
+from txmsg.metaq.store.commit_log import files_of
+from txmsg.metaq.store.log import Append, Flush, Log, LogConfig, TopicSettings
+from txmsg.metaq.store.queues import OpenFiles
+from txmsg.metaq.store.reader import LogReader
 
 SIZE_BYTES = 1024 * 1024
 LARGE = Append("large", 0, encode(Columns([os.urandom(100_000)], [1])))
@@ -109,7 +109,7 @@ def test_half_a_cell_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_a_full_disk_does_not_end_the_flusher_and_is_logged_once(disk: Path, caplog: pytest.LogCaptureFixture) -> None:
     config = LogConfig(flush_s=0.01, checkpoint_s=0.02, topic=TopicSettings(flush=Flush.TIMED))
-    with caplog.at_level(logging.WARNING, "txmsg.metaq.log"), Log(disk / "log", config) as log:
+    with caplog.at_level(logging.WARNING, "txmsg.metaq.store.log"), Log(disk / "log", config) as log:
         fill(log, "t", 0, [1])
         checkpoint = disk / "log" / "checkpoint"
         wait_until(checkpoint.exists)
@@ -205,7 +205,7 @@ WRITER = """
 import sys
 from pathlib import Path
 from tests.metaq.logs import batch
-from txmsg.metaq.log import Log, LogConfig
+from txmsg.metaq.store.log import Log, LogConfig
 with Log(Path(sys.argv[1]), LogConfig(file_size_bytes_max=20_000)) as log:
     offset = log.reader.queue("t", 0).end()
     while True:

@@ -13,12 +13,13 @@ import pytest
 from tests.metaq.logs import batch, bodies, fill
 from tests.metaq.servers import served
 from txmsg.errors import CorruptLog, MembershipLost, MisuseError, UnknownGroup
-from txmsg.metaq.access import LogAccess, QueueId, Range, open_log
-from txmsg.metaq.frame import Columns, encode
-from txmsg.metaq.group_files import offset_in, queue_file
-from txmsg.metaq.group_logs import GroupLogs
-from txmsg.metaq.log import Append, Log, LogConfig
+from txmsg.metaq.access import LogAccess, QueueId, Range
+from txmsg.metaq.format.frame import Columns, encode
+from txmsg.metaq.group.group_files import offset_in, queue_file
+from txmsg.metaq.group.group_logs import GroupLogs
+from txmsg.metaq.location import open_log
 from txmsg.metaq.server.config import MetaQConfig
+from txmsg.metaq.store.log import Append, Log, LogConfig
 
 A, B = QueueId("t", 0), QueueId("t", 1)
 RETRY = QueueId("%RETRY%g", 0)
@@ -102,7 +103,8 @@ def test_a_member_that_is_killed_gives_back_all_it_owned_at_the_offset_it_stored
 ) -> None:
     text = """
         import sys, os
-        from txmsg.metaq.access import QueueId, open_log
+        from txmsg.metaq.access import QueueId
+        from txmsg.metaq.location import open_log
         member = open_log(sys.argv[1]).join("g", ["t"])
         member.take([QueueId("t", 0)])
         member.store({QueueId("t", 0): 4})

@@ -9,12 +9,12 @@ import pytest
 
 from tests.metaq.logs import fill
 from txmsg.message import Message
-from txmsg.metaq.commit_log import CommitLogReader
-from txmsg.metaq.frame import Columns, Compression, encode
-from txmsg.metaq.keys import BLOCK_COUNT, Keys, KeysFile, index_keys, key_hash, keys_file, write_keys
-from txmsg.metaq.log import Append, Flush, Log, LogConfig, TopicSettings
+from txmsg.metaq.format.frame import Columns, Compression, encode
 from txmsg.metaq.producer import LogProducer
-from txmsg.metaq.reader import LogReader
+from txmsg.metaq.store.commit_log import CommitLogReader
+from txmsg.metaq.store.keys import BLOCK_COUNT, Keys, KeysFile, index_keys, key_hash, keys_file, write_keys
+from txmsg.metaq.store.log import Append, Flush, Log, LogConfig, TopicSettings
+from txmsg.metaq.store.reader import LogReader
 
 SMALL = LogConfig(file_size_bytes_max=3000, topic=TopicSettings(flush=Flush.TIMED))
 KEYS = ["a", "b", "ключ", "a", "x" * 512]

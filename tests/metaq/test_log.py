@@ -11,9 +11,9 @@ import pytest
 from tests.metaq.logs import batch, bodies, fill, read_all, readable
 from txmsg.errors import MessageTooLarge, MisuseError, OffsetOutOfRange, OffsetsMissing, StorageError
 from txmsg.message import new_transaction_id_bytes
-from txmsg.metaq.frame import Columns, Compression, encode, hole
-from txmsg.metaq.log import Append, Flush, Log, LogConfig, TopicSettings
-from txmsg.metaq.reader import LogReader
+from txmsg.metaq.format.frame import Columns, Compression, encode, hole
+from txmsg.metaq.store.log import Append, Flush, Log, LogConfig, TopicSettings
+from txmsg.metaq.store.reader import LogReader
 
 
 def test_what_is_appended_is_read_by_offset(tmp_path: Path) -> None:

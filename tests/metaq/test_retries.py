@@ -12,10 +12,11 @@ from tests.metaq.consumers import Seen, on_loop, stored, until
 from tests.metaq.logs import fill
 from txmsg.errors import CorruptLog, MisuseError, StorageError
 from txmsg.message import ReceivedMessage
-from txmsg.metaq.access import QueueId, open_log
-from txmsg.metaq.async_consumer import AsyncLogConsumer
-from txmsg.metaq.log import Append, Log
-from txmsg.metaq.retries import Tried, appends_of, tried_of
+from txmsg.metaq.access import QueueId
+from txmsg.metaq.consumer.async_consumer import AsyncLogConsumer
+from txmsg.metaq.consumer.retries import Tried, appends_of, tried_of
+from txmsg.metaq.location import open_log
+from txmsg.metaq.store.log import Append, Log
 from txmsg.runtime.backoff import DELAYS_S, Backoff
 
 T0 = QueueId("t", 0)
@@ -177,8 +178,8 @@ NOW_US = 10**15
 def test_a_copy_tells_all_of_its_message_and_stands_where_its_delay_says(
     failed: list[ReceivedMessage], retries_max: int
 ) -> None:
-    from txmsg.metaq.batch import LogBatch
-    from txmsg.metaq.frame import pack, read_header, verify
+    from txmsg.metaq.format.batch import LogBatch
+    from txmsg.metaq.format.frame import pack, read_header, verify
 
     backoff = Backoff(retries_max=retries_max)
     retries, dead = appends_of("g", [Tried(each).failed("why") for each in failed], backoff, NOW_US)

@@ -23,11 +23,11 @@ from tests.metaq.logs import batch, bodies, readable
 from tests.metaq.servers import MetaQProcess, linked, served
 from txmsg.errors import BrokerUnavailable, MembershipLost, MisuseError, OffsetOutOfRange, OutcomeUnknown
 from txmsg.metaq.access import QueueId, Range
-from txmsg.metaq.frame import Columns, encode
-from txmsg.metaq.log import Append, LogConfig
-from txmsg.metaq.reader import LogReader
-from txmsg.metaq.remote import RemoteLog
+from txmsg.metaq.format.frame import Columns, encode
+from txmsg.metaq.remote.remote_log import RemoteLog
 from txmsg.metaq.server.config import MetaQConfig
+from txmsg.metaq.store.log import Append, LogConfig
+from txmsg.metaq.store.reader import LogReader
 from txmsg.wire.codec import CHANNEL_OPTIONS
 from txmsg.wire.v1 import metaq_pb2 as pb
 
@@ -166,7 +166,7 @@ MEMBER = """
 import sys
 from txmsg.errors import TxmsgError
 from txmsg.metaq.access import QueueId
-from txmsg.metaq.remote import RemoteLog
+from txmsg.metaq.remote.remote_log import RemoteLog
 member = RemoteLog(sys.argv[1], session_s=float(sys.argv[2])).join("g", ["t"])
 member._session_s = 1e9  # as on a machine whose clock stood still with it
 print(member.take([QueueId("t", int(each)) for each in sys.argv[3].split(",")]), flush=True)

@@ -9,11 +9,11 @@ import pytest
 
 from txmsg.errors import CorruptLog, InvalidMessage, InvalidName, MisuseError
 from txmsg.message import Message
-from txmsg.metaq.access import open_log
-from txmsg.metaq.frame import Compression
-from txmsg.metaq.log import Flush, Log, LogConfig, TopicSettings
+from txmsg.metaq.format.frame import Compression
+from txmsg.metaq.location import open_log
 from txmsg.metaq.producer import LogProducer, Place
-from txmsg.metaq.reader import LogReader
+from txmsg.metaq.store.log import Flush, Log, LogConfig, TopicSettings
+from txmsg.metaq.store.reader import LogReader
 from txmsg.wire.tags import parse_tags
 
 PACKED = TopicSettings(flush=Flush.TIMED, compression=Compression.ZSTD, retention_s=3600)

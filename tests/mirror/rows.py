@@ -12,8 +12,8 @@ from uuid import UUID
 import psycopg
 
 from txmsg.message import datetime_of_us
-from txmsg.metaq.frame import Columns, Compression, Payload, encode, hole
-from txmsg.metaq.log import Append, Log, LogConfig
+from txmsg.metaq.format.frame import Columns, Compression, Payload, encode, hole
+from txmsg.metaq.store.log import Append, Log, LogConfig
 
 __all__ = ["Stored", "append", "make_queues", "payload_of", "store", "written"]
 

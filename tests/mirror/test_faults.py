@@ -21,9 +21,9 @@ from tests.small_disk import fill, read_only, small_disk
 from txmsg.broker import migrate
 from txmsg.embedded import EmbeddedPostgres
 from txmsg.errors import CorruptLog, OffsetsMissing, TxmsgError
-from txmsg.metaq.access import open_log
-from txmsg.metaq.log import Append
-from txmsg.metaq.reader import LogReader
+from txmsg.metaq.location import open_log
+from txmsg.metaq.store.log import Append
+from txmsg.metaq.store.reader import LogReader
 from txmsg.verifier.compare import Report, verify
 
 QUEUES = 3

@@ -16,8 +16,8 @@ from tests.integration.cli_harness import json_of, said
 from tests.mirror.rows import Stored, append, make_queues, store, written
 from txmsg.cli.main import main
 from txmsg.errors import CorruptLog, StorageError
-from txmsg.metaq.frame import Compression
-from txmsg.metaq.log import Log, LogConfig
+from txmsg.metaq.format.frame import Compression
+from txmsg.metaq.store.log import Log, LogConfig
 from txmsg.verifier.compare import Report, verify
 
 COUNT = 60

@@ -16,7 +16,7 @@ from txmsg.cli.admin import json_option
 from txmsg.cli.main import EXAMPLE_FORMAT
 
 if TYPE_CHECKING:
-    from txmsg.metaq.report import Report
+    from txmsg.metaq.fsck.report import Report
 
 __all__ = ["LOG_DIRECTORY", "check", "require_metaq"]
 
@@ -66,14 +66,14 @@ def check(*, directory: Path, repair: bool, storage: str | None, name: str, as_j
     Says of each damage where it is, which messages are lost, and the way out.
     """
     require_metaq()
-    from txmsg.metaq.check import check as check_log
-    from txmsg.metaq.check import size_bytes_of
+    from txmsg.metaq.fsck.check import check as check_log
+    from txmsg.metaq.fsck.check import size_bytes_of
 
     started = time.monotonic()
     done: list[str] = []
     with _bar(size_bytes_of(directory)) as told:
         if repair:
-            from txmsg.metaq.repair import repair as repair_log
+            from txmsg.metaq.fsck.repair import repair as repair_log
 
             done = repair_log(directory, told)
             done += _take_again(directory, storage, name) if storage else ()

@@ -34,7 +34,7 @@ def group() -> None:
 def list_(*, log: str, as_json: bool) -> None:
     """List the groups of a log, with how far they are behind."""
     require_metaq()
-    from txmsg.metaq.access import open_log
+    from txmsg.metaq.location import open_log
 
     with open_log(log) as access:
         rows = [_summary(access, access.group(name)) for name in access.groups()]
@@ -60,7 +60,7 @@ def list_(*, log: str, as_json: bool) -> None:
 def show(*, log: str, name: str, as_json: bool) -> None:
     """Show a group: its members, and for each queue who owns it, and how far it is."""
     require_metaq()
-    from txmsg.metaq.access import open_log
+    from txmsg.metaq.location import open_log
 
     with open_log(log) as access:
         _show(access, access.group(name), as_json=as_json)
@@ -92,7 +92,7 @@ def seek(*, log: str, name: str, topic: str, to: str, queue: int | None, as_json
     place = PLACE.convert(to, None, None)
     if isinstance(place, int) and queue is None:
         raise click.UsageError(f"--to {to} is an offset of one queue: say which by --queue")
-    from txmsg.metaq.access import open_log
+    from txmsg.metaq.location import open_log
 
     with open_log(log) as access:
         access.group(name)
@@ -126,7 +126,7 @@ def _offsets(access: LogAccess, topic: str, queue: int | None, place: str | int 
 def delete(*, log: str, name: str, yes: bool, as_json: bool) -> None:
     """Delete a group that has no members: its offsets, retries and dead letters."""
     require_metaq()
-    from txmsg.metaq.access import open_log
+    from txmsg.metaq.location import open_log
 
     with open_log(log) as access:
         row = _summary(access, access.group(name))

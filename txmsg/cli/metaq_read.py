@@ -21,7 +21,7 @@ from txmsg.cli.showing import moment, print_table
 if TYPE_CHECKING:
     from txmsg.message import ReceivedMessage
     from txmsg.metaq.access import LogAccess
-    from txmsg.metaq.frame import Header
+    from txmsg.metaq.format.frame import Header
 
 __all__ = ["PLACE", "dump", "tail", "topics"]
 
@@ -52,8 +52,8 @@ def topics(*, directory: Path, as_json: bool) -> None:
     """List the topics of a log: their queues, what is kept of each, and the topics' settings."""
     require_metaq()
     from txmsg.errors import CorruptLog
-    from txmsg.metaq.reader import LogReader
-    from txmsg.metaq.topics import TopicSettings, read_topics
+    from txmsg.metaq.store.reader import LogReader
+    from txmsg.metaq.store.topics import TopicSettings, read_topics
 
     reader, settings = LogReader(directory), read_topics(directory)
     rows: list[dict[str, Any]] = []
@@ -128,11 +128,11 @@ def dump(
 
 def _frames(directory: Path, start: int, *, bodies: bool) -> Iterator[dict[str, Any]]:
     """What stands at each position from this one on."""
-    from txmsg.metaq.batch import LogBatch
-    from txmsg.metaq.commit_log import CommitLogReader
-    from txmsg.metaq.frame import BadFrame, verify
-    from txmsg.metaq.recovery import next_frame, whole_frame
-    from txmsg.metaq.state import identity_of
+    from txmsg.metaq.format.batch import LogBatch
+    from txmsg.metaq.format.frame import BadFrame, verify
+    from txmsg.metaq.store.commit_log import CommitLogReader
+    from txmsg.metaq.store.recovery import next_frame, whole_frame
+    from txmsg.metaq.store.state import identity_of
 
     log, log_id = CommitLogReader(directory / "commitlog"), identity_of(directory, create=False).log_id
     firsts = log.files()
@@ -212,7 +212,7 @@ def tail(
     Queues are in order each, and printed as they are found. What is missing is said on stderr, and passed.
     """
     require_metaq()
-    from txmsg.metaq.access import open_log
+    from txmsg.metaq.location import open_log
 
     count = 0
     with open_log(log) as access:

@@ -71,8 +71,8 @@ def serve(
     as_json: bool,
 ) -> None:
     """Serve a log to other machines: appends, reads, and groups of consumers."""
-    from txmsg.metaq.log import LogConfig
     from txmsg.metaq.server.config import MetaQConfig
+    from txmsg.metaq.store.log import LogConfig
 
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
     config = MetaQConfig(

@@ -1,7 +1,8 @@
 """How a log is used: by one object, the same for a directory and for the address of a server.
 
-`open_log(where)` gives a `LogAccess`. Calls block, so asyncio calls them on a thread. Every call is coarse (many queues
-at once), its arguments and results are plain values, and there are no callbacks: each can be one request to a server.
+`txmsg.metaq.location.open_log` gives a `LogAccess`. Calls block, so asyncio calls them on a thread. Every call is
+coarse (many queues at once), its arguments and results are plain values, and there are no callbacks: each can be one
+request to a server.
 
 What each promises:
 
@@ -12,24 +13,21 @@ append  All batches or none; on disk on return as each topic's flush promises. A
 groups  A queue has one owner at most, at any time, among all members, local and remote. The offset stored for a queue
         is kept with the right to own it: who takes a queue gets what the last owner stored. A member that dies gives
         back all its queues: on a path at once (the kernel drops its locks), at a server when its session expires.
-        Who shall own what is decided by the members, each alike, from the same view (`txmsg.metaq.assignment`).
+        Who shall own what is decided by the members, each alike, from the same view (`txmsg.metaq.group.assignment`).
 """
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, NamedTuple, Protocol, Self
 
 from txmsg.errors import TxmsgError
 from txmsg.message import ReceivedMessage
-from txmsg.metaq.batch import LogBatch
-from txmsg.metaq.log import Append, LogConfig
-from txmsg.metaq.state import Identity
-from txmsg.metaq.topics import TopicSettings
+from txmsg.metaq.format.batch import LogBatch
+from txmsg.metaq.store.log import Append
+from txmsg.metaq.store.state import Identity
+from txmsg.metaq.store.topics import TopicSettings
 
 __all__ = [
     "DEAD_LETTERS",
@@ -44,7 +42,6 @@ __all__ = [
     "QueueId",
     "QueueState",
     "Range",
-    "open_log",
 ]
 
 FETCH_SIZE_BYTES_MAX: Final = 1024 * 1024
@@ -53,8 +50,6 @@ RETRIES: Final = "%RETRY%"
 """%RETRY%GROUP: messages that failed, in a queue per back-off step."""
 DEAD_LETTERS: Final = "%DLQ%"
 """%DLQ%GROUP: messages whose retries are used up."""
-
-_ADDRESS = re.compile(r"unix:|[^/]*:[0-9]{1,5}\Z")
 
 
 class QueueId(NamedTuple):
@@ -265,21 +260,3 @@ class GroupMember(Protocol):
     def leave(self, offsets: Mapping[QueueId, int]) -> None:
         """Stores these offsets, gives back all queues, and is no member any more. Leaving twice is fine."""
         ...
-
-
-def open_log(where: str | os.PathLike[str], *, append: bool = False, config: LogConfig | None = None) -> LogAccess:
-    """The log in a directory, or at the address of a server: "HOST:PORT" or "unix:PATH".
-
-    append: whether this process is to be the one writer of a directory; it is made when missing, and kept as `config`
-    says. A server says itself who may append. A directory whose name looks like an address is written "./NAME:1".
-
-    Raises StorageError when another process writes the log, CorruptLog when there is none, or it is damaged.
-    """
-    text = os.fspath(where)
-    if isinstance(where, str) and _ADDRESS.match(text):
-        from txmsg.metaq.remote import RemoteLog  # loads gRPC
-
-        return RemoteLog(text)
-    from txmsg.metaq.local import LocalLog
-
-    return LocalLog(Path(text), append=append, config=config)

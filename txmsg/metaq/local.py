@@ -10,14 +10,14 @@ from typing import Self
 from txmsg.errors import CorruptLog, MisuseError, OffsetOutOfRange
 from txmsg.message import ReceivedMessage
 from txmsg.metaq.access import FETCH_SIZE_BYTES_MAX, Fetched, GroupState, QueueId, Range
-from txmsg.metaq.cells import queues_of_topic
-from txmsg.metaq.group_logs import GroupLogs
-from txmsg.metaq.groups import LocalGroups, LocalMember
-from txmsg.metaq.log import Append, Log, LogConfig
-from txmsg.metaq.reader import LogReader, QueueReader
-from txmsg.metaq.state import Identity, identity_of
-from txmsg.metaq.topics import TopicSettings, read_topics
-from txmsg.metaq.waiting import Growth
+from txmsg.metaq.group.group_logs import GroupLogs
+from txmsg.metaq.group.groups import LocalGroups, LocalMember
+from txmsg.metaq.store.cells import queues_of_topic
+from txmsg.metaq.store.log import Append, Log, LogConfig
+from txmsg.metaq.store.reader import LogReader, QueueReader
+from txmsg.metaq.store.state import Identity, identity_of
+from txmsg.metaq.store.topics import TopicSettings, read_topics
+from txmsg.metaq.store.waiting import Growth
 
 __all__ = ["LocalLog"]
 

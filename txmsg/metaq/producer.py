@@ -10,10 +10,10 @@ from google_crc32c import value as crc32c
 
 from txmsg.errors import MisuseError
 from txmsg.message import QUEUES_MAX, Message
-from txmsg.metaq.frame import encode
-from txmsg.metaq.messages import columns_of
-from txmsg.metaq.placing import Append
-from txmsg.metaq.topics import TopicSettings
+from txmsg.metaq.format.frame import encode
+from txmsg.metaq.format.messages import columns_of
+from txmsg.metaq.store.placing import Append
+from txmsg.metaq.store.topics import TopicSettings
 
 __all__ = ["LogProducer", "Place"]
 

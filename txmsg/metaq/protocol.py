@@ -10,10 +10,10 @@ from typing import Final
 from txmsg.errors import CorruptLog, ProtocolError, TxmsgError, shown
 from txmsg.message import ReceivedMessage
 from txmsg.metaq.access import Member, QueueId
-from txmsg.metaq.batch import LogBatch
-from txmsg.metaq.frame import BadFrame, Buffer, Compression, Kind, Payload, pack, read_header, verify
-from txmsg.metaq.log import Append
-from txmsg.metaq.topics import Flush, TopicSettings
+from txmsg.metaq.format.batch import LogBatch
+from txmsg.metaq.format.frame import BadFrame, Buffer, Compression, Kind, Payload, pack, read_header, verify
+from txmsg.metaq.store.log import Append
+from txmsg.metaq.store.topics import Flush, TopicSettings
 from txmsg.wire.codec import error_of_told
 from txmsg.wire.v1.metaq_pb2 import (
     AppendBatch,

@@ -15,8 +15,8 @@ from google_crc32c import value as crc32c
 
 from txmsg.errors import MisuseError, ProtocolError, TxmsgError
 from txmsg.message import QUEUES_MAX, check_name
-from txmsg.metaq.frame import COUNT_MAX, FRAME_SIZE_BYTES_MAX, Column, Compression, Kind, Payload
-from txmsg.metaq.log import Append
+from txmsg.metaq.format.frame import COUNT_MAX, FRAME_SIZE_BYTES_MAX, Column, Compression, Kind, Payload
+from txmsg.metaq.store.log import Append
 from txmsg.wire.headers import unpack_headers
 
 __all__ = ["check"]

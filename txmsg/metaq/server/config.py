@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from txmsg.errors import MisuseError
-from txmsg.metaq.log import LogConfig
+from txmsg.metaq.store.log import LogConfig
 
 __all__ = ["MetaQConfig"]
 

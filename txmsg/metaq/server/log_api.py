@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 from txmsg.errors import BrokerUnavailable, InvalidName, MessageTooLarge, OutcomeUnknown, ProtocolError
 from txmsg.message import check_name
 from txmsg.metaq.access import Fetched, LogAccess, QueueId
-from txmsg.metaq.frame import FRAME_SIZE_BYTES_MAX
+from txmsg.metaq.format.frame import FRAME_SIZE_BYTES_MAX
 from txmsg.metaq.protocol import (
     ID_SIZE_BYTES,
     PIECE_SIZE_BYTES,

@@ -26,7 +26,7 @@ from txmsg.metaq.server.placing import Placer
 from txmsg.metaq.server.polls import Polls
 from txmsg.metaq.server.producers import NOTES
 from txmsg.metaq.server.sessions import Sessions
-from txmsg.metaq.topics import Flush, TopicSettings
+from txmsg.metaq.store.topics import Flush, TopicSettings
 from txmsg.wire.address import check_address
 from txmsg.wire.server import bind, connections_allowed, new_server
 from txmsg.wire.v1.metaq_pb2_grpc import add_MetaQGroupsServicer_to_server, add_MetaQServicer_to_server

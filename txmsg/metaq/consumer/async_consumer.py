@@ -1,0 +1,397 @@
+"""The consumer of a log for asyncio, which the sync one runs, too: by handlers (push), or by `poll` (pull).
+
+Delivery is at least once. What was handled and not stored, which is half a second's work, comes again after a crash.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar
+
+from txmsg.errors import BrokerUnavailable, MisuseError, TxmsgError
+from txmsg.message import ReceivedMessage, check_name
+from txmsg.metaq.access import LogAccess, QueueId
+from txmsg.metaq.consumer.balancing import Balance
+from txmsg.metaq.consumer.fetching import Fetcher, Missing, check_missing
+from txmsg.metaq.consumer.handling import Handlers
+from txmsg.metaq.consumer.lane import Lane
+from txmsg.metaq.consumer.polling import PolledBatch, Polls
+from txmsg.metaq.consumer.retries import backoff_of
+from txmsg.metaq.consumer.working import Workers
+from txmsg.metaq.group.assignment import Strategy, averaged
+from txmsg.metaq.location import open_log
+from txmsg.runtime.backoff import RETRIES_MAX
+from txmsg.runtime.options import broadcast_group_of, check_count, check_seconds, start_of
+from txmsg.runtime.threads import DaemonThreads
+from txmsg.runtime.user_function import UserFunction, check_takes, in_handler
+from txmsg.wire.tags import TagExpression, parse_tags
+
+__all__ = ["AsyncLogConsumer"]
+
+_log = logging.getLogger(__name__)
+
+H = TypeVar("H", bound=Callable[[ReceivedMessage], Any])
+
+CONCURRENCY_MAX = 4096
+STOP_TIMEOUT_S_MAX = 24 * 3600.0
+BALANCE_S = 0.5
+"""Seconds between two looks at who is in the group; offsets are stored as often."""
+RETRY_S = 5.0
+"""Seconds until what failed for no reason that txmsg knows is tried again."""
+_IDLE_S = 0.05
+
+
+class AsyncLogConsumer:
+    """A member of a consumer group of a log. Each queue belongs to one member, which has its messages in their order.
+
+    log: the directory of a log, the address of its server ("host:port", "unix:/path"), or what `open_log` gave.
+    group: whose progress this is.
+    concurrency: queues whose handlers run at once; `def` handlers run on threads, `async def` ones on the loop.
+    start: where the group begins in a topic that is new to it: at its "earliest" message that is kept, at the "latest",
+    or at a time. A group that was there before goes on where it was, and new queues begin at their first message.
+    broadcast: every member gets every message. True for a process that begins anew at each start; the name of an
+    instance ("host-1") for one that goes on where it was. It is a group of its own, GROUP%INSTANCE.
+    strategy: who owns which queue; the same in all members. Default: `averaged`, equal shares.
+    missing: what becomes of a queue whose next offset is not kept any more: go on at the "earliest" that is (default),
+    at the "latest", or stand still with an "error". What was missed is counted, and logged.
+    stop_timeout_s: how long a stop waits for handlers.
+
+    Push: a handler for each topic. One that raises has its message come again after the group's back-off
+    (retry_delays_s: 1 s 5 s 10 s 30 s 1 m ... 2 h), by %RETRY%GROUP and so after later ones; after retries_max it goes
+    to %DLQ%GROUP. With `ordered` it holds back its queue meanwhile. Pull: no handlers, but `poll` and `commit`.
+    """
+
+    def __init__(
+        self,
+        log: str | os.PathLike[str] | LogAccess,
+        group: str = "default",
+        *,
+        concurrency: int = 16,
+        ordered: bool = False,
+        stop_timeout_s: float = 30.0,
+        start: Literal["earliest", "latest"] | datetime | None = None,
+        broadcast: bool | str = False,
+        strategy: Strategy | None = None,
+        missing: Missing = "earliest",
+        retries_max: int = RETRIES_MAX,
+        retry_delays_s: Sequence[float] | None = None,
+    ) -> None:
+        self._where = log
+        self.group = check_name("consumer group", group)
+        self._is_passing = broadcast is True
+        if broadcast is not False:
+            self.group = broadcast_group_of(self.group, broadcast)
+        if start is None:
+            start = "earliest" if broadcast is False else "latest"
+        self._start = start_of(start)
+        self._concurrency = check_count("concurrency", concurrency, most=CONCURRENCY_MAX)
+        self._stop_timeout_s = check_seconds("stop_timeout_s", stop_timeout_s, least_s=0, most_s=STOP_TIMEOUT_S_MAX)
+        self._ordered = ordered
+        self._strategy = averaged if strategy is None else strategy
+        check_takes("strategy", self._strategy, "queues", "members")
+        self._missing = check_missing(missing)
+        self._backoff = backoff_of(retries_max, retry_delays_s)
+        self._clock: Callable[[], float] = time.time
+        self._balance_s = BALANCE_S
+        self._topics: dict[str, TagExpression] = {}
+        self._functions: dict[str, UserFunction] = {}
+        self._access: LogAccess | None = None
+        self._stopping: asyncio.Task[None] | None = None
+        self._stopped = asyncio.Event()
+
+    def subscribe(self, topic: str, tag: str = "*") -> Callable[[H], H]:
+        """Adds a topic, and decorates its handler: `handler(message)`, def or async def. Pull needs no handler.
+
+        tag: "*" for all, or tags such as "signup || import". One handler per topic and consumer; subscribe before
+        `start`. A topic need not be there yet.
+        """
+        if callable(topic):
+            raise MisuseError('@consumer.subscribe stands without its topic: write @consumer.subscribe("topic")')
+        check_name("topic", topic)
+        wanted = parse_tags(tag)
+        if topic in self._topics:
+            raise MisuseError(f"group {self.group} subscribes to topic {topic!r} already: once per consumer")
+        if self._access is not None:
+            raise MisuseError(f"subscribing to {topic!r} after the start: subscribe first, then start")
+        self._topics[topic] = wanted
+
+        def register(handler: H) -> H:
+            self._functions[topic] = UserFunction(f"the handler of topic {topic!r}", handler, "message")
+            return handler
+
+        return register
+
+    # ---- life
+
+    async def start(self) -> Self:
+        """Joins the group and begins to read. A server that is away is waited for in the background."""
+        if self._stopping is not None:
+            raise MisuseError("the consumer was stopped: make a new one")
+        if self._access is not None:
+            return self
+        if not self._topics:
+            raise MisuseError(f"group {self.group} subscribes to nothing: use consumer.subscribe(topic) first")
+        if self._functions and (without := self._topics.keys() - self._functions.keys()):
+            raise MisuseError(
+                f"topic {min(without)!r} has no handler, others of group {self.group} have: give it one, or poll all"
+            )
+        self._threads = DaemonThreads(2, name=f"txmsg-log-{self.group}")
+        self._member_thread = DaemonThreads(1, name=f"txmsg-member-{self.group}")
+        try:
+            self._access = await self._opened()
+        except BaseException:
+            self._threads.shutdown()
+            self._member_thread.shutdown()
+            raise
+        self._balance = Balance(
+            self._access,
+            self.group,
+            self._topics,
+            start=self._start,
+            strategy=self._strategy,
+            reads_retries=bool(self._functions),
+            thread=self._member_thread,
+            on_ready=self._on_ready,
+        )
+        self._fetcher = Fetcher(
+            self._access,
+            self._balance.lanes,
+            self.group,
+            missing=self._missing,
+            thread=self._threads,
+            clock=self._now,
+        )
+        self._workers = Workers(
+            self._access,
+            self.group,
+            Handlers(self.group, self._functions, self._concurrency),
+            concurrency=self._concurrency,
+            backoff=self._backoff,
+            ordered=self._ordered,
+            threads=self._threads,
+            clock=self._now,
+        )
+        self._polls = Polls(self._balance, self._workers.room)
+        self._loops = [
+            asyncio.create_task(self._repeat(self._balance_once), name=f"txmsg-balance-{self.group}"),
+            asyncio.create_task(self._repeat(self._fetch_once), name=f"txmsg-fetch-{self.group}"),
+        ]
+        return self
+
+    async def _opened(self) -> LogAccess:
+        where = self._where
+        if not isinstance(where, str | os.PathLike):
+            return where
+        return await asyncio.get_running_loop().run_in_executor(self._threads, open_log, where)
+
+    async def stop(self) -> None:
+        """Stops reading, lets handlers finish for up to stop_timeout_s, stores offsets and leaves. Idempotent.
+
+        Called by a handler, it begins to stop and returns at once.
+        """
+        stopping = self._begin_stop()
+        if not in_handler.get():
+            await asyncio.shield(stopping)
+
+    def _begin_stop(self) -> asyncio.Task[None]:
+        """Begins what `stop` waits for. To be called on the loop. Idempotent."""
+        if self._stopping is None:
+            self._stopping = asyncio.create_task(self._stop())
+        return self._stopping
+
+    async def run(self) -> None:
+        """Starts, and returns when `stop` was called and has done its work. Cancelling it stops, too."""
+        await self.start()
+        try:
+            await self._stopped.wait()
+        finally:
+            await self.stop()
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def _stop(self) -> None:
+        try:
+            if self._access is None:
+                return
+            self._workers.is_stopping = True
+            for task in self._loops:
+                task.cancel()
+            await asyncio.gather(*self._loops, return_exceptions=True)
+            self._polls.is_ending = True
+            self._polls.ready.set()
+            self._polls.end()
+            if not await self._balance.leave(self._stop_timeout_s):
+                _log.warning(
+                    "group %s: handlers still ran after %s s; their messages come again",
+                    *(self.group, self._stop_timeout_s),
+                )
+            await self._workers.close()
+            await self._close_log(self._access)
+            self._threads.shutdown()
+            self._member_thread.shutdown()
+        finally:
+            self._stopped.set()
+
+    async def _close_log(self, access: LogAccess) -> None:
+        def close() -> None:
+            if self._is_passing:
+                _delete_passing(access, self.group)
+            if access is not self._where:
+                access.close()
+
+        await asyncio.get_running_loop().run_in_executor(self._member_thread, close)
+
+    # ---- in the background
+
+    def _now(self) -> float:
+        return self._clock()
+
+    async def _repeat(self, once: Callable[[], Any]) -> None:
+        told = ""
+        while True:
+            try:
+                await once()
+                told = ""
+            except (TxmsgError, OSError) as exc:
+                if str(exc) != told:
+                    level = logging.WARNING if isinstance(exc, BrokerUnavailable) else logging.ERROR
+                    _log.log(level, "group %s cannot go on, and tries again: %s", self.group, exc)
+                told = str(exc)
+                await asyncio.sleep(self._balance_s)
+            except Exception:  # noqa: BLE001 - the root of a task, where a strategy of the user's may have failed
+                _log.exception("group %s cannot go on, and tries again", self.group)
+                await asyncio.sleep(RETRY_S)
+
+    async def _balance_once(self) -> None:
+        await self._balance.step()
+        for lane in list(self._balance.lanes.values()):
+            self._on_ready(lane)  # what was not due before may be due
+        await asyncio.sleep(self._balance_s)
+
+    async def _fetch_once(self) -> None:
+        ready = await self._fetcher.step()
+        for lane in ready:
+            self._on_ready(lane)
+        if any(lane.error for lane in self._balance.lanes.values()):
+            self._polls.ready.set()
+        if not ready and not self._fetcher.has_waited:
+            self._workers.room.clear()
+            with_room = asyncio.create_task(self._workers.room.wait())
+            await asyncio.wait([with_room], timeout=_IDLE_S)
+            with_room.cancel()
+
+    def _on_ready(self, lane: Lane) -> None:
+        if self._functions:
+            self._workers.put(lane)
+        elif lane.has_batches:
+            self._polls.ready.set()
+
+    # ---- pull
+
+    async def poll(self, timeout_s: float = 1.0, *, count_max: int = 100) -> list[PolledBatch]:
+        """The next batches, of any of the member's queues: at most so many; none when nothing comes in time.
+
+        What the last poll gave counts as done with: queues that it came from may go to other members now. Offsets are
+        stored by `commit` only. Raises OffsetOutOfRange with missing="error", and CorruptLog.
+        """
+        return await self._pulled().poll(timeout_s, count_max)
+
+    async def commit(self) -> None:
+        """Stores that everything that was polled so far is done with."""
+        await self._pulled().commit()
+
+    async def seek(self, topic: str, queue: int, where: int | datetime | Literal["earliest", "latest"]) -> None:
+        """Goes on at this offset or time of a queue that this member owns, and stores it.
+
+        A group whose members run elsewhere is moved by `txmsg metaq group seek`. Raises MisuseError.
+        """
+        self._require_started()
+        lane = self._lane(topic, queue)
+        if isinstance(where, int) and not isinstance(where, bool):
+            offset = where
+        else:
+            offset = await asyncio.get_running_loop().run_in_executor(
+                self._threads, self._offset_of, lane.queue, start_of(where)
+            )
+        self._polls.forget(lane.queue)
+        await self._balance.seek(lane, offset)
+
+    def _offset_of(self, queue: QueueId, where: str) -> int:
+        access = self._require_started()
+        if where in {"", "latest"}:
+            kept = access.ranges([queue])[queue]
+            return kept.end if where else kept.begin
+        return access.offsets_at([queue], int(where))[queue]
+
+    def pause(self, topic: str, queue: int | None = None) -> None:
+        """Hands out nothing of a queue, or of all queues of a topic that this member owns, until `resume`."""
+        for lane in self._lanes(topic, queue):
+            lane.is_paused = True
+
+    def resume(self, topic: str, queue: int | None = None) -> None:
+        """The end of `pause`."""
+        for lane in self._lanes(topic, queue):
+            lane.is_paused = False
+            self._on_ready(lane)
+        self._workers.room.set()
+
+    # ---- what it has
+
+    def queues(self) -> list[tuple[str, int]]:
+        """The queues that this member owns now: topic and number."""
+        self._require_started()
+        return sorted((topic, queue) for topic, queue in self._balance.lanes if topic in self._topics)
+
+    @property
+    def missed_count(self) -> int:
+        """Messages that were gone before this consumer could fetch them: by retention, or marked missing in the log."""
+        return self._fetcher.missed_count if self._access is not None else 0
+
+    def _lanes(self, topic: str, queue: int | None) -> list[Lane]:
+        self._require_started()
+        if queue is not None:
+            return [self._lane(topic, queue)]
+        return [lane for each, lane in self._balance.lanes.items() if each.topic == topic]
+
+    def _lane(self, topic: str, queue: int) -> Lane:
+        lane = self._balance.lanes.get(QueueId(topic, queue))
+        if lane is None:
+            raise MisuseError(
+                f"topic {topic} queue {queue} is not owned by this member of group {self.group}: another one has it, "
+                "or will; `consumer.queues()` says what it owns"
+            )
+        return lane
+
+    def _require_started(self) -> LogAccess:
+        if self._access is None:
+            raise MisuseError(f"the consumer of group {self.group} was not started: start it first")
+        return self._access
+
+    def _pulled(self) -> Polls:
+        self._require_started()
+        if self._functions:
+            raise MisuseError(f"group {self.group} has handlers here, which get the messages: poll without handlers")
+        return self._polls
+
+
+def _delete_passing(access: LogAccess, group: str) -> None:
+    """Deletes the group of a member that begins anew at each start, and those that killed ones have left."""
+    base = group.rpartition("%")[0]
+    for each in access.groups():
+        if re.fullmatch(re.escape(base) + "%[0-9a-f]{32}", each):
+            with suppress(TxmsgError):  # it has members, or somebody else deletes it
+                access.delete_group(each)

@@ -1,0 +1,215 @@
+"""Which queues a member of a group owns, and as which lanes it has them: joins, takes, gives back, moves, stores.
+
+Nothing of a queue is given back, or moved, before its handler has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from contextlib import suppress
+from typing import Concatenate, ParamSpec, TypeVar
+
+from txmsg.errors import MembershipLost, TxmsgError
+from txmsg.metaq.access import RETRIES, GroupMember, GroupView, LogAccess, QueueId
+from txmsg.metaq.consumer.lane import Lane
+from txmsg.metaq.group.assignment import Strategy, wanted_by
+from txmsg.wire.tags import ALL_TAGS, TagExpression
+
+__all__ = ["Balance"]
+
+_log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Balance:
+    """The member of one consumer. `thread`: of its own, for calls of the member one after the other."""
+
+    def __init__(
+        self,
+        access: LogAccess,
+        group: str,
+        topics: Mapping[str, TagExpression],
+        *,
+        start: str,
+        strategy: Strategy,
+        reads_retries: bool,
+        thread: Executor,
+        on_ready: Callable[[Lane], None],
+    ) -> None:
+        self.lanes: dict[QueueId, Lane] = {}
+        self._access = access
+        self._group = group
+        self._topics = topics
+        self._start = start
+        self._strategy = strategy
+        self._reads_retries = reads_retries
+        self._thread = thread
+        self._on_ready = on_ready
+        self._member: GroupMember | None = None
+        self._moving: dict[QueueId, asyncio.Task[None]] = {}
+        self._told: object = None
+
+    async def _call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, lambda: function(*args, **kwargs))
+
+    async def _ask(self, method: Callable[Concatenate[GroupMember, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        assert self._member is not None
+        return await self._call(method, self._member, *args, **kwargs)
+
+    # ---- one step
+
+    async def step(self) -> None:
+        """Stores offsets, then does what is to be done to own what this member shall own."""
+        if self._member is None:
+            self._member = await self._call(
+                self._access.join,
+                self._group,
+                tuple(self._topics),
+                start=self._start,
+                strategy=getattr(self._strategy, "__qualname__", str(self._strategy)),
+            )
+            _log.info("group %s: joined as member %s", self._group, self._member.id)
+        try:
+            await self.store()
+            view = await self._ask(lambda member: member.view())
+            self._move(view)
+            await self._balance(view)
+        except MembershipLost as exc:
+            _log.warning("group %s: %s", self._group, exc)
+            await self._lost()
+
+    async def store(self) -> None:
+        """Stores how far each lane is."""
+        moved = {
+            queue: (lane, lane.position)
+            for queue, lane in self.lanes.items()
+            if lane.position != lane.stored and queue not in self._moving
+        }
+        if moved:
+            offsets = {queue: offset for queue, (_, offset) in moved.items()}
+            await self._ask(lambda member: member.store(offsets))
+            for lane, offset in moved.values():
+                lane.stored = offset
+
+    async def _balance(self, view: GroupView) -> None:
+        assert self._member is not None
+        self._tell_strategies(view)
+        wanted = {
+            queue
+            for queue in wanted_by(self._member.id, view, self._strategy)
+            if queue.topic in self._topics or (self._reads_retries and queue.topic == RETRIES + self._group)
+        }
+        for queue in self.lanes.keys() - wanted - self._moving.keys():
+            self._moving[queue] = asyncio.create_task(self._release(self.lanes[queue]))
+        if free := sorted(wanted - self.lanes.keys()):
+            taken = await self._ask(lambda member: member.take(free))
+            for queue, offset in taken.items():
+                lane = self.lanes[queue] = self._lane(queue, offset)
+                _log.info("group %s: owns topic %s queue %d from offset %d on", self._group, *queue, offset)
+                self._on_ready(lane)
+
+    def _lane(self, queue: QueueId, offset: int) -> Lane:
+        wanted = self._topics.get(queue.topic)
+        return Lane(queue, offset, ALL_TAGS if wanted is None else wanted, is_retry=wanted is None)
+
+    def _tell_strategies(self, view: GroupView) -> None:
+        strategies = sorted({each.strategy for each in view.members})
+        if len(strategies) > 1 and strategies != self._told:
+            self._told = strategies
+            _log.warning(
+                "group %s: its members share out queues by different strategies (%s): a queue that nobody takes waits",
+                *(self._group, ", ".join(strategies)),
+            )
+
+    # ---- lanes that are given back, or go on elsewhere
+
+    def _move(self, view: GroupView) -> None:
+        for queue, offset in view.sought.items():
+            if queue in self.lanes and queue not in self._moving:
+                self._moving[queue] = asyncio.create_task(self._seek(self.lanes[queue], offset))
+
+    async def _release(self, lane: Lane) -> None:
+        async with _stopped(self, lane):
+            await self._ask(lambda member: member.release({lane.queue: lane.offset}))
+            del self.lanes[lane.queue]
+            _log.info("group %s: gave back topic %s queue %d", self._group, *lane.queue)
+
+    async def _seek(self, lane: Lane, offset: int) -> None:
+        async with _stopped(self, lane):
+            await self._ask(lambda member: member.seek_done({lane.queue: offset}))
+            _log.info("group %s: topic %s queue %d goes on at offset %d", self._group, *lane.queue, offset)
+            lane.move_to(offset)
+            lane.stored = offset
+
+    async def seek(self, lane: Lane, offset: int) -> None:
+        """Has a lane go on at this offset, and stores it."""
+        if (moving := self._moving.get(lane.queue)) is not None:
+            await asyncio.wait([moving])
+        if self.lanes.get(lane.queue) is lane:
+            moving = self._moving[lane.queue] = asyncio.create_task(self._seek(lane, offset))
+            await moving
+
+    async def _lost(self) -> None:
+        """Others have the queues by now. Joins anew at the next step, when no handler runs any more."""
+        for lane in self.lanes.values():
+            lane.is_stopping = True
+        for lane in self.lanes.values():
+            await lane.idle.wait()
+        self.lanes.clear()
+        moving = list(self._moving.values())
+        for task in moving:
+            task.cancel()
+        await asyncio.gather(*moving, return_exceptions=True)
+        self._member = None
+
+    # ---- the end
+
+    async def leave(self, timeout_s: float) -> bool:
+        """Stops all lanes, waits for their handlers, stores offsets, gives all back. Whether all handlers ended."""
+        lanes = list(self.lanes.values())
+        for lane in lanes:
+            lane.is_stopping = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                for lane in lanes:
+                    await lane.idle.wait()
+                if self._moving:
+                    await asyncio.wait(self._moving.values())
+        for task in list(self._moving.values()):
+            task.cancel()
+        if self._member is not None:
+            offsets = {lane.queue: lane.position for lane in self.lanes.values()}
+            try:
+                await self._ask(lambda member: member.leave(offsets))
+            except TxmsgError as exc:
+                _log.warning("group %s: left without storing the last offsets: %s", self._group, exc)
+        return all(lane.idle.is_set() for lane in lanes)
+
+
+class _stopped:  # noqa: N801 - a context manager, used as a function
+    """A lane whose handler has ended and does not begin again meanwhile."""
+
+    def __init__(self, balance: Balance, lane: Lane) -> None:
+        self._balance = balance
+        self._lane = lane
+
+    async def __aenter__(self) -> None:
+        self._lane.is_stopping = True
+        await self._lane.idle.wait()
+
+    async def __aexit__(self, kind: type[BaseException] | None, value: BaseException | None, _: object) -> bool:
+        balance, lane = self._balance, self._lane
+        balance._moving.pop(lane.queue, None)
+        if isinstance(value, MembershipLost):
+            return True  # the next step says so
+        if isinstance(value, TxmsgError):
+            _log.warning("topic %s queue %d cannot be moved now: %s", *lane.queue, value)
+        if balance.lanes.get(lane.queue) is lane:  # else it was given back, and what it has fetched is not ours
+            lane.is_stopping = False
+            balance._on_ready(lane)
+        return isinstance(value, TxmsgError)

@@ -1,0 +1,124 @@
+"""Fetches for the lanes of a consumer, within bounds, and decides what becomes of offsets that are not kept."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from typing import Final, Literal, TypeAlias
+
+from txmsg.errors import MisuseError, OffsetOutOfRange, OffsetsMissing, TxmsgError, shown
+from txmsg.metaq.access import LogAccess, QueueId
+from txmsg.metaq.consumer.lane import Lane
+
+__all__ = ["Fetcher", "Missing", "check_missing"]
+
+_log = logging.getLogger(__name__)
+
+Missing: TypeAlias = Literal["error", "earliest", "latest"]
+"""What becomes of a queue whose next offset is not kept any more."""
+
+WAITING_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Of batches that are fetched and not handled, in one consumer; a batch alone may be larger."""
+LANE_BYTES_MAX: Final = 1024 * 1024
+"""The same of one queue."""
+_FETCH_BYTES: Final = 1024 * 1024
+_WAIT_S: Final = 0.25
+_RETRY_S: Final = 5.0
+_TELL_S: Final = 60.0
+
+
+def check_missing(missing: object) -> Missing:
+    """What becomes of a queue whose next offset is not kept any more; else MisuseError."""
+    if missing == "error" or missing == "earliest" or missing == "latest":  # noqa: PLR1714 - what type checkers follow
+        return missing
+    raise MisuseError(f"missing={shown(missing)} is none of 'error', 'earliest' and 'latest'")
+
+
+class Fetcher:
+    """Fetches for all lanes at once. `thread`: of its own, for calls that wait."""
+
+    def __init__(
+        self,
+        access: LogAccess,
+        lanes: Mapping[QueueId, Lane],
+        group: str,
+        *,
+        missing: Missing,
+        thread: Executor,
+        clock: Callable[[], float],
+    ) -> None:
+        self._access = access
+        self._lanes = lanes
+        self._group = group
+        self._missing = missing
+        self._thread = thread
+        self._clock = clock
+        self._turn = 0
+        self.has_waited = False
+        """Whether the last step has waited for what is new."""
+        self.missed_count = 0
+        """Messages that were gone before they could be fetched."""
+
+    async def step(self) -> list[Lane]:
+        """Fetches once, waiting a little for what is new; the lanes that have got something."""
+        wanted, room_bytes = self._wanted()
+        self.has_waited = False
+        if not wanted:
+            return []
+        waits = self.has_waited = len(wanted) == sum(
+            not each.is_paused and each.error is None for each in self._lanes.values()
+        )
+        fetched = await asyncio.get_running_loop().run_in_executor(
+            self._thread,
+            lambda: self._access.fetch(wanted, size_bytes_max=room_bytes, wait_s=_WAIT_S if waits else 0.0),
+        )
+        ready: list[Lane] = []
+        for each in fetched:
+            lane = self._lanes.get(each.queue)
+            if lane is None or lane.fetch_offset != wanted[each.queue] or lane.is_stopping:
+                continue  # given back, or moved, meanwhile
+            if each.error is not None:
+                self._settle(lane, each.error)
+            else:
+                lane.error = None
+                lane.add(each.batches)
+                ready.append(lane)
+        return ready
+
+    def _wanted(self) -> tuple[dict[QueueId, int], int]:
+        """Offsets of lanes that have room, another one first each time; and how much may be fetched."""
+        room_bytes = WAITING_BYTES_MAX - sum(lane.waiting_bytes for lane in self._lanes.values())
+        lanes = [each for each in self._lanes.values() if self._has_room(each)]
+        if not lanes or room_bytes <= 0:
+            return {}, 0
+        self._turn = (self._turn + 1) % len(lanes)
+        turned = lanes[self._turn :] + lanes[: self._turn]
+        return {each.queue: each.fetch_offset for each in turned}, min(room_bytes, _FETCH_BYTES)
+
+    def _has_room(self, lane: Lane) -> bool:
+        if lane.is_paused or lane.is_stopping or lane.waiting_bytes >= LANE_BYTES_MAX:
+            return False
+        # What is damaged may be repaired; what the policy stands still for, only a seek moves.
+        return lane.error is None or (not isinstance(lane.error, OffsetOutOfRange) and self._clock() >= lane.retry_at)
+
+    def _settle(self, lane: Lane, error: TxmsgError) -> None:
+        if not isinstance(error, OffsetOutOfRange) or self._missing == "error":
+            now = self._clock()
+            if lane.error is None or now >= lane.told_at + _TELL_S:
+                _log.error("group %s stands still: %s", self._group, error)
+                lane.told_at = now
+            lane.error, lane.retry_at = error, now + _RETRY_S
+            return
+        offset = lane.fetch_offset
+        if isinstance(error, OffsetsMissing):
+            to, missed = error.end, error.end - offset
+        elif offset > error.end:  # a power cut took what was handled, or the log was truncated: what is new comes there
+            to, missed = error.end, 0
+        else:
+            to = error.begin if self._missing == "earliest" else error.end
+            missed = to - offset
+        self.missed_count += missed
+        _log.error("group %s missed %d messages, and goes on at offset %d: %s", self._group, missed, to, error)
+        lane.skip_to(to)

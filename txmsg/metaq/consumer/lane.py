@@ -1,0 +1,186 @@
+"""What a member has of one queue that it owns: what was fetched, what is being handled, where it is. Pure: no I/O.
+
+The messages of a lane are handled one at a time, those of different lanes side by side.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from txmsg.message import ReceivedMessage
+from txmsg.metaq.access import QueueId
+from txmsg.metaq.consumer.retries import Tried, tried_of
+from txmsg.metaq.format.batch import LogBatch
+from txmsg.wire.tags import TagExpression
+
+__all__ = ["CHUNK_COUNT", "Chunk", "Lane"]
+
+CHUNK_COUNT = 128
+"""Messages of a queue that are handed to its handler together, one after the other."""
+
+
+@dataclass(slots=True)
+class Chunk:
+    """Consecutive messages of a lane, being handled. Its handler notes how far it is."""
+
+    tried: Sequence[Tried]
+    offsets: Sequence[int]
+    """Of each message in the lane's own queue, and after the last one where the lane goes on."""
+    done: int = 0
+    failed: list[Tried] = field(default_factory=list)
+    first_failed: int | None = None
+    """Where the first that failed and is kept nowhere else yet stands."""
+
+    @property
+    def offset(self) -> int:
+        """Before this offset all is handled, or kept in the retries."""
+        return self.offsets[self.done] if self.first_failed is None else self.first_failed
+
+    def succeeded(self) -> None:
+        """The next message was handled."""
+        self.done += 1
+
+    def fail(self, error: str) -> None:
+        """The next message failed."""
+        if self.first_failed is None:
+            self.first_failed = self.offsets[self.done]
+        self.failed.append(self.tried[self.done].failed(error))
+        self.done += 1
+
+
+class Lane:
+    """A queue that is owned, from an offset on."""
+
+    def __init__(self, queue: QueueId, offset: int, wanted: TagExpression, *, is_retry: bool = False) -> None:
+        self.queue = queue
+        self.wanted = wanted
+        self.is_retry = is_retry
+        self.offset = offset
+        """The next one to be handled."""
+        self.stored = offset
+        """What is stored of that."""
+        self.fetch_offset = offset
+        """The next one to be fetched."""
+        self.waiting_bytes = 0
+        """Of batches that were fetched and are not handled."""
+        self.is_paused = False
+        self.is_stopping = False
+        """Its handler is to end after the message that it is at."""
+        self.blocked_until = 0.0
+        """Nothing is handled before, by the consumer's clock."""
+        self.error: Exception | None = None
+        """Why nothing is fetched any more."""
+        self.told_at = self.retry_at = 0.0
+        """When this was logged, and when it is tried again, by the consumer's clock."""
+        self.chunk: Chunk | None = None
+        self.idle = asyncio.Event()
+        """Whether nothing of it is being handled."""
+        self.idle.set()
+        self._batches: deque[LogBatch] = deque()
+        self._messages: Iterator[ReceivedMessage] | None = None
+        self._pending: deque[Tried] = deque()
+        self._offsets: deque[int] = deque()
+
+    # ---- what was fetched
+
+    def add(self, batches: Sequence[LogBatch]) -> None:
+        """Notes what was fetched at `fetch_offset`."""
+        for each in batches:
+            self._batches.append(each)
+            self.waiting_bytes += each.header.size_bytes
+            self.fetch_offset = each.end_offset
+
+    def pop_batch(self) -> LogBatch | None:
+        """The next batch, for somebody who takes it whole."""
+        if not self._batches:
+            return None
+        batch = self._batches.popleft()
+        self.waiting_bytes -= batch.header.size_bytes
+        return batch
+
+    def move_to(self, offset: int) -> None:
+        """Goes on there; what was fetched is dropped. While it is idle."""
+        assert self.idle.is_set()
+        self._batches.clear()
+        self._pending.clear()
+        self._offsets.clear()
+        self._messages = None
+        self.waiting_bytes = 0
+        self.offset = self.fetch_offset = offset
+        self.blocked_until = 0.0
+        self.error = None
+
+    def skip_to(self, offset: int) -> None:
+        """Fetches on there; what was fetched before is still handled, or committed by whoever polled it."""
+        if self.offset == self.fetch_offset:
+            self.offset = offset
+        self.fetch_offset = offset
+
+    # ---- what is handled
+
+    def next_chunk(self, now_us: int) -> Chunk | None:
+        """The next messages to be handled; None when there are none, or the first is not due yet."""
+        self._fill()
+        if not self._pending:
+            return None
+        if (due_at_us := self._pending[0].due_at_us) > now_us:
+            self.blocked_until = due_at_us / 1_000_000
+            return None
+        count = len(self._pending)
+        if self.is_retry:
+            count = next((place for place, each in enumerate(self._pending) if each.due_at_us > now_us), count)
+        offsets = [*list(self._offsets)[:count], self._offsets[count] if count < len(self._pending) else self._after()]
+        return Chunk(list(self._pending)[:count], offsets)
+
+    def settle(self, chunk: Chunk) -> None:
+        """The messages that the chunk has done with are handled, or kept in the retries."""
+        for _ in range(chunk.done):
+            self._pending.popleft()
+            self._offsets.popleft()
+        self.offset = chunk.offset
+
+    def replace_first(self, tried: Tried) -> None:
+        """The next message has failed, and stays the next."""
+        self._pending[0] = tried
+
+    def _fill(self) -> None:
+        while len(self._pending) < CHUNK_COUNT:
+            if self._messages is None:
+                if not self._batches:
+                    break
+                self._messages = self._batches[0].messages(self.wanted)
+            message = next(self._messages, None)
+            if message is None:
+                batch = self.pop_batch()
+                assert batch is not None
+                self._messages = None
+                if not self._pending:
+                    self.offset = batch.end_offset
+                continue
+            assert message.offset is not None
+            self._pending.append(tried_of(message) if self.is_retry else Tried(message))
+            self._offsets.append(message.offset)
+
+    def _after(self) -> int:
+        """Where it goes on after all that is pending."""
+        if self._messages is not None or not self._offsets:
+            return self._offsets[-1] + 1
+        return self._batches[0].base_offset if self._batches else self.fetch_offset
+
+    @property
+    def has_batches(self) -> bool:
+        """Whether there is something to be polled."""
+        return bool(self._batches)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether there may be something to be handled."""
+        return bool(self._batches or self._pending)
+
+    @property
+    def position(self) -> int:
+        """The offset to be stored now."""
+        return self.offset if self.chunk is None else self.chunk.offset

@@ -1,0 +1,117 @@
+"""Batches for a caller that asks for them, instead of handlers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from txmsg.message import ReceivedMessage
+from txmsg.metaq.access import QueueId
+from txmsg.metaq.consumer.balancing import Balance
+from txmsg.metaq.consumer.lane import Lane
+from txmsg.metaq.format.batch import LogBatch
+from txmsg.wire.tags import TagExpression
+
+__all__ = ["PolledBatch", "Polls"]
+
+
+@dataclass(frozen=True, slots=True)
+class PolledBatch:
+    """Consecutive messages of a queue, of which those with the tags subscribed to are given."""
+
+    batch: LogBatch
+    wanted: TagExpression
+
+    @property
+    def topic(self) -> str:
+        """The topic."""
+        return self.batch.header.topic
+
+    @property
+    def queue(self) -> int:
+        """The queue's number."""
+        return self.batch.header.queue
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the last message."""
+        return self.batch.end_offset
+
+    def to_arrow(self) -> pa.RecordBatch:
+        """The messages as columns, on the log's own bytes when they are not compressed. Schema: SCHEMA."""
+        return self.batch.to_arrow(self.wanted)
+
+    def messages(self) -> Iterator[ReceivedMessage]:
+        """The messages one by one."""
+        return self.batch.messages(self.wanted)
+
+
+class Polls:
+    """What one caller polls of the lanes. A lane that it was given a batch of counts as busy until the next poll.
+
+    room: set when a lane has room again.
+    """
+
+    def __init__(self, balance: Balance, room: asyncio.Event) -> None:
+        self._balance = balance
+        self._room = room
+        self._polled: dict[QueueId, tuple[Lane, int]] = {}
+        self._turn = 0
+        self.is_ending = False
+        self.ready = asyncio.Event()
+        """Set when a lane has a batch, or an error."""
+
+    async def poll(self, timeout_s: float, count_max: int) -> list[PolledBatch]:
+        """The next batches; nothing in time, or at the end, gives none. Raises what keeps a lane standing still."""
+        self.end()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        while True:
+            self.ready.clear()
+            found = self._popped(count_max)
+            left_s = deadline - loop.time()
+            if found or left_s <= 0 or self.is_ending:
+                return found
+            for lane in self._balance.lanes.values():
+                if lane.error is not None and not lane.is_stopping:
+                    raise lane.error
+            try:
+                async with asyncio.timeout(left_s):
+                    await self.ready.wait()
+            except TimeoutError:
+                return []
+
+    def _popped(self, count_max: int) -> list[PolledBatch]:
+        lanes = [each for each in self._balance.lanes.values() if not each.is_stopping and not each.is_paused]
+        if lanes:
+            self._turn = (self._turn + 1) % len(lanes)  # another one first each time
+        found: list[PolledBatch] = []
+        for lane in lanes[self._turn :] + lanes[: self._turn]:
+            while len(found) < count_max and (batch := lane.pop_batch()) is not None:
+                found.append(PolledBatch(batch, lane.wanted))
+                self._polled[lane.queue] = (lane, batch.end_offset)
+                lane.idle.clear()
+        self._room.set()
+        return found
+
+    def end(self) -> None:
+        """What was polled is done with: its lanes may be given back."""
+        for lane, _ in self._polled.values():
+            lane.idle.set()
+
+    async def commit(self) -> None:
+        """Stores the offsets after what was polled."""
+        polled, self._polled = self._polled, {}
+        for queue, (lane, offset) in polled.items():
+            if self._balance.lanes.get(queue) is lane:
+                lane.offset = offset
+            lane.idle.set()
+        await self._balance.store()
+
+    def forget(self, queue: QueueId) -> None:
+        """What was polled of this queue is not committed any more: it goes on elsewhere."""
+        if (polled := self._polled.pop(queue, None)) is not None:
+            polled[0].idle.set()

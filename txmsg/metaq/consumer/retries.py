@@ -1,0 +1,122 @@
+"""Messages that failed, as they stand in %RETRY%GROUP and %DLQ%GROUP. Pure: knows no log and no clock.
+
+A retry queue for each delay: in each the messages follow each other as they become due. A copy carries the whole
+message, where it came from and what every try said, in one header; so it needs nothing of the topic it came from.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from txmsg.errors import CorruptLog, MisuseError, shown
+from txmsg.message import ReceivedMessage
+from txmsg.metaq.access import DEAD_LETTERS, RETRIES
+from txmsg.metaq.format.frame import Columns, encode
+from txmsg.metaq.store.log import Append
+from txmsg.runtime.backoff import Backoff
+from txmsg.runtime.options import check_seconds
+from txmsg.wire.headers import pack_headers
+
+__all__ = ["HEADER", "Tried", "appends_of", "backoff_of", "tried_of"]
+
+HEADER: Final = "txmsg-tried"
+"""The header of a copy that tells where it came from."""
+_ERROR_LENGTH_MAX: Final = 2000
+_DELAY_S_MAX: Final = 7 * 24 * 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A message that failed as often as there are errors. message.attempt: which delivery failed last, or is next."""
+
+    message: ReceivedMessage
+    errors: tuple[str, ...] = ()
+    due_at_us: int = 0
+
+    def failed(self, error: str) -> Tried:
+        """The same after one try more."""
+        return Tried(self.message, (*self.errors, error[:_ERROR_LENGTH_MAX]))
+
+
+def backoff_of(retries_max: object, delays_s: Sequence[float] | None) -> Backoff:
+    """When messages come again that fail, as a consumer is told. Raises MisuseError."""
+    if not isinstance(retries_max, int) or isinstance(retries_max, bool) or retries_max < 0:
+        raise MisuseError(f"retries_max={shown(retries_max)} must be a whole number from 0 on")
+    if delays_s is None:
+        return Backoff(retries_max=retries_max)
+    if not delays_s:
+        raise MisuseError("retry_delays_s is empty: give at least one delay")
+    checked = tuple(check_seconds("retry_delays_s", each, least_s=0, most_s=_DELAY_S_MAX) for each in delays_s)
+    return Backoff(delays_s=checked, retries_max=retries_max)
+
+
+def appends_of(group: str, failed: Sequence[Tried], backoff: Backoff, now_us: int) -> tuple[list[Append], list[Append]]:
+    """What is to be appended for messages that failed just now: to the group's retries, and to its dead letters."""
+    levels: dict[int, list[Tried]] = {}
+    dead: list[Tried] = []
+    for each in failed:
+        attempt = each.message.attempt
+        delay_s = backoff.delay_s(attempt)
+        if delay_s is None:
+            dead.append(each)
+        else:
+            again = each.message._replace(attempt=attempt + 1)
+            level = min(attempt, len(backoff.delays_s)) - 1
+            levels.setdefault(level, []).append(Tried(again, each.errors, now_us + round(delay_s * 1_000_000)))
+    retries = [_append(RETRIES + group, level, each, now_us) for level, each in sorted(levels.items())]
+    return retries, [_append(DEAD_LETTERS + group, 0, dead, now_us)] if dead else []
+
+
+def _append(topic: str, queue: int, tried: Sequence[Tried], now_us: int) -> Append:
+    messages = [each.message for each in tried]
+    columns = Columns(
+        bodies=[each.body for each in messages],
+        stored_at_us=[now_us],
+        transaction_ids=b"".join(each.id_bytes for each in messages),
+        n=[each.n for each in messages],
+        born_at_us=[each.born_at_us for each in messages],
+        keys=[each.key or "" for each in messages],
+        tags=[each.tag or "" for each in messages],
+        ordering_keys=[each.ordering_key or "" for each in messages],
+        headers=[pack_headers({**each.message.headers, HEADER: _told(each)}) for each in tried],
+    )
+    return Append(topic, queue, encode(columns))
+
+
+def _told(tried: Tried) -> str:
+    message = tried.message
+    return json.dumps(
+        {
+            "topic": message.topic,
+            "queue": message.queue,
+            "offset": message.offset,
+            "stored_at_us": message.stored_at_us,
+            "attempt": message.attempt,
+            "due_at_us": tried.due_at_us,
+            "errors": tried.errors,
+        }
+    )
+
+
+def tried_of(copy: ReceivedMessage) -> Tried:
+    """The message that a copy in %RETRY%GROUP or %DLQ%GROUP is of. Raises CorruptLog for what is no copy."""
+    headers = dict(copy.headers)
+    try:
+        told = json.loads(headers.pop(HEADER))
+        message = copy._replace(
+            topic=told["topic"],
+            queue=told["queue"],
+            offset=told["offset"],
+            stored_at_us=told["stored_at_us"],
+            attempt=told["attempt"],
+            headers=headers,
+        )
+        return Tried(message, tuple(told["errors"]), told["due_at_us"])
+    except (KeyError, TypeError, ValueError) as exc:
+        raise CorruptLog(
+            f"offset {copy.offset} of topic {copy.topic} queue {copy.queue} is no copy of a message that failed: it "
+            f"lacks what header {HEADER} tells ({exc})"
+        ) from exc

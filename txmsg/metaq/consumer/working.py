@@ -1,0 +1,146 @@
+"""Has the messages of lanes handled: one at a time in each, so many lanes at once; and keeps what failed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from functools import partial
+from typing import Final
+
+from txmsg.errors import TxmsgError
+from txmsg.metaq.access import LogAccess
+from txmsg.metaq.consumer.handling import Handlers
+from txmsg.metaq.consumer.lane import Chunk, Lane
+from txmsg.metaq.consumer.retries import Tried, appends_of
+from txmsg.metaq.store.log import Append
+from txmsg.runtime.backoff import Backoff
+
+__all__ = ["Workers"]
+
+_log = logging.getLogger(__name__)
+
+_KEEP_AGAIN_S: Final = 1.0
+_CANCEL_S_MAX: Final = 1.0
+
+
+class Workers:
+    """A task for each lane that has something to do."""
+
+    def __init__(
+        self,
+        access: LogAccess,
+        group: str,
+        handlers: Handlers,
+        *,
+        concurrency: int,
+        backoff: Backoff,
+        ordered: bool,
+        threads: Executor,
+        clock: Callable[[], float],
+    ) -> None:
+        self._access = access
+        self._group = group
+        self._handlers = handlers
+        self._slots = asyncio.Semaphore(concurrency)
+        self._backoff = backoff
+        self._ordered = ordered
+        self._threads = threads
+        self._clock = clock
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.is_stopping = False
+        self.room = asyncio.Event()
+        """Set when a lane has handled something, so that more of it may be fetched."""
+
+    def put(self, lane: Lane) -> None:
+        """Has a lane's messages handled, if there are any and none are being handled. To be called on the loop."""
+        if not self._may_go_on(lane) or not lane.idle.is_set() or not lane.has_work:
+            return
+        lane.idle.clear()
+        task = asyncio.create_task(self._work(lane), name=f"txmsg-lane-{lane.queue.topic}-{lane.queue.queue}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """Ends what still runs. A handler that goes on is not waited for."""
+        self._handlers.close()
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=_CANCEL_S_MAX)
+
+    def _may_go_on(self, lane: Lane) -> bool:
+        return not (self.is_stopping or lane.is_stopping or lane.is_paused or lane.blocked_until > self._clock())
+
+    async def _work(self, lane: Lane) -> None:
+        try:
+            while self._may_go_on(lane) and (chunk := lane.next_chunk(round(self._clock() * 1_000_000))) is not None:
+                async with self._slots:
+                    lane.chunk = chunk
+                    await self._handlers.run(chunk, partial(self._must_end, lane), ordered=self._ordered)
+                await self._settle(lane, chunk)
+                self.room.set()
+        except Exception as exc:  # noqa: BLE001 - the root of a task: the lane stands still, and says why
+            _log.exception("group %s: topic %s queue %d stands still", self._group, *lane.queue)
+            lane.error, lane.is_paused = exc, True
+        finally:
+            lane.chunk = None
+            lane.idle.set()
+
+    def _must_end(self, lane: Lane) -> bool:
+        return self.is_stopping or lane.is_stopping
+
+    async def _settle(self, lane: Lane, chunk: Chunk) -> None:
+        if chunk.failed and self._ordered:
+            await self._hold(lane, chunk)
+        else:
+            if chunk.failed:
+                await self._keep(lane, chunk)
+            lane.settle(chunk)
+        lane.chunk = None
+
+    async def _keep(self, lane: Lane, chunk: Chunk) -> None:
+        """Puts what failed where it waits for its next try, or for a person; then the lane may go past it."""
+        while not await self._appended(chunk.failed):
+            await asyncio.sleep(_KEEP_AGAIN_S)
+            if self._must_end(lane):
+                return  # what is stored ends before the first that failed: it comes again
+        chunk.first_failed = None
+
+    async def _hold(self, lane: Lane, chunk: Chunk) -> None:
+        """Has the message that failed be the next one again, after a pause; or, its retries used up, go past it."""
+        [failed] = chunk.failed
+        delay_s = self._backoff.delay_s(failed.message.attempt)
+        if delay_s is None and await self._appended([failed]):
+            chunk.first_failed = None
+            lane.settle(chunk)
+            return
+        chunk.done -= 1
+        lane.settle(chunk)
+        attempt = failed.message.attempt + (delay_s is not None)
+        lane.replace_first(Tried(failed.message._replace(attempt=attempt), failed.errors))
+        lane.blocked_until = self._clock() + (_KEEP_AGAIN_S if delay_s is None else delay_s)
+
+    async def _appended(self, failed: Sequence[Tried]) -> bool:
+        """Whether these are kept, on disk."""
+        now_us = round(self._clock() * 1_000_000)
+        retries, dead = appends_of(self._group, failed, self._backoff, now_us)
+        try:
+            for appends in (dead, retries):
+                await self._append(appends)
+        except (TxmsgError, OSError) as exc:
+            _log.error("group %s: %d messages that failed cannot be kept: %s", self._group, len(failed), exc)
+            return False
+        for each in failed:
+            if self._backoff.delay_s(each.message.attempt) is None:
+                _log.error(
+                    "group %s: message %s of topic %r queue %s offset %s is a dead letter after %d deliveries",
+                    *(self._group, each.message.id, each.message.topic, each.message.queue, each.message.offset),
+                    each.message.attempt,
+                )
+        return True
+
+    async def _append(self, appends: Sequence[Append]) -> None:
+        if appends:
+            await asyncio.get_running_loop().run_in_executor(self._threads, self._access.append, appends)

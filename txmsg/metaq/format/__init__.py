@@ -1,0 +1,6 @@
+"""What stands in the log, as bytes, as Arrow and as messages. Pure.
+
+frame       batches of messages as bytes
+batch       what is read, as Arrow or as messages
+messages    applications' messages as columns
+"""

@@ -1,0 +1,9 @@
+"""Looks at every byte of a log, and mends what can be mended.
+
+scan         reads every frame, whatever the log holds
+attribution  which offsets stood where nothing whole stands
+queue_check  compares a queue's cells with its frames
+check        the whole log
+report       what was found, for people and for JSON
+repair       cuts, marks as lost, and makes anew
+"""

@@ -1,0 +1,95 @@
+"""Which offsets stood where nothing whole stands: by headers, cells, and what a queue's frames leave out. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from txmsg.metaq.format.frame import Kind
+from txmsg.metaq.fsck.queue_check import Gap, QueueCheck
+from txmsg.metaq.fsck.report import Lost
+from txmsg.metaq.fsck.scan import Region, Scan
+from txmsg.metaq.store.state import QueueKey
+
+__all__ = ["attribute"]
+
+
+class _Piece(NamedTuple):
+    """Offsets that a damaged place is known to have held."""
+
+    begin: int
+    end: int
+    region: int
+
+
+def attribute(damage: Sequence[tuple[Region, list[Lost]]], queues: Mapping[QueueKey, QueueCheck], scan: Scan) -> None:
+    """Adds to each damaged place the offsets that it has taken with it, at most one range of each queue."""
+    regions = [region for region, _ in damage]
+    pieces = _pieces(regions, queues)
+    for key, queue in queues.items():
+        mine = sorted(pieces.get(key, ()))
+        lost: dict[int, tuple[int, int]] = {}
+        for gap in _gaps(queue, mine, regions, scan):
+            for begin, end, region in _divided(gap, mine, regions):
+                before = lost.get(region, (begin, end))
+                lost[region] = (min(before[0], begin), max(before[1], end))
+        for region, (begin, end) in lost.items():
+            damage[region][1].append(Lost(*key, begin, end))
+
+
+def _pieces(regions: Sequence[Region], queues: Mapping[QueueKey, QueueCheck]) -> dict[QueueKey, list[_Piece]]:
+    found: dict[QueueKey, list[_Piece]] = {}
+    for number, region in enumerate(regions):
+        header = region.header
+        if header is not None and header.count and header.kind in {Kind.MESSAGES, Kind.CUT}:
+            piece = _Piece(header.base_offset, header.base_offset + header.count, number)
+            found.setdefault((header.topic, header.queue), []).append(piece)
+    for key, queue in queues.items():
+        for base, position, _, count, *_ in queue.named:
+            for number, region in enumerate(regions):
+                is_last = number == len(regions) - 1
+                if region.is_excess:
+                    continue
+                if region.begin <= position < region.end or (is_last and position >= region.begin):
+                    if count:
+                        found.setdefault(key, []).append(_Piece(base, base + count, number))
+                    break
+    return found
+
+
+def _gaps(queue: QueueCheck, pieces: Sequence[_Piece], regions: Sequence[Region], scan: Scan) -> list[Gap]:
+    """What the queue's frames leave out between them; before the first and behind the last one, what pieces tell."""
+    gaps = list(queue.gaps)
+    live = queue.live
+    first = int(live["position"][0]) if len(live) else scan.seen
+    last = int(live["position"][-1]) if len(live) else -1
+    before = [each for each in pieces if regions[each.region].begin < first]
+    behind = [each for each in pieces if regions[each.region].begin > last]
+    if not len(live):
+        if pieces:
+            gaps.append(Gap(min(pieces).begin, max(each.end for each in pieces), scan.begin, scan.seen + 1))
+        return gaps
+    begin, end = int(live["base_offset"][0]), int(live["end_offset"][-1])
+    if before and (low := min(each.begin for each in before)) < begin:
+        gaps.append(Gap(low, begin, 0, first))
+    if behind and (high := max(each.end for each in behind)) > end:
+        gaps = [each for each in gaps if each.begin < end or each.end > high]
+        if not any(each.begin == end for each in gaps):
+            gaps.append(Gap(end, high, last, scan.seen + 1))
+    return gaps
+
+
+def _divided(gap: Gap, pieces: Sequence[_Piece], regions: Sequence[Region]) -> list[_Piece]:
+    """The gap as ranges that follow each other, each in a damaged place; what no piece tells goes with the next one."""
+    at, found = gap.begin, list[_Piece]()
+    for piece in pieces:
+        if at < piece.end <= gap.end:
+            found.append(_Piece(at, piece.end, piece.region))
+            at = piece.end
+    if at < gap.end:
+        if found:
+            found[-1] = found[-1]._replace(end=gap.end)
+        else:
+            places = [n for n, each in enumerate(regions) if each.begin < gap.before and each.end >= gap.after]
+            found += [_Piece(at, gap.end, places[0])] if places else []
+    return found

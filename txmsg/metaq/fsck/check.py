@@ -1,0 +1,246 @@
+"""Checks a log: reads all of it, also while it is written, and says what is damaged, what is lost, and the way out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from txmsg.errors import CorruptLog
+from txmsg.metaq.format.frame import HEADER_SIZE_BYTES_MAX, MAGIC, BadFrame, Kind, read_header
+from txmsg.metaq.fsck.attribution import attribute
+from txmsg.metaq.fsck.queue_check import QueueCheck
+from txmsg.metaq.fsck.report import Lost, Problem, Report
+from txmsg.metaq.fsck.scan import Region, Scan
+from txmsg.metaq.store.cells import queues_of
+from txmsg.metaq.store.commit_log import CommitLogReader, files_of, is_named, log_file
+from txmsg.metaq.store.keys import BadKeys, KeysFile, keys_file
+from txmsg.metaq.store.state import Checkpoint, Identity, QueueKey, checkpoint_of, identity_of, read_checked
+from txmsg.metaq.store.topics import Flush, TopicSettings, read_topics
+
+__all__ = ["Findings", "check", "guessed_identity", "size_bytes_of", "strange_names"]
+
+_TRIES = 5
+_HOLES = (Kind.HOLE.value, Kind.LOST.value)
+_OWN_NAMES = {"lock", "log.json", "checkpoint", "topics.json", "commitlog", "queues", "keys", "groups", "damaged"}
+_SUFFIXES = {"commitlog": ".log", "keys": ".keys"}
+
+
+@dataclass(slots=True)
+class Findings:
+    """All that a check knows, for a repair to go on from."""
+
+    report: Report
+    identity: Identity | None
+    known: Checkpoint | None = None
+    scan: Scan | None = None
+    queues: dict[QueueKey, QueueCheck] = field(default_factory=dict)
+    damage: list[tuple[Region, list[Lost]]] = field(default_factory=list)
+    """Positions to be taken out, each with what it must have held."""
+
+
+def size_bytes_of(root: Path) -> int:
+    """How much there is to read."""
+    return sum(each.stat().st_size for each in (root / "commitlog").glob("*.log"))
+
+
+def check(root: Path, told: Callable[[int], None] = lambda _: None) -> Findings:
+    """Reads a whole log. Raises CorruptLog when the directory is none. `told`: how many bytes more were read.
+
+    What a writer does meanwhile is no damage: what looks like it is looked at again.
+    """
+    if not (root / "commitlog").is_dir():
+        raise CorruptLog(f"{root} is no log: it has no directory commitlog")
+    report = Report(str(root))
+    identity = _identity(root, report)
+    findings = Findings(report, identity)
+    _check_names(root, report)
+    if identity is None:
+        return findings
+    settings = _settings(root, report)
+    findings.scan = Scan(root, identity)
+    names = len(report.problems)
+    log = CommitLogReader(root / "commitlog")
+    for _ in range(_TRIES):
+        del report.problems[names:]
+        before = checkpoint_of(root, identity.log_id)
+        findings.known = _checkpoint(root, identity, report)
+        findings.scan.run(told)
+        _check_frames(root, findings, settings)
+        is_quiet = log.end() == findings.scan.seen and checkpoint_of(root, identity.log_id) == before
+        if len(report.problems) == names or is_quiet:
+            break
+    _check_keys(root, findings)
+    return findings
+
+
+# ---- small files and names
+
+
+def _identity(root: Path, report: Report) -> Identity | None:
+    try:
+        return identity_of(root, create=False)
+    except CorruptLog as exc:
+        found = guessed_identity(root)
+        frames = "frames tell which log it is" if found else "nothing tells which log it is"
+        report.problems.append(Problem(file="log.json", text=f"{str(exc).partition(': `')[0]}; {frames}"))
+        return found
+
+
+def guessed_identity(root: Path) -> Identity | None:
+    """Which log it is by its frames: what most files begin with, and the latest generation."""
+    log, found = CommitLogReader(root / "commitlog"), dict[int, list[int]]()
+    for first in log.files():
+        end = first + log_file(log.directory, first).stat().st_size
+        start, seen = first, 0
+        while (start := log.find(MAGIC, start, end)) < end and seen < 1000:
+            try:
+                header = read_header(log.read(start, min(end - start, HEADER_SIZE_BYTES_MAX)))
+            except BadFrame:
+                start += 1
+                continue
+            if header.position == start:
+                found.setdefault(header.log_id, []).append(header.generation)
+                seen += 1
+            start += max(8, header.size_bytes)
+    if not found:
+        return None
+    log_id = max(found, key=lambda each: len(found[each]))
+    return Identity(log_id, max(found[log_id]))
+
+
+def _settings(root: Path, report: Report) -> dict[str, TopicSettings]:
+    try:
+        return read_topics(root)
+    except CorruptLog as exc:
+        way_out = "set them again with `Log.set_topic` after `txmsg metaq check --repair`, which puts the file aside"
+        report.problems.append(Problem(file="topics.json", text=str(exc).partition(": delete")[0], way_out=way_out))
+        return {}
+
+
+def _checkpoint(root: Path, identity: Identity, report: Report) -> Checkpoint | None:
+    known = checkpoint_of(root, identity.log_id)
+    if known is None and (root / "checkpoint").exists():
+        try:
+            text = f"it is of another log, {read_checked(root / 'checkpoint').get('log_id')}"
+        except (OSError, ValueError) as exc:
+            text = f"it cannot be read: {exc}"
+        way_out = "opening the log for writing makes it anew from all frames"
+        report.problems.append(Problem(file="checkpoint", text=text, way_out=way_out))
+    return known
+
+
+def _check_names(root: Path, report: Report) -> None:
+    for name in strange_names(root):
+        way_out = "give it its name back, or take it away, or `txmsg metaq check --repair` does"
+        report.problems.append(Problem(file=name, text="it is named as none of the log's files", way_out=way_out))
+
+
+def strange_names(root: Path) -> list[str]:
+    """Files that are named as none of the log's: it does not look at them, so they may be missing elsewhere."""
+    strange = [name for name in _listed(root) if name not in _OWN_NAMES]
+    for name, suffix in _SUFFIXES.items():
+        strange += [f"{name}/{each}" for each in _listed(root / name) if not is_named(each, suffix)]
+    queues = set(queues_of(root))
+    for topic in _listed(root / "queues"):
+        for number in _listed(root / "queues" / topic):
+            place = f"queues/{topic}/{number}"
+            if len(number) != 4 or not number.isdecimal() or (topic, int(number)) not in queues:
+                strange.append(place)
+            else:
+                strange += [f"{place}/{each}" for each in _listed(root / place) if not is_named(each, ".cells")]
+    return strange
+
+
+def _listed(directory: Path) -> list[str]:
+    """What is in a directory, without what a replaced file leaves when the process ends meanwhile."""
+    return sorted(each for each in os.listdir(directory) if not each.endswith(".new")) if directory.is_dir() else []
+
+
+def _check_keys(root: Path, findings: Findings) -> None:
+    """Indexes of keys: one that is damaged is not used, one that is missing is made."""
+    assert findings.identity is not None
+    firsts = CommitLogReader(root / "commitlog").files()
+    for each in files_of(root / "keys", ".keys"):
+        try:
+            if each not in firsts[:-1]:
+                raise BadKeys("there is no finished file that it is of")
+            KeysFile(root, findings.identity.log_id, each, firsts[firsts.index(each) + 1]).check()
+        except BadKeys as exc:
+            way_out = "delete it: the writer makes it anew, and keys are found meanwhile, more slowly"
+            file = str(keys_file(root, each).relative_to(root))
+            findings.report.problems.append(Problem(file=file, text=str(exc), way_out=way_out))
+
+
+# ---- frames and queues
+
+
+def _check_frames(root: Path, findings: Findings, settings: dict[str, TopicSettings]) -> None:
+    report, scan, known = findings.report, findings.scan, findings.known
+    assert scan is not None
+    log_end = CommitLogReader(root / "commitlog").end()
+    keys = {*queues_of(root), *scan.queues, *(known.ends if known else ())}
+    default = TopicSettings()
+    findings.queues = {}
+    for key in sorted(keys):
+        is_synchronous = settings.get(key[0], default).flush is Flush.SYNC
+        each = QueueCheck(root, key, scan, known, is_synchronous, scan.seen if log_end > scan.seen else 2**64)
+        each.run()
+        report.problems += each.problems
+        findings.queues[key] = each
+    findings.damage = [(region, []) for region in damaged_regions(scan, known, findings.queues)]
+    attribute(findings.damage, findings.queues, scan)
+    for region, lost in findings.damage:
+        at = f"positions {region.begin} to {region.end - 1}: " if region.end > region.begin else ""
+        report.problems.append(Problem(file="commitlog", position=region.begin, text=at + region.why, lost=tuple(lost)))
+    for position, size in scan.untidy:
+        text = f"the {size} bytes behind a frame are not all zero; no message is in them"
+        report.problems.append(Problem(file="commitlog", position=position, text=text))
+    _summarise(findings)
+
+
+def damaged_regions(scan: Scan, known: Checkpoint | None, queues: dict[QueueKey, QueueCheck]) -> list[Region]:
+    """Where frames must have stood. A torn end is none, unless something says that it had been on disk."""
+    regions = sorted(scan.regions, key=lambda each: each.begin)
+    if known and known.begin < scan.begin:
+        regions.insert(0, Region(known.begin, scan.begin, "no file holds this", is_file=False))
+    named = [
+        position + size for each in queues.values() for _, position, size, *_ in each.named if position >= scan.end
+    ]
+    on_disk = max([*named, scan.synced, known.position if known else 0])
+    if on_disk > scan.end:
+        torn = scan.torn
+        why = torn.why if torn else "the log ends here"
+        why = f"{why}; it was on disk up to position {on_disk}"
+        header = torn.header if torn else None
+        regions.append(Region(scan.end, max(scan.seen, scan.end), why, header, on_disk=on_disk))
+    return regions
+
+
+def _summarise(findings: Findings) -> None:
+    report, scan = findings.report, findings.scan
+    assert scan is not None
+    report.begin, report.end = scan.begin, scan.end
+    report.frames, report.messages, report.queues = scan.frames, scan.messages, len(findings.queues)
+    report.read_bytes = max(0, scan.seen - scan.begin)
+    report.notes.clear()
+    report.holes.clear()
+    if scan.torn and not any(region.begin == scan.torn.begin for region, _ in findings.damage):
+        text = f"{scan.torn.end - scan.torn.begin} bytes at the end are no whole frame"
+        way_out = "the writer cuts them off when it opens the log: nothing that was promised is in them"
+        if scan.torn.is_begun:
+            report.notes.append(f"{text}: one that is being written, or that a crash has torn; {way_out}")
+        else:
+            report.problems.append(
+                Problem(file="commitlog", position=scan.torn.begin, text=f"{text}: {scan.torn.why}", way_out=way_out)
+            )
+    if scan.pads_bytes:
+        report.notes.append(f"{scan.pads_bytes} bytes mean nothing since a repair")
+    if findings.known is None:
+        report.notes.append("there is no checkpoint: the writer reads everything when it opens the log")
+    for (topic, queue), each in findings.queues.items():
+        holes = each.live[np.isin(each.live["kind"], _HOLES)]
+        report.holes += [Lost(topic, queue, int(h["base_offset"]), int(h["end_offset"])) for h in holes]

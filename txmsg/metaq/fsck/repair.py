@@ -1,0 +1,364 @@
+"""Takes out of a log what is damaged, keeps that aside, and makes cells and checkpoint anew. Nothing whole is lost."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Final
+
+from txmsg.errors import CorruptLog
+from txmsg.metaq.format.frame import MAGIC, BadFrame, Buffer, Kind, cut, fitted, hole, pack, pad, read_header, verify
+from txmsg.metaq.fsck.check import Findings, check, guessed_identity, strange_names
+from txmsg.metaq.fsck.report import Lost
+from txmsg.metaq.fsck.scan import Region
+from txmsg.metaq.store.cells import queue_directory
+from txmsg.metaq.store.commit_log import CommitLogReader, files_of, log_file, sync_directory
+from txmsg.metaq.store.keys import keys_file
+from txmsg.metaq.store.lock import lock_log
+from txmsg.metaq.store.opening import recover
+from txmsg.metaq.store.queues import Queues, remove_cells, sync_files
+from txmsg.metaq.store.state import Checkpoint, Identity, checkpoint_of, identity_of, write_checkpoint, write_identity
+from txmsg.metaq.store.topics import read_topics
+
+__all__ = ["repair"]
+
+_PAD_SIZE_BYTES_MAX: Final = 1024**3
+_COPIED_BYTES: Final = 1024 * 1024
+
+
+def repair(root: Path, told: Callable[[int], None] = lambda _: None) -> list[str]:
+    """Repairs a log as docs/log_format.md says, under its lock. Returns what was done, in sentences.
+
+    Raises LogBusy while somebody writes it, CorruptLog when nothing tells which log it is. Interrupted, it is begun
+    anew: each step leaves the damage as it was, or less of it.
+    """
+    renamed = _name_directory(root)
+    fd = lock_log(root)
+    try:
+        return renamed + _Repair(root).run(told)
+    finally:
+        os.close(fd)
+
+
+def _name_directory(root: Path) -> list[str]:
+    """Gives the directory of the commit log its name back. Without its files there is nothing to repair."""
+    places = [each for each in sorted(root.iterdir()) if each.is_dir() and files_of(each, ".log")]
+    log = root / "commitlog"
+    if log in places:
+        return []
+    if len(places) != 1:
+        raise CorruptLog(f"{root} has no file of a commit log: restore a copy, or give its directory the name back")
+    if log.exists():
+        log.rmdir()  # made, and empty
+    places[0].rename(log)
+    sync_directory(root)
+    return [f"{places[0].name}: has the files of the commit log, and is named commitlog again"]
+
+
+class _Repair:
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._log = root / "commitlog"
+        self._done: list[str] = []
+
+    def run(self, told: Callable[[int], None]) -> list[str]:
+        identity = self._identity()
+        self._put_names_right(identity)
+        self._put_topics_aside()
+        findings = check(self._root, told)
+        if findings.report.problems:
+            self._remove_keys(findings)
+            if self._put_back(findings, identity):
+                findings = check(self._root, told)
+            self._tidy(findings)
+            for region, lost in _merged(findings.damage):
+                self._take_out(findings, identity, region, lost)
+            self._make_anew(findings, identity)
+        return self._done
+
+    # ---- small files and names
+
+    def _identity(self) -> Identity:
+        try:
+            return identity_of(self._root, create=False)
+        except CorruptLog:
+            found = guessed_identity(self._root)
+            if found is None:
+                raise
+            if (self._root / "log.json").exists():
+                self._aside(self._root / "log.json")
+            write_identity(self._root, found)
+            self._done.append(
+                f"log.json: written anew as its frames say: log {found.log_id}, generation {found.generation}"
+            )
+            return found
+
+    def _put_topics_aside(self) -> None:
+        try:
+            read_topics(self._root)
+        except CorruptLog:
+            self._aside(self._root / "topics.json")
+            self._done.append("topics.json: put aside; all topics have the settings of the log's configuration now")
+
+    def _put_names_right(self, identity: Identity) -> None:
+        """Files of the commit log are named by what they begin with; what else is named wrongly is put aside."""
+        known = checkpoint_of(self._root, identity.log_id)
+        places = {_file_end(self._log, first) for first in files_of(self._log, ".log")} | {known.begin if known else 0}
+        for path in sorted(self._log.iterdir()):
+            first = _first_position(path, identity)
+            if first not in places or path == log_file(self._log, first) or log_file(self._log, first).exists():
+                continue
+            path.rename(log_file(self._log, first))
+            sync_directory(self._log)
+            self._done.append(f"commitlog/{path.name}: begins at position {first}, and is named so again")
+        for name in strange_names(self._root):
+            self._aside(self._root / name)
+            self._done.append(f"{name}: is no file of the log, put aside")
+
+    def _aside(self, path: Path) -> Path:
+        directory = self._root / "damaged"
+        directory.mkdir(exist_ok=True)
+        name = path.relative_to(self._root).as_posix().replace("/", "-")
+        target = next(each for n in count() if not (each := directory / f"{n:03}-{name}").exists())
+        shutil.move(path, target)
+        sync_directory(directory)
+        return target
+
+    def _remove_keys(self, findings: Findings) -> None:
+        for problem in findings.report.problems:
+            if problem.file.endswith(".keys"):
+                (self._root / problem.file).unlink()
+                self._done.append(f"{problem.file}: deleted, the writer makes it anew")
+
+    # ---- frames
+
+    def _put_back(self, findings: Findings, identity: Identity) -> int:
+        """Whole frames that stand where they do not belong, and that cells name where nothing whole stands."""
+        found = _displaced(self._root, findings, identity)
+        scan = findings.scan
+        assert scan is not None
+        found = {position: data for position, data in found.items() if position >= scan.begin}
+        if found:
+            for region, _ in findings.damage:
+                self._copy_aside(region)
+        for position, data in found.items():
+            first = max(each for each in files_of(self._log, ".log") if each <= position)
+            with log_file(self._log, first).open("r+b") as file:
+                os.pwrite(file.fileno(), data, position - first)
+                os.fsync(file.fileno())
+        if found:
+            self._done.append(
+                f"{len(found)} frames stood where they do not belong: put back, from position {min(found)} on"
+            )
+        return len(found)
+
+    def _tidy(self, findings: Findings) -> None:
+        """What is behind a whole frame is zeros again."""
+        untidy = findings.scan.untidy if findings.scan else []
+        for position, size in untidy:
+            first = max(each for each in files_of(self._log, ".log") if each <= position)
+            with log_file(self._log, first).open("r+b") as file:
+                os.pwrite(file.fileno(), bytes(size), position - first)
+                os.fsync(file.fileno())
+        if untidy:
+            self._done.append(f"{len(untidy)} frames had bytes behind them that are no zeros: made zero")
+
+    def _take_out(self, findings: Findings, identity: Identity, region: Region, lost: Sequence[Lost]) -> None:
+        """Overwrites a damaged place by marks of what is lost, and by pads."""
+        scan = findings.scan
+        assert scan is not None
+        where = f"positions {region.begin} to {region.end - 1}"
+        if region.begin < scan.begin:
+            self._done.append(f"{where}: given up, with {_told(lost)}")
+            return
+        kept = self._copy_aside(region)
+        first = max(
+            each
+            for each in files_of(self._log, ".log")
+            if each < region.begin or (each == region.begin and not region.is_excess)
+        )
+        path, at = log_file(self._log, first), region.begin - first
+        is_tail = region.begin >= scan.end
+        if is_tail or region.is_excess:
+            os.truncate(path, at)
+        end = region.end
+        if is_tail:  # as large as it was, so that what is lost finds room when it is found elsewhere
+            end = max(region.begin + sum(map(_size_of_mark, lost)), region.on_disk) if lost else region.begin
+        if not region.is_excess:
+            _fill(path, at, list(_filling(identity, region, end, lost)))
+        self._done.append(f"{where}: taken out, with {_told(lost)}{kept}")
+
+    def _copy_aside(self, region: Region) -> str:
+        """What stands there, if anything does."""
+        firsts = [each for each in files_of(self._log, ".log") if each < region.end]
+        first = max((each for each in firsts if each <= region.begin), default=None)
+        if region.is_excess:
+            first = max((each for each in firsts if each < region.begin), default=None)
+        if first is None:
+            return ""
+        directory = self._root / "damaged"
+        directory.mkdir(exist_ok=True)
+        target = next(each for n in count() if not (each := directory / f"{n:03}-{region.begin:020}.bytes").exists())
+        with log_file(self._log, first).open("rb") as file, target.open("wb") as copy:
+            file.seek(region.begin - first)
+            left = region.end - region.begin
+            while left and (data := file.read(min(left, _COPIED_BYTES))):
+                copy.write(data)
+                left -= len(data)
+            size = copy.tell()
+            copy.flush()
+            os.fsync(copy.fileno())
+        if not size:
+            target.unlink()
+            return ""
+        sync_directory(directory)
+        return f"; what stood there is in damaged/{target.name}"
+
+    # ---- what is made anew
+
+    def _make_anew(self, findings: Findings, identity: Identity) -> None:
+        """Cells and checkpoint, from the frames."""
+        root = self._root
+        begin = CommitLogReader(self._log).begin()
+        ends = {key: each.end for key, each in findings.queues.items() if each.end}
+        for key, each in findings.queues.items():
+            if not len(each.live) and key in (known := findings.known.ends if findings.known else {}):
+                ends[key] = max(ends.get(key, 0), known[key])
+        write_checkpoint(root, identity.log_id, Checkpoint(begin, begin, ends))
+        for key in findings.queues:
+            remove_cells(queue_directory(root, *key))
+        queues = Queues(root, 64)
+        try:
+            end = recover(root, identity.log_id, queues, lambda _: True)
+            unsynced, queues.files.unsynced = queues.files.unsynced, set()
+            sync_files(root, unsynced)
+        finally:
+            queues.files.close()
+        write_checkpoint(root, identity.log_id, Checkpoint(end, begin, queues.ends()))
+        for first in files_of(root / "keys", ".keys"):  # they may name frames that were taken out
+            if any(region.begin < _file_end(self._log, first) and region.end > first for region, _ in findings.damage):
+                keys_file(root, first).unlink()
+        self._done.append(f"cells of {len(findings.queues)} queues and the checkpoint: made anew from the frames")
+
+
+def _file_end(directory: Path, first: int) -> int:
+    path = log_file(directory, first)
+    return first + (path.stat().st_size if path.exists() else 0)
+
+
+def _told(lost: Sequence[Lost]) -> str:
+    return ", ".join(map(str, lost)) if lost else "no message that is known of"
+
+
+def _first_position(path: Path, identity: Identity) -> int | None:
+    """With which position a file begins, if it begins with a frame of this log."""
+    try:
+        with path.open("rb") as file:
+            header = read_header(file.read(_COPIED_BYTES))
+    except (BadFrame, OSError):
+        return None
+    return header.position if header.log_id == identity.log_id else None
+
+
+def _merged(damage: Sequence[tuple[Region, list[Lost]]]) -> list[tuple[Region, list[Lost]]]:
+    """What a file has not whole at its end, and what no file holds behind it, as one place."""
+    merged: list[tuple[Region, list[Lost]]] = []
+    for region, lost in damage:
+        last = merged[-1] if merged else None
+        if last and not region.is_file and not last[0].is_excess and last[0].end == region.begin:
+            whole = Region(last[0].begin, region.end, last[0].why, is_file=False, generation=last[0].generation)
+            merged[-1] = (whole, _joined([*last[1], *lost]))
+        else:
+            merged.append((region, lost))
+    return merged
+
+
+def _joined(lost: Sequence[Lost]) -> list[Lost]:
+    """One range of each queue."""
+    found: dict[tuple[str, int], Lost] = {}
+    for each in lost:
+        key = (each.topic, each.queue)
+        before = found.get(key, each)
+        found[key] = Lost(*key, min(before.begin, each.begin), max(before.end, each.end))
+    return list(found.values())
+
+
+def _displaced(root: Path, findings: Findings, identity: Identity) -> dict[int, bytes]:
+    """Whole frames that stand elsewhere than cells name them, where nothing whole stands: by position."""
+    wanted = {cell.position: cell.header_crc for each in findings.queues.values() for cell in each.named}
+    found: dict[int, bytes] = {}
+    log = CommitLogReader(root / "commitlog")
+    for first in log.files() if wanted else ():
+        start, end = first, _file_end(log.directory, first)
+        while (start := log.find(MAGIC, start, end)) < end:
+            data = log.read(start, end - start)
+            try:
+                header = read_header(data)
+                is_wanted = wanted.get(header.position) == header.header_crc and header.log_id == identity.log_id
+                if is_wanted and header.position != start:
+                    verify(header, data)
+                    found[header.position] = bytes(data[: header.size_bytes])
+                start += max(1, header.size_bytes if header.position == start else 1)
+            except BadFrame:
+                start += 1
+    return found
+
+
+def _size_of_mark(lost: Lost) -> int:
+    return sum(map(len, _mark(lost, Identity(0), 0, 1)))
+
+
+def _mark(lost: Lost, identity: Identity, position: int, generation: int) -> tuple[Buffer, ...]:
+    payload = hole(lost.end, 0, Kind.LOST)
+    return pack(
+        payload, lost.topic.encode(), lost.queue, lost.begin, position=position, log_id=identity.log_id,
+        synced=position, generation=generation,
+    )  # fmt: skip
+
+
+def _filling(identity: Identity, region: Region, end: int, lost: Sequence[Lost]) -> Iterator[tuple[bytes, int]]:
+    """Frames that fill a place without a gap: the first bytes of each, which zeros follow, and its size."""
+    position = region.begin
+    for topic, queue, offset in region.cuts:
+        frame = pack(
+            cut(None), topic.encode(), queue, offset, position=position, log_id=identity.log_id, synced=position,
+            generation=region.generation,
+        )  # fmt: skip
+        size = sum(map(len, frame)) if lost or len(region.cuts) > 1 else end - position
+        yield fitted(frame, size), size
+        position += size
+    for number, each in enumerate(lost):
+        frame = _mark(each, identity, position, region.generation)
+        size = end - position if number == len(lost) - 1 else sum(map(len, frame))
+        if size < sum(map(len, frame)):
+            raise CorruptLog(
+                f"positions {region.begin} to {end - 1} are too few to say that {_told(lost)} are lost: restore a copy"
+            )
+        yield fitted(frame, size), size
+        position += size
+    while position < end:
+        size = min(end - position, _PAD_SIZE_BYTES_MAX)
+        frame = pack(
+            pad(), b"", 0, 0, position=position, log_id=identity.log_id, synced=position, generation=region.generation
+        )
+        yield fitted(frame, size), size
+        position += size
+
+
+def _fill(path: Path, at: int, frames: Sequence[tuple[bytes, int]]) -> None:
+    """Writes frames one behind the other, on disk. What was there stays damaged until a frame is whole."""
+    with path.open("r+b") as file:
+        fd = file.fileno()
+        for head, size in frames:
+            there = max(0, min(os.fstat(fd).st_size - at, size))
+            for start in range(0, there, _COPIED_BYTES):
+                os.pwrite(fd, bytes(min(_COPIED_BYTES, there - start)), at + start)
+            if there < size:
+                os.ftruncate(fd, at + size)
+            os.fsync(fd)
+            os.pwrite(fd, head, at)
+            at += size
+        os.fsync(fd)

@@ -1,0 +1,266 @@
+"""Reads every frame of a log, whatever it holds: what is whole, by queue, and where nothing whole stands."""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from txmsg.metaq.format.frame import (
+    HEADER_SIZE_BYTES_MAX,
+    MAGIC,
+    BadFrame,
+    Header,
+    Kind,
+    layout,
+    raw_of,
+    read_header,
+    verify,
+)
+from txmsg.metaq.store.commit_log import CommitLogReader, log_file
+from txmsg.metaq.store.recovery import next_frame
+from txmsg.metaq.store.state import Identity, QueueKey
+
+__all__ = ["FRAME", "Region", "Scan"]
+
+FRAME: Final = np.dtype(
+    [
+        ("base_offset", "<i8"),
+        ("end_offset", "<i8"),
+        ("position", "<i8"),
+        ("size", "<i8"),
+        ("count", "<i8"),
+        ("last_stored_at", "<i8"),
+        ("header_crc", "<i8"),
+        ("kind", "<i8"),
+    ]
+)
+"""What is remembered of a frame."""
+_END = struct.Struct("<Q")
+_TWO = struct.Struct("<ii")
+_TOLD_BYTES = 4 * 1024 * 1024
+
+
+@dataclass(slots=True)
+class Region:
+    """Positions at which no whole frame stands. header: what the frame there says of itself, if that can be read."""
+
+    begin: int
+    end: int
+    why: str
+    header: Header | None = None
+    is_file: bool = True
+    """False where no file holds these positions."""
+    is_excess: bool = False
+    """Bytes of a file that goes on past the begin of the next one."""
+    generation: int = 1
+    """Of the frame before."""
+    on_disk: int = 0
+    """At the log's end: up to where something says that it was on disk."""
+    cuts: list[tuple[str, int, int]] = field(default_factory=list)
+    """Topics, queues and offsets at which these must have been cut here."""
+    is_begun: bool = False
+    """Whether it is what a writer leaves that ends in the middle of a frame."""
+
+
+@dataclass(slots=True)
+class Scan:
+    """What was read up to now. Call `run` again to read what was appended since."""
+
+    root: Path
+    identity: Identity
+    begin: int = 0
+    end: int = 0
+    """The position after the last whole frame, or after the last byte where damage is known to be in the middle."""
+    seen: int = 0
+    """The position after the last byte that was there."""
+    synced: int = 0
+    """Up to here frames say that the log was on disk."""
+    frames: int = 0
+    messages: int = 0
+    pads_bytes: int = 0
+    regions: list[Region] = field(default_factory=list)
+    """Damage that frames follow."""
+    stale: set[int] = field(default_factory=set)
+    """Positions of frames that are whole, but are not those that were written there last."""
+    untidy: list[tuple[int, int]] = field(default_factory=list)
+    """Where bytes behind a whole frame are no zeros, though they mean nothing, and how many there are."""
+    torn: Region | None = None
+    """What is not whole at the end: half written, cut off, or damaged."""
+    queues: dict[QueueKey, array[int]] = field(default_factory=dict)
+    _generation: int = 0
+
+    def of(self, key: QueueKey) -> NDArray[np.void]:
+        """The frames of a queue that are kept, by position."""
+        if key not in self.queues:
+            return np.empty(0, FRAME)
+        frames = np.array(self.queues[key], np.int64).view(FRAME)
+        frames = frames[frames["position"] >= self.begin]
+        return frames[~np.isin(frames["position"], list(self.stale))] if self.stale else frames
+
+    def give_up(self, key: QueueKey, cells: NDArray[np.void]) -> None:
+        """Takes frames for damaged that cells name by another checksum. One of both is stale: nothing tells which."""
+        frames = self.of(key)
+        places = np.searchsorted(frames["position"], cells["position"])
+        there = places < len(frames)
+        there[there] = frames["position"][places[there]] == cells["position"][there]
+        differ = cells["header_crc"][there].astype(np.int64) != frames["header_crc"][places[there]]
+        for frame in frames[places[there]][differ]:
+            begin = int(frame["position"])
+            self.stale.add(begin)
+            self.regions.append(Region(begin, begin + int(frame["size"]), "a stale frame, or one whose cell is stale"))
+
+    def run(self, told: Callable[[int], None]) -> None:
+        """Reads on to the end of the log as it is now. `told`: how many bytes more were read, now and then."""
+        log = CommitLogReader(self.root / "commitlog")
+        firsts = log.files()
+        if firsts and firsts[0] > self.begin:  # or retention has deleted files since
+            self.begin, self.end = firsts[0], max(self.end, firsts[0])
+            self.regions = [each for each in self.regions if each.begin >= self.begin]
+        self.torn = None
+        for first in firsts:
+            try:
+                size = log_file(log.directory, first).stat().st_size
+            except FileNotFoundError:
+                continue  # deleted by retention meanwhile
+            self.seen = first + size
+            following = next((each for each in firsts if each > first), None)
+            if following is not None and first + size > following:
+                self.regions.append(
+                    Region(following, first + size, "the file is longer than it may be", is_excess=True)
+                )
+                size = following - first
+            if first + size <= self.end:
+                continue
+            if first > self.end:
+                self.regions.append(
+                    Region(self.end, first, "no file holds this", is_file=False, generation=max(1, self._generation))
+                )
+            self._read_file(log, max(first, self.end), first + size, told, is_last=following is None)
+
+    def _read_file(
+        self, log: CommitLogReader, position: int, end: int, told: Callable[[int], None], *, is_last: bool
+    ) -> None:
+        since = position
+        while position < end:
+            if position - since >= _TOLD_BYTES:
+                told(position - since)
+                since = position
+            data = log.read(position, end - position)
+            header: Header | None = None
+            try:
+                header = read_header(data)
+                self._take(header, data, position)
+                position = self.end = header.end
+                continue
+            except BadFrame as exc:
+                why = str(exc)
+            following = next_frame(log, self.identity.log_id, position + 8, end)
+            if following is None and is_last:
+                self.torn = Region(
+                    position, end, why, _believed(header, self.identity, position, end),
+                    is_begun=_is_begun(header, self.identity, bytes(data[:HEADER_SIZE_BYTES_MAX]), position),
+                )  # fmt: skip
+                break
+            region_end = following.position if following else end
+            believed = _believed(header, self.identity, position, region_end)
+            region_end = believed.end if believed else region_end
+            self.regions.append(Region(position, region_end, why, believed, generation=max(1, self._generation)))
+            position = self.end = region_end
+        told(max(0, position - since))
+
+    def _take(self, header: Header, data: memoryview, position: int) -> None:
+        """Remembers a frame, if it is whole in every way; else BadFrame."""
+        if header.position != position:
+            raise BadFrame(f"a frame written for position {header.position} stands there")
+        if header.log_id != self.identity.log_id:
+            raise BadFrame("a frame of another log stands there")
+        if header.size_bytes > len(data):
+            raise BadFrame("the frame is cut off")
+        stored = verify(header, data)
+        used = header.start + header.payload_size_bytes
+        if header.size_bytes < used or header.size_bytes % 8:
+            raise BadFrame(f"the frame has {header.size_bytes} bytes, and its parts need {used}")
+        if any(data[used : header.size_bytes]):
+            self.untidy.append((position + used, header.size_bytes - used))
+        if header.synced > position:
+            raise BadFrame(f"it says that position {header.synced} was on disk before it was written")
+        if header.generation < self._generation:
+            raise BadFrame(f"it is of generation {header.generation}, after one of {self._generation}")
+        if header.generation > self.identity.generation:
+            raise BadFrame(f"it is of generation {header.generation}: log.json says {self.identity.generation}")
+        end_offset = _end_offset(header, stored)
+        self.synced = max(self.synced, header.synced)
+        self._generation = header.generation
+        self.frames += 1
+        self.messages += header.count
+        if header.kind is Kind.PAD:
+            self.pads_bytes += header.size_bytes
+            return
+        queue = self.queues.get((header.topic, header.queue))
+        if queue is None:
+            queue = self.queues[header.topic, header.queue] = array("q")
+        queue.extend(
+            (
+                header.base_offset, end_offset, position, header.size_bytes, header.count, header.last_stored_at_us,
+                header.header_crc, header.kind.value,
+            )
+        )  # fmt: skip
+
+
+def _believed(header: Header | None, identity: Identity, position: int, end: int) -> Header | None:
+    """What a damaged frame says of itself, where its header is whole and its own."""
+    if header is None or (header.position, header.log_id) != (position, identity.log_id) or header.end > end:
+        return None
+    return header
+
+
+def _is_begun(header: Header | None, identity: Identity, head: bytes, position: int) -> bool:
+    """Whether these bytes at the log's end may be the begin of a frame that was not written to its end."""
+    if header is None:
+        return len(head) < HEADER_SIZE_BYTES_MAX and head[: len(MAGIC)] == MAGIC[: len(head)]
+    return (header.position, header.log_id) == (position, identity.log_id)
+
+
+def _end_offset(header: Header, stored: memoryview) -> int:
+    """The offset after the frame. Raises BadFrame for columns that cannot be read."""
+    if header.is_hole:
+        end = int(_END.unpack_from(stored)[0]) if len(stored) == _END.size and not header.count else 0
+        if end <= header.base_offset:
+            raise BadFrame(f"a hole from {header.base_offset} to {end} is none")
+        return end
+    if header.count:
+        try:
+            _check_columns(header, stored)
+        except (ValueError, OSError, IndexError, KeyError, struct.error) as exc:
+            raise BadFrame(f"its columns cannot be read: {exc}") from exc
+    return header.base_offset + header.count
+
+
+def _check_columns(header: Header, stored: memoryview) -> None:
+    """Raises ValueError when values go beyond the payload, or do not follow each other."""
+    raw, count, at = raw_of(header, stored), header.count, 0
+    if len(raw) != header.raw_size_bytes:
+        raise ValueError(f"{len(raw)} bytes, not {header.raw_size_bytes}")
+    for name, width in layout(header.columns):
+        if width:
+            at += (width * count + 7) & ~7
+            continue
+        if count == 1:  # most of the time of logs of small frames goes here
+            begin, size = _TWO.unpack_from(raw, at)
+            in_order = not begin and size >= 0
+        else:
+            ends = np.frombuffer(raw, np.int32, count + 1, at)
+            size = int(ends[-1])
+            in_order = not ends[0] and bool((ends[1:] >= ends[:-1]).all())
+        if not in_order:
+            raise ValueError(f"the values of column {name} do not follow each other")
+        at += (4 * (count + 1) + 7 & ~7) + (size + 7 & ~7)
+    if at != header.raw_size_bytes:
+        raise ValueError(f"its columns need {at} bytes, not {header.raw_size_bytes}")

@@ -1,0 +1,7 @@
+"""Consumer groups: who owns which queue of a log in a directory, and how far each came.
+
+assignment   which member owns which queue                   (pure)
+groups       members, the queues they own and their offsets
+group_files  the locks and small files that say so
+group_logs   the small logs of groups: retries and dead letters
+"""

@@ -1,0 +1,289 @@
+"""The files of a group: who is a member, who owns a queue, and which offset is stored.
+
+A lock (flock) says who is alive and who owns: the kernel drops it with the process that held it. docs/log_format.md
+names the bytes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import struct
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from google_crc32c import value as crc32c
+
+from txmsg.errors import CorruptLog
+from txmsg.metaq.access import Member, QueueId
+from txmsg.metaq.store.state import write_whole
+
+__all__ = [
+    "MemberFile",
+    "OwnedQueue",
+    "begins_in",
+    "forget_sought",
+    "locked",
+    "members_in",
+    "offset_in",
+    "offset_sought",
+    "owner_in",
+    "queue_file",
+    "queues_in",
+    "seek_to",
+    "sought_in",
+    "write_begins",
+]
+
+_SLOT = struct.Struct("<4sIQQ")
+_MAGIC: Final = b"TXO1"
+_SLOT_AT = (0, 32)
+_OWNER_AT = 64
+_OWNER_SIZE = 64
+_FILE_SIZE = _OWNER_AT + _OWNER_SIZE
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """One process at a time changes who is a member, and what is sought. Raises FileNotFoundError for no group."""
+    while True:
+        fd = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            if not _is_at(fd, directory / "lock"):
+                continue  # the group was deleted, and perhaps made anew, before the lock was ours
+            yield
+            return
+        finally:
+            os.close(fd)
+
+
+def _is_at(fd: int, path: Path) -> bool:
+    """Whether the file that is open is the one that has this name now."""
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(fd), path.stat())
+    return False
+
+
+def _try_lock(fd: int, kind: int) -> bool:
+    try:
+        fcntl.flock(fd, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _unlock(fd: int) -> None:
+    fcntl.flock(fd, fcntl.LOCK_UN)  # a forked child may have the file open, too: closing it here would not do
+    os.close(fd)
+
+
+# ---- members
+
+
+class MemberFile:
+    """The file of a member that lives: its lock is held until `close`."""
+
+    def __init__(self, directory: Path, member: Member) -> None:
+        """To be made while the group is locked."""
+        members = directory / "members"
+        members.mkdir(exist_ok=True)
+        self._path = members / member.id
+        beside = members / f".{member.id}"  # not seen before it is locked
+        self._fd = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        fcntl.flock(self._fd, fcntl.LOCK_EX)
+        os.write(self._fd, json.dumps({"topics": member.topics, "strategy": member.strategy}).encode())
+        beside.rename(self._path)
+
+    def is_there(self) -> bool:
+        """False once somebody has removed the files of the group, so that others no longer see who owns what."""
+        return _is_at(self._fd, self._path)
+
+    def close(self) -> None:
+        """Is no member any more."""
+        if self.is_there():
+            self._path.unlink()
+        _unlock(self._fd)
+
+    def close_in_child(self) -> None:
+        """A forked child is not the member: drops its copy, and leaves the lock to its parent."""
+        os.close(self._fd)
+
+
+def members_in(directory: Path) -> list[Member]:
+    """The members that live, sorted. Removes what dead ones have left."""
+    members: list[Member] = []
+    with suppress(FileNotFoundError):
+        for name in sorted(os.listdir(directory / "members")):
+            if not name.startswith(".") and (member := _member(directory / "members" / name)):
+                members.append(member)
+    return members
+
+
+def _member(path: Path) -> Member | None:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        if _try_lock(fd, fcntl.LOCK_SH):
+            path.unlink(missing_ok=True)
+            return None
+        told = json.loads(os.read(fd, 1024 * 1024))
+        return Member(path.name, tuple(told["topics"]), told["strategy"])
+    except (ValueError, KeyError, TypeError) as exc:
+        raise CorruptLog(f"{path} cannot be read ({exc}): stop process {path.name}, or delete the file") from exc
+    finally:
+        os.close(fd)
+
+
+# ---- queues
+
+
+def queue_file(directory: Path, queue: QueueId) -> Path:
+    """Whose lock says who owns a queue, and whose bytes say which offset is stored."""
+    return directory / "queues" / queue.topic / f"{queue.queue:04}"
+
+
+def queues_in(directory: Path) -> list[QueueId]:
+    """The queues of which a member has ever owned."""
+    return sorted(
+        QueueId(each.parent.name, int(each.name)) for each in directory.glob("queues/*/*") if each.name.isdigit()
+    )
+
+
+class OwnedQueue:
+    """A queue that is owned: its lock is held until `release`."""
+
+    def __init__(self, path: Path, fd: int, owner: str) -> None:
+        self._fd = fd
+        found = _last_slot(path, os.pread(fd, _FILE_SIZE, 0))
+        self._sequence = found[0] if found else 0
+        self.offset = found[1] if found else None
+        os.pwrite(fd, owner.encode().ljust(_OWNER_SIZE, b"\0")[:_OWNER_SIZE], _OWNER_AT)
+
+    @classmethod
+    def taken(cls, path: Path, owner: str) -> OwnedQueue | None:
+        """The queue, if nobody owns it."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            if _try_lock(fd, fcntl.LOCK_EX) and _is_at(fd, path):
+                return cls(path, fd, owner)
+        except BaseException:
+            _unlock(fd)
+            raise
+        os.close(fd)
+        return None
+
+    @property
+    def stored(self) -> int:
+        """The offset, once one is stored."""
+        assert self.offset is not None
+        return self.offset
+
+    def store(self, offset: int) -> None:
+        """Stores an offset; the one before stays until the new one is whole."""
+        if offset == self.offset:
+            return
+        self._sequence += 1
+        slot = bytearray(_SLOT.pack(_MAGIC, 0, self._sequence, offset))
+        slot[4:8] = crc32c(bytes(slot[8:])).to_bytes(4, "little")
+        os.pwrite(self._fd, slot, _SLOT_AT[self._sequence % 2])
+        self.offset = offset
+
+    def release(self) -> None:
+        """Gives it to whoever takes it."""
+        os.pwrite(self._fd, bytes(_OWNER_SIZE), _OWNER_AT)
+        _unlock(self._fd)
+
+    def close_in_child(self) -> None:
+        """A forked child is not the owner: drops its copy, and leaves the lock to its parent."""
+        os.close(self._fd)
+
+
+def _last_slot(path: Path, data: bytes) -> tuple[int, int] | None:
+    """Sequence and offset of the slot that was written last and is whole; None in a new file."""
+    whole: list[tuple[int, int]] = []
+    for at in _SLOT_AT:
+        slot = data[at : at + _SLOT.size]
+        if len(slot) == _SLOT.size:
+            magic, crc, sequence, offset = _SLOT.unpack(slot)
+            if magic == _MAGIC and crc == crc32c(slot[8:]):
+                whole.append((sequence, offset))
+    if not whole and any(data[:_OWNER_AT]):
+        raise CorruptLog(f"the offset stored in {path} cannot be read: delete the file, then seek where to go on")
+    return max(whole, default=None)
+
+
+def offset_in(path: Path) -> int | None:
+    """The offset that is stored, by whoever owns the queue. None when none is."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    found = _last_slot(path, data)
+    return found and found[1]
+
+
+def owner_in(path: Path) -> str | None:
+    """The member that took the queue last and has not released it; it may be dead."""
+    with suppress(FileNotFoundError):
+        return path.read_bytes()[_OWNER_AT:].rstrip(b"\0").decode("utf-8", "replace") or None
+    return None
+
+
+# ---- where a group begins
+
+
+def begins_in(directory: Path) -> dict[str, dict[int, int]]:
+    """The topics that a group knows, and where it begins in their queues, if not at the first message that is kept."""
+    path = directory / "begins.json"
+    try:
+        told = json.loads(path.read_bytes())
+        return {topic: {int(queue): int(offset) for queue, offset in each.items()} for topic, each in told.items()}
+    except FileNotFoundError:
+        return {}
+    except (ValueError, AttributeError) as exc:
+        raise CorruptLog(f"{path} cannot be read ({exc}): delete the file, then seek where to go on") from exc
+
+
+def write_begins(directory: Path, begins: Mapping[str, Mapping[int, int]]) -> None:
+    """Replaces it, on disk. While the group is locked."""
+    write_whole(directory / "begins.json", json.dumps(begins, sort_keys=True).encode())
+
+
+# ---- seeks
+
+
+def seek_to(directory: Path, queue: QueueId, offset: int) -> None:
+    """Asks the owner to go on there. While the group is locked."""
+    path = directory / "sought" / f"{queue.topic}-{queue.queue:04}"
+    path.parent.mkdir(exist_ok=True)
+    write_whole(path, str(offset).encode())
+
+
+def sought_in(directory: Path) -> dict[QueueId, int]:
+    """What is asked for and not done."""
+    sought: dict[QueueId, int] = {}
+    with suppress(FileNotFoundError):
+        for name in os.listdir(directory / "sought"):
+            topic, _, number = name.rpartition("-")
+            if number.isdigit() and (offset := offset_sought(directory, QueueId(topic, int(number)))) is not None:
+                sought[QueueId(topic, int(number))] = offset
+    return sought
+
+
+def offset_sought(directory: Path, queue: QueueId) -> int | None:
+    """Where this queue is to go on, if anybody asks."""
+    with suppress(FileNotFoundError):
+        return int((directory / "sought" / f"{queue.topic}-{queue.queue:04}").read_bytes())
+    return None
+
+
+def forget_sought(directory: Path, queue: QueueId) -> None:
+    """It is done. While the group is locked."""
+    (directory / "sought" / f"{queue.topic}-{queue.queue:04}").unlink(missing_ok=True)

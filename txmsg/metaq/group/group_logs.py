@@ -1,0 +1,110 @@
+"""The small logs of groups: %RETRY%GROUP and %DLQ%GROUP. Any process of the group appends, one at a time."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from txmsg.errors import MisuseError, StorageError, UnknownGroup
+from txmsg.message import check_name
+from txmsg.metaq.access import DEAD_LETTERS, RETRIES, QueueId
+from txmsg.metaq.group.group_files import offset_in, queue_file
+from txmsg.metaq.store.cells import Cell, Cells, queue_directory, queues_of_topic
+from txmsg.metaq.store.commit_log import files_of
+from txmsg.metaq.store.log import Append, Log, LogConfig
+from txmsg.metaq.store.reader import LogReader
+
+__all__ = ["GroupLogs"]
+
+_CONFIG: Final = LogConfig(file_size_bytes_max=16 * 1024 * 1024, open_files_max=64)
+_WAIT_S_MAX = 10.0
+_LOOK_S = 0.002
+
+
+class GroupLogs:
+    """The logs of all groups of one log, by topic. Each is opened for the moment of an append only."""
+
+    def __init__(self, root: Path, config: LogConfig = _CONFIG) -> None:
+        self._config = config
+        self._directory = root / "groups"
+        self._readers: dict[Path, tuple[int, LogReader]] = {}
+
+    def root_of(self, topic: str) -> Path | None:
+        """Where the log lies that has this topic; None for a topic of the main log. Raises InvalidName."""
+        for prefix, name in ((RETRIES, "retries"), (DEAD_LETTERS, "dead_letters")):
+            if topic.startswith(prefix):
+                return self._directory / check_name("consumer group", topic.removeprefix(prefix)) / name
+        return None
+
+    def reader(self, root: Path) -> LogReader | None:
+        """What reads this log; None before its first message."""
+        try:
+            there = (root / "commitlog").stat().st_ino
+        except FileNotFoundError:
+            return None
+        known = self._readers.get(root)
+        if known is None or known[0] != there:  # the group was deleted, and is new
+            known = self._readers[root] = (there, LogReader(root))
+        return known[1]
+
+    def append(self, root: Path, appends: Sequence[Append]) -> list[int]:
+        """Appends, on disk on return. Raises UnknownGroup, and StorageError when others keep the log for too long."""
+        if {self.root_of(each.topic) for each in appends} != {root}:
+            raise MisuseError(
+                "retries, dead letters and messages of other topics were appended in one call, but stand in logs of "
+                "their own: nothing was appended; make a call for each"
+            )
+        if not root.parent.is_dir():
+            raise UnknownGroup(
+                f"group {root.parent.name} is unknown to this log: a group is made when its first member joins"
+            )
+        with _turn(root.with_suffix(".lock")), Log(root, self._config) as log:
+            bases = log.append(appends)
+            if appends[0].topic.startswith(RETRIES):
+                _delete_handled(root, appends[0].topic, log)
+            return bases
+
+
+def _delete_handled(root: Path, topic: str, log: Log) -> None:
+    """Deletes the files in which every retry has had its turn."""
+    firsts = files_of(root / "commitlog", ".log")
+    if len(firsts) == 1:
+        return
+    end = needed = log.reader.commit_log.end()
+    for number in queues_of_topic(root, topic):
+        offset = offset_in(queue_file(root.parent, QueueId(topic, number))) or 0
+        cell = Cells(queue_directory(root, topic, number)).first(_end_of, offset + 1)
+        if cell is not None:
+            needed = min(needed, cell.position)
+    log.delete_old(size_bytes_max=end - max(first for first in firsts if first <= needed))
+
+
+def _end_of(cell: Cell) -> int:
+    return cell.base_offset + cell.count
+
+
+@contextmanager
+def _turn(path: Path) -> Iterator[None]:
+    """Waits for others to have appended."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        deadline = time.monotonic() + _WAIT_S_MAX
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise StorageError(
+                        f"{path} has been locked by another process for {_WAIT_S_MAX:g} s: see whether a member of the "
+                        "group is stopped"
+                    ) from None
+                time.sleep(_LOOK_S)  # not a lock that blocks: it would wait for a stopped process for ever
+        yield
+    finally:
+        os.close(fd)

@@ -1,0 +1,281 @@
+"""Groups of a log in a directory: members, the queues they own, and their offsets; by files and locks, with no server.
+
+A process that dies gives back everything at once. One that is stopped (SIGSTOP, a debugger) keeps what it owns, and its
+queues wait: whoever took them could not know that it does not go on the next moment.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import secrets
+import shutil
+import socket
+import weakref
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from txmsg.errors import MembershipLost, MisuseError, UnknownGroup
+from txmsg.message import check_name
+from txmsg.metaq.access import RETRIES, GroupState, GroupView, Member, QueueId, QueueState, Range
+from txmsg.metaq.group.group_files import (
+    MemberFile,
+    OwnedQueue,
+    begins_in,
+    forget_sought,
+    locked,
+    members_in,
+    offset_in,
+    offset_sought,
+    owner_in,
+    queue_file,
+    queues_in,
+    seek_to,
+    sought_in,
+    write_begins,
+)
+from txmsg.metaq.store.commit_log import sync_directory
+
+__all__ = ["LocalGroups", "LocalMember"]
+
+_SPARE_FILES = 256
+
+
+class LocalGroups:
+    """The groups of one log. queues_of: the numbers of a topic's queues, now; others: as `LogAccess` has them."""
+
+    def __init__(
+        self,
+        root: Path,
+        queues_of: Callable[[str], list[int]],
+        ranges: Callable[[Collection[QueueId]], dict[QueueId, Range]],
+        offsets_at: Callable[[Collection[QueueId], int], dict[QueueId, int]],
+    ) -> None:
+        self.directory = root / "groups"
+        self.queues_of = queues_of
+        self.ranges = ranges
+        self._offsets_at = offsets_at
+        self._members: list[LocalMember] = []
+
+    def close(self) -> None:
+        """Leaves with all members that were made here."""
+        for member in self._members:
+            member.leave({})
+
+    def join(self, group: str, topics: Collection[str], *, start: str = "", strategy: str = "averaged") -> LocalMember:
+        """See `LogAccess.join`."""
+        check_name("topic", RETRIES + check_name("consumer group", group))
+        for topic in topics:
+            check_name("topic", topic)
+        while True:
+            with suppress(FileNotFoundError):  # deleted this moment, as by a broadcasting member that ends
+                return self._join(group, topics, start, strategy)
+
+    def _join(self, group: str, topics: Collection[str], start: str, strategy: str) -> LocalMember:
+        directory = self.directory / group
+        if not directory.is_dir():
+            directory.mkdir(parents=True, exist_ok=True)
+            sync_directory(self.directory)
+            sync_directory(self.directory.parent)
+        member_id = f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(4)}"
+        with locked(directory):
+            self._begin(directory, topics, start)
+            file = MemberFile(directory, Member(member_id, tuple(sorted(topics)), strategy))
+        member = LocalMember(self, group, member_id, file)
+        self._members = [each for each in self._members if not each.has_left] + [member]
+        return member
+
+    def _begin(self, directory: Path, topics: Collection[str], start: str) -> None:
+        """Fixes where the group begins in topics that are new to it, for all queues that they have now."""
+        begins = begins_in(directory)
+        new = [topic for topic in topics if topic not in begins]
+        if not new:
+            return
+        queues = [QueueId(topic, number) for topic in new for number in self.queues_of(topic)] if start else []
+        if start == "latest":
+            offsets = {queue: kept.end for queue, kept in self.ranges(queues).items()}
+        else:
+            offsets = self._offsets_at(queues, int(start or 0))
+        for topic in new:
+            begins[topic] = {queue.queue: offset for queue, offset in offsets.items() if queue.topic == topic}
+        write_begins(directory, begins)
+
+    def groups(self) -> list[str]:
+        """See `LogAccess.groups`."""
+        with suppress(FileNotFoundError):
+            return sorted(name for name in os.listdir(self.directory) if not name.startswith("."))
+        return []
+
+    def group(self, group: str) -> GroupState:
+        """See `LogAccess.group`."""
+        directory = self._known(group)
+        members = members_in(directory)
+        alive, sought = {each.id for each in members}, sought_in(directory)
+        queues = queues_in(directory)
+        kept = self.ranges(queues)
+        states: list[QueueState] = []
+        for queue in queues:
+            path = queue_file(directory, queue)
+            owner = owner_in(path)
+            offset = sought.get(queue, offset_in(path))
+            states.append(QueueState(queue, owner if owner in alive else None, offset, kept[queue]))
+        return GroupState(group, tuple(members), tuple(states))
+
+    def seek(self, group: str, offsets: Mapping[QueueId, int]) -> None:
+        """See `LogAccess.seek`."""
+        directory = self._known(group)
+        with locked(directory):
+            for queue, offset in offsets.items():
+                seek_to(directory, queue, offset)
+        for queue in offsets:  # where nobody is to do it
+            _take(directory, queue, "")
+
+    def delete_group(self, group: str) -> None:
+        """See `LogAccess.delete_group`."""
+        directory = self._known(group)
+        gone = self.directory / f".{group}.{secrets.token_hex(4)}"
+        with locked(directory):
+            if members := members_in(directory):
+                raise MisuseError(f"group {group} has {len(members)} members, such as {members[0].id}: stop them first")
+            directory.rename(gone)
+        shutil.rmtree(gone)
+
+    def _known(self, group: str) -> Path:
+        directory = self.directory / check_name("consumer group", group)
+        if not directory.is_dir():
+            raise UnknownGroup(f"group {group} is unknown to this log: a group is made when its first member joins")
+        return directory
+
+
+class LocalMember:
+    """See `GroupMember` for what each method promises."""
+
+    def __init__(self, of: LocalGroups, group: str, member_id: str, file: MemberFile) -> None:
+        self.group = group
+        self.id = member_id
+        self._of = of
+        self._directory = of.directory / group
+        self._file = file
+        self._owned: dict[QueueId, OwnedQueue] = {}
+        self.has_left = False
+        self._pid = os.getpid()
+        _alive.add(self)
+
+    def view(self) -> GroupView:
+        self._require_member()
+        if not self._file.is_there():
+            self._drop()
+            raise MembershipLost(
+                f"the files of group {self.group} were removed while member {self.id} ran, so that others may own its "
+                "queues: it owns none any more, and joins anew"
+            )
+        members = members_in(self._directory)
+        topics = {topic for each in members for topic in each.topics} | {RETRIES + self.group}
+        queues = sorted(QueueId(topic, number) for topic in topics for number in self._of.queues_of(topic))
+        sought = {queue: offset for queue, offset in sought_in(self._directory).items() if queue in self._owned}
+        return GroupView(tuple(members), tuple(queues), sought)
+
+    def take(self, queues: Collection[QueueId]) -> dict[QueueId, int]:
+        self._require_member()
+        _allow_files(len(self._owned) + len(queues))
+        new: list[QueueId] = []
+        for queue in queues:
+            owned = self._owned.get(queue) or _take(self._directory, queue, self.id)
+            if owned is not None:
+                self._owned[queue] = owned
+                if owned.offset is None:
+                    new.append(queue)
+        if new:
+            begins, kept = begins_in(self._directory), self._of.ranges(new)
+            for queue in new:
+                self._owned[queue].store(begins.get(queue.topic, {}).get(queue.queue, kept[queue].begin))
+        return {queue: self._owned[queue].stored for queue in queues if queue in self._owned}
+
+    def store(self, offsets: Mapping[QueueId, int]) -> None:
+        self._require_member()
+        for queue in offsets:
+            self._require_owned(queue)
+        for queue, offset in offsets.items():
+            self._owned[queue].store(offset)
+
+    def seek_done(self, offsets: Mapping[QueueId, int]) -> None:
+        self.store(offsets)
+        with locked(self._directory):
+            for queue, offset in offsets.items():
+                if offset_sought(self._directory, queue) == offset:
+                    forget_sought(self._directory, queue)
+
+    def release(self, offsets: Mapping[QueueId, int]) -> None:
+        self.store(offsets)
+        for queue in offsets:
+            self._owned.pop(queue).release()
+
+    def leave(self, offsets: Mapping[QueueId, int]) -> None:
+        if self.has_left or self._pid != os.getpid():
+            return
+        self.store({queue: offset for queue, offset in offsets.items() if queue in self._owned})
+        self._drop()
+
+    def _drop(self) -> None:
+        self.has_left = True
+        while self._owned:
+            self._owned.popitem()[1].release()
+        self._file.close()
+
+    def _require_member(self) -> None:
+        if self.has_left:
+            raise MisuseError(f"member {self.id} has left group {self.group}: join anew")
+        if self._pid != os.getpid():
+            raise MisuseError(
+                f"process {os.getpid()} was forked from member {self.id} of group {self.group}, and is none: join anew"
+            )
+
+    def _require_owned(self, queue: QueueId) -> None:
+        if queue not in self._owned:
+            raise MisuseError(
+                f"topic {queue.topic} queue {queue.queue} is not owned by member {self.id} of group {self.group}: "
+                "nothing was stored"
+            )
+
+    def _forget_in_child(self) -> None:
+        """Another process must not keep what its parent gives back."""
+        if not self.has_left:
+            for each in self._files():
+                each.close_in_child()
+
+    def _files(self) -> Iterable[MemberFile | OwnedQueue]:
+        return [self._file, *self._owned.values()]
+
+
+def _take(directory: Path, queue: QueueId, owner: str) -> OwnedQueue | None:
+    """The queue if nobody owns it, at the offset that was sought, if any."""
+    owned = OwnedQueue.taken(queue_file(directory, queue), owner)
+    if owned is None:
+        return None
+    with locked(directory):
+        sought = offset_sought(directory, queue)
+        if sought is not None:
+            owned.store(sought)
+            forget_sought(directory, queue)
+    if not owner:
+        owned.release()
+    return owned
+
+
+def _allow_files(count: int) -> None:
+    """Raises this process's limit of open files if so many queues need that, as far as it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < count + _SPARE_FILES:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+_alive: weakref.WeakSet[LocalMember] = weakref.WeakSet()
+
+
+def _forget_in_child() -> None:
+    for member in list(_alive):
+        member._forget_in_child()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)

@@ -1,0 +1,31 @@
+"""A log by where it is: a directory, or the address of a server."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from txmsg.metaq.access import LogAccess
+from txmsg.metaq.local import LocalLog
+from txmsg.metaq.store.log import LogConfig
+
+__all__ = ["open_log"]
+
+_ADDRESS = re.compile(r"unix:|[^/]*:[0-9]{1,5}\Z")
+
+
+def open_log(where: str | os.PathLike[str], *, append: bool = False, config: LogConfig | None = None) -> LogAccess:
+    """The log in a directory, or at the address of a server: "HOST:PORT" or "unix:PATH".
+
+    append: whether this process is to be the one writer of a directory; it is made when missing, and kept as `config`
+    says. A server says itself who may append. A directory whose name looks like an address is written "./NAME:1".
+
+    Raises StorageError when another process writes the log, CorruptLog when there is none, or it is damaged.
+    """
+    text = os.fspath(where)
+    if isinstance(where, str) and _ADDRESS.match(text):
+        from txmsg.metaq.remote.remote_log import RemoteLog  # loads gRPC
+
+        return RemoteLog(text)
+    return LocalLog(Path(text), append=append, config=config)

@@ -1,0 +1,269 @@
+"""A log at the address of a server, as `LogAccess`. Frames come as on its disk, and are checked here."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, Self
+
+from txmsg.errors import MisuseError, ProtocolError
+from txmsg.message import ReceivedMessage
+from txmsg.metaq.access import (
+    FETCH_SIZE_BYTES_MAX,
+    Fetched,
+    GroupState,
+    QueueId,
+    QueueState,
+    Range,
+)
+from txmsg.metaq.protocol import (
+    APPEND_SIZE_BYTES_MAX,
+    ID_SIZE_BYTES,
+    PIECE_SIZE_BYTES,
+    batch_of_append,
+    batches_of_frames,
+    error_of_log_error,
+    member_of,
+    message_of_found,
+    sets_of_queues,
+    settings_of,
+    wire_offsets,
+    wire_settings,
+)
+from txmsg.metaq.remote.asking import Server
+from txmsg.metaq.remote.remote_member import RemoteMember
+from txmsg.metaq.store.log import Append
+from txmsg.metaq.store.state import Identity
+from txmsg.metaq.store.topics import TopicSettings
+from txmsg.wire.address import check_address
+from txmsg.wire.v1 import metaq_pb2 as pb
+
+__all__ = ["RemoteLog"]
+
+_UNIX = "unix:"
+_WAIT_S_MAX: Final = 20.0
+"""One request waits so long at most; a longer wait is several."""
+_TIMEOUT_S_MAX: Final = 60.0
+"""The server remembers appends for twice as long."""
+_BYTES_PER_S_MIN: Final = 8 * 1024 * 1024
+"""What is large gets time on top, by this rate."""
+
+
+class RemoteLog:
+    """See `LogAccess` for what each method promises, and `access.py` for its errors: those of a log in a directory.
+
+    timeout_s: how long a call is tried, up to 60. Then BrokerUnavailable; of an append that may have been carried out,
+    OutcomeUnknown. A repeat never appends twice, also when the server was killed and started again in between.
+    """
+
+    def __init__(self, address: str, *, timeout_s: float = 15.0, session_s: float = 10.0) -> None:
+        if not address.startswith(_UNIX):
+            address = check_address("the address of a log", address)
+        if not 0 < timeout_s <= _TIMEOUT_S_MAX:
+            raise MisuseError(f"timeout_s={timeout_s} of a log: more than 0, and up to {_TIMEOUT_S_MAX:g} are allowed")
+        self.address = address
+        self._timeout_s = timeout_s
+        self._session_s = session_s
+        self._server = Server(address)
+        self._calls = _Numbers()
+        self._members: set[RemoteMember] = set()
+
+    def close(self) -> None:
+        if self._server.closed.is_set():
+            return
+        for each in list(self._members):
+            each.abandon()
+        self._server.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _ask(self, method: Any, request: Any) -> Any:
+        return self._server.ask(lambda timeout_s, _: method(request, timeout=timeout_s), timeout_s=self._timeout_s)
+
+    # ---- reading
+
+    def describe(self) -> pb.DescribeLogReply:
+        """Which log it is, and how its server does."""
+        reply: pb.DescribeLogReply = self._ask(self._server.log.Describe, pb.DescribeLogRequest())
+        return reply
+
+    def identity(self) -> Identity:
+        reply = self.describe()
+        return Identity(reply.log_id, reply.generation)
+
+    def topics(self) -> dict[str, list[int]]:
+        reply = self._ask(self._server.log.ListTopics, pb.ListLogTopicsRequest())
+        return {each.topic: list(each.queue) for each in reply.topics}
+
+    def ranges(self, queues: Collection[QueueId]) -> dict[QueueId, Range]:
+        reply = self._ask(self._server.log.Ranges, pb.RangesRequest(queues=sets_of_queues(queues)))
+        return dict(zip(queues, map(Range, reply.begin, reply.end), strict=True))
+
+    def offsets_at(self, queues: Collection[QueueId], at_us: int) -> dict[QueueId, int]:
+        request = pb.OffsetsAtRequest(queues=sets_of_queues(queues), at_us=at_us)
+        reply = self._ask(self._server.log.OffsetsAt, request)
+        return dict(zip(queues, reply.offset, strict=True))
+
+    def fetch(
+        self,
+        wanted: Mapping[QueueId, int],
+        *,
+        size_bytes_max: int = FETCH_SIZE_BYTES_MAX,
+        wait_s: float = 0.0,
+    ) -> list[Fetched]:
+        request = pb.FetchRequest(wanted=wire_offsets(wanted), size_bytes_max=max(0, size_bytes_max))
+        deadline = time.monotonic() + wait_s
+        while True:
+            left_s = max(0.0, deadline - time.monotonic())
+            this_s = min(left_s, _WAIT_S_MAX)
+            request.wait_ms = round(this_s * 1000)
+            try:
+                found = self._server.ask(
+                    lambda timeout_s, _: self._fetched(request, list(wanted.items()), timeout_s),
+                    timeout_s=this_s + self._timeout_s + size_bytes_max / _BYTES_PER_S_MIN,
+                )
+            except MisuseError:
+                if wait_s and self._server.closed.is_set():
+                    return []
+                raise
+            if found or time.monotonic() >= deadline:
+                return found
+
+    def _fetched(
+        self, request: pb.FetchRequest, wanted: Sequence[tuple[QueueId, int]], timeout_s: float
+    ) -> list[Fetched]:
+        frames: dict[int, list[bytes]] = {}
+        errors: dict[int, pb.LogError] = {}
+        for reply in self._server.log.Fetch(request, timeout=timeout_s):
+            for each in reply.fetched:
+                if each.at >= len(wanted):
+                    raise ProtocolError(f"MetaQ server {self.address} sent frames of a queue that was not asked for")
+                if each.HasField("error"):
+                    errors[each.at] = each.error
+                else:
+                    frames.setdefault(each.at, []).append(each.frames)
+        found = []
+        for at in sorted({*frames, *errors}):
+            queue, offset = wanted[at]
+            if at in errors:
+                found.append(Fetched(queue, error=error_of_log_error(errors[at])))
+            else:
+                pieces = frames[at]
+                found.append(_checked(queue, offset, pieces[0] if len(pieces) == 1 else b"".join(pieces)))
+        return found
+
+    def find(self, topic: str, key: str, *, count_max: int = 100) -> list[ReceivedMessage]:
+        request = pb.FindInLogRequest(topic=topic, key=key, count_max=count_max)
+        reply = self._ask(self._server.log.Find, request)
+        return [message_of_found(topic, key, each) for each in reply.found]
+
+    # ---- appending
+
+    def append(self, appends: Sequence[Append]) -> list[int]:
+        batches = [batch_of_append(each) for each in appends]
+        size_bytes = sum(len(each.payload) for each in batches)
+        with self._calls.next() as (sequence, settled):
+            request = pb.AppendRequest(
+                producer_id=self._calls.producer_id, sequence=sequence, settled=settled, batches=batches
+            )
+
+            def attempt(timeout_s: float, is_repeat: bool) -> pb.AppendReply:
+                request.is_repeat = is_repeat
+                if size_bytes <= APPEND_SIZE_BYTES_MAX // 2 and request.ByteSize() <= APPEND_SIZE_BYTES_MAX:
+                    reply: pb.AppendReply = self._server.log.Append(request, timeout=timeout_s)
+                else:
+                    reply = self._server.log.AppendLarge(_pieces(request), timeout=timeout_s)
+                return reply
+
+            timeout_s = self._timeout_s + size_bytes / _BYTES_PER_S_MIN
+            return list(self._server.ask(attempt, timeout_s=timeout_s, changes=True).base_offset)
+
+    def settings_of(self, topic: str) -> TopicSettings:
+        return settings_of(self._ask(self._server.log.ShowTopic, pb.LogTopicRequest(topic=topic)))
+
+    def set_topic(self, topic: str, settings: TopicSettings) -> None:
+        request = pb.SetLogTopicRequest(topic=topic, settings=wire_settings(settings))
+        self._ask(self._server.log.SetTopic, request)
+
+    def flush(self) -> None:
+        self._ask(self._server.log.Flush, pb.FlushLogRequest())
+
+    # ---- groups
+
+    def join(self, group: str, topics: Collection[str], *, start: str = "", strategy: str = "averaged") -> RemoteMember:
+        member = RemoteMember(
+            self._server,
+            group,
+            tuple(topics),
+            start=start,
+            strategy=strategy,
+            timeout_s=self._timeout_s,
+            session_s=self._session_s,
+            on_left=self._members.discard,
+        )
+        self._members.add(member)
+        return member
+
+    def groups(self) -> list[str]:
+        return list(self._ask(self._server.groups.ListGroups, pb.ListLogGroupsRequest()).groups)
+
+    def group(self, group: str) -> GroupState:
+        reply = self._ask(self._server.groups.ShowGroup, pb.ShowLogGroupRequest(group=group))
+        queues = (
+            QueueState(
+                QueueId(each.topic, each.queue),
+                each.owner if each.HasField("owner") else None,
+                each.offset if each.HasField("offset") else None,
+                Range(each.begin, each.end),
+            )
+            for each in reply.queues
+        )
+        return GroupState(group, tuple(map(member_of, reply.members)), tuple(queues))
+
+    def seek(self, group: str, offsets: Mapping[QueueId, int]) -> None:
+        self._ask(self._server.groups.SeekGroup, pb.SeekLogGroupRequest(group=group, offsets=wire_offsets(offsets)))
+
+    def delete_group(self, group: str) -> None:
+        self._ask(self._server.groups.DeleteGroup, pb.DeleteLogGroupRequest(group=group))
+
+
+class _Numbers:
+    """Numbers the appends of one opened log, so that a server tells repeats. Threads may share it."""
+
+    def __init__(self) -> None:
+        self.producer_id = os.urandom(ID_SIZE_BYTES)
+        self._lock = threading.Lock()
+        self._next = 1
+        self._under_way: set[int] = set()
+
+    @contextmanager
+    def next(self) -> Iterator[tuple[int, int]]:
+        """The number of a call, which is under way until `with` ends, and the lowest that is under way."""
+        with self._lock:
+            number = self._next
+            self._next += 1
+            self._under_way.add(number)
+            settled = min(self._under_way)
+        try:
+            yield number, settled
+        finally:
+            with self._lock:
+                self._under_way.discard(number)
+
+
+def _checked(queue: QueueId, offset: int, frames: bytes) -> Fetched:
+    batches, error = batches_of_frames(queue, offset, frames)
+    return Fetched(queue, batches) if batches else Fetched(queue, error=error)
+
+
+def _pieces(request: pb.AppendRequest) -> Iterator[pb.AppendPiece]:
+    data = memoryview(request.SerializeToString())
+    for at in range(0, len(data), PIECE_SIZE_BYTES):
+        yield pb.AppendPiece(size=len(data), data=bytes(data[at : at + PIECE_SIZE_BYTES]))

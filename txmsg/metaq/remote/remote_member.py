@@ -1,0 +1,130 @@
+"""A member of a group whose log is at a server: a session there, which a silence ends."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from typing import Any
+
+from txmsg.errors import MembershipLost, TxmsgError
+from txmsg.metaq.access import GroupView, QueueId
+from txmsg.metaq.protocol import ID_SIZE_BYTES, member_of, offsets_of, queues_of_sets, sets_of_queues, wire_offsets
+from txmsg.metaq.remote.asking import Server
+from txmsg.wire.v1 import metaq_pb2 as pb
+
+__all__ = ["RemoteMember"]
+
+_ATTEMPT_S_MIN = 1.0
+
+
+class RemoteMember:
+    """See `GroupMember`. When the server gives no answer for as long as the session, the member takes itself for lost.
+
+    on_left: told when it is no member any more.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        group: str,
+        topics: tuple[str, ...],
+        *,
+        start: str,
+        strategy: str,
+        timeout_s: float,
+        session_s: float,
+        on_left: Callable[[RemoteMember], object],
+    ) -> None:
+        self._server = server
+        self._timeout_s = timeout_s
+        self._session_s = session_s
+        self._on_left = on_left
+        self._session = os.urandom(ID_SIZE_BYTES)
+        self._call = 0
+        self._has_left = False
+        self._group = group
+        request = pb.JoinGroupRequest(
+            session=self._session,
+            group=group,
+            topics=topics,
+            start=start,
+            strategy=strategy,
+            session_ms=round(session_s * 1000),
+        )
+        self._renewed_at = time.monotonic()
+        reply = server.ask(
+            lambda attempt_s, _: server.groups.Join(request, timeout=attempt_s),
+            timeout_s=min(timeout_s, session_s),
+        )
+        self._id: str = reply.member_id
+
+    @property
+    def id(self) -> str:
+        return self._id
+
+    @property
+    def group(self) -> str:
+        return self._group
+
+    def view(self) -> GroupView:
+        reply = self._ask(self._server.groups.View)
+        return GroupView(
+            tuple(map(member_of, reply.members)),
+            tuple(queues_of_sets(reply.queues)),
+            {queue: offset or 0 for queue, offset in offsets_of(reply.sought).items()},
+        )
+
+    def take(self, queues: Collection[QueueId]) -> dict[QueueId, int]:
+        taken = self._ask(self._server.groups.Take, queues=sets_of_queues(queues)).taken
+        return {queue: offset or 0 for queue, offset in offsets_of(taken).items()}
+
+    def store(self, offsets: Mapping[QueueId, int]) -> None:
+        self._ask(self._server.groups.Store, offsets=wire_offsets(offsets))
+
+    def seek_done(self, offsets: Mapping[QueueId, int]) -> None:
+        self._ask(self._server.groups.SeekDone, offsets=wire_offsets(offsets))
+
+    def release(self, offsets: Mapping[QueueId, int]) -> None:
+        self._ask(self._server.groups.Release, offsets=wire_offsets(offsets))
+
+    def leave(self, offsets: Mapping[QueueId, int]) -> None:
+        if not self._has_left:
+            self._ask(self._server.groups.Leave, offsets=wire_offsets(offsets))
+            self._gone()
+
+    def abandon(self) -> None:
+        """Leaves if the server answers soon; else the session ends by itself."""
+        with suppress(TxmsgError):
+            self._timeout_s = min(self._timeout_s, _ATTEMPT_S_MIN)
+            self.leave({})
+        self._gone()
+
+    def _gone(self) -> None:
+        self._has_left = True
+        self._on_left(self)
+
+    def _ask(self, method: Any, **content: Any) -> Any:
+        """One call; what it sends counts as said when it was begun, for the server may have got it at once."""
+        begun_at = time.monotonic()
+        left_s = self._renewed_at + self._session_s - begun_at
+        if self._has_left or left_s <= 0:
+            self._gone()
+            raise MembershipLost(
+                f"member {self._id} of group {self._group} is one no more: it has left, or heard nothing from MetaQ "
+                f"server {self._server.address} for {self._session_s:g} s"
+            )
+        self._call += 1
+        request = pb.MemberRequest(session=self._session, call=self._call, **content)
+        try:
+            reply = self._server.ask(
+                lambda attempt_s, _: method(request, timeout=attempt_s),
+                timeout_s=min(self._timeout_s, left_s),
+                attempt_s=max(_ATTEMPT_S_MIN, self._session_s / 3),
+            )
+        except MembershipLost:
+            self._gone()
+            raise
+        self._renewed_at = begun_at
+        return reply

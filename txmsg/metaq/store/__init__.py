@@ -1,0 +1,19 @@
+"""One log in one directory: its files, its one writer, its readers in any process.
+
+commit_log  files of frames
+cells       consume queues: a cell per frame
+queues      consume queues as the writer has them
+keys        hashes of keys, by which messages are found
+finding     indexes of keys: made, and looked up
+state       small files: which log it is, its checkpoint
+topics      what each topic asks for
+log         the one writer
+lock        which process that is
+opening     what that does with what it finds
+recovery    what to do with what a crash has left
+refill      messages in the place of a hole
+placing     frames where they are to stand, before they are written
+retention   which files need not be kept
+reader      reads queues, in any process
+waiting     waits for a log to grow
+"""

@@ -1,0 +1,222 @@
+"""The commit log: files of frames, one after the other. Knows bytes and positions, no queues."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+
+from txmsg.errors import CorruptLog, StorageError
+from txmsg.metaq.format.frame import Buffer
+
+__all__ = [
+    "FILE_SIZE_BYTES_MAX",
+    "CommitLogReader",
+    "CommitLogWriter",
+    "files_of",
+    "is_named",
+    "log_file",
+    "sync_directory",
+]
+
+FILE_SIZE_BYTES_MAX = 1024**3
+_DIGITS = 20
+_MAPS_MAX = 64
+_SEARCHED_AT_ONCE_BYTES = 1024 * 1024
+_PARTS_MAX = os.sysconf("SC_IOV_MAX")
+
+
+def files_of(directory: Path, suffix: str) -> list[int]:
+    """What the files of a directory are named by, in order; none when it is not there. Other names are none."""
+    try:
+        names = os.listdir(directory)
+    except FileNotFoundError:
+        return []
+    return sorted(int(name[:_DIGITS]) for name in names if is_named(name, suffix))
+
+
+def is_named(name: str, suffix: str) -> bool:
+    """Whether a file is named as those of a log are: 20 digits, and what it holds."""
+    digits = name[:_DIGITS]
+    return digits + suffix == name and len(digits) == _DIGITS and digits.isascii() and digits.isdecimal()
+
+
+def sync_directory(directory: Path) -> None:
+    """Makes what was created, renamed or removed in a directory last."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def log_file(directory: Path, first: int) -> Path:
+    """The file that begins at this position."""
+    return directory / f"{first:020}.log"
+
+
+class CommitLogWriter:
+    """Appends to the last file. Not safe for threads, but `sync` may run beside `append`."""
+
+    def __init__(self, directory: Path, *, end: int, file_size_bytes_max: int = FILE_SIZE_BYTES_MAX) -> None:
+        self.directory = directory
+        self.end = end
+        """The position after the last byte written."""
+        self.synced = end
+        """What is before this position is on disk."""
+        self.failed: StorageError | None = None
+        """Why nothing can be appended any more."""
+        self._file_size_bytes_max = file_size_bytes_max
+        firsts = files_of(directory, ".log")
+        self.first = firsts[-1] if firsts else end
+        """Where the last file begins."""
+        self._fd = self._open(self.first)
+
+    def _open(self, first: int) -> int:
+        fd = os.open(log_file(self.directory, first), os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        sync_directory(self.directory)
+        return fd
+
+    def room(self, size_bytes: int) -> bool:
+        """Whether the last file takes so many bytes more; an empty one takes any."""
+        used = self.end - self.first
+        return used == 0 or used + size_bytes <= self._file_size_bytes_max
+
+    def roll(self) -> None:
+        """Finishes the last file, on disk, and begins the next. Raises StorageError, and then nothing has changed."""
+        self.sync()
+        try:
+            fd = self._open(self.end)
+        except OSError as exc:
+            raise StorageError(f"the log {self.directory} takes no more: {exc.strerror}; nothing was appended") from exc
+        self._fd, old = fd, self._fd
+        os.close(old)
+        self.first = self.end
+
+    def append(self, parts: Sequence[Buffer]) -> None:
+        """Writes all parts, or nothing: what a full disk has let through is taken back. Raises StorageError."""
+        size = sum(map(len, parts))
+        written = 0
+        try:
+            for start in range(0, len(parts), _PARTS_MAX):
+                written += os.writev(self._fd, parts[start : start + _PARTS_MAX])
+            if written != size:  # a signal, or the disk is nearly full: the rest tells which
+                self._write_rest(b"".join(parts)[written:])
+        except OSError as exc:
+            os.ftruncate(self._fd, self.end - self.first)
+            raise StorageError(f"the log {self.directory} takes no more: {exc.strerror}; nothing was appended") from exc
+        self.end += size
+
+    def _write_rest(self, rest: bytes) -> None:
+        while rest:
+            rest = rest[os.write(self._fd, rest) :]
+
+    def sync(self) -> int:
+        """Everything that was appended before this call is on disk. Returns up to where.
+
+        Raises StorageError, and from then on `failed` says why. The kernel takes what it could not write for written,
+        and shows it to whoever reads: so what is not known to be on disk is cut off, and nothing is appended any more.
+        """
+        end, fd = self.end, os.dup(self._fd)  # `roll` may close it meanwhile
+        try:
+            os.fdatasync(fd)
+        except OSError as exc:
+            self.failed = StorageError(f"the log {self.directory} cannot be synced: {exc.strerror}; open it anew")
+            os.ftruncate(fd, max(0, self.synced - self.first))
+            raise self.failed from exc
+        finally:
+            os.close(fd)
+        self.synced = max(self.synced, end)
+        return self.synced
+
+    def fail(self, why: str) -> None:
+        """Has nothing be appended any more."""
+        self.failed = StorageError(why)
+
+    def close(self) -> None:
+        """Syncs and closes."""
+        try:
+            if self.failed is None:
+                self.sync()
+        finally:
+            os.close(self._fd)
+
+
+class CommitLogReader:
+    """Reads any position that is kept, through memory maps. Sees what other processes append and delete."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._firsts: list[int] = []
+        self._maps: OrderedDict[int, mmap.mmap] = OrderedDict()
+
+    def files(self) -> list[int]:
+        """The positions at which the files begin that are kept."""
+        self._firsts = files_of(self.directory, ".log")
+        for first in self._maps.keys() - set(self._firsts):
+            del self._maps[first]  # or a file that is deleted would fill the disk still
+        return self._firsts
+
+    def begin(self) -> int:
+        """The first position that is kept."""
+        return next(iter(self.files()), 0)
+
+    def end(self) -> int:
+        """The position after the last byte of the last file."""
+        if not self.files():
+            return 0
+        return self._firsts[-1] + log_file(self.directory, self._firsts[-1]).stat().st_size
+
+    def read(self, position: int, size_bytes: int) -> memoryview:
+        """These bytes, not copied. Raises CorruptLog when they are not (or no longer) all there."""
+        first = self._file_at(position)
+        start, end = position - first, position - first + size_bytes
+        mapped = self._maps.get(first)
+        if mapped is None or len(mapped) < end:
+            first = self._file_at(position, anew=True)  # it may have rolled
+            start, end = position - first, position - first + size_bytes
+            mapped = self._map(first, end)
+        return memoryview(mapped)[start:end]
+
+    def read_some(self, position: int, size_bytes_max: int) -> memoryview:
+        """These bytes, or fewer where their file ends."""
+        firsts = self.files()
+        following = bisect_right(firsts, position)
+        end = firsts[following] if following < len(firsts) else self.end()
+        return self.read(position, min(size_bytes_max, end - position))
+
+    def find(self, sought: bytes, start: int, end: int) -> int:
+        """Where these bytes stand first, in the part of one file from `start` to `end`; `end` if nowhere."""
+        while start < end:
+            size = min(_SEARCHED_AT_ONCE_BYTES, end - start)
+            place = bytes(self.read(start, size)).find(sought)
+            if place >= 0:
+                return start + place
+            start += max(1, size - len(sought) + 1)
+        return end
+
+    def _file_at(self, position: int, *, anew: bool = False) -> int:
+        place = bisect_right(self._firsts, position) - 1
+        if anew or place < 0:
+            place = bisect_right(self.files(), position) - 1
+        if place < 0:
+            raise CorruptLog(f"position {position} is not kept: the log begins at {self._firsts[:1] or 'nothing'}")
+        return self._firsts[place]
+
+    def _map(self, first: int, size_bytes_min: int) -> mmap.mmap:
+        path = log_file(self.directory, first)
+        try:
+            with path.open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                if size < size_bytes_min:
+                    raise CorruptLog(f"{path.name} ends at {first + size}, before {first + size_bytes_min}")
+                mapped = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+        except FileNotFoundError as exc:
+            raise CorruptLog(f"{path.name} is gone") from exc
+        self._maps[first] = mapped
+        while len(self._maps) > _MAPS_MAX:
+            self._maps.popitem(last=False)  # unmapped when the last buffer on it is gone
+        return mapped

@@ -1,0 +1,236 @@
+"""Finds messages by key: per file of the commit log the hashes of its keys, sorted. docs/log_format.md names the bytes.
+
+Hashes are hints: what they lead to is read, checked and compared. They are computed many at a time, by numpy, and not
+while appending: a file gets its index after it is finished. The open file is indexed in memory, when first asked.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Final, NamedTuple, TypeAlias
+
+import numpy as np
+from google_crc32c import value as crc32c
+from numpy.typing import NDArray
+
+from txmsg.metaq.format.frame import MAGIC, BadFrame, Column, Header, payload_of, read_header, verify
+from txmsg.metaq.store.commit_log import CommitLogReader
+from txmsg.metaq.store.state import write_whole
+
+__all__ = ["BLOCK_COUNT", "BadKeys", "Keys", "KeysFile", "index_keys", "key_hash", "keys_file", "write_keys"]
+
+_Hashes: TypeAlias = NDArray[np.uint64]
+
+_MAGIC: Final = b"TXK1"
+_HEAD: Final = struct.Struct("<4sIQQQQ")
+_BLOCK: Final = np.dtype([("first", "<u8"), ("crc", "<u4"), ("zero", "<u4")])
+BLOCK_COUNT: Final = 4096
+_ENTRY_SIZE_BYTES: Final = 8 + 4
+_KEYS_AT_ONCE: Final = 65_536
+_FACTOR: Final = 0x9E3779B97F4A7C15
+_ALL: Final = 2**64 - 1
+
+
+class BadKeys(Exception):
+    """Bytes that are no index of this file of the log; the text says why."""
+
+
+class Keys(NamedTuple):
+    """The keys of frames that follow each other: hashes, and where in its file each one's frame begins, over 8."""
+
+    hashes: _Hashes
+    places: NDArray[np.uint32]
+    end: int
+    """The position up to which frames were read."""
+
+
+def keys_file(root: Path, first: int) -> Path:
+    """The index of the commitlog file that begins at this position."""
+    return root / "keys" / f"{first:020}.keys"
+
+
+# ---- hashing
+
+
+def key_hash(topic: str, key: str) -> int:
+    """The hash of a key of a topic."""
+    data = key.encode()
+    return int(_hashes(np.array([_folded(topic)], np.uint64), np.array([len(data)]), data)[0])
+
+
+@lru_cache(maxsize=1024)
+def _folded(topic: str) -> int:
+    """What the bytes of a topic and a zero make of a hash, before those of the key."""
+    folded = 0
+    for byte in (*topic.encode(), 0):
+        folded = (folded * _FACTOR + byte + 1) & _ALL
+    return folded
+
+
+@lru_cache(maxsize=1)
+def _powers(count: int) -> _Hashes:
+    """The powers of the factor, modulo 2**64."""
+    factors = np.full(count, _FACTOR, np.uint64)
+    factors[0] = 1
+    return np.cumprod(factors, dtype=np.uint64)
+
+
+def _hashes(folded: _Hashes, lengths: NDArray[np.int64], data: bytes) -> _Hashes:
+    """The hash of each key: folded * F + byte + 1 for byte after byte, modulo 2**64, and mixed. Keys are not empty."""
+    ends = np.cumsum(lengths)
+    powers = _powers(1 << int(lengths.max()).bit_length())
+    from_end = np.repeat(ends - 1, lengths) - np.arange(len(data))
+    terms = (np.frombuffer(data, np.uint8).astype(np.uint64) + np.uint64(1)) * powers[from_end]
+    hashes: _Hashes = folded * powers[lengths] + np.add.reduceat(terms, ends - lengths)
+    for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
+        hashes ^= hashes >> np.uint64(33)
+        hashes *= np.uint64(factor)
+    return hashes ^ (hashes >> np.uint64(33))
+
+
+# ---- reading frames
+
+
+def index_keys(log: CommitLogReader, first: int, start: int, end: int) -> Iterator[Keys]:
+    """The keys of the frames from `start` to `end`, in the commitlog file that begins at `first`, part by part.
+
+    What is no frame is passed over if frames follow; else it may be half written, and indexing ends before it.
+    """
+    topics: list[int] = []
+    counts: list[int] = []
+    places: list[int] = []
+    ends: list[NDArray[np.int32]] = []
+    data: list[bytes] = []
+    held = 0
+
+    def keys(end: int) -> Keys:
+        if not held:
+            return Keys(np.empty(0, np.uint64), np.empty(0, np.uint32), end)
+        lengths = np.concatenate([each[1:] - each[:-1] for each in ends]).astype(np.int64)
+        there = lengths > 0
+        folded = np.repeat(np.array(topics, np.uint64), counts)[there]
+        of_keys = np.repeat(np.array(places, np.uint32), counts)[there]
+        return Keys(_hashes(folded, lengths[there], b"".join(data)), of_keys, end)
+
+    position = start
+    for header, stored in _keyed_frames(log, start, end):
+        position = header.end
+        if stored is None:
+            continue
+        of_values, values = payload_of(header, stored)["KEY"]
+        topics.append(_folded(header.topic))
+        counts.append(header.count)
+        places.append((header.position - first) // 8)
+        ends.append(np.frombuffer(of_values, np.int32))
+        data.append(values.to_pybytes())
+        held += header.count
+        if held >= _KEYS_AT_ONCE:
+            yield keys(position)
+            for each in (topics, counts, places, ends, data):
+                each.clear()
+            held = 0
+    yield keys(position)
+
+
+def _keyed_frames(log: CommitLogReader, start: int, end: int) -> Iterator[tuple[Header, memoryview | None]]:
+    """The headers of frames, and their payloads if they have keys."""
+    position = start
+    while position < end:
+        data = log.read(position, end - position)
+        try:
+            header = read_header(data)
+            if header.position != position or header.end > end:
+                raise BadFrame("it does not stand where it was written")
+            stored = verify(header, data) if header.columns & Column.KEY.value else None
+        except BadFrame:
+            position = log.find(MAGIC, position + 1, end)
+            continue
+        yield header, stored
+        position = header.end
+
+
+# ---- files
+
+
+def write_keys(root: Path, log_id: int, first: int, parts: list[Keys]) -> None:
+    """Writes the index of a finished file. Raises StorageError."""
+    hashes = np.concatenate([each.hashes for each in parts])
+    places = np.concatenate([each.places for each in parts])
+    order = np.argsort(hashes, kind="stable")  # so that the places of one hash still rise
+    hashes, places = hashes[order], places[order]
+    again = np.zeros(len(hashes), bool)
+    again[1:] = (hashes[1:] == hashes[:-1]) & (places[1:] == places[:-1])  # a key twice in a frame
+    hashes, places = hashes[~again], places[~again]
+    starts = range(0, len(hashes), BLOCK_COUNT)
+    blocks = [
+        hashes[start : start + BLOCK_COUNT].tobytes() + places[start : start + BLOCK_COUNT].tobytes()
+        for start in starts
+    ]
+    table = np.zeros(len(blocks), _BLOCK)
+    table["first"] = hashes[::BLOCK_COUNT]
+    table["crc"] = [crc32c(each) for each in blocks]
+    head = _HEAD.pack(_MAGIC, 0, log_id, first, parts[-1].end, len(hashes))[8:] + table.tobytes()
+    path = keys_file(root, first)
+    path.parent.mkdir(exist_ok=True)
+    write_whole(path, b"".join((_MAGIC, crc32c(head).to_bytes(4, "little"), head, *blocks)))
+
+
+class KeysFile:
+    """The index of a finished file. Only its table is kept in memory. Raises BadKeys when it is none, or damaged."""
+
+    def __init__(self, root: Path, log_id: int, first: int, end: int) -> None:
+        self._path = keys_file(root, first)
+        try:
+            with self._path.open("rb") as file:
+                head = file.read(_HEAD.size)
+                if len(head) < _HEAD.size:
+                    raise BadKeys("it is cut off")
+                magic, crc, of_log, of_first, of_end, self._count = _HEAD.unpack(head)
+                blocks = -(-self._count // BLOCK_COUNT)
+                if (
+                    os.fstat(file.fileno()).st_size
+                    != _HEAD.size + blocks * _BLOCK.itemsize + self._count * _ENTRY_SIZE_BYTES
+                ):
+                    raise BadKeys("its length is not what it says")
+                table = file.read(blocks * _BLOCK.itemsize)
+        except FileNotFoundError as exc:
+            raise BadKeys("it is missing") from exc
+        if magic != _MAGIC or crc32c(head[8:] + table) != crc:
+            raise BadKeys("it does not match its checksum")
+        if (of_log, of_first, of_end) != (log_id, first, end):
+            raise BadKeys("it belongs to another file")
+        self._table = np.frombuffer(table, _BLOCK)
+        self._begin = _HEAD.size + len(table)
+
+    def check(self) -> None:
+        """Reads all of it. Raises BadKeys for a block that is damaged."""
+        for number in range(len(self._table)):
+            self._in_block(number, 0)
+
+    def places(self, key: int) -> list[int]:
+        """Where the frames begin that may have a key of this hash: rising, from the begin of the file, over 8."""
+        firsts = self._table["first"]
+        number = max(0, int(np.searchsorted(firsts, np.uint64(key))) - 1)
+        found: list[int] = []
+        while number < len(firsts) and firsts[number] <= key:
+            found += self._in_block(number, key)
+            number += 1
+        return found
+
+    def _in_block(self, number: int, key: int) -> list[int]:
+        count = min(BLOCK_COUNT, self._count - number * BLOCK_COUNT)
+        try:
+            with self._path.open("rb") as file:
+                data = os.pread(
+                    file.fileno(), count * _ENTRY_SIZE_BYTES, self._begin + number * BLOCK_COUNT * _ENTRY_SIZE_BYTES
+                )
+        except FileNotFoundError as exc:
+            raise BadKeys("it is missing") from exc
+        if crc32c(data) != self._table["crc"][number]:
+            raise BadKeys(f"block {number} does not match its checksum")
+        hashes, places = np.frombuffer(data, "<u8", count), np.frombuffer(data, "<u4", count, 8 * count)
+        return [int(place) for place in places[hashes == np.uint64(key)]]

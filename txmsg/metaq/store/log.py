@@ -1,0 +1,354 @@
+"""The log as its one writer has it: appends to many queues at once, syncs for all that wait, drops what is too old."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from txmsg.errors import MisuseError, StorageError, TxmsgError
+from txmsg.message import check_name
+from txmsg.metaq.format.frame import Payload
+from txmsg.metaq.store.commit_log import FILE_SIZE_BYTES_MAX, CommitLogWriter, sync_directory
+from txmsg.metaq.store.finding import KeyIndexer
+from txmsg.metaq.store.lock import lock_log
+from txmsg.metaq.store.opening import recover
+from txmsg.metaq.store.placing import Append, Placed, packed
+from txmsg.metaq.store.queues import QueueEnd, Queues, sync_files
+from txmsg.metaq.store.reader import LogReader
+from txmsg.metaq.store.refill import refill
+from txmsg.metaq.store.retention import delete_old_files
+from txmsg.metaq.store.state import Checkpoint, Identity, identity_of, write_checkpoint, write_identity
+from txmsg.metaq.store.topics import Flush, TopicSettings, read_topics, write_topics
+
+__all__ = ["Append", "Flush", "Log", "LogConfig", "TopicSettings"]
+
+_LOGGER = logging.getLogger(__name__)
+_DEFAULT = TopicSettings()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogConfig:
+    """How a log is kept."""
+
+    file_size_bytes_max: int = FILE_SIZE_BYTES_MAX
+    """Size of a commitlog file. Default 1 GiB. Retention deletes whole files."""
+    flush_s: float = 0.5
+    """Seconds after which what timed topics appended is on disk. Default 0.5."""
+    checkpoint_s: float = 10.0
+    """Seconds between checkpoints. Default 10: what was appended since is read again after a crash."""
+    open_files_max: int = 16_384
+    """Files of cells kept open. Default 16,384, or as many as the process may open less 256."""
+    retention_s: float | None = None
+    """Age at which files are deleted, where a topic says no other, or None: never. By when they were last written."""
+    retention_size_bytes: int | None = None
+    """Size of all files above which the oldest are deleted, whatever topics say, or None: never."""
+    topic: TopicSettings = _DEFAULT
+    """What holds for topics that have no settings of their own. Default: synchronous, not compressed."""
+
+
+class Log:
+    """A log opened for writing. Threads may share it. Close it, or what timed topics appended last may be lost.
+
+    Raises StorageError when another process writes it or it cannot be written at all, CorruptLog when it is damaged
+    before its end.
+    """
+
+    def __init__(
+        self, root: Path | str, config: LogConfig | None = None, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        self.root = Path(root)
+        self.config = config or LogConfig()
+        self._clock = clock
+        self._lock = threading.Lock()  # order of appends
+        self._sync_lock = threading.Lock()  # one fdatasync at a time, for all that wait; taken before _lock
+        self._topics_lock = threading.Lock()
+        self._checkpoint_lock = threading.Lock()  # one checkpoint at a time, nothing deleted meanwhile; taken first
+        self._lock_fd = lock_log(self.root)
+        try:
+            self.identity = identity_of(self.root, create=True)
+            self._topics = read_topics(self.root)
+            self._queues = Queues(self.root, self.config.open_files_max)
+            end = recover(self.root, self.identity.log_id, self._queues, self._is_synchronous)
+            self._writer = CommitLogWriter(
+                self.root / "commitlog", end=end, file_size_bytes_max=self.config.file_size_bytes_max
+            )
+        except BaseException:
+            os.close(self._lock_fd)
+            raise
+        self.reader = LogReader(self.root)
+        self._unseen: OSError | None = None  # why cells of what was appended are not written yet
+        self._closed = threading.Event()
+        self._indexer = KeyIndexer(self.root, self.identity.log_id)
+        self._indexer.start()
+        self._flusher = threading.Thread(target=self._flush_now_and_then, name="txmsg-metaq-flush", daemon=True)
+        self._flusher.start()
+
+    def __enter__(self) -> Log:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ---- topics
+
+    def settings_of(self, topic: str) -> TopicSettings:
+        """What this topic asks for: what was set, or else what the log's configuration says."""
+        return self._topics.get(topic, self.config.topic)
+
+    def set_topic(self, topic: str, settings: TopicSettings) -> None:
+        """Chooses what this topic asks for, from the next append on; kept in the log. Raises StorageError."""
+        check_name("topic", topic)
+        with self._topics_lock:
+            before, topics = self._topics, {**self._topics, topic: settings}
+            # Cells of a timed topic may be ahead of the disk, and those of one that is said to be synchronous must not.
+            if settings.flush is Flush.SYNC:
+                try:
+                    self._topics = topics
+                    self.checkpoint()
+                    write_topics(self.root, topics)
+                except StorageError:
+                    self._topics = before
+                    raise
+            else:
+                write_topics(self.root, topics)
+                self._topics = topics
+
+    def _is_synchronous(self, topic: str) -> bool:
+        return self.settings_of(topic).flush is Flush.SYNC
+
+    # ---- appending
+
+    def append(self, appends: Sequence[Append]) -> list[int]:
+        """Appends all batches, or none, and returns their first offsets. On disk as each topic's flush promises.
+
+        Raises MisuseError for a base_offset that is not the queue's end, InvalidName, StorageError for a full disk.
+        """
+        with self._lock:
+            self._require_usable()
+            placed = self._place(appends)
+            timed = self._note(placed)
+            if timed:
+                self._write_cells(self._writer.end, timed)
+            end = 0 if len(timed) == len(placed) else self._writer.end
+        if end:
+            self._sync(end)
+        return [cell.base_offset for _, cell, _ in placed]
+
+    def _place(self, appends: Sequence[Append]) -> list[Placed]:
+        """Writes frames to the end of the log: all of them, and into one file, or none."""
+        parts, placed, size = packed(appends, self._queues, self._writer, self.identity)
+        if not self._writer.room(size):
+            self._writer.roll()
+            self._write_cells(self._writer.synced)
+            self._indexer.wake()
+            parts, placed, _ = packed(appends, self._queues, self._writer, self.identity)  # for where they stand now
+        self._writer.append(parts)
+        return placed
+
+    def _note(self, placed: Sequence[Placed]) -> list[QueueEnd]:
+        """Moves the ends of queues; those whose cells are written at once."""
+        timed = []
+        for queue, cell, end in placed:
+            self._queues.add(queue, cell, end)
+            if not self._is_synchronous(queue.topic):
+                timed.append(queue)
+        return timed
+
+    def _write_cells(self, up_to: int, only: Sequence[QueueEnd] | None = None) -> None:
+        """Lets readers see frames before this position. What cannot be written waits; `_require_usable` tries again."""
+        try:
+            self._queues.write(up_to, only)
+            self._unseen = None
+        except OSError as exc:
+            self._unseen = exc
+
+    def _require_usable(self) -> None:
+        if self._writer.failed is not None:
+            raise StorageError(
+                f"the log {self.root} is not written any more: {self._writer.failed}"
+            ) from self._writer.failed
+        if self._closed.is_set():
+            raise MisuseError(f"the log {self.root} is closed: open it anew")
+        if self._unseen is not None:
+            self._write_cells(self._writer.synced)
+        if self._unseen is not None:
+            raise StorageError(
+                f"the log {self.root} takes no more: {self._unseen.strerror}; nothing was appended, and what was "
+                "before is on disk but not seen before there is room"
+            ) from self._unseen
+
+    # ---- cutting
+
+    def fork(self, cuts: Sequence[tuple[str, int, int]]) -> int:
+        """Goes on under a new generation, in which these queues (topic, queue, offset) end at these offsets.
+
+        Returns the generation, which stands in all later frames. For the rest see `truncate`.
+        """
+        with self._lock:
+            identity = Identity(self.identity.log_id, self.identity.generation + 1)
+            write_identity(self.root, identity)
+            self.identity = identity
+        for topic, queue, offset in cuts:
+            self.truncate(topic, queue, offset)
+        return identity.generation
+
+    def truncate(self, topic: str, queue: int, offset: int) -> None:
+        """Drops the messages of a queue from this offset on; the next one that is appended gets it. On disk on return.
+
+        The frames stay where they are, as other queues' stand between them: a mark in the log says that they are void.
+        The offset may lie before those that are kept. Raises OffsetOutOfRange past the end, and CorruptLog when the
+        frame that would have to be kept in part is damaged.
+        """
+        with self._sync_lock, self._lock:
+            self._require_usable()
+            self._writer.sync()
+            self._write_cells(self._writer.synced)
+            self._require_usable()
+            end = self._queues.of(topic, queue)
+            begin, payloads = self._queues.reader.queue(topic, queue).cut_at(offset)
+            if not payloads:
+                return
+            end_before, end.end = end.end, begin
+            try:
+                placed = self._place([Append(topic, queue, payload) for payload in payloads])
+            except StorageError:
+                end.end = end_before
+                raise
+            self._writer.sync()
+            try:
+                end.cut(self._queues.files, begin)
+            except OSError as exc:
+                self._writer.fail(f"cells of topic {topic} queue {queue} cannot be cut: {exc.strerror}; open it anew")
+                raise
+            self._note(placed)
+            self._write_cells(self._writer.end)
+
+    def refill(self, topic: str, queue: int, base_offset: int, payload: Payload) -> bool:
+        """Puts messages in the place of a hole of exactly their offsets, which a repair has left. On disk on return.
+
+        False when they need more room than the hole has: so they stay missing. Those that stood there fit, if they are
+        compressed as they were. Raises MisuseError when there is no such hole, OffsetOutOfRange, CorruptLog.
+        """
+        with self._sync_lock, self._lock:
+            self._require_usable()
+            self._writer.sync()
+            self._write_cells(self._writer.synced)
+            self._require_usable()
+            return refill(self._queues.reader, topic, queue, base_offset, payload)
+
+    # ---- to disk
+
+    def _sync(self, position: int) -> None:
+        """Returns when everything before this position is on disk, and seen by readers."""
+        with self._sync_lock:  # whoever comes second finds its work done by the first
+            if self._writer.synced < position:
+                if self._writer.failed is not None:
+                    raise self._writer.failed
+                self._writer.sync()
+            with self._lock:
+                self._write_cells(self._writer.synced)
+
+    def flush(self) -> None:
+        """Everything that was appended is on disk. Raises StorageError."""
+        self._sync(self._writer.end)
+
+    def checkpoint(self) -> None:
+        """Flushes, syncs cells, and notes it, so that a recovery has little to read. Raises StorageError."""
+        with self._checkpoint_lock:
+            self._checkpoint(self.reader.commit_log.begin())
+
+    def _checkpoint(self, begin: int) -> bool:
+        """Whether it was noted. Not while cells wait for room on the disk: the checkpoint before is still true."""
+        files = self._queues.files
+        with self._lock:
+            checkpoint = Checkpoint(self._writer.end, begin, self._queues.ends())
+        self._sync(checkpoint.position)
+        with self._lock:
+            if self._queues.complete_up_to(checkpoint.position) < checkpoint.position:
+                return False
+            unsynced, files.unsynced = files.unsynced, set()
+        try:
+            sync_files(self.root, unsynced)
+        except OSError as exc:
+            with self._lock:
+                files.unsynced |= unsynced
+            raise StorageError(f"the cells of {self.root} cannot be synced: {exc.strerror}") from exc
+        write_checkpoint(self.root, self.identity.log_id, checkpoint)
+        return True
+
+    def _note_begin(self, begin: int) -> None:
+        """Before files are deleted: so that one which is missing otherwise is missed."""
+        try:
+            noted = self._checkpoint(begin)
+        except StorageError:  # the disk may be full, and deleting makes room
+            noted = False
+        if not noted:
+            (self.root / "checkpoint").unlink(missing_ok=True)  # without one, all is read
+            sync_directory(self.root)
+
+    def delete_old(self, *, size_bytes_max: int | None = None) -> list[int]:
+        """Deletes the oldest files that are beyond the age or the size to be kept; which ones, by first position.
+
+        Never the file that is written. Done by itself at each checkpoint. size_bytes_max: other than configured.
+        """
+        with self._checkpoint_lock:
+            return delete_old_files(
+                self.root,
+                end=self._writer.end,
+                size_bytes_max=self.config.retention_size_bytes if size_bytes_max is None else size_bytes_max,
+                keep_s=self._keep_s,
+                now=self._clock(),
+                note=self._note_begin,
+            )
+
+    def index_keys(self) -> None:
+        """Indexes the keys of all finished files. Done by itself, on a thread, after a file is finished."""
+        self._indexer.run_once()
+
+    def _keep_s(self, topic: str) -> float | None:
+        wanted = self.settings_of(topic).retention_s
+        return self.config.retention_s if wanted is None else wanted
+
+    def _flush_now_and_then(self) -> None:
+        since_checkpoint_s = 0.0
+        trouble = ""
+        while not self._closed.wait(self.config.flush_s) and self._writer.failed is None:
+            since_checkpoint_s += self.config.flush_s
+            try:
+                if self._writer.synced < self._writer.end or self._unseen is not None:
+                    self.flush()
+                if since_checkpoint_s >= self.config.checkpoint_s:
+                    since_checkpoint_s = 0.0
+                    self.delete_old()
+                    self._indexer.wake()  # a full disk may have stopped it
+                    self.checkpoint()
+                trouble = ""
+            except (OSError, TxmsgError) as exc:  # a full disk: tried again until there is room
+                if trouble != str(exc):
+                    _LOGGER.warning("the log %s is not in order: %s", self.root, exc)
+                trouble = str(exc)
+            except Exception as exc:  # the root of a thread: the next append says it
+                _LOGGER.exception("the log %s stops", self.root)
+                self._writer.fail(f"its flushing ended with {exc!r}; open it anew")
+
+    def close(self) -> None:
+        """Flushes everything and lets another process write. Closing twice is fine."""
+        if self._closed.is_set():
+            return
+        self._closed.set()
+        self._flusher.join()
+        self._indexer.stop()
+        try:
+            if self._writer.failed is None:
+                self.checkpoint()
+        finally:
+            with self._sync_lock, self._lock:  # an append that was under way has ended, or finds its work done
+                self._writer.close()
+                self._write_cells(self._writer.synced)
+                self._queues.files.close()
+            os.close(self._lock_fd)

@@ -1,0 +1,381 @@
+"""Reads queues of a log, in the process that writes it or in any other. Serves nothing that is not whole."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from txmsg.errors import CorruptLog, MisuseError, OffsetOutOfRange, OffsetsMissing
+from txmsg.message import ReceivedMessage
+from txmsg.metaq.format.batch import LogBatch
+from txmsg.metaq.format.frame import (
+    HEADER_SIZE_BYTES_MAX,
+    BadFrame,
+    Header,
+    Kind,
+    Payload,
+    cut,
+    hole,
+    hole_end,
+    read_header,
+    verify,
+)
+from txmsg.metaq.store.cells import CELLS_PER_FILE_MAX, Cell, Cells, queue_directory, queues_of, seed_of
+from txmsg.metaq.store.commit_log import CommitLogReader
+from txmsg.metaq.store.finding import KeyFinder
+from txmsg.metaq.store.state import identity_of
+
+__all__ = ["LogReader", "QueueReader"]
+
+_CELLS_READ_AT_ONCE = 256
+
+
+class LogReader:
+    """All queues of a log. Cheap to open; close nothing: what is mapped goes with its last user.
+
+    Readers remember where they were, so one thread at a time uses one. Any number of them may be open.
+    """
+
+    def __init__(self, root: Path) -> None:
+        if not (root / "commitlog").is_dir():
+            raise CorruptLog(f"{root} is no log: it has no directory commitlog")
+        self.root = root
+        self.commit_log = CommitLogReader(root / "commitlog")
+        self._queues: dict[tuple[str, int], QueueReader] = {}
+        self._finder: KeyFinder | None = None
+
+    @cached_property
+    def log_id(self) -> int:
+        """Of `log.json`: frames and cells of another log are none. Raises CorruptLog."""
+        return identity_of(self.root, create=False).log_id
+
+    def topics(self) -> dict[str, list[int]]:
+        """The topics, and the numbers of their queues."""
+        found: dict[str, list[int]] = {}
+        for topic, queue in queues_of(self.root):
+            found.setdefault(topic, []).append(queue)
+        return found
+
+    def queue(self, topic: str, queue: int) -> QueueReader:
+        """One queue, which may not be there yet."""
+        key = (topic, queue)
+        reader = self._queues.get(key)
+        if reader is None:
+            reader = self._queues[key] = QueueReader(self, topic, queue)
+        return reader
+
+    def find(self, topic: str, key: str, *, count_max: int = 100) -> list[ReceivedMessage]:
+        """Messages with this key that are kept, by queue and offset; of more than count_max those appended first."""
+        if self._finder is None:
+            self._finder = KeyFinder(self.root, self.log_id, self.commit_log)
+        found: list[ReceivedMessage] = []
+        if not key:
+            return found  # an empty key is none
+        for position in self._finder.positions(topic, key):
+            found += self._with_key(position, topic, key)
+            if len(found) >= count_max:
+                break
+        return sorted(found[:count_max], key=lambda each: (each.queue, each.offset))
+
+    def _with_key(self, position: int, topic: str, key: str) -> Iterator[ReceivedMessage]:
+        """The messages of one frame that have this key."""
+        try:
+            header = read_header(self.commit_log.read_some(position, HEADER_SIZE_BYTES_MAX))
+        except BadFrame as exc:
+            raise CorruptLog(f"position {position} of {self.root} is damaged: {exc}; run `txmsg metaq check`") from exc
+        batch = self.queue(topic, header.queue).batch_at(header) if header.topic == topic else None
+        if batch is None:
+            return iter(())
+        return (each for each in batch.messages() if each.key == key)
+
+
+class QueueReader:
+    """One queue of a log, by offset or by time."""
+
+    def __init__(self, log: LogReader, topic: str, queue: int) -> None:
+        self.topic = topic
+        self.number = queue
+        self._log = log
+        self._cells = Cells(queue_directory(log.root, topic, queue))
+        self._next: tuple[int, int, int] | None = None  # offset -> (file, cell) after the last fetch
+
+    def batch_at(self, header: Header) -> LogBatch | None:
+        """The frame that begins so, if this queue has it: it is kept, may be seen, and was not cut off."""
+        try:
+            found = self._find(header.base_offset)
+        except OffsetOutOfRange:
+            return None
+        if found is None or not found[2] or found[2][0].position != header.position:
+            return None
+        return self._frame(found[2][0])
+
+    @cached_property
+    def _seed(self) -> int:
+        return seed_of(self._log.log_id, self.topic, self.number)
+
+    # ---- where it begins and ends
+
+    def is_new(self) -> bool:
+        """Whether nothing was ever appended."""
+        return not self._cells.files()
+
+    def range(self) -> tuple[int, int]:
+        """The offset of the first message that is kept, and the one after the last. (0, 0): nothing was written yet."""
+        end = self.end()
+        first = self._cells.first(_position, self._log.commit_log.begin())
+        return (end if first is None else self._whole(first).base_offset), end
+
+    def end(self) -> int:
+        """The offset after the last message. Raises CorruptLog."""
+        last = self._cells.last()
+        return self._cells.mark() or 0 if last is None else self._end_of(last)
+
+    def _end_of(self, cell: Cell) -> int:
+        self._whole(cell)
+        if cell.count or cell.position < self._log.commit_log.begin():
+            return cell.base_offset + cell.count
+        frame = self._frame(cell)
+        return self._missing(frame).end if frame.header.is_hole else cell.base_offset
+
+    def checked_end(self) -> int:
+        """The same, for a writer to go on at: raises CorruptLog when the last frame is not what its cell says."""
+        last = self._cells.last()
+        if last is None:
+            return self._cells.mark() or 0
+        if last.position >= self._log.commit_log.begin():
+            self._header(last)
+        return self._end_of(last)
+
+    def holes(self) -> list[tuple[int, int]]:
+        """The offsets that are missing, as the log says: of each hole the first one, and the one after the last."""
+        kept_from = self._log.commit_log.begin()
+        found: list[tuple[int, int]] = []
+        for base in self._cells.files():
+            cells = self._cells.load(base)
+            for each in cells[(cells["count"] == 0) & (cells["position"] >= kept_from)]:
+                frame = self._frame(Cell._make(each.item()))
+                if frame.header.is_hole:
+                    missing = self._missing(frame)
+                    found.append((missing.begin, missing.end))
+        return found
+
+    def offset_at(self, us: int) -> int:
+        """The first offset of a message stored at this time or later; the end when there is none.
+
+        Times of different brokers may lie a little apart, so later ones may be a little older.
+        """
+        begin, end = self.range()
+        cell = self._cells.first(_last_stored_at_us, us)
+        if cell is None:
+            return end
+        if self._whole(cell).base_offset < begin:
+            return begin
+        return cell.base_offset + (self._older(cell, us) if cell.count else 0)
+
+    def _older(self, cell: Cell, us: int) -> int:
+        """How many messages at a frame's begin were stored before this time."""
+        stored_at_us = self._frame(cell).to_arrow()["stored_at"].cast("int64").to_numpy()
+        return int(np.argmax(stored_at_us >= us))
+
+    # ---- reading
+
+    def fetch(self, offset: int, *, size_bytes_max: int = 1024 * 1024) -> list[LogBatch]:
+        """Batches from this offset on: at least one if there is any, and no more than size_bytes_max with it.
+
+        Empty at the end. Raises OffsetOutOfRange before the begin or past the end, OffsetsMissing, CorruptLog.
+        """
+        try:
+            return self._fetch(offset, size_bytes_max)
+        except (CorruptLog, FileNotFoundError) as exc:
+            begin, end = self.range()
+            if not begin <= offset <= end:
+                raise self._out_of_range(offset, begin, end) from exc  # deleted by retention meanwhile
+            if isinstance(exc, FileNotFoundError):
+                raise CorruptLog(f"{exc.filename} is gone") from exc
+            raise
+
+    def _fetch(self, offset: int, size_bytes_max: int) -> list[LogBatch]:
+        batches: list[LogBatch] = []
+        for cell, base, place in self._cells_from(offset):
+            if batches and size_bytes_max < cell.size_bytes:
+                break
+            size_bytes_max -= cell.size_bytes
+            try:
+                self._require_follows(cell, offset)
+                batch = self._frame(cell)
+                if batch.header.is_hole and offset < (missing := self._missing(batch)).end:
+                    raise missing
+                if not cell.count and cell.base_offset != offset:
+                    raise self._damaged(cell, f"the cell that should hold offset {offset} does not")
+            except (CorruptLog, OffsetsMissing):
+                if batches:
+                    break  # served up to it; the next fetch says what is there
+                raise
+            if cell.count:
+                batches.append(LogBatch(batch.header, batch.stored, offset - cell.base_offset))
+                offset = cell.base_offset + cell.count
+            self._next = (offset, base, place)
+        return batches
+
+    def _cells_from(self, offset: int) -> Iterator[tuple[Cell, int, int]]:
+        """The cells from the one that holds `offset` on; with each the place after it: a file and a number."""
+        found = self._next_place(offset) or self._find(offset)
+        if found is None:
+            return
+        base, place, cells = found
+        while True:
+            for cell in cells:
+                place += 1
+                yield cell, base, place
+            if cells:
+                with self._cells.open(base) as file:
+                    cells = file.read(place, _CELLS_READ_AT_ONCE)
+            elif place < CELLS_PER_FILE_MAX or (following := self._cells.following(base)) is None:
+                return
+            else:
+                base, place = following, 0
+                with self._cells.open(base) as file:
+                    cells = file.read(0, _CELLS_READ_AT_ONCE)
+
+    def _next_place(self, offset: int) -> tuple[int, int, list[Cell]] | None:
+        """Where the last fetch ended, if that is still the place of this offset."""
+        if self._next is None or self._next[0] != offset:
+            return None
+        _, base, place = self._next
+        try:
+            with self._cells.open(base) as file:
+                cells = file.read(place, _CELLS_READ_AT_ONCE)
+                if cells[0].base_offset == offset if cells else len(file) == place:
+                    return base, place, cells
+        except FileNotFoundError:
+            pass  # deleted by retention: what the queue has now is found below
+        self._next = None
+        return None
+
+    def _find(self, offset: int) -> tuple[int, int, list[Cell]] | None:
+        """The file, and the place in it, of the frame that holds `offset`, or will; None in a queue that is new."""
+        bases = self._cells.files()
+        cells: list[Cell] = []
+        while bases and not cells:
+            base = bases[max(0, bisect_right(bases, offset) - 1)]
+            with self._cells.open(base) as file:
+                count = len(file)  # it may grow meanwhile
+                place = bisect_right(file, offset, 0, count, key=_base_offset) - 1
+                cells = file.read(max(0, place), _CELLS_READ_AT_ONCE) if count else []
+            if not cells:
+                bases.remove(base)  # made this moment: its first cell is about to be written
+        if not cells:
+            if offset:
+                raise self._out_of_range(offset, 0, 0)
+            return None
+        if place >= 0:
+            self._whole(cells[0])
+            is_last = base == bases[-1] and len(cells) == 1
+            if is_last and offset >= (end := self._end_of(cells[0])):
+                if offset == end:
+                    return base, place + 1, []
+            elif cells[0].position >= self._log.commit_log.begin():
+                return base, place, cells
+        raise self._out_of_range(offset, *self.range())
+
+    def _out_of_range(self, offset: int, begin: int, end: int) -> OffsetOutOfRange:
+        kept = f"there are {begin} to {end - 1}" if end > begin else f"it is empty, and goes on at {end}"
+        return OffsetOutOfRange(
+            f"offset {offset} of topic {self.topic} queue {self.number} is not kept: {kept}", begin, end
+        )
+
+    def hole_at(self, offset: int) -> tuple[int, int, Header, int]:
+        """The hole that holds an offset: the file of its cell, the place in it, its header, and where it ends.
+
+        Raises MisuseError when there is none, OffsetOutOfRange, CorruptLog.
+        """
+        found = self._find(offset)
+        frame = self._frame(found[2][0]) if found and found[2] else None
+        if found is None or frame is None or not frame.header.is_hole:
+            raise MisuseError(f"offset {offset} of topic {self.topic} queue {self.number} is in no hole")
+        return found[0], found[1], frame.header, self._missing(frame).end
+
+    def cut_at(self, offset: int) -> tuple[int, list[Payload]]:
+        """Where the frame begins that holds an offset, and what is appended there so that the queue ends at the offset.
+
+        Nothing if it ends there. Before the first offset that is kept, it begins there anew. Raises OffsetOutOfRange
+        past the end, CorruptLog when a part of a damaged frame would be kept.
+        """
+        if 0 <= offset < self.range()[0]:
+            return offset, [cut(None)]
+        found = self._find(offset)
+        if found is None or not found[2]:
+            return offset, []
+        cell = found[2][0]
+        if cell.base_offset == offset:
+            return offset, [cut(None)]
+        frame = self._frame(cell)
+        if frame.header.is_hole:
+            return cell.base_offset, [cut(None), hole(offset, frame.header.first_stored_at_us, frame.header.kind)]
+        return cell.base_offset, [cut(frame.columns(offset))]
+
+    # ---- frames
+
+    def _whole(self, cell: Cell) -> Cell:
+        if not cell.is_whole(self._seed):
+            raise self._damaged(cell, "its cell does not match its checksum")
+        return cell
+
+    def _require_follows(self, cell: Cell, offset: int) -> None:
+        """Raises CorruptLog unless this cell's frame holds the offset. Only its frame knows where a hole ends."""
+        self._whole(cell)
+        if cell.base_offset > offset or (cell.base_offset + cell.count <= offset and cell.count):
+            raise self._damaged(cell, f"the cell that should hold offset {offset} does not")
+
+    def _header(self, cell: Cell) -> Header:
+        """A frame's header, compared with its cell."""
+        data = self._log.commit_log.read(cell.position, min(cell.size_bytes, HEADER_SIZE_BYTES_MAX))
+        try:
+            header = read_header(data)
+        except BadFrame as exc:
+            raise self._damaged(cell, str(exc)) from exc
+        found = (header.base_offset, header.position, header.size_bytes, header.count, header.topic, header.queue)
+        if found != (*cell[:4], self.topic, self.number) or header.header_crc != cell.header_crc:
+            raise self._damaged(cell, f"another frame stands there: {found}")
+        return header
+
+    def _frame(self, cell: Cell) -> LogBatch:
+        """A frame that is what its cell says, and whole."""
+        header = self._header(cell)
+        try:
+            return LogBatch(header, verify(header, self._log.commit_log.read(cell.position, cell.size_bytes)))
+        except BadFrame as exc:
+            raise self._damaged(cell, str(exc)) from exc
+
+    def _damaged(self, cell: Cell, why: str) -> CorruptLog:
+        return CorruptLog(
+            f"topic {self.topic} queue {self.number} is damaged at offset {cell.base_offset} (position "
+            f"{cell.position}): {why}; run `txmsg metaq check`"
+        )
+
+    def _missing(self, frame: LogBatch) -> OffsetsMissing:
+        begin, end = frame.header.base_offset, hole_end(frame.header, frame.stored)
+        why = "they were damaged, and taken out by a repair"
+        if frame.header.kind is Kind.HOLE:
+            why = "they were gone before they could be mirrored"
+        return OffsetsMissing(
+            f"offsets {begin} to {end - 1} of topic {self.topic} queue {self.number} are missing: {why}",
+            begin,
+            end,
+        )
+
+
+def _base_offset(cell: Cell) -> int:
+    return cell.base_offset
+
+
+def _position(cell: Cell) -> int:
+    return cell.position
+
+
+def _last_stored_at_us(cell: Cell) -> int:
+    return cell.last_stored_at_us

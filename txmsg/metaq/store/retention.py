@@ -1,0 +1,69 @@
+"""Deletes what a log need not keep any more: whole files, the oldest first, and the cells that point into them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+from txmsg.metaq.store.cells import Cells, cells_file, queue_directory, queues_of
+from txmsg.metaq.store.commit_log import files_of, log_file, sync_directory
+from txmsg.metaq.store.keys import keys_file
+
+__all__ = ["delete_old_files"]
+
+
+def delete_old_files(
+    root: Path,
+    *,
+    end: int,
+    size_bytes_max: int | None,
+    keep_s: Callable[[str], float | None],
+    now: float,
+    note: Callable[[int], None],
+) -> list[int]:
+    """Deletes the oldest commitlog files that are too old, or too much; which ones, by first position.
+
+    Never the last one. A file is too old when every topic that stands in it lets it go: keep_s says how many seconds
+    a topic wants, None: for ever. Its age is counted from when it was last written. Readers are told by
+    OffsetOutOfRange; what they have mapped stays until they let go. `note` is told before where the log will begin.
+    """
+    directory = root / "commitlog"
+    firsts = files_of(directory, ".log")
+    size = end - firsts[0]
+    deleted: list[int] = []
+    for first, following in pairwise(firsts):
+        path = log_file(directory, first)
+        too_much = size_bytes_max is not None and size > size_bytes_max
+        if not too_much and not _is_let_go(root, first, following, keep_s, now - path.stat().st_mtime):
+            break
+        size -= following - first
+        deleted.append(first)
+    if deleted:
+        note(firsts[len(deleted)])
+        for first in deleted:
+            log_file(directory, first).unlink(missing_ok=True)
+            keys_file(root, first).unlink(missing_ok=True)
+        sync_directory(directory)
+        _delete_cells(root, firsts[len(deleted)])
+    return deleted
+
+
+def _is_let_go(root: Path, first: int, following: int, keep_s: Callable[[str], float | None], age_s: float) -> bool:
+    """Whether no topic that stands between these positions wants to be kept any longer."""
+    wanting = ((topic, queue) for topic, queue in queues_of(root) if (s := keep_s(topic)) is None or s >= age_s)
+    for topic, queue in wanting:
+        cell = Cells(queue_directory(root, topic, queue)).first(lambda cell: cell.position, first)
+        if cell is not None and cell.position < following:
+            return False
+    return True
+
+
+def _delete_cells(root: Path, kept_from: int) -> None:
+    for topic, queue in queues_of(root):
+        cells = Cells(queue_directory(root, topic, queue))
+        for base in cells.files()[:-1]:  # the last one tells where the queue goes on
+            with cells.open(base) as found:
+                if found[-1].position >= kept_from:
+                    break
+            cells_file(cells.directory, base).unlink()

@@ -1,0 +1,129 @@
+"""The small files of a log, each replaced as a whole: which log it is, and what is known to be on disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from google_crc32c import value as crc32c
+
+from txmsg.errors import CorruptLog, StorageError
+from txmsg.metaq.store.commit_log import files_of, sync_directory
+
+__all__ = [
+    "Checkpoint",
+    "Identity",
+    "QueueKey",
+    "checkpoint_of",
+    "identity_of",
+    "read_checked",
+    "write_checked",
+    "write_checkpoint",
+    "write_identity",
+    "write_whole",
+]
+
+VERSION: Final = 1
+_CHECKSUM: Final = "crc32c"
+
+QueueKey: TypeAlias = tuple[str, int]
+"""A topic and the number of a queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which log this is. generation: rises when the log goes on after the table it mirrors has diverged."""
+
+    log_id: int
+    generation: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What was known to be on disk. begin: the first position kept; ends: where each queue ended before `position`."""
+
+    position: int
+    begin: int = 0
+    ends: Mapping[QueueKey, int] = field(default_factory=dict)
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Replaces a file so that after a power cut it is the old one or the new one. Raises StorageError."""
+    beside = path.with_name(path.name + ".new")
+    try:
+        with beside.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+        sync_directory(path.parent)
+    except OSError as exc:
+        raise StorageError(f"{path} cannot be written: {exc.strerror}; make room, or give this user the right") from exc
+
+
+def write_checked(path: Path, told: Mapping[str, Any]) -> None:
+    """Replaces a small file by this JSON object and its checksum. Raises StorageError."""
+    write_whole(path, _checked(told))
+
+
+def read_checked(path: Path) -> dict[str, Any]:
+    """What `write_checked` has written, to the byte; else ValueError."""
+    data = path.read_bytes()
+    told = json.loads(data)
+    if not isinstance(told, dict) or _checked({k: v for k, v in told.items() if k != _CHECKSUM}) != data:
+        raise ValueError("it does not match its checksum")
+    del told[_CHECKSUM]
+    return told
+
+
+def _checked(told: Mapping[str, Any]) -> bytes:
+    checksum = crc32c(json.dumps(told, sort_keys=True).encode())
+    return json.dumps({**told, _CHECKSUM: checksum}, sort_keys=True).encode()
+
+
+def identity_of(root: Path, *, create: bool) -> Identity:
+    """What `log.json` says; made for a new log. Raises CorruptLog for another version, or when it cannot be read."""
+    path = root / "log.json"
+    if create and not path.exists() and not files_of(root / "commitlog", ".log"):
+        identity = Identity(secrets.randbits(63))
+        write_identity(root, identity)
+        return identity
+    try:
+        found = read_checked(path)
+        if found["version"] != VERSION:
+            raise CorruptLog(f"{root} is a log of format {found['version']}: this release reads format {VERSION}")
+        return Identity(int(found["log_id"]), int(found["generation"]))
+    except (OSError, ValueError, KeyError, TypeError) as exc:
+        raise CorruptLog(f"{path} cannot be read ({exc}): `txmsg metaq check --repair` makes it anew") from exc
+
+
+def write_identity(root: Path, identity: Identity) -> None:
+    """Writes `log.json`."""
+    told = {"version": VERSION, "log_id": identity.log_id, "generation": identity.generation}
+    write_checked(root / "log.json", told)
+
+
+def checkpoint_of(root: Path, log_id: int) -> Checkpoint | None:
+    """What is known of this log; None when nothing is, so that everything is read."""
+    try:
+        found = read_checked(root / "checkpoint")
+        if found["log_id"] != log_id:
+            return None
+        ends = {(topic, int(queue)): end for topic, of in found["ends"].items() for queue, end in of.items()}
+        return Checkpoint(found["position"], found["begin"], ends)
+    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def write_checkpoint(root: Path, log_id: int, checkpoint: Checkpoint) -> None:
+    """Notes that the cells of all frames before a position are on disk, and where their queues end."""
+    ends: dict[str, dict[str, int]] = {}
+    for (topic, queue), end in checkpoint.ends.items():
+        ends.setdefault(topic, {})[str(queue)] = end
+    told = {"log_id": log_id, "position": checkpoint.position, "begin": checkpoint.begin, "ends": ends}
+    write_checked(root / "checkpoint", told)

@@ -1,0 +1,68 @@
+"""Waits for a log to grow, in whatever process it is written. Costs nearly nothing while it does not.
+
+A look is two `stat` calls; looks come a millisecond after the last batch was served and then ever more seldom, down to
+40 in a second. Not inotify: the standard library has none, other systems have other ones, and a file system that is
+mounted from elsewhere does not tell.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from txmsg.metaq.store.commit_log import files_of, log_file
+
+__all__ = ["Growth"]
+
+T = TypeVar("T")
+
+_LOOK_S_MIN = 0.001
+_LOOK_S_MAX = 0.025
+_SETTLING_S = 0.25
+_CALL_ANYWAY_S = 1.0
+
+
+class Growth:
+    """Looks at the end of a commit log. Threads may share it."""
+
+    def __init__(self, root: Path, closed: threading.Event) -> None:
+        self._directory = root / "commitlog"
+        self._closed = closed
+        self._last: tuple[int, Path] | None = None  # when the directory last changed, and its last file then
+
+    def wait(self, found: Callable[[], T], wait_s: float) -> T:
+        """What `found` returns, as soon as that is not empty; or empty after wait_s, or when the log is closed.
+
+        `found` is called again while the log grows, and a little longer: a batch is seen when it is on disk, which may
+        be a moment after its file has grown. A disk slower than that is made up for by a call every second.
+        """
+        seen = self._end()  # before the first call, so that nothing comes between
+        result = found()
+        now = time.monotonic()
+        deadline, call_at, settled_at, pause_s = now + wait_s, now + _CALL_ANYWAY_S, 0.0, _LOOK_S_MIN
+        while not result and now < deadline and not self._closed.wait(min(pause_s, deadline - now)):
+            pause_s = min(2 * pause_s, _LOOK_S_MAX)
+            now = time.monotonic()
+            if (end := self._end()) != seen:
+                seen, settled_at = end, now + _SETTLING_S
+            if now < settled_at or now >= min(call_at, deadline):
+                result, call_at = found(), now + _CALL_ANYWAY_S
+        return result
+
+    def _end(self) -> tuple[Path, int] | None:
+        """The last file and its size; None when there is none."""
+        changed_at = self._directory.stat().st_mtime_ns
+        last = self._last
+        if last is None or last[0] != changed_at:
+            firsts = files_of(self._directory, ".log")
+            if not firsts:
+                return None
+            last = self._last = (changed_at, log_file(self._directory, firsts[-1]))
+        try:
+            return last[1], last[1].stat().st_size
+        except FileNotFoundError:  # emptied this moment
+            self._last = None
+            return None
