@@ -1,0 +1,61 @@
+"""The newest frame goes to everybody, and nobody waits for anybody."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from txmsg.console.feed import Feed
+
+_WAIT_S = 30.0
+
+
+async def next_of(frames: AsyncIterator[bytes]) -> bytes:
+    return await asyncio.wait_for(anext(frames), _WAIT_S)
+
+
+def test_who_comes_later_begins_with_the_newest() -> None:
+    async def play() -> None:
+        feed = Feed()
+        feed.put(b"old")
+        feed.put(b"new")
+        assert feed.newest == b"new"
+        assert await next_of(feed.frames()) == b"new"
+
+    asyncio.run(play())
+
+
+def test_who_is_slow_misses_frames_and_gets_the_newest_once() -> None:
+    async def play() -> None:
+        feed = Feed()
+        slow, quick = feed.frames(), feed.frames()
+        feed.put(b"1")
+        assert await next_of(slow) == b"1"
+        for frame in (b"2", b"3", b"4"):
+            feed.put(frame)
+            assert await next_of(quick) == frame
+        assert await next_of(slow) == b"4"
+        waiting = asyncio.ensure_future(anext(slow))
+        await asyncio.sleep(0)
+        assert not waiting.done(), "a frame came twice"
+        feed.put(b"5")
+        assert await asyncio.wait_for(waiting, _WAIT_S) == b"5"
+
+    asyncio.run(play())
+
+
+def test_closing_ends_those_who_wait_and_those_who_come() -> None:
+    async def play() -> None:
+        feed = Feed()
+        waiting = asyncio.ensure_future(_all(feed.frames()))
+        await asyncio.sleep(0)
+        feed.close()
+        assert await asyncio.wait_for(waiting, _WAIT_S) == []
+        feed.put(b"late")
+        assert await _all(feed.frames()) == []
+
+    asyncio.run(play())
+
+
+async def _all(frames: AsyncIterator[bytes]) -> list[bytes]:
+    return [frame async for frame in frames]

@@ -1,0 +1,90 @@
+"""The file that says how the parts are: believed while it is fresh, and never a reason to end."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from txmsg.console.health import Health, HealthFile
+
+PARTS = {"broker": True, "tailer": False, "spark": None}
+MEASURES = {"waiting": 12, "tailer_s": 0.5}
+SAID = {"parts": PARTS, "measures": MEASURES}
+NOTHING = Health(parts={}, measures={})
+
+
+class World:
+    """A health file with a clock that a test sets."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / "health.json"
+        self.passed_s = 0.0
+        self.file = HealthFile(self.path, clock=lambda: 100 + self.passed_s)
+
+    def write(self, text: str) -> None:
+        """As a program should: a reader sees the old file or the new one."""
+        new = self.path.with_suffix(".new")
+        new.write_text(text)
+        new.replace(self.path)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_a_fresh_file_is_believed(world: World) -> None:
+    world.write(json.dumps(SAID))
+    assert world.file.read() == Health(parts=PARTS, measures=MEASURES)
+
+
+def test_parts_are_unknown_when_the_file_is_written_no_more_and_known_when_it_is_again(world: World) -> None:
+    world.write(json.dumps(SAID))
+    world.file.read()
+    world.passed_s = 5.1
+    assert world.file.read() == Health(parts={"broker": None, "tailer": None, "spark": None}, measures={})
+    world.write(json.dumps(SAID))
+    assert world.file.read().parts == PARTS
+
+
+def test_a_file_that_is_written_again_in_place_counts_as_new(world: World) -> None:
+    world.path.write_text(json.dumps(SAID))
+    world.file.read()
+    world.passed_s = 5.1
+    world.path.write_text(json.dumps({"parts": {"broker": False}, "measures": {}}))
+    os.utime(world.path, ns=(1, 1))  # the clock of the file system may be coarse
+    assert world.file.read().parts == {"broker": False}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        '{"parts": {}}',
+        '{"parts": [], "measures": {}}',
+        '{"parts": {"broker": "up"}, "measures": {}}',
+        '{"parts": {}, "measures": {"waiting": "many"}}',
+        '{"parts": {}, "measures": {"waiting": true}}',
+        '{"parts": {}, "measures": {}}' + " " * 65_536,
+    ],
+)
+def test_what_is_not_a_health_file_is_logged_once_and_what_was_known_stays(
+    world: World, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.write(json.dumps(SAID))
+    known = world.file.read()
+    world.write(text)
+    assert [world.file.read(), world.file.read()] == [known, known]
+    assert len(caplog.records) == 1
+    assert str(world.path) in caplog.text
+
+
+def test_a_file_that_is_not_there_yet_says_nothing(world: World) -> None:
+    assert world.file.read() == NOTHING
+    world.write(json.dumps(SAID))
+    assert world.file.read().parts == PARTS

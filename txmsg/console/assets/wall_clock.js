@@ -1,0 +1,22 @@
+// <wall-clock>: the time of day where the page is looked at. A clock that stands shows that the browser does.
+
+import { locale } from "./language.js";
+import { LiveElement } from "./page.js";
+
+class WallClock extends LiveElement {
+  connectedCallback() {
+    super.connectedCallback();
+    this.timer = setInterval(() => this.show(), 1000);
+  }
+
+  disconnectedCallback() {
+    super.disconnectedCallback();
+    clearInterval(this.timer);
+  }
+
+  show() {
+    this.textContent = new Date().toLocaleTimeString(locale(), { hour12: false });
+  }
+}
+
+customElements.define("wall-clock", WallClock);

@@ -1,0 +1,49 @@
+"""The newest frame, for every browser that looks. Knows no HTTP and no clock."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+__all__ = ["Feed"]
+
+
+class Feed:
+    """Hands on the newest frame, and that alone: who is slow misses frames, and holds nobody back. One event loop."""
+
+    def __init__(self) -> None:
+        self._newest: bytes | None = None
+        self._number = 0
+        self._changed = asyncio.Event()
+        self._is_closed = False
+
+    @property
+    def newest(self) -> bytes | None:
+        """The newest frame; None before the first."""
+        return self._newest
+
+    def put(self, frame: bytes) -> None:
+        """From now on this is the newest."""
+        self._newest = frame
+        self._number += 1
+        self._tell()
+
+    def close(self) -> None:
+        """Ends all that iterate, also before they have seen the newest frame."""
+        self._is_closed = True
+        self._tell()
+
+    async def frames(self) -> AsyncIterator[bytes]:
+        """The newest frame, and then each time that it is asked the newest again, when there is a newer one."""
+        seen = 0
+        while not self._is_closed:
+            changed = self._changed
+            if self._newest is not None and self._number != seen:
+                seen = self._number
+                yield self._newest
+            else:
+                await changed.wait()
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()

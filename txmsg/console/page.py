@@ -1,0 +1,84 @@
+"""What a page is made of, and the HTML that a browser gets. Knows no HTTP and no figures."""
+
+from __future__ import annotations
+
+import hashlib
+import html
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from string import Template
+from typing import Final
+
+__all__ = ["ASSETS", "Page", "Words"]
+
+ASSETS: Final = Path(__file__).parent / "assets"
+"""What every page loads: the elements, their style, and uPlot, which draws lines."""
+
+_FRAME: Final = "frame.html"
+_BODY: Final = "body.html"
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """The same in English and in Chinese. `{...}` is put in by the browser."""
+
+    en: str
+    zh: str
+
+
+_WORDS: Final = {
+    "live": Words("Live", "实时"),
+    "ago": Words("{age} ago", "{age}前"),
+    "waiting": Words("Waiting for the first figures", "等待首批数据"),
+    "stale": Words("No new figures for {age}", "已 {age} 没有新数据"),
+    "lost": Words("No connection to the server for {age}", "与服务器断开已 {age}"),
+    "down": Words("{parts} down", "{parts} 已停止"),
+    "unknown": Words("State of {parts} unknown", "{parts} 状态未知"),
+    "and": Words(", ", "、"),
+    "up": Words("up", "正常"),
+    "language": Words("中文", "English"),
+    "theme_system": Words("Theme: as the system", "主题：跟随系统"),
+    "theme_light": Words("Theme: light", "主题：浅色"),
+    "theme_dark": Words("Theme: dark", "主题：深色"),
+    "others": Words("{count} others", "其余 {count} 个"),
+    "part_figures": Words("Figures", "统计库"),
+    "no_script": Words("This page needs JavaScript.", "此页面需要 JavaScript。"),
+}
+"""What the frame itself says. `part_NAME` is what a part is called; a part without words is called by its name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """A directory with body.html, made of the console's elements, and page.css; and all that it says.
+
+    `words` has `title`, and what `data-word` names in body.html.
+    """
+
+    directory: Path
+    words: Mapping[str, Words]
+
+    @cached_property
+    def release(self) -> str:
+        """Changes with whatever a browser loads: one that shows an older release loads the page again."""
+        digest = hashlib.sha256(self._json_of_words().encode())
+        for directory in (ASSETS, self.directory):
+            for path in sorted(each for each in directory.rglob("*") if each.is_file()):
+                digest.update(path.read_bytes())
+        return digest.hexdigest()[:16]
+
+    def html(self) -> str:
+        """The document, in English until the browser has chosen a language."""
+        words = _WORDS | dict(self.words)
+        return Template((ASSETS / _FRAME).read_text(encoding="utf-8")).substitute(
+            title=html.escape(words["title"].en),
+            no_script=html.escape(f"{words['no_script'].en} {words['no_script'].zh}"),
+            words=self._json_of_words().replace("<", "\\u003c"),  # it stands within a <script>
+            release=self.release,
+            body=(self.directory / _BODY).read_text(encoding="utf-8"),
+        )
+
+    def _json_of_words(self) -> str:
+        return json.dumps({key: asdict(each) for key, each in (_WORDS | dict(self.words)).items()}, ensure_ascii=False)

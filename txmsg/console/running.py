@@ -1,0 +1,140 @@
+"""A console put together: the one place that knows all of its parts."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import uvicorn
+
+from txmsg.console.app import new_app
+from txmsg.console.board import Board, Snapshot
+from txmsg.console.feed import Feed
+from txmsg.console.health import HealthFile
+from txmsg.console.page import Page
+from txmsg.console.watching import Read, Watch
+from txmsg.errors import MisuseError
+from txmsg.wire.address import check_address
+
+__all__ = ["ConsoleConfig", "serve"]
+
+logger = logging.getLogger(__name__)
+
+_FRAME_EVERY_S_MAX: Final = 1.0
+"""Also when nothing is new: a browser that hears nothing for some seconds knows that the connection is lost."""
+_STOP_S: Final = 3
+_SEND_BUFFER_SIZE_BYTES: Final = 64 * 1024
+"""Of a connection. A few frames: what a slow browser has before it are not many old ones."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsoleConfig:
+    """Where a console gets its figures and where it serves."""
+
+    database: str
+    """The PostgreSQL with the figures, as libpq takes it: postgresql://..."""
+    channel: str
+    """The channel on which that says that there are new figures."""
+    listen: str = "127.0.0.1:7780"
+    """HOST:PORT; port 0 takes a free one."""
+    health: Path | None = None
+    """The file that says how the parts are. Default: none, and nothing is shown of them."""
+    stale_after_s: float = 5.0
+    """Seconds without new figures after which the page says that they are old. Default 5."""
+
+
+async def serve(
+    config: ConsoleConfig, page: Page, read: Read, on_ready: Callable[[str], None], stop: asyncio.Event
+) -> None:
+    """Serves the page until `stop` is set; then ends in order, and browsers with it.
+
+    `on_ready` is called once with the address when it answers. Raises MisuseError when it cannot listen there.
+    """
+    loop = asyncio.get_running_loop()
+    feed = Feed()
+    board = Board(
+        release=page.release, stale_after_s=config.stale_after_s, clock=time.monotonic, now=lambda: datetime.now(UTC)
+    )
+    news = asyncio.Event()
+
+    def show(snapshot: Snapshot) -> None:
+        board.show(snapshot)
+        news.set()
+
+    def on_read(snapshot: Snapshot) -> None:
+        loop.call_soon_threadsafe(show, snapshot)
+
+    watch = Watch(config.database, config.channel, read, on_read)
+    health = None if config.health is None else HealthFile(config.health, clock=time.monotonic)
+    with _listening(config.listen) as (listener, address):
+        server = _Server(
+            uvicorn.Config(
+                new_app(page, feed),
+                log_config=None,
+                access_log=False,
+                lifespan="off",
+                ws="none",
+                timeout_graceful_shutdown=_STOP_S,
+            )
+        )
+        watch.start()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(server.serve(sockets=[listener]))
+                feeding = tasks.create_task(_feed(feed, board, health, news))
+                on_ready(address)  # connections are taken from here on: the socket listens
+                await stop.wait()
+                feeding.cancel()
+                feed.close()
+                server.should_exit = True
+        finally:
+            watch.stop()
+
+
+async def _feed(feed: Feed, board: Board, health: HealthFile | None, news: asyncio.Event) -> None:
+    """A frame whenever there are new figures, and one each second."""
+    while True:
+        try:
+            async with asyncio.timeout(_FRAME_EVERY_S_MAX):
+                await news.wait()
+        except TimeoutError:
+            pass  # the age of the figures is news enough
+        news.clear()
+        if health is not None:
+            board.show_health(health.read())
+        feed.put(board.frame())
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to who runs it: uvicorn's own handlers would end the process by the signal after all."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@contextmanager
+def _listening(listen: str) -> Iterator[tuple[socket.socket, str]]:
+    """A socket that listens, and HOST:PORT with the port that was taken for 0. Raises MisuseError when it cannot."""
+    host, _, port = check_address("--listen", listen).rpartition(":")
+    bare = host.strip("[]")
+    try:
+        listener = socket.create_server(
+            (bare, int(port)), family=socket.AF_INET6 if ":" in bare else socket.AF_INET, backlog=128
+        )
+    except OSError as exc:
+        raise MisuseError(
+            f"cannot listen on {listen}: another program, perhaps another server, has port {port}, or {host} is no "
+            "address of this machine: look with `ss -ltnp`, or give another --listen HOST:PORT (port 0: a free one)"
+        ) from exc
+    with listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_SIZE_BYTES)
+        yield listener, f"{host}:{listener.getsockname()[1]}"

@@ -1,0 +1,107 @@
+"""Reads figures when their database says that there are new ones. Knows neither the figures nor the browsers."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import psycopg
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from txmsg.console.board import Snapshot
+from txmsg.errors import StorageError
+
+__all__ = ["Read", "Watch"]
+
+logger = logging.getLogger(__name__)
+
+Read = Callable[[psycopg.Connection[Any]], Snapshot]
+"""All figures in one snapshot of the database. The connection is in no transaction, before and after."""
+
+_READ_EVERY_S_MIN: Final = 0.1
+_READ_EVERY_S_MAX: Final = 2.0
+"""Also when nobody says anything: that is how the database is known to be there."""
+_AGAIN_S: Final = 1.0
+_STOP_S_MAX: Final = 1.0
+_CONNECTION: Final[Mapping[str, str | int]] = {
+    "application_name": "txmsg-console",
+    "connect_timeout": 5,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,
+    "options": "-c statement_timeout=10s -c timezone=UTC",
+}
+"""Unless the URL says otherwise."""
+
+
+class Watch:
+    """Listens on a channel and reads, at most ten times a second, on one connection and one thread.
+
+    A thread, since a read that hangs must hold up neither the browsers nor the end of the process. Raises StorageError
+    when `url` is none.
+    """
+
+    def __init__(self, url: str, channel: str, read: Read, on_read: Callable[[Snapshot], None]) -> None:
+        self._conninfo = _conninfo(url)
+        self._channel = channel
+        self._read = read
+        self._on_read = on_read
+        self._is_stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="txmsg-console-watch", daemon=True)
+        self._trouble: str | None = None
+
+    def start(self) -> None:
+        """Begins to read. `on_read` is called on the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends reading, but for a read that hangs: that one ends with the process. Stopping twice is fine."""
+        self._is_stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(_STOP_S_MAX)
+
+    def _run(self) -> None:
+        while not self._is_stopping.is_set():
+            try:
+                with psycopg.connect(self._conninfo, autocommit=True) as connection:
+                    self._watch(connection)
+            except psycopg.Error as exc:
+                self._tell(exc)
+                self._is_stopping.wait(_AGAIN_S)
+
+    def _watch(self, connection: psycopg.Connection[Any]) -> None:
+        connection.execute(sql.SQL("listen {}").format(sql.Identifier(self._channel)))
+        while not self._is_stopping.is_set():
+            begun = time.monotonic()
+            self._on_read(self._read(connection))
+            if self._trouble is not None:
+                logger.info("the figures can be read again")
+                self._trouble = None
+            self._is_stopping.wait(begun + _READ_EVERY_S_MIN - time.monotonic())
+            self._wait_for_news(connection, begun + _READ_EVERY_S_MAX)
+
+    def _wait_for_news(self, connection: psycopg.Connection[Any], until: float) -> None:
+        """Returns when something was said since the last read began, or it is time to read again."""
+        while not self._is_stopping.is_set() and (left_s := until - time.monotonic()) > 0:
+            if list(connection.notifies(timeout=min(left_s, _STOP_S_MAX / 2), stop_after=1)):
+                return
+
+    def _tell(self, exc: psycopg.Error) -> None:
+        trouble = " ".join(str(exc).split())
+        if trouble != self._trouble:  # once, not each second
+            logger.warning("the figures cannot be read: %s", trouble)
+        self._trouble = trouble
+
+
+def _conninfo(url: str) -> str:
+    try:
+        return make_conninfo("", **{**_CONNECTION, **conninfo_to_dict(url)})
+    except (psycopg.Error, ValueError) as exc:  # ValueError: NUL, half of a surrogate pair
+        raise StorageError(
+            f"what names the figures is not a database URL ({exc}): write postgresql://user@host:5432/database"
+        ) from exc
