@@ -24,6 +24,9 @@ class BrokerProcess:
     `address` is HOST:PORT, the same after a restart. `environment` is for a broker of another release.
     """
 
+    module = "txmsg.cli.main"
+    """What is run. A subclass names another server."""
+
     def __init__(
         self,
         storage: str | None,
@@ -52,7 +55,7 @@ class BrokerProcess:
     def start(self) -> None:
         """Returns when the broker says that it is ready; fails with its log when it ends or takes too long."""
         assert self._process is None, "the broker is running"
-        command = [sys.executable, "-m", "txmsg.cli.main", *self.arguments()]
+        command = [sys.executable, "-m", self.module, *self.arguments()]
         with self.log.open("ab") as stderr:
             self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, env=self._environment)
         line = self._first_line()
@@ -62,7 +65,7 @@ class BrokerProcess:
         self.address = line.removeprefix(_READY).strip()
 
     def arguments(self) -> list[str]:
-        """What `txmsg` is called with."""
+        """What the module is called with."""
         storage = [] if self.storage is None else ["--storage", self.storage]
         return ["broker", *storage, "--listen", self.address, *self.options]
 

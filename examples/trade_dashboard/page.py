@@ -1,0 +1,195 @@
+"""The live page of the day: turnover, orders by the second, provinces, categories, sellers, and how the pipeline is.
+
+    python -m examples.trade_dashboard.page --results postgresql://.../dashboard
+
+prints `listening on HOST:PORT` when it answers. The page itself is web/body.html and web/page.css, of the elements of
+txmsg.console; this module says what stands in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import psycopg
+
+from examples.trade_dashboard import figures
+from examples.trade_dashboard.figures import Entry, Figures
+from examples.trade_dashboard.names import CATEGORIES, PROVINCES, Name, seller_name
+from txmsg.console.board import Snapshot
+from txmsg.console.page import Page, Words
+from txmsg.console.running import ConsoleConfig, serve
+from txmsg.errors import TxmsgError
+
+__all__ = ["PAGE", "read", "shown"]
+
+PAGE: Final = Page(
+    directory=Path(__file__).parent / "web",
+    words={
+        "title": Words("Live trades", "交易实况"),
+        "turnover": Words("Turnover", "成交额"),
+        "orders": Words("Orders", "订单"),
+        "orders_now": Words("Orders per second", "每秒订单"),
+        "conversion": Words("Paid conversion", "支付转化率"),
+        "refunded": Words("Refunds", "退款"),
+        "orders_per_second": Words("Per second, last 10 minutes", "每秒走势，近 10 分钟"),
+        "orders_line": Words("ordered", "下单"),
+        "paid_line": Words("paid", "支付"),
+        "provinces": Words("Provinces", "省份"),
+        "categories": Words("Categories", "品类"),
+        "sellers": Words("Top sellers", "热销店铺"),
+        "by_turnover": Words("by turnover", "按成交额"),
+        "part_trade_service": Words("Trade service", "交易服务"),
+        "part_broker": Words("Broker", "消息服务器"),
+        "part_tailer": Words("Tailer", "日志同步"),
+        "part_metaq": Words("MetaQ", "MetaQ"),
+        "part_stock": Words("Stock", "库存"),
+        "part_spark": Words("Spark", "Spark"),
+        "part_postgres": Words("PostgreSQL", "PostgreSQL"),
+        "paid": Words("paid", "已支付"),
+        "shipped": Words("shipped", "已发货"),
+        "in_doubt": Words("in doubt", "待定"),
+        "waiting_messages": Words("waiting", "待投递"),
+        "behind": Words("behind", "延迟"),
+        "rows": Words("messages", "积压消息"),
+        "batch_time": Words("batch time", "批次耗时"),
+        "batch_messages": Words("in it", "批次消息"),
+        "late": Words("late events", "迟到事件"),
+        "bad": Words("bad messages", "坏消息"),
+        "latency": Words("Commit to figure", "提交到统计"),
+        "latency_now": Words("now (p50)", "当前 (p50)"),
+        "latency_p99": Words("p99, 1 min", "p99，1 分钟"),
+    },
+)
+"""The files of the page, and what it says. `part_NAME` names what `--health` may tell of."""
+
+_RATE_OVER_S: Final = 5
+
+
+def read(connection: psycopg.Connection[Any]) -> Snapshot:
+    """What the page shows, in one snapshot. The connection is in no transaction, before and after."""
+    found = figures.read(connection)
+    return Snapshot(figures=shown(found), written_at=found.total.written_at, through_at=found.total.through_at)
+
+
+def shown(found: Figures) -> dict[str, Any]:
+    """The figures as the page's elements take them."""
+    total = asdict(found.total)
+    del total["written_at"], total["through_at"]  # the frame has them
+    seconds = _by_second(found.seconds, found.total.through_at)
+    last = seconds["orders"][-_RATE_OVER_S:]
+    return {
+        "total": total,
+        "conversion": found.total.paid / found.total.orders if found.total.orders else None,
+        "orders_per_second": sum(last) / len(last) if last else None,
+        "seconds": seconds,
+        "provinces": [_named(each, PROVINCES) for each in found.provinces],
+        "categories": [_named(each, CATEGORIES) for each in found.categories],
+        "sellers": [_entry(each, seller_name(each.key)) for each in found.sellers],
+        "latency_now_ms": found.latency_now.p50_ms,
+        "latency_p99_ms": found.latency.p99_ms,
+        "batch_ms": found.batch and found.batch.batch_ms,
+        "batch_messages": found.batch and found.batch.messages,
+    }
+
+
+def _by_second(seconds: Sequence[Entry[datetime]], through_at: datetime | None) -> dict[str, Any]:
+    """One number for each second from the first on, up to the one that is still being counted, which is left out."""
+    if not seconds or through_at is None:
+        return {"from": 0, "orders": [], "paid": []}
+    by_second = {_epoch_s(each.key): each for each in seconds}
+    first, end = min(by_second), _epoch_s(through_at)
+    entries = [by_second.get(second) for second in range(first, end)]
+    return {
+        "from": first,
+        "orders": [0 if each is None else each.orders for each in entries],
+        "paid": [0 if each is None else each.paid for each in entries],
+    }
+
+
+def _epoch_s(at: datetime) -> int:
+    return int(at.astimezone(UTC).timestamp())
+
+
+def _named(entry: Entry[str], names: Mapping[str, Name]) -> dict[str, Any]:
+    return _entry(entry, names.get(entry.key) or Name(code=entry.key, chinese=entry.key, english=entry.key))
+
+
+def _entry(entry: Entry[str], name: Name) -> dict[str, Any]:
+    return {
+        "key": entry.key,
+        "name": {"en": name.english, "zh": name.chinese},
+        "orders": entry.orders,
+        "paid": entry.paid,
+        "turnover_cents": entry.turnover_cents,
+    }
+
+
+@click.command(
+    epilog="\b\nExample:\n  python -m examples.trade_dashboard.page --results postgresql://localhost/dashboard\n\n"
+    "Prints `listening on HOST:PORT` when it answers: open http://HOST:PORT/. SIGTERM and Ctrl-C end it in order. "
+    "Programs read what is shown at /figures."
+)
+@click.option(
+    "--results",
+    metavar="URL",
+    required=True,
+    envvar="DASHBOARD_URL",
+    show_envvar=True,
+    help="The PostgreSQL with the figures.",
+)
+@click.option(
+    "--listen",
+    metavar="HOST:PORT",
+    default="127.0.0.1:7780",
+    show_default=True,
+    help="Where to serve. Port 0 takes a free one.",
+)
+@click.option(
+    "--health",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="A JSON file that somebody writes anew every second: which parts are up, and what they measure.",
+)
+@click.option(
+    "--stale-after",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0.1),
+    default=5.0,
+    show_default=True,
+    help="How long without new figures until the page says so.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object when ready.")
+def main(*, results: str, listen: str, health: Path | None, stale_after: float, as_json: bool) -> None:
+    """Serve the live page of the trade dashboard: figures as they come, pushed to every browser that looks."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+    config = ConsoleConfig(
+        database=results, channel=figures.CHANNEL, listen=listen, health=health, stale_after_s=stale_after
+    )
+
+    def tell(address: str) -> None:
+        click.echo(json.dumps({"listening": address}) if as_json else f"listening on {address}")
+
+    try:
+        asyncio.run(_serve(config, tell))
+    except TxmsgError as exc:
+        raise click.ClickException(str(exc)) from exc
+
+
+async def _serve(config: ConsoleConfig, tell: Callable[[str], None]) -> None:
+    stop = asyncio.Event()
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(signum, stop.set)
+    await serve(config, PAGE, read, tell, stop)
+
+
+if __name__ == "__main__":
+    main()
