@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import select
 import shutil
 import sys
 import time
@@ -19,6 +20,8 @@ from txmsg.errors import StorageError
 __all__ = ["keep"]
 
 _LOG_BYTES_MAX: Final = 8 * 1024 * 1024
+_STEPS: Final = 20
+"""After so many it is made sure that the process is still that of the server."""
 
 
 def keep(root: Path) -> None:
@@ -40,18 +43,42 @@ def keep(root: Path) -> None:
     for fd in (0, 1, 2):
         os.dup2(null, fd)
     os.chdir("/")
-    while place.postmaster() is not None:
-        try:
-            fcntl.flock(users_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            time.sleep(STEP_S)
-        else:
+    while (server := place.postmaster()) is not None:
+        if _is_left_by_all(users_fd, server.pid):
             stop_server(place)
     if place.socket_dir.parent != place.root:
         with suppress(OSError):  # not empty after a crash; the next start uses it again
             place.socket_dir.rmdir()
     os.close(users_fd)
     os.close(keeper_fd)
+
+
+def _is_left_by_all(users_fd: int, server_pid: int) -> bool:
+    """Whether nobody uses the server any more; False after a while, and as soon as the server ends."""
+    for _ in range(_STEPS):
+        try:
+            fcntl.flock(users_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if _has_ended(server_pid, within_s=STEP_S):
+                return False
+        else:
+            return True
+    return False
+
+
+def _has_ended(pid: int, *, within_s: float) -> bool:
+    """Whether the process ends in this time. True after it where that cannot be told so: the caller looks."""
+    try:
+        fd = os.pidfd_open(pid)  # to look for it in /proc at each step would keep a core a hundredth busy for ever
+    except ProcessLookupError:
+        return True
+    except (AttributeError, OSError):  # not Linux, or a sandbox that does not let this through
+        time.sleep(within_s)
+        return True
+    try:
+        return bool(select.select([fd], [], [], within_s)[0])
+    finally:
+        os.close(fd)
 
 
 def _prepare(place: Place) -> None:
