@@ -11,6 +11,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from tests import prestarted
+
 __all__ = ["BrokerProcess"]
 
 _READY = "listening on "
@@ -40,7 +42,7 @@ class BrokerProcess:
         self.log = log
         self.address = address
         self._environment = environment
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: prestarted.Prestarted | subprocess.Popen[bytes] | None = None
 
     @property
     def pid(self) -> int:
@@ -55,9 +57,12 @@ class BrokerProcess:
     def start(self) -> None:
         """Returns when the broker says that it is ready; fails with its log when it ends or takes too long."""
         assert self._process is None, "the broker is running"
-        command = [sys.executable, "-m", self.module, *self.arguments()]
         with self.log.open("ab") as stderr:
-            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, env=self._environment)
+            if self._environment is None:
+                self._process = prestarted.start(self.module, *self.arguments(), stderr=stderr)
+            else:
+                command = [sys.executable, "-m", self.module, *self.arguments()]
+                self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, env=self._environment)
         line = self._first_line()
         if not line.startswith(_READY):
             self.kill()

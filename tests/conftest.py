@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import time
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Protocol
 
 import psutil
@@ -22,7 +24,7 @@ from sqlalchemy.engine import make_url
 from xdist.remote import Producer
 from xdist.scheduler import Scheduling, WorkStealingScheduling
 
-from tests import mariadb_server
+from tests import mariadb_server, prestarted
 from tests.broker_process import BrokerProcess
 from tests.mariadb_server import MariaDBServer, PrivateMariaDB
 from txmsg.broker import migrate
@@ -33,6 +35,11 @@ StartBroker = Callable[..., BrokerProcess]
 _numbers = itertools.count(1)
 _CHILDREN_END_S_MAX = 10.0
 _RELOAD_S_MAX = 60.0
+_MEMORY = Path("/dev/shm")
+_MEMORY_BYTES_MIN = 3 * 1024**3
+"""More than the servers of all processes of a run take."""
+_SMALL_LOG = {"wal_compression": "off", "min_wal_size": "80MB", "max_wal_size": "256MB"}
+"""For a server in memory: to compress its log of each copy of a database would cost more than the copy."""
 
 
 class PostgresServer(Protocol):
@@ -129,10 +136,13 @@ def no_process_is_left() -> Iterator[None]:
     children = psutil.Process().children(recursive=True)
     _, alive = psutil.wait_procs([child for child in children if not _is_helper(child)], timeout=_CHILDREN_END_S_MAX)
     assert not alive, f"tests left these processes: {[(child.pid, child.cmdline()) for child in alive]}"
+    prestarted.end_server()
 
 
 def _is_helper(process: psutil.Process) -> bool:
-    """Python's own helper of multiprocessing: it ends with the interpreter."""
+    """Ends with the tests: the server of prestarted processes, and Python's own helper of multiprocessing."""
+    if process.pid == prestarted.server_pid():
+        return True
     try:
         return any("multiprocessing.resource_tracker" in word for word in process.cmdline())
     except psutil.NoSuchProcess:
@@ -140,16 +150,27 @@ def _is_helper(process: psutil.Process) -> bool:
 
 
 @pytest.fixture(scope="session")
-def postgres(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
+def memory_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A directory in the machine's memory; on disk where there is none, or too little."""
+    if _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _MEMORY_BYTES_MIN:
+        with TemporaryDirectory(prefix="txmsg-tests-", dir=_MEMORY) as directory:
+            yield Path(directory)
+    else:
+        yield tmp_path_factory.mktemp("servers")
+
+
+@pytest.fixture(scope="session")
+def postgres(request: pytest.FixtureRequest, memory_dir: Path) -> Iterator[PostgresServer]:
     """A running PostgreSQL with wal_level=logical.
 
-    The embedded one runs without fsync, which halves the time of a database per test: what tests end here are processes
-    and connections, and fsync is for what the machine itself may lose. Tests on servers of their own run with it.
+    The embedded one runs in memory and without fsync, which makes a database per test twenty times cheaper: what tests
+    end here are processes and connections, and disks are for what the machine itself may lose. Tests on servers of
+    their own run on disk, with fsync.
     """
     chosen: str = request.config.getoption("--postgres")
     if chosen == "embedded":
-        with EmbeddedPostgres(tmp_path_factory.mktemp("postgres")) as server:
-            _set_fsync(server, "off")
+        with EmbeddedPostgres(memory_dir / "postgres") as server:
+            _set(server, fsync="off", **_SMALL_LOG)
             yield server
     elif chosen == "testcontainers":
         from testcontainers.postgres import PostgresContainer
@@ -167,32 +188,36 @@ def fsync(postgres: PostgresServer) -> Iterator[None]:
     if not isinstance(postgres, EmbeddedPostgres):
         yield
         return
-    _set_fsync(postgres, "on")
+    _set(postgres, fsync="on")
     yield
-    _set_fsync(postgres, "off")
+    _set(postgres, fsync="off")
 
 
-def _set_fsync(server: EmbeddedPostgres, value: str) -> None:
+def _set(server: EmbeddedPostgres, **settings: str) -> None:
     """Returns when sessions that begin now see it."""
     with psycopg.connect(server.url("postgres"), autocommit=True, connect_timeout=10) as connection:
-        connection.execute(f"alter system set fsync = {value}".encode())
+        for name, value in settings.items():
+            connection.execute(f"alter system set {name} = '{value}'".encode())
         connection.execute("select pg_reload_conf()")
     deadline = time.monotonic() + _RELOAD_S_MAX
-    found = None
-    while found != (value,):
-        assert time.monotonic() < deadline, f"fsync is {found}, not {value}"
+    found: dict[str, str] = {}
+    while found != settings:
+        assert time.monotonic() < deadline, f"the settings are {found}, not {settings}"
         with psycopg.connect(server.url("postgres"), connect_timeout=10) as connection:
-            found = connection.execute("show fsync").fetchone()
+            rows = connection.execute(
+                "select name, current_setting(name) from unnest(%s::text[]) name", [list(settings)]
+            )
+            found = dict(rows.fetchall())
 
 
 @pytest.fixture(scope="session")
-def mariadb(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDBServer]:
+def mariadb(request: pytest.FixtureRequest, memory_dir: Path) -> Iterator[MariaDBServer]:
     """A running MariaDB; without one the test is skipped, or fails with --require-mariadb."""
     chosen: str = request.config.getoption("--mariadb")
     if chosen != "installed":
         yield MariaDBServer(chosen)
     elif mariadb_server.is_installed():
-        with PrivateMariaDB(tmp_path_factory.mktemp("mariadb")) as server:
+        with PrivateMariaDB(memory_dir / "mariadb") as server:
             yield server
     elif request.config.getoption("--require-mariadb"):
         pytest.fail(mariadb_server.HOW_TO_INSTALL)

@@ -70,6 +70,7 @@ class PrivateMariaDB(MariaDBServer):
     """Runs inside `with`, in a directory that is removed afterwards; ends also when this process is killed."""
 
     def __init__(self, directory: Path) -> None:
+        directory.mkdir(exist_ok=True)
         self._data_dir = directory / "data"
         self._log = directory / "mariadbd.log"
         self._socket_dir = tempfile.mkdtemp(prefix="txmsg-mariadb-", dir="/tmp")  # a socket's path must be short
