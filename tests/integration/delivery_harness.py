@@ -34,6 +34,8 @@ __all__ = [
     "offsets",
     "receipts",
     "receive",
+    "receive_only",
+    "receive_until",
     "until",
 ]
 
@@ -134,7 +136,12 @@ async def delivering(
     background: bool = True,
     **settings: Any,
 ) -> AsyncIterator[Delivery]:
-    """A delivery that runs. graceful=False ends it as a crash would: nothing is flushed, the leases are kept."""
+    """A delivery that runs. graceful=False ends it as a crash would: nothing is flushed, the leases are kept.
+
+    background=False: it does nothing by itself, not even renew its lease, so that lasts.
+    """
+    if not background:
+        settings = {"lease_ttl_s": NEVER_S, **settings}
     pool = open_pool(notify.url)
     await pool.open()
     delivery = new_delivery(pool, notify, broker_id, monotonic=monotonic, **settings)
@@ -160,7 +167,7 @@ async def delivering(
         await pool.close()
 
 
-async def until(condition: Callable[[], bool], timeout_s: float = 15.0) -> None:
+async def until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
     async with asyncio.timeout(timeout_s):
         while not condition():  # noqa: ASYNC110 - the database has no event for it
             await asyncio.sleep(0.01)
@@ -213,12 +220,15 @@ async def receive(
     delivery: Delivery,
     count: int = 100,
     *,
-    wait_s: float = 5.0,
+    wait_s: float = 30.0,
     invisible_s: float = 60.0,
     group: str = "g",
     **how: Any,
 ) -> list[Delivered]:
-    """`count` messages, or as many as come before a receive finds nothing for wait_s."""
+    """`count` messages, or as many as come before a receive finds nothing for wait_s.
+
+    For messages that must come leave wait_s as it is: on a busy machine any short time is too short.
+    """
     got: list[Delivered] = []
     while len(got) < count:
         more = await delivery.receive(
@@ -230,6 +240,26 @@ async def receive(
     return got
 
 
+async def receive_only(delivery: Delivery, count: int, **how: Any) -> list[Delivered]:
+    """`count` messages, however long they take, and no more for a moment."""
+    got = await receive(delivery, count, **how)
+    assert len(got) == count, f"{len(got)} of {count} messages came: {got}"
+    assert await receive(delivery, 1, wait_s=0.2, **how) == []
+    return got
+
+
+async def receive_until(
+    delivery: Delivery, is_all: Callable[[Sequence[Delivered]], bool], **how: Any
+) -> list[Delivered]:
+    """What comes until it is all that must, and for a moment after that."""
+    got: list[Delivered] = []
+    while not is_all(got):
+        more = await receive(delivery, 1, **how)
+        assert more, f"only these came: {got}"
+        got += more
+    return got + await receive(delivery, 100, wait_s=0.2, **how)
+
+
 def receipts(messages: Sequence[Delivered]) -> list[Receipt]:
     return [message.receipt for message in messages]
 
@@ -238,7 +268,7 @@ def offsets(messages: Sequence[Delivered]) -> list[int]:
     return [message.offset for message in messages]
 
 
-async def eventually(step: Callable[[], Awaitable[Any]], timeout_s: float = 15.0) -> Any:
+async def eventually(step: Callable[[], Awaitable[Any]], timeout_s: float = 60.0) -> Any:
     """The result of a step that answers BrokerUnavailable for a while."""
     async with asyncio.timeout(timeout_s):
         while True:

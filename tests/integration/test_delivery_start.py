@@ -11,18 +11,28 @@ import pytest
 
 from tests.broker_process import BrokerProcess
 from tests.integration.client_harness import WAIT_S, nothing_comes
-from tests.integration.delivery_harness import delivering, each_of, notify_at, offsets, receipts, receive, until
+from tests.integration.delivery_harness import (
+    delivering,
+    each_of,
+    notify_at,
+    offsets,
+    receipts,
+    receive,
+    receive_only,
+    until,
+)
 from txmsg.broker.delivery import Delivery
 from txmsg.broker.delivery.values import Start
 from txmsg.client import Consumer, Producer
 from txmsg.message import Message
 
 
-async def begin(delivery: Delivery, start: Start | None, *, group: str = "g", count: int = 10) -> list[int]:
-    """The offsets that a group gets, asked for until nothing more comes."""
+async def begin(delivery: Delivery, start: Start | None, count: int = 0, *, group: str = "g") -> list[int]:
+    """The offsets that a group gets: `count` of them, and no more for a moment."""
     got: list[int] = []
-    while more := await delivery.receive(group, "c", [("t", "*")], count, 0.5, 60, start):
-        got += offsets(each_of(more))
+    while len(got) < count:
+        got += offsets(each_of(await delivery.receive(group, "c", [("t", "*")], 10, 30, 60, start)))
+    assert await delivery.receive(group, "c", [("t", "*")], 10, 0.3, 60, start) == []
     return got
 
 
@@ -32,7 +42,7 @@ def test_a_new_group_begins_at_the_latest_message_and_misses_none_after_it(notif
             await notify.add(3)
             assert await begin(delivery, Start()) == []
             delivery.wake(await notify.add(2))
-            assert sorted(await begin(delivery, Start())) == [3, 3, 4, 4]
+            assert sorted(await begin(delivery, Start(), 4)) == [3, 3, 4, 4]
 
     asyncio.run(scenario())
 
@@ -56,7 +66,7 @@ def test_a_new_group_begins_at_a_time_and_one_after_all_messages_at_the_latest(n
                 "update txmsg.message set stored_at = timestamptz '2026-01-01T00:00Z' + queue_offset * interval '1 h'"
             )
             moment_us = 1_767_225_600_000_000 + 3 * 3600 * 1_000_000 - 1
-            assert await begin(delivery, Start(moment_us)) == [3, 4, 5]
+            assert await begin(delivery, Start(moment_us), 3) == [3, 4, 5]
             assert await begin(delivery, Start(moment_us + 10**13), group="later") == []
             assert notify.query("select max(next_offset) from txmsg.cursor") == [(6,)]
 
@@ -71,7 +81,7 @@ def test_a_group_that_was_there_goes_on_where_it_was_whatever_its_members_ask_fo
                 (first,) = await receive(delivery, 1)
                 await delivery.settle("g", "c", receipts([first]), [])
             async with delivering(notify, "b2") as delivery:
-                assert await begin(delivery, Start()) == [1, 2]
+                assert await begin(delivery, Start(), 2) == [1, 2]
 
     asyncio.run(scenario())
 
@@ -100,7 +110,7 @@ def test_queues_and_topics_that_may_not_be_read_wait_until_they_may(notify_url: 
             await notify.add(1)
             await delivery.receive("g", "c", [("t", "*")], 1, 0, 60)
             await allow("read_queues = 2")
-            assert sorted(each.queue for each in await receive(delivery, 9, wait_s=0.3)) == [0, 1]
+            assert sorted(each.queue for each in await receive_only(delivery, 2)) == [0, 1]
             await allow("permission = 2")
             delivery.wake(await notify.add(1))
             assert await receive(delivery, 9, wait_s=0.3) == []

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import timedelta
 from typing import Any
 
 import psycopg
 import pytest
 
+from tests.acceptance.waiting import until
 from tests.broker_process import BrokerProcess
 from tests.conftest import StartBroker
 from tests.integration.cli_harness import asked, json_of, said, store_half
@@ -165,13 +165,8 @@ def test_a_trace_tells_of_each_group_whether_it_is_done_with_the_message(
         (message,) = traced(broker, id_)
         return {each.pop("group"): each for each in message["groups"]}
 
-    async def once_flushed() -> dict[str, Any]:
-        async with asyncio.timeout(WAIT_S):
-            while (told := await asyncio.to_thread(groups))["done"]["state"] != "done":
-                pass
-        return told
-
-    told = asyncio.run(once_flushed())
+    until(lambda: groups()["done"]["state"] == "done")  # once that is flushed
+    told = groups()
     assert {group: each["state"] for group, each in told.items()} == {
         "dead": "dead",
         "done": "done",

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import queue
-from collections.abc import Callable
 from typing import Any
 
 import psycopg
 
+from tests.acceptance.waiting import until
 from tests.broker_process import BrokerProcess
 from tests.conftest import StartBroker
 from tests.errors_page import is_documented
@@ -44,15 +43,6 @@ def settle(notify_url: str) -> None:
     """As if the last change was longer ago than brokers take to learn of it."""
     with psycopg.connect(notify_url, connect_timeout=10) as connection:
         connection.execute("update txmsg.topic set write_changed_at = now() - interval '11 s'")
-
-
-def until(condition: Callable[[], bool]) -> None:
-    async def wait() -> None:
-        async with asyncio.timeout(WAIT_S):
-            while not await asyncio.to_thread(condition):
-                pass
-
-    asyncio.run(wait())
 
 
 def drained(broker: BrokerProcess) -> bool:

@@ -97,7 +97,7 @@ def test_a_late_transaction_that_waits_for_the_row_of_a_check_is_refused_when_th
         writing = threading.Thread(target=write_late)
         writing.start()
         _until_somebody_waits_for_a_lock(server)
-    writing.join(10)
+    writing.join(60)
     assert len(refused) == 1
 
 
@@ -110,7 +110,7 @@ _WAITING = {
 
 
 def _until_somebody_waits_for_a_lock(engine: Engine) -> None:
-    deadline_s = time.monotonic() + 10
+    deadline_s = time.monotonic() + 60
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         while not connection.scalar(text(_WAITING[engine.dialect.name])):
             assert time.monotonic() < deadline_s, "nobody waits"

@@ -59,7 +59,7 @@ def test_a_check_that_is_the_victim_of_a_deadlock_is_unknown_and_right_the_next_
             execute = cursor.execute  # type: ignore[attr-defined]
             execute("select * from users where id = 1 for update")
             locked.set()
-            assert waiting.wait(10)
+            assert waiting.wait(60)
 
     def check() -> None:
         answers.append(fence.check(asked))
@@ -76,11 +76,11 @@ def test_a_check_that_is_the_victim_of_a_deadlock_is_unknown_and_right_the_next_
             register(session)
         fence.write(session, asked)
         checker.start()
-        assert locked.wait(10)
+        assert locked.wait(60)
         waiting.set()
         session.execute(text("update users set email = 'b' where id = 1"))
         session.commit()
-    checker.join(10)
+    checker.join(60)
     event.remove(mariadb_engine, "before_cursor_execute", lock_across)
     assert answers == [UNKNOWN]
     assert fence.check(asked) is COMMIT
