@@ -187,11 +187,11 @@ def _serve(control: socket.socket) -> Callable[[], None] | None:
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     while True:
-        ready, _, _ = select.select([control, ended], [], [])
+        ready, _, _ = select.select([control.fileno(), ended], [], [])
         if ended in ready:
             os.read(ended, 1000)
             _tell_of_the_dead(told_fd_of)
-        if control in ready:
+        if control.fileno() in ready:
             head, fds, _, _ = socket.recv_fds(control, _LENGTH.size, 4)
             if not head:
                 return None

@@ -37,9 +37,9 @@ def start_teller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[St
 
     started: list[Prestarted] = []
 
-    def begin(*arguments: str, **options: bool) -> Prestarted:
+    def begin(*arguments: str, new_session: bool = False) -> Prestarted:
         with (tmp_path / "log").open("ab") as log:
-            started.append(start("teller", *arguments, stderr=log, has_stdin=True, **options))
+            started.append(start("teller", *arguments, stderr=log, has_stdin=True, new_session=new_session))
         return started[-1]
 
     yield begin
