@@ -7,7 +7,9 @@
     ways         registering the two old ways: calling the subscribers one after the other, or all at once
     crash_points where in the flow a service dies
     run_service, run_subscriber   what the processes run
-    processes, web                a child process; JSON over HTTP
+    web          JSON over HTTP
+
+What it shares with other plays is in examples/play/.
 
 Nothing here is needed to use txmsg: the parts to copy are one directory up.
 """

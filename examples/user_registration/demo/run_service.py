@@ -16,9 +16,9 @@ from uuid import UUID
 
 from sqlalchemy.exc import IntegrityError
 
+from examples.play.processes import LISTENING, exit_with_parent, say
 from examples.user_registration import service
 from examples.user_registration.demo import crash_points
-from examples.user_registration.demo.processes import exit_with_parent, say_listening
 from examples.user_registration.demo.ways import DirectCalls
 from examples.user_registration.demo.web import Server
 from txmsg.errors import BrokerUnavailable
@@ -53,7 +53,7 @@ def main() -> None:
         return 201, {}
 
     server = Server(answer)
-    say_listening(server.address)
+    say(f"{LISTENING}{server.address}")
     server.serve_forever()
 
 

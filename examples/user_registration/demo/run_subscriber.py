@@ -14,7 +14,7 @@ import threading
 from typing import Any
 from uuid import UUID
 
-from examples.user_registration.demo.processes import exit_with_parent, say_listening
+from examples.play.processes import LISTENING, exit_with_parent, say
 from examples.user_registration.demo.web import Server
 
 EFFECTS = {
@@ -40,7 +40,7 @@ def main(group: str) -> None:
 
     server = Server(take_effect)
     threading.Thread(target=server.serve_forever, name="direct-calls", daemon=True).start()
-    say_listening(server.address)
+    say(f"{LISTENING}{server.address}")
     module.consumer.run()
 
 

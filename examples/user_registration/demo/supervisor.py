@@ -18,12 +18,13 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 from uuid import UUID
 
+from examples.play.audience import Audience
 from examples.user_registration.demo import GROUPS
 from examples.user_registration.demo.cluster import ServiceCluster
-from examples.user_registration.demo.stage import Stage
+from examples.user_registration.demo.stage import RegistrationStage
 from examples.user_registration.demo.users import (
     Answer,
     Attempt,
@@ -36,7 +37,7 @@ from examples.user_registration.demo.users import (
 )
 from examples.user_registration.demo.web import Caller
 
-__all__ = ["Audience", "Plan", "Result", "play"]
+__all__ = ["Plan", "Result", "play"]
 
 SERVICES = 2
 CALLERS_COMPARING = 32
@@ -63,16 +64,6 @@ POINTS = ("before-commit", "after-commit", "while-telling", "random")
 
 DOWN_FROM, BROKER_DIES, DOWN_UNTIL = 0.1, 0.4, 0.7
 """When things happen to the broker and to the subscriber that is down, as shares of the users under crashes."""
-
-
-class Audience(Protocol):
-    """Is told how the play goes on. Called from the supervisor's main thread only."""
-
-    def phase(self, title: str, steps: int) -> None:
-        """A phase of so many steps begins."""
-
-    def progress(self, steps: int, note: str) -> None:
-        """So many steps of the phase are done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +139,7 @@ def play(plan: Plan, directory: Path, audience: Audience) -> Result:
     process fails that nobody killed."""
     started = time.monotonic()
     audience.phase("starting all processes", 1)
-    with Stage(directory, slow_ms=plan.slow_ms) as stage:
+    with RegistrationStage(directory, slow_ms=plan.slow_ms) as stage:
         with (
             contextlib.closing(AttemptLog(stage.url("attempts"))) as log,
             ServiceCluster(stage.start_service, size=SERVICES) as cluster,
@@ -183,7 +174,7 @@ class CheckCount:
     rollback: int
 
     @classmethod
-    def of(cls, stage: Stage) -> CheckCount:
+    def of(cls, stage: RegistrationStage) -> CheckCount:
         """Since the present broker started."""
         stats = stage.broker_stats()
         return cls(stats.committed_by_check, stats.rolled_back_by_check)
@@ -279,7 +270,9 @@ def _outcome(attempt: Attempt, answer: Answer, comes_at: float) -> Outcome:
     return Outcome(attempt=attempt, answer=answer, waited_ms=(time.perf_counter() - comes_at) * 1000)
 
 
-def _play_crashes(plan: Plan, stage: Stage, cluster: ServiceCluster, crowd: Crowd, audience: Audience) -> CheckCount:
+def _play_crashes(
+    plan: Plan, stage: RegistrationStage, cluster: ServiceCluster, crowd: Crowd, audience: Audience
+) -> CheckCount:
     """Everybody else registers while processes die. Returns the checks that the broker counted before it was killed."""
     count = plan.under_crashes
     audience.phase(f"messages, {plan.crashes} services killed", count)
@@ -307,13 +300,12 @@ def _play_crashes(plan: Plan, stage: Stage, cluster: ServiceCluster, crowd: Crow
     return before_kill
 
 
-def _script(plan: Plan, stage: Stage) -> list[tuple[float, Callable[[], CheckCount | None]]]:
+def _script(plan: Plan, stage: RegistrationStage) -> list[tuple[float, Callable[[], CheckCount | None]]]:
     """What happens when (a share of the users), besides the crashes of the service."""
 
     def down() -> None:
         assert plan.down is not None
-        stage.subscribers[plan.down].kill()
-        stage.subscribers[plan.down].stop()
+        stage.kill(plan.down)
 
     def up_again() -> None:
         assert plan.down is not None
@@ -321,8 +313,7 @@ def _script(plan: Plan, stage: Stage) -> list[tuple[float, Callable[[], CheckCou
 
     def kill_broker() -> CheckCount:
         checks = CheckCount.of(stage)
-        stage.broker.kill()
-        stage.broker.stop()
+        stage.kill("broker")
         stage.start_broker()
         return checks
 
@@ -332,7 +323,7 @@ def _script(plan: Plan, stage: Stage) -> list[tuple[float, Callable[[], CheckCou
     return sorted(script, key=lambda item: item[0])
 
 
-def _settle(stage: Stage, audience: Audience) -> dict[str, Any]:
+def _settle(stage: RegistrationStage, audience: Audience) -> dict[str, Any]:
     """Waits until check-backs and deliveries are through, or until nothing moves any more; the verifier's last word."""
     verdict = _verify(stage)
     audience.phase("check-backs, subscribers catch up", len(GROUPS) * verdict["committed"])
@@ -348,11 +339,11 @@ def _settle(stage: Stage, audience: Audience) -> dict[str, Any]:
     return _verify(stage)
 
 
-def _drained(stage: Stage) -> bool:
+def _drained(stage: RegistrationStage) -> bool:
     return not any(lag.waiting or lag.retrying for lag in stage.broker_stats().groups)
 
 
-def _verify(stage: Stage) -> dict[str, Any]:
+def _verify(stage: RegistrationStage) -> dict[str, Any]:
     """Runs the verifier, which shares no code with this. Its exit status 1 only says that something is wrong."""
     command = [sys.executable, "-m", "examples.user_registration.verify", stage.url("postgres")]
     run = subprocess.run(command, capture_output=True, timeout=60, check=False)

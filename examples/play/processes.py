@@ -1,18 +1,21 @@
-"""A child process that says where it listens, and dies when told or when its parent does. Knows nothing of txmsg."""
+"""A child process that says when it is ready, and dies when told or when its parent does. Knows nothing of txmsg."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import runpy
+import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-__all__ = ["Child", "ChildFailed", "exit_with_parent", "say_listening"]
+__all__ = ["LISTENING", "Child", "ChildFailed", "exit_with_parent", "say"]
 
-READY = "listening on "
+LISTENING = "listening on "
+"""How the line begins by which most children say that they are ready; the address follows."""
 
 
 class ChildFailed(RuntimeError):
@@ -20,12 +23,21 @@ class ChildFailed(RuntimeError):
 
 
 class Child:
-    """One process, started by the constructor. Its output goes to `log`; `wait_ready` waits for its first line."""
+    """One process, started by the constructor, and those that it starts.
 
-    def __init__(self, name: str, arguments: Sequence[str], *, env: Mapping[str, str], log: Path) -> None:
+    Its output goes to `log`. It is ready when it prints a line that begins with `ready`; `wait_ready` waits for that.
+    """
+
+    def __init__(
+        self, name: str, arguments: Sequence[str], *, env: Mapping[str, str], log: Path, ready: str = LISTENING
+    ) -> None:
         self.name = name
         self.address = ""
+        """What it said after `ready`."""
+        self.last_line = ""
+        """What it printed last."""
         self._log = log
+        self._ready_line = ready
         self._ready = threading.Event()
         with log.open("ab") as stderr:
             self._process = subprocess.Popen(
@@ -44,32 +56,42 @@ class Child:
         return self._process.pid
 
     @property
+    def is_ready(self) -> bool:
+        """Whether it has said so."""
+        return bool(self.address)
+
+    @property
     def returncode(self) -> int | None:
         return self._process.poll()
 
     def wait_ready(self, timeout_s: float = 60.0) -> str:
-        """The host:port it listens on. Raises ChildFailed if it ends first or takes too long."""
-        if not self._ready.wait(timeout_s) or not self.address:
+        """What it says when it is ready. Raises ChildFailed if it ends first or takes too long."""
+        if not self._ready.wait(timeout_s) or not self.is_ready:
             raise ChildFailed(f"{self.name} did not come up within {timeout_s:.0f} s:\n{self.log_tail()}")
         return self.address
+
+    def require_running(self) -> None:
+        """Raises ChildFailed when it has ended."""
+        if self.returncode is not None:
+            raise ChildFailed(f"{self.name} ended unasked with {self.returncode}:\n{self.log_tail()}")
 
     def wait(self, timeout_s: float | None = None) -> int:
         """Its exit status; negative: the signal that killed it. Raises subprocess.TimeoutExpired."""
         return self._process.wait(timeout_s)
 
     def kill(self) -> None:
-        """SIGKILL, as a crash would: nothing is flushed, nothing is said."""
-        self._process.kill()
+        """SIGKILL, as a crash would, for it and what it has started: nothing is flushed, nothing is said."""
+        if self._process.poll() is None:
+            self._kill_group()
 
     def stop(self, timeout_s: float = 10.0) -> None:
         """Ends it: politely, then not. Returns when it is gone; may be called twice."""
         if self._process.poll() is None:
             self._process.terminate()
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(timeout_s)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait(timeout_s)
+            self._kill_group()  # what it has left behind, or all of it
+            self._process.wait(timeout_s)
         self._reader.join(timeout_s)
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
@@ -79,6 +101,10 @@ class Child:
     def log_tail(self, size_bytes: int = 3000) -> str:
         return self._log.read_bytes()[-size_bytes:].decode(errors="replace")
 
+    def _kill_group(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
     def _read(self) -> None:
         assert self._process.stdout is not None
         with self._log.open("ab") as log:
@@ -86,15 +112,16 @@ class Child:
                 log.write(line)
                 log.flush()
                 text = line.decode(errors="replace").strip()
-                if not self.address and text.startswith(READY):
-                    self.address = text.removeprefix(READY).split()[0]
+                self.last_line = text
+                if not self.address and text.startswith(self._ready_line):
+                    self.address = text.removeprefix(self._ready_line)
                     self._ready.set()
         self._ready.set()  # it ended: nobody needs to wait any longer
 
 
-def say_listening(address: str) -> None:
-    """In the child: tells the parent, as `txmsg broker` does too."""
-    print(f"{READY}{address}", flush=True)
+def say(line: str) -> None:
+    """In the child: tells the parent at once."""
+    print(line, flush=True)
 
 
 def exit_with_parent() -> None:
@@ -106,3 +133,19 @@ def exit_with_parent() -> None:
         os._exit(3)
 
     threading.Thread(target=watch, name="parent-watch", daemon=True).start()
+
+
+def _end_in_order_with_parent() -> None:
+    def watch() -> None:
+        while os.read(0, 1024):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, name="parent-watch", daemon=True).start()
+
+
+if __name__ == "__main__":
+    # Runs a module that knows nothing of its parent: python -m examples.play.processes MODULE ARGUMENTS...
+    _end_in_order_with_parent()
+    del sys.argv[0]
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

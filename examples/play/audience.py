@@ -1,0 +1,17 @@
+"""Who watches a play."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+__all__ = ["Audience"]
+
+
+class Audience(Protocol):
+    """Is told how the play goes on. Called from the supervisor's main thread only."""
+
+    def phase(self, title: str, steps: int) -> None:
+        """A phase of so many steps begins."""
+
+    def progress(self, steps: int, note: str) -> None:
+        """So many steps of the phase are done."""

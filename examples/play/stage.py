@@ -1,0 +1,125 @@
+"""What a play stands on: a PostgreSQL, a broker, and processes, which can be killed and started again.
+
+    postgres/      one embedded PostgreSQL with a database for the broker ("notify") and those that the play names
+    logs/          what each process said
+
+Knows how to start them, not why.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import grpc
+
+from examples.play.processes import LISTENING, Child, ChildFailed
+from txmsg.broker.migrate import upgrade
+from txmsg.embedded import EmbeddedPostgres
+from txmsg.wire.v1.txmsg_pb2 import StatsReply, StatsRequest
+from txmsg.wire.v1.txmsg_pb2_grpc import AdminStub
+
+__all__ = ["Stage", "free_port"]
+
+FIRST_CHECK_S = 1.0
+CHECK_INTERVAL_S = 2.0
+
+
+class Stage:
+    """Leaving the context ends all its processes, whatever happened inside: the last started first."""
+
+    def __init__(self, directory: Path, *databases: str) -> None:
+        self.directory = directory
+        self.children: dict[str, Child] = {}
+        """Those that `start` started, by name, as they were started last."""
+        self._databases = ("notify", *databases)
+        self._logs = directory / "logs"
+        self._postgres = EmbeddedPostgres(directory / "postgres")
+        self._exits = contextlib.ExitStack()
+        self.broker_address = f"127.0.0.1:{free_port()}"
+
+    def __enter__(self) -> Self:
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._exits.close)
+            self._logs.mkdir(parents=True, exist_ok=True)
+            self._exits.enter_context(self._postgres)
+            for database in self._databases:
+                self._postgres.create_database(database)
+            upgrade(self.url("notify"))
+            self._set_up()
+            undo.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._exits.close()
+
+    def _set_up(self) -> None:
+        """What a play starts before anything else; all of it ends if this raises."""
+
+    def url(self, database: str) -> str:
+        """Conninfo of a database, for psycopg and psql."""
+        return self._postgres.url(database)
+
+    def sqlalchemy_url(self, database: str, driver: str = "psycopg") -> str:
+        """The same for SQLAlchemy."""
+        return self.url(database).replace("postgresql:", f"postgresql+{driver}:", 1)
+
+    # ---- processes
+
+    def start(self, name: str, *arguments: str, ready: str = LISTENING, **env: str) -> Child:
+        """Starts `python -m ARGUMENTS`; again, if it has been killed or has ended."""
+        before = self.children.get(name)
+        if before is None:
+            self._exits.callback(self._stop, name)
+        else:
+            before.stop()
+        self.children[name] = self.child(name, *arguments, ready=ready, **env)
+        return self.children[name]
+
+    def child(self, name: str, *arguments: str, ready: str = LISTENING, **env: str) -> Child:
+        """The same, but the caller ends it."""
+        env["TXMSG_BROKERS"] = self.broker_address
+        return Child(name, arguments, env=env, log=self._logs / f"{name}.log", ready=ready)
+
+    def run(self, name: str, *arguments: str, **env: str) -> None:
+        """Runs a program to its end. Raises ChildFailed when it fails."""
+        child = self.child(name, *arguments, **env)
+        try:
+            if child.wait(timeout_s=60) != 0:
+                raise ChildFailed(f"{name} failed:\n{child.log_tail()}")
+        finally:
+            child.stop()
+
+    def kill(self, name: str) -> None:
+        """SIGKILL; returns when it is gone."""
+        self.children[name].kill()
+        self.children[name].stop()
+
+    def _stop(self, name: str) -> None:
+        self.children[name].stop()
+
+    # ---- the broker
+
+    def start_broker(self) -> Child:
+        """Starts the broker; always on the same address, so that clients find it again."""
+        options = ("--storage", self.url("notify"), "--listen", self.broker_address)
+        checks = ("--first-check-s", str(FIRST_CHECK_S), "--check-interval-s", str(CHECK_INTERVAL_S))
+        return self.start("broker", "txmsg.cli.parts", "broker", *options, *checks)
+
+    def broker_stats(self) -> StatsReply:
+        """What the broker counted since it started."""
+        with grpc.insecure_channel(self.broker_address) as channel:
+            reply: StatsReply = AdminStub(channel).Stats(StatsRequest(), timeout=10, wait_for_ready=True)
+        return reply
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody listens on at this moment."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+    return port

@@ -1,0 +1,118 @@
+"""What the commands that play an example share: progress, the directory, and Ctrl-C."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Self
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from txmsg.cli.admin import Decorator
+
+__all__ = ["Bars", "Interrupts", "keep_option", "play_directory", "print_connect"]
+
+keep_option: Decorator = click.option(
+    "--keep", type=click.Path(path_type=Path, file_okay=False), help="Leave the databases in this directory."
+)
+
+
+class Bars:
+    """The audience of the play: one progress bar per phase."""
+
+    def __init__(self, console: Console, interrupts: Interrupts) -> None:
+        self._interrupts = interrupts
+        self._progress = Progress(
+            TextColumn("{task.description:<33}"),
+            BarColumn(bar_width=12),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[note]}"),
+            console=console,
+        )
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self._finish()
+        self._progress.stop()
+
+    def phase(self, title: str, steps: int) -> None:
+        self._finish()
+        self._task = self._progress.add_task(title, total=steps, note="")
+
+    def progress(self, steps: int, note: str) -> None:
+        assert self._task is not None
+        self._interrupts.check()
+        self._progress.update(self._task, completed=steps, note=note)
+
+    def say(self, text: str) -> None:
+        self._progress.console.print(text, highlight=False)
+
+    def _finish(self) -> None:
+        if self._task is not None:
+            task = self._progress.tasks[self._task]
+            self._progress.update(self._task, completed=task.total)
+            self._progress.stop_task(self._task)
+
+
+def print_connect(console: Console, keep: Path, databases: Sequence[str]) -> None:
+    """Tells how to look into the databases that were kept."""
+    console.print(f"The databases are in {keep}; the server ends with the demo. To look into them:", highlight=False)
+    for database in databases:
+        console.print(f"  txmsg demo connect {keep} {database}", highlight=False, soft_wrap=True)
+
+
+@contextlib.contextmanager
+def play_directory(keep: Path | None) -> Iterator[Path]:
+    """The empty directory that is to be kept, or one that is removed afterwards. Raises UsageError."""
+    if keep is not None:
+        keep.mkdir(parents=True, exist_ok=True)
+        if any(keep.iterdir()):
+            raise click.UsageError(f"{keep} is not empty: name another directory, or empty it")
+        yield keep.resolve()
+        return
+    with tempfile.TemporaryDirectory(prefix="txmsg-demo-", ignore_cleanup_errors=True) as directory:
+        yield Path(directory)
+
+
+class Interrupts:
+    """Ctrl-C and SIGTERM end the play in order, with all its processes.
+
+    Raised where the main thread is just then, KeyboardInterrupt may be lost (in a finalizer, in a callback of a
+    library). So it is remembered, and `check` raises it again.
+    """
+
+    def __init__(self) -> None:
+        self._interrupted = False
+
+    def __enter__(self) -> Self:
+        self._before = {each: signal.signal(each, self._interrupt) for each in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for each, handler in self._before.items():
+            signal.signal(each, handler)
+
+    def _interrupt(self, signum: int, frame: FrameType | None) -> None:
+        self._interrupted = True
+        raise KeyboardInterrupt
+
+    def check(self) -> None:
+        """Raises KeyboardInterrupt if there was one."""
+        if self._interrupted:
+            raise KeyboardInterrupt
