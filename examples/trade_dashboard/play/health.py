@@ -1,0 +1,97 @@
+"""How the parts are, written into a file every second: for the page, and for the line in the terminal."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import grpc
+
+from examples.trade_dashboard.play.stage import TOPIC, TradeStage
+from txmsg.binlog import table
+from txmsg.binlog.database import connect
+from txmsg.errors import TxmsgError
+from txmsg.metaq import QueueId, open_log
+from txmsg.wire.v1.txmsg_pb2 import StatsRequest
+from txmsg.wire.v1.txmsg_pb2_grpc import AdminStub
+
+__all__ = ["HealthWriter"]
+
+EVERY_S: Final = 1.0
+ASKED_S_MAX: Final = 2.0
+
+_log = logging.getLogger(__name__)
+
+
+class HealthWriter:
+    """Looks at all parts of a stage, on a thread of its own."""
+
+    def __init__(self, stage: TradeStage) -> None:
+        self._stage = stage
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="health", daemon=True)
+        self.measures: Mapping[str, float] = {}
+        """What was measured last; what could not be measured is left out."""
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ending.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        with grpc.insecure_channel(self._stage.broker_address) as channel:
+            admin = AdminStub(channel)
+            while not self._ending.wait(EVERY_S):
+                self.measures = {**_of_broker(admin), **_of_tailer(self._stage.url("notify"), self._stage.log)}
+                parts = {
+                    name: child.is_ready and child.returncode is None
+                    for name, child in list(self._stage.children.items())
+                    if name != "page"
+                }
+                _write(self._stage.health, json.dumps({"parts": parts, "measures": self.measures}))
+
+
+def _write(path: Path, text: str) -> None:
+    """Whoever reads sees the old text or the new one."""
+    new = path.with_suffix(".new")
+    new.write_text(text)
+    new.replace(path)
+
+
+def _of_broker(admin: AdminStub) -> dict[str, float]:
+    try:
+        stats = admin.Stats(StatsRequest(), timeout=ASKED_S_MAX)
+    except grpc.RpcError as exc:
+        _log.info("the broker does not say how it is: %s", exc.code())
+        return {}
+    return {
+        "undecided": stats.halves,
+        "in_doubt": stats.in_doubt,
+        "waiting": sum(lag.waiting + lag.retrying for lag in stats.groups),
+    }
+
+
+def _of_tailer(storage: str, log: Path) -> dict[str, float]:
+    """What is in the table and not in the log. The mirror's own notes are up to a second old, so the log is asked."""
+    try:
+        with open_log(log) as access, closing(connect(storage)) as session:
+            queues = table.queues(session, [TOPIC], [])
+            ranges = access.ranges([QueueId(each.topic, each.number) for each in queues])
+            ends = {each.id: ranges[QueueId(each.topic, each.number)].end for each in queues}
+            behind = {each.id: ends[each.id] for each in queues if ends[each.id] < each.end}
+            rows = sum(each.end - behind[each.id] for each in queues if each.id in behind)
+            return {"tailer_messages": rows, "tailer_s": round(table.oldest_age_s(session, behind), 3)}
+    except TxmsgError as exc:
+        _log.info("table and log cannot be compared: %s", exc)
+        return {}

@@ -1,0 +1,74 @@
+"""How long the figures of the day took: until they were stored, and until the page had them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import psycopg
+
+from examples.trade_dashboard.latency import percentiles
+from examples.trade_dashboard.play.watching import Seen, shown_after
+
+__all__ = ["Percentiles", "Times", "times_since"]
+
+_MS = timedelta(milliseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Percentiles:
+    """In milliseconds; None where nothing was counted."""
+
+    p50: int | None
+    p99: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """stored, page: from the moment of a trade. batch: how long the batches of the Spark job took."""
+
+    stored: Percentiles
+    page: Percentiles
+    batch: Percentiles
+
+
+def times_since(url: str, since: datetime, seen: Sequence[Seen]) -> Times:
+    """Of what the dashboard's database wrote from this moment on, and of when the page had pushed it.
+
+    Latencies are stored by the second. To those of a second the longest way of one of its batches to the page is added:
+    the page's latency is never less than this says.
+    """
+    with psycopg.connect(url) as connection:
+        stored = connection.execute(
+            "select second, bucket_ms, events from figures_latency where second >= %s order by bucket_ms", (since,)
+        ).fetchall()
+        batches = connection.execute(
+            "select at, batch_ms from figures_batch where at >= date_trunc('second', %s::timestamptz)", (since,)
+        ).fetchall()
+    to_page = _to_page_ms([at for at, _ in batches], seen)
+    on_page: Counter[int] = Counter()
+    for second, bucket_ms, events in stored:
+        on_page[bucket_ms + to_page.get(second, 0)] += events
+    return Times(
+        stored=_percentiles([(bucket_ms, events) for _, bucket_ms, events in stored]),
+        page=_percentiles(sorted(on_page.items())),
+        batch=_percentiles(sorted(Counter(batch_ms for _, batch_ms in batches).items())),
+    )
+
+
+def _to_page_ms(written: Sequence[datetime], seen: Sequence[Seen]) -> dict[datetime, int]:
+    """For each second the longest time from a write in it until the page had pushed what was written."""
+    longest: dict[datetime, int] = {}
+    for at in written:
+        after = shown_after(seen, at)
+        assert after is not None, f"what was written at {at} did not come to the page"
+        second = at.replace(microsecond=0)
+        longest[second] = max(longest.get(second, 0), after // _MS)
+    return longest
+
+
+def _percentiles(found: Sequence[tuple[int, int]]) -> Percentiles:
+    latency = percentiles(found)
+    return Percentiles(latency.p50_ms, latency.p99_ms)

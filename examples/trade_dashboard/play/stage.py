@@ -1,0 +1,103 @@
+"""The databases, the log and all processes of the trade dashboard. Knows how to start them, not why.
+
+Databases: "notify" of the broker, "trades" of the service, "stock" of the stock consumer, "dashboard" of the figures.
+`metaq/` is the log, `job/` what the Spark job knows of how far it is, `health.json` how the parts are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from examples.play.processes import Child
+from examples.play.stage import Stage
+from examples.trade_dashboard.load import Load
+from txmsg.metaq import QueueId, open_log
+
+__all__ = ["DATABASES", "TOPIC", "TradeStage"]
+
+DATABASES: Final = ("notify", "trades", "stock", "dashboard")
+TOPIC: Final = "trade.order"
+START_S_MAX: Final = 120.0
+_PACKAGE: Final = "examples.trade_dashboard"
+
+
+class TradeStage(Stage):
+    """Everything but the service, which begins the load: `start_service` does when all else is ready."""
+
+    def __init__(self, directory: Path, load: Load, *, with_dashboard: bool = True) -> None:
+        super().__init__(directory, *(each for each in DATABASES if each != "notify"))
+        self.log = directory / "metaq"
+        self.health = directory / "health.json"
+        self._load = (str(load.rate), str(load.seconds), str(load.seed))
+        self._with_dashboard = with_dashboard
+        self.starting: Mapping[str, Callable[[], Child]] = {
+            "broker": self.start_broker,
+            "tailer": self._start_tailer,
+            "stock": self._start_stock,
+            "trade_service": self.start_service,
+            "spark": self._start_spark,
+            "page": self._start_page,
+        }
+        """What starts each process, or starts it again after it was killed."""
+
+    def _set_up(self) -> None:
+        self.start_broker()
+        self._start_tailer().wait_ready(START_S_MAX)  # it makes the log, which the job reads
+        self._start_stock()
+        service = f"{_PACKAGE}.service"
+        if self._with_dashboard:
+            self._start_spark()
+            self._start_page()
+        self.run("tables", service, TRADES_DATABASE_URL=self.sqlalchemy_url("trades"))
+        for child in self.children.values():
+            child.wait_ready(START_S_MAX)
+
+    # ---- processes
+
+    def start_service(self) -> Child:
+        """Begins the load, or goes on with it after the process was killed."""
+        before = self.children.get("trade_service")
+        began_at = (before.address,) if before is not None and before.is_ready else ()
+        return self.start(
+            "trade_service",
+            f"{_PACKAGE}.play.run_service",
+            *self._load,
+            *began_at,
+            ready="trading since ",
+            TRADES_DATABASE_URL=self.sqlalchemy_url("trades"),
+        )
+
+    def _start_tailer(self) -> Child:
+        options = ("--storage", self.url("notify"), "--metaq", str(self.log))
+        return self.start("tailer", "txmsg.cli.parts", "tailer", "run", *options, ready="tailing ")
+
+    def _start_stock(self) -> Child:
+        return self.start(
+            "stock",
+            f"{_PACKAGE}.play.run_stock",
+            *self._load,
+            ready="consuming ",
+            STOCK_DATABASE_URL=self.sqlalchemy_url("stock"),
+        )
+
+    def _start_spark(self) -> Child:
+        where = ("--metaq", str(self.log), "--results", self.url("dashboard"))
+        checkpoint = ("--checkpoint", str(self.directory / "job"))
+        return self._start_program("spark", f"{_PACKAGE}.job", *where, *checkpoint, ready="counting ")
+
+    def _start_page(self) -> Child:
+        options = ("--results", self.url("dashboard"), "--listen", "127.0.0.1:0", "--health", str(self.health))
+        return self._start_program("page", f"{_PACKAGE}.page", *options)
+
+    def _start_program(self, name: str, module: str, *arguments: str, **ready: str) -> Child:
+        return self.start(name, "examples.play.processes", module, *arguments, **ready)
+
+    # ---- looking
+
+    def logged(self) -> int:
+        """Messages in the log."""
+        with open_log(self.log) as access:
+            queues = [QueueId(TOPIC, number) for number in access.topics().get(TOPIC, [])]
+            return sum(kept.end for kept in access.ranges(queues).values())

@@ -1,0 +1,214 @@
+"""The play: a day of trades, in which processes are killed; in the end page, trade database and log are compared.
+
+Decides who dies when. Knows neither how processes are started (stage) nor what is right (verify, a process apart).
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from examples.play.audience import Audience
+from examples.play.processes import ChildFailed
+from examples.trade_dashboard.load import MIDNIGHT, Load
+from examples.trade_dashboard.play.health import HealthWriter
+from examples.trade_dashboard.play.latency import Percentiles, Times, times_since
+from examples.trade_dashboard.play.stage import TradeStage
+from examples.trade_dashboard.play.watching import PageWatch, Shown, read_page
+
+__all__ = ["Plan", "Public", "Result", "play"]
+
+KILLED_AT: Final = {"trade_service": 0.30, "broker": 0.42, "tailer": 0.54, "spark": 0.66}
+"""Who dies when, as shares of the trades."""
+PATIENCE_S: Final = 60.0
+"""Nothing changes for this long: it will not get better."""
+LOOK_S: Final = 0.2
+STARTED_S_MAX: Final = 120.0
+
+SUMS: Final = ("orders", "paid", "shipped", "refunded", "turnover_cents")
+"""What the page, the trade database and the log have to agree on."""
+
+
+class Public(Audience, Protocol):
+    """Who watches this play."""
+
+    def say(self, text: str) -> None:
+        """Something that stays to be read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is played."""
+
+    load: Load
+    kill: bool = False
+    """Whether service, broker, tailer and Spark driver are killed, once each."""
+    with_browser: bool = True
+    """Whether the page's totals are read by a browser, where there is one."""
+    with_dashboard: bool = True
+    """Whether Spark and the page take part: without them, only trade database and log are compared."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What came out. The names are those of `txmsg demo trades --json`."""
+
+    trades: int
+    turnover_cents: dict[str, int | None]
+    """What `database`, `log` and `dashboard` say."""
+    stock_oversold: int
+    stock_short: int
+    late_events: int | None
+    latency_ms: dict[str, Percentiles] | None
+    """From the moment of a trade until its figure was `stored`, and had come to the `page`; from midnight on."""
+    spark_batch_ms: Percentiles | None
+    kills: dict[str, int]
+    seconds: float
+    equal: bool
+    """Whether all that has to agree does, and nothing is wrong with the log, stock and undecided transactions."""
+    page_read_by: str | None
+    """How the page was read: `browser`, or `connection`."""
+    findings: list[str]
+    """What is wrong, in sentences."""
+
+    @property
+    def clean(self) -> bool:
+        return self.equal and not self.stock_oversold
+
+
+def play(plan: Plan, directory: Path, public: Public) -> Result:
+    """Plays it all under `directory`. Ends every process it started, also when interrupted. Raises ChildFailed when a
+    process fails that nobody killed."""
+    began = time.monotonic()
+    public.phase("starting all processes", 1)
+    with TradeStage(directory, plan.load, with_dashboard=plan.with_dashboard) as stage, ExitStack() as stack:
+        health = stack.enter_context(HealthWriter(stage))
+        watch: PageWatch | None = None
+        if plan.with_dashboard:
+            watch = stack.enter_context(PageWatch(stage.children["page"].address))
+            public.say(f"the page is at http://{stage.children['page'].address}/")
+        day = _Day(plan, stage, health, watch, public)
+        kills = day.trade()
+        day.settle()
+        verdict = _verify(stage)
+        page = None if watch is None else read_page(watch, with_browser=plan.with_browser)
+        times = None if watch is None else times_since(stage.url("dashboard"), day.midnight, watch.seen)
+    return replace(_result(verdict, kills, page, times), seconds=round(time.monotonic() - began, 1))
+
+
+class _Day:
+    """The load while it is carried out, and what is done meanwhile."""
+
+    def __init__(
+        self, plan: Plan, stage: TradeStage, health: HealthWriter, watch: PageWatch | None, public: Public
+    ) -> None:
+        self._plan, self._stage, self._health, self._watch, self._public = plan, stage, health, watch, public
+        self._made = 0
+        self.midnight = datetime.now(UTC)
+
+    def trade(self) -> dict[str, int]:
+        """Returns when all trades are made: how often each process was killed meanwhile."""
+        load = self._plan.load
+        self._public.phase("trading", load.trades)
+        began_at = float(self._stage.start_service().wait_ready(STARTED_S_MAX))
+        self.midnight = datetime.fromtimestamp(began_at + MIDNIGHT * load.seconds, UTC)
+        doomed = [name for name in KILLED_AT if name in self._stage.children] if self._plan.kill else []
+        kills: dict[str, int] = {}
+        while self._look() < load.trades:
+            if doomed and self._made >= KILLED_AT[doomed[0]] * load.trades:
+                name = doomed.pop(0)
+                self._stage.kill(name)
+                self._stage.starting[name]()
+                kills[name] = kills.get(name, 0) + 1
+        return kills
+
+    def settle(self) -> None:
+        """Returns when check-backs, deliveries, mirror and figures are through, or when nothing moves any more."""
+        self._public.phase("until all is through", self._plan.load.trades)
+        seen, changed_at = self._through(), time.monotonic()
+        while not self._is_through() and time.monotonic() < changed_at + PATIENCE_S:
+            self._look(self._through()[0])
+            if seen != self._through():
+                seen, changed_at = self._through(), time.monotonic()
+
+    def _look(self, done: int | None = None) -> int:
+        """Waits a moment, tells how things are, and how many trades are made. Raises ChildFailed."""
+        time.sleep(LOOK_S)
+        for child in self._stage.children.values():
+            child.require_running()
+        said = self._stage.children["trade_service"].last_line.split()
+        if said and said[0] == "made":
+            self._made = int(said[1])
+        self._public.progress(self._made if done is None else done, self._note())
+        return self._made
+
+    def _note(self) -> str:
+        measures = self._health.measures
+        parts = [
+            f"{measures[name]:.0f} {what}"
+            for name, what in (("undecided", "undecided"), ("waiting", "for stock"), ("tailer_messages", "for the log"))
+            if name in measures
+        ]
+        if self._watch is not None and self._watch.frame is not None and self._watch.frame["figures"] is not None:
+            total = self._watch.frame["figures"]["total"]
+            parts.insert(0, f"¥{total['turnover_cents'] / 100:,.2f}")
+        return ", ".join(parts)
+
+    def _through(self) -> tuple[int, ...]:
+        """How far all is: trades at the end of the pipeline first."""
+        logged = self._stage.logged()
+        shown = logged
+        if self._watch is not None:
+            figures = self._watch.frame and self._watch.frame["figures"]
+            shown = sum(figures["total"][name] for name in SUMS if name != "turnover_cents") if figures else 0
+        measures = self._health.measures
+        return shown, logged, *(int(measures.get(name, -1)) for name in ("undecided", "waiting", "tailer_messages"))
+
+    def _is_through(self) -> bool:
+        shown, logged, *waiting = self._through()
+        return shown == logged == self._plan.load.trades and not any(waiting)
+
+
+def _verify(stage: TradeStage) -> dict[str, Any]:
+    """Runs the verifier, which shares no code with this. Its exit status 1 only says that something is wrong."""
+    command = [sys.executable, "-m", "examples.trade_dashboard.verify", stage.url("postgres"), str(stage.log)]
+    run = subprocess.run(command, capture_output=True, timeout=600, check=False)
+    if run.returncode not in (0, 1) or not run.stdout:
+        raise ChildFailed(f"the verifier failed:\n{run.stderr.decode(errors='replace')}")
+    verdict: dict[str, Any] = json.loads(run.stdout)
+    return verdict
+
+
+def _result(verdict: dict[str, Any], kills: dict[str, int], page: Shown | None, times: Times | None) -> Result:
+    database, log = verdict["database"], verdict["log"]
+    findings = [
+        f"the {where} says {name} {sums[name]}, the trade database {database[name]}"
+        for where, sums in (("log", log), ("page", database if page is None else page.totals))
+        for name in SUMS
+        if sums[name] != database[name]
+    ]
+    return Result(
+        trades=database["trades"],
+        turnover_cents={
+            "database": database["turnover_cents"],
+            "log": log["turnover_cents"],
+            "dashboard": None if page is None else page.totals["turnover_cents"],
+        },
+        stock_oversold=verdict["stock_oversold"],
+        stock_short=verdict["stock_short"],
+        late_events=None if page is None else page.totals["late_events"],
+        latency_ms=None if times is None else {"stored": times.stored, "page": times.page},
+        spark_batch_ms=None if times is None else times.batch,
+        kills=kills,
+        seconds=0.0,
+        equal=verdict["clean"] and not findings,
+        page_read_by=None if page is None else page.read_by,
+        findings=findings + verdict["findings"],
+    )

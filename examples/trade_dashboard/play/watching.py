@@ -1,0 +1,94 @@
+"""Looks at the page as a browser does: its frames as they are pushed, and what it shows at the end."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from types import TracebackType
+from typing import Any, Self
+
+__all__ = ["PageWatch", "Seen", "Shown", "read_page", "shown_after"]
+
+_log = logging.getLogger(__name__)
+
+SILENCE_S_MAX = 10.0
+"""The page says something every second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """New figures: when they were written, and when the page had pushed them here."""
+
+    written_at: datetime
+    seen_at: datetime
+
+
+class PageWatch:
+    """A connection to the page, on a thread of its own; made again when it breaks."""
+
+    def __init__(self, address: str, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self._address = address
+        self._clock = clock
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="page-watch", daemon=True)
+        self._connection: http.client.HTTPConnection | None = None
+        self.frame: dict[str, Any] | None = None
+        """What was pushed last."""
+        self.seen: list[Seen] = []
+        """Every change of the figures, in order."""
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ending.set()
+        self._thread.join(SILENCE_S_MAX + 5)
+
+    def _run(self) -> None:
+        while not self._ending.is_set():
+            connection = http.client.HTTPConnection(self._address, timeout=SILENCE_S_MAX)
+            try:
+                connection.request("GET", "/events")
+                self._follow(connection.getresponse())
+            except (OSError, http.client.HTTPException) as exc:
+                _log.info("the connection to the page is lost: %r", exc)
+                self._ending.wait(1.0)
+            finally:
+                connection.close()
+
+    def _follow(self, events: http.client.HTTPResponse) -> None:
+        while not self._ending.is_set() and (line := events.readline()):
+            if not line.startswith(b"data: "):
+                continue
+            frame = json.loads(line.removeprefix(b"data: "))
+            written_at, before = frame["written_at"], self.frame and self.frame["written_at"]
+            if written_at is not None and written_at != before:
+                self.seen.append(Seen(datetime.fromisoformat(written_at), self._clock()))
+            self.frame = frame
+
+
+def shown_after(seen: Sequence[Seen], written_at: datetime) -> timedelta | None:
+    """How long after figures were written the page had pushed them, or later ones; None: never."""
+    return next((each.seen_at - written_at for each in seen if each.written_at >= written_at), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """What the page shows, and how that was read: by a `browser`, or over its `connection`."""
+
+    totals: Mapping[str, int]
+    read_by: str
+
+
+def read_page(watch: PageWatch, *, with_browser: bool) -> Shown:
+    """What the page shows now."""
+    assert watch.frame is not None
+    return Shown(totals=watch.frame["figures"]["total"], read_by="connection")
