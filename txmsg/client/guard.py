@@ -6,15 +6,22 @@ connection. Knows no messages.
 
 from __future__ import annotations
 
+import threading
+from functools import cache
 from types import TracebackType
-from typing import Self
+from typing import Final, NoReturn, Self
+from weakref import WeakKeyDictionary, WeakSet
 
-from sqlalchemy import Connection, event
+from sqlalchemy import Connection, Engine, event
 from sqlalchemy.orm import Session, SessionTransaction
 
 from txmsg.errors import MisuseError
 
 __all__ = ["SessionGuard"]
+
+
+_KEY: Final = "txmsg_guards"
+"""Where a session keeps its guards, in its `info`."""
 
 
 class SessionGuard:
@@ -33,22 +40,22 @@ class SessionGuard:
 
     def __enter__(self) -> Self:
         self._root = self._session.get_transaction() or self._session.begin()
-        event.listen(self._session, "before_commit", self._before_commit)
-        event.listen(self._session, "after_begin", self._after_begin)
+        _listen_to_sessions()
+        self._session.info.setdefault(_KEY, []).append(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        event.remove(self._session, "before_commit", self._before_commit)
-        event.remove(self._session, "after_begin", self._after_begin)
+        self._session.info[_KEY].remove(self)
         if self._connection is not None:
-            event.remove(self._connection, "commit", self._connection_commit)
+            _guards_of_connections[self._connection].remove(self)
 
     def watch(self, connection: Connection) -> None:
         """Names the connection of the transaction, where it is known; else the first statement's is taken."""
         self._connection = connection
-        event.listen(connection, "commit", self._connection_commit)
+        _listen_to_engine(connection.engine)
+        _guards_of_connections.setdefault(connection, []).append(self)
 
     def check_intact(self) -> None:
         """Raises MisuseError when the code ended the transaction and went on as if not, or left a savepoint open."""
@@ -60,23 +67,16 @@ class SessionGuard:
         if self._session.in_nested_transaction():
             raise MisuseError(f"a savepoint is still open at the end of {self._owner}: end it inside")
 
-    def _before_commit(self, session: Session) -> None:
-        if not session.in_nested_transaction():  # SQLAlchemy calls this for savepoints, too
-            self._refuse_commit()
-
-    def _connection_commit(self, connection: Connection) -> None:
-        # An error here would leave the connection's transaction open and put it back into the pool like that.
-        connection.invalidate()
-        self._refuse_commit()
-
-    def _refuse_commit(self) -> None:
+    def refuse_commit(self) -> NoReturn:
+        """The transaction is being committed, and not by who guards it."""
         raise MisuseError(
             f"commit inside {self._owner}: it commits by itself at its end, so that the broker hears of exactly one "
             "outcome; use session.flush() to send statements, session.begin_nested() for savepoints"
         )
 
-    def _after_begin(self, session: Session, transaction: SessionTransaction, connection: Connection) -> None:
-        if session.get_transaction() is not self._root:
+    def begun(self, connection: Connection) -> None:
+        """A transaction of the session has its first statement on this connection."""
+        if self._session.get_transaction() is not self._root:
             raise MisuseError(
                 f"a statement after the rollback of the transaction of {self._owner}: it would not belong to the "
                 "message any more; let the exception out, or use session.begin_nested() for the part that may fail"
@@ -88,3 +88,44 @@ class SessionGuard:
                 f"the transaction of {self._owner} works on {self._connection.engine.url} and now on "
                 f"{connection.engine.url}: one transaction is one database, or its two halves could end differently"
             )
+
+
+# Listening anew in each transaction cost a quarter of the time of a small one. So sessions and engines are listened to
+# once, and most of what is heard belongs to nobody.
+
+_guards_of_connections: WeakKeyDictionary[Connection, list[SessionGuard]] = WeakKeyDictionary()
+_engines: WeakSet[Engine] = WeakSet()
+_listening = threading.Lock()
+
+
+@cache
+def _listen_to_sessions() -> None:
+    event.listen(Session, "before_commit", _before_commit)
+    event.listen(Session, "after_begin", _after_begin)
+
+
+def _listen_to_engine(engine: Engine) -> None:
+    if engine in _engines:
+        return
+    with _listening:
+        if engine not in _engines:
+            event.listen(engine, "commit", _connection_commit)
+            _engines.add(engine)
+
+
+def _before_commit(session: Session) -> None:
+    for guard in session.info.get(_KEY, ()):
+        if not session.in_nested_transaction():  # SQLAlchemy calls this for savepoints, too
+            guard.refuse_commit()
+
+
+def _after_begin(session: Session, transaction: SessionTransaction, connection: Connection) -> None:
+    for guard in session.info.get(_KEY, ()):
+        guard.begun(connection)
+
+
+def _connection_commit(connection: Connection) -> None:
+    for guard in _guards_of_connections.get(connection, ()):
+        # An error here would leave the connection's transaction open and put it back into the pool like that.
+        connection.invalidate()
+        guard.refuse_commit()
