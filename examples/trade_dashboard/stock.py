@@ -4,28 +4,40 @@ Of each paid order there is one row in `deductions`: it was deducted, or it is s
 the buyer. `idempotent` makes a message that comes twice take effect once. What is refunded does not come back: goods do
 so days later, and are looked at first.
 
-Configured by the environment: STOCK_DATABASE_URL (SQLAlchemy, for asyncio) and TXMSG_BROKERS.
+Configured by the environment: STOCK_DATABASE_URL (SQLAlchemy) and TXMSG_BROKERS.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 from collections.abc import Mapping
 
-from sqlalchemy import CheckConstraint, Column, Integer, MetaData, String, Table, bindparam, insert, select, update
-from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy import (
+    CheckConstraint,
+    Column,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    create_engine,
+    insert,
+    select,
+    text,
+)
+from sqlalchemy.orm import Session, sessionmaker
 
 from examples.trade_dashboard.orders import TOPIC
-from txmsg import AsyncConsumer, ReceivedMessage, create_inbox_tables, idempotent
+from txmsg import Consumer, ReceivedMessage, create_inbox_tables, idempotent
 
 __all__ = ["SessionLocal", "consumer", "create_tables", "deductions", "engine", "metadata", "stock", "take_in"]
 
-engine = create_async_engine(os.environ["STOCK_DATABASE_URL"], pool_size=16, max_overflow=0, pool_timeout=60)
-SessionLocal = async_sessionmaker(engine)
-consumer = AsyncConsumer(
-    os.environ.get("TXMSG_BROKERS", "localhost:7700"), group="stock", concurrency=16, invisible_s=10
+CALLERS = 8
+
+engine = create_engine(os.environ["STOCK_DATABASE_URL"], pool_size=CALLERS)
+SessionLocal = sessionmaker(engine)
+consumer = Consumer(
+    os.environ.get("TXMSG_BROKERS", "localhost:7700"), group="stock", concurrency=CALLERS, invisible_s=10
 )
 
 metadata = MetaData()
@@ -48,55 +60,42 @@ deductions = Table(
     comment="One row for each paid order: short is what was paid and is not there.",
 )
 
-# The condition and the change are one statement, so no two orders take the last piece.
-_TAKE_OUT = (
-    update(stock)
-    .where(stock.c.item == bindparam("wanted"), stock.c.available >= bindparam("pieces"))
-    .values(available=stock.c.available - bindparam("pieces"))
+# One statement: condition and change are the same moment, so no two orders take the last piece, and the row of an
+# item that everybody wants is locked for no longer than its commit takes.
+_TAKE_OUT = text("""
+with taken as (
+    update stock set available = available - :quantity where item = :item and available >= :quantity returning item
 )
-_DEDUCT = insert(deductions)
+insert into deductions (order_id, item, quantity, outcome)
+select :order_id, :item, :quantity, case when exists (select from taken) then 'deducted' else 'short' end
+""")
 
 
 @consumer.subscribe(TOPIC, tag="paid")
 @idempotent(SessionLocal)
-async def on_paid(session: AsyncSession, message: ReceivedMessage) -> None:
+def on_paid(session: Session, message: ReceivedMessage) -> None:
     """Delivered at least once; `idempotent` lets it take effect exactly once, in one transaction with its note."""
     order = json.loads(message.body)
-    connection = await session.connection()
-    taken = await connection.execute(_TAKE_OUT, {"wanted": order["item"], "pieces": order["quantity"]})
-    await connection.execute(
-        _DEDUCT,
-        {
-            "order_id": order["order_id"],
-            "item": order["item"],
-            "quantity": order["quantity"],
-            "outcome": "deducted" if taken.rowcount == 1 else "short",
-        },
-    )
+    session.execute(_TAKE_OUT, {name: order[name] for name in ("order_id", "item", "quantity")})
 
 
-async def create_tables() -> None:
+def create_tables() -> None:
     """The consumer's own tables, and the inbox in which `idempotent` notes what has taken effect."""
-    async with engine.begin() as connection:
-        await connection.run_sync(metadata.create_all)
-        await connection.run_sync(create_inbox_tables)
+    metadata.create_all(engine)
+    create_inbox_tables(engine)
 
 
-async def take_in(pieces: Mapping[str, int]) -> None:
+def take_in(pieces: Mapping[str, int]) -> None:
     """So many pieces of each item come in. Done once, before the first order; items that are there stay as they are."""
-    async with engine.begin() as connection:
-        known = set(await connection.scalars(select(stock.c.item)))
+    with engine.begin() as connection:
+        known = set(connection.scalars(select(stock.c.item)))
         rows = [
             {"item": item, "initial": count, "available": count} for item, count in pieces.items() if item not in known
         ]
         if rows:
-            await connection.execute(insert(stock), rows)
-
-
-async def _main() -> None:
-    await create_tables()
-    await consumer.run()
+            connection.execute(insert(stock), rows)
 
 
 if __name__ == "__main__":
-    asyncio.run(_main())
+    create_tables()
+    consumer.run()

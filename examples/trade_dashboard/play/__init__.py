@@ -2,8 +2,11 @@
 
     supervisor   the play: phases, and who is killed when
     stage        the databases, the log and the processes
+    health       how the parts are, for the page and the terminal
+    watching     the page as a browser sees it; browser, what a browser shows
+    latency      how long figures took until they were stored, and on the page
     trading      a load carried out on the trade service
-    run_service, run_stock   what the processes run
+    run_service, run_stock   what these processes run
 
 What it shares with other plays is in examples/play/. Nothing here is needed to use txmsg: the parts to copy are one
 directory up.

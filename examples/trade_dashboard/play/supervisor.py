@@ -98,7 +98,7 @@ def play(plan: Plan, directory: Path, public: Public) -> Result:
         kills = day.trade()
         day.settle()
         verdict = _verify(stage)
-        page = None if watch is None else read_page(watch, with_browser=plan.with_browser)
+        page = None if watch is None else read_page(watch, (*SUMS, "late_events"), with_browser=plan.with_browser)
         times = None if watch is None else times_since(stage.url("dashboard"), day.midnight, watch.seen)
     return replace(_result(verdict, kills, page, times), seconds=round(time.monotonic() - began, 1))
 

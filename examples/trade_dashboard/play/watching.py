@@ -12,6 +12,8 @@ from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any, Self
 
+from examples.trade_dashboard.play.browser import read_totals
+
 __all__ = ["PageWatch", "Seen", "Shown", "read_page", "shown_after"]
 
 _log = logging.getLogger(__name__)
@@ -32,7 +34,7 @@ class PageWatch:
     """A connection to the page, on a thread of its own; made again when it breaks."""
 
     def __init__(self, address: str, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
-        self._address = address
+        self.address = address
         self._clock = clock
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="page-watch", daemon=True)
@@ -54,7 +56,7 @@ class PageWatch:
 
     def _run(self) -> None:
         while not self._ending.is_set():
-            connection = http.client.HTTPConnection(self._address, timeout=SILENCE_S_MAX)
+            connection = http.client.HTTPConnection(self.address, timeout=SILENCE_S_MAX)
             try:
                 connection.request("GET", "/events")
                 self._follow(connection.getresponse())
@@ -88,7 +90,11 @@ class Shown:
     read_by: str
 
 
-def read_page(watch: PageWatch, *, with_browser: bool) -> Shown:
-    """What the page shows now."""
+def read_page(watch: PageWatch, names: tuple[str, ...], *, with_browser: bool) -> Shown:
+    """What the page shows of these totals now."""
+    totals = read_totals(watch.address, names) if with_browser else None
+    if totals is not None:
+        return Shown(totals=totals, read_by="browser")
     assert watch.frame is not None
-    return Shown(totals=watch.frame["figures"]["total"], read_by="connection")
+    total = watch.frame["figures"]["total"]
+    return Shown(totals={name: total[name] for name in names}, read_by="connection")
