@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from txmsg.metaq.consumer.consumer import LogConsumer
     from txmsg.metaq.consumer.polling import PolledBatch
     from txmsg.metaq.format.batch import SCHEMA, LogBatch
+    from txmsg.metaq.format.joining import to_arrow
     from txmsg.metaq.group.assignment import Strategy, averaged
     from txmsg.metaq.location import open_log
     from txmsg.metaq.producer import LogProducer, Place
@@ -50,6 +51,7 @@ __all__ = [
     "TopicSettings",
     "averaged",
     "open_log",
+    "to_arrow",
 ]
 
 _MODULES = {
@@ -59,6 +61,7 @@ _MODULES = {
     "consumer.consumer": ("LogConsumer",),
     "consumer.polling": ("PolledBatch",),
     "format.batch": ("SCHEMA", "LogBatch"),
+    "format.joining": ("to_arrow",),
     "group.assignment": ("Strategy", "averaged"),
     "producer": ("LogProducer", "Place"),
     "store.log": ("Log", "LogConfig"),

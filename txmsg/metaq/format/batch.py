@@ -13,11 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txmsg.message import ReceivedMessage
-from txmsg.metaq.format.frame import Buffer, Column, Columns, Header, payload_of
+from txmsg.metaq.format.frame import Buffer, Columns, Header, payload_of
 from txmsg.wire.headers import unpack_headers
 from txmsg.wire.tags import ALL_TAGS, TagExpression
 
-__all__ = ["SCHEMA", "LogBatch"]
+__all__ = ["SCHEMA", "LogBatch", "only"]
 
 _MOMENT: Final = pa.timestamp("us", tz="UTC")
 _INT64: Final = pa.int64()
@@ -95,11 +95,7 @@ class LogBatch:
         batch = pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
         if self.skip:
             batch = batch.slice(self.skip)
-        if wanted.tags is None:
-            return batch
-        if not header.columns & Column.TAG.value:
-            return batch.slice(0, 0)
-        return batch.filter(pc.is_in(batch["tag"], pa.array(wanted.tags, pa.string())))
+        return only(batch, wanted)
 
     def messages(self, wanted: TagExpression = ALL_TAGS) -> Iterator[ReceivedMessage]:
         """The messages one by one, made as they are asked for; `wanted` as for `to_arrow`."""
@@ -143,6 +139,13 @@ class LogBatch:
             ordering_keys=[each or "" for each in values["ordering_key"]],
             headers=[each or b"" for each in values["headers"]],
         )
+
+
+def only(batch: pa.RecordBatch, wanted: TagExpression) -> pa.RecordBatch:
+    """The messages of a batch with such tags."""
+    if wanted.tags is None:
+        return batch
+    return batch.filter(pc.is_in(batch["tag"], pa.array(wanted.tags, pa.string())))
 
 
 def _absent(name: str, kind: pa.DataType, count: int) -> pa.Array:

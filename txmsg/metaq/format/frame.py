@@ -22,6 +22,7 @@ __all__ = [
     "HEADER_SIZE_BYTES",
     "HEADER_SIZE_BYTES_MAX",
     "MAGIC",
+    "WIDTHS",
     "BadFrame",
     "Buffer",
     "Column",
@@ -107,7 +108,7 @@ class Column(IntFlag):
     BODY = 256
 
 
-_WIDTHS = {Column.TRANSACTION_ID: 16, Column.N: 2, Column.BORN_AT: 8, Column.STORED_AT: 8}
+WIDTHS: Final = {Column.TRANSACTION_ID: 16, Column.N: 2, Column.BORN_AT: 8, Column.STORED_AT: 8}
 
 
 @dataclass(slots=True)
@@ -206,7 +207,7 @@ def _encode(columns: Columns, compression: Compression, kind: Kind) -> Payload:
     ):
         if fixed:
             present |= column.value
-            _check_length(column, len(fixed), count * _WIDTHS[column])
+            _check_length(column, len(fixed), count * WIDTHS[column])
             parts += (fixed, _PADDING[-len(fixed) & 7])
     for column, texts in (
         (Column.KEY, columns.keys),
@@ -366,7 +367,7 @@ def raw_of(header: Header, stored: Buffer) -> Buffer | pa.Buffer:
 @lru_cache(maxsize=512)
 def layout(columns: int) -> tuple[tuple[str, int], ...]:
     """The names of the columns that are there, and their widths; 0: lengths and bytes."""
-    return tuple((str(each.name), _WIDTHS.get(each, 0)) for each in Column if columns & each.value)
+    return tuple((str(each.name), WIDTHS.get(each, 0)) for each in Column if columns & each.value)
 
 
 def payload_of(header: Header, stored: Buffer) -> dict[str, tuple[pa.Buffer, ...]]:

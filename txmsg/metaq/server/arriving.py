@@ -15,14 +15,13 @@ from google_crc32c import value as crc32c
 
 from txmsg.errors import MisuseError, ProtocolError, TxmsgError
 from txmsg.message import QUEUES_MAX, check_name
-from txmsg.metaq.format.frame import COUNT_MAX, FRAME_SIZE_BYTES_MAX, Column, Compression, Kind, Payload
+from txmsg.metaq.format.frame import COUNT_MAX, FRAME_SIZE_BYTES_MAX, WIDTHS, Column, Compression, Kind, Payload
 from txmsg.metaq.store.log import Append
 from txmsg.wire.headers import unpack_headers
 
 __all__ = ["check"]
 
-_WIDTHS = {Column.TRANSACTION_ID: 16, Column.N: 2, Column.BORN_AT: 8, Column.STORED_AT: 8}
-_COLUMNS = [(each.value, _WIDTHS.get(each, 0)) for each in Column]  # as numbers: flags are slow
+_COLUMNS = [(each.value, WIDTHS.get(each, 0)) for each in Column]  # as numbers: flags are slow
 _COLUMNS_ALL = sum(column for column, _ in _COLUMNS)
 _TEXTS = (Column.KEY | Column.TAG | Column.ORDERING_KEY).value
 _BODY, _HEADERS, _STORED_AT = Column.BODY.value, Column.HEADERS.value, Column.STORED_AT.value
