@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
+from typing import NamedTuple
 
 from txmsg.binlog import table
-from txmsg.binlog.comparing import Divergence, compare
+from txmsg.binlog.comparing import Compared, Divergence, compare
 from txmsg.binlog.database import Session
 from txmsg.binlog.mirrors import Mirrors
 from txmsg.binlog.rows import EPOCH_2000_US, Batch, Row
 from txmsg.binlog.sink import Mark, content_crc
+from txmsg.binlog.table import TableQueue
 from txmsg.errors import LogBusy, MisuseError, OffsetsMissing
 from txmsg.metaq.access import LogAccess, QueueId
 from txmsg.metaq.format.frame import Columns, Compression, Payload, encode, hole
 from txmsg.metaq.location import open_log
 from txmsg.metaq.store.log import Append, Log
 
-__all__ = ["LogSink", "fork_log", "open_sink", "take_again"]
+__all__ = ["LogSink", "Missing", "fork_log", "open_sink", "take_again"]
 
 _SETTINGS_S = 10.0
+_PUT_BACK_SIZE_BYTES_MAX = 64 * 1024 * 1024
 
 
 def open_sink(where: str) -> LogSink:
@@ -111,30 +115,64 @@ def fork_log(root: Path, cuts: Sequence[Divergence]) -> int:
         return log.fork([(each.topic, each.queue, each.offset) for each in cuts])
 
 
-def take_again(root: Path, session: Session, name: str) -> list[Divergence]:
-    """Has queues that lack messages which the table has end where the first of them is missing: a tailer goes on there.
+class Missing(NamedTuple):
+    """Messages that a log lacks and the table has: offsets from `begin` on, up to `end`."""
 
-    Offsets stay what they were, so the generation does. Queues that have diverged are left alone, and so is what the
-    table has not got any more. Returns where the log ends now, and where it ended. Raises LogBusy while it is written,
-    and MisuseError if there is no such mirror.
+    topic: str
+    queue: int
+    begin: int
+    end: int
+    is_back: bool
+    """They stand in the log again. Else it ends at `begin` now, and a tailer takes all from there on."""
+
+
+def take_again(root: Path, session: Session, name: str) -> list[Missing]:
+    """Gives a log back what it lacks and the table has: in its place where there is room, as a repair leaves it.
+
+    Where there is none, the queue ends where the first of it is missing, and a tailer goes on there. Offsets stay what
+    they were, so the generation does. Queues that have diverged are left alone, and so is what the table has not got
+    any more. Raises LogBusy while the log is written, and MisuseError if there is no such mirror.
     """
     mirror = Mirrors(session, name).look()
     if mirror is None:
         raise MisuseError(f"there is no mirror {name}: `txmsg tailer run` or `txmsg tailer create` makes it")
+    found: list[Missing] = []
     with Log(root) as log, open_log(root) as reading:
         sink = LogSink(reading, str(root))
-        found: list[Divergence] = []
-        for each in compare(session, sink, table.queues(session, mirror.include, mirror.exclude)):
-            queue, (_, end) = each.queue, each.in_log
-            if each.is_diverged:
-                continue
-            holes = log.reader.queue(queue.topic, queue.number).holes()
-            begin = next((begin for begin, _ in holes if begin >= queue.begin), None)
-            if begin is not None:
-                found.append(Divergence(queue.topic, queue.number, begin, end, queue.end))
-        for gap in found:
-            log.truncate(gap.topic, gap.queue, gap.offset)
+        for each in list(compare(session, sink, table.queues(session, mirror.include, mirror.exclude))):
+            if not each.is_diverged:
+                found += _taken_again(log, session, each)
     return found
+
+
+def _taken_again(log: Log, session: Session, compared: Compared) -> Iterator[Missing]:
+    queue, (_, log_end) = compared.queue, compared.in_log
+    for begin, end in log.reader.queue(queue.topic, queue.number).holes():
+        if begin < queue.begin:
+            continue
+        if _is_put_back(log, session, queue, begin, end):
+            yield Missing(queue.topic, queue.number, begin, end, is_back=True)
+        else:
+            log.truncate(queue.topic, queue.number, begin)
+            yield Missing(queue.topic, queue.number, begin, log_end, is_back=False)
+            return
+
+
+def _is_put_back(log: Log, session: Session, queue: TableQueue, begin: int, end: int) -> bool:
+    """Whether the messages of a hole are in its place again: it has room for them, compressed as they were."""
+    rows: list[Row] = []
+    size_bytes = 0
+    with closing(table.rows(session, queue.id, begin, end)) as in_table:
+        for offset, row in in_table:
+            size_bytes += len(row[5])
+            if offset != begin + len(rows) or size_bytes > _PUT_BACK_SIZE_BYTES_MAX:
+                return False
+            rows.append(row)
+    asked = log.settings_of(queue.topic).compression
+    return len(rows) == end - begin and any(
+        log.refill(queue.topic, queue.number, begin, _payload(rows, compression))
+        for compression in sorted(Compression, key=lambda each: each is not asked)
+    )
 
 
 def _payload(rows: Sequence[Row], compression: Compression) -> Payload:

@@ -11,10 +11,13 @@ import pytest
 from tests.metaq.corrupt import KINDS, Material, damaged_logs, judge, mended, prepare
 from tests.metaq.logs import batch, bodies, fill, read_all, readable
 from txmsg.errors import LogBusy, MisuseError, OffsetsMissing
+from txmsg.metaq.access import DEAD_LETTERS, RETRIES, QueueId
 from txmsg.metaq.format.frame import Columns, encode, hole
 from txmsg.metaq.fsck.check import check
+from txmsg.metaq.fsck.groups import check_with_groups, repair_with_groups
 from txmsg.metaq.fsck.repair import repair
 from txmsg.metaq.fsck.report import Lost
+from txmsg.metaq.location import open_log
 from txmsg.metaq.store.commit_log import files_of, log_file
 from txmsg.metaq.store.log import Append, Flush, Log, LogConfig, TopicSettings
 from txmsg.metaq.store.reader import LogReader
@@ -158,3 +161,36 @@ def test_a_log_that_is_written_is_not_repaired(tmp_path: Path) -> None:
         with pytest.raises(LogBusy):
             repair(tmp_path)
     assert readable(tmp_path, "t", 0) == bodies("t", 0, 0, 0)
+
+
+def test_the_small_logs_of_groups_are_checked_and_repaired_too_and_their_files_are_looked_at(tmp_path: Path) -> None:
+    with open_log(tmp_path, append=True) as access:
+        access.append([batch("t", 0, 0, 3)])
+        member = access.join("g", ["t"])
+        member.take([QueueId("t", 0)])
+        for topic, counts in ((RETRIES + "g", (2, 1)), (DEAD_LETTERS + "g", (1,))):
+            for count in counts:
+                access.append([Append(topic, 0, encode(Columns(bodies(topic, 0, 0, count), [1])))])
+        assert check_with_groups(tmp_path).problems == [], "while all is open"
+    [retries] = (tmp_path / "groups/g/retries/commitlog").iterdir()
+    _flip(retries, 60)
+    _flip(tmp_path / "groups/g/queues/t/0000", 40)
+    (tmp_path / "groups/g/begins.json").write_text("{")
+
+    report = check_with_groups(tmp_path)
+    files = ["groups/g/begins.json", "groups/g/queues/t/0000", "groups/g/retries/commitlog"]
+    assert [each.file for each in report.problems] == files
+    assert [each.way_out for each in report.problems][:2] == ["delete the file, then seek where to go on"] * 2
+    assert report.problems[2].lost == (Lost(RETRIES + "g", 0, 0, 2),)
+    assert check(tmp_path).report.problems == [], "the log itself is whole"
+
+    assert any("groups/g/retries: positions" in each for each in repair_with_groups(tmp_path))
+    report = check_with_groups(tmp_path)
+    assert ([each.file for each in report.problems], report.holes) == (files[:2], [Lost(RETRIES + "g", 0, 0, 2)])
+    assert readable(tmp_path / "groups/g/dead_letters", DEAD_LETTERS + "g", 0) == bodies(DEAD_LETTERS + "g", 0, 0, 1)
+
+
+def _flip(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)

@@ -21,8 +21,9 @@ from tests.small_disk import fill, read_only, small_disk
 from txmsg.broker import migrate
 from txmsg.embedded import EmbeddedPostgres
 from txmsg.errors import CorruptLog, OffsetsMissing, TxmsgError
+from txmsg.metaq.format.frame import hole
 from txmsg.metaq.location import open_log
-from txmsg.metaq.store.log import Append
+from txmsg.metaq.store.log import Append, Log
 from txmsg.metaq.store.reader import LogReader
 from txmsg.verifier.compare import Report, verify
 
@@ -351,7 +352,7 @@ def _served(log: Path, queue: int) -> tuple[int, TxmsgError | None]:
     return offset, None
 
 
-def test_a_damaged_frame_is_served_up_to_taken_out_and_mirrored_anew_from_the_table(
+def test_a_damaged_frame_is_served_up_to_taken_out_and_taken_from_the_table_again(
     url: str, log: Path, load: Load, tailer: TailerProcess
 ) -> None:
     load.write(60)
@@ -377,9 +378,18 @@ def test_a_damaged_frame_is_served_up_to_taken_out_and_mirrored_anew_from_the_ta
     assert set(report.differing) == {"hole"}
     tailer.stop()
 
+    assert "give --repair, too" in said("metaq", "check", str(log), "--storage", url, status=2)
     told = said("metaq", "check", str(log), "--repair", "--storage", url)
-    assert f"queue 0: `txmsg tailer run` takes offsets {offset} to {load.ends[0] - 1} from the table again" in told
+    assert f"queue 0: offsets {offset} to " in told
+    assert "are in their place again, from the table" in told
+    assert require_equal(url, log, load.count).in_holes == 0
+    assert _served(log, 0) == (load.ends[0], None)
+
+    with Log(log) as writer:  # a mark as small as marks are, where messages were
+        writer.truncate("trade", 0, offset)
+        writer.append([Append("trade", 0, hole(load.ends[0], 1), offset)])
+    told = said("metaq", "check", str(log), "--repair", "--storage", url)
+    assert f"no room for what is missing; `txmsg tailer run` takes offsets {offset} to {load.ends[0] - 1}" in told
     tailer.start()
-    report = require_equal(url, log, load.count)
-    assert report.in_holes == 0
+    assert require_equal(url, log, load.count).in_holes == 0
     assert json_of("tailer", "status", "--storage", url)["generation"] == 1

@@ -17,6 +17,7 @@ from txmsg.cli.main import EXAMPLE_FORMAT
 
 if TYPE_CHECKING:
     from txmsg.metaq.fsck.report import Report
+    from txmsg.mirror import Missing
 
 __all__ = ["LOG_DIRECTORY", "check", "require_metaq"]
 
@@ -50,7 +51,7 @@ def require_metaq() -> None:
 @click.option(
     "--storage",
     metavar="URL",
-    help="With --repair: the Notify database whose mirror this is. What it still has of what is lost is mirrored anew.",
+    help="With --repair: the Notify database whose mirror this is. What it still has of what is lost comes back.",
 )
 @click.option(
     "--name",
@@ -66,18 +67,17 @@ def check(*, directory: Path, repair: bool, storage: str | None, name: str, as_j
     Says of each damage where it is, which messages are lost, and the way out.
     """
     require_metaq()
-    from txmsg.metaq.fsck.check import check as check_log
-    from txmsg.metaq.fsck.check import size_bytes_of
+    from txmsg.metaq.fsck.groups import check_with_groups, repair_with_groups, size_bytes_with_groups
 
+    if storage and not repair:
+        raise click.UsageError("--storage says where a repair finds what is lost: give --repair, too")
     started = time.monotonic()
     done: list[str] = []
-    with _bar(size_bytes_of(directory)) as told:
+    with _bar(size_bytes_with_groups(directory)) as told:
         if repair:
-            from txmsg.metaq.fsck.repair import repair as repair_log
-
-            done = repair_log(directory, told)
+            done = repair_with_groups(directory, told)
             done += _take_again(directory, storage, name) if storage else ()
-        report = check_log(directory, told).report
+        report = check_with_groups(directory, told)
     took_s = time.monotonic() - started
     if as_json:
         click.echo(json.dumps({**report.values(), "repaired": done, "took_s": round(took_s, 3)}))
@@ -89,7 +89,7 @@ def check(*, directory: Path, repair: bool, storage: str | None, name: str, as_j
 
 
 def _take_again(directory: Path, storage: str, name: str) -> list[str]:
-    """What is missing is left to the tailer, where the table has it; which queues, in sentences."""
+    """What is missing comes from the table, where that has it; what was done, in sentences."""
     from txmsg.binlog.config import check_mirror_name
     from txmsg.binlog.database import connect, translated
     from txmsg.broker import migrate
@@ -98,11 +98,15 @@ def _take_again(directory: Path, storage: str, name: str) -> list[str]:
     check_mirror_name(name)
     migrate.require(storage)
     with closing(connect(migrate.libpq_url(storage))) as session, translated():
-        return [
-            f"topic {each.topic} queue {each.queue}: `txmsg tailer run` takes offsets {each.offset} to "
-            f"{each.log_end - 1} from the table again"
-            for each in take_again(directory, session, name)
-        ]
+        return [_told(each) for each in take_again(directory, session, name)]
+
+
+def _told(missing: Missing) -> str:
+    where = f"topic {missing.topic} queue {missing.queue}"
+    offsets = f"offsets {missing.begin} to {missing.end - 1}"
+    if missing.is_back:
+        return f"{where}: {offsets} are in their place again, from the table"
+    return f"{where}: there is no room for what is missing; `txmsg tailer run` takes {offsets} from the table again"
 
 
 def _print(report: Report, took_s: float) -> None:

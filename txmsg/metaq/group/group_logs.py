@@ -19,7 +19,7 @@ from txmsg.metaq.store.commit_log import files_of
 from txmsg.metaq.store.log import Append, Log, LogConfig
 from txmsg.metaq.store.reader import LogReader
 
-__all__ = ["GroupLogs"]
+__all__ = ["GroupLogs", "turn"]
 
 _CONFIG: Final = LogConfig(file_size_bytes_max=16 * 1024 * 1024, open_files_max=64)
 _WAIT_S_MAX = 10.0
@@ -63,15 +63,14 @@ class GroupLogs:
             raise UnknownGroup(
                 f"group {root.parent.name} is unknown to this log: a group is made when its first member joins"
             )
-        with _turn(root.with_suffix(".lock")), Log(root, self._config) as log:
+        with turn(root.with_suffix(".lock")), Log(root, self._config) as log:
             bases = log.append(appends)
-            if appends[0].topic.startswith(RETRIES):
-                _delete_handled(root, appends[0].topic, log)
+            _delete_handled(root, appends[0].topic, log)
             return bases
 
 
 def _delete_handled(root: Path, topic: str, log: Log) -> None:
-    """Deletes the files in which every retry has had its turn."""
+    """Deletes the files in which every retry has had its turn, and every dead letter was dealt with."""
     firsts = files_of(root / "commitlog", ".log")
     if len(firsts) == 1:
         return
@@ -89,8 +88,8 @@ def _end_of(cell: Cell) -> int:
 
 
 @contextmanager
-def _turn(path: Path) -> Iterator[None]:
-    """Waits for others to have appended."""
+def turn(path: Path) -> Iterator[None]:
+    """Waits for others to have appended to the log whose lock this is. Raises StorageError if that takes too long."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         deadline = time.monotonic() + _WAIT_S_MAX

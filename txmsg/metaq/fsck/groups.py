@@ -1,0 +1,73 @@
+"""A log together with its groups: their small logs, which are logs like any other, and their own files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from txmsg.errors import CorruptLog
+from txmsg.metaq.fsck.check import check, size_bytes_of
+from txmsg.metaq.fsck.repair import repair
+from txmsg.metaq.fsck.report import Problem, Report
+from txmsg.metaq.group.group_files import begins_in, offset_in, queue_file, queues_in
+from txmsg.metaq.group.group_logs import turn
+
+__all__ = ["check_with_groups", "repair_with_groups", "size_bytes_with_groups"]
+
+Told = Callable[[int], None]
+
+
+def _small_logs(root: Path) -> list[Path]:
+    """The logs of retries and dead letters of all groups."""
+    return sorted(each.parent for each in root.glob("groups/*/*/commitlog"))
+
+
+def size_bytes_with_groups(root: Path) -> int:
+    """How much there is to read."""
+    return sum(map(size_bytes_of, (root, *_small_logs(root))))
+
+
+def check_with_groups(root: Path, told: Told = lambda _: None) -> Report:
+    """Checks a log and its groups; see `check`. Figures are those of the log itself."""
+    report = check(root, told).report
+    report.problems += _unreadable(root)
+    for log in _small_logs(root):
+        place = log.relative_to(root)
+        try:
+            found = check(log, told).report
+        except (CorruptLog, FileNotFoundError):
+            if log.exists():
+                raise
+            continue  # the group was deleted meanwhile
+        way_out = f"`txmsg metaq check {log} --repair` mends it, also while the log itself is written"
+        report.problems += [replace(each, file=f"{place}/{each.file}", way_out=way_out) for each in found.problems]
+        report.notes += [f"{place}: {each}" for each in found.notes]
+        report.holes += found.holes
+    return report
+
+
+def repair_with_groups(root: Path, told: Told = lambda _: None) -> list[str]:
+    """Repairs a log and the small logs of its groups; see `repair`. Files of groups are left to who knows them."""
+    done = repair(root, told)
+    for log in _small_logs(root):
+        with turn(log.with_suffix(".lock")):
+            done += [f"{log.relative_to(root)}: {each}" for each in repair(log, told)]
+    return done
+
+
+def _unreadable(root: Path) -> Iterator[Problem]:
+    """Where groups begin and how far they are, as far as that cannot be read."""
+
+    def look(read: Callable[[Path], Any], path: Path) -> Iterator[Problem]:
+        try:
+            read(path)
+        except CorruptLog as exc:
+            text, _, way_out = str(exc).rpartition(": ")
+            yield Problem(file=str(path.relative_to(root)), text=text, way_out=way_out)
+
+    for group in sorted(each for each in root.glob("groups/*") if not each.name.startswith(".")):
+        yield from look(lambda path: begins_in(path.parent), group / "begins.json")
+        for queue in queues_in(group):
+            yield from look(offset_in, queue_file(group, queue))
