@@ -24,6 +24,9 @@ def test_a_mirror_is_made_looked_at_and_dropped(table: Table, tmp_path: Path) ->
     assert (shown["topics"], shown["exclude"], shown["log"]) == ("t*", "test", None)
     assert (shown["behind_messages"], shown["slot_state"], shown["slot_is_read"]) == (7, "reserved", False)
     assert shown["behind_s"] > 0
+    json_of("tailer", "create", *storage, "--exclude", "")
+    emptied = json_of("tailer", "status", *storage)
+    assert (emptied["topics"], emptied["exclude"]) == ("t*", None)
     with tailing(table.url, tmp_path):
         await_equal(table, tmp_path, "t")
         until(lambda: json_of("tailer", "status", *storage)["behind_messages"] == 0)

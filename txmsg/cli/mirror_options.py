@@ -34,11 +34,21 @@ topics_option: Decorator = click.option(
     multiple=True,
     help="Topics to mirror, with * and ?; may be repeated. Default: as the mirror was made, else all.",
 )
+
+
+def _excluded(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...] | None:
+    """None: as the mirror was made."""
+    if given == ("",):
+        return ()
+    return given or None
+
+
 exclude_option: Decorator = click.option(
     "--exclude",
     metavar="PATTERN",
     multiple=True,
-    help="Topics to leave out; may be repeated. Default: as the mirror was made, else none.",
+    callback=_excluded,
+    help="Topics to leave out; may be repeated. '' leaves out none. Default: as the mirror was made, else none.",
 )
 
 

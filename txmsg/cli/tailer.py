@@ -77,7 +77,7 @@ def run(
     storage: str,
     metaq: str,
     topics: tuple[str, ...],
-    exclude: tuple[str, ...],
+    exclude: tuple[str, ...] | None,
     name: str,
     log_level: str,
     as_json: bool,
@@ -89,9 +89,7 @@ def run(
     from txmsg.mirror import open_sink
 
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
-    config = TailerConfig(
-        storage=migrate.libpq_url(storage), mirror=name, topics=topics or None, exclude=exclude or None
-    )
+    config = TailerConfig(storage=migrate.libpq_url(storage), mirror=name, topics=topics or None, exclude=exclude)
 
     def tell(state: State) -> None:
         if as_json:
@@ -158,7 +156,7 @@ def _catching_up() -> Callable[[Progress], None]:
 @exclude_option
 @name_option
 @json_option
-def create(*, storage: str, topics: tuple[str, ...], exclude: tuple[str, ...], name: str, as_json: bool) -> None:
+def create(*, storage: str, topics: tuple[str, ...], exclude: tuple[str, ...] | None, name: str, as_json: bool) -> None:
     """Make a mirror with its publication and slot, so that from now on nothing is dropped before it is mirrored.
 
     For a mirror that is there it changes which topics it holds; its tailer does so when it is started anew.
@@ -167,9 +165,9 @@ def create(*, storage: str, topics: tuple[str, ...], exclude: tuple[str, ...], n
     from txmsg.binlog.database import translated
     from txmsg.binlog.status import make
 
-    check_mirror_name(name), check_patterns(topics), check_patterns(exclude)
+    check_mirror_name(name), check_patterns(topics), check_patterns(exclude or ())
     with closing(mirror_session(storage)) as session, translated():
-        is_new = make(session, name, topics or None, exclude or None)
+        is_new = make(session, name, topics or None, exclude)
     if as_json:
         click.echo(json.dumps({"mirror": name, "is_new": is_new}))
     else:
