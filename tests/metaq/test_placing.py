@@ -13,12 +13,12 @@ import pytest
 from tests.metaq.logs import batch, bodies, readable
 from txmsg.errors import MisuseError, Overloaded, StorageError
 from txmsg.message import now_us
-from txmsg.metaq.access import QueueId
+from txmsg.metaq.access import NOTES, QueueId
 from txmsg.metaq.format.frame import Columns, encode, hole
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.server.appender import Appender
 from txmsg.metaq.server.placing import Call, Outcome, Placer
-from txmsg.metaq.server.producers import NOTES, CallId, Note, Placed
+from txmsg.metaq.server.producers import CallId, Note, Placed
 from txmsg.metaq.store.log import Append
 
 

@@ -26,14 +26,13 @@ from txmsg.errors import (
     ProtocolError,
     StorageError,
 )
-from txmsg.metaq.access import Fetched, LogAccess, QueueId, Range
+from txmsg.metaq.access import NOTES, Fetched, LogAccess, QueueId, Range
 from txmsg.metaq.format.frame import Columns, Compression, encode, hole
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.location import open_log
 from txmsg.metaq.protocol import PIECE_SIZE_BYTES, batches_of_frames, frame_of
 from txmsg.metaq.remote.remote_log import RemoteLog
 from txmsg.metaq.server.config import MetaQConfig
-from txmsg.metaq.server.producers import NOTES
 from txmsg.metaq.store.log import Append, LogConfig
 from txmsg.metaq.store.reader import LogReader
 from txmsg.metaq.store.topics import Flush, TopicSettings

@@ -5,9 +5,12 @@ from __future__ import annotations
 import click
 
 from txmsg.cli.metaq_check import check
+from txmsg.cli.metaq_dead_letter import dead_letter
+from txmsg.cli.metaq_dump import dump
 from txmsg.cli.metaq_group import group
-from txmsg.cli.metaq_read import dump, tail, topics
 from txmsg.cli.metaq_serve import serve
+from txmsg.cli.metaq_tail import tail
+from txmsg.cli.metaq_topics import set_, topics
 
 __all__ = ["metaq"]
 
@@ -17,5 +20,5 @@ def metaq() -> None:
     """Serve logs, look at them and their groups, check and repair them."""
 
 
-for _command in (check, dump, group, serve, tail, topics):
+for _command in (check, dead_letter, dump, group, serve, set_, tail, topics):
     metaq.add_command(_command)

@@ -11,7 +11,7 @@ import click
 from txmsg.cli.admin import json_option, yes_option
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.metaq_check import require_metaq
-from txmsg.cli.metaq_read import PLACE
+from txmsg.cli.metaq_tail import PLACE
 from txmsg.cli.showing import print_table
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def _offsets(access: LogAccess, topic: str, queue: int | None, place: str | int 
     from txmsg.message import us_of_datetime
     from txmsg.metaq.access import QueueId
 
-    numbers = access.topics().get(topic, [])
+    numbers = access.queues_of(topic)
     if not numbers or (queue is not None and queue not in numbers):
         there = f"its queues are {', '.join(map(str, numbers))}" if numbers else "it is not in this log"
         raise UnknownTopic(f"topic {topic!r} has no queue to go on in: {there}")
@@ -168,18 +168,30 @@ def _queues(state: GroupState) -> list[dict[str, Any]]:
     ]
 
 
+def _retrying(access: LogAccess, state: GroupState) -> int:
+    """Also of queues that nobody has owned yet."""
+    from txmsg.metaq.access import RETRIES, QueueId
+
+    offsets = {each.queue: each.offset for each in state.queues}
+    retries = RETRIES + state.group
+    kept = access.ranges([QueueId(retries, number) for number in access.queues_of(retries)])
+    return sum(each.end - max(each.begin, offsets.get(queue) or 0) for queue, each in kept.items())
+
+
 def _summary(access: LogAccess, state: GroupState) -> dict[str, Any]:
     from txmsg.metaq.access import DEAD_LETTERS, RETRIES, QueueId
 
     dead = QueueId(DEAD_LETTERS + state.group, 0)
     begin, end = access.ranges([dead])[dead]
+    dealt_with = next((each.offset for each in state.queues if each.queue == dead), None)
     queues = _queues(state)
-    own = [each for each in queues if not each["topic"].startswith(RETRIES)]
+    own = [each for each in queues if not each["topic"].startswith((RETRIES, DEAD_LETTERS))]
+    read = {topic for each in state.members for topic in each.topics if not topic.startswith(RETRIES)}
     return {
         "group": state.group,
         "members": [each.id for each in state.members],
-        "topics": sorted({each["topic"] for each in own} | {topic for each in state.members for topic in each.topics}),
+        "topics": sorted({each["topic"] for each in own} | read),
         "behind": sum(each["behind"] for each in own),
-        "retrying": sum(each["behind"] for each in queues) - sum(each["behind"] for each in own),
-        "dead": end - begin,
+        "retrying": _retrying(access, state),
+        "dead": end - max(begin, dealt_with or 0),
     }

@@ -32,6 +32,7 @@ from txmsg.metaq.store.topics import TopicSettings
 __all__ = [
     "DEAD_LETTERS",
     "FETCH_SIZE_BYTES_MAX",
+    "NOTES",
     "RETRIES",
     "Fetched",
     "GroupMember",
@@ -50,6 +51,8 @@ RETRIES: Final = "%RETRY%"
 """%RETRY%GROUP: messages that failed, in a queue per back-off step."""
 DEAD_LETTERS: Final = "%DLQ%"
 """%DLQ%GROUP: messages whose retries are used up."""
+NOTES: Final = "%APPENDS%"
+"""Where a server notes which appends it has carried out."""
 
 
 class QueueId(NamedTuple):
@@ -91,7 +94,7 @@ class GroupView:
     members: tuple[Member, ...]
     """Those alive, sorted by id."""
     queues: tuple[QueueId, ...]
-    """All queues of all topics that a member reads, and those of %RETRY%GROUP; sorted."""
+    """All queues of all topics that a member reads; sorted. Members with handlers read %RETRY%GROUP, too."""
     sought: Mapping[QueueId, int]
     """Queues of the member that asks which somebody wants to go on at another offset: see `GroupMember.seek_done`."""
 
@@ -133,7 +136,11 @@ class LogAccess(Protocol):
         ...
 
     def topics(self) -> dict[str, list[int]]:
-        """The topics there are now, and the numbers of their queues."""
+        """The topics there are now, without those of groups and a server's own, and the numbers of their queues."""
+        ...
+
+    def queues_of(self, topic: str) -> list[int]:
+        """The numbers of the queues of a topic, which may be a group's; none when there is no such topic."""
         ...
 
     def ranges(self, queues: Collection[QueueId]) -> dict[QueueId, Range]:

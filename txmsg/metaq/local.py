@@ -9,7 +9,7 @@ from typing import Self
 
 from txmsg.errors import CorruptLog, MisuseError, OffsetOutOfRange
 from txmsg.message import ReceivedMessage
-from txmsg.metaq.access import FETCH_SIZE_BYTES_MAX, Fetched, GroupState, QueueId, Range
+from txmsg.metaq.access import FETCH_SIZE_BYTES_MAX, NOTES, Fetched, GroupState, QueueId, Range
 from txmsg.metaq.group.group_logs import GroupLogs
 from txmsg.metaq.group.groups import LocalGroups, LocalMember
 from txmsg.metaq.store.cells import queues_of_topic
@@ -31,7 +31,7 @@ class LocalLog:
         self._reader = self._log.reader if self._log else LogReader(root)
         self._reading = threading.Lock()  # readers remember where they were
         self._of_groups = GroupLogs(root)
-        self._groups = LocalGroups(root, self._queues_of, self.ranges, self.offsets_at)
+        self._groups = LocalGroups(root, self.queues_of, self.ranges, self.offsets_at)
         self._closed = threading.Event()
         self._growth = Growth(root, self._closed)
 
@@ -53,7 +53,7 @@ class LocalLog:
         return identity_of(self.root, create=False)
 
     def topics(self) -> dict[str, list[int]]:
-        return self._reader.topics()
+        return {topic: queues for topic, queues in self._reader.topics().items() if topic != NOTES}
 
     def ranges(self, queues: Collection[QueueId]) -> dict[QueueId, Range]:
         with self._reading:
@@ -73,8 +73,7 @@ class LocalLog:
         root = self._of_groups.root_of(topic)
         return self._reader if root is None else self._of_groups.reader(root)
 
-    def _queues_of(self, topic: str) -> list[int]:
-        """The numbers of a topic's queues; other topics cost nothing."""
+    def queues_of(self, topic: str) -> list[int]:
         return queues_of_topic(self._of_groups.root_of(topic) or self.root, topic)
 
     def fetch(

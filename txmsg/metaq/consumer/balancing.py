@@ -45,9 +45,9 @@ class Balance:
         self._access = access
         self._group = group
         self._topics = topics
+        self._reads = (*topics, RETRIES + group) if reads_retries else tuple(topics)
         self._start = start
         self._strategy = strategy
-        self._reads_retries = reads_retries
         self._thread = thread
         self._on_ready = on_ready
         self._member: GroupMember | None = None
@@ -69,7 +69,7 @@ class Balance:
             self._member = await self._call(
                 self._access.join,
                 self._group,
-                tuple(self._topics),
+                self._reads,
                 start=self._start,
                 strategy=getattr(self._strategy, "__qualname__", str(self._strategy)),
             )
@@ -99,11 +99,7 @@ class Balance:
     async def _balance(self, view: GroupView) -> None:
         assert self._member is not None
         self._tell_strategies(view)
-        wanted = {
-            queue
-            for queue in wanted_by(self._member.id, view, self._strategy)
-            if queue.topic in self._topics or (self._reads_retries and queue.topic == RETRIES + self._group)
-        }
+        wanted = wanted_by(self._member.id, view, self._strategy)
         for queue in self.lanes.keys() - wanted - self._moving.keys():
             self._moving[queue] = asyncio.create_task(self._release(self.lanes[queue]))
         if free := sorted(wanted - self.lanes.keys()):

@@ -8,8 +8,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
+from txmsg.errors import CorruptLog
 from txmsg.message import ReceivedMessage
 from txmsg.metaq.access import QueueId
 from txmsg.metaq.consumer.retries import Tried, tried_of
@@ -161,7 +163,7 @@ class Lane:
                     self.offset = batch.end_offset
                 continue
             assert message.offset is not None
-            self._pending.append(tried_of(message) if self.is_retry else Tried(message))
+            self._pending.append(_tried_of(message) if self.is_retry else Tried(message))
             self._offsets.append(message.offset)
 
     def _after(self) -> int:
@@ -184,3 +186,10 @@ class Lane:
     def position(self) -> int:
         """The offset to be stored now."""
         return self.offset if self.chunk is None else self.chunk.offset
+
+
+def _tried_of(copy: ReceivedMessage) -> Tried:
+    """What is no copy, as somebody else may append it, is a message that nobody handles: it ends as a dead letter."""
+    with suppress(CorruptLog):
+        return tried_of(copy)
+    return Tried(copy)

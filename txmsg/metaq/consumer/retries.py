@@ -7,7 +7,7 @@ message, where it came from and what every try said, in one header; so it needs 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,7 +20,7 @@ from txmsg.runtime.backoff import Backoff
 from txmsg.runtime.options import check_seconds
 from txmsg.wire.headers import pack_headers
 
-__all__ = ["HEADER", "Tried", "appends_of", "backoff_of", "tried_of"]
+__all__ = ["HEADER", "Tried", "again_of", "appends_of", "backoff_of", "dead_again_of", "tried_of"]
 
 HEADER: Final = "txmsg-tried"
 """The header of a copy that tells where it came from."""
@@ -70,20 +70,40 @@ def appends_of(group: str, failed: Sequence[Tried], backoff: Backoff, now_us: in
     return retries, [_append(DEAD_LETTERS + group, 0, dead, now_us)] if dead else []
 
 
+def again_of(group: str, dead: Sequence[Tried], now_us: int) -> Append:
+    """What is to be appended to the group's retries for dead letters, to come at once and as if they were new to it."""
+    tried = [
+        Tried(each.message._replace(attempt=1, generation=each.message.generation + 1), due_at_us=now_us)
+        for each in dead
+    ]
+    return _append(RETRIES + group, 0, tried, now_us)
+
+
+def dead_again_of(group: str, copies: Sequence[ReceivedMessage]) -> Append:
+    """What is to be appended to the group's dead letters for copies that stood there, as they were."""
+    stored_at_us, headers = [each.stored_at_us for each in copies], [each.headers for each in copies]
+    return Append(DEAD_LETTERS + group, 0, encode(_columns(copies, stored_at_us, headers)))
+
+
 def _append(topic: str, queue: int, tried: Sequence[Tried], now_us: int) -> Append:
-    messages = [each.message for each in tried]
-    columns = Columns(
+    headers = [{**each.message.headers, HEADER: _told(each)} for each in tried]
+    return Append(topic, queue, encode(_columns([each.message for each in tried], [now_us], headers)))
+
+
+def _columns(
+    messages: Sequence[ReceivedMessage], stored_at_us: Sequence[int], headers: Sequence[Mapping[str, str]]
+) -> Columns:
+    return Columns(
         bodies=[each.body for each in messages],
-        stored_at_us=[now_us],
+        stored_at_us=stored_at_us,
         transaction_ids=b"".join(each.id_bytes for each in messages),
         n=[each.n for each in messages],
         born_at_us=[each.born_at_us for each in messages],
         keys=[each.key or "" for each in messages],
         tags=[each.tag or "" for each in messages],
         ordering_keys=[each.ordering_key or "" for each in messages],
-        headers=[pack_headers({**each.message.headers, HEADER: _told(each)}) for each in tried],
+        headers=[pack_headers(each) for each in headers],
     )
-    return Append(topic, queue, encode(columns))
 
 
 def _told(tried: Tried) -> str:
@@ -95,6 +115,7 @@ def _told(tried: Tried) -> str:
             "offset": message.offset,
             "stored_at_us": message.stored_at_us,
             "attempt": message.attempt,
+            "generation": message.generation,
             "due_at_us": tried.due_at_us,
             "errors": tried.errors,
         }
@@ -112,6 +133,7 @@ def tried_of(copy: ReceivedMessage) -> Tried:
             offset=told["offset"],
             stored_at_us=told["stored_at_us"],
             attempt=told["attempt"],
+            generation=told["generation"],
             headers=headers,
         )
         return Tried(message, tuple(told["errors"]), told["due_at_us"])

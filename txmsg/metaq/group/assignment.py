@@ -29,13 +29,13 @@ def averaged(queues: Sequence[QueueId], members: Sequence[Member]) -> dict[str, 
 def wanted_by(member_id: str, view: GroupView, strategy: Strategy) -> set[QueueId]:
     """The queues that this member shall own.
 
-    Queues that the same members read are shared out together, those of %RETRY%GROUP (which all read) apart from others.
+    Queues that the same members read are shared out together, those of %RETRY%GROUP apart from others.
     Raises MisuseError for a strategy that leaves out a queue, or gives one twice or to nobody who is there.
     """
     pools: dict[tuple[bool, tuple[Member, ...]], list[QueueId]] = {}
     for queue in view.queues:
         is_retry = queue.topic.startswith(RETRIES)
-        readers = tuple(each for each in view.members if is_retry or queue.topic in each.topics)
+        readers = tuple(each for each in view.members if queue.topic in each.topics)
         if readers:
             pools.setdefault((is_retry, readers), []).append(queue)
     wanted: set[QueueId] = set()

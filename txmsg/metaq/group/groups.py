@@ -92,7 +92,10 @@ class LocalGroups:
         new = [topic for topic in topics if topic not in begins]
         if not new:
             return
-        queues = [QueueId(topic, number) for topic in new for number in self.queues_of(topic)] if start else []
+        queues: list[QueueId] = []
+        if start:  # what failed is never left out
+            topics = [each for each in new if not each.startswith(RETRIES)]
+            queues = [QueueId(topic, number) for topic in topics for number in self.queues_of(topic)]
         if start == "latest":
             offsets = {queue: kept.end for queue, kept in self.ranges(queues).items()}
         else:
@@ -171,7 +174,7 @@ class LocalMember:
                 "queues: it owns none any more, and joins anew"
             )
         members = members_in(self._directory)
-        topics = {topic for each in members for topic in each.topics} | {RETRIES + self.group}
+        topics = {topic for each in members for topic in each.topics}
         queues = sorted(QueueId(topic, number) for topic in topics for number in self._of.queues_of(topic))
         sought = {queue: offset for queue, offset in sought_in(self._directory).items() if queue in self._owned}
         return GroupView(tuple(members), tuple(queues), sought)

@@ -102,6 +102,10 @@ class RemoteLog:
         reply = self._ask(self._server.log.ListTopics, pb.ListLogTopicsRequest())
         return {each.topic: list(each.queue) for each in reply.topics}
 
+    def queues_of(self, topic: str) -> list[int]:
+        reply = self._ask(self._server.log.ListTopics, pb.ListLogTopicsRequest(topic=topic))
+        return [queue for each in reply.topics for queue in each.queue]
+
     def ranges(self, queues: Collection[QueueId]) -> dict[QueueId, Range]:
         reply = self._ask(self._server.log.Ranges, pb.RangesRequest(queues=sets_of_queues(queues)))
         return dict(zip(queues, map(Range, reply.begin, reply.end), strict=True))

@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 
 from txmsg.errors import BrokerUnavailable, InvalidName, MessageTooLarge, OutcomeUnknown, ProtocolError
 from txmsg.message import check_name
-from txmsg.metaq.access import Fetched, LogAccess, QueueId
+from txmsg.metaq.access import NOTES, Fetched, LogAccess, QueueId
 from txmsg.metaq.format.frame import FRAME_SIZE_BYTES_MAX
 from txmsg.metaq.protocol import (
     ID_SIZE_BYTES,
@@ -32,7 +32,7 @@ from txmsg.metaq.server.arriving import check
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.server.placing import Call
 from txmsg.metaq.server.polls import Polls
-from txmsg.metaq.server.producers import NOTES, CallId
+from txmsg.metaq.server.producers import CallId
 from txmsg.wire.answers import Context, answering
 from txmsg.wire.v1 import metaq_pb2 as pb
 from txmsg.wire.v1.metaq_pb2_grpc import MetaQServicer
@@ -94,10 +94,12 @@ class LogApi(MetaQServicer):
 
     @answering
     async def ListTopics(self, request: pb.ListLogTopicsRequest, context: Context) -> pb.ListLogTopicsReply:  # noqa: N802
-        topics = await self._read(self._log.topics)
-        return pb.ListLogTopicsReply(
-            topics=[pb.QueueSet(topic=topic, queue=queues) for topic, queues in topics.items() if topic != NOTES]
-        )
+        if request.topic:
+            topic = check_name("topic", request.topic)
+            topics = {topic: await self._read(lambda: self._log.queues_of(topic))}
+        else:
+            topics = await self._read(self._log.topics)
+        return pb.ListLogTopicsReply(topics=[pb.QueueSet(topic=topic, queue=each) for topic, each in topics.items()])
 
     @answering
     async def ShowTopic(self, request: pb.LogTopicRequest, context: Context) -> pb.LogTopicSettings:  # noqa: N802

@@ -14,9 +14,9 @@ from typing import Final, TypeAlias
 
 from txmsg.errors import MisuseError, OffsetOutOfRange, OffsetsMissing, TxmsgError
 from txmsg.message import now_us
-from txmsg.metaq.access import DEAD_LETTERS, RETRIES, LogAccess, QueueId
+from txmsg.metaq.access import DEAD_LETTERS, NOTES, RETRIES, LogAccess, QueueId
 from txmsg.metaq.format.frame import Columns, Kind, encode, hole_end_of
-from txmsg.metaq.server.producers import NOTES, REMEMBERED_S, CallId, Note, Placed
+from txmsg.metaq.server.producers import REMEMBERED_S, CallId, Note, Placed
 from txmsg.metaq.store.log import Append
 
 __all__ = ["OFFSET_MAX", "Call", "Outcome", "Placer"]

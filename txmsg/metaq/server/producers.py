@@ -5,7 +5,7 @@ none. So what is kept of it is what it has under way. Calls whose batches all na
 stands at an offset says itself whether it is there.
 
 What is kept outlives the server: for each append a note is written into the log, in the same write and just before the
-batches (topic `NOTES`). A crash can have cut off batches whose note is there, never the other way round.
+batches (topic `access.NOTES`). A crash can have cut off batches whose note is there, never the other way round.
 """
 
 from __future__ import annotations
@@ -18,10 +18,8 @@ from typing import Final, NamedTuple, TypeAlias
 
 from txmsg.errors import Overloaded, ProtocolError
 
-__all__ = ["NOTES", "REMEMBERED_S", "CallId", "Note", "Placed", "Producers"]
+__all__ = ["REMEMBERED_S", "CallId", "Note", "Placed", "Producers"]
 
-NOTES: Final = "%APPENDS%"
-"""The topic that holds the notes."""
 REMEMBERED_S: Final = 120.0
 """For at least so long the answer to an append is remembered; clients repeat for a minute at most."""
 _UNDER_WAY_MAX = 1024

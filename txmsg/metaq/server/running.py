@@ -15,7 +15,7 @@ from pathlib import Path
 import grpc
 
 from txmsg.errors import MisuseError
-from txmsg.metaq.access import LogAccess
+from txmsg.metaq.access import NOTES, LogAccess
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.protocol import APPEND_SIZE_BYTES_MAX
 from txmsg.metaq.server.appender import Appender
@@ -24,7 +24,6 @@ from txmsg.metaq.server.group_api import GroupApi
 from txmsg.metaq.server.log_api import LogApi
 from txmsg.metaq.server.placing import Placer
 from txmsg.metaq.server.polls import Polls
-from txmsg.metaq.server.producers import NOTES
 from txmsg.metaq.server.sessions import Sessions
 from txmsg.metaq.store.topics import Flush, TopicSettings
 from txmsg.wire.address import check_address

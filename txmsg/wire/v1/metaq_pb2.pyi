@@ -47,8 +47,10 @@ class DescribeLogReply(_message.Message):
     def __init__(self, log_id: _Optional[int] = ..., generation: _Optional[int] = ..., release: _Optional[str] = ..., failure: _Optional[str] = ..., waiting: _Optional[int] = ..., sessions: _Optional[int] = ..., appending_bytes: _Optional[int] = ...) -> None: ...
 
 class ListLogTopicsRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("topic",)
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    def __init__(self, topic: _Optional[str] = ...) -> None: ...
 
 class ListLogTopicsReply(_message.Message):
     __slots__ = ("topics",)

@@ -1,0 +1,144 @@
+"""`txmsg metaq tail`, `topics` and `set`, alike for a directory and for the address of its server."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, wait
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.metaq.logs import batch, fill
+from tests.metaq.servers import served
+from txmsg.cli.main import main
+from txmsg.metaq import Log, LogAccess, open_log
+from txmsg.metaq.access import DEAD_LETTERS, RETRIES
+from txmsg.metaq.format.frame import Columns, encode, hole
+from txmsg.metaq.server.config import MetaQConfig
+from txmsg.metaq.store.log import Append
+
+_WAIT_S = 60.0
+
+
+@pytest.fixture(params=["directory", "address"])
+def where(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """A log with the topics trade, of two queues, and user."""
+    root = tmp_path / "log"
+    with Log(root) as log:
+        fill(log, "trade", 0, [2, 3])
+        tagged = Columns([b"one", b"two\n"], [1_000_000, 3_000_000], keys=["k", ""], tags=["paid", "new"])
+        log.append([Append("trade", 1, encode(tagged)), Append("user", 0, hole(7, 5)), batch("user", 0, 7, 1)])
+    if request.param == "directory":
+        yield str(root)
+        return
+    with served(MetaQConfig(root=root, listen="127.0.0.1:0")) as address:
+        yield address
+
+
+@pytest.fixture
+def log(where: str) -> Iterator[LogAccess]:
+    with open_log(where, append=True) as log:
+        yield log
+
+
+def run(*words: object) -> Result:
+    return CliRunner().invoke(main, ["metaq", *map(str, words)])
+
+
+def beside(*words: object) -> Future[Result]:
+    """The same on a thread, which ends with the process: what follows for nothing would else follow for ever."""
+    found: Future[Result] = Future()
+    threading.Thread(target=lambda: found.set_result(run(*words)), daemon=True).start()
+    return found
+
+
+def lines(result: Result) -> list[dict[str, Any]]:
+    assert result.exit_code == 0, result.output
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def places(result: Result) -> list[tuple[int, int]]:
+    return [(each["queue"], each["offset"]) for each in lines(result)]
+
+
+def test_tail_begins_where_it_is_asked_and_says_what_is_missing(where: str) -> None:
+    assert sorted(places(run("tail", where, "trade", "--json"))) == [(0, n) for n in range(5)] + [(1, 0), (1, 1)]
+    assert places(run("tail", where, "trade", "--queue", 0, "--from", 3, "--json")) == [(0, 3), (0, 4)]
+    assert places(run("tail", where, "trade", "--from", "1970-01-01T00:00:02Z", "--json")) == [(1, 1)]
+    missing = run("tail", where, "user", "--from", 0, "--json")
+    assert places(missing) == [(0, 7)]
+    assert "offsets 0 to 6 of topic user queue 0 are missing" in missing.stderr
+    past = run("tail", where, "trade", "--queue", 1, "--from", 9)
+    assert past.stdout == ""
+    assert "offset 9 of topic trade queue 1 is not kept: there are 0 to 1" in past.stderr
+
+
+def test_following_from_an_offset_prints_what_is_there_what_comes_and_queues_that_come_later(
+    where: str, log: LogAccess
+) -> None:
+    following = beside("tail", where, "trade", "--from", 0, "--follow", "--limit", 10, "--json")
+    log.append([batch("trade", 1, 2, 1)])
+    log.append([batch("trade", 2, 0, 2)])
+    found = places(following.result(_WAIT_S))
+    for queue, end in ((0, 5), (1, 3), (2, 2)):
+        assert [offset for number, offset in found if number == queue] == list(range(end))
+
+
+def test_following_begins_at_the_latest_message_also_of_a_topic_that_is_not_there_yet(
+    where: str, log: LogAccess
+) -> None:
+    following = beside("tail", where, "trade", "--follow", "--limit", 1, "--json")
+    assert append_until(following, log, "trade", 5) >= (0, 5)
+    following = beside("tail", where, "late", "--follow", "--limit", 1, "--json")
+    assert append_until(following, log, "late", 0)[0] == 0
+
+
+def append_until(following: Future[Result], log: LogAccess, topic: str, offset: int) -> tuple[int, int]:
+    """Appends to the first queue until what follows it has printed a message; which one."""
+    while not following.done():
+        log.append([batch(topic, 0, offset, 1)])
+        offset += 1
+        assert offset < 1_000, "nothing was printed of all that was appended"
+        wait([following], 0.1)
+    [place] = places(following.result(_WAIT_S))
+    return place
+
+
+def test_a_topic_or_a_queue_that_is_not_there_is_named_with_those_that_are(where: str) -> None:
+    for words in (("trad",), ("trad", "--queue", 0)):
+        result = run("tail", where, *words)
+        assert result.exit_code == 1
+        assert "topic 'trad' is not in this log: its topics are trade, user" in result.stderr
+    result = run("tail", where, "trade", "--queue", 3)
+    assert result.exit_code == 1
+    assert "topic 'trade' has no such queue: its queues are 0, 1" in result.stderr
+
+
+def test_the_small_logs_of_a_group_are_printed_too(where: str, log: LogAccess) -> None:
+    log.join("g", ["trade"]).leave({})
+    log.append([Append(DEAD_LETTERS + "g", 0, encode(Columns([b"dead"], [1])))])
+    log.append([Append(RETRIES + "g", 2, encode(Columns([b"late"], [1])))])
+    for topic, place in ((DEAD_LETTERS + "g", (0, 0)), (RETRIES + "g", (2, 0))):
+        assert places(run("tail", where, topic, "--json")) == [place]
+        assert topic not in log.topics()
+
+
+def test_topics_are_listed_with_what_is_kept_and_what_they_ask_for(where: str, tmp_path: Path) -> None:
+    assert run("set", where, "trade", "--flush", "timed", "--compression", "zstd", "--retention", "7d").exit_code == 0
+    assert run("set", where, "trade", "--compression", "lz4").exit_code == 0
+    rows = lines(run("topics", where, "--json"))[0]["queues"]
+    told = [tuple(row[name] for name in ("topic", "queue", "begin", "end", "flush", "compression")) for row in rows]
+    assert told == [
+        ("trade", 0, 0, 5, "timed", "lz4"),
+        ("trade", 1, 0, 2, "timed", "lz4"),
+        ("user", 0, 0, 8, "sync", "none"),
+    ]
+    assert [row["retention_s"] for row in rows] == [604_800.0, 604_800.0, None]
+    assert "7d" in run("topics", where).stdout
+    assert "as the log" in run("set", where, "trade", "--retention", "log").stdout
+    assert "no log" in run("set", tmp_path / "none", "trade", "--flush", "timed").stderr
+    assert not (tmp_path / "none").exists()

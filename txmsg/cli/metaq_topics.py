@@ -1,0 +1,189 @@
+"""`txmsg metaq topics` and `set`: which topics a log has, and what they ask for."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from txmsg.cli.admin import json_option
+from txmsg.cli.main import EXAMPLE_FORMAT
+from txmsg.cli.metaq_check import require_metaq
+from txmsg.cli.quantities import duration, shown_duration
+from txmsg.cli.showing import print_facts, print_table
+
+if TYPE_CHECKING:
+    from txmsg.errors import CorruptLog
+    from txmsg.metaq.access import LogAccess, QueueId, Range
+    from txmsg.metaq.local import LocalLog
+    from txmsg.metaq.store.topics import TopicSettings
+
+__all__ = ["set_", "topics"]
+
+_AS_THE_LOG = "log"
+
+
+@click.command(epilog=f"{EXAMPLE_FORMAT}\n  txmsg metaq topics /var/lib/metaq\n  txmsg metaq topics metaq:7720 --json")
+@click.argument("log")
+@json_option
+def topics(*, log: str, as_json: bool) -> None:
+    """List the topics of a log: their queues, what is kept of each, and the topics' settings.
+
+    LOG is a log's directory, or the address of its server. Only of a directory it says what is missing.
+    """
+    require_metaq()
+    from txmsg.metaq.local import LocalLog
+    from txmsg.metaq.location import open_log
+
+    size_bytes: int | None = None
+    with open_log(log) as access:
+        rows = _rows(access)
+        if isinstance(access, LocalLog):
+            size_bytes = _add_holes(access, rows)
+    if as_json:
+        click.echo(json.dumps({"queues": rows, "size_bytes": size_bytes}))
+    elif not rows:
+        click.echo("the log holds no topic yet")
+    else:
+        _print(rows)
+
+
+def _rows(access: LogAccess) -> list[dict[str, Any]]:
+    from txmsg.errors import CorruptLog
+    from txmsg.metaq.access import QueueId
+
+    rows: list[dict[str, Any]] = []
+    for topic, numbers in access.topics().items():
+        settings = _shown(access.settings_of(topic))
+        kept = _kept(access, [QueueId(topic, number) for number in numbers])
+        for (_, number), found in kept.items():
+            row: dict[str, Any] = {"topic": topic, "queue": number, "begin": None, "end": None}
+            if isinstance(found, CorruptLog):
+                row["error"] = str(found)
+            else:
+                row["begin"], row["end"] = found
+            rows.append(row | settings)
+    return rows
+
+
+def _kept(access: LogAccess, queues: Sequence[QueueId]) -> dict[QueueId, Range | CorruptLog]:
+    """What is kept of each queue; of a damaged one, how it is."""
+    from txmsg.errors import CorruptLog
+
+    try:
+        return {**access.ranges(queues)}
+    except CorruptLog as exc:
+        if len(queues) == 1:
+            return {queues[0]: exc}
+    return {queue: found for each in queues for queue, found in _kept(access, [each]).items()}
+
+
+def _add_holes(access: LocalLog, rows: Sequence[dict[str, Any]]) -> int:
+    """Adds to each queue what the log itself says is missing; the size of the log."""
+    from txmsg.errors import CorruptLog
+    from txmsg.metaq.store.reader import LogReader
+
+    reader = LogReader(access.root)
+    for row in rows:
+        try:
+            row["holes"] = reader.queue(row["topic"], row["queue"]).holes()
+        except CorruptLog as exc:
+            row["error"] = str(exc)
+    return reader.commit_log.end() - reader.commit_log.begin()
+
+
+def _print(rows: Sequence[dict[str, Any]]) -> None:
+    from rich.table import Table
+
+    table = Table(
+        "Topic", "Queue", "Begin", "End", "Messages", "Missing", "Flush", "Compression", "Retention", box=None
+    )
+    for row in rows:
+        if "error" in row:
+            table.add_row(row["topic"], str(row["queue"]), row["error"])
+            continue
+        begin, end, holes = row["begin"], row["end"], row.get("holes")
+        missing = sum(min(last, end) - max(first, begin) for first, last in holes or ())
+        counts = (begin, end, end - begin - missing, "-" if holes is None else missing)
+        settings = (row["flush"], row["compression"], _kept_for(row["retention_s"]))
+        table.add_row(row["topic"], *map(str, (row["queue"], *counts)), *settings)
+    print_table(table)
+
+
+def _shown(settings: TopicSettings) -> dict[str, Any]:
+    return {
+        "flush": settings.flush.value,
+        "compression": settings.compression.name.lower(),
+        "retention_s": settings.retention_s,
+    }
+
+
+def _kept_for(retention_s: float | None) -> str:
+    return "as the log" if retention_s is None else shown_duration(retention_s)
+
+
+def _retention(text: str) -> float | str:
+    """A type of click's options: how long, or `log`."""
+    return text if text == _AS_THE_LOG else duration(text)
+
+
+@click.command(
+    "set",
+    short_help="Choose what a topic asks for.",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg metaq set metaq:7720 trade --flush timed --compression zstd\n"
+    "  txmsg metaq set /var/lib/metaq trade --retention 7d\n\n"
+    "Of a directory this process must be the one writer: where a server or a tailer writes it, name the server.",
+)
+@click.argument("log")
+@click.argument("topic")
+@click.option(
+    "--flush",
+    type=click.Choice(["sync", "timed"]),
+    help="sync: on disk before an append is answered. timed: within half a second, which a power cut may take.",
+)
+@click.option(
+    "--compression",
+    type=click.Choice(["none", "lz4", "zstd"]),
+    help="What producers and the tailer make of their batches.",
+)
+@click.option(
+    "--retention",
+    metavar="TIME",
+    type=_retention,
+    help="How long messages are kept at least, or `log`: as long as the log says.",
+)
+@json_option
+def set_(
+    *, log: str, topic: str, flush: str | None, compression: str | None, retention: float | str | None, as_json: bool
+) -> None:
+    """Choose what a topic asks for, from the next append on. It need not be there yet. Kept in the log.
+
+    Without options it shows what the topic asks for now.
+    """
+    require_metaq()
+    from txmsg.message import check_name
+    from txmsg.metaq.format.frame import Compression
+    from txmsg.metaq.location import open_log
+    from txmsg.metaq.store.topics import Flush
+
+    check_name("topic", topic)
+    changes: dict[str, Any] = {}
+    if flush is not None:
+        changes["flush"] = Flush(flush)
+    if compression is not None:
+        changes["compression"] = Compression[compression.upper()]
+    if retention is not None:
+        changes["retention_s"] = None if retention == _AS_THE_LOG else retention
+    with open_log(log) as access:  # which makes none
+        settings = dataclasses.replace(access.settings_of(topic), **changes)
+    if changes:
+        with open_log(log, append=True) as access:
+            access.set_topic(topic, settings)
+    if as_json:
+        click.echo(json.dumps({"topic": topic} | _shown(settings)))
+    else:
+        shown = _shown(settings) | {"retention_s": None, "retention": _kept_for(settings.retention_s)}
+        print_facts({"topic": topic} | shown)
