@@ -3,6 +3,8 @@
 By default the embedded PostgreSQL is used, one for the whole run. `pytest --postgres=postgresql://user@host/db` uses a
 server of yours (whose user may create databases), `--postgres=testcontainers` one in a container. Tests on MariaDB run
 on the one that is installed, or on `--mariadb=URL`; without either they are skipped, or fail with `--require-mariadb`.
+Tests of pages look at them in the Chromium that is installed; without one they are skipped, or fail with
+`--require-browser`.
 """
 
 from __future__ import annotations
@@ -87,6 +89,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="the MariaDB or MySQL to test on: 'installed' (default), or mariadb+pymysql://user@host:port/db",
     )
     parser.addoption("--require-mariadb", action="store_true", help="fail, not skip, where MariaDB is not installed")
+    parser.addoption("--require-browser", action="store_true", help="fail, not skip, where Chromium is not installed")
     parser.addoption(
         "--fence-races", default=200, type=int, metavar="N", help="races of transactions and checks, per driver (200)"
     )

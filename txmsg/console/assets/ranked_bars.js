@@ -8,6 +8,7 @@ import { LiveElement, page } from "./page.js";
 
 const ROW_REM_MIN = 1.6;
 const ROW_REM_MAX = 2.6;
+const LEAST_SHARE = 0.003;
 
 class RankedBars extends LiveElement {
   #rows = new Map();
@@ -89,6 +90,7 @@ class Row {
     this.rank.textContent = share === null ? "" : rank + 1;
     this.label.textContent = this.label.title = label;
     this.value.textContent = value;
+    this.bar.style.visibility = share > LEAST_SHARE ? "visible" : "hidden"; // what is left of none is a speck
     this.bar.style.transform = `translateX(${((share ?? 0) - 1) * 100}%)`;
   }
 }

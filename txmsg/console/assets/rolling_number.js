@@ -50,20 +50,20 @@ class RollingNumber extends LiveElement {
     const value = this.valueIn(frame);
     this.dataset.value = value ?? "";
     this.role = "img";
-    this.ariaLabel = formatted(value ?? 0, this.getAttribute("format"));
+    this.ariaLabel = formatted(value, this.getAttribute("format"));
     clearTimeout(this.#next);
-    const restMs = this.#begunAt + ROLL_MS + REST_MS - performance.now();
+    const restMs = this.#value === null ? 0 : this.#begunAt + ROLL_MS + REST_MS - performance.now();
     if (restMs > 0) this.#next = setTimeout(() => this.#aim(value), restMs);
     else this.#aim(value);
   }
 
   #aim(value) {
-    const text = formatted(value ?? 0, this.getAttribute("format"));
+    const text = formatted(value, this.getAttribute("format"));
     if (text === this.#text) return;
     const isRising = value >= this.#value;
     this.style.setProperty("--chars", text.length);
     if (text.replace(/\d/g, "0") !== this.#text.replace(/\d/g, "0")) this.#build(text);
-    const digits = text.match(/\d/g).reverse().map(Number);
+    const digits = [...text.matchAll(/\d/g)].reverse().map(Number);
     this.#digits.forEach((each, place) => each.aim(digits[place], isRising));
     this.#value = value;
     this.#text = text;

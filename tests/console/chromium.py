@@ -1,0 +1,36 @@
+"""The Chromium that is installed, for tests that look at a page. Playwright's own builds would be a download."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from playwright.sync_api import Browser, sync_playwright
+
+__all__ = ["HOW_TO_INSTALL", "chromium", "find"]
+
+_NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+
+HOW_TO_INSTALL = (
+    "Chromium is not installed: `apt-get install --no-install-recommends chromium-headless-shell fonts-wqy-microhei` "
+    "(Debian), or another that is called chromium or google-chrome"
+)
+
+
+def find() -> str | None:
+    """Its path, if there is one."""
+    return next((path for name in _NAMES if (path := shutil.which(name))), None)
+
+
+@contextmanager
+def chromium(path: str) -> Iterator[Browser]:
+    """A browser without a window. While it runs this thread has an event loop, so asyncio.run does not work in it."""
+    sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []  # Chromium refuses to be sandboxed as root
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=sandbox)
+        try:
+            yield browser
+        finally:
+            browser.close()

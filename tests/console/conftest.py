@@ -1,0 +1,98 @@
+"""A page with figures, and a browser that looks at it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import psycopg
+import pytest
+from playwright.sync_api import Browser
+
+from examples.trade_dashboard import figures
+from tests.conftest import PostgresServer
+from tests.console import chromium
+from tests.console.day import add_day
+from tests.console.page_process import PageProcess
+
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A page server on a database of its own, with ten minutes of trade in it. `health` is the file that it reads."""
+
+    page: PageProcess
+    results: str
+    health: Path
+
+    @contextmanager
+    def trading(self) -> Iterator[None]:
+        """Trade goes on, until its writer is killed."""
+        command = [sys.executable, "-m", "tests.console.day", self.results, "5"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:
+            assert writer.stdout is not None
+            try:
+                assert writer.stdout.readline().strip().isdigit(), "the writer did not write"
+                yield
+            finally:
+                writer.kill()
+
+    def tell(self, parts: Mapping[str, bool], measures: Mapping[str, float]) -> None:
+        """Says how the parts are, as who watches them does."""
+        new = self.health.with_suffix(".new")
+        new.write_text(json.dumps({"parts": parts, "measures": measures}))
+        new.replace(self.health)
+
+    def total(self, column: str) -> int:
+        """A column of figures_total, as the database has it."""
+        with psycopg.connect(self.results, connect_timeout=10) as connection:
+            (found,) = connection.execute(f"select {column} from figures_total".encode()).fetchone() or (None,)
+        assert isinstance(found, int)
+        return found
+
+
+ShowPage = Callable[..., AbstractContextManager[Shown]]
+
+
+@pytest.fixture(scope="module")
+def show_page(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> ShowPage:
+    """Starts page servers, with options of theirs."""
+
+    @contextmanager
+    def show(*options: str) -> Iterator[Shown]:
+        name = f"test_page_{next(_numbers)}"
+        directory = tmp_path_factory.mktemp("page")
+        health = directory / "health.json"
+        results = postgres.create_database(name)
+        with psycopg.connect(results, autocommit=True, connect_timeout=10) as connection:
+            figures.create_tables(connection)
+            add_day(connection, datetime.now(UTC))
+        page = PageProcess(results, "--health", str(health), *options, log=directory / "page.log")
+        page.start()
+        try:
+            yield Shown(page, results, health)
+        finally:
+            page.kill()
+            postgres.drop_database(name)
+
+    return show
+
+
+@pytest.fixture(scope="module")
+def browser(request: pytest.FixtureRequest) -> Iterator[Browser]:
+    """A Chromium; without one the test is skipped, or fails with --require-browser."""
+    path = chromium.find()
+    if path is None and request.config.getoption("--require-browser"):
+        pytest.fail(chromium.HOW_TO_INSTALL)
+    if path is None:
+        pytest.skip(chromium.HOW_TO_INSTALL)
+    with chromium.chromium(path) as running:
+        yield running
