@@ -1,0 +1,256 @@
+"""Figures are read when their database says so, once for all browsers, and pushed to each as fast as it takes them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import psycopg
+import pytest
+from click.testing import CliRunner
+
+from examples.trade_dashboard import figures
+from examples.trade_dashboard.page import PAGE, main, read
+from tests.console.conftest import ShowPage
+from txmsg.console import watching
+from txmsg.console.board import Snapshot
+from txmsg.console.running import ConsoleConfig, serve
+from txmsg.errors import MisuseError
+
+WAIT_S = 60.0
+BALLAST = "x" * 200_000
+
+
+class Served:
+    """A console in the test's own event loop. `n`, its one figure, is how many reads there were."""
+
+    def __init__(self, database: str) -> None:
+        self._database = database
+        self._reads = itertools.count(1)
+        self._writers: list[asyncio.StreamWriter] = []
+        self.address = ""
+
+    def read(self, connection: psycopg.Connection[Any]) -> Snapshot:
+        now = connection.execute("select now()").fetchone()
+        assert now is not None
+        return Snapshot(figures={"n": next(self._reads), "ballast": BALLAST}, written_at=now[0], through_at=now[0])
+
+    async def notify(self, times: int = 1) -> None:
+        """Says that there are new figures."""
+
+        def say() -> None:
+            with psycopg.connect(self._database, autocommit=True, connect_timeout=10) as connection:
+                for _ in range(times):
+                    connection.execute("notify news")
+
+        await asyncio.to_thread(say)
+
+    async def get(self, path: str) -> asyncio.StreamReader:
+        """The answer to a request, from its first line on."""
+        host, _, port = self.address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        self._writers.append(writer)
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: {self.address}\r\n\r\n".encode())
+        return reader
+
+    def hang_up(self) -> None:
+        """Ends all connections."""
+        for writer in self._writers:
+            writer.close()
+
+    async def frames(self) -> AsyncIterator[dict[str, Any]]:
+        """What a browser is pushed, as fast as the test asks for it."""
+        reader = await self.get("/events")
+        async for line in _lines(reader):
+            if line.startswith(b"data: "):
+                yield json.loads(line.removeprefix(b"data: "))
+
+
+async def _lines(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
+    """Lines however long: a frame comes in chunks, whose sizes stand between them."""
+    body = b""
+    while line := await reader.readline():
+        if line == b"\r\n":
+            break
+    while size := int(await reader.readline() or b"0", 16):
+        body += (await reader.readexactly(size + 2))[:-2]
+        *whole, body = body.split(b"\n")
+        for each in whole:
+            yield each
+
+
+Play = Callable[[Served], Awaitable[None]]
+
+
+@asynccontextmanager
+async def serving(database: str) -> AsyncIterator[Served]:
+    served = Served(database)
+    stop = asyncio.Event()
+    ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    config = ConsoleConfig(database=database, channel="news", listen="127.0.0.1:0")
+    task = asyncio.create_task(serve(config, PAGE, served.read, ready.set_result, stop))
+    try:
+        served.address = await asyncio.wait_for(ready, WAIT_S)
+        yield served
+    finally:
+        stop.set()
+        await asyncio.wait_for(task, WAIT_S)
+        served.hang_up()
+
+
+def play(database: str, story: Play) -> None:
+    async def run() -> None:
+        async with serving(database) as served, asyncio.timeout(WAIT_S):
+            await story(served)
+
+    asyncio.run(run())
+
+
+def test_new_figures_are_pushed_when_they_are_told_of(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "_READ_EVERY_S_MAX", 3600.0)  # none are found by looking now and then
+
+    async def story(served: Served) -> None:
+        frames = served.frames()
+        first = await anext(frames)
+        for _ in range(3):
+            before = first["figures"]["n"] if first["figures"] else 0
+            await served.notify()
+            async for frame in frames:
+                if frame["figures"]["n"] > before:
+                    assert frame["age_ms"] < WAIT_S * 1000
+                    first = frame
+                    break
+
+    play(database_url, story)
+
+
+def test_a_browser_that_takes_nothing_holds_back_no_other_and_then_gets_the_newest(database_url: str) -> None:
+    async def story(served: Served) -> None:
+        asleep = await served.get("/events")  # its buffers fill up
+        seen = set()
+        async for frame in served.frames():
+            if frame["figures"] is not None:
+                seen.add(frame["figures"]["n"])
+            if len(seen) == 15:
+                break
+            await served.notify()
+        newest = max(seen)
+        late = []
+        async for line in _lines(asleep):
+            if line.startswith(b"data: "):
+                late.append((json.loads(line.removeprefix(b"data: "))["figures"] or {"n": 0})["n"])
+            if late and late[-1] >= newest:
+                break
+        assert len(late) < 10, "it was sent old figures, too"
+        assert late == sorted(late)
+
+    play(database_url, story)
+
+
+def test_figures_are_read_ten_times_a_second_at_most_however_often_they_change(database_url: str) -> None:
+    async def story(served: Served) -> None:
+        begun = time.monotonic()
+        for _ in range(10):
+            await served.notify(times=20)
+        frame = await anext(served.frames())
+        assert frame["figures"]["n"] <= (time.monotonic() - begun) * 10 + 2
+
+    play(database_url, story)
+
+
+def test_a_connection_to_the_database_that_is_ended_is_made_anew(database_url: str) -> None:
+    async def story(served: Served) -> None:
+        frames = served.frames()
+        while (frame := await anext(frames))["figures"] is None:
+            pass
+        before = frame["figures"]["n"]
+        with psycopg.connect(database_url, autocommit=True, connect_timeout=10) as connection:
+            ended = connection.execute(
+                "select pg_terminate_backend(pid) from pg_stat_activity "
+                "where datname = current_database() and application_name = 'txmsg-console'"
+            ).fetchall()
+        assert ended == [(True,)], "one connection reads for all browsers, and listens"
+        while frame["figures"]["n"] < before + 2:  # the first may have been read before the end
+            await served.notify()
+            frame = await anext(frames)
+
+    play(database_url, story)
+
+
+def test_the_page_is_served_while_the_database_is_not_there_and_says_so() -> None:
+    async def story(served: Served) -> None:
+        frame = await anext(served.frames())
+        assert (frame["figures"], frame["parts"]) == (None, {"figures": False})
+        page = await served.get("/")
+        assert (await page.readline()).split()[1] == b"200"
+
+    play("postgresql://127.0.0.1:1/nothing", story)
+
+
+def test_figures_that_were_not_looked_for_yet_are_to_be_asked_for_again(database_url: str) -> None:
+    async def story(served: Served) -> None:
+        statuses = []
+        while not statuses or statuses[-1] != b"200":
+            statuses.append((await (await served.get("/figures")).readline()).split()[1])
+        assert set(statuses[:-1]) <= {b"503"}
+
+    play(database_url, story)
+
+
+def test_who_looks_is_let_go_when_the_server_ends(database_url: str) -> None:
+    async def run() -> None:
+        async with serving(database_url) as served:
+            frames = served.frames()
+            await anext(frames)
+        rest = [frame async for frame in frames]
+        assert len(rest) < 5
+
+    asyncio.run(run())
+
+
+def test_an_address_that_is_taken_is_refused(database_url: str) -> None:
+    async def story(served: Served) -> None:
+        config = ConsoleConfig(database=database_url, channel="news", listen=served.address)
+        with pytest.raises(MisuseError, match=f"cannot listen on {served.address}: another program"):
+            await serve(config, PAGE, served.read, print, asyncio.Event())
+
+    play(database_url, story)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--results", "nonsense://"], "Error: what names the figures is not a database URL"),
+        (["--results", "postgresql://localhost/x", "--listen", "nowhere"], "is not of the form HOST:PORT"),
+        ([], "Missing option '--results'"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(options: list[str], said: str) -> None:
+    result = CliRunner(env={"DASHBOARD_URL": ""}).invoke(main, options)
+    assert result.exit_code != 0
+    assert said in result.output
+
+
+def test_a_page_that_is_told_to_end_ends_in_order_while_browsers_look(show_page: ShowPage) -> None:
+    with show_page() as shown:
+        with shown.page.events() as frames:
+            frame = next(each for each in frames if each["figures"])
+            assert frame["figures"]["total"]["turnover_cents"] == shown.total("turnover_cents")
+            assert shown.page.stop() == 0
+            assert len(list(frames)) < 5
+        log = shown.page.log.read_text()
+        assert "Traceback" not in log
+        assert "ERROR" not in log
+
+
+def test_tables_that_hold_nothing_yet_are_figures_that_were_never_written(database_url: str) -> None:
+    with psycopg.connect(database_url, autocommit=True, connect_timeout=10) as connection:
+        figures.create_tables(connection)
+        snapshot = read(connection)
+    assert snapshot.written_at is None
+    assert snapshot.figures["total"]["orders"] == 0
