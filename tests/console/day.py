@@ -33,11 +33,11 @@ _FIRST_CATEGORIES: Final = ("mobile", "clothing", "appliances", "beauty", "food"
 def add_day(connection: psycopg.Connection[Any], until: datetime) -> None:
     """Adds as one batch what was traded in the ten minutes before `until`: a spike, and waves."""
     end_s = until.timestamp()
-    _add(connection, 0, _traded(end_s - _SECONDS, end_s), begun_at=end_s)
+    _add(connection, 0, _traded(end_s - _SECONDS, end_s), end_s)
 
 
-def _add(connection: psycopg.Connection[Any], number: int, traded: Mapping[int, int], *, begun_at: float) -> None:
-    deltas = _deltas(number, traded, begun_at)
+def _add(connection: psycopg.Connection[Any], number: int, traded: Mapping[int, int], end_s: float) -> None:
+    deltas = _deltas(number, traded, end_s)
     with connection.transaction():
         figures.add(connection, deltas)
 
@@ -60,7 +60,7 @@ def _orders_in(second: int) -> float:
     return _RATE * (wave + spike) * random.Random(second).uniform(0.96, 1.04)
 
 
-def _deltas(number: int, traded: Mapping[int, int], begun_at: float) -> Deltas:
+def _deltas(number: int, traded: Mapping[int, int], end_s: float) -> Deltas:
     orders = list(traded.values())
     paid = [round(each * _PAID) for each in orders]
     cents = [each * random.Random(second).randint(17_000, 19_000) for second, each in zip(traded, paid, strict=True)]
@@ -70,7 +70,7 @@ def _deltas(number: int, traded: Mapping[int, int], begun_at: float) -> Deltas:
     return Deltas(
         batch_id=number,
         messages=round(sums[0] * 2.6),
-        started_at=datetime.fromtimestamp(begun_at, UTC) - timedelta(milliseconds=spread.randint(200, 280)),
+        started_at=datetime.fromtimestamp(end_s, UTC) - timedelta(milliseconds=spread.randint(200, 280)),
         orders=sums[0],
         paid=sums[1],
         shipped=sums[1] * 2 // 3,
@@ -80,7 +80,7 @@ def _deltas(number: int, traded: Mapping[int, int], begun_at: float) -> Deltas:
         provinces=_dealt(_ranked(PROVINCES, _FIRST_PROVINCES), sums, spread),
         categories=_dealt(_ranked(CATEGORIES, _FIRST_CATEGORIES), sums, spread),
         sellers=_dealt([f"{each}-{n:02}" for n in (1, 2, 3) for each in _FIRST_CATEGORIES], sums, spread),
-        commits={now_ms - spread.randint(250, 700): 1 for _ in range(100)},
+        commits={int(end_s * 1000): 1} | {now_ms - spread.randint(250, 700): 1 for _ in range(100)},
     )
 
 
@@ -105,11 +105,12 @@ def main() -> None:
     every_s = 1 / float(given[0]) if given else 0.25
     with psycopg.connect(url, autocommit=True, connect_timeout=10) as connection:
         (number,) = connection.execute("select coalesce(max(batch_id), 0) from figures_batch").fetchone() or (0,)
-        begin_s = time.time()
+        (through_at,) = connection.execute("select through_at from figures_total").fetchone() or (None,)
+        begin_s = time.time() if through_at is None else through_at.timestamp()
         while True:
             time.sleep(every_s)
             number, end_s = number + 1, time.time()
-            _add(connection, number, _traded(begin_s, end_s), begun_at=end_s)
+            _add(connection, number, _traded(begin_s, end_s), end_s)
             begin_s = end_s
             print(number, flush=True)
 

@@ -194,7 +194,7 @@ def test_the_page_is_served_while_the_database_is_not_there_and_says_so() -> Non
 
 def test_figures_that_were_not_looked_for_yet_are_to_be_asked_for_again(database_url: str) -> None:
     async def story(served: Served) -> None:
-        statuses = []
+        statuses: list[bytes] = []
         while not statuses or statuses[-1] != b"200":
             statuses.append((await (await served.get("/figures")).readline()).split()[1])
         assert set(statuses[:-1]) <= {b"503"}
