@@ -33,15 +33,15 @@ class PageProcess(BrokerProcess):
     def url(self) -> str:
         return f"http://{self.address}/"
 
-    def frame(self) -> dict[str, Any]:
-        """The newest frame. Raises URLError before the first."""
+    def bulletin(self) -> dict[str, Any]:
+        """The newest bulletin. Raises URLError before the first."""
         with urlopen(f"{self.url}figures", timeout=_WAIT_S) as answer:
             found: dict[str, Any] = json.load(answer)
         return found
 
     @contextmanager
     def events(self) -> Iterator[Iterator[dict[str, Any]]]:
-        """The frames as they come."""
+        """The bulletins as they come."""
         with urlopen(f"{self.url}events", timeout=_WAIT_S) as answer:
             yield (json.loads(line.removeprefix(b"data: ")) for line in answer if line.startswith(b"data: "))
 

@@ -1,4 +1,4 @@
-"""What a frame says: the figures, how old they are, and which parts are up."""
+"""What a bulletin says: the figures, how old they are, and which parts are up."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ class World:
     def read(self, written_at: datetime | None, orders: int = 0) -> None:
         self.board.show(Snapshot(figures={"orders": orders}, written_at=written_at, through_at=written_at))
 
-    def frame(self) -> dict[str, Any]:
-        frame = self.board.frame()
-        assert b"\n" not in frame
-        found: dict[str, Any] = json.loads(frame)
+    def bulletin(self) -> dict[str, Any]:
+        bulletin = self.board.bulletin()
+        assert b"\n" not in bulletin
+        found: dict[str, Any] = json.loads(bulletin)
         return found
 
 
 def test_before_the_first_read_there_are_no_figures_and_their_database_is_not_up() -> None:
-    frame = World().frame()
-    assert (frame["figures"], frame["age_ms"], frame["written_at"]) == (None, None, None)
-    assert frame["parts"] == {"figures": False}
+    bulletin = World().bulletin()
+    assert (bulletin["figures"], bulletin["age_ms"], bulletin["written_at"]) == (None, None, None)
+    assert bulletin["parts"] == {"figures": False}
 
 
 def test_figures_that_were_never_written_have_no_age() -> None:
     world = World()
     world.read(None)
     world.passed_s = 3
-    frame = world.frame()
-    assert (frame["age_ms"], frame["figures"], frame["parts"]) == (None, {"orders": 0}, {"figures": True})
+    bulletin = world.bulletin()
+    assert (bulletin["age_ms"], bulletin["figures"], bulletin["parts"]) == (None, {"orders": 0}, {"figures": True})
 
 
 def test_an_age_is_counted_from_when_the_figures_were_new_and_not_from_when_they_were_read_again() -> None:
@@ -54,48 +54,52 @@ def test_an_age_is_counted_from_when_the_figures_were_new_and_not_from_when_they
     world.passed_s = 2
     world.read(NOON)
     world.passed_s = 3.5
-    assert world.frame()["age_ms"] == 3500
+    assert world.bulletin()["age_ms"] == 3500
     world.read(NOON + timedelta(seconds=3))
-    assert world.frame()["age_ms"] == 0
+    assert world.bulletin()["age_ms"] == 0
 
 
 def test_figures_found_at_the_start_are_as_old_as_they_say() -> None:
     world = World()
     world.read(NOON - timedelta(minutes=2))
-    assert world.frame()["age_ms"] == 120_000
+    assert world.bulletin()["age_ms"] == 120_000
 
 
 def test_a_writer_whose_clock_is_wrong_makes_new_figures_neither_old_nor_newer_than_now() -> None:
     world = World()
     world.read(NOON + timedelta(hours=1))
-    assert world.frame()["age_ms"] == 0
+    assert world.bulletin()["age_ms"] == 0
     world.passed_s = 1
     world.read(NOON - timedelta(hours=1))
-    assert world.frame()["age_ms"] == 0
+    assert world.bulletin()["age_ms"] == 0
 
 
-def test_a_frame_has_the_newest_figures_their_moments_and_the_release() -> None:
+def test_a_bulletin_has_the_newest_figures_their_moments_and_the_release() -> None:
     world = World()
     world.read(NOON, orders=1)
     world.read(NOON + timedelta(seconds=1), orders=2)
-    frame = world.frame()
-    assert frame["figures"] == {"orders": 2}
-    assert frame["written_at"] == frame["through_at"] == "2026-11-11T12:00:01+00:00"
-    assert (frame["release"], frame["stale_after_ms"], frame["sent_at"]) == ("r1", 5000, "2026-11-11T12:00:00+00:00")
+    bulletin = world.bulletin()
+    assert bulletin["figures"] == {"orders": 2}
+    assert bulletin["written_at"] == bulletin["through_at"] == "2026-11-11T12:00:01+00:00"
+    assert (bulletin["release"], bulletin["stale_after_ms"], bulletin["sent_at"]) == (
+        "r1",
+        5000,
+        "2026-11-11T12:00:00+00:00",
+    )
 
 
 def test_a_database_that_was_not_read_for_a_while_is_down() -> None:
     world = World()
     world.read(NOON)
     world.passed_s = 6
-    assert world.frame()["parts"]["figures"] is True
+    assert world.bulletin()["parts"]["figures"] is True
     world.passed_s = 6.1
-    assert world.frame()["parts"]["figures"] is False
+    assert world.bulletin()["parts"]["figures"] is False
 
 
 def test_parts_and_measures_are_as_they_were_told() -> None:
     world = World()
     world.board.show_health(Health(parts={"broker": True, "tailer": None}, measures={"waiting": 3}))
-    frame = world.frame()
-    assert frame["parts"] == {"broker": True, "tailer": None, "figures": False}
-    assert frame["measures"] == {"waiting": 3}
+    bulletin = world.bulletin()
+    assert bulletin["parts"] == {"broker": True, "tailer": None, "figures": False}
+    assert bulletin["measures"] == {"waiting": 3}

@@ -70,7 +70,7 @@ def look(browser: Browser, shown: Shown) -> Iterator[Look]:
         scheme: Literal["light", "dark"] = "light",
         locale: str = "en-GB",
         motion: Literal["reduce", "no-preference"] = "reduce",
-        frame: dict[str, Any] | None = None,
+        bulletin: dict[str, Any] | None = None,
     ) -> Window:
         context = browser.new_context(
             viewport={"width": size[0], "height": size[1]}, color_scheme=scheme, locale=locale, reduced_motion=motion
@@ -80,8 +80,8 @@ def look(browser: Browser, shown: Shown) -> Iterator[Look]:
         window.page.on("console", lambda message: window.complaints.append(message.text))
         window.page.on("pageerror", lambda error: window.complaints.append(str(error)))
         window.page.on("request", lambda request: window.requests.add(request.url))
-        if frame is not None:
-            window.page.route("**/events", lambda route: _answer(route, frame))
+        if bulletin is not None:
+            window.page.route("**/events", lambda route: _answer(route, bulletin))
         window.page.goto(shown.page.url)
         return window
 
@@ -93,8 +93,8 @@ def look(browser: Browser, shown: Shown) -> Iterator[Look]:
     assert elsewhere == set()
 
 
-def _answer(route: Route, frame: dict[str, Any]) -> None:
-    route.fulfill(content_type="text/event-stream", body=f"retry: 200\n\ndata: {json.dumps(frame)}\n\n")
+def _answer(route: Route, bulletin: dict[str, Any]) -> None:
+    route.fulfill(content_type="text/event-stream", body=f"retry: 200\n\ndata: {json.dumps(bulletin)}\n\n")
 
 
 def test_the_counter_rolls_says_what_the_database_says_and_figures_that_stand_are_called_old(
@@ -115,7 +115,7 @@ def test_the_counter_rolls_says_what_the_database_says_and_figures_that_stand_ar
         expect(status).to_have_text("Live")
     turnover_cents = shown.total("turnover_cents")
     window.wait(f"cents => document.querySelector('{TURNOVER}').dataset.value == cents", turnover_cents)
-    assert shown.page.frame()["figures"]["total"]["turnover_cents"] == turnover_cents
+    assert shown.page.bulletin()["figures"]["total"]["turnover_cents"] == turnover_cents
     expect(window.page.locator(TURNOVER)).to_have_attribute("aria-label", f"¥{turnover_cents / 100:,.2f}")
     window.wait(_DIGITS_SAY, f"{turnover_cents}")
     orders = shown.total("orders")
@@ -264,12 +264,12 @@ _FAINT_TEXTS = """least => {
 @pytest.mark.parametrize("size", [WALL, LAPTOP], ids=["wall", "laptop"])
 @pytest.mark.parametrize("locale", ["en-US", "zh-CN"])
 def test_everything_has_room_without_scrolling(look: Look, shown: Shown, size: tuple[int, int], locale: str) -> None:
-    frame = shown.page.frame()
-    frame["figures"]["total"] |= {"turnover_cents": GREAT, "orders": 123_456_789, "refunded": 1_234_567}
-    frame["figures"]["provinces"][0]["turnover_cents"] = GREAT
-    frame["parts"] = {name: True for name in ("trade_service", "broker", "tailer", "spark", "figures")}
-    frame["measures"] = {"in_doubt": 123_456, "waiting": 1_234_567, "tailer_s": 4000, "tailer_messages": 12_345_678}
-    window = look(size=size, locale=locale, scheme="dark" if size == WALL else "light", frame=frame)
+    bulletin = shown.page.bulletin()
+    bulletin["figures"]["total"] |= {"turnover_cents": GREAT, "orders": 123_456_789, "refunded": 1_234_567}
+    bulletin["figures"]["provinces"][0]["turnover_cents"] = GREAT
+    bulletin["parts"] = {name: True for name in ("trade_service", "broker", "tailer", "spark", "figures")}
+    bulletin["measures"] = {"in_doubt": 123_456, "waiting": 1_234_567, "tailer_s": 4000, "tailer_messages": 12_345_678}
+    window = look(size=size, locale=locale, scheme="dark" if size == WALL else "light", bulletin=bulletin)
     window.wait("() => document.querySelectorAll('.provinces .row').length > 10")
     window.wait(_DIGITS_SAY, f"{GREAT}")
     window.screenshot(f"{size[0]}-{locale[:2]}")
@@ -291,11 +291,14 @@ _CUT_TEXTS = """() => [...document.querySelectorAll("body *")].filter((node) => 
 
 
 def test_a_page_without_figures_waits_for_them_and_shows_no_nonsense(look: Look, shown: Shown) -> None:
-    frame = shown.page.frame()
-    nothing = {"total": dict.fromkeys(frame["figures"]["total"], 0), "seconds": {"from": 0, "orders": [], "paid": []}}
+    bulletin = shown.page.bulletin()
+    nothing = {
+        "total": dict.fromkeys(bulletin["figures"]["total"], 0),
+        "seconds": {"from": 0, "orders": [], "paid": []},
+    }
     nothing |= {name: [] for name in ("provinces", "categories", "sellers")}
-    for empty in (None, nothing | dict.fromkeys(frame["figures"].keys() - nothing.keys())):
-        window = look(frame=frame | {"figures": empty, "age_ms": None, "written_at": None, "through_at": None})
+    for empty in (None, nothing | dict.fromkeys(bulletin["figures"].keys() - nothing.keys())):
+        window = look(bulletin=bulletin | {"figures": empty, "age_ms": None, "written_at": None, "through_at": None})
         expect(window.page.locator("live-status")).to_have_text("Waiting for the first figures")
         expect(window.page.locator(TURNOVER)).to_have_attribute("aria-label", "–" if empty is None else "¥0.00")
         assert window.page.locator(".is-empty").count() == 4
@@ -305,6 +308,6 @@ def test_a_page_without_figures_waits_for_them_and_shows_no_nonsense(look: Look,
 
 
 def test_a_browser_with_an_older_release_loads_the_page_again(look: Look, shown: Shown) -> None:
-    window = look(frame=shown.page.frame() | {"release": "newer"})
+    window = look(bulletin=shown.page.bulletin() | {"release": "newer"})
     with window.page.expect_event("load", timeout=WAIT_MS):
         pass

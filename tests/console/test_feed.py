@@ -1,4 +1,4 @@
-"""The newest frame goes to everybody, and nobody waits for anybody."""
+"""The newest bulletin goes to everybody, and nobody waits for anybody."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from txmsg.console.feed import Feed
 _WAIT_S = 30.0
 
 
-async def next_of(frames: AsyncIterator[bytes]) -> bytes:
-    return await asyncio.wait_for(anext(frames), _WAIT_S)
+async def next_of(bulletins: AsyncIterator[bytes]) -> bytes:
+    return await asyncio.wait_for(anext(bulletins), _WAIT_S)
 
 
 def test_who_comes_later_begins_with_the_newest() -> None:
@@ -20,24 +20,24 @@ def test_who_comes_later_begins_with_the_newest() -> None:
         feed.put(b"old")
         feed.put(b"new")
         assert feed.newest == b"new"
-        assert await next_of(feed.frames()) == b"new"
+        assert await next_of(feed.bulletins()) == b"new"
 
     asyncio.run(play())
 
 
-def test_who_is_slow_misses_frames_and_gets_the_newest_once() -> None:
+def test_who_is_slow_misses_bulletins_and_gets_the_newest_once() -> None:
     async def play() -> None:
         feed = Feed()
-        slow, quick = feed.frames(), feed.frames()
+        slow, quick = feed.bulletins(), feed.bulletins()
         feed.put(b"1")
         assert await next_of(slow) == b"1"
-        for frame in (b"2", b"3", b"4"):
-            feed.put(frame)
-            assert await next_of(quick) == frame
+        for bulletin in (b"2", b"3", b"4"):
+            feed.put(bulletin)
+            assert await next_of(quick) == bulletin
         assert await next_of(slow) == b"4"
         waiting = asyncio.ensure_future(anext(slow))
         await asyncio.sleep(0)
-        assert not waiting.done(), "a frame came twice"
+        assert not waiting.done(), "a bulletin came twice"
         feed.put(b"5")
         assert await asyncio.wait_for(waiting, _WAIT_S) == b"5"
 
@@ -47,15 +47,15 @@ def test_who_is_slow_misses_frames_and_gets_the_newest_once() -> None:
 def test_closing_ends_those_who_wait_and_those_who_come() -> None:
     async def play() -> None:
         feed = Feed()
-        waiting = asyncio.ensure_future(_all(feed.frames()))
+        waiting = asyncio.ensure_future(_all(feed.bulletins()))
         await asyncio.sleep(0)
         feed.close()
         assert await asyncio.wait_for(waiting, _WAIT_S) == []
         feed.put(b"late")
-        assert await _all(feed.frames()) == []
+        assert await _all(feed.bulletins()) == []
 
     asyncio.run(play())
 
 
-async def _all(frames: AsyncIterator[bytes]) -> list[bytes]:
-    return [frame async for frame in frames]
+async def _all(bulletins: AsyncIterator[bytes]) -> list[bytes]:
+    return [bulletin async for bulletin in bulletins]

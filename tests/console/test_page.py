@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from dataclasses import asdict
@@ -62,16 +63,16 @@ def test_the_page_has_no_word_that_nobody_says() -> None:
 
 
 def test_everything_that_the_page_shows_is_in_the_figures() -> None:
-    frame: dict[str, Any] = {"figures": shown(figures_of(seconds=(second(1, 5),)))}
+    bulletin: dict[str, Any] = {"figures": shown(figures_of(seconds=(second(1, 5),)))}
     paths = [path for path in re.findall(r' value="([\w.]+)"', BODY) if not path.startswith("measures.")]
     assert len(paths) > 15
     for path in paths:
-        found: Any = frame
+        found: Any = bulletin
         for name in path.split("."):
             assert name in found, path
             found = found[name]
         assert found is not None, path
-    json.dumps(frame)
+    json.dumps(bulletin)
 
 
 def test_the_words_stand_in_the_document_as_data_that_cannot_end_it() -> None:
@@ -117,3 +118,12 @@ def test_codes_have_their_names_and_an_unknown_code_stands_for_itself() -> None:
 def test_a_release_is_the_same_until_something_that_browsers_load_changes() -> None:
     assert PAGE.release == type(PAGE)(directory=PAGE.directory, words=PAGE.words).release
     assert PAGE.release != type(PAGE)(directory=PAGE.directory, words={"title": PAGE.words["title"]}).release
+
+
+def test_the_library_that_draws_lines_is_as_it_was_published() -> None:
+    found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in (ASSETS / "uplot").iterdir()}
+    assert found == {
+        "LICENSE": "8f989229699b4fe2f1a0432d0e9edc338a8a911e250e2d1b01ecd770a5f5b1bd",
+        "uPlot.iife.min.js": "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f",
+        "uPlot.min.css": "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04",
+    }  # uPlot 1.6.32

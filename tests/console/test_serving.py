@@ -63,7 +63,7 @@ class Served:
         for writer in self._writers:
             writer.close()
 
-    async def frames(self) -> AsyncIterator[dict[str, Any]]:
+    async def bulletins(self) -> AsyncIterator[dict[str, Any]]:
         """What a browser is pushed, as fast as the test asks for it."""
         reader = await self.get("/events")
         async for line in _lines(reader):
@@ -72,7 +72,7 @@ class Served:
 
 
 async def _lines(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    """Lines however long: a frame comes in chunks, whose sizes stand between them."""
+    """Lines however long: a bulletin comes in chunks, whose sizes stand between them."""
     body = b""
     while line := await reader.readline():
         if line == b"\r\n":
@@ -115,15 +115,15 @@ def test_new_figures_are_pushed_when_they_are_told_of(database_url: str, monkeyp
     monkeypatch.setattr(watching, "_READ_EVERY_S_MAX", 3600.0)  # none are found by looking now and then
 
     async def story(served: Served) -> None:
-        frames = served.frames()
-        first = await anext(frames)
+        bulletins = served.bulletins()
+        first = await anext(bulletins)
         for _ in range(3):
             before = first["figures"]["n"] if first["figures"] else 0
             await served.notify()
-            async for frame in frames:
-                if frame["figures"]["n"] > before:
-                    assert frame["age_ms"] < WAIT_S * 1000
-                    first = frame
+            async for bulletin in bulletins:
+                if bulletin["figures"]["n"] > before:
+                    assert bulletin["age_ms"] < WAIT_S * 1000
+                    first = bulletin
                     break
 
     play(database_url, story)
@@ -133,9 +133,9 @@ def test_a_browser_that_takes_nothing_holds_back_no_other_and_then_gets_the_newe
     async def story(served: Served) -> None:
         asleep = await served.get("/events")  # its buffers fill up
         seen = set()
-        async for frame in served.frames():
-            if frame["figures"] is not None:
-                seen.add(frame["figures"]["n"])
+        async for bulletin in served.bulletins():
+            if bulletin["figures"] is not None:
+                seen.add(bulletin["figures"]["n"])
             if len(seen) == 15:
                 break
             await served.notify()
@@ -157,35 +157,35 @@ def test_figures_are_read_ten_times_a_second_at_most_however_often_they_change(d
         begun = time.monotonic()
         for _ in range(10):
             await served.notify(times=20)
-        frame = await anext(served.frames())
-        assert frame["figures"]["n"] <= (time.monotonic() - begun) * 10 + 2
+        bulletin = await anext(served.bulletins())
+        assert bulletin["figures"]["n"] <= (time.monotonic() - begun) * 10 + 2
 
     play(database_url, story)
 
 
 def test_a_connection_to_the_database_that_is_ended_is_made_anew(database_url: str) -> None:
     async def story(served: Served) -> None:
-        frames = served.frames()
-        while (frame := await anext(frames))["figures"] is None:
+        bulletins = served.bulletins()
+        while (bulletin := await anext(bulletins))["figures"] is None:
             pass
-        before = frame["figures"]["n"]
+        before = bulletin["figures"]["n"]
         with psycopg.connect(database_url, autocommit=True, connect_timeout=10) as connection:
             ended = connection.execute(
                 "select pg_terminate_backend(pid) from pg_stat_activity "
                 "where datname = current_database() and application_name = 'txmsg-console'"
             ).fetchall()
         assert ended == [(True,)], "one connection reads for all browsers, and listens"
-        while frame["figures"]["n"] < before + 2:  # the first may have been read before the end
+        while bulletin["figures"]["n"] < before + 2:  # the first may have been read before the end
             await served.notify()
-            frame = await anext(frames)
+            bulletin = await anext(bulletins)
 
     play(database_url, story)
 
 
 def test_the_page_is_served_while_the_database_is_not_there_and_says_so() -> None:
     async def story(served: Served) -> None:
-        frame = await anext(served.frames())
-        assert (frame["figures"], frame["parts"]) == (None, {"figures": False})
+        bulletin = await anext(served.bulletins())
+        assert (bulletin["figures"], bulletin["parts"]) == (None, {"figures": False})
         page = await served.get("/")
         assert (await page.readline()).split()[1] == b"200"
 
@@ -205,9 +205,9 @@ def test_figures_that_were_not_looked_for_yet_are_to_be_asked_for_again(database
 def test_who_looks_is_let_go_when_the_server_ends(database_url: str) -> None:
     async def run() -> None:
         async with serving(database_url) as served:
-            frames = served.frames()
-            await anext(frames)
-        rest = [frame async for frame in frames]
+            bulletins = served.bulletins()
+            await anext(bulletins)
+        rest = [bulletin async for bulletin in bulletins]
         assert len(rest) < 5
 
     asyncio.run(run())
@@ -238,11 +238,11 @@ def test_options_that_cannot_be_are_refused(options: list[str], said: str) -> No
 
 def test_a_page_that_is_told_to_end_ends_in_order_while_browsers_look(show_page: ShowPage) -> None:
     with show_page() as shown:
-        with shown.page.events() as frames:
-            frame = next(each for each in frames if each["figures"])
-            assert frame["figures"]["total"]["turnover_cents"] == shown.total("turnover_cents")
+        with shown.page.events() as bulletins:
+            bulletin = next(each for each in bulletins if each["figures"])
+            assert bulletin["figures"]["total"]["turnover_cents"] == shown.total("turnover_cents")
             assert shown.page.stop() == 0
-            assert len(list(frames)) < 5
+            assert len(list(bulletins)) < 5
         log = shown.page.log.read_text()
         assert "Traceback" not in log
         assert "ERROR" not in log

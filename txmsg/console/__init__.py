@@ -2,6 +2,7 @@
 
 A page is a directory with an HTML file of the console's elements and a style, and words in two languages (page.py). The
 figures are read when their database says that there are new ones (watching.py), once for all browsers. What is known at
-a moment, old or not, whole or not, is a frame (board.py); the newest one goes to each browser as fast as that takes it
-(feed.py). app.py is what they ask for over HTTP; running.py puts all of it together. assets/ runs in the browser.
+a moment, of them and of how the parts are (health.py), is a bulletin (board.py); the newest one goes to each browser as
+fast as that takes it (feed.py). app.py is what browsers ask for over HTTP; running.py puts all of it together. assets/
+runs in the browser.
 """

@@ -1,8 +1,8 @@
-"""What browsers ask for over HTTP: the page, its assets, the frames as they come, and the newest one.
+"""What browsers ask for over HTTP: the page, its assets, the bulletins as they come, and the newest one.
 
 - GET /          the page
-- GET /events    server-sent events, each a frame; one at least every second, so that silence means a lost connection
-- GET /figures   the newest frame alone, for programs; 503 before the first
+- GET /events    server-sent events, each a bulletin; one at least every second, so that silence means a lost connection
+- GET /figures   the newest bulletin alone, for programs; 503 before the first
 - GET /assets, /page   what the page loads
 """
 
@@ -74,8 +74,8 @@ class _Api:
         self._looking += 1
         try:
             yield b"retry: %d\n\n" % _RETRY_MS
-            async for frame in self._feed.frames():
-                yield b"data: %b\n\n" % frame
+            async for bulletin in self._feed.bulletins():
+                yield b"data: %b\n\n" % bulletin
         finally:
             self._looking -= 1
 

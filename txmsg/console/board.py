@@ -1,4 +1,4 @@
-"""What is known at a moment, and how old that is, as one frame for browsers. Pure: knows neither database nor HTTP."""
+"""What is known at a moment, and how old that is, as a bulletin for browsers. Pure: knows neither database nor HTTP."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Board:
         """This is how the parts are, just now."""
         self._health = health
 
-    def frame(self) -> bytes:
+    def bulletin(self) -> bytes:
         """What browsers are told: a JSON object in one line."""
         snapshot = self._snapshot
         age_ms = None
@@ -75,7 +75,7 @@ class Board:
             "measures": self._health.measures,
         }
         head = json.dumps(facts, ensure_ascii=False, separators=(",", ":"))
-        # Figures are long, and frames come between them, too: they are put into words once.
+        # Figures are long, and bulletins come between them, too: they are put into words once.
         return f'{head[:-1]},"figures":{self._figures_json}}}'.encode()
 
     def _is_database_up(self) -> bool:

@@ -1,4 +1,4 @@
-"""The newest frame, for every browser that looks. Knows no HTTP and no clock."""
+"""The newest bulletin, for every browser that looks. Knows no HTTP and no clock."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["Feed"]
 
 
 class Feed:
-    """Hands on the newest frame, and that alone: who is slow misses frames, and holds nobody back. One event loop."""
+    """Hands on the newest bulletin, and that alone: who is slow misses some, and holds nobody back. One event loop."""
 
     def __init__(self) -> None:
         self._newest: bytes | None = None
@@ -19,22 +19,22 @@ class Feed:
 
     @property
     def newest(self) -> bytes | None:
-        """The newest frame; None before the first."""
+        """The newest bulletin; None before the first."""
         return self._newest
 
-    def put(self, frame: bytes) -> None:
+    def put(self, bulletin: bytes) -> None:
         """From now on this is the newest."""
-        self._newest = frame
+        self._newest = bulletin
         self._number += 1
         self._tell()
 
     def close(self) -> None:
-        """Ends all that iterate, also before they have seen the newest frame."""
+        """Ends all that iterate, also before they have seen the newest bulletin."""
         self._is_closed = True
         self._tell()
 
-    async def frames(self) -> AsyncIterator[bytes]:
-        """The newest frame, and then each time that it is asked the newest again, when there is a newer one."""
+    async def bulletins(self) -> AsyncIterator[bytes]:
+        """The newest bulletin, and then each time that it is asked the newest again, when there is a newer one."""
         seen = 0
         while not self._is_closed:
             changed = self._changed

@@ -17,7 +17,7 @@ __all__ = ["ASSETS", "Page", "Words"]
 ASSETS: Final = Path(__file__).parent / "assets"
 """What every page loads: the elements, their style, and uPlot, which draws lines."""
 
-_FRAME: Final = "frame.html"
+_DOCUMENT: Final = "document.html"
 _BODY: Final = "body.html"
 
 
@@ -47,7 +47,7 @@ _WORDS: Final = {
     "part_figures": Words("Figures", "统计库"),
     "no_script": Words("This page needs JavaScript.", "此页面需要 JavaScript。"),
 }
-"""What the frame itself says. `part_NAME` is what a part is called; a part without words is called by its name."""
+"""What every page says. `part_NAME` is what a part is called; a part without words is called by its name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +72,7 @@ class Page:
     def html(self) -> str:
         """The document, in English until the browser has chosen a language."""
         words = _WORDS | dict(self.words)
-        return Template((ASSETS / _FRAME).read_text(encoding="utf-8")).substitute(
+        return Template((ASSETS / _DOCUMENT).read_text(encoding="utf-8")).substitute(
             title=html.escape(words["title"].en),
             no_script=html.escape(f"{words['no_script'].en} {words['no_script'].zh}"),
             words=self._json_of_words().replace("<", "\\u003c"),  # it stands within a <script>

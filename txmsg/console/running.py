@@ -28,11 +28,11 @@ __all__ = ["ConsoleConfig", "serve"]
 
 logger = logging.getLogger(__name__)
 
-_FRAME_EVERY_S_MAX: Final = 1.0
+_BULLETIN_EVERY_S_MAX: Final = 1.0
 """Also when nothing is new: a browser that hears nothing for some seconds knows that the connection is lost."""
 _STOP_S: Final = 3
 _SEND_BUFFER_SIZE_BYTES: Final = 64 * 1024
-"""Of a connection. A few frames: what a slow browser has before it are not many old ones."""
+"""Of a connection. A few bulletins: what a slow browser has before it are not many old ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,17 +100,17 @@ async def serve(
 
 
 async def _feed(feed: Feed, board: Board, health: HealthFile | None, news: asyncio.Event) -> None:
-    """A frame whenever there are new figures, and one each second."""
+    """A bulletin whenever there are new figures, and one each second."""
     while True:
         try:
-            async with asyncio.timeout(_FRAME_EVERY_S_MAX):
+            async with asyncio.timeout(_BULLETIN_EVERY_S_MAX):
                 await news.wait()
         except TimeoutError:
             pass  # the age of the figures is news enough
         news.clear()
         if health is not None:
             board.show_health(health.read())
-        feed.put(board.frame())
+        feed.put(board.bulletin())
 
 
 class _Server(uvicorn.Server):

@@ -3,9 +3,12 @@
 const SILENCE_MS_MAX = 3500; // the server says something every second
 const LOOK_MS = 500;
 
-export const connection = { heardAt: performance.now(), isLost: () => performance.now() - connection.heardAt > SILENCE_MS_MAX };
+export const connection = {
+  heardAt: performance.now(),
+  isLost: () => performance.now() - connection.heardAt > SILENCE_MS_MAX,
+};
 
-// Calls `take` with each frame, for as long as the page is open.
+// Calls `take` with each bulletin, for as long as the page is open.
 export function connect(address, take) {
   let source = null;
   let openedAt = 0;
@@ -20,8 +23,8 @@ export function connect(address, take) {
     };
   }
 
-  // An EventSource comes back by itself when the connection breaks, but neither after an answer such as 503 nor when the
-  // network swallows everything: so silence is what counts.
+  // An EventSource comes back by itself when the connection breaks, but neither after an answer such as 503 nor when
+  // the network swallows everything: so silence is what counts.
   setInterval(() => {
     if (performance.now() - Math.max(connection.heardAt, openedAt) > SILENCE_MS_MAX) open();
   }, LOOK_MS);

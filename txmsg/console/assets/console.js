@@ -1,4 +1,4 @@
-// Starts the page: its elements, the two switches, and the connection that frames come over.
+// Starts the page: its elements, the two switches, and the connection that bulletins come over.
 
 import { connect } from "./connection.js";
 import { startLanguage } from "./language.js";
@@ -16,10 +16,10 @@ const release = document.querySelector("meta[name=release]").content;
 
 startLanguage(document.getElementById("language"));
 startTheme(document.getElementById("theme"));
-connect("/events", (frame) => {
-  if (frame.release !== release) {
+connect("/events", (bulletin) => {
+  if (bulletin.release !== release) {
     location.reload(); // the server has been upgraded: a wall has nobody who would press F5
     return;
   }
-  page.take(frame);
+  page.take(bulletin);
 });

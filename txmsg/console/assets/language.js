@@ -59,7 +59,7 @@ const FORMATS = {
   duration_s: (s) => duration(s * 1000),
 };
 
-// A value of a frame as text; a dash for what is not known.
+// A value of a bulletin as text; a dash for what is not known.
 export function formatted(value, format) {
   return value === null ? NONE : FORMATS[format](value);
 }

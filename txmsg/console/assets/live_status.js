@@ -4,27 +4,27 @@ import { connection } from "./connection.js";
 import { age, word } from "./language.js";
 import { LiveElement, page } from "./page.js";
 
-const LOOK_MS = 250; // ages grow between frames, too
+const LOOK_MS = 250; // ages grow between bulletins, too
 const FRESH_MS = 2000; // so new that its age is not worth saying
 
 const nameOf = (part) => word(`part_${part}`) ?? part;
 
-function partsThatAre(state, frame) {
-  const names = Object.keys(frame.parts).filter((part) => frame.parts[part] === state).map(nameOf);
+function partsThatAre(state, bulletin) {
+  const names = Object.keys(bulletin.parts).filter((part) => bulletin.parts[part] === state).map(nameOf);
   return names.join(word("and"));
 }
 
-// What there is to say of a frame that came `passedMs` ago: [state, text, whether the figures are old].
-function judge(frame, passedMs) {
+// What there is to say of a bulletin that came `passedMs` ago: [state, text, whether the figures are old].
+function judge(bulletin, passedMs) {
   if (connection.isLost()) {
     return ["bad", word("lost", { age: age(performance.now() - connection.heardAt) }), true];
   }
-  if (frame === null) return ["waiting", word("waiting"), false];
+  if (bulletin === null) return ["waiting", word("waiting"), false];
 
-  const ageMs = frame.age_ms === null ? null : frame.age_ms + passedMs;
-  const isOld = ageMs !== null && ageMs > frame.stale_after_ms;
-  const down = partsThatAre(false, frame);
-  const unknown = partsThatAre(null, frame);
+  const ageMs = bulletin.age_ms === null ? null : bulletin.age_ms + passedMs;
+  const isOld = ageMs !== null && ageMs > bulletin.stale_after_ms;
+  const down = partsThatAre(false, bulletin);
+  const unknown = partsThatAre(null, bulletin);
   const texts = [];
   if (down) texts.push(word("down", { parts: down }));
   if (isOld) texts.push(word("stale", { age: age(ageMs) }));
@@ -38,7 +38,7 @@ function judge(frame, passedMs) {
 class LiveStatus extends LiveElement {
   connectedCallback() {
     super.connectedCallback();
-    this.timer = setInterval(() => this.show(page.frame), LOOK_MS);
+    this.timer = setInterval(() => this.show(page.bulletin), LOOK_MS);
   }
 
   disconnectedCallback() {
@@ -46,8 +46,8 @@ class LiveStatus extends LiveElement {
     clearInterval(this.timer);
   }
 
-  show(frame) {
-    const [state, text, isOld] = judge(frame, performance.now() - page.takenAt);
+  show(bulletin) {
+    const [state, text, isOld] = judge(bulletin, performance.now() - page.takenAt);
     this.textContent = text;
     document.documentElement.dataset.state = state;
     document.documentElement.dataset.old = isOld;

@@ -4,9 +4,9 @@ import { word } from "./language.js";
 import { LiveElement } from "./page.js";
 
 class PartState extends LiveElement {
-  show(frame) {
+  show(bulletin) {
     const part = this.getAttribute("part");
-    const state = { true: "up", false: "down" }[frame?.parts[part]] ?? "unknown";
+    const state = { true: "up", false: "down" }[bulletin?.parts[part]] ?? "unknown";
     const name = word(`part_${part}`) ?? part;
     this.dataset.state = state;
     this.textContent = name;

@@ -4,7 +4,7 @@
 // most; with `rest`, what the others have together stands below. A row glides to its new rank.
 
 import { formatted, named, word } from "./language.js";
-import { LiveElement, page } from "./page.js";
+import { LiveElement, page, remPx } from "./page.js";
 
 const ROW_REM_MIN = 1.6;
 const ROW_REM_MAX = 2.6;
@@ -14,7 +14,7 @@ class RankedBars extends LiveElement {
   #rows = new Map();
 
   connectedCallback() {
-    this.resized = new ResizeObserver(() => this.show(page.frame));
+    this.resized = new ResizeObserver(() => this.show(page.bulletin));
     this.resized.observe(this);
     super.connectedCallback();
   }
@@ -24,13 +24,13 @@ class RankedBars extends LiveElement {
     super.disconnectedCallback();
   }
 
-  show(frame) {
+  show(bulletin) {
     const figure = this.getAttribute("figure");
-    const entries = this.valueIn(frame) ?? [];
+    const entries = this.valueIn(bulletin) ?? [];
     this.classList.toggle("is-empty", entries.length === 0);
     this.dataset.empty = word("waiting");
 
-    const rem = parseFloat(getComputedStyle(document.documentElement).fontSize);
+    const rem = remPx();
     const places = Math.floor(this.clientHeight / (ROW_REM_MIN * rem));
     const most = Math.min(entries.length, Number(this.getAttribute("most")));
     const hasRest = this.hasAttribute("rest") && entries.length > Math.min(most, places);

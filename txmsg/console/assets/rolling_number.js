@@ -1,4 +1,4 @@
-// <rolling-number value="figures.total.turnover_cents" format="money">: a counter whose digits roll to their new places.
+// <rolling-number value="figures.total.turnover_cents" format="money">: a counter whose digits roll to new places.
 //
 // Programs read `data-value`, which has the new value at once.
 
@@ -10,8 +10,8 @@ const REST_MS = 400; // what always moves cannot be read
 const STILL = matchMedia("(prefers-reduced-motion: reduce)");
 const modulo10 = (x) => ((x % 10) + 10) % 10;
 
-// One digit: a strip of 0 1 ... 9 0 behind a window. `from` and `to` are places on an endless strip: it rolls from 9 on to
-// 0, and back again when the number falls.
+// One digit: a strip of 0 1 ... 9 0 behind a window. `from` and `to` are places on an endless strip: it rolls from 9 on
+// to 0, and back again when the number falls.
 class Digit {
   constructor(digit) {
     this.node = document.createElement("span");
@@ -46,8 +46,8 @@ class RollingNumber extends LiveElement {
   #begunAt = -Infinity;
   #next = null;
 
-  show(frame) {
-    const value = this.valueIn(frame);
+  show(bulletin) {
+    const value = this.valueIn(bulletin);
     this.dataset.value = value ?? "";
     this.role = "img";
     this.ariaLabel = formatted(value, this.getAttribute("format"));

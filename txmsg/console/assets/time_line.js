@@ -3,7 +3,7 @@
 // The value is {"from": seconds since 1970, NAME: [a number for each second from then on]}.
 
 import { formatted, locale, word } from "./language.js";
-import { LiveElement, page } from "./page.js";
+import { LiveElement, page, remPx } from "./page.js";
 
 const SPAN_S_MIN = 120; // a young line does not fill the whole width at once
 
@@ -25,8 +25,8 @@ class TimeLine extends LiveElement {
     super.disconnectedCallback();
   }
 
-  show(frame) {
-    const value = this.valueIn(frame);
+  show(bulletin) {
+    const value = this.valueIn(bulletin);
     const count = value?.[this.#names[0]].length ?? 0;
     this.classList.toggle("is-empty", count === 0);
     this.dataset.empty = word("waiting");
@@ -37,12 +37,18 @@ class TimeLine extends LiveElement {
   }
 
   #resize() {
-    if (this.#chart === null) this.show(page.frame);
+    if (this.#chart === null) this.show(page.bulletin);
     else this.#chart.setSize({ width: this.clientWidth, height: this.clientHeight });
   }
 
+  // How wide an axis is, how far apart its values are at least, and how far from the lines: in rem.
+  #sizes(size, space, gap) {
+    const rem = remPx();
+    return { size: size * rem, space: space * rem, gap: gap * rem };
+  }
+
   #draw() {
-    const rem = parseFloat(getComputedStyle(document.documentElement).fontSize);
+    const rem = remPx();
     const axis = {
       stroke: () => this.#colour("--muted"),
       grid: { stroke: () => this.#colour("--grid"), width: 1 },
@@ -60,8 +66,8 @@ class TimeLine extends LiveElement {
         y: { range: (_, __, most) => [0, Math.max(10, (most ?? 0) * 1.12)] },
       },
       axes: [
-        { ...axis, size: 2.4 * rem, space: 6 * rem, gap: 0.7 * rem, grid: { show: false }, values: (_, times) => this.#times(times) },
-        { ...axis, size: 4 * rem, space: 2.2 * rem, values: (_, values) => values.map((each) => formatted(each, "count_short")) },
+        { ...axis, ...this.#sizes(2.4, 6, 0.7), grid: { show: false }, values: (_, times) => this.#times(times) },
+        { ...axis, ...this.#sizes(4, 2.2, 0.4), values: (_, counts) => counts.map((each) => formatted(each, "count_short")) },
       ],
       series: [{}, ...this.#names.map((name, place) => this.#series(place))],
       hooks: { setCursor: [(chart) => this.#point(chart)] },
