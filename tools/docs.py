@@ -102,7 +102,9 @@ def main() -> int:
         written.write_text(page.html())
         for picture in page.pictures():
             if picture.exists():
-                shutil.copy(picture, written.parent / picture.relative_to(path.parent))
+                copied = written.parent / picture.relative_to(path.parent)
+                copied.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(picture, copied)
     print(f"{len(pages)} pages in {directory}; begin with {directory / 'README.html'}")
     for line in broken:
         print(line, file=sys.stderr)
