@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from examples.trade_dashboard import figures
 from examples.trade_dashboard.page import PAGE, main, read
 from tests.console.conftest import ShowPage
-from txmsg.console import watching
+from txmsg.console import app, watching
 from txmsg.console.board import Snapshot
 from txmsg.console.running import ConsoleConfig, serve
 from txmsg.errors import MisuseError
@@ -198,6 +198,24 @@ def test_figures_that_were_not_looked_for_yet_are_to_be_asked_for_again(database
         while not statuses or statuses[-1] != b"200":
             statuses.append((await (await served.get("/figures")).readline()).split()[1])
         assert set(statuses[:-1]) <= {b"503"}
+
+    play(database_url, story)
+
+
+def test_more_browsers_than_there_is_room_for_are_told_to_come_again(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "BROWSERS_MAX", 1)
+
+    async def story(served: Served) -> None:
+        await anext(served.bulletins())
+        refused = await served.get("/events")
+        assert (await refused.readline()).split()[1] == b"503"
+        served.hang_up()
+        status = b"503"
+        while status == b"503":  # until the server has seen that the first is gone
+            status = (await (await served.get("/events")).readline()).split()[1]
+        assert status == b"200"
 
     play(database_url, story)
 
