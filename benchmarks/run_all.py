@@ -29,6 +29,7 @@ BENCHMARKS = (
     "metaq_over_grpc",
     "tailer",
     "peers",
+    "spark_read",
 )
 
 

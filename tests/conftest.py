@@ -110,17 +110,22 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Schedul
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes long begins first, some of it in each process: begun last, it would run on when all else is done."""
+    """What takes long begins first, some of it in each process: begun last, it would run on when all else is done.
+
+    Tests that share a Spark come first in one process, where none is taken from it: another would start a Spark, too.
+    """
     processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    long = [each for each in items if each.get_closest_marker("takes_long")]
-    rest = [each for each in items if not each.get_closest_marker("takes_long")]
+    shared = [each for each in items if "spark" in getattr(each, "fixturenames", ())]
+    others = [each for each in items if each not in shared]
+    long = [each for each in others if each.get_closest_marker("takes_long")]
+    rest = [each for each in others if not each.get_closest_marker("takes_long")]
     ordered: list[pytest.Item] = []
     for place in range(processes):  # the scheduler deals out even parts, one after the other
         share = (len(items) - len(ordered)) // (processes - place)
-        first = long[place::processes]
-        others = max(0, share - len(first))
-        ordered += first + rest[:others]
-        del rest[:others]
+        first = long[place::processes] if place else shared + long[place::processes]
+        room = max(0, share - len(first))
+        ordered += first + rest[:room]
+        del rest[:room]
     items[:] = ordered + rest
 
 

@@ -1,0 +1,94 @@
+"""The data source without Spark: what Spark would ask of it, asked here."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
+
+from txmsg.spark.reading import Task
+from txmsg.spark.source import MetaqDataSource
+
+Rows = list[tuple[str, int, int]]
+
+
+def source(where: Path | str, topics: str = "*", **options: object) -> DataSource:
+    """A source on a directory or a server."""
+    place = {"path": str(where)} if isinstance(where, Path) else {"server": where}
+    return MetaqDataSource({**place, "topics": topics, **{name: str(value) for name, value in options.items()}})
+
+
+def batch_of(where: Path | str, topics: str = "*", *filters: Filter, **options: object) -> DataSourceReader:
+    """A reader of a batch, with filters pushed."""
+    made = source(where, topics, **options)
+    reader = made.reader(made.schema())  # type: ignore[arg-type]  # it gives a StructType
+    if filters:
+        list(reader.pushFilters(list(filters)))
+    return reader
+
+
+def stream_of(where: Path | str, topics: str = "*", **options: object) -> DataSourceStreamReader:
+    """A reader of a stream, which begins at the earliest message unless options say otherwise."""
+    made = source(where, topics, **{"startingOffsets": "earliest", **options})
+    return made.streamReader(made.schema())  # type: ignore[arg-type]
+
+
+def read(reader: DataSourceReader | DataSourceStreamReader, tasks: Sequence[InputPartition]) -> Rows:
+    """Topic, queue and offset of all messages of these tasks, as executors read them."""
+    on_executor = pickle.loads(pickle.dumps(reader))
+    found: Rows = []
+    for task in tasks:
+        for batch in on_executor.read(pickle.loads(pickle.dumps(task))):
+            found += zip(*(batch[name].to_pylist() for name in ("topic", "queue", "offset")), strict=True)
+    return sorted(found)
+
+
+def all_of(where: Path | str, topics: str = "*", *filters: Filter, **options: object) -> Rows:
+    """All that a batch reads."""
+    reader = batch_of(where, topics, *filters, **options)
+    return read(reader, reader.partitions())
+
+
+def arrow(reader: DataSourceReader) -> list[Any]:
+    """The Arrow batches of a read."""
+    return [batch for task in reader.partitions() for batch in reader.read(task)]
+
+
+def sizes(tasks: Sequence[InputPartition]) -> list[int]:
+    """How many messages each task reads."""
+    return [sum(part.size for part in task.parts) for task in tasks if isinstance(task, Task)]
+
+
+def rows(topic: str, queue: int, begin: int, end: int) -> Rows:
+    """Messages of a queue, as `read` gives them."""
+    return [(topic, queue, offset) for offset in range(begin, end)]
+
+
+class Stream:
+    """A query over a source, as Spark runs it: batch after batch, each noted before it is read."""
+
+    def __init__(self, reader: DataSourceStreamReader) -> None:
+        self.reader = reader
+        self.noted: list[dict[str, Any]] = []
+
+    def next(self) -> Rows:
+        """The next batch; empty when there is nothing new."""
+        start = self.noted[-1] if self.noted else self.reader.initialOffset()
+        limit = self.reader.getDefaultReadLimit()
+        self.noted.append(self.reader.latestOffset(start, limit))
+        return self.again(len(self.noted) - 1)
+
+    def again(self, batch_id: int) -> Rows:
+        """A batch as it is read again after a crash, when Spark asks anew where the first one began."""
+        start = self.noted[batch_id - 1] if batch_id else self.reader.initialOffset()
+        return read(self.reader, self.reader.partitions(start, self.noted[batch_id]))
+
+    def restarted(self, reader: DataSourceStreamReader) -> Stream:
+        """The same query from its checkpoint, in a new process."""
+        self.reader.stop()
+        other = Stream(reader)
+        other.noted = self.noted
+        return other

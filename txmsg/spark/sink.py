@@ -1,0 +1,154 @@
+"""Writes batches of a stream into PostgreSQL, each once, whatever was killed when.
+
+Spark runs a batch again when it does not know that it was done: its own mark, in the checkpoint, comes after the sink.
+So the sink keeps a mark of its own, in the transaction of what it writes: per query the number of its last batch.
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Callable
+from typing import Any, Final, Generic, TypeVar
+from uuid import UUID
+
+import psycopg
+from pyspark.sql import DataFrame
+from tenacity import Retrying, before_sleep_log, retry_if_exception_type, stop_after_delay, wait_exponential
+
+from txmsg.errors import MisuseError, StorageError
+
+__all__ = ["claim_batch", "write_idempotent"]
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_CONNECT_S_MAX: Final = 10
+_TRIED_S_MAX: Final = 60.0
+_WAIT_S_MIN, _WAIT_S_MAX = 0.1, 5.0
+_LOCK: Final = 7_309_457_601_943_117_363
+"""Names the creation of the table among advisory locks: `create table if not exists` of two sessions can clash."""
+
+_FIND_TABLE = "select to_regclass('txmsg_spark_query')"
+_CREATE_TABLE = """
+create table if not exists txmsg_spark_query (
+    query         text primary key,
+    checkpoint_id uuid not null,
+    batch_id      bigint not null check (batch_id >= 0),
+    written_at    timestamptz not null
+)
+"""
+_ADD = """
+insert into txmsg_spark_query (query, checkpoint_id, batch_id, written_at) values (%s, %s, %s, clock_timestamp())
+on conflict (query) do nothing
+"""
+_READ = "select checkpoint_id, batch_id from txmsg_spark_query where query = %s for update"
+_ADVANCE = "update txmsg_spark_query set batch_id = %s, written_at = clock_timestamp() where query = %s"
+
+
+def write_idempotent(
+    url: str,
+    *,
+    query: str,
+    collect: Callable[[DataFrame, int], T],
+    write: Callable[[psycopg.Connection[Any], T], None],
+) -> Callable[[DataFrame, int], None]:
+    """For `writeStream.foreachBatch`: each batch is written once, also when Spark runs it again after a crash.
+
+    collect: brings what is to be written of a batch (and its number) to the driver, before the transaction begins.
+    write: writes it on this connection, in the transaction that also notes the batch in the table txmsg_spark_query,
+    which is made when missing. It must not commit. What it raises ends the query, and nothing is written; only while
+    the database cannot be reached or fails (psycopg.OperationalError) it is called anew, for up to a minute.
+    query: names the stream among all that write to this database, and stays the same over restarts.
+
+    Raises MisuseError when the query's checkpoint is another than before, and StorageError when the database is older
+    than the checkpoint: going on would count messages twice, or never.
+    """
+    sink = Sink(url, query, write)
+
+    def write_batch(batch: DataFrame, batch_id: int) -> None:
+        checkpoint_id = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+        if checkpoint_id is None:
+            raise MisuseError(f"query {query!r} is written outside of a stream: give this to writeStream.foreachBatch")
+        sink.write(UUID(checkpoint_id), batch_id, collect(batch, batch_id))
+
+    return write_batch
+
+
+class Sink(Generic[T]):
+    """Writes the batches of one query, one after the other, on a connection that it keeps between them."""
+
+    def __init__(self, url: str, query: str, write: Callable[[psycopg.Connection[Any], T], None]) -> None:
+        self._url = url
+        self._query = query
+        self._write = write
+        self._kept: list[psycopg.Connection[Any]] = []
+        weakref.finalize(self, _close, self._kept)
+
+    def write(self, checkpoint_id: UUID, batch_id: int, collected: T) -> None:
+        """Writes a batch that is not written yet. A commit whose reply was lost is found done at the next attempt."""
+        for attempt in Retrying(
+            retry=retry_if_exception_type(psycopg.OperationalError),
+            wait=wait_exponential(_WAIT_S_MIN, max=_WAIT_S_MAX),
+            stop=stop_after_delay(_TRIED_S_MAX),
+            before_sleep=before_sleep_log(logger, logging.WARNING),
+            reraise=True,
+        ):
+            with attempt:
+                self._write_once(checkpoint_id, batch_id, collected)
+
+    def _write_once(self, checkpoint_id: UUID, batch_id: int, collected: T) -> None:
+        if not self._kept:
+            self._kept.append(psycopg.connect(self._url, connect_timeout=_CONNECT_S_MAX))
+            self._kept[0].isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+        connection = self._kept[0]
+        try:
+            with connection.transaction():
+                if claim_batch(connection, query=self._query, checkpoint_id=checkpoint_id, batch_id=batch_id):
+                    self._write(connection, collected)
+        except psycopg.OperationalError:
+            _close(self._kept)
+            raise
+
+
+def _close(kept: list[psycopg.Connection[Any]]) -> None:
+    while kept:
+        kept.pop().close()
+
+
+def claim_batch(connection: psycopg.Connection[Any], *, query: str, checkpoint_id: UUID, batch_id: int) -> bool:
+    """Notes a batch in the caller's transaction; False if it was written before, and must not be again.
+
+    Takes a lock on the query's row until the transaction ends, so that a driver thought dead and its successor follow
+    each other. For sinks that need more than `write_idempotent`; needs READ COMMITTED.
+    """
+    _create_table(connection)
+    if connection.execute(_ADD, (query, checkpoint_id, batch_id)).rowcount:
+        return True
+    row = connection.execute(_READ, (query,)).fetchone()
+    assert row is not None, "the row that was in the way is gone"
+    known_checkpoint, known_batch = row
+    if known_checkpoint != checkpoint_id:
+        raise MisuseError(
+            f"query {query!r} was written from checkpoint {known_checkpoint}, and this is {checkpoint_id}, which reads "
+            "from its own begin: take the old checkpointLocation, or clear what the query wrote and its row of "
+            "txmsg_spark_query"
+        )
+    if batch_id > known_batch + 1:
+        raise StorageError(
+            f"query {query!r} goes on with batch {batch_id}, and this database has {known_batch} as its last: was it "
+            "restored from a backup? Clear what the query wrote and its row of txmsg_spark_query, and read anew from "
+            "another checkpointLocation"
+        )
+    if batch_id <= known_batch:
+        return False
+    connection.execute(_ADVANCE, (batch_id, query))
+    return True
+
+
+def _create_table(connection: psycopg.Connection[Any]) -> None:
+    row = connection.execute(_FIND_TABLE).fetchone()
+    if row is None or row[0] is None:
+        connection.execute("select pg_advisory_xact_lock(%s)", (_LOCK,))
+        connection.execute(_CREATE_TABLE)

@@ -1,0 +1,127 @@
+"""The data source `metaq`, as Spark asks for it. Its parts know the log; this knows when Spark calls whom.
+
+A reader is made in several processes: one that plans, one that lives with a stream and keeps a log open, and those that
+read. What travels between them is options, columns and tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from txmsg.metaq.access import LogAccess, QueueId
+from txmsg.metaq.location import open_log
+from txmsg.spark.bounds import Bounds, bounds_of
+from txmsg.spark.columns import Columns, schema_of
+from txmsg.spark.options import ReadOptions, options_of
+from txmsg.spark.planning import Planner
+from txmsg.spark.position import Position, begins_between
+from txmsg.spark.reading import Task, read_task
+from txmsg.spark.tasks import Part, cut_into_tasks
+
+__all__ = ["MetaqDataSource"]
+
+
+class MetaqDataSource(DataSource):
+    """`spark.read.format("metaq")` and `spark.readStream.format("metaq")`: messages of a MetaQ log."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What stands in `format`."""
+        return "metaq"
+
+    def schema(self) -> StructType:
+        """All columns; `.schema("offset bigint, value binary")` of a read asks for fewer."""
+        include = self.options.get("includeHeaders", "false").strip().lower() == "true"
+        return schema_of(include_headers=include)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A read of what is there."""
+        return _BatchReader(options_of(self.options, streaming=False), Columns(schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """A read that goes on."""
+        return _StreamReader(options_of(self.options, streaming=True), Columns(schema))
+
+
+class _BatchReader(DataSourceReader):
+    def __init__(self, options: ReadOptions, columns: Columns) -> None:
+        self._options = options
+        self._columns = columns
+        self._bounds = Bounds()
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        self._bounds, left = bounds_of(filters)
+        return left
+
+    def partitions(self) -> Sequence[InputPartition]:
+        with open_log(self._options.where) as log:
+            parts = Planner(log, self._options).parts(self._bounds)
+            return _tasks(parts, self._options, log)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_task(partition, self._options, self._columns, self._bounds)
+
+
+class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, options: ReadOptions, columns: Columns) -> None:
+        self._options = options
+        self._columns = columns
+        self._opened: LogAccess | None = None
+        self._target: dict[QueueId, int] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_opened": None}
+
+    @property
+    def _log(self) -> LogAccess:
+        if self._opened is None:
+            self._opened = open_log(self._options.where)
+        return self._opened
+
+    @property
+    def _planner(self) -> Planner:
+        return Planner(self._log, self._options)
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        return self._planner.initial().to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        limit = self._options.max_offsets_per_trigger
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        self._target = self._planner.ends()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        count_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        position = Position.of_json(start)
+        return self._planner.latest(position, count_max=count_max, target=self._target).to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+        return Position(self._log.identity(), self._planner.ends()).to_json()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        first, last = Position.of_json(start), Position.of_json(end)
+        self._planner.require_same_log(last)
+        begins = begins_between(first, last)
+        parts = [Part(queue, begins[queue], at) for queue, at in last.offsets.items()]
+        return _tasks(parts, self._options, self._log)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_task(partition, self._options, self._columns)
+
+    def stop(self) -> None:
+        if self._opened is not None:
+            self._opened.close()
+
+
+def _tasks(parts: Iterable[Part], options: ReadOptions, log: LogAccess) -> list[InputPartition]:
+    identity = log.identity()
+    cut = cut_into_tasks(parts, min_tasks=options.min_partitions, size_max=options.max_records_per_partition)
+    return [Task(each, identity) for each in cut]

@@ -1,0 +1,68 @@
+"""Cuts a read into tasks, and a backlog into batches. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from txmsg.metaq.access import QueueId
+
+__all__ = ["Part", "cut_into_tasks", "limited"]
+
+_PACKED: Final = 20_000
+"""A task of fewer messages takes more queues: starting a task costs as much as reading so many."""
+
+
+class Part(NamedTuple):
+    """Messages of a queue: from `begin` up to, and without, `end`."""
+
+    queue: QueueId
+    begin: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        """How many messages they are, if none is missing."""
+        return self.end - self.begin
+
+
+def cut_into_tasks(parts: Iterable[Part], *, min_tasks: int, size_max: int) -> list[tuple[Part, ...]]:
+    """The parts, large ones split into equal pieces, small ones together in a task. Empty ones are left out."""
+    wanted = [part for part in parts if part.size > 0]
+    total = sum(part.size for part in wanted)
+    size_max = max(1, min(size_max, -(-total // min_tasks)))
+    packed_max = min(size_max, _PACKED)
+    tasks: list[list[Part]] = []
+    room = 0
+    for part in wanted:
+        for piece in _pieces(part, size_max):
+            if piece.size > room:
+                tasks.append([])
+                room = packed_max
+            tasks[-1].append(piece)
+            room -= piece.size
+    return [tuple(task) for task in tasks]
+
+
+def _pieces(part: Part, size_max: int) -> Iterable[Part]:
+    count = -(-part.size // size_max)
+    cuts = [part.begin + part.size * each // count for each in range(count + 1)]
+    return (Part(part.queue, begin, end) for begin, end in pairwise(cuts))
+
+
+def limited(begins: Mapping[QueueId, int], ends: Mapping[QueueId, int], count_max: int) -> dict[QueueId, int]:
+    """Where a batch of about count_max messages ends in each queue.
+
+    Every queue with a backlog advances by one message at least, and otherwise by the same share of its backlog, so that
+    event times of queues stay near each other while a stream catches up. Not more than count_max, or one of each queue.
+    """
+    waiting = {queue: end - begins[queue] for queue, end in ends.items() if end > begins[queue]}
+    total = sum(waiting.values())
+    if total <= count_max:
+        return dict(ends)
+    shared, more = max(0, count_max - len(waiting)), max(1, total - len(waiting))
+    return {
+        queue: begins[queue] + 1 + (waiting[queue] - 1) * shared // more if queue in waiting else end
+        for queue, end in ends.items()
+    }
