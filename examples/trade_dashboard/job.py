@@ -1,0 +1,134 @@
+"""The Spark job of the trade dashboard: reads trades from MetaQ as they come, and adds each batch to the figures once.
+
+    python -m examples.trade_dashboard.job --metaq ./metaq --results postgresql://user@host/dashboard --checkpoint ./job
+
+A batch is counted and written in one transaction, which also notes its number: a batch that is run again after a crash
+adds nothing twice. Prints a line when it reads; SIGTERM and Ctrl-C end it in order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import signal
+import sys
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+
+import psycopg
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import expr
+from pyspark.sql.streaming.query import StreamingQuery
+
+from examples.trade_dashboard import figures
+from examples.trade_dashboard.counting import BODY_SIZE_BYTES_MAX, count
+from examples.trade_dashboard.figures import Deltas
+from txmsg.spark import session, write_idempotent
+
+__all__ = ["SETTINGS", "main", "start"]
+
+TOPIC = "trade.order"
+QUERY = "trade_dashboard"
+SETTINGS = {
+    "spark.driver.memory": "512m",
+    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+}
+"""For small batches on a machine that has other work: little memory, and little compiling."""
+TRIGGER_S = 0.25
+_BATCH_MAX = 20_000
+_COLUMNS = "queue int, offset bigint, value binary, stored_at timestamp"
+
+
+def start(spark: SparkSession, *, metaq: str, results: str, checkpoint: str, trigger_s: float = 0.0) -> StreamingQuery:
+    """Starts the query. Its tables are made first.
+
+    metaq: a log's directory, or HOST:PORT of its server. results: the database of the figures. trigger_s: a batch
+    begins no sooner than this after the one before; 0 for as soon as there is something to read.
+    """
+    with psycopg.connect(results) as connection:
+        figures.create_tables(connection)
+    where = {"path": metaq} if Path(metaq).is_dir() or ":" not in metaq else {"server": metaq}
+    messages = (
+        spark.readStream.format("metaq")
+        .options(**where, topics=TOPIC, startingOffsets="earliest", maxOffsetsPerTrigger=_BATCH_MAX)
+        .schema(_COLUMNS)
+        .load()
+    )
+    sink = write_idempotent(results, query=QUERY, collect=counted, write=figures.add)
+    writer = messages.writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint).queryName(QUERY)
+    return writer.trigger(processingTime=f"{round(trigger_s * 1000)} milliseconds").start()
+
+
+def counted(batch: DataFrame, batch_id: int) -> Deltas:
+    """What a batch adds. Spark reads it; a process of its own to count it would cost more than the counting."""
+    started_at = datetime.now(UTC)
+    short = batch.withColumn("value", expr(f"substring(value, 1, {BODY_SIZE_BYTES_MAX + 1})"))
+    return count(short.toArrow()).deltas(batch_id, started_at)
+
+
+def main() -> int:
+    """Runs the job until it is told to stop, which gives 0, or until it cannot go on, which gives 1."""
+    options = _options()
+    stopping = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+    spark = session("trade_dashboard", master="local[2,4]", config=SETTINGS)
+    spark.sparkContext.setLogLevel("ERROR")
+    signal.signal(signal.SIGINT, lambda *_: stopping.set())  # Spark has set a handler of its own
+    try:
+        query = start(
+            spark,
+            metaq=options.metaq,
+            results=options.results,
+            checkpoint=options.checkpoint,
+            trigger_s=options.trigger,
+        )
+        print(f"counting {TOPIC} of {options.metaq}", flush=True)
+        ended = threading.Thread(target=_wait_for_end, args=(query, stopping), daemon=True)
+        ended.start()
+        stopping.wait()
+        failed = query.exception()
+        query.stop()
+    finally:
+        spark.stop()
+    if failed is not None:
+        print(f"the query has ended: {failed}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _wait_for_end(query: StreamingQuery, stopping: threading.Event) -> None:
+    with contextlib.suppress(StreamingQueryException):  # main asks for it, and tells it
+        query.awaitTermination()
+    stopping.set()
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m examples.trade_dashboard.job",
+        description="Counts the trades of a MetaQ log into the figures of the trade dashboard, until it is stopped.",
+        epilog=f"Prints `counting {TOPIC} of WHERE` when it reads. Start it again with the same checkpoint after a "
+        "crash: it goes on where it was, and counts nothing twice. SIGTERM and Ctrl-C end it in order.",
+    )
+    parser.add_argument(
+        "--metaq", required=True, metavar="DIR|HOST:PORT", help="the log: its directory, or the address of its server"
+    )
+    parser.add_argument(
+        "--results", required=True, metavar="URL", help="the PostgreSQL database of the figures; tables are made there"
+    )
+    parser.add_argument(
+        "--checkpoint", required=True, metavar="DIR", help="where Spark keeps how far it is; belongs to these results"
+    )
+    parser.add_argument(
+        "--trigger",
+        type=float,
+        default=TRIGGER_S,
+        metavar="SECONDS",
+        help="a batch begins no sooner than so long after the one before (default %(default)s; 0: at once)",
+    )
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

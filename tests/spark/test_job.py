@@ -1,0 +1,164 @@
+"""The Spark job of the trade dashboard: what it counts, what it sets aside, and that nothing counts twice."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import psycopg
+import pytest
+from pyspark.sql import SparkSession
+
+from examples.trade_dashboard import figures, job
+from tests.postgres_proxy import CUT_AFTER, FORWARD, PostgresProxy, Request, Verdict
+from txmsg.message import Message
+from txmsg.metaq import Log, LogProducer
+
+pytestmark = pytest.mark.timeout(600)  # JVMs start
+
+_WAIT_S_MAX = 180.0
+
+
+def trade(event: str, cents: int, **more: object) -> Message:
+    """A message of the topic, committed now."""
+    said = {"event": event, "amount_cents": cents, "seller": "mobile-07", "province": "tibet", "category": "mobile"}
+    return Message("trade.order", json.dumps({**said, "at_us": time.time_ns() // 1000, **more}).encode())
+
+
+def read(url: str) -> figures.Figures:
+    with psycopg.connect(url, autocommit=True) as connection:
+        return figures.read(connection)
+
+
+def test_trades_count_whatever_comes_between_them(spark: SparkSession, tmp_path: Path, database_url: str) -> None:
+    """Bad messages are set aside, late ones count, refunds are subtracted; a killed worker is replaced."""
+    an_hour_ago_us = time.time_ns() // 1000 - 3_600_000_000
+    with Log(tmp_path / "log") as log:
+        producer = LogProducer(log)
+        producer.send_many([trade("created", 500), trade("paid", 500), trade("created", 70)])
+        query = job.start(
+            spark, metaq=str(log.root), results=database_url, checkpoint=str(tmp_path / "checkpoint"), trigger_s=0
+        )
+        query.processAllAvailable()
+        assert read(database_url).total.turnover_cents == 500
+        for each in _workers():
+            each.kill()
+        bad = [b"\xff\0", b"{}", b"x" * 1_000_000, json.dumps({"event": "paid", "amount_cents": "1"}).encode()]
+        producer.send_many([Message("trade.order", body) for body in bad], queue=2)
+        late = trade("paid", 70, province="anhui", at_us=an_hour_ago_us)
+        producer.send_many([trade("refunded", 30), late, trade("shipped", 500)])
+        query.processAllAvailable()
+        assert query.isActive
+        query.stop()
+    found = read(database_url)
+    total = found.total
+    assert (total.orders, total.paid, total.shipped, total.refunded) == (2, 2, 1, 1)
+    assert (total.turnover_cents, total.late_events, total.bad_messages) == (540, 1, 4)
+    assert [(each.key, each.paid, each.turnover_cents) for each in found.provinces] == [
+        ("tibet", 1, 470),
+        ("anhui", 1, 70),
+    ]
+    assert [(each.key, each.turnover_cents) for each in found.sellers] == [("mobile-07", 540)]
+    assert found.batch is not None
+    assert found.batch.messages == 7
+    with psycopg.connect(database_url) as connection:
+        rows = connection.execute('select "offset", reason, body from figures_bad order by 1').fetchall()
+    assert [body for _, _, body in rows] == [each[: 8 * 1024] for each in bad]
+    assert [reason.split(":")[0] for _, reason, _ in rows] == [
+        *("no JSON", "event is missing", "longer than 8192 bytes, as no trade is"),
+        "amount_cents '1' is no whole number from 0 to 10000000000000",
+    ]
+
+
+def _workers() -> Sequence[psutil.Process]:
+    """The Python processes that read for Spark."""
+    jvm = next(each for each in psutil.Process().children() if "java" in each.name())
+    found = [each for each in jvm.children(recursive=True) if "pyspark.worker" in each.cmdline()]
+    forked = [each for each in found if each.parent() in found]
+    assert forked
+    return forked
+
+
+def test_a_job_killed_between_its_commit_and_sparks_mark_counts_nothing_twice(
+    tmp_path: Path, database_url: str
+) -> None:
+    """The reply to the second batch's commit never comes, nor does it reach the database again until it is killed."""
+    checkpoint = tmp_path / "checkpoint"
+
+    def cut_off(request: Request) -> Verdict:
+        if request.sql != "COMMIT" or not any("figures_batch" in each.sql for each in proxy.requests[since:]):
+            return FORWARD
+        proxy.refuse()
+        return CUT_AFTER
+
+    with Log(tmp_path / "log") as log, PostgresProxy(database_url) as proxy:
+        producer = LogProducer(log)
+        command = [
+            "--metaq",
+            str(log.root),
+            "--results",
+            proxy.url,
+            "--checkpoint",
+            str(checkpoint),
+            "--trigger",
+            "0.1",
+        ]
+        producer.send(trade("paid", 100))
+        with _job(command, tmp_path / "first.log") as first:
+            _wait_for_turnover(database_url, 100, first)
+            since = len(proxy.requests)
+            proxy.on_request = cut_off
+            producer.send_many([trade("paid", 20), trade("refunded", 5)])
+            _wait_for_turnover(database_url, 115, first)
+        marks = [int(each.name) for each in (checkpoint / "commits").iterdir() if each.name.isdecimal()]
+        assert marks == [0], "Spark had noted the batch that was to be killed before its mark"
+
+        producer.send(trade("paid", 4))
+        proxy.on_request = lambda request: FORWARD
+        proxy.accept()
+        with _job(command, tmp_path / "second.log") as second:
+            _wait_for_turnover(database_url, 119, second)
+            second.send_signal(signal.SIGTERM)
+            assert second.wait(_WAIT_S_MAX) == 0, (tmp_path / "second.log").read_text()
+        batches = read(database_url).batch
+        assert batches is not None
+        assert batches.batch_id == 2
+
+
+@contextmanager
+def _job(command: Sequence[str], told: Path) -> Iterator[subprocess.Popen[str]]:
+    """A job that reads; killed at the end if it has not ended, and its processes are gone then."""
+    with told.open("w") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "examples.trade_dashboard.job", *command],
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+        )
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline().startswith("counting trade.order of "), told.read_text()
+        started = psutil.Process(process.pid).children(recursive=True)
+        assert started
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+    _, left = psutil.wait_procs(started, timeout=_WAIT_S_MAX)
+    assert not left, "processes outlived the job"
+
+
+def _wait_for_turnover(url: str, cents: int, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + _WAIT_S_MAX
+    while (found := read(url).total.turnover_cents) != cents:
+        assert process.poll() is None, "the job has ended"
+        assert time.monotonic() < deadline, f"a turnover of {found}, not {cents}"
+        time.sleep(0.1)

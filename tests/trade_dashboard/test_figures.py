@@ -1,0 +1,163 @@
+"""Figures in PostgreSQL: what batches add, and what the page reads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from examples.trade_dashboard import figures
+from examples.trade_dashboard.figures import BadMessage, Deltas, Entry, Latency, Sums
+
+_AT = datetime(2026, 11, 11, 0, 0, 59, tzinfo=UTC)
+_MS = timedelta(milliseconds=1)
+
+
+@pytest.fixture
+def connection(database_url: str) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(database_url, autocommit=True) as made:
+        figures.create_tables(made)
+        yield made
+
+
+def epoch_ms(at: datetime) -> int:
+    return round(at.timestamp() * 1000)
+
+
+def deltas(batch_id: int, *paid: tuple[datetime, int], **more: Any) -> Deltas:
+    """Orders that were paid, each at a time of its own, of one seller in one province."""
+    cents = [cents for _, cents in paid]
+    ones = [1] * len(paid)
+    return Deltas(
+        batch_id=batch_id,
+        messages=len(paid),
+        started_at=_AT,
+        orders=len(paid),
+        paid=len(paid),
+        turnover_cents=sum(cents),
+        seconds=Sums([at.replace(microsecond=0) for at, _ in paid], ones, ones, cents),
+        provinces=Sums(["tibet"], [len(paid)], [len(paid)], [sum(cents)]),
+        categories=Sums(["food"], [len(paid)], [len(paid)], [sum(cents)]),
+        sellers=Sums([f"food-{number}" for number in range(len(paid))], ones, ones, cents),
+        commits={epoch_ms(at): 1 for at, _ in paid},
+        **more,
+    )
+
+
+def added(connection: psycopg.Connection[Any], batch: Deltas, *, after_ms: int = 100) -> None:
+    """A batch that is written so long after its begin."""
+    with connection.transaction():
+        figures.add(connection, batch, clock=lambda: _AT + after_ms * _MS)
+
+
+def test_batches_add_up(connection: psycopg.Connection[Any]) -> None:
+    minute = timedelta(minutes=1)
+    added(connection, deltas(4, (_AT, 100), (_AT + timedelta(seconds=1), 30)))
+    added(connection, deltas(5, (_AT, -20)), after_ms=250)
+    found = figures.read(connection)
+    total = found.total
+    assert (total.orders, total.paid, total.turnover_cents, total.late_events) == (3, 3, 110, 0)
+    assert (total.through_at, total.written_at) == (_AT + timedelta(seconds=1), _AT + 250 * _MS)
+    assert found.seconds == (Entry(_AT, 2, 2, 80), Entry(_AT + timedelta(seconds=1), 1, 1, 30))
+    midnight = datetime(2026, 11, 11, tzinfo=UTC)
+    assert found.minutes == (Entry(midnight, 2, 2, 80), Entry(midnight + minute, 1, 1, 30))
+    assert found.provinces == (Entry("tibet", 3, 3, 110),)
+    assert found.categories == (Entry("food", 3, 3, 110),)
+    assert found.sellers == (Entry("food-0", 2, 2, 80), Entry("food-1", 1, 1, 30))
+    assert found.batch == figures.Batch(batch_id=5, at=_AT + 250 * _MS, messages=1, batch_ms=250)
+
+
+def test_nothing_was_counted_yet(connection: psycopg.Connection[Any]) -> None:
+    figures.create_tables(connection)  # again, as each start does
+    found = figures.read(connection)
+    assert (found.total.orders, found.total.through_at, found.total.written_at) == (0, None, None)
+    assert (found.seconds, found.sellers, found.batch) == ((), (), None)
+    assert found.latency_now == Latency(events=0, p50_ms=None, p99_ms=None)
+
+
+def test_late_events_count_and_are_counted_as_late(connection: psycopg.Connection[Any]) -> None:
+    """Late is what is more than 10 seconds older than the latest event of the batches before."""
+    minute = timedelta(minutes=1)
+    added(connection, deltas(0, (_AT, 1), (_AT - minute, 2)))
+    assert figures.read(connection).total.late_events == 0, "nothing was counted before the first batch"
+    added(connection, deltas(1, (_AT - timedelta(seconds=10), 4), (_AT - timedelta(seconds=11), 8)))
+    added(connection, deltas(2, (_AT - minute, 16)))
+    found = figures.read(connection)
+    assert (found.total.late_events, found.total.turnover_cents, found.total.through_at) == (2, 31, _AT)
+    assert sum(each.turnover_cents for each in found.seconds) == 31
+
+
+def test_latency_is_from_the_commit_to_the_write_and_told_by_the_upper_end_of_its_bucket(
+    connection: psycopg.Connection[Any],
+) -> None:
+    for number, latency_ms in enumerate((98, 99, 101, 950)):
+        added(connection, deltas(number, (_AT, 1)), after_ms=latency_ms)
+    for number in range(96):
+        added(connection, deltas(4 + number, (_AT, 1)), after_ms=150)
+    found = figures.read(connection)
+    assert found.latency == found.latency_now == Latency(events=100, p50_ms=158, p99_ms=158)
+    added(connection, deltas(100, (_AT, 1), (_AT - 400 * _MS, 1)), after_ms=550)
+    assert figures.read(connection).latency == Latency(events=102, p50_ms=158, p99_ms=1000)
+    later = _AT + timedelta(seconds=30)
+    added(connection, deltas(101, (later - 5 * _MS, 1)), after_ms=30_000)
+    assert figures.read(connection).latency_now == Latency(events=1, p50_ms=5, p99_ms=5)
+    assert figures.latency_between(connection, _AT, later).events == 102
+
+
+def test_bad_messages_are_set_aside_while_there_is_room(
+    connection: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(figures, "BAD_KEPT_MAX", 3)
+    bad = [BadMessage(0, offset, "no JSON", b"\0") for offset in range(5)]
+    added(connection, deltas(0, bad=bad[:2], bad_messages=2))
+    added(connection, deltas(1, (_AT, 1), bad=bad[2:], bad_messages=3))
+    total = figures.read(connection).total
+    assert (total.bad_messages, total.paid) == (5, 1)
+    rows = connection.execute('select queue, "offset", reason, body from figures_bad order by 2').fetchall()
+    assert rows == [(0, offset, "no JSON", b"\0") for offset in range(3)]
+
+
+def test_who_listens_hears_of_a_batch_when_it_can_be_read(
+    connection: psycopg.Connection[Any], database_url: str
+) -> None:
+    with psycopg.connect(database_url, autocommit=True) as page:
+        page.execute(f"listen {figures.CHANNEL}")
+        with connection.transaction(force_rollback=True):
+            figures.add(connection, deltas(0, (_AT, 1)))
+        added(connection, deltas(0, (_AT, 5)))
+        [heard] = page.notifies(timeout=30, stop_after=1)
+        assert heard.channel == "figures"
+        assert figures.read(page).total.turnover_cents == 5
+        assert list(page.notifies(timeout=0)) == []
+
+
+def test_a_page_reads_all_figures_of_one_moment(connection: psycopg.Connection[Any], database_url: str) -> None:
+    """However many batches are added while it reads."""
+
+    def add_batches() -> None:
+        for number in range(100):
+            added(connection, deltas(number, (_AT, 1)))
+
+    adding = threading.Thread(target=add_batches)
+    seen: set[int] = set()
+    with psycopg.connect(database_url, autocommit=True) as page:
+        adding.start()
+        while adding.is_alive():
+            found = figures.read(page)
+            groups = (found.seconds, found.provinces, found.sellers)
+            sums = {found.total.turnover_cents, *(sum(each.turnover_cents for each in group) for group in groups)}
+            assert len(sums) == 1, "figures of several moments"
+            seen |= sums
+    assert len(seen) > 3, "nothing was read meanwhile"
+
+
+def test_what_is_old_is_deleted_and_minutes_stay(connection: psycopg.Connection[Any]) -> None:
+    added(connection, deltas(999, (_AT, 1)))
+    day_ms = 86_400_000
+    added(connection, deltas(1000, (_AT + timedelta(days=3), 1)), after_ms=3 * day_ms)
+    for table, expected in (("second", 1), ("latency", 1), ("batch", 1), ("minute", 2)):
+        assert connection.execute(f"select count(*) from figures_{table}").fetchall() == [(expected,)], table
