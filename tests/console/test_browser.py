@@ -302,6 +302,7 @@ def test_a_page_without_figures_waits_for_them_and_shows_no_nonsense(look: Look,
         expect(window.page.locator("live-status")).to_have_text("Waiting for the first figures")
         expect(window.page.locator(TURNOVER)).to_have_attribute("aria-label", "–" if empty is None else "¥0.00")
         assert window.page.locator(".is-empty").count() == 4
+        assert window.page.locator(f"{TURNOVER}[data-value]").count() == (0 if empty is None else 1)
         text = window.page.inner_text("body")
         assert [each for each in ("NaN", "undefined", "null", "Infinity") if each in text] == []
     window.screenshot("empty")

@@ -6,7 +6,7 @@ import { LiveElement } from "./page.js";
 class LiveValue extends LiveElement {
   show(bulletin) {
     const value = this.valueIn(bulletin);
-    this.dataset.value = value ?? "";
+    this.tell(value);
     this.textContent = formatted(value, this.getAttribute("format"));
     this.classList.toggle("is-some", value > 0); // what should be none is shown up when there is some
   }

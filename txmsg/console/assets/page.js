@@ -45,4 +45,10 @@ export class LiveElement extends HTMLElement {
   valueIn(bulletin) {
     return this.getAttribute("value").split(".").reduce((found, name) => found?.[name], bulletin) ?? null;
   }
+
+  // For programs: `data-value` is the value as it was counted, and is not there while there is none.
+  tell(value) {
+    if (value === null) delete this.dataset.value;
+    else this.dataset.value = value;
+  }
 }

@@ -48,7 +48,7 @@ class RollingNumber extends LiveElement {
 
   show(bulletin) {
     const value = this.valueIn(bulletin);
-    this.dataset.value = value ?? "";
+    this.tell(value);
     this.role = "img";
     this.ariaLabel = formatted(value, this.getAttribute("format"));
     clearTimeout(this.#next);
