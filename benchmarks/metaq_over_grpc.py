@@ -24,6 +24,7 @@ from benchmarks.surroundings import metaq_process, parser_of, progress_of
 from benchmarks.turns import Compared, by_turns
 from txmsg.metaq.access import LogAccess, QueueId
 from txmsg.metaq.format.frame import Columns, encode
+from txmsg.metaq.format.joining import to_arrow
 from txmsg.metaq.location import open_log
 from txmsg.metaq.store.log import Append
 from txmsg.metaq.store.topics import Flush, TopicSettings
@@ -107,9 +108,8 @@ def read(log: LogAccess) -> dict[str, float]:
         [found] = log.fetch({queue: offset}, size_bytes_max=FETCH_SIZE_BYTES)
         if found.error is not None:
             raise Mismatch(f"offset {offset} cannot be read: {found.error}")
-        for batch in found.batches:
-            count += batch.to_arrow().num_rows
-            offset = batch.end_offset
+        count += to_arrow(found.batches).num_rows
+        offset = found.batches[-1].end_offset
     if count != end:
         raise Mismatch(f"{count} messages were read, {end} are there")
     return {"read into Arrow": count / (time.perf_counter() - began_at)}

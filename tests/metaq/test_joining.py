@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from txmsg.errors import MisuseError
 from txmsg.metaq import SCHEMA, LogBatch, to_arrow
 from txmsg.metaq.format import joining
 from txmsg.metaq.format.frame import Columns, Compression, encode, pack, read_header, verify
@@ -41,30 +40,42 @@ def _batches(draw: st.DrawFn) -> list[LogBatch]:
             ordering_keys=draw(_one_of_each(_TEXTS, count)),
             headers=draw(_one_of_each(st.binary(max_size=9), count)),
         )
-        payload = encode(columns, draw(st.sampled_from(Compression)))
-        frame = b"".join(pack(payload, b"t", 0, offset, position=0, log_id=1, synced=0, generation=1))
-        header = read_header(frame)
         skip = draw(st.integers(0, count - 1)) if not found else 0
-        found.append(LogBatch(header, verify(header, frame), skip))
+        found.append(_batch(columns, offset, draw(st.sampled_from(Compression)), skip))
         offset += count
     return found
 
 
+def _batch(columns: Columns, offset: int, compression: Compression, skip: int = 0) -> LogBatch:
+    payload = encode(columns, compression)
+    frame = b"".join(pack(payload, b"t", 0, offset, position=0, log_id=1, synced=0, generation=1))
+    header = read_header(frame)
+    return LogBatch(header, verify(header, frame), skip)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_are_joined() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(joining, "_JOINED_MIN", 1)
+        yield
+
+
+@settings(deadline=None)
 @given(batches=_batches(), tags=st.sampled_from([ALL_TAGS, parse_tags("paid || a")]))
 def test_joined_batches_hold_what_each_holds(batches: Sequence[LogBatch], tags: Any) -> None:
-    each = [batch.to_arrow(tags) for batch in batches]
-    expected = pa.Table.from_batches(each, SCHEMA).combine_chunks()
     found = to_arrow(batches, tags)
     found.validate(full=True)
-    assert pa.Table.from_batches([found]).equals(expected)
-    some = to_arrow(batches, tags, columns={"body", "offset"})
-    assert some.schema.names == ["offset", "body"]
-    assert some.equals(found.select(["offset", "body"]))
+    assert found.equals(pa.Table.from_batches([batch.to_arrow(tags) for batch in batches], SCHEMA))
+    assert found["body"].num_chunks <= 1
 
 
-@given(batches=_batches().filter(len))
-def test_what_is_too_large_together_is_refused(batches: Sequence[LogBatch]) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(joining, "_SIZE_BYTES_MAX", 7)
-        with pytest.raises(MisuseError, match="are too much for one"):
-            to_arrow(batches)
+@pytest.mark.parametrize(("sizes", "chunks"), [([1] * 8, 1), ([1] * 7, 7), ([1] * 4 + [200] * 4, 8)])
+def test_small_batches_are_joined_and_large_ones_are_not_copied(
+    sizes: list[int], chunks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(joining, "_JOINED_MIN", 8)
+    batches = [_batch(Columns([b"x"] * size, [1]), 5, Compression.NONE) for size in sizes]
+    found = to_arrow(batches)
+    assert (found.num_rows, found["body"].num_chunks) == (sum(sizes), chunks)
+    monkeypatch.setattr(joining, "_JOINED_SIZE_BYTES_MAX", 15)
+    assert to_arrow(batches)["body"].num_chunks == len(sizes)

@@ -1,19 +1,18 @@
-"""Many frames as one RecordBatch. What Arrow costs by the batch is paid once for all, which is most of it when frames
-are small: a writer that is never behind makes frames of a single message.
+"""Many frames as one table. Small ones are joined: what Arrow costs by the batch is most of what they cost, and a writer
+that is never behind makes frames of a single message. Large ones are chunks of it, on the log's own bytes.
 
 Columns are found by numpy in all frames at once; their bytes are copied together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from txmsg.errors import MisuseError
 from txmsg.metaq.format.batch import SCHEMA, LogBatch, only
 from txmsg.metaq.format.frame import WIDTHS, Column, raw_of
 from txmsg.wire.tags import ALL_TAGS, TagExpression
@@ -22,25 +21,32 @@ __all__ = ["to_arrow"]
 
 _Numbers: TypeAlias = NDArray[np.int64]
 
-_SIZE_BYTES_MAX: Final = 2**31 - 1
-"""Values of a column stand at places that are int32."""
+_JOINED_MIN: Final = 8
+"""Joining costs as much as this many batches by themselves."""
+_JOINED_MESSAGES_MAX: Final = 50
+"""In a batch, on average; with more of them it is no gain."""
+_JOINED_SIZE_BYTES_MAX: Final = 64 * 1024 * 1024
 
 
-def to_arrow(
-    batches: Sequence[LogBatch], wanted: TagExpression = ALL_TAGS, *, columns: Collection[str] | None = None
-) -> pa.RecordBatch:
-    """The messages of several batches as one, as `LogBatch.to_arrow` gives them of each; copied.
+def to_arrow(batches: Sequence[LogBatch], wanted: TagExpression = ALL_TAGS) -> pa.Table:
+    """The messages of several batches, as `LogBatch.to_arrow` gives them of each. Schema: SCHEMA.
 
-    wanted: only messages with such tags. columns: only these of SCHEMA, in its order. Raises MisuseError for batches
-    that are too large together.
+    In few chunks; `combine_chunks` makes one of them. wanted: only messages with such tags.
     """
+    are_large = (
+        sum(map(len, batches)) > _JOINED_MESSAGES_MAX * len(batches)
+        or sum(each.header.raw_size_bytes for each in batches) > _JOINED_SIZE_BYTES_MAX
+    )
+    if len(batches) < _JOINED_MIN or are_large:
+        return pa.Table.from_batches([each.to_arrow(wanted) for each in batches], SCHEMA)
+    return pa.Table.from_batches([only(_joined(batches), wanted)])
+
+
+def _joined(batches: Sequence[LogBatch]) -> pa.RecordBatch:
+    """All of them as one. Values of a column stand at places that are int32, so together they are less than 2 GiB."""
     frames = _Frames(batches)
-    arrays = dict(zip(SCHEMA.names, frames.arrays(), strict=True))
-    batch = pa.RecordBatch.from_arrays(list(arrays.values()), schema=SCHEMA)
-    if any(each.skip for each in batches):
-        batch = batch.filter(pa.array(frames.is_asked_for))
-    batch = only(batch, wanted)
-    return batch if columns is None else batch.select([name for name in SCHEMA.names if name in columns])
+    batch = pa.RecordBatch.from_arrays(frames.arrays(), schema=SCHEMA)
+    return batch.filter(pa.array(frames.is_asked_for)) if any(each.skip for each in batches) else batch
 
 
 class _Frames:
@@ -50,10 +56,6 @@ class _Frames:
         headers = [each.header for each in batches]
         raw = [raw_of(each.header, each.stored) for each in batches]
         self._data = b"".join(raw)
-        if len(self._data) > _SIZE_BYTES_MAX:
-            raise MisuseError(
-                f"{len(batches)} batches of {len(self._data)} bytes are too much for one: at most {_SIZE_BYTES_MAX} fit"
-            )
         self._words = np.frombuffer(self._data, np.int32)
         self._bases = np.array([each.base_offset for each in headers], np.int64)
         self._stored_at = np.array([each.first_stored_at_us for each in headers], np.int64)

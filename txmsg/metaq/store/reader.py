@@ -147,7 +147,7 @@ class QueueReader:
         if last is None:
             return self._cells.mark() or 0
         if last.position >= self._log.commit_log.begin():
-            self._header(last)
+            self._header(last, self._log.commit_log.read(last.position, min(last.size_bytes, HEADER_SIZE_BYTES_MAX)))
         return self._end_of(last)
 
     def holes(self) -> list[tuple[int, int]]:
@@ -206,17 +206,15 @@ class QueueReader:
             size_bytes_max -= cell.size_bytes
             try:
                 self._require_follows(cell, offset)
-                batch = self._frame(cell)
-                if batch.header.is_hole and offset < (missing := self._missing(batch)).end:
-                    raise missing
-                if not cell.count and cell.base_offset != offset:
-                    raise self._damaged(cell, f"the cell that should hold offset {offset} does not")
+                batch = self._frame(cell, offset - cell.base_offset)
+                if not cell.count:
+                    self._require_no_hole(batch, offset)
             except (CorruptLog, OffsetsMissing):
                 if batches:
                     break  # served up to it; the next fetch says what is there
                 raise
             if cell.count:
-                batches.append(LogBatch(batch.header, batch.stored, offset - cell.base_offset))
+                batches.append(batch)
                 offset = cell.base_offset + cell.count
             self._next = (offset, base, place)
         return batches
@@ -331,23 +329,39 @@ class QueueReader:
         if cell.base_offset > offset or (cell.base_offset + cell.count <= offset and cell.count):
             raise self._damaged(cell, f"the cell that should hold offset {offset} does not")
 
-    def _header(self, cell: Cell) -> Header:
-        """A frame's header, compared with its cell."""
-        data = self._log.commit_log.read(cell.position, min(cell.size_bytes, HEADER_SIZE_BYTES_MAX))
+    def _require_no_hole(self, frame: LogBatch, offset: int) -> None:
+        """Raises OffsetsMissing when a frame that holds no message says so of this offset."""
+        if frame.header.is_hole and offset < (missing := self._missing(frame)).end:
+            raise missing
+        if frame.header.base_offset != offset:
+            raise self._damaged(Cell.of(frame.header), f"the cell that should hold offset {offset} does not")
+
+    def _header(self, cell: Cell, data: memoryview) -> Header:
+        """The header of the frame that these bytes begin with, compared with its cell."""
         try:
             header = read_header(data)
         except BadFrame as exc:
             raise self._damaged(cell, str(exc)) from exc
-        found = (header.base_offset, header.position, header.size_bytes, header.count, header.topic, header.queue)
-        if found != (*cell[:4], self.topic, self.number) or header.header_crc != cell.header_crc:
-            raise self._damaged(cell, f"another frame stands there: {found}")
-        return header
+        if (
+            header.header_crc == cell.header_crc
+            and header.base_offset == cell.base_offset
+            and header.position == cell.position
+            and header.size_bytes == cell.size_bytes
+            and header.count == cell.count
+            and header.queue == self.number
+            and header.topic == self.topic
+        ):
+            return header
+        raise self._damaged(
+            cell, f"another frame stands there: topic {header.topic} queue {header.queue} offset {header.base_offset}"
+        )
 
-    def _frame(self, cell: Cell) -> LogBatch:
-        """A frame that is what its cell says, and whole."""
-        header = self._header(cell)
+    def _frame(self, cell: Cell, skip: int = 0) -> LogBatch:
+        """A frame that is what its cell says, and whole. skip: messages at its begin that are not asked for."""
+        data = self._log.commit_log.read(cell.position, cell.size_bytes)
+        header = self._header(cell, data)
         try:
-            return LogBatch(header, verify(header, self._log.commit_log.read(cell.position, cell.size_bytes)))
+            return LogBatch(header, verify(header, data), skip)
         except BadFrame as exc:
             raise self._damaged(cell, str(exc)) from exc
 
