@@ -1,7 +1,7 @@
 """How fast MetaQ is read, into Arrow and into messages: small and large ones, compressed, from one queue and from many.
 
 Target: 100 bytes in batches of 100 into Arrow: 3,000,000 messages/s. Each fetch asks for 1 MiB, and becomes one Arrow
-table; everything is checked against its checksum. The reference, by turns: os.read of the same files in pieces of 1 MiB.
+table; everything is checked against its checksum. The reference, by turns: os.read of the same files by 1 MiB.
 Files are in the page cache for both. Beside it Redis Streams, XRANGE in pieces of 10,000. What is read must be what was
 appended, or the exit status is 1.
 
