@@ -1,4 +1,4 @@
-"""Many frames as one table. Small ones are joined: most of what they cost is what Arrow costs by the batch, and a writer
+"""Many frames as one table. Small ones are joined: what Arrow costs by the batch is most of it, and a writer
 that is never behind makes frames of one message. Large ones are chunks of it, on the log's own bytes.
 
 Columns are found by numpy in all frames at once; their bytes are copied together.
