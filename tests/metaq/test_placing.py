@@ -113,7 +113,11 @@ def test_an_unexpected_failure_is_told_and_the_next_append_goes_through(log: Loc
     async def run() -> None:
         with ThreadPoolExecutor(1) as thread:
             appender = Appender(
-                BrokenPlacer(log), thread, size_bytes_max=100, on_appended=lambda queues: None, clock=lambda: 0.0
+                lambda: BrokenPlacer(log),
+                thread,
+                size_bytes_max=100,
+                on_appended=lambda queues: None,
+                clock=lambda: 0.0,
             )
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(appender.run())

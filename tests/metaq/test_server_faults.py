@@ -24,10 +24,13 @@ from tests.metaq.servers import MetaQProcess, linked, served
 from txmsg.errors import BrokerUnavailable, MembershipLost, MisuseError, OffsetOutOfRange, OutcomeUnknown
 from txmsg.metaq.access import QueueId, Range
 from txmsg.metaq.format.frame import Columns, encode
+from txmsg.metaq.group import group_logs
+from txmsg.metaq.group.group_logs import turn
 from txmsg.metaq.remote.remote_log import RemoteLog
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.store.log import Append, LogConfig
 from txmsg.metaq.store.reader import LogReader
+from txmsg.metaq.store.topics import Flush, TopicSettings
 from txmsg.wire.codec import CHANNEL_OPTIONS
 from txmsg.wire.v1 import metaq_pb2 as pb
 
@@ -321,3 +324,36 @@ def anonymous_memory_bytes(pid: int) -> int:
     found = re.search(r"RssAnon:\s+(\d+) kB", status)
     assert found is not None
     return int(found[1]) * 1024
+
+
+def test_an_append_that_waits_holds_up_none_of_another_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A synchronous one waits for the disk, one to a group's retries for a member that is in the middle of its own."""
+    free, waits = threading.Event(), threading.Event()
+    sync = os.fdatasync
+    monkeypatch.setattr(group_logs, "_WAIT_S_MAX", 600.0)
+
+    def slow_sync(fd: int) -> None:
+        if threading.current_thread().name.startswith("txmsg-metaq-append"):
+            waits.set()
+            assert free.wait(WAIT_S)
+        sync(fd)
+
+    config = MetaQConfig(root=tmp_path / "log", listen="127.0.0.1:0", log=LogConfig(flush_s=3600))
+    with served(config) as address, RemoteLog(address) as log, ThreadPoolExecutor(2) as others:
+        log.set_topic("timed", TopicSettings(flush=Flush.TIMED))
+        log.join("g", ["t"]).leave({})
+        with turn(tmp_path / "log/groups/g/retries.lock"):
+            retry = others.submit(log.append, [batch("%RETRY%g", 0, 0, 1)])
+            until(lambda: log.describe().appending_bytes)
+            log.append([batch("sync", 0, 0, 1)])
+            monkeypatch.setattr(os, "fdatasync", slow_sync)
+            synced = others.submit(log.append, [batch("sync", 0, 1, 1)])
+            try:
+                assert waits.wait(WAIT_S)
+                assert log.append([batch("timed", 0, 0, 1)]) == [0]
+                assert not synced.done()
+            finally:
+                free.set()
+            assert synced.result(WAIT_S) == [1]
+            assert not retry.done()
+        assert retry.result(WAIT_S) == [0]

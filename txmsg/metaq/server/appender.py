@@ -1,4 +1,7 @@
-"""Group commit for appends of many callers: while one append is written and synced, the next callers gather."""
+"""Group commit for appends of many callers: while one append is written and synced, the next callers gather.
+
+Those who wait for the disk, for other members of a group, and for nothing gather apart: none holds up another kind.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from dataclasses import replace
 
 from txmsg.errors import Overloaded, StorageError, TxmsgError
 from txmsg.metaq.access import QueueId
-from txmsg.metaq.server.placing import Call, Outcome, Placer
+from txmsg.metaq.server.placing import Call, Outcome, Placer, WaitsFor
 from txmsg.metaq.server.producers import CallId, Producers
 
 __all__ = ["Appender"]
@@ -22,16 +25,37 @@ _TOGETHER_SIZE_BYTES_MAX = 16 * 1024 * 1024
 _TOGETHER_MAX = 1024
 
 
-class Appender:
-    """Takes calls on the loop and has a thread carry them out, as many as wait at once. Callers wait for the disk.
+class _Lane:
+    """Calls that are carried out one after the other, as many as wait at once."""
 
-    size_bytes_max: of calls under way; more are refused. on_appended: told the queues that have got something.
+    def __init__(self, placer: Placer) -> None:
+        self.placer = placer
+        self.waiting: deque[Call] = deque()
+        self.something = asyncio.Event()
+
+    def gathered(self) -> list[Call]:
+        """The next calls to be carried out together."""
+        calls = [self.waiting.popleft()]
+        size_bytes = calls[0].size_bytes
+        while self.waiting and len(calls) < _TOGETHER_MAX:
+            size_bytes += self.waiting[0].size_bytes
+            if size_bytes > _TOGETHER_SIZE_BYTES_MAX:
+                break
+            calls.append(self.waiting.popleft())
+        return calls
+
+
+class Appender:
+    """Takes calls on the loop and has threads carry them out. Callers wait for the disk, as their topics promise.
+
+    threads: three are used at once. size_bytes_max: of calls under way; more are refused. on_appended: told the queues
+    that have got something.
     """
 
     def __init__(
         self,
-        placer: Placer,
-        thread: Executor,
+        new_placer: Callable[[], Placer],
+        threads: Executor,
         *,
         size_bytes_max: int,
         on_appended: Callable[[Iterable[QueueId]], None],
@@ -41,20 +65,19 @@ class Appender:
         """Of calls under way."""
         self.failure = ""
         """Why the log takes nothing any more, as the last append was told; empty when it was well."""
-        self._placer = placer
-        self._thread = thread
+        self._lanes = {each: _Lane(new_placer()) for each in WaitsFor}
+        self._threads = threads
         self._size_bytes_max = size_bytes_max
         self._on_appended = on_appended
         self._clock = clock
         self._producers = Producers()
-        self._waiting: deque[Call] = deque()
         self._under_way: dict[CallId, asyncio.Future[tuple[int, ...]]] = {}
-        self._something = asyncio.Event()
         self._stopping = False
 
     async def recover(self) -> None:
         """Reads what was appended before this process began. Call it before the first append."""
-        found = await asyncio.get_running_loop().run_in_executor(self._thread, self._placer.recovered)
+        placer = self._lanes[WaitsFor.DISK].placer
+        found = await asyncio.get_running_loop().run_in_executor(self._threads, placer.recovered)
         for note, bases in found:
             self._producers.note(note.call, note.settled, bases, self._clock())
 
@@ -88,25 +111,32 @@ class Appender:
         answer: asyncio.Future[tuple[int, ...]] = asyncio.get_running_loop().create_future()
         answer.add_done_callback(lambda done: done.exception())  # told, even if its caller is gone
         self._under_way[call.id] = answer
-        self._waiting.append(call)
-        self._something.set()
+        lane = self._lanes[self._lanes[WaitsFor.DISK].placer.waits_for(call)]
+        lane.waiting.append(call)
+        lane.something.set()
         return answer
 
     def stop(self) -> None:
         """Lets `run` end when nothing waits any more."""
         self._stopping = True
-        self._something.set()
+        for lane in self._lanes.values():
+            lane.something.set()
 
     async def run(self) -> None:
         """Carries out what comes, until it is stopped."""
+        async with asyncio.TaskGroup() as tasks:
+            for lane in self._lanes.values():
+                tasks.create_task(self._run(lane))
+
+    async def _run(self, lane: _Lane) -> None:
         loop = asyncio.get_running_loop()
-        while not (self._stopping and not self._waiting):
-            await self._something.wait()
-            self._something.clear()
-            while self._waiting:
-                calls = self._gathered()
+        while not (self._stopping and not lane.waiting):
+            await lane.something.wait()
+            lane.something.clear()
+            while lane.waiting:
+                calls = lane.gathered()
                 try:
-                    outcomes = await loop.run_in_executor(self._thread, self._placer.place, calls)
+                    outcomes = await loop.run_in_executor(self._threads, lane.placer.place, calls)
                 except Exception as exc:  # whatever it is, callers are told and the next ones are tried
                     logger.exception("appending failed")
                     outcomes = [
@@ -114,16 +144,6 @@ class Appender:
                     ] * len(calls)
                 for call, outcome in zip(calls, outcomes, strict=True):
                     self._finish(call, outcome)
-
-    def _gathered(self) -> list[Call]:
-        calls = [self._waiting.popleft()]
-        size_bytes = calls[0].size_bytes
-        while self._waiting and len(calls) < _TOGETHER_MAX:
-            size_bytes += self._waiting[0].size_bytes
-            if size_bytes > _TOGETHER_SIZE_BYTES_MAX:
-                break
-            calls.append(self._waiting.popleft())
-        return calls
 
     def _finish(self, call: Call, outcome: Outcome) -> None:
         self.release(call.size_bytes)

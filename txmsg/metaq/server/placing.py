@@ -1,8 +1,8 @@
 """Puts the batches of many callers into the log in one append, each call as a whole or not at all. Blocks; no network.
 
 It foresees the offsets that batches will get, so that one note can say where they are (`producers`) and one bad call
-does not spoil the append of the others. It may be wrong, where somebody else in this process appends too: then the log
-refuses the whole, and each call is tried by itself.
+does not spoil the append of the others. It may be wrong, where somebody else in this process appends to the same queue:
+then the log refuses the whole, and each call is tried by itself.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Final, TypeAlias
 
 from txmsg.errors import MisuseError, OffsetOutOfRange, OffsetsMissing, TxmsgError
@@ -18,8 +19,9 @@ from txmsg.metaq.access import DEAD_LETTERS, NOTES, RETRIES, LogAccess, QueueId
 from txmsg.metaq.format.frame import Columns, Kind, encode, hole_end_of
 from txmsg.metaq.server.producers import REMEMBERED_S, CallId, Note, Placed
 from txmsg.metaq.store.log import Append
+from txmsg.metaq.store.topics import Flush
 
-__all__ = ["OFFSET_MAX", "Call", "Outcome", "Placer"]
+__all__ = ["OFFSET_MAX", "Call", "Outcome", "Placer", "WaitsFor"]
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +30,16 @@ _NOTES = QueueId(NOTES, 0)
 
 Outcome: TypeAlias = tuple[int, ...] | Exception
 """The first offset of each batch of a call, or why nothing of it was appended."""
+
+
+class WaitsFor(Enum):
+    """What may hold a call up; others are not held up by it."""
+
+    NOTHING = auto()
+    """All of its topics are timed."""
+    DISK = auto()
+    MEMBERS = auto()
+    """It goes to the small log of a group, which other processes append to, too, one at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +79,18 @@ class _Plan:
 
 
 class Placer:
-    """Belongs to one thread."""
+    """One thread at a time uses it."""
 
     def __init__(self, log: LogAccess) -> None:
         self._log = log
         self._ends: dict[QueueId, int] = {}
+
+    def waits_for(self, call: Call) -> WaitsFor:
+        """Calls that wait for the same are carried out together."""
+        if call.is_of_group:
+            return WaitsFor.MEMBERS
+        is_timed = all(self._log.settings_of(each.topic).flush is Flush.TIMED for each in call.appends)
+        return WaitsFor.NOTHING if is_timed else WaitsFor.DISK
 
     def place(self, calls: Sequence[Call]) -> list[Outcome]:
         """Appends them in this order, on disk as each topic promises; what became of each."""

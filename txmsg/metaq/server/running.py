@@ -52,7 +52,7 @@ async def serve(config: MetaQConfig, on_ready: Callable[[str], None], stop: asyn
         stack.enter_context(closing(log))
         threads = [
             stack.enter_context(ThreadPoolExecutor(count, thread_name_prefix=f"txmsg-metaq-{name}"))
-            for name, count in (("append", 1), ("read", _READERS), ("group", _GROUP_THREADS))
+            for name, count in (("append", 3), ("read", _READERS), ("group", _GROUP_THREADS))
         ]
         await _serve(config, log, *threads, on_ready=on_ready, stop=stop)
 
@@ -71,7 +71,7 @@ async def _serve(
         log.set_topic(NOTES, TopicSettings(flush=Flush.TIMED))
     polls = Polls()
     appender = Appender(
-        Placer(log),
+        partial(Placer, log),
         appending,
         size_bytes_max=config.appending_size_bytes_max,
         on_appended=polls.wake,
