@@ -121,10 +121,15 @@ class Written:
 
 _ROWS = "select sum(n_tup_ins + n_tup_upd + n_tup_del) from pg_stat_user_tables where relname = any(%s)"
 _COMMITS = "select xact_commit from pg_stat_database where datname = current_database()"
-_DONE = """
-    select sum(c.next_offset + (select coalesce(sum(upper(r) - lower(r)), 0) from unnest(c.acked) r))
-      from txmsg.cursor c join txmsg.consumer_group g on g.id = c.group_id where g.name = %s
+_WAITING = """
+    select count(*) from txmsg.message m cross join txmsg.consumer_group g
+      left join txmsg.cursor c on c.group_id = g.id and c.queue_id = m.queue
+     where g.name = %s
+       and (not coalesce(m.queue_offset < c.next_offset or c.acked @> m.queue_offset, false)
+            or exists (select from txmsg.retry r where r.group_id = g.id and r.queue_id = m.queue
+                                                   and r.queue_offset = m.queue_offset))
 """
+"""In one statement: a message becomes a retry a moment before the cursor passes it."""
 
 
 def written(url: str) -> Written:
@@ -135,13 +140,12 @@ def written(url: str) -> Written:
             assert row is not None
             return int(row[0])
 
-        retries = one("select count(*) from txmsg.retry")
         return Written(
             rows=one(_ROWS, list(TABLES)),
             wal_bytes=one("select pg_current_wal_lsn() - '0/0'"),
             commits=one(_COMMITS),
-            retries=retries,
-            waiting=one("select count(*) from txmsg.message") - one(_DONE, BROKEN) + retries,
+            retries=one("select count(*) from txmsg.retry"),
+            waiting=one(_WAITING, BROKEN),
         )
 
 
