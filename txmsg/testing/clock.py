@@ -16,20 +16,14 @@ from txmsg.errors import MisuseError
 
 __all__ = ["Clock"]
 
-# What becomes due is due in a moment, not long ago: brokers look through due times by windows that only go forward, and
-# must not have passed it when this becomes visible.
+# A half becomes due now, not long ago: it was not for want of a client that it was not checked meanwhile.
 _MOVES = (
     """
-    update txmsg.half_message
-       set next_check_at = greatest(next_check_at - %(span)s, now() + interval '50 milliseconds')
-     where next_check_at > now() + interval '50 milliseconds'
+    update txmsg.half_message set next_check_at = greatest(next_check_at - %(span)s, now()) where next_check_at > now()
     """,
     "update txmsg.half_message set deliver_at = deliver_at - %(span)s where deliver_at is not null",
     "update txmsg.retry set due_at = due_at - %(span)s where due_at < 'infinity'",
-    """
-    update txmsg.scheduled set due_at = greatest(due_at - %(span)s, now() + interval '50 milliseconds')
-     where due_at > now() + interval '50 milliseconds'
-    """,
+    "update txmsg.scheduled set due_at = due_at - %(span)s",
 )
 
 

@@ -126,7 +126,10 @@ class _Served:
 
 
 def _config(storage: str, listen: str) -> BrokerConfig:
-    """Everything that a broker looks for from time to time, it looks for often: tests wait for it."""
+    """Everything that a broker looks for from time to time, it looks for often: tests wait for it.
+
+    And for all that is due, not only for what is newly due: the clock of a test makes it due in the past.
+    """
     from txmsg.broker.config import BrokerConfig
     from txmsg.broker.delivery import DeliveryConfig
     from txmsg.broker.scheduler import SchedulerConfig
@@ -138,8 +141,8 @@ def _config(storage: str, listen: str) -> BrokerConfig:
         stop_timeout_s=2.0,
         topic_refresh_s=0.5,
         delivery=DeliveryConfig(flush_s=0.02, expire_s=0.05, retry_poll_s=0.05, poll_s=0.1),
-        check_loop=CheckLoopConfig(poll_interval_s=0.1),
-        scheduler=SchedulerConfig(interval_s=0.05),
+        check_loop=CheckLoopConfig(poll_interval_s=0.1, sweep_interval_s=0.1),
+        scheduler=SchedulerConfig(interval_s=0.05, sweep_s=0.05),
     )
 
 
