@@ -31,7 +31,7 @@ from txmsg import (
 
 TASKS = 3
 LONG_ONES = 5
-PAUSE_S = 0.03
+PAUSE_S = 0.1
 WAYS = ("commits", "commits", "commits", "rolls back", "commits", "forgets", "is forgotten")
 
 

@@ -6,13 +6,13 @@ import os
 import selectors
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 
+from tests import prestarted
 from tests.chaos.client import READY
 
 _START_S_MAX = 90.0
@@ -31,20 +31,19 @@ class Process:
         self.name = name
         self.lives = 0
         self._module, self._argument, self._log = module, argument, log
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: prestarted.Prestarted | None = None
 
     def start(self) -> None:
         """Begins a life. Returns when it says that it is ready."""
         assert self._process is None, f"{self.name} is alive"
-        command = [sys.executable, "-m", self._module, self._argument(self.lives)]
+        argument = self._argument(self.lives)
         self.lives += 1
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,  # its end tells the process that the parent is gone
-                stdout=subprocess.PIPE,
+            self._process = prestarted.start(
+                *(self._module, argument),
                 stderr=log,
-                start_new_session=True,  # Ctrl-C is for the parent
+                has_stdin=True,  # its end tells the process that the parent is gone
+                new_session=True,  # Ctrl-C is for the parent
             )
         if not self._first_line().startswith(READY):
             self.kill()

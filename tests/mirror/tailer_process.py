@@ -6,12 +6,13 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+from tests import prestarted
 
 __all__ = ["TailerProcess"]
 
@@ -26,7 +27,7 @@ class TailerProcess:
         self._command = ["tailer", "run", "--storage", storage, "--metaq", str(log), "--json", *options]
         self.log = said
         """Where its stderr goes, over all starts."""
-        self._process: subprocess.Popen[str] | None = None
+        self._process: prestarted.Prestarted | None = None
         self._states: list[str] = []
         self._changed = threading.Condition()
         self._reader: threading.Thread | None = None
@@ -56,12 +57,7 @@ class TailerProcess:
         assert self._process is None, "the tailer is running"
         self._states = []
         with self.log.open("ab") as stderr:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "txmsg.cli.main", *self._command],
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                text=True,
-            )
+            self._process = prestarted.start("txmsg.cli.main", *self._command, stderr=stderr)
         self._reader = threading.Thread(target=self._read, args=(self._process,), name="tailer's states")
         self._reader.start()
 
@@ -129,7 +125,7 @@ class TailerProcess:
             process.stdout.close()
         return status
 
-    def _read(self, process: subprocess.Popen[str]) -> None:
+    def _read(self, process: prestarted.Prestarted) -> None:
         assert process.stdout is not None
         for line in process.stdout:
             self._note(json.loads(line)["state"])
