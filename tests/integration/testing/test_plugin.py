@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.user_project import Outcome, UserProject
+from tests.acceptance.user_project import UserProject
 from tests.conftest import PostgresServer
 
 pytestmark = pytest.mark.timeout(300)  # a run of pytest within a test of pytest
@@ -193,21 +193,12 @@ def test_processes_of_xdist_share_the_postgresql_that_the_plugin_brings(tmp_path
     assert [each.parent.parent.name for each in (tmp_path / "temp").rglob("cluster/PG_VERSION")] == ["txmsg-postgres"]
 
 
-@pytest.fixture(scope="module")
-def failing(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    """A run in which each test fails."""
-    project = UserProject(tmp_path_factory.mktemp("failing"), {"test_it.py": _FAILING})
+def test_a_test_that_fails_says_what_is_left_and_its_trace_ends_in_it(postgres: PostgresServer, tmp_path: Path) -> None:
+    project = UserProject(tmp_path, {"test_it.py": _FAILING})
     outcome = project.pytest("-q", "-p", "no:randomly", "--txmsg-storage", postgres.url("postgres"))
     assert outcome.counts == {"failed": _FAILING.count("def test_")}, outcome.output
-    return outcome
-
-
-def test_a_test_that_fails_says_what_is_left(failing: Outcome) -> None:
-    assert [words for words in _SAID.strip().splitlines() if words not in failing.output] == [], failing.output
-
-
-def test_traces_end_in_the_users_test(failing: Outcome) -> None:
-    assert re.findall(r"testing/(?:broker|faults)[.]py:[0-9]+: .*", failing.output) == []
+    assert [words for words in _SAID.strip().splitlines() if words not in outcome.output] == [], outcome.output
+    assert re.findall(r"testing/(?:broker|faults)[.]py:[0-9]+: .*", outcome.output) == []
 
 
 def test_a_storage_that_cannot_be_used_is_named(tmp_path: Path) -> None:
