@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from uuid import UUID
@@ -20,6 +18,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
+from tests.integration.cli_harness import said
 from tests.integration.fence.business import COMMIT, ROLLBACK, UNKNOWN, recorded
 from txmsg.checker.fence import Fence, fence_identity_table, fence_metadata, fence_table
 from txmsg.errors import MisuseError, StorageError, TransactionRefused
@@ -110,9 +109,7 @@ def test_the_command_shows_and_renews_the_id(postgres_engine: Engine) -> None:
     fence = Fence(postgres_engine)
 
     def command(*words: str) -> str:
-        url = postgres_engine.url.render_as_string(hide_password=False)
-        program = [sys.executable, "-m", "txmsg.cli.main", "fence", *words, "--database", url]
-        return subprocess.run(program, capture_output=True, text=True, check=True, timeout=60).stdout
+        return said("fence", *words, "--database", postgres_engine.url.render_as_string(hide_password=False))
 
     old = fence.fence_id()
     assert command("id") == f"{old}\n"

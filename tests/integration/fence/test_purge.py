@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Collection
 from datetime import UTC, datetime
 
 import pytest
+from click.testing import CliRunner, Result
 from sqlalchemy import (
     Engine,
     insert,
@@ -15,13 +14,15 @@ from sqlalchemy import (
 )
 
 from tests.broker_process import BrokerProcess
-from tests.conftest import PostgresServer, StartBroker
+from tests.conftest import StartBroker
 from tests.integration.fence.business import (
     ROLLBACK,
     recorded,
 )
 from txmsg.checker.fence import Fence, fence_table
+from txmsg.cli.main import main
 from txmsg.client import Producer, held_by
+from txmsg.client import held as held_module
 from txmsg.errors import MisuseError
 from txmsg.message import Message, TransactionId, new_transaction_id
 
@@ -80,20 +81,17 @@ def hold(broker: BrokerProcess, fence: Fence) -> TransactionId:
     return half.transaction_id
 
 
-def purge_by_command(engine: Engine, *addresses: str) -> subprocess.CompletedProcess[str]:
+def purge_by_command(engine: Engine, *addresses: str) -> Result:
     brokers = [word for address in addresses for word in ("--broker", address)]
     url = engine.url.render_as_string(hide_password=False)
-    command = [sys.executable, "-m", "txmsg.cli.main", "fence", "purge", "--database", url, *brokers]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    return CliRunner().invoke(main, ["fence", "purge", "--database", url, *brokers])
 
 
-@pytest.mark.takes_long
 def test_while_one_notify_database_is_away_nothing_is_purged(
-    postgres_engine: Engine, start_broker: StartBroker, postgres: PostgresServer, notify_template: str
+    postgres_engine: Engine, start_broker: StartBroker, other_notify_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fence = Fence(postgres_engine)
-    second_url = postgres.create_database("second_notify", template=notify_template)
-    brokers = [start_broker(), start_broker(storage=second_url)]
+    brokers = [start_broker(), start_broker(storage=other_notify_url)]
     held = {hold(broker, fence) for broker in brokers}
     settled = new_transaction_id()
     fence.check(settled)
@@ -101,25 +99,27 @@ def test_while_one_notify_database_is_away_nothing_is_purged(
     addresses = [broker.address for broker in brokers]
 
     brokers[1].kill()
-    refused = purge_by_command(postgres_engine, *addresses)
-    assert refused.returncode == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(held_module, "_TIMEOUT_S", 3.0)
+        refused = purge_by_command(postgres_engine, *addresses)
+    assert refused.exit_code == 1
     assert addresses[1] in refused.stderr
     assert "purge again when it is back" in refused.stderr
     assert set(recorded(postgres_engine)) == {settled, *held}
 
     brokers[1].start()
     done = purge_by_command(postgres_engine, *addresses)
-    assert (done.returncode, done.stdout) == (0, "fence rows deleted: 1\n")
+    assert (done.exit_code, done.stdout) == (0, "fence rows deleted: 1\n")
     assert set(recorded(postgres_engine)) == held
 
-    brokers[1].kill()
-    postgres.drop_database("second_notify")
 
-
-def test_a_notify_database_that_does_not_answer_is_told_also_when_no_row_is_old(postgres_engine: Engine) -> None:
+def test_a_notify_database_that_does_not_answer_is_told_also_when_no_row_is_old(
+    postgres_engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held_module, "_TIMEOUT_S", 0.5)
     Fence(postgres_engine).check(new_transaction_id())
     refused = purge_by_command(postgres_engine, "localhost:1")
-    assert (refused.returncode, refused.stdout) == (1, "")
+    assert (refused.exit_code, refused.stdout) == (1, "")
     assert "the Notify database of localhost:1 does not say which transactions it holds" in refused.stderr
 
 
