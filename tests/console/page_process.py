@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 from urllib.request import urlopen
 
 from tests.broker_process import BrokerProcess
 
-__all__ = ["PageProcess", "eventually"]
+__all__ = ["PageProcess"]
 
 _WAIT_S = 60.0
+_LOOK_S = 0.05
 
 
 class PageProcess(BrokerProcess):
@@ -34,9 +37,21 @@ class PageProcess(BrokerProcess):
         return f"http://{self.address}/"
 
     def bulletin(self) -> dict[str, Any]:
-        """The newest bulletin. Raises URLError before the first."""
-        with urlopen(f"{self.url}figures", timeout=_WAIT_S) as answer:
-            found: dict[str, Any] = json.load(answer)
+        """The newest bulletin with figures in it; waits for the first."""
+        deadline = time.monotonic() + _WAIT_S
+        while (found := self._newest()) is None or found["figures"] is None:
+            assert time.monotonic() < deadline, f"no figures; the page logged:\n{self.log.read_text()}"
+            time.sleep(_LOOK_S)
+        return found
+
+    def _newest(self) -> dict[str, Any] | None:
+        try:
+            with urlopen(f"{self.url}figures", timeout=_WAIT_S) as answer:
+                found: dict[str, Any] = json.load(answer)
+        except HTTPError as exc:
+            if exc.code != HTTPStatus.SERVICE_UNAVAILABLE:
+                raise
+            return None
         return found
 
     @contextmanager
@@ -44,11 +59,3 @@ class PageProcess(BrokerProcess):
         """The bulletins as they come."""
         with urlopen(f"{self.url}events", timeout=_WAIT_S) as answer:
             yield (json.loads(line.removeprefix(b"data: ")) for line in answer if line.startswith(b"data: "))
-
-
-def eventually(claim: Callable[[], bool], what: str) -> None:
-    """Returns when the claim holds; fails when that takes too long."""
-    deadline = time.monotonic() + _WAIT_S
-    while not claim():
-        assert time.monotonic() < deadline, f"not within {_WAIT_S:g} s: {what}"
-        time.sleep(0.02)

@@ -7,7 +7,10 @@ class LiveValue extends LiveElement {
   show(bulletin) {
     const value = this.valueIn(bulletin);
     this.tell(value);
-    this.textContent = formatted(value, this.getAttribute("format"));
+    const text = formatted(value, this.getAttribute("format"));
+    const isOfOtherLength = text.length !== this.textContent.length;
+    this.textContent = text;
+    if (isOfOtherLength) this.measure();
     this.classList.toggle("is-some", value > 0); // what should be none is shown up when there is some
   }
 }

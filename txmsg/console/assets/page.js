@@ -46,6 +46,11 @@ export class LiveElement extends HTMLElement {
     return this.getAttribute("value").split(".").reduce((found, name) => found?.[name], bulletin) ?? null;
   }
 
+  // How wide the text is, as `--ems`, for a style that makes it as large as there is room for: fonts differ by a third.
+  measure() {
+    this.style.setProperty("--ems", this.getBoundingClientRect().width / parseFloat(getComputedStyle(this).fontSize));
+  }
+
   // For programs: `data-value` is the value as it was counted, and is not there while there is none.
   tell(value) {
     if (value === null) delete this.dataset.value;

@@ -61,7 +61,6 @@ class RollingNumber extends LiveElement {
     const text = formatted(value, this.getAttribute("format"));
     if (text === this.#text) return;
     const isRising = value >= this.#value;
-    this.style.setProperty("--chars", text.length);
     if (text.replace(/\d/g, "0") !== this.#text.replace(/\d/g, "0")) this.#build(text);
     const digits = [...text.matchAll(/\d/g)].reverse().map(Number);
     this.#digits.forEach((each, place) => each.aim(digits[place], isRising));
@@ -87,6 +86,7 @@ class RollingNumber extends LiveElement {
       return node;
     });
     this.replaceChildren(...nodes.reverse());
+    this.measure();
   }
 
   #roll() {
