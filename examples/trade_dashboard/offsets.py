@@ -1,0 +1,46 @@
+"""How far each queue was counted, in the database of the figures: no message twice, and none left out.
+
+Spark's checkpoint says so, too. But Spark does not wait until it is on disk: after a power cut it may be older
+than the figures, and a batch of the same number may have other messages. Here that is seen, and nothing is added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import psycopg
+
+from txmsg.errors import StorageError
+
+__all__ = ["Span", "advance", "create_table"]
+
+Span = tuple[int, int]
+"""Offsets of a queue: from the first up to, and without, the second."""
+
+
+def create_table(connection: psycopg.Connection[Any]) -> None:
+    """Makes the table when it is missing."""
+    connection.execute("create table if not exists figures_queue (queue int primary key, next_offset bigint not null)")
+
+
+def advance(connection: psycopg.Connection[Any], spans: Mapping[int, Span]) -> None:
+    """Notes in the caller's transaction that these messages are counted in it.
+
+    Raises StorageError when they are not the ones that follow those counted before. A queue may begin anywhere.
+    """
+    rows = connection.execute("select queue, next_offset from figures_queue where queue = any(%s)", (list(spans),))
+    for queue, next_offset in rows.fetchall():
+        begin, _ = spans[queue]
+        if begin != next_offset:
+            raise StorageError(
+                f"queue {queue} is to be counted from offset {begin} on, and was counted up to {next_offset}: the "
+                "checkpoint and the figures are not of one time. Clear the tables of the figures and "
+                "txmsg_spark_query, and count anew with another --checkpoint"
+            )
+    with connection.cursor() as cursor:
+        cursor.executemany(
+            "insert into figures_queue values (%s, %s) "
+            "on conflict (queue) do update set next_offset = excluded.next_offset",
+            [(queue, end) for queue, (_, end) in spans.items()],
+        )
