@@ -80,7 +80,7 @@ def test_trades_count_whatever_comes_between_them(spark: SparkSession, tmp_path:
 def _workers() -> Sequence[psutil.Process]:
     """The Python processes that read for Spark."""
     jvm = next(each for each in psutil.Process().children() if "java" in each.name())
-    found = [each for each in jvm.children(recursive=True) if "pyspark.worker" in each.cmdline()]
+    found = [each for each in jvm.children(recursive=True) if "pyspark.worker" in _command(each)]
     forked = [each for each in found if each.parent() in found]
     assert forked
     return forked
@@ -130,6 +130,12 @@ def test_a_job_killed_between_its_commit_and_sparks_mark_counts_nothing_twice(
         batches = read(database_url).batch
         assert batches is not None
         assert batches.batch_id == 2
+
+
+def _command(process: psutil.Process) -> list[str]:
+    """Empty for one that has ended, and that nobody has asked for its status yet."""
+    found: list[str] = process.as_dict(["cmdline"], [])["cmdline"]
+    return found
 
 
 @contextmanager
