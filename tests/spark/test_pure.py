@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pyspark.sql.datasource import (
     EqualTo,
@@ -180,6 +180,7 @@ _PARTS = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 100_000)), max_si
 
 
 @given(_PARTS, st.integers(1, 9), st.integers(1_000, 200_000))
+@example([Part(QueueId("t", 0), 0, 4)], 3, 1_000)
 def test_tasks_hold_each_message_once_in_pieces_of_the_size_that_was_asked_for(
     parts: list[Part], min_tasks: int, size_max: int
 ) -> None:

@@ -31,7 +31,10 @@ def cut_into_tasks(parts: Iterable[Part], *, min_tasks: int, size_max: int) -> l
     """The parts, large ones split into equal pieces, small ones together in a task. Empty ones are left out."""
     wanted = [part for part in parts if part.size > 0]
     total = sum(part.size for part in wanted)
-    size_max = max(1, min(size_max, -(-total // min_tasks)))
+    share = -(-total // min_tasks)
+    if share * (min_tasks - 1) >= total:  # so few messages that rounding up leaves the last tasks without any
+        share = total // min_tasks
+    size_max = max(1, min(size_max, share))
     packed_max = min(size_max, _PACKED)
     tasks: list[list[Part]] = []
     room = 0
