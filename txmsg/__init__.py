@@ -5,6 +5,7 @@ Names are loaded when they are first used: importing the package loads neither g
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -49,6 +50,10 @@ if TYPE_CHECKING:
     from txmsg.message import Message, MessageId, ReceivedMessage, TransactionId, TransactionState, new_transaction_id
 
 __version__ = "0.2.0"
+
+# Before gRPC is loaded. What its core does at a fork, and its Python layer leaves out by default, ends the child now
+# and then, and this process, too, by SIGSEGV: when threads of gRPC are at work, as they always are here.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 __all__ = [
     "AsyncConsumer",

@@ -125,9 +125,13 @@ def _kept_for(retention_s: float | None) -> str:
     return "as the log" if retention_s is None else shown_duration(retention_s)
 
 
-def _retention(text: str) -> float | str:
-    """A type of click's options: how long, or `log`."""
-    return text if text == _AS_THE_LOG else duration(text)
+class _Retention(click.ParamType):  # type: ignore[type-arg]
+    """How long, or `log`."""
+
+    name = duration.__name__
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | str:
+        return _AS_THE_LOG if value == _AS_THE_LOG else duration(value)
 
 
 @click.command(
@@ -152,7 +156,7 @@ def _retention(text: str) -> float | str:
 @click.option(
     "--retention",
     metavar="TIME",
-    type=_retention,
+    type=_Retention(),
     help="How long messages are kept at least, or `log`: as long as the log says.",
 )
 @json_option
