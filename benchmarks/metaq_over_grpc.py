@@ -135,7 +135,7 @@ def waits_ms(writer: LogAccess, reader: LogAccess, times: int) -> list[float]:
 def both() -> Iterator[tuple[LogAccess, LogAccess, LogAccess]]:
     """A log at an address, the same for a second client, and another one in a directory."""
     with tempfile.TemporaryDirectory(prefix="txmsg-bench-") as place:
-        with metaq_process(Path(place) / "served") as address:
+        with metaq_process(Path(place) / "served") as (address, _):
             with open_log(address) as remote, open_log(address) as second:
                 with open_log(Path(place) / "local", append=True) as local:
                     yield remote, second, local

@@ -28,6 +28,7 @@ BENCHMARKS = (
     "metaq_read",
     "metaq_over_grpc",
     "tailer",
+    "capacity",
     "peers",
     "spark_read",
 )

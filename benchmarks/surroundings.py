@@ -100,18 +100,18 @@ def broker_process(url: str, *options: str, listen: str = "127.0.0.1:0") -> Iter
 
 
 @contextmanager
-def tailer_process(url: str, log: Path, *options: str) -> Iterator[psutil.Popen]:
+def tailer_process(url: str, log: Path | str, *options: str) -> Iterator[psutil.Popen]:
     """A tailer that mirrors this database into a log, from when it says that it does. Afterwards it is stopped."""
     with _command("tailing ", "tailer", "run", "--storage", url, "--metaq", str(log), *options) as (_, process):
         yield process
 
 
 @contextmanager
-def metaq_process(log: Path) -> Iterator[str]:
-    """The address of a server of the log in this directory. Afterwards it is stopped."""
+def metaq_process(log: Path) -> Iterator[tuple[str, psutil.Popen]]:
+    """A server of the log in this directory, and its address. Afterwards it is stopped."""
     command = ("metaq", "serve", "--data-dir", str(log), "--listen", "127.0.0.1:0")
-    with _command("listening on ", *command) as (address, _):
-        yield address
+    with _command("listening on ", *command) as served:
+        yield served
 
 
 @contextmanager

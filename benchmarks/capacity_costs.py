@@ -1,0 +1,379 @@
+"""Measures what one message costs each part: core time, network, write-ahead log, disk.
+
+PostgreSQL, a broker, a tailer and a log server are processes of their own; producers, consumers and readers are this
+process. Bytes are counted by relays in between, core time is what the kernel says of each process. VACUUM runs when its
+work is measured, not by itself. Every message must arrive, or Mismatch is raised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, AsyncExitStack, ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import psutil
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from benchmarks.capacity_model import Cost, Part, Work
+from benchmarks.load import STREAMS, Arrivals, consume, run
+from benchmarks.relay import Relay
+from benchmarks.surroundings import broker_process, fresh_database, metaq_process, private_server, tailer_process
+from txmsg.client import AsyncConsumer, AsyncProducer
+from txmsg.message import Message, ReceivedMessage, TransactionState
+from txmsg.metaq.access import LogAccess, QueueId
+from txmsg.metaq.location import open_log
+
+__all__ = ["Measured", "Mismatch", "Sizes", "measure"]
+
+BODY_SIZE_BYTES: Final = 200
+TOGETHER: Final = 1024
+"""Callers of one producer: what a busy process sends goes in requests of hundreds."""
+ALONE: Final = 128
+"""Producers of one caller each: every request holds one item."""
+QUEUES: Final = 4
+WAIT_S_MAX: Final = 300.0
+TICK_S: Final = 0.01
+ATTACH_S: Final = 2.0
+"""Until clients that were started have attached, and polled once."""
+
+_LINKS: Final[Mapping[Work, tuple[tuple[Part, str, Part], ...]]] = {
+    **dict.fromkeys(
+        (Work.TRANSACTION, Work.ALONE, Work.SEND, Work.ATTACHED),
+        ((Part.PRODUCER, "clients", Part.BROKER), (Part.BROKER, "statements", Part.DATABASE)),
+    ),
+    Work.UPKEEP: ((Part.BROKER, "statements", Part.DATABASE),),
+    **dict.fromkeys(
+        (Work.DELIVERY, Work.POLL),
+        ((Part.CONSUMER, "clients", Part.BROKER), (Part.BROKER, "statements", Part.DATABASE)),
+    ),
+    Work.MIRROR: ((Part.TAILER, "replication", Part.DATABASE), (Part.TAILER, "log", Part.LOG)),
+    Work.SERVE: ((Part.READER, "log", Part.LOG),),
+}
+"""Who asks whom, and by which relay."""
+
+
+class Mismatch(Exception):
+    """Messages are missing, or came twice: costs of something else would have been measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """How much is measured. sends: messages in batches, which are delivered, too. clients: idle ones."""
+
+    seconds: float
+    sends: int
+    clients: int
+    idle_s: float
+
+
+@dataclass(slots=True)
+class Measured:
+    """Costs by work and part, and at which rate per second they were measured."""
+
+    costs: dict[Work, dict[Part, Cost]] = field(default_factory=dict)
+    rates_per_s: dict[Work, float] = field(default_factory=dict)
+
+    def table(self) -> dict[str, dict[str, dict[str, float]]]:
+        """For JSON, as `capacity_model.costs_of` reads it. What is nothing, or less by chance, is left out."""
+        return {work: {part: _figures(cost) for part, cost in parts.items()} for work, parts in self.costs.items()}
+
+
+def _figures(cost: Cost) -> dict[str, float]:
+    return {name: round(value, 3) for name, value in asdict(cost).items() if round(value, 3) > 0}
+
+
+@dataclass(slots=True)
+class Count:
+    """How many pieces of work were done; who measures sets it."""
+
+    done: float = 0.0
+
+
+class Meters:
+    """Reads what everything has used so far."""
+
+    def __init__(self, relays: Mapping[str, Relay], connection: psycopg.Connection, log: Path) -> None:
+        self.measured = Measured()
+        self._relays = relays
+        self._connection = connection
+        self._log = log
+        self._cores: dict[Part, Callable[[], float]] = dict.fromkeys(
+            (Part.PRODUCER, Part.CONSUMER, Part.READER), time.process_time
+        )
+
+    def watch(self, part: Part, core_s: Callable[[], float]) -> None:
+        """From now on this says how many seconds of a core the part has used."""
+        self._cores[part] = core_s
+
+    @contextmanager
+    def of(self, work: Work) -> Iterator[Count]:
+        """What is done inside is this work; `Count` is told how much of it."""
+        count = Count()
+        began_at, before = time.perf_counter(), self._read(work)
+        yield count
+        took_s, after = time.perf_counter() - began_at, self._read(work)
+        if not count.done:
+            raise Mismatch(f"{work}: nothing was done")
+        self.measured.costs[work] = {part: (after[part] - before[part]) * (1 / count.done) for part in after}
+        self.measured.rates_per_s[work] = round(count.done / took_s, 1)
+
+    def _read(self, work: Work) -> dict[Part, Cost]:
+        found: dict[Part, Cost] = {}
+        for near, name, far in _LINKS[work]:
+            inward, outward = self._relays[name].counts()
+            for part, in_bytes, out_bytes in ((near, outward, inward), (far, inward, outward)):
+                found.setdefault(part, self._read_part(part))
+                found[part] += Cost(in_bytes=in_bytes, out_bytes=out_bytes)
+        return found
+
+    def _read_part(self, part: Part) -> Cost:
+        core_us = self._cores[part]() * 1e6
+        if part is Part.DATABASE:
+            wal_bytes, kept_bytes = self._one(
+                "select pg_current_wal_insert_lsn() - '0/0', sum(pg_total_relation_size(relid)) "
+                "from pg_partition_tree('txmsg.message')"
+            )
+            return Cost(core_us=core_us, wal_bytes=float(wal_bytes), kept_bytes=float(kept_bytes))
+        if part is Part.LOG:
+            files = (path for path in self._log.rglob("*") if path.is_file())
+            return Cost(core_us=core_us, kept_bytes=float(sum(path.stat().st_size for path in files)))
+        return Cost(core_us=core_us)
+
+    def _one(self, statement: str) -> tuple[float, ...]:
+        row = self._connection.execute(statement).fetchone()
+        assert row is not None
+        return row
+
+    def messages(self) -> int:
+        """In the table."""
+        return int(self._one("select count(*) from txmsg.message")[0])
+
+    def tidy(self) -> None:
+        """What VACUUM does after the work, in its time."""
+        self._connection.execute("vacuum txmsg.half_message")
+        self._connection.execute("vacuum txmsg.message")
+
+
+def _core_s(process: psutil.Process) -> float:
+    """Seconds of a core that a process and its children have used, also those that have ended."""
+    total = 0.0
+    for each in (process, *process.children()):
+        try:
+            total += sum(each.cpu_times()[:4])  # user, system, and the same of children that have ended
+        except psutil.NoSuchProcess:  # its parent has its time now
+            continue
+    return total
+
+
+# ---- the work
+
+
+class Messages:
+    """Messages as an application sends them, each with a key of its own and a body that does not compress."""
+
+    def __init__(self, topic: str) -> None:
+        self._topic = topic
+        self._bytes = os.urandom(64 * 1024)
+        self._numbers = itertools.count()
+
+    def next(self) -> Message:
+        number = next(self._numbers)
+        start = number * 37 % (len(self._bytes) - BODY_SIZE_BYTES)
+        body = self._bytes[start : start + BODY_SIZE_BYTES]
+        return Message(self._topic, body, key=f"order-{number:010d}", tag="paid")
+
+
+async def transact(meters: Meters, work: Work, address: str, messages: Messages, seconds: float) -> int:
+    """Half messages and their commits; how many."""
+    producers, callers = (ALONE, 1) if work is Work.ALONE else (1, TOGETHER)
+    done = 0
+
+    async def caller(producer: AsyncProducer, until: float) -> None:
+        nonlocal done
+        while time.perf_counter() < until:
+            half = await producer.half([messages.next()])
+            await producer.end(half, TransactionState.COMMIT)
+            done += 1
+
+    async with AsyncExitStack() as stack:
+        all_of_them = [
+            await stack.enter_async_context(AsyncProducer(address, group="capacity")) for _ in range(producers)
+        ]
+        await asyncio.sleep(ATTACH_S)
+        with meters.of(work) as count:
+            until = time.perf_counter() + seconds
+            await asyncio.gather(*(caller(each, until) for each in all_of_them for _ in range(callers)))
+            meters.tidy()
+            count.done = done
+    return done
+
+
+async def send(meters: Meters, address: str, messages: Messages, sends: int) -> int:
+    """Plain sends in batches; how many."""
+    made = [[messages.next() for _ in range(500)] for _ in range(max(1, sends // 500))]
+    batches = iter(made)
+
+    async def stream(producer: AsyncProducer) -> None:
+        for batch in batches:  # one iterator: each takes the next batch
+            await producer.send_many(batch)
+
+    async with AsyncProducer(address, group="capacity") as producer:
+        with meters.of(Work.SEND) as count:
+            await asyncio.gather(*(stream(producer) for _ in range(STREAMS)))
+            meters.tidy()
+            count.done = sum(map(len, made))
+    return int(count.done)
+
+
+def deliver(meters: Meters, address: str, topic: str, count: int) -> None:
+    """All messages of a topic to one group."""
+    arrivals = Arrivals()
+    with meters.of(Work.DELIVERY) as counted:
+        run(consume(address, topic, "reading", count, arrivals))
+        counted.done = count
+    if arrivals.count != count or arrivals.repeated:
+        raise Mismatch(f"{arrivals.count} of {count} messages came, {arrivals.repeated} of them again")
+
+
+async def idle(meters: Meters, address: str, sizes: Sizes) -> None:
+    """A broker without clients, with producers that send nothing, and with consumers that get nothing."""
+    upkeep = await _waited(meters, Work.UPKEEP, 1, sizes.idle_s)
+    async with AsyncExitStack() as stack:
+        for _ in range(sizes.clients):
+            await stack.enter_async_context(AsyncProducer(address, group="idle"))
+        attached = await _waited(meters, Work.ATTACHED, sizes.clients, sizes.idle_s)
+    async with AsyncExitStack() as stack:
+        for _ in range(sizes.clients):
+            consumer = AsyncConsumer(address, group="idle")
+            consumer.subscribe("capacity.empty")(_never)
+            await stack.enter_async_context(consumer)
+        polled = await _waited(meters, Work.POLL, sizes.clients, sizes.idle_s)
+    for costs in (attached, polled):  # the broker's own upkeep is not the clients'
+        for part in costs.keys() & upkeep.keys():
+            costs[part] -= upkeep[part] * (1 / sizes.clients)
+
+
+async def _waited(meters: Meters, work: Work, clients: int, seconds: float) -> dict[Part, Cost]:
+    await asyncio.sleep(ATTACH_S)
+    with meters.of(work) as count:
+        await asyncio.sleep(seconds)
+        count.done = clients * seconds
+    return meters.measured.costs[work]
+
+
+async def _never(message: ReceivedMessage) -> None:
+    raise Mismatch(f"message {message.id} came from a topic to which nothing was sent")
+
+
+Tailer = Callable[[], AbstractContextManager[psutil.Popen]]
+
+
+def prepare_mirror(meters: Meters, tailer: Tailer) -> None:
+    """Makes the slot, and takes what a tailer needs to start with nothing to do: that is left out later."""
+    with tailer() as process:
+        started_s = _core_s(process)
+    meters.watch(Part.TAILER, lambda: started_s)
+
+
+def mirror(meters: Meters, tailer: Tailer, log: LogAccess, topic: str, count: int) -> None:
+    """A tailer that was away takes what it has missed. log: to look at, without asking its server."""
+    with meters.of(Work.MIRROR) as counted, tailer() as process:
+        meters.watch(Part.TAILER, partial(_core_s, process))
+        deadline = time.monotonic() + WAIT_S_MAX
+        while (found := _mirrored(log, topic)) < count:
+            if time.monotonic() > deadline:
+                raise Mismatch(f"the log holds {found} of {count} messages after {WAIT_S_MAX:g} s")
+            time.sleep(TICK_S)
+        counted.done = count
+        ended_s = _core_s(process)
+        meters.watch(Part.TAILER, lambda: ended_s)
+    del meters.measured.rates_per_s[Work.MIRROR]  # its start is in it
+
+
+def _mirrored(log: LogAccess, topic: str) -> int:
+    return sum(each.end for each in log.ranges([QueueId(topic, number) for number in range(QUEUES)]).values())
+
+
+def serve(meters: Meters, log: LogAccess, topic: str, count: int, seconds: float) -> None:
+    """The log is read into Arrow, again and again."""
+    with meters.of(Work.SERVE) as counted:
+        until = time.perf_counter() + seconds
+        while time.perf_counter() < until:
+            wanted, read = {QueueId(topic, number): 0 for number in range(QUEUES)}, 0
+            while found := log.fetch(wanted):
+                for each in found:
+                    for batch in each.batches:
+                        read += batch.to_arrow().num_rows
+                        wanted[each.queue] = batch.end_offset
+            if read != count:
+                raise Mismatch(f"{read} messages were read from the log, it holds {count}")
+            counted.done += read
+
+
+# ---- all of it
+
+
+def measure(sizes: Sizes, step: Callable[[], None]) -> Measured:
+    """Measures every kind of work, one after the other, and calls `step` after each of six stages."""
+    with ExitStack() as stack:
+        place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="txmsg-bench-")))
+        server = stack.enter_context(private_server())
+        direct = fresh_database(server, "bench")
+        socket = f"{conninfo_to_dict(direct)['host']}/.s.PGSQL.5432"
+        relays = {name: Relay() for name in ("clients", "statements", "replication", "log")}
+        for name in ("statements", "replication"):
+            stack.enter_context(relays[name].leading_to(socket))
+        url, replication_url = (
+            f"postgresql://postgres@{relays[name].address}/bench" for name in ("statements", "replication")
+        )
+        connection = stack.enter_context(psycopg.connect(direct, autocommit=True))
+        connection.execute("alter system set autovacuum = off")
+        connection.execute("select pg_reload_conf()")
+        log_address, log_server = stack.enter_context(metaq_process(place / "log"))
+        stack.enter_context(relays["log"].leading_to(log_address))
+        options = ("--topic-queues", str(QUEUES), "--advertise", relays["clients"].address)
+        broker = stack.enter_context(broker_process(url, *options))
+        stack.enter_context(relays["clients"].leading_to(broker.address))
+        address = relays["clients"].address
+
+        meters = Meters(relays, connection, place / "log")
+        postmaster = psutil.Process(connection.info.backend_pid).parent()
+        assert postmaster is not None
+        for part, process in ((Part.DATABASE, postmaster), (Part.BROKER, broker.process), (Part.LOG, log_server)):
+            meters.watch(part, partial(_core_s, process))
+
+        sent, transacted = Messages("capacity.sent"), Messages("capacity.transacted")
+        begin = meters.messages()
+        sends = run(send(meters, address, sent, sizes.sends // 5))  # warms caches and plans; measured anew below
+        sends += run(send(meters, address, sent, sizes.sends))
+        step()
+
+        def tailer() -> AbstractContextManager[psutil.Popen]:
+            return tailer_process(replication_url, relays["log"].address, "--topics", "*.transacted")
+
+        prepare_mirror(meters, tailer)
+        transactions = sum(
+            run(transact(meters, work, address, transacted, sizes.seconds)) for work in (Work.ALONE, Work.TRANSACTION)
+        )
+        if (found := meters.messages() - begin) != sends + transactions:
+            raise Mismatch(f"{found} messages are in the table, {sends + transactions} were sent")
+        step()
+        deliver(meters, address, "capacity.sent", sends)
+        step()
+        run(idle(meters, address, sizes))
+        step()
+        with open_log(place / "log") as seen, open_log(relays["log"].address) as served:
+            mirror(meters, tailer, seen, "capacity.transacted", transactions)
+            step()
+            serve(meters, served, "capacity.transacted", transactions, sizes.seconds)
+        step()
+        return meters.measured

@@ -1,0 +1,344 @@
+"""How many machines a load needs, from what one message costs each part. Pure arithmetic: measures nothing.
+
+It multiplies: a cost is taken to be the same on a larger machine and beside more of its kind. docs/scaling.md says what
+of this was measured and what was not.
+
+A home is a Notify database and all that belongs to it alone: its brokers, its tailer, its log. Homes know nothing of
+each other, so what one home cannot carry is spread over more of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from math import ceil
+from typing import Final, Self
+
+__all__ = [
+    "Cost",
+    "Costs",
+    "Load",
+    "Machine",
+    "Need",
+    "Part",
+    "Plan",
+    "Row",
+    "TooManyClients",
+    "Work",
+    "costs_of",
+    "plan",
+]
+
+POLLS_PER_S: Final = 1
+"""A consumer that gets nothing asks each broker so often."""
+REPLY_COUNT_BACKLOGGED: Final = 8
+"""A consumer asks for more when a quarter of what its 16 handlers may hold at once, twice their number, is free."""
+BROKERS_PER_HOME: Final = 2
+"""At least, so that one may die."""
+
+
+class Part(StrEnum):
+    """A process, or the processes of one kind."""
+
+    PRODUCER = "producer"
+    BROKER = "broker"
+    DATABASE = "database"
+    CONSUMER = "consumer"
+    TAILER = "tailer"
+    LOG = "log server"
+    READER = "log reader"
+
+
+class Work(StrEnum):
+    """What is measured, and what one of it is."""
+
+    TRANSACTION = "transaction"
+    """A half message and its commit, among many in one request."""
+    ALONE = "transaction, alone in its requests"
+    SEND = "plain send"
+    """One message of a large batch."""
+    DELIVERY = "delivery"
+    """One message to one group."""
+    ATTACHED = "idle producer, a second"
+    POLL = "idle consumer, a second"
+    UPKEEP = "idle broker, a second"
+    MIRROR = "mirroring"
+    """One message, from PostgreSQL's log into the log of MetaQ."""
+    SERVE = "log reading"
+    """One message, to one reader."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What one piece of work takes of one part; or, as a sum, what it took; or, as a rate, what it takes per second."""
+
+    core_us: float = 0.0
+    in_bytes: float = 0.0
+    """Over the network, to this part."""
+    out_bytes: float = 0.0
+    wal_bytes: float = 0.0
+    kept_bytes: float = 0.0
+    """What it adds to the disk for as long as it is kept."""
+
+    def __add__(self, other: Cost) -> Self:
+        return type(self)(**{each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(self)})
+
+    def __mul__(self, factor: float) -> Self:
+        return type(self)(**{each.name: getattr(self, each.name) * factor for each in fields(self)})
+
+    def __sub__(self, other: Cost) -> Self:
+        return self + other * -1
+
+    @property
+    def cores(self) -> float:
+        """Of a rate per second."""
+        return self.core_us / 1e6
+
+    @property
+    def disk_bytes(self) -> float:
+        """Written: the write-ahead log, and once what is kept."""
+        return self.wal_bytes + self.kept_bytes
+
+
+Costs = Mapping[Work, Mapping[Part, Cost]]
+NOTHING: Final = Cost()
+
+
+def costs_of(table: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Costs:
+    """The costs of a measured table, as JSON has it. Raises ValueError, TypeError for one that is none."""
+    return {
+        Work(work): {Part(part): Cost(**figures) for part, figures in parts.items()} for work, parts in table.items()
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """One of many that are alike."""
+
+    cores: int = 16
+    disk_bytes_per_s: float = 1e9
+    """What it writes and syncs in a row."""
+    disk_bytes: float = 4e12
+    network_bytes_per_s: float = 1.25e9
+    """In each direction."""
+    filled: float = 0.5
+    """How much of each is planned for. The rest is for peaks, vacuum and checkpoints, and neighbours that fail."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What is to be carried, by all homes together."""
+
+    name: str
+    transactions_per_s: float = 0.0
+    sends_per_s: float = 0.0
+    deliveries_per_s: float = 0.0
+    """All groups together."""
+    is_mirrored: bool = False
+    is_replicated: bool = False
+    is_backlogged: bool = False
+    """Whether what is delivered has waited, and comes many at a time."""
+    log_appends_per_s: float = 0.0
+    """By producers of the log, beside what is mirrored."""
+    log_reads_per_s: float = 0.0
+    """All groups and jobs together."""
+    kept: float = 0.0
+    """Messages in the Notify databases: waiting, or not dropped yet."""
+    log_kept: float = 0.0
+    """Messages in the logs."""
+    producers: int = 1
+    """Processes."""
+    consumers: int = 1
+    call_s: float = 0.05
+    """How long a call may take. What a process sends meanwhile shares its next request, and what comes for it its next
+    reply: so calls grow with the load, and busy brokers are asked less often."""
+
+    @property
+    def items_per_request(self) -> float:
+        """Transactions of one producer that share a request."""
+        return max(1.0, self.transactions_per_s / self.producers * self.call_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """How many homes are needed for the sake of one thing. A broken number, so that needs can be compared."""
+
+    part: Part
+    of: str
+    homes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One part, in all homes together."""
+
+    part: Part
+    processes: int
+    machines: int
+    """0: it runs on machines that are counted elsewhere, or that are the application's."""
+    takes: Cost
+    """Per second."""
+    keeps_bytes: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a load needs."""
+
+    load: Load
+    homes: int
+    needs: tuple[Need, ...]
+    """The greatest first: it is the bottleneck."""
+    rows: tuple[Row, ...]
+    of_brokers: Mapping[str, float]
+    """What brokers spend their cores on."""
+    catch_up: float | None
+    """How many times as fast as messages come a tailer that was away takes them; None: nothing is mirrored."""
+
+    @property
+    def machines(self) -> int:
+        return sum(row.machines for row in self.rows)
+
+
+class TooManyClients(ValueError):
+    """What they cost a broker when they do nothing is all that may be planned of it: more brokers would not help."""
+
+
+def plan(costs: Costs, load: Load, machine: Machine) -> Plan:
+    """What this load needs of such machines. Raises TooManyClients."""
+    takes = _takes(costs, load)
+    kept_bytes = {
+        Part.DATABASE: load.kept * _cost(costs, Work.TRANSACTION, Part.DATABASE).kept_bytes,
+        Part.LOG: load.log_kept * _cost(costs, Work.MIRROR, Part.LOG).kept_bytes,
+    }
+    needs = sorted(_needs(costs, load, machine, takes, kept_bytes), key=lambda need: need.homes, reverse=True)
+    homes = max(1, ceil(needs[0].homes))
+    rows = [Row(Part.PRODUCER, load.producers, 0, takes[Part.PRODUCER])]
+    of_brokers: dict[str, float] = {}
+    if load.transactions_per_s or load.sends_per_s or load.deliveries_per_s:
+        brokers, spent = _brokers(costs, load, machine, takes[Part.BROKER], homes)
+        brokers_take = sum(spent.values(), start=NOTHING)
+        of_brokers = {name: each.cores for name, each in spent.items()}
+        copies = 2 if load.is_replicated else 1
+        upkeep = _cost(costs, Work.UPKEEP, Part.DATABASE) * brokers
+        rows += [
+            Row(Part.BROKER, brokers, _machines_for_processes(brokers, brokers_take, machine), brokers_take),
+            Row(
+                Part.DATABASE, copies * homes, copies * homes, takes[Part.DATABASE] + upkeep, kept_bytes[Part.DATABASE]
+            ),
+            Row(Part.CONSUMER, load.consumers, 0, takes[Part.CONSUMER]),
+        ]
+    if load.is_mirrored:
+        rows.append(Row(Part.TAILER, 2 * homes, 0, takes[Part.TAILER]))  # one of each two stands by, beside the log
+    if load.is_mirrored or load.log_appends_per_s or load.log_reads_per_s:
+        both = takes[Part.LOG] + takes[Part.TAILER]
+        processes = homes * (3 if load.is_mirrored else 1)
+        machines = max(
+            _machines_for_processes(processes, both, machine), ceil(kept_bytes[Part.LOG] / _planned_disk(machine))
+        )
+        rows.append(Row(Part.LOG, homes, min(homes, machines), takes[Part.LOG], kept_bytes[Part.LOG]))
+        rows.append(Row(Part.READER, 0, 0, takes[Part.READER]))
+    return Plan(load, homes, tuple(needs), tuple(rows), of_brokers, _catch_up(costs, load, takes, homes))
+
+
+def _takes(costs: Costs, load: Load) -> dict[Part, Cost]:
+    """What each part takes per second; of brokers, what does not depend on how many there are."""
+    per_s = {
+        Work.TRANSACTION: load.transactions_per_s,
+        Work.SEND: load.sends_per_s,
+        Work.DELIVERY: load.deliveries_per_s,
+        Work.SERVE: load.log_reads_per_s,
+        Work.MIRROR: load.transactions_per_s + load.sends_per_s if load.is_mirrored else 0.0,
+    }
+    takes = {
+        part: sum((_cost(costs, work, part) * rate for work, rate in per_s.items()), start=NOTHING) for part in Part
+    }
+    takes[Part.PRODUCER] += _requests(costs, load, Part.PRODUCER)
+    takes[Part.LOG] += _cost(costs, Work.MIRROR, Part.LOG) * load.log_appends_per_s
+    return takes
+
+
+def _requests(costs: Costs, load: Load, part: Part) -> Cost:
+    """What requests cost beside what is in them. Not the database: it gets batches, however small requests are."""
+    alone, together = _cost(costs, Work.ALONE, part), _cost(costs, Work.TRANSACTION, part)
+    more = Cost(**{each.name: max(0.0, getattr(alone - together, each.name)) for each in fields(Cost)})
+    return more * (load.transactions_per_s / load.items_per_request)
+
+
+def _cost(costs: Costs, work: Work, part: Part) -> Cost:
+    return costs.get(work, {}).get(part, NOTHING)
+
+
+def _planned_disk(machine: Machine) -> float:
+    return machine.disk_bytes * machine.filled
+
+
+def _needs(
+    costs: Costs, load: Load, machine: Machine, takes: Mapping[Part, Cost], kept_bytes: Mapping[Part, float]
+) -> Iterator[Need]:
+    """What bounds a home: the machine of its database, that of its log, and whatever is one process of one core."""
+    for part, kept in kept_bytes.items():
+        rate = takes[part]
+        network_bytes = max(rate.in_bytes, rate.out_bytes + (rate.wal_bytes if load.is_replicated else 0.0))
+        yield Need(part, "cores", rate.cores / (machine.cores * machine.filled))
+        yield Need(part, "disk speed", rate.disk_bytes / (machine.disk_bytes_per_s * machine.filled))
+        yield Need(part, "disk space", kept / _planned_disk(machine))
+        yield Need(part, "network", network_bytes / (machine.network_bytes_per_s * machine.filled))
+    mirrored_per_s = load.transactions_per_s + load.sends_per_s if load.is_mirrored else 0.0
+    decoding = _cost(costs, Work.MIRROR, Part.DATABASE) * mirrored_per_s
+    yield Need(Part.DATABASE, "the one core that decodes its log", decoding.cores / machine.filled)
+    yield Need(Part.TAILER, "its one core", takes[Part.TAILER].cores / machine.filled)
+    yield Need(Part.LOG, "its one core", takes[Part.LOG].cores / machine.filled)
+
+
+def _brokers(costs: Costs, load: Load, machine: Machine, for_messages: Cost, homes: int) -> tuple[int, dict[str, Cost]]:
+    """How many broker processes there are, each on a core of its own, and what they spend on what, together.
+
+    Every client stays attached to every broker, and every consumer polls all of them. So a broker more takes a share of
+    the messages from the others, and nothing of that.
+    """
+    poll = _cost(costs, Work.POLL, Part.BROKER)
+    idle = _cost(costs, Work.ATTACHED, Part.BROKER) * load.producers + _cost(costs, Work.UPKEEP, Part.BROKER)
+    idle_cores = (idle + poll * load.consumers * POLLS_PER_S).cores
+    if idle_cores >= machine.filled:
+        raise TooManyClients(
+            f"{load.producers:,} producers and {load.consumers:,} consumers that do nothing take {idle_cores:.2f} of a "
+            f"core of every broker, and {machine.filled:g} is planned for: let not every process use every home"
+        )
+    replies_per_s = load.deliveries_per_s / (REPLY_COUNT_BACKLOGGED if load.is_backlogged else 1)
+    brokers = BROKERS_PER_HOME * homes
+    while True:
+        lines = load.consumers * brokers
+        replies_per_s_max = min(replies_per_s, lines / load.call_s)
+        empty_per_s = max(0.0, lines * POLLS_PER_S - replies_per_s_max)
+        spent = {
+            "messages": for_messages,
+            "calls": poll * replies_per_s_max + _requests(costs, load, Part.BROKER),
+            "idle clients": poll * empty_per_s + idle * brokers,
+        }
+        if sum(each.cores for each in spent.values()) <= brokers * machine.filled:
+            return brokers, spent
+        brokers += 1
+
+
+def _machines_for_processes(processes: int, takes: Cost, machine: Machine) -> int:
+    """Machines for processes of which each has a core, and that keep nothing."""
+    network_bytes = max(takes.in_bytes, takes.out_bytes)
+    return max(
+        ceil(processes / machine.cores),
+        ceil(network_bytes / (machine.network_bytes_per_s * machine.filled)),
+        ceil(takes.disk_bytes / (machine.disk_bytes_per_s * machine.filled)),
+    )
+
+
+def _catch_up(costs: Costs, load: Load, takes: Mapping[Part, Cost], homes: int) -> float | None:
+    """See Plan. The log server has its readers meanwhile, too."""
+    per_s = load.transactions_per_s + load.sends_per_s
+    if not load.is_mirrored or not per_s:
+        return None
+    decoding, tailing, appending = (
+        _cost(costs, Work.MIRROR, part).cores for part in (Part.DATABASE, Part.TAILER, Part.LOG)
+    )
+    free = 1.0 - (takes[Part.LOG].cores - appending * per_s) / homes
+    return homes / per_s / max(decoding, tailing, appending / free)

@@ -1,0 +1,180 @@
+"""What a load needs, computed from costs that are made up so that every answer can be worked out by hand."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.capacity import LOADS
+from benchmarks.capacity_model import (
+    Cost,
+    Costs,
+    Load,
+    Machine,
+    Part,
+    Plan,
+    Row,
+    TooManyClients,
+    Work,
+    costs_of,
+    plan,
+)
+from benchmarks.capacity_report import markdown
+
+ROOT = Path(__file__).parents[2]
+MACHINE = Machine(cores=4, disk_bytes_per_s=1e9, disk_bytes=1e12, network_bytes_per_s=1e9, filled=0.5)
+COSTS: Costs = {
+    Work.TRANSACTION: {
+        Part.PRODUCER: Cost(core_us=30),
+        Part.BROKER: Cost(core_us=10, in_bytes=300),
+        Part.DATABASE: Cost(core_us=20, in_bytes=500, wal_bytes=1000, kept_bytes=500),
+    },
+    Work.ALONE: {Part.BROKER: Cost(core_us=210, in_bytes=500), Part.DATABASE: Cost(core_us=90)},
+    Work.DELIVERY: {Part.BROKER: Cost(core_us=8), Part.DATABASE: Cost(core_us=2)},
+    Work.ATTACHED: {Part.BROKER: Cost(core_us=50)},
+    Work.POLL: {Part.BROKER: Cost(core_us=200)},
+    Work.UPKEEP: {Part.BROKER: Cost(core_us=10_000), Part.DATABASE: Cost(core_us=1_000)},
+    Work.MIRROR: {
+        Part.DATABASE: Cost(core_us=25),
+        Part.TAILER: Cost(core_us=10),
+        Part.LOG: Cost(core_us=5, kept_bytes=300),
+    },
+    Work.SERVE: {Part.LOG: Cost(core_us=1, out_bytes=300), Part.READER: Cost(core_us=0.5)},
+}
+LOAD = Load(name="a load", transactions_per_s=100_000, producers=1, call_s=0.01)
+
+
+def bottleneck_of(found: Plan) -> tuple[Part, str, object]:
+    first = found.needs[0]
+    return first.part, first.of, first.homes
+
+
+def need_of(found: Plan, part: Part, of: str) -> float:
+    return next(each.homes for each in found.needs if (each.part, each.of) == (part, of))
+
+
+def row_of(found: Plan, part: Part) -> Row:
+    return next(each for each in found.rows if each.part is part)
+
+
+def test_the_bottleneck_is_what_fills_a_machine_first() -> None:
+    found = plan(COSTS, LOAD, MACHINE)
+
+    # 100,000/s of 20 us are 2 cores, of 4 that are to be filled by half; of 1,500 B, 150 MB/s of 500.
+    assert bottleneck_of(found) == (Part.DATABASE, "cores", pytest.approx(1.0))
+    assert need_of(found, Part.DATABASE, "disk speed") == pytest.approx(0.3)
+    assert found.homes == 1
+
+
+def test_ten_times_the_load_needs_ten_times_as_much() -> None:
+    small = plan(COSTS, LOAD, MACHINE)
+
+    large = plan(COSTS, replace(LOAD, transactions_per_s=1_000_000), MACHINE)
+
+    assert [need.homes for need in large.needs] == pytest.approx([10 * need.homes for need in small.needs])
+    assert large.homes == 10
+
+
+def test_what_is_kept_fills_disks_and_takes_no_cores() -> None:
+    found = plan(COSTS, replace(LOAD, kept=10e9), MACHINE)
+
+    assert bottleneck_of(found) == (Part.DATABASE, "disk space", pytest.approx(10e9 * 500 / 0.5e12))
+    assert row_of(found, Part.DATABASE).keeps_bytes == 5e12
+    assert need_of(found, Part.DATABASE, "cores") == pytest.approx(1.0)
+
+
+def test_calls_of_many_processes_cost_brokers_more_than_those_of_one_that_share_requests() -> None:
+    one = plan(COSTS, LOAD, MACHINE)
+    assert LOAD.items_per_request == 1_000
+
+    many = plan(COSTS, replace(LOAD, producers=5_000), MACHINE)
+
+    assert row_of(one, Part.BROKER).processes == 3  # a core, and little more, filled by half; and idle clients
+    assert row_of(many, Part.BROKER).processes == 88  # 200 us more for each; and 0.26 of each core for idle clients
+    assert row_of(many, Part.DATABASE).takes.core_us > row_of(one, Part.DATABASE).takes.core_us  # more brokers' upkeep
+    assert need_of(many, Part.DATABASE, "cores") == need_of(one, Part.DATABASE, "cores")
+
+
+def test_a_backlog_comes_in_fewer_replies_than_messages_that_come_one_by_one() -> None:
+    load = replace(LOAD, deliveries_per_s=50_000, consumers=100, call_s=0.001)
+
+    live = plan(COSTS, load, MACHINE)
+    backlogged = plan(COSTS, replace(load, is_backlogged=True), MACHINE)
+
+    # 50,000 polls of 200 us are 10 cores; an eighth of that is 1.25. Beside them: 1.4 cores for messages, 0.2 for
+    # requests, and of each broker 0.01 for itself.
+    assert live.of_brokers == pytest.approx({"messages": 1.4, "calls": 10.2, "idle clients": 0.24}, abs=0.01)
+    assert backlogged.of_brokers == pytest.approx({"messages": 1.4, "calls": 1.45, "idle clients": 0.06}, abs=0.01)
+    assert row_of(live, Part.BROKER).processes == 24
+    assert row_of(backlogged, Part.BROKER).processes == 6
+
+
+def test_clients_whose_idleness_fills_every_broker_are_refused() -> None:
+    load = replace(LOAD, deliveries_per_s=1.0)
+    plan(COSTS, replace(load, consumers=2_400), MACHINE)
+
+    with pytest.raises(TooManyClients, match=r"3,000 consumers that do nothing take 0\.61 of a core of every broker"):
+        plan(COSTS, replace(load, consumers=3_000), MACHINE)
+
+
+def test_a_mirror_is_bounded_by_the_one_core_that_decodes() -> None:
+    found = plan(COSTS, replace(LOAD, is_mirrored=True), MACHINE)
+
+    assert bottleneck_of(found) == (Part.DATABASE, "the one core that decodes its log", pytest.approx(5.0))
+    assert found.homes == 5
+    assert row_of(found, Part.TAILER).processes == 10  # one of each two stands by
+    assert found.catch_up == pytest.approx(40_000 / 20_000)  # a core decodes 40,000/s, and 20,000/s come to each home
+
+
+def test_readers_of_a_log_leave_its_server_less_to_catch_up_with() -> None:
+    load = replace(LOAD, is_mirrored=True, log_reads_per_s=4_600_000)
+    quick_tailer: Costs = {**COSTS, Work.MIRROR: {Part.LOG: COSTS[Work.MIRROR][Part.LOG]}}
+
+    found = plan(quick_tailer, load, MACHINE)
+
+    # 4.6 cores to serve and 0.5 to append are 10.2 servers filled by half.
+    assert bottleneck_of(found) == (Part.LOG, "its one core", pytest.approx(10.2))
+    assert found.homes == 11
+    assert found.catch_up == pytest.approx((1 - 4.6 / 11) / 5e-6 / (100_000 / 11))
+
+
+def test_a_log_alone_needs_no_database() -> None:
+    load = Load(name="a log", log_appends_per_s=200_000, log_reads_per_s=200_000, log_kept=1e9)
+
+    found = plan(COSTS, load, MACHINE)
+
+    assert [row.part for row in found.rows] == [Part.PRODUCER, Part.LOG, Part.READER]
+    assert row_of(found, Part.LOG).processes == 3  # 1.2 cores, each filled by half
+    assert row_of(found, Part.LOG).keeps_bytes == 300e9
+    assert found.catch_up is None
+
+
+def test_a_second_copy_doubles_the_databases_and_goes_over_the_network() -> None:
+    one = plan(COSTS, LOAD, MACHINE)
+
+    two = plan(COSTS, replace(LOAD, is_replicated=True), MACHINE)
+
+    assert row_of(two, Part.DATABASE).machines == 2 * row_of(one, Part.DATABASE).machines
+    assert need_of(one, Part.DATABASE, "network") == pytest.approx(0.1)  # 500 B in, of 1 GB/s filled by half
+    assert need_of(two, Part.DATABASE, "network") == pytest.approx(0.2)  # 1,000 B out
+
+
+def test_a_table_that_names_what_is_not_measured_is_refused() -> None:
+    assert costs_of({"transaction": {"broker": {"core_us": 3.0}}}) == {
+        Work.TRANSACTION: {Part.BROKER: Cost(core_us=3.0)}
+    }
+    with pytest.raises(ValueError, match="'a dream' is not a valid Work"):
+        costs_of({"a dream": {}})
+
+
+def test_the_page_shows_what_the_measured_table_gives() -> None:
+    table = json.loads((ROOT / "benchmarks/capacity.json").read_text())
+    costs = costs_of(table["costs"])
+
+    shown = markdown(table, [plan(costs, load, Machine()) for load in LOADS])
+
+    how = "python -m benchmarks.capacity --table benchmarks/capacity.json --markdown"
+    assert shown in (ROOT / "docs/scaling.md").read_text(), f"the page is to have the tables that `{how}` prints"
