@@ -40,6 +40,26 @@ def test_the_walk_sees_the_commands() -> None:
     assert {"txmsg broker", "txmsg db check", "txmsg dead-letter redrive", "txmsg topic alter"} <= COMMANDS.keys()
 
 
+def groups_of(command: click.Command, path: str = "txmsg") -> Iterator[tuple[str, click.Group]]:
+    """Every command that lists others."""
+    if isinstance(command, click.Group):
+        yield path, command
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            found = command.get_command(context, name)
+            assert found is not None
+            yield from groups_of(found, f"{path} {name}")
+
+
+def test_what_a_command_is_for_stands_whole_where_it_is_listed() -> None:
+    listings = {path: group.get_help(click.Context(group, info_name=path)) for path, group in groups_of(main)}
+    assert {"txmsg", "txmsg metaq", "txmsg metaq group"} <= listings.keys()
+
+    cut = [line for listing in listings.values() for line in listing.splitlines()[1:] if line.endswith("...")]
+
+    assert not cut, "give these a short_help"
+
+
 @pytest.mark.parametrize("path", COMMANDS)
 def test_a_command_has_an_example_a_json_output_and_help_for_each_option(path: str) -> None:
     command = COMMANDS[path]

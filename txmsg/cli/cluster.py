@@ -26,7 +26,10 @@ def cluster() -> None:
     """Look at the brokers of a Notify database, and take one out for maintenance."""
 
 
-@cluster.command(epilog=f"{EXAMPLE_FORMAT}\n  txmsg cluster show\n  txmsg cluster show --by-queue --json")
+@cluster.command(
+    short_help="Show the brokers.",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg cluster show\n  txmsg cluster show --by-queue --json",
+)
 @click.option("--by-queue", is_flag=True, help="Print each queue, too, and which broker delivers it.")
 @broker_option
 @json_option
@@ -63,9 +66,10 @@ def show(*, by_queue: bool, broker: str, as_json: bool) -> None:
 
 
 @cluster.command(
+    short_help="Have a broker give its work to the others.",
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg cluster drain broker-2 && systemctl restart txmsg-broker\n\n"
     "BROKER is an id as `txmsg cluster show` prints it. `txmsg cluster resume` undoes it; so does a restart of the "
-    "broker."
+    "broker.",
 )
 @click.argument("broker_id", metavar="BROKER")
 @click.option(
@@ -100,7 +104,10 @@ def drain(*, broker_id: str, wait_s: float, broker: str, as_json: bool) -> None:
         raise SystemExit(1)
 
 
-@cluster.command(epilog=f"{EXAMPLE_FORMAT}\n  txmsg cluster resume broker-2")
+@cluster.command(
+    short_help="Let a draining broker work again.",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg cluster resume broker-2",
+)
 @click.argument("broker_id", metavar="BROKER")
 @broker_option
 @json_option

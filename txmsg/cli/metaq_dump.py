@@ -22,6 +22,7 @@ __all__ = ["dump"]
 
 
 @click.command(
+    short_help="Print the frames of a log as they stand in it.",
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg metaq dump /var/lib/metaq --position 1073741824 --limit 20 --bodies",
 )
 @click.argument("directory", type=LOG_DIRECTORY)

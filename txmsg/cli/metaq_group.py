@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["group"]
 
 
-@click.group()
+@click.group(short_help="Look at the groups of a log, move and delete them.")
 def group() -> None:
     """Look at the groups of a log, send them to other offsets, delete them.
 
@@ -53,7 +53,10 @@ def list_(*, log: str, as_json: bool) -> None:
     print_table(table)
 
 
-@group.command(epilog=f"{EXAMPLE_FORMAT}\n  txmsg metaq group show metaq:7720 dashboard")
+@group.command(
+    short_help="Show a group, and who owns which queue.",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg metaq group show metaq:7720 dashboard",
+)
 @click.argument("log")
 @click.argument("name")
 @json_option
@@ -118,7 +121,10 @@ def _offsets(access: LogAccess, topic: str, queue: int | None, place: str | int 
     return {each: kept[each].begin if place == "earliest" else kept[each].end for each in queues}
 
 
-@group.command(epilog=f"{EXAMPLE_FORMAT}\n  txmsg metaq group delete /var/lib/metaq dashboard")
+@group.command(
+    short_help="Delete a group that has no members.",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg metaq group delete /var/lib/metaq dashboard",
+)
 @click.argument("log")
 @click.argument("name")
 @yes_option

@@ -22,10 +22,11 @@ __all__ = ["serve"]
 
 
 @click.command(
+    short_help="Serve a log to other machines.",
     epilog=f"{EXAMPLE_FORMAT}\n"
     "  txmsg metaq serve --data-dir /var/lib/metaq --listen 0.0.0.0:7720\n\n"
     "Prints `listening on HOST:PORT` when it is ready. SIGTERM and Ctrl-C end it in order: appends under way are "
-    "carried out and answered, members of groups give their queues back."
+    "carried out and answered, members of groups give their queues back.",
 )
 @click.option(
     "--data-dir",

@@ -26,7 +26,10 @@ __all__ = ["set_", "topics"]
 _AS_THE_LOG = "log"
 
 
-@click.command(epilog=f"{EXAMPLE_FORMAT}\n  txmsg metaq topics /var/lib/metaq\n  txmsg metaq topics metaq:7720 --json")
+@click.command(
+    short_help="List the topics of a log.",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg metaq topics /var/lib/metaq\n  txmsg metaq topics metaq:7720 --json",
+)
 @click.argument("log")
 @json_option
 def topics(*, log: str, as_json: bool) -> None:

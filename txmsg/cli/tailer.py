@@ -199,7 +199,10 @@ def drop(*, storage: str, name: str, yes: bool, as_json: bool) -> None:
         click.echo(f"mirror {name} is dropped" if was_there else f"there was no mirror {name}")
 
 
-@tailer.command(epilog=f"{EXAMPLE_FORMAT}\n  txmsg tailer status --storage postgresql://notify@db/notify --by-queue")
+@tailer.command(
+    short_help="Show how far a mirror is behind.",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg tailer status --storage postgresql://notify@db/notify --by-queue",
+)
 @storage_option
 @name_option
 @click.option("--by-queue", is_flag=True, help="Print each queue, too, and how far it is mirrored.")
