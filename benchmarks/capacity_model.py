@@ -150,6 +150,8 @@ class Load:
     producers: int = 1
     """Processes."""
     consumers: int = 1
+    is_split: bool = False
+    """Whether each process uses one home only, as applications can that do not talk to those of others."""
     call_s: float = 0.05
     """How long a call may take. What a process sends meanwhile shares its next request, and what comes for it its next
     reply: so calls grow with the load, and busy brokers are asked less often."""
@@ -295,21 +297,22 @@ def _needs(
 def _brokers(costs: Costs, load: Load, machine: Machine, for_messages: Cost, homes: int) -> tuple[int, dict[str, Cost]]:
     """How many broker processes there are, each on a core of its own, and what they spend on what, together.
 
-    Every client stays attached to every broker, and every consumer polls all of them. So a broker more takes a share of
-    the messages from the others, and nothing of that.
+    Every client stays attached to every broker of its homes, and every consumer polls all of them. So a broker more
+    takes a share of the messages from the others, and nothing of that.
     """
+    producers, consumers = (each / (homes if load.is_split else 1) for each in (load.producers, load.consumers))
     poll = _cost(costs, Work.POLL, Part.BROKER)
-    idle = _cost(costs, Work.ATTACHED, Part.BROKER) * load.producers + _cost(costs, Work.UPKEEP, Part.BROKER)
-    idle_cores = (idle + poll * load.consumers * POLLS_PER_S).cores
+    idle = _cost(costs, Work.ATTACHED, Part.BROKER) * producers + _cost(costs, Work.UPKEEP, Part.BROKER)
+    idle_cores = (idle + poll * consumers * POLLS_PER_S).cores
     if idle_cores >= machine.filled:
         raise TooManyClients(
-            f"{load.producers:,} producers and {load.consumers:,} consumers that do nothing take {idle_cores:.2f} of a "
+            f"{producers:,.0f} producers and {consumers:,.0f} consumers that do nothing take {idle_cores:.2f} of a "
             f"core of every broker, and {machine.filled:g} is planned for: let not every process use every home"
         )
     replies_per_s = load.deliveries_per_s / (REPLY_COUNT_BACKLOGGED if load.is_backlogged else 1)
     brokers = BROKERS_PER_HOME * homes
     while True:
-        lines = load.consumers * brokers
+        lines = consumers * brokers
         replies_per_s_max = min(replies_per_s, lines / load.call_s)
         empty_per_s = max(0.0, lines * POLLS_PER_S - replies_per_s_max)
         spent = {

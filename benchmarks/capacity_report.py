@@ -68,6 +68,7 @@ def plan_figures(found: Plan) -> dict[str, Any]:
     cores = {row.part: round(row.takes.cores, 2) for row in found.rows}
     needs = [{"part": each.part, "of": each.of, "homes": round(each.homes, 3)} for each in found.needs]
     return {
+        "load": found.load.name,
         "machines": found.machines,
         "homes": found.homes,
         "needs": needs,
@@ -77,9 +78,9 @@ def plan_figures(found: Plan) -> dict[str, Any]:
     }
 
 
-def markdown(table: Mapping[str, Any], plans: Sequence[Plan]) -> str:
+def markdown(table: Mapping[str, Any], plans: Sequence[Plan]) -> tuple[str, str]:
     """Costs and plans as they stand in docs/scaling.md."""
-    return "\n".join([*_markdown_costs(table), "", *_markdown_plans(plans)])
+    return "\n".join(_markdown_costs(table)), "\n".join(_markdown_plans(plans))
 
 
 def _markdown_costs(table: Mapping[str, Any]) -> Iterator[str]:

@@ -68,7 +68,7 @@ def _which(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.argument("log")(click.argument("group")(decorated))
 
 
-@click.group("dead-letter")
+@click.group("dead-letter", short_help="Look at dead letters of a log, hand them back, purge them.")
 def dead_letter() -> None:
     """Look at messages of a log that a group could not process, hand them to it again, or purge them.
 
