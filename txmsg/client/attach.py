@@ -106,7 +106,9 @@ class Presence:
             async with asyncio.TaskGroup() as checks:
                 silence_max_s: float | None = None
                 while True:
-                    frame: BrokerFrame | Any = await asyncio.wait_for(stream.read(), silence_max_s)
+                    # Not wait_for: before Python 3.12 it loses a cancellation that comes together with a frame.
+                    async with asyncio.timeout(silence_max_s):
+                        frame: BrokerFrame | Any = await stream.read()
                     if frame is grpc.aio.EOF:
                         break
                     if frame.HasField("heartbeat"):

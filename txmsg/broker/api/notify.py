@@ -278,7 +278,8 @@ class NotifyApi(rpc.NotifyServicer):
 
     async def _hello(self, requests: AsyncIterator[pb.ClientFrame]) -> pb.Hello:
         try:
-            first = await asyncio.wait_for(anext(requests), _HEARTBEAT_S)
+            async with asyncio.timeout(_HEARTBEAT_S):
+                first = await anext(requests)
         except (TimeoutError, StopAsyncIteration):
             raise ProtocolError("a client that attaches says Hello first") from None
         if first.WhichOneof("kind") != "hello":
