@@ -98,6 +98,7 @@ def options_of(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--table", type=Path, metavar="FILE", help="compute from this table, and measure nothing")
     parser.add_argument("--markdown", action="store_true", help="print the tables of docs/scaling.md, and nothing else")
     parser.add_argument("--seconds", type=float, metavar="S", help="of each measurement")
+    parser.add_argument("--clients", type=int, metavar="N", help="idle clients that are measured")
     for kind, title in ((Machine, "a machine"), (Load, "a load of yours, in place of those of the originals")):
         group = parser.add_argument_group(title)
         for each in fields(kind):
@@ -109,6 +110,16 @@ def options_of(arguments: list[str] | None = None) -> argparse.Namespace:
             else:
                 group.add_argument(option, type=type(each.default), metavar="N", help=f"default {each.default:g}")
     return parser.parse_args(arguments)
+
+
+def sizes_of(options: argparse.Namespace) -> Sizes:
+    """How much is measured."""
+    sizes = Sizes(seconds=10.0, sends=400_000, clients=100, idle_s=10.0)
+    if options.quick:
+        sizes = Sizes(seconds=3.0, sends=100_000, clients=100, idle_s=5.0)
+    if (seconds := options.seconds) is not None:
+        sizes = replace(sizes, seconds=seconds, idle_s=seconds, sends=round(seconds * 20_000))
+    return sizes if options.clients is None else replace(sizes, clients=options.clients)
 
 
 def _given(kind: type[Machine] | type[Load], options: argparse.Namespace) -> dict[str, Any]:
@@ -140,16 +151,9 @@ def main() -> int:
     if options.table is not None:
         table = json.loads(options.table.read_text())
     else:
-        sizes = Sizes(seconds=10.0, sends=400_000, clients=100, idle_s=10.0)
-        if options.quick:
-            sizes = Sizes(seconds=3.0, sends=100_000, clients=100, idle_s=5.0)
-        if options.seconds is not None:
-            sizes = replace(
-                sizes, seconds=options.seconds, idle_s=options.seconds, sends=round(options.seconds * 20_000)
-            )
         try:
             with progress_of("capacity", 6) as step:
-                table = measured_table(measure(sizes, step))
+                table = measured_table(measure(sizes_of(options), step))
         except Mismatch as exc:
             print(exc, file=sys.stderr)
             return 1

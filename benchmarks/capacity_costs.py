@@ -37,8 +37,6 @@ __all__ = ["Measured", "Mismatch", "Sizes", "measure"]
 BODY_SIZE_BYTES: Final = 200
 TOGETHER: Final = 1024
 """Callers of one producer: what a busy process sends goes in requests of hundreds."""
-ALONE: Final = 128
-"""Producers of one caller each: every request holds one item."""
 QUEUES: Final = 4
 WAIT_S_MAX: Final = 300.0
 TICK_S: Final = 0.01
@@ -67,7 +65,10 @@ class Mismatch(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """How much is measured. sends: messages in batches, which are delivered, too. clients: idle ones."""
+    """How much is measured. sends: messages in batches, which are delivered, too.
+
+    clients: those that do nothing; and producers of which each has one caller, so that every request holds one item.
+    """
 
     seconds: float
     sends: int
@@ -192,9 +193,9 @@ class Messages:
         return Message(self._topic, body, key=f"order-{number:010d}", tag="paid")
 
 
-async def transact(meters: Meters, work: Work, address: str, messages: Messages, seconds: float) -> int:
+async def transact(meters: Meters, work: Work, address: str, messages: Messages, sizes: Sizes) -> int:
     """Half messages and their commits; how many."""
-    producers, callers = (ALONE, 1) if work is Work.ALONE else (1, TOGETHER)
+    producers, callers = (sizes.clients, 1) if work is Work.ALONE else (1, TOGETHER)
     done = 0
 
     async def caller(producer: AsyncProducer, until: float) -> None:
@@ -210,7 +211,7 @@ async def transact(meters: Meters, work: Work, address: str, messages: Messages,
         ]
         await asyncio.sleep(ATTACH_S)
         with meters.of(work) as count:
-            until = time.perf_counter() + seconds
+            until = time.perf_counter() + sizes.seconds
             await asyncio.gather(*(caller(each, until) for each in all_of_them for _ in range(callers)))
             meters.tidy()
             count.done = done
@@ -362,7 +363,7 @@ def measure(sizes: Sizes, step: Callable[[], None]) -> Measured:
 
         prepare_mirror(meters, tailer)
         transactions = sum(
-            run(transact(meters, work, address, transacted, sizes.seconds)) for work in (Work.ALONE, Work.TRANSACTION)
+            run(transact(meters, work, address, transacted, sizes)) for work in (Work.ALONE, Work.TRANSACTION)
         )
         if (found := meters.messages() - begin) != sends + transactions:
             raise Mismatch(f"{found} messages are in the table, {sends + transactions} were sent")
