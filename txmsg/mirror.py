@@ -16,7 +16,7 @@ from txmsg.binlog.rows import EPOCH_2000_US, Batch, Row
 from txmsg.binlog.sink import Mark, content_crc
 from txmsg.binlog.table import TableQueue
 from txmsg.errors import LogBusy, MisuseError, OffsetsMissing
-from txmsg.metaq.access import LogAccess, QueueId
+from txmsg.metaq.access import DEAD_LETTERS, NOTES, RETRIES, LogAccess, QueueId
 from txmsg.metaq.format.frame import Columns, Compression, Payload, encode, hole
 from txmsg.metaq.location import open_log
 from txmsg.metaq.store.log import Append, Log
@@ -41,6 +41,10 @@ class LogSink:
         self.generation = log.identity().generation
         self._compressions: dict[str, Compression] = {}
         self._settings_until = 0.0
+
+    @property
+    def own_topics(self) -> Sequence[str]:
+        return (f"{RETRIES}*", f"{DEAD_LETTERS}*", NOTES)
 
     def range(self, topic: str, queue: int) -> tuple[int, int]:
         each = QueueId(topic, queue)

@@ -113,6 +113,26 @@ def test_topics_are_chosen_by_patterns_and_those_in_memory_are_left_out(
     assert "trade.us" not in LogReader(tmp_path).topics()
 
 
+def test_topics_named_as_those_that_a_log_keeps_for_itself_are_left_out_and_stop_no_other(
+    table: Table, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = ("%RETRY%g", "%DLQ%g", "%APPENDS%")
+    for topic in ("trade", *own):
+        table.topic(topic)
+        table.add(topic, 2)
+    with served(MetaQConfig(root=tmp_path / "log", listen="127.0.0.1:0")) as address:
+        for _ in range(2):
+            with tailing(table.url, tmp_path, sink=lambda: open_sink(address)):
+                for topic in (*own, "trade"):
+                    table.add(topic, 1)
+                await_equal(table, tmp_path / "log", "trade")
+    assert "trade" in LogReader(tmp_path / "log").topics()
+    for topic in own:
+        assert f"topic {topic} is named as a log names its own: it is not mirrored" in caplog.text
+    [(kept,)] = table.query("select count(*) from txmsg.mirror m, txmsg.mirrored_queues_2(m.include, m.exclude)")
+    assert kept == 3, "retention waits for what is not mirrored"
+
+
 # ---- what is acknowledged
 
 

@@ -73,7 +73,7 @@ def test_what_a_crash_cut_off_behind_its_note_is_completed_by_the_repeat(log: Lo
     placed = [Placed(each.topic, each.queue, 0, each.payload.count, each.payload.crc) for each in whole.appends]
     before = Note(CallId(bytes(16), 4), 1, (Placed("t", 2, 0, 1, batch("t", 2, 0, 1).payload.crc),))
     for note, batches in ((before, [batch("t", 2, 0, 1)]), (Note(whole.id, 1, tuple(placed)), [batch("t", 0, 0, 2)])):
-        log.append([Append(NOTES, 0, encode(Columns([note.pack()], [now_us()]))), *batches])
+        log.append([Append(NOTES, 0, encode(Columns([b"no note", note.pack()], [now_us()]))), *batches])
     placer = Placer(log)
     found = {note.call.sequence: bases for note, bases in placer.recovered()}
     assert found == {4: (0,), 5: (0,)}

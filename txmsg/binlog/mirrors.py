@@ -44,21 +44,31 @@ class Mirrors:
             ).fetchone()
 
     def settle(
-        self, topics: Sequence[str] | None, exclude: Sequence[str] | None
+        self, topics: Sequence[str] | None, exclude: Sequence[str] | None, *, own: Sequence[str] = ()
     ) -> tuple[Sequence[str], Sequence[str]]:
         """Makes the mirror, or changes which topics it holds; None leaves them, which for a new one is all and none.
 
-        From now on retention keeps what is not mirrored. Returns the patterns.
+        own: patterns of topics that the log keeps for itself; they are left out, too. From now on retention keeps what
+        is not mirrored. Returns the patterns.
         """
         known = self.look()
         include = topics or (ALL_TOPICS if known is None else known.include)
         exclude = (() if known is None else known.exclude) if exclude is None else exclude
+        exclude = list(dict.fromkeys((*exclude, *own)))
         self._session.execute(
             "insert into txmsg.mirror (name, include, exclude) values (%s, %s, %s) "
             "on conflict (name) do update set include = excluded.include, exclude = excluded.exclude",
             (self.name, list(include), list(exclude)),
         )
         return include, exclude
+
+    def fitting(self, include: Sequence[str], patterns: Sequence[str]) -> list[str]:
+        """Topics that fit both."""
+        rows = self._session.execute(
+            "select t.name from txmsg.topic t where txmsg.fits_2(t.name, %s) and txmsg.fits_2(t.name, %s) order by 1",
+            (list(include), list(patterns)),
+        ).fetchall()
+        return [name for (name,) in rows]
 
     def left_out(self, include: Sequence[str], exclude: Sequence[str]) -> list[str]:
         """Topics that fit, but whose messages PostgreSQL's log does not have: those of durability memory."""

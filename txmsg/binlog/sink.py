@@ -42,6 +42,11 @@ class Sink(Protocol):
         """Rises when the log goes on after it has diverged from the table: `txmsg tailer fork`."""
         ...
 
+    @property
+    def own_topics(self) -> Sequence[str]:
+        """Patterns of the topics that it keeps for itself: those of the table that fit cannot be mirrored."""
+        ...
+
     def range(self, topic: str, queue: int) -> tuple[int, int]:
         """The first offset that the log has of a queue, and the one after the last; (0, 0) if it has nothing."""
         ...

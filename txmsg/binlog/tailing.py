@@ -95,7 +95,10 @@ class Tailing:
     def start(self) -> None:
         """Makes what is missing, compares log and table, and begins to read. Raises MirrorDiverged, StorageError."""
         config = self._config
-        self._include, self._exclude = self._mirrors.settle(config.topics, config.exclude)
+        own = self._sink.own_topics
+        self._include, self._exclude = self._mirrors.settle(config.topics, config.exclude, own=own)
+        for topic in self._mirrors.fitting(self._include, own):
+            logger.warning("topic %s is named as a log names its own: it is not mirrored", topic)
         for topic in self._mirrors.left_out(self._include, self._exclude):
             logger.warning("topic %s is in memory, and not in PostgreSQL's log: it is not mirrored", topic)
         self._slots.make_publication()

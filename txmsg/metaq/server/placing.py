@@ -8,7 +8,8 @@ then the log refuses the whole, and each call is tried by itself.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import struct
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, TypeAlias
@@ -16,6 +17,7 @@ from typing import Final, TypeAlias
 from txmsg.errors import MisuseError, OffsetOutOfRange, OffsetsMissing, TxmsgError
 from txmsg.message import now_us
 from txmsg.metaq.access import DEAD_LETTERS, NOTES, RETRIES, LogAccess, QueueId
+from txmsg.metaq.format.batch import LogBatch
 from txmsg.metaq.format.frame import Columns, Kind, encode, hole_end_of
 from txmsg.metaq.server.producers import REMEMBERED_S, CallId, Note, Placed
 from txmsg.metaq.store.log import Append
@@ -111,7 +113,7 @@ class Placer:
                 logger.error("appends that are repeated from before this start may be doubled: %s", fetched[0].error)
                 break
             for batch in fetched[0].batches:
-                last = [Note.unpack(body) for body in batch.to_arrow()["body"].to_pylist()]
+                last = list(_notes_in(batch))
                 found += [(note, tuple(each.base_offset for each in note.placed)) for note in last]
                 offset = batch.end_offset
         for place, note in enumerate(last, len(found) - len(last)):  # all before it were followed by a whole frame
@@ -224,6 +226,15 @@ class Placer:
             if (header.base_offset, header.count, header.payload_crc) != (base_offset, count, crc):
                 return number
         return len(placed)
+
+
+def _notes_in(batch: LogBatch) -> Iterator[Note]:
+    """What somebody else has put there is passed over."""
+    for message in batch.messages():
+        try:
+            yield Note.unpack(message.body)
+        except (struct.error, ValueError):
+            logger.error("offset %s of topic %s is no note of an append: passed over", message.offset, NOTES)
 
 
 def _note_of(plan: _Plan) -> Note:
