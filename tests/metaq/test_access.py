@@ -119,3 +119,27 @@ def keyed(tmp_path: Path) -> Iterator[LogAccess]:
 def test_a_directory_that_is_no_log_is_not_opened(tmp_path: Path) -> None:
     with pytest.raises(CorruptLog, match="is no log"):
         open_log(tmp_path)
+
+
+def test_a_log_that_was_emptied_and_made_anew_is_read_by_whoever_had_it_open(tmp_path: Path) -> None:
+    """Its groups' small logs, too: as when a group is deleted, and its next member has a failure again."""
+    retries = QueueId("%RETRY%g", 0)
+    with open_log(tmp_path, append=True) as writer:
+        writer.append([batch("a", 0, 0, 3)])
+        writer.join("g", ["a"]).leave({})
+        writer.append([batch("%RETRY%g", 0, 0, 1)])
+    with open_log(tmp_path) as reader:
+        assert [len(each.batches[0]) for each in reader.fetch({A: 0, retries: 0})] == [3, 1]
+        for path in tmp_path.rglob("*"):
+            if path.is_file():
+                path.unlink()
+        with pytest.raises(CorruptLog, match="is no log"):
+            reader.topics()
+        assert reader.fetch({retries: 0}) == []
+        with open_log(tmp_path, append=True) as writer:
+            writer.append([batch("a", 0, 0, 2)])
+            writer.append([batch("%RETRY%g", 0, 0, 4)])
+        found = reader.fetch({A: 0, retries: 0})
+        assert [each.error for each in found] == [None, None]
+        assert [len(each.batches[0]) for each in found] == [2, 4]
+        assert reader.ranges([A]) == {A: Range(0, 2)}

@@ -1,8 +1,10 @@
-"""`txmsg metaq tail`, `topics` and `set`, alike for a directory and for the address of its server."""
+"""`txmsg metaq tail`, `status`, `topics` and `set`, alike for a directory and for the address of its server."""
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, wait
@@ -15,6 +17,7 @@ from click.testing import CliRunner, Result
 from tests.metaq.logs import batch, fill
 from tests.metaq.servers import served
 from txmsg.cli.main import main
+from txmsg.errors import StorageError
 from txmsg.metaq import Log, LogAccess, open_log
 from txmsg.metaq.access import DEAD_LETTERS, RETRIES
 from txmsg.metaq.format.frame import Columns, encode, hole
@@ -125,6 +128,29 @@ def test_the_small_logs_of_a_group_are_printed_too(where: str, log: LogAccess) -
     for topic, place in ((DEAD_LETTERS + "g", (0, 0)), (RETRIES + "g", (2, 0))):
         assert places(run("tail", where, topic, "--json")) == [place]
         assert topic not in log.topics()
+
+
+def test_status_says_how_a_log_does(where: str, log: LogAccess) -> None:
+    [told] = lines(run("status", where, "--json"))
+    assert (told["topics"], told["queues"], told["generation"]) == (2, 3, 1)
+    assert told["log_id"] == log.identity().log_id
+    assert str(told["log_id"]) in run("status", where).stdout
+
+
+def test_status_fails_when_a_server_takes_no_appends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with served(MetaQConfig(root=tmp_path, listen="127.0.0.1:0")) as address, open_log(address) as log:
+        log.append([batch("t", 0, 0, 1)])
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "writev", full)
+            with pytest.raises(StorageError, match="nothing was appended"):
+                log.append([batch("t", 0, 1, 1)])
+        result = run("status", address, "--json")
+        assert (result.exit_code, "No space left" in json.loads(result.stdout)["failure"]) == (1, True)
+        log.append([batch("t", 0, 1, 1)])
+        assert run("status", address).exit_code == 0
 
 
 def test_topics_are_listed_with_what_is_kept_and_what_they_ask_for(where: str, tmp_path: Path) -> None:

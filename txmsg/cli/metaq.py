@@ -9,6 +9,7 @@ from txmsg.cli.metaq_dead_letter import dead_letter
 from txmsg.cli.metaq_dump import dump
 from txmsg.cli.metaq_group import group
 from txmsg.cli.metaq_serve import serve
+from txmsg.cli.metaq_status import status
 from txmsg.cli.metaq_tail import tail
 from txmsg.cli.metaq_topics import set_, topics
 
@@ -20,5 +21,5 @@ def metaq() -> None:
     """Serve logs, look at them and their groups, check and repair them."""
 
 
-for _command in (check, dead_letter, dump, group, serve, set_, tail, topics):
+for _command in (check, dead_letter, dump, group, serve, set_, status, tail, topics):
     metaq.add_command(_command)

@@ -13,6 +13,7 @@ from txmsg.metaq.access import FETCH_SIZE_BYTES_MAX, NOTES, Fetched, GroupState,
 from txmsg.metaq.group.group_logs import GroupLogs
 from txmsg.metaq.group.groups import LocalGroups, LocalMember
 from txmsg.metaq.store.cells import queues_of_topic
+from txmsg.metaq.store.current import CurrentReader
 from txmsg.metaq.store.log import Append, Log, LogConfig
 from txmsg.metaq.store.reader import LogReader, QueueReader
 from txmsg.metaq.store.state import Identity, identity_of
@@ -28,7 +29,8 @@ class LocalLog:
     def __init__(self, root: Path, *, append: bool = False, config: LogConfig | None = None) -> None:
         self.root = root
         self._log = Log(root, config) if append else None
-        self._reader = self._log.reader if self._log else LogReader(root)
+        self._current = CurrentReader(root)
+        self._require_reader()
         self._reading = threading.Lock()  # readers remember where they were
         self._of_groups = GroupLogs(root)
         self._groups = LocalGroups(root, self.queues_of, self.ranges, self.offsets_at)
@@ -53,7 +55,7 @@ class LocalLog:
         return identity_of(self.root, create=False)
 
     def topics(self) -> dict[str, list[int]]:
-        return {topic: queues for topic, queues in self._reader.topics().items() if topic != NOTES}
+        return {topic: queues for topic, queues in self._require_reader().topics().items() if topic != NOTES}
 
     def ranges(self, queues: Collection[QueueId]) -> dict[QueueId, Range]:
         with self._reading:
@@ -71,7 +73,15 @@ class LocalLog:
 
     def _reader_of(self, topic: str) -> LogReader | None:
         root = self._of_groups.root_of(topic)
-        return self._reader if root is None else self._of_groups.reader(root)
+        return self._require_reader() if root is None else self._of_groups.reader(root)
+
+    def _require_reader(self) -> LogReader:
+        reader = self._log.reader if self._log else self._current.get()
+        if reader is None:
+            raise CorruptLog(
+                f"{self.root} is no log: it has no log.json; if it is one, `txmsg metaq check --repair` makes it anew"
+            )
+        return reader
 
     def queues_of(self, topic: str) -> list[int]:
         return queues_of_topic(self._of_groups.root_of(topic) or self.root, topic)

@@ -16,6 +16,7 @@ from txmsg.metaq.access import DEAD_LETTERS, RETRIES, QueueId
 from txmsg.metaq.group.group_files import offset_in, queue_file
 from txmsg.metaq.store.cells import Cell, Cells, queue_directory, queues_of_topic
 from txmsg.metaq.store.commit_log import files_of
+from txmsg.metaq.store.current import CurrentReader
 from txmsg.metaq.store.log import Append, Log, LogConfig
 from txmsg.metaq.store.reader import LogReader
 
@@ -32,7 +33,7 @@ class GroupLogs:
     def __init__(self, root: Path, config: LogConfig = _CONFIG) -> None:
         self._config = config
         self._directory = root / "groups"
-        self._readers: dict[Path, tuple[int, LogReader]] = {}
+        self._readers: dict[Path, CurrentReader] = {}
 
     def root_of(self, topic: str) -> Path | None:
         """Where the log lies that has this topic; None for a topic of the main log. Raises InvalidName."""
@@ -43,14 +44,10 @@ class GroupLogs:
 
     def reader(self, root: Path) -> LogReader | None:
         """What reads this log; None before its first message."""
-        try:
-            there = (root / "commitlog").stat().st_ino
-        except FileNotFoundError:
-            return None
-        known = self._readers.get(root)
-        if known is None or known[0] != there:  # the group was deleted, and is new
-            known = self._readers[root] = (there, LogReader(root))
-        return known[1]
+        reader = self._readers.setdefault(root, CurrentReader(root)).get()
+        if reader is None:
+            self._readers.pop(root, None)  # the group may be gone
+        return reader
 
     def append(self, root: Path, appends: Sequence[Append]) -> list[int]:
         """Appends, on disk on return. Raises UnknownGroup, and StorageError when others keep the log for too long."""

@@ -15,5 +15,6 @@ refill      messages in the place of a hole
 placing     frames where they are to stand, before they are written
 retention   which files need not be kept
 reader      reads queues, in any process
+current     the reader of the log that is there now
 waiting     waits for a log to grow
 """
