@@ -121,7 +121,10 @@ def test_a_directory_that_is_no_log_is_not_opened(tmp_path: Path) -> None:
         open_log(tmp_path)
 
 
-def test_a_log_that_was_emptied_and_made_anew_is_read_by_whoever_had_it_open(tmp_path: Path) -> None:
+@pytest.mark.parametrize("looks_meanwhile", [False, True])
+def test_a_log_that_was_emptied_and_made_anew_is_read_by_whoever_had_it_open(
+    tmp_path: Path, *, looks_meanwhile: bool
+) -> None:
     """Its groups' small logs, too: as when a group is deleted, and its next member has a failure again."""
     retries = QueueId("%RETRY%g", 0)
     with open_log(tmp_path, append=True) as writer:
@@ -133,9 +136,10 @@ def test_a_log_that_was_emptied_and_made_anew_is_read_by_whoever_had_it_open(tmp
         for path in tmp_path.rglob("*"):
             if path.is_file():
                 path.unlink()
-        with pytest.raises(CorruptLog, match="is no log"):
-            reader.topics()
-        assert reader.fetch({retries: 0}) == []
+        if looks_meanwhile:
+            with pytest.raises(CorruptLog, match="is no log"):
+                reader.topics()
+            assert reader.fetch({retries: 0}) == []
         with open_log(tmp_path, append=True) as writer:
             writer.append([batch("a", 0, 0, 2)])
             writer.append([batch("%RETRY%g", 0, 0, 4)])
