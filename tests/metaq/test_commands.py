@@ -13,6 +13,7 @@ from tests.metaq.logs import fill
 from txmsg.cli.main import main
 from txmsg.metaq.access import QueueId
 from txmsg.metaq.format.frame import Columns, encode, hole
+from txmsg.metaq.local import LocalLog
 from txmsg.metaq.location import open_log
 from txmsg.metaq.store.log import Append, Log
 
@@ -100,7 +101,7 @@ def test_a_topic_that_is_not_there_is_named_with_those_that_are(root: Path) -> N
     assert "topic 'trad' is not in this log: its topics are trade, user" in result.stderr
 
 
-def test_a_group_is_shown_sent_elsewhere_and_deleted(root: Path) -> None:
+def test_a_group_is_shown_sent_elsewhere_and_deleted(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run("group", "list", root).stdout == "the log has no group yet\n"
     zero, one = QueueId("trade", 0), QueueId("trade", 1)
     with open_log(root) as access:
@@ -128,3 +129,5 @@ def test_a_group_is_shown_sent_elsewhere_and_deleted(root: Path) -> None:
     assert "topic 'x' has no queue" in run("group", "seek", root, "g", "--topic", "x", "--to", "latest").stderr
     assert run("group", "delete", root, "g", "--yes").stdout == "group g is deleted\n"
     assert "group g is unknown to this log" in run("group", "show", root, "g").stderr
+    monkeypatch.setattr(LocalLog, "groups", lambda _: ["gone"])
+    assert run("group", "list", root).stdout == "the log has no group yet\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -34,10 +35,14 @@ def group() -> None:
 def list_(*, log: str, as_json: bool) -> None:
     """List the groups of a log, with how far they are behind."""
     require_metaq()
+    from txmsg.errors import UnknownGroup
     from txmsg.metaq.location import open_log
 
+    rows: list[dict[str, Any]] = []
     with open_log(log) as access:
-        rows = [_summary(access, access.group(name)) for name in access.groups()]
+        for name in access.groups():
+            with suppress(UnknownGroup):  # deleted this moment, as that of a broadcasting member that ends
+                rows.append(_summary(access, access.group(name)))
     if as_json:
         click.echo(json.dumps({"groups": rows}))
         return
