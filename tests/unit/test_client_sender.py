@@ -129,7 +129,7 @@ def test_a_send_that_may_have_been_carried_out_is_never_called_failed() -> None:
 
 def test_a_send_that_was_certainly_not_carried_out_is_called_so() -> None:
     async def case() -> None:
-        async with scripted(timeout_s=1.0) as (script, producer):
+        async with scripted(timeout_s=3.0) as (script, producer):
             script.steps.extend([refuse("overloaded")] * 1000)
             with pytest.raises(Overloaded):
                 await producer.send(X)
