@@ -4,6 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete
 DEMO_ARGS ?=
+TRADES_ARGS ?=
 PYTEST_ARGS ?=
 RACES ?= 10000
 # Tests wait more than they compute: two processes more than there are cores.
@@ -15,7 +16,7 @@ BENCH_ARGS ?=
 CHAOS_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test races fuzz model chaos mirror lint generate bench docs clean
+.PHONY: help setup demo trades test races fuzz model chaos mirror lint generate bench docs clean
 
 help: ## Show this list
 	@echo "make TARGET; each sets up what it needs:"
@@ -39,6 +40,9 @@ $(STAMP): pyproject.toml
 
 demo: $(STAMP) ## Users register while processes are killed; then the databases are compared (DEMO_ARGS='--users 500')
 	$(BIN)/txmsg demo registration $(DEMO_ARGS)
+
+trades: $(STAMP) ## A day of trades, live on a page; then all totals are compared (TRADES_ARGS='--rate 1000 --kill')
+	$(BIN)/txmsg demo trades $(TRADES_ARGS)
 
 test: $(STAMP) ## Run all tests (PYTEST_ARGS='-k fence'; PYTEST_ARGS='--postgres=URL' for a server of yours)
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) $(PYTEST_ARGS)

@@ -29,6 +29,7 @@ BENCHMARKS = (
     "metaq_over_grpc",
     "tailer",
     "capacity",
+    "dashboard_latency",
     "peers",
     "spark_read",
 )

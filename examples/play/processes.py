@@ -39,6 +39,7 @@ class Child:
         self._log = log
         self._ready_line = ready
         self._ready = threading.Event()
+        self._is_stopped = False
         with log.open("ab") as stderr:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", *arguments],
@@ -86,12 +87,15 @@ class Child:
 
     def stop(self, timeout_s: float = 10.0) -> None:
         """Ends it: politely, then not. Returns when it is gone; may be called twice."""
+        if self._is_stopped:
+            return
         if self._process.poll() is None:
             self._process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(timeout_s)
-            self._kill_group()  # what it has left behind, or all of it
-            self._process.wait(timeout_s)
+        self._kill_group()  # what it has left behind, or all of it
+        self._process.wait(timeout_s)
+        self._is_stopped = True
         self._reader.join(timeout_s)
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:

@@ -1,38 +1,56 @@
-"""The trade dashboard is played small, with real processes, and its totals agree though processes are killed."""
+"""The trade dashboard is played small, with real processes, and page, trade database and log agree to the cent."""
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from examples.trade_dashboard.load import Load, steps
-from examples.trade_dashboard.play.supervisor import Plan, play
+from tests.console import chromium
 
-
-class Quiet:
-    """Watches, and says nothing."""
-
-    def phase(self, title: str, steps: int) -> None: ...
-
-    def progress(self, steps: int, note: str) -> None: ...
-
-    def say(self, text: str) -> None: ...
+COMMAND = [sys.executable, "-m", "txmsg.cli.main", "demo", "trades"]
 
 
 @pytest.mark.takes_long
-@pytest.mark.timeout(400)
-def test_the_day_ends_as_it_was_planned_though_service_broker_and_tailer_are_killed(tmp_path: Path) -> None:
-    load = Load(rate=120, seconds=5, seed=5)
-    result = play(Plan(load=load, kill=True, with_dashboard=False), tmp_path, Quiet())
+@pytest.mark.timeout(600)
+def test_all_totals_agree_though_service_broker_tailer_and_spark_are_killed(tmp_path: Path) -> None:
+    keep = tmp_path / "kept"
+    arguments = ["--rate", "100", "--seconds", "6", "--seed", "5", "--kill", "--json", "--keep", str(keep)]
+    run = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=550, check=False)
+    assert run.returncode == 0, run.stderr[-5000:]
 
-    assert result.findings == []
-    assert result.clean
-    assert result.kills == {"trade_service": 1, "broker": 1, "tailer": 1}
-    planned = sum(
-        {"paid": step.order.amount_cents, "refunded": -step.order.amount_cents}.get(step.event, 0)
-        for step in steps(load)
-    )
-    assert result.trades == load.trades
-    assert result.turnover_cents == {"database": planned, "log": planned, "dashboard": None}
-    assert result.stock_short > 0, "nothing ran out of stock, so nothing was tried"
+    result = json.loads(run.stdout.splitlines()[-1])
+    signs = {"paid": 1, "refunded": -1}
+    planned = list(steps(Load(rate=100, seconds=6, seed=5)))
+    turnover_cents = sum(signs.get(step.event, 0) * step.order.amount_cents for step in planned)
+    assert result["trades"] == len(planned) == 600
+    assert result["turnover_cents"] == dict.fromkeys(("database", "log", "dashboard"), turnover_cents)
+    assert result["equal"] is True
+    assert result["stock_oversold"] == 0
+    assert result["stock_short"] > 0, "nothing ran out of stock, so nothing was tried"
+    assert result["kills"] == {"trade_service": 1, "broker": 1, "tailer": 1, "spark": 1}
+    assert result["latency_ms"].keys() == {"stored", "page"}
+    assert all(0 < each["p50"] <= each["p99"] for each in (*result["latency_ms"].values(), result["spark_batch_ms"]))
+    assert result["page_read_by"] == ("connection" if chromium.find() is None else "browser")
+    assert _left_over(keep) == []
+
+
+def test_a_day_without_a_trade_is_refused_before_anything_starts() -> None:
+    run = subprocess.run([*COMMAND, "--rate", "0.001"], capture_output=True, text=True, timeout=60, check=False)
+    assert run.returncode == 2
+    assert "not even one trade" in run.stderr
+
+
+def _left_over(keep: Path) -> list[list[str]]:
+    """Programs that still run and have to do with this directory."""
+    found: list[list[str]] = []
+    for process in psutil.process_iter(["cmdline", "environ"]):
+        command, environ = process.info["cmdline"] or [], process.info["environ"] or {}
+        if any(str(keep) in word for word in (*command, *environ.values())):
+            found.append(command)
+    return found

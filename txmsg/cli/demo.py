@@ -8,12 +8,12 @@ from pathlib import Path
 
 import click
 
-from txmsg.cli import demo_registration
+from txmsg.cli import demo_registration, demo_trades
 from txmsg.cli.main import EXAMPLE_FORMAT
 
 __all__ = ["demo"]
 
-DATABASES = demo_registration.DATABASES
+DATABASES = dict.fromkeys((*demo_registration.DATABASES, *demo_trades.DATABASES))
 
 
 @click.group()
@@ -22,6 +22,7 @@ def demo() -> None:
 
 
 demo.add_command(demo_registration.registration)
+demo.add_command(demo_trades.trades)
 
 
 @demo.command(

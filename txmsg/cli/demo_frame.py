@@ -24,12 +24,12 @@ keep_option: Decorator = click.option(
 
 
 class Bars:
-    """The audience of the play: one progress bar per phase."""
+    """The audience of the play: one progress bar per phase, behind titles of at most so many characters."""
 
-    def __init__(self, console: Console, interrupts: Interrupts) -> None:
+    def __init__(self, console: Console, interrupts: Interrupts, *, title_width: int) -> None:
         self._interrupts = interrupts
         self._progress = Progress(
-            TextColumn("{task.description:<33}"),
+            TextColumn(f"{{task.description:<{title_width}}}"),
             BarColumn(bar_width=12),
             MofNCompleteColumn(),
             TimeElapsedColumn(),

@@ -64,7 +64,11 @@ def registration(*, users: int, crash: int, slow_ms: int, down: str, keep: Path 
     except ValueError as exc:
         raise click.UsageError(str(exc)) from exc
     console = Console(stderr=as_json)  # stdout is for the JSON then
-    with play_directory(keep) as directory, Interrupts() as interrupts, Bars(console, interrupts) as bars:
+    with (
+        play_directory(keep) as directory,
+        Interrupts() as interrupts,
+        Bars(console, interrupts, title_width=33) as bars,
+    ):
         result = play(plan, directory, bars)
         interrupts.check()
     _print_table(console, result, users_waited=plan.compared)

@@ -9,9 +9,12 @@ import json
 import subprocess
 import sys
 import time
+from collections import Counter
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -27,7 +30,7 @@ __all__ = ["Plan", "Public", "Result", "play"]
 
 KILLED_AT: Final = {"trade_service": 0.30, "broker": 0.42, "tailer": 0.54, "spark": 0.66}
 """Who dies when, as shares of the trades."""
-PATIENCE_S: Final = 60.0
+PATIENCE_S: Final = 120.0
 """Nothing changes for this long: it will not get better."""
 LOOK_S: Final = 0.2
 STARTED_S_MAX: Final = 120.0
@@ -61,6 +64,8 @@ class Result:
     """What came out. The names are those of `txmsg demo trades --json`."""
 
     trades: int
+    trades_per_s: float
+    """How many were made per second, which is less than planned where the service could not keep up."""
     turnover_cents: dict[str, int | None]
     """What `database`, `log` and `dashboard` say."""
     stock_oversold: int
@@ -95,12 +100,16 @@ def play(plan: Plan, directory: Path, public: Public) -> Result:
             watch = stack.enter_context(PageWatch(stage.children["page"].address))
             public.say(f"the page is at http://{stage.children['page'].address}/")
         day = _Day(plan, stage, health, watch, public)
-        kills = day.trade()
+        day.trade()
         day.settle()
         verdict = _verify(stage)
         page = None if watch is None else read_page(watch, (*SUMS, "late_events"), with_browser=plan.with_browser)
         times = None if watch is None else times_since(stage.url("dashboard"), day.midnight, watch.seen)
-    return replace(_result(verdict, kills, page, times), seconds=round(time.monotonic() - began, 1))
+    return replace(
+        _result(verdict, dict(day.kills), page, times),
+        trades_per_s=round(plan.load.trades / day.traded_s, 1),
+        seconds=round(time.monotonic() - began, 1),
+    )
 
 
 class _Day:
@@ -112,29 +121,44 @@ class _Day:
         self._plan, self._stage, self._health, self._watch, self._public = plan, stage, health, watch, public
         self._made = 0
         self.midnight = datetime.now(UTC)
+        self.traded_s = 0.0
+        """How long it took to make all trades."""
+        self.kills: Counter[str] = Counter()
 
-    def trade(self) -> dict[str, int]:
-        """Returns when all trades are made: how often each process was killed meanwhile."""
+    def trade(self) -> None:
+        """Returns when all trades are made, and who has to be killed was killed."""
         load = self._plan.load
         self._public.phase("trading", load.trades)
         began_at = float(self._stage.start_service().wait_ready(STARTED_S_MAX))
         self.midnight = datetime.fromtimestamp(began_at + MIDNIGHT * load.seconds, UTC)
         doomed = [name for name in KILLED_AT if name in self._stage.children] if self._plan.kill else []
-        kills: dict[str, int] = {}
         while self._look() < load.trades:
-            if doomed and self._made >= KILLED_AT[doomed[0]] * load.trades:
-                name = doomed.pop(0)
-                self._stage.kill(name)
-                self._stage.starting[name]()
-                kills[name] = kills.get(name, 0) + 1
-        return kills
+            if doomed and self._is_time_for(doomed[0]):
+                self._kill(doomed.pop(0))
+        self.traded_s = time.time() - began_at
+        for name in doomed:  # Spark is slow to begin where others want the machine
+            self._await(partial(self._is_time_for, name))
+            self._kill(name)
+
+    def _is_time_for(self, name: str) -> bool:
+        """Whether a process is to be killed now; Spark, when it has something to lose."""
+        return self._made >= KILLED_AT[name] * self._plan.load.trades and (name != "spark" or self._shown() > 0)
+
+    def _kill(self, name: str) -> None:
+        self._stage.kill(name)
+        self._stage.starting[name]()
+        self.kills[name] += 1
 
     def settle(self) -> None:
         """Returns when check-backs, deliveries, mirror and figures are through, or when nothing moves any more."""
         self._public.phase("until all is through", self._plan.load.trades)
+        self._await(self._is_through)
+
+    def _await(self, condition: Callable[[], bool]) -> None:
+        """Returns when the condition holds, or when nothing moves any more."""
         seen, changed_at = self._through(), time.monotonic()
-        while not self._is_through() and time.monotonic() < changed_at + PATIENCE_S:
-            self._look(self._through()[0])
+        while not condition() and time.monotonic() < changed_at + PATIENCE_S:
+            self._look(seen[0])
             if seen != self._through():
                 seen, changed_at = self._through(), time.monotonic()
 
@@ -151,29 +175,36 @@ class _Day:
 
     def _note(self) -> str:
         measures = self._health.measures
-        parts = [
-            f"{measures[name]:.0f} {what}"
-            for name, what in (("undecided", "undecided"), ("waiting", "for stock"), ("tailer_messages", "for the log"))
+        parts = [f"¥{self._totals()['turnover_cents'] / 100:,.2f}"] if self._totals() else []
+        parts += [
+            f"{what} {measures[name]:.0f}"
+            for name, what in (("undecided", "undecided"), ("waiting", "stock"), ("tailer_messages", "log"))
             if name in measures
         ]
-        if self._watch is not None and self._watch.frame is not None and self._watch.frame["figures"] is not None:
-            total = self._watch.frame["figures"]["total"]
-            parts.insert(0, f"¥{total['turnover_cents'] / 100:,.2f}")
         return ", ".join(parts)
+
+    def _totals(self) -> dict[str, int]:
+        """What the page showed last; nothing before the first."""
+        bulletin = None if self._watch is None else self._watch.bulletin
+        totals: dict[str, int] = bulletin["figures"]["total"] if bulletin and bulletin["figures"] else {}
+        return totals
+
+    def _shown(self) -> int:
+        """Trades that the page counts."""
+        return sum(self._totals().get(name, 0) for name in SUMS if name != "turnover_cents")
 
     def _through(self) -> tuple[int, ...]:
         """How far all is: trades at the end of the pipeline first."""
-        logged = self._stage.logged()
-        shown = logged
-        if self._watch is not None:
-            figures = self._watch.frame and self._watch.frame["figures"]
-            shown = sum(figures["total"][name] for name in SUMS if name != "turnover_cents") if figures else 0
-        measures = self._health.measures
-        return shown, logged, *(int(measures.get(name, -1)) for name in ("undecided", "waiting", "tailer_messages"))
+        logged, measures = self._stage.logged(), self._health.measures
+        waiting = (int(measures.get(name, -1)) for name in ("undecided", "waiting", "tailer_messages"))
+        return logged if self._watch is None else self._shown(), logged, *waiting
 
     def _is_through(self) -> bool:
-        shown, logged, *waiting = self._through()
-        return shown == logged == self._plan.load.trades and not any(waiting)
+        shown, logged, *_ = self._through()
+        if not shown == logged == self._plan.load.trades:
+            return False
+        stats = self._stage.broker_stats()  # what was measured a moment ago may be from before the last trade
+        return not stats.halves and not any(lag.waiting or lag.retrying for lag in stats.groups)
 
 
 def _verify(stage: TradeStage) -> dict[str, Any]:
@@ -207,6 +238,7 @@ def _result(verdict: dict[str, Any], kills: dict[str, int], page: Shown | None, 
         latency_ms=None if times is None else {"stored": times.stored, "page": times.page},
         spark_batch_ms=None if times is None else times.batch,
         kills=kills,
+        trades_per_s=0.0,
         seconds=0.0,
         equal=verdict["clean"] and not findings,
         page_read_by=None if page is None else page.read_by,

@@ -1,4 +1,4 @@
-"""Looks at the page as a browser does: its frames as they are pushed, and what it shows at the end."""
+"""Looks at the page as a browser does: its bulletins as they are pushed, and what it shows at the end."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class PageWatch:
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="page-watch", daemon=True)
         self._connection: http.client.HTTPConnection | None = None
-        self.frame: dict[str, Any] | None = None
+        self.bulletin: dict[str, Any] | None = None
         """What was pushed last."""
         self.seen: list[Seen] = []
         """Every change of the figures, in order."""
@@ -70,11 +70,11 @@ class PageWatch:
         while not self._ending.is_set() and (line := events.readline()):
             if not line.startswith(b"data: "):
                 continue
-            frame = json.loads(line.removeprefix(b"data: "))
-            written_at, before = frame["written_at"], self.frame and self.frame["written_at"]
+            bulletin = json.loads(line.removeprefix(b"data: "))
+            written_at, before = bulletin["written_at"], self.bulletin and self.bulletin["written_at"]
             if written_at is not None and written_at != before:
                 self.seen.append(Seen(datetime.fromisoformat(written_at), self._clock()))
-            self.frame = frame
+            self.bulletin = bulletin
 
 
 def shown_after(seen: Sequence[Seen], written_at: datetime) -> timedelta | None:
@@ -95,6 +95,6 @@ def read_page(watch: PageWatch, names: tuple[str, ...], *, with_browser: bool) -
     totals = read_totals(watch.address, names) if with_browser else None
     if totals is not None:
         return Shown(totals=totals, read_by="browser")
-    assert watch.frame is not None
-    total = watch.frame["figures"]["total"]
+    assert watch.bulletin is not None
+    total = watch.bulletin["figures"]["total"]
     return Shown(totals={name: total[name] for name in names}, read_by="connection")
