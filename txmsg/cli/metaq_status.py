@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 __all__ = ["status"]
 
 
-@click.command(epilog=f"{EXAMPLE_FORMAT}\n  txmsg metaq status metaq:7720\n  txmsg metaq status /var/lib/metaq --json")
+@click.command(
+    short_help="Show how a log does, and whether it takes appends.",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg metaq status metaq:7720\n  txmsg metaq status /var/lib/metaq --json",
+)
 @click.argument("log")
 @json_option
 def status(*, log: str, as_json: bool) -> None:
