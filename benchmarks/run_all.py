@@ -32,6 +32,7 @@ BENCHMARKS = (
     "dashboard_latency",
     "peers",
     "spark_read",
+    "dashboard_latency",
 )
 
 

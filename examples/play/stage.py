@@ -90,7 +90,7 @@ class Stage:
         """Runs a program to its end. Raises ChildFailed when it fails."""
         child = self.child(name, *arguments, **env)
         try:
-            if child.wait(timeout_s=60) != 0:
+            if child.wait(timeout_s=120) != 0:
                 raise ChildFailed(f"{name} failed:\n{child.log_tail()}")
         finally:
             child.stop()

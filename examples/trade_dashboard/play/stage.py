@@ -19,7 +19,6 @@ __all__ = ["DATABASES", "TOPIC", "TradeStage"]
 
 DATABASES: Final = ("notify", "trades", "stock", "dashboard")
 TOPIC: Final = "trade.order"
-START_S_MAX: Final = 120.0
 _PACKAGE: Final = "examples.trade_dashboard"
 
 
@@ -44,7 +43,7 @@ class TradeStage(Stage):
 
     def _set_up(self) -> None:
         self.start_broker()
-        self._start_tailer().wait_ready(START_S_MAX)  # it makes the log, which the job reads
+        self._start_tailer().wait_ready()  # it makes the log, which the job reads
         self._start_stock()
         service = f"{_PACKAGE}.service"
         if self._with_dashboard:
@@ -52,7 +51,7 @@ class TradeStage(Stage):
             self._start_page()
         self.run("tables", service, TRADES_DATABASE_URL=self.sqlalchemy_url("trades"))
         for child in self.children.values():
-            child.wait_ready(START_S_MAX)
+            child.wait_ready()
 
     # ---- processes
 

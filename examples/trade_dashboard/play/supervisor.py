@@ -33,7 +33,6 @@ KILLED_AT: Final = {"trade_service": 0.30, "broker": 0.42, "tailer": 0.54, "spar
 PATIENCE_S: Final = 120.0
 """Nothing changes for this long: it will not get better."""
 LOOK_S: Final = 0.2
-STARTED_S_MAX: Final = 120.0
 
 SUMS: Final = ("orders", "paid", "shipped", "refunded", "turnover_cents")
 """What the page, the trade database and the log have to agree on."""
@@ -129,7 +128,7 @@ class _Day:
         """Returns when all trades are made, and who has to be killed was killed."""
         load = self._plan.load
         self._public.phase("trading", load.trades)
-        began_at = float(self._stage.start_service().wait_ready(STARTED_S_MAX))
+        began_at = float(self._stage.start_service().wait_ready())
         self.midnight = datetime.fromtimestamp(began_at + MIDNIGHT * load.seconds, UTC)
         doomed = [name for name in KILLED_AT if name in self._stage.children] if self._plan.kill else []
         while self._look() < load.trades:

@@ -61,7 +61,7 @@ class ServiceCluster:
         """Processes killed so far."""
         return self._crashes
 
-    def pick(self, *, doom: bool = False, timeout_s: float = 60.0) -> tuple[Instance, Child]:
+    def pick(self, *, doom: bool = False, timeout_s: float = 120.0) -> tuple[Instance, Child]:
         """Any process that is up; waits for one. `doom` picks one that is not doomed yet, and marks it."""
 
         def ready() -> list[Instance]:
@@ -86,7 +86,7 @@ class ServiceCluster:
         for child in children:
             child.kill()
 
-    def wait_all_up(self, timeout_s: float = 60.0) -> None:
+    def wait_all_up(self, timeout_s: float = 120.0) -> None:
         with self._changed:
             up = self._changed.wait_for(
                 lambda: self._failure or all(i.child is not None and not i.doomed for i in self._instances), timeout_s
