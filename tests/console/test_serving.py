@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -23,7 +24,6 @@ from txmsg.console.running import ConsoleConfig, serve
 from txmsg.errors import MisuseError
 
 WAIT_S = 60.0
-BALLAST = "x" * 200_000
 
 
 class Served:
@@ -34,11 +34,12 @@ class Served:
         self._reads = itertools.count(1)
         self._writers: list[asyncio.StreamWriter] = []
         self.address = ""
+        self.ballast = "x" * 200_000
 
     def read(self, connection: psycopg.Connection[Any]) -> Snapshot:
         now = connection.execute("select now()").fetchone()
         assert now is not None
-        return Snapshot(figures={"n": next(self._reads), "ballast": BALLAST}, written_at=now[0], through_at=now[0])
+        return Snapshot(figures={"n": next(self._reads), "ballast": self.ballast}, written_at=now[0], through_at=now[0])
 
     async def notify(self, times: int = 1) -> None:
         """Says that there are new figures."""
@@ -53,7 +54,11 @@ class Served:
     async def get(self, path: str) -> asyncio.StreamReader:
         """The answer to a request, from its first line on."""
         host, _, port = self.address.rpartition(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
+        connection = socket.socket()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)  # what is not read does not hide in here
+        connection.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(connection, (host, int(port)))
+        reader, writer = await asyncio.open_connection(sock=connection)
         self._writers.append(writer)
         writer.write(f"GET {path} HTTP/1.1\r\nHost: {self.address}\r\n\r\n".encode())
         return reader
@@ -131,6 +136,7 @@ def test_new_figures_are_pushed_when_they_are_told_of(database_url: str, monkeyp
 
 def test_a_browser_that_takes_nothing_holds_back_no_other_and_then_gets_the_newest(database_url: str) -> None:
     async def story(served: Served) -> None:
+        served.ballast *= 5
         asleep = await served.get("/events")  # its buffers fill up
         seen = set()
         async for bulletin in served.bulletins():
