@@ -33,7 +33,7 @@ def test_the_largest_body_of_all_is_stored_checked_and_delivered(start_broker: S
             return TransactionState.COMMIT
 
     with (
-        Producer(broker.address, group="p", check_listener=Listener(), timeout_s=WAIT_S) as producer,
+        Producer(broker.address, group="p", check_listener=Listener(), timeout_s=4 * WAIT_S) as producer,
         collecting(broker.address, "t") as got,
     ):
         producer.half([Message("t", body)])  # its outcome is left to the check

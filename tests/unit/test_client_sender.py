@@ -75,7 +75,7 @@ def fail_item(place: int, code: str, reply: type[Any]) -> Step:
 
 
 @asynccontextmanager
-async def scripted(*, timeout_s: float = 5.0) -> AsyncIterator[tuple[Script, AsyncProducer]]:
+async def scripted(*, timeout_s: float = 20.0) -> AsyncIterator[tuple[Script, AsyncProducer]]:
     script = Script()
     server = grpc.aio.server()
     add_NotifyServicer_to_server(script, server)
@@ -90,7 +90,7 @@ async def scripted(*, timeout_s: float = 5.0) -> AsyncIterator[tuple[Script, Asy
 
 def run(case: Callable[[], Coroutine[Any, Any, None]]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await case()
 
     asyncio.run(bounded())
@@ -119,7 +119,7 @@ def test_a_failed_or_ambiguous_request_is_repeated_under_the_same_ids(failure: S
 
 def test_a_send_that_may_have_been_carried_out_is_never_called_failed() -> None:
     async def case() -> None:
-        async with scripted(timeout_s=0.5) as (script, producer):
+        async with scripted(timeout_s=1.5) as (script, producer):
             script.steps.extend([lose_reply] + [refuse("broker_unavailable")] * 1000)
             with pytest.raises(OutcomeUnknown, match="may have been carried out"):
                 await producer.send(X)
@@ -140,7 +140,7 @@ def test_a_send_that_was_certainly_not_carried_out_is_called_so() -> None:
 @pytest.mark.parametrize("failure", [lose_reply, hang])
 def test_a_half_without_an_answer_is_unavailable_for_it_will_never_be_delivered(failure: Step) -> None:
     async def case() -> None:
-        async with scripted(timeout_s=0.5) as (script, producer):
+        async with scripted(timeout_s=1.5) as (script, producer):
             script.steps.extend([failure] * 1000)
             with pytest.raises(BrokerUnavailable, match="its check-back removes it"):
                 await producer.half([X])

@@ -101,13 +101,13 @@ def consumer(txmsg_consumer):
 def test_retry(producer, consumer, txmsg_broker):
     with handler_fails(consumer, "orders", times=10, error=ValueError("no stamps")):
         producer.send(Message("orders", b"", key="k1"))
-        txmsg_broker.delivered("mailer", "orders", timeout_s=2)
+        txmsg_broker.delivered("mailer", "orders", timeout_s=5)
 
 
 def test_undecided(producer, consumer, txmsg_broker):
     producer.half([Message("orders", b"")])
     producer.send(Message("orders", b""))
-    txmsg_broker.wait_until_idle("mailer", timeout_s=2)
+    txmsg_broker.wait_until_idle("mailer", timeout_s=5)
 
 
 def test_misspelt_group(producer, consumer, txmsg_broker):
@@ -162,7 +162,7 @@ def test_backwards(txmsg_clock):
 """
 
 _SAID = """
-group 'mailer' has not acknowledged 1 of topic 'orders' within 2 s
+group 'mailer' has not acknowledged 1 of topic 'orders' within 5 s
  at once): key 'k1', delivery 
 topic 'orders': 1 committed, 1 acknowledged, 0 not yet handled, 0 to be retried, 0 dead, 1 undecided, 0 delayed
 of producer group 'shop', 0 checks so far
