@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,10 @@ import pytest
 from tests.metaq.logs import fill
 from txmsg.message import Message
 from txmsg.metaq.format.frame import Columns, Compression, encode
+from txmsg.metaq.fsck.check import check
 from txmsg.metaq.producer import LogProducer
 from txmsg.metaq.store.commit_log import CommitLogReader
+from txmsg.metaq.store.finding import KeyIndexer
 from txmsg.metaq.store.keys import BLOCK_COUNT, Keys, KeysFile, index_keys, key_hash, keys_file, write_keys
 from txmsg.metaq.store.log import Append, Flush, Log, LogConfig, TopicSettings
 from txmsg.metaq.store.reader import LogReader
@@ -119,6 +122,31 @@ def test_what_was_cut_off_or_deleted_or_is_not_seen_yet_is_not_found(tmp_path: P
         log.index_keys()
         firsts = CommitLogReader(tmp_path / "commitlog").files()
         assert {path.stem for path in (tmp_path / "keys").iterdir()} == {f"{first:020}" for first in firsts[:-1]}
+
+
+def test_the_index_of_a_file_that_is_deleted_while_it_is_made_is_no_damage_and_does_not_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deleted: list[int] = []
+
+    def write_late(root: Path, log_id: int, first: int, parts: list[Keys]) -> None:
+        if first == 0:
+            deleted.extend(log.delete_old(size_bytes_max=CommitLogReader(root / "commitlog").end() - 1))
+        write_keys(root, log_id, first, parts)
+
+    with Log(tmp_path, replace(SMALL, retention_size_bytes=None)) as log:
+        log.index_keys()
+        monkeypatch.setattr("txmsg.metaq.store.finding.write_keys", write_late)
+        monkeypatch.setattr(KeyIndexer, "wake", lambda _: None)  # only when it is called here
+        for _ in range(10):
+            log.append([batch("t", 0, KEYS)])
+        log.index_keys()
+        assert deleted == [0]
+        assert keys_file(tmp_path, 0).exists()
+        assert check(tmp_path).report.problems == []
+        log.index_keys()
+        kept = sorted(path.stem for path in (tmp_path / "commitlog").iterdir())[:-1]
+        assert sorted(path.stem for path in (tmp_path / "keys").iterdir()) == kept
 
 
 def test_an_index_has_blocks_and_equal_hashes_may_stand_in_several(tmp_path: Path) -> None:

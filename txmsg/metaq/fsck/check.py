@@ -163,13 +163,16 @@ def _listed(directory: Path) -> list[str]:
 def _check_keys(root: Path, findings: Findings) -> None:
     """Indexes of keys: one that is damaged is not used, one that is missing is made."""
     assert findings.identity is not None
-    firsts = CommitLogReader(root / "commitlog").files()
     for each in files_of(root / "keys", ".keys"):
+        firsts = CommitLogReader(root / "commitlog").files()
         try:
             if each not in firsts[:-1]:
                 raise BadKeys("there is no finished file that it is of")
             KeysFile(root, findings.identity.log_id, each, firsts[firsts.index(each) + 1]).check()
         except BadKeys as exc:
+            known = checkpoint_of(root, findings.identity.log_id)
+            if known is not None and each < known.begin:
+                continue  # retention deletes it with its file, or the writer after it
             way_out = "delete it: the writer makes it anew, and keys are found meanwhile, more slowly"
             file = str(keys_file(root, each).relative_to(root))
             findings.report.problems.append(Problem(file=file, text=str(exc), way_out=way_out))

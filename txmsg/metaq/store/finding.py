@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from txmsg.errors import CorruptLog, StorageError
-from txmsg.metaq.store.commit_log import CommitLogReader
+from txmsg.metaq.store.commit_log import CommitLogReader, files_of
 from txmsg.metaq.store.keys import BadKeys, Keys, KeysFile, index_keys, key_hash, keys_file, write_keys
 
 __all__ = ["KeyFinder", "KeyIndexer"]
@@ -115,11 +115,17 @@ class KeyIndexer:
     def _index_all(self) -> None:
         firsts = self._log.files()
         self._files &= set(firsts)
+        for left in set(files_of(self._root / "keys", ".keys")).difference(firsts):
+            keys_file(self._root, left).unlink(missing_ok=True)  # retention deleted its file while it was indexed
         for first, end in pairwise(firsts):
             if self._stopped:
                 return
             if first not in self._files and not self._is_in_order(first, end):
-                self._index(first, end)
+                try:
+                    self._index(first, end)
+                except CorruptLog:
+                    if first in self._log.files():  # else retention has deleted it meanwhile
+                        raise
 
     def _is_in_order(self, first: int, end: int) -> bool:
         try:
