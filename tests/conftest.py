@@ -18,6 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Protocol
 
+import hypothesis
 import psutil
 import psycopg
 import pytest
@@ -31,6 +32,10 @@ from tests.broker_process import BrokerProcess
 from tests.mariadb_server import MariaDBServer, PrivateMariaDB
 from txmsg.broker import migrate
 from txmsg.embedded import EmbeddedPostgres
+
+# A busy machine is no defect of what is tested, nor of how its examples are made.
+hypothesis.settings.register_profile("suite", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("suite")
 
 StartBroker = Callable[..., BrokerProcess]
 

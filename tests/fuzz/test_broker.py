@@ -14,7 +14,7 @@ from txmsg.client import Producer
 from txmsg.message import Message, TransactionState
 
 _GROWTH_BYTES_MAX = 200 * 1024 * 1024
-_SETTINGS = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+_SETTINGS = settings(max_examples=40, suppress_health_check=list(HealthCheck))
 
 
 def test_wild_requests_harm_neither_broker_nor_database_nor_neighbours(

@@ -30,7 +30,7 @@ from txmsg.metaq.store.log import Append
 from txmsg.wire.codec import CODE_KEY
 from txmsg.wire.v1 import metaq_pb2 as pb
 
-_SETTINGS = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+_SETTINGS = settings(max_examples=40, suppress_health_check=list(HealthCheck))
 _DEADLINE_S = 60.0
 _PATIENT_S = 0.3
 _REFUSALS = {

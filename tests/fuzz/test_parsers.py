@@ -36,7 +36,7 @@ from txmsg.wire.codec import error_of_rpc, pack_headers, slices_of_ids, status_o
 from txmsg.wire.tags import parse_tags, wants_of
 from txmsg.wire.v1 import txmsg_pb2 as pb
 
-_SETTINGS = settings(max_examples=50, deadline=None)
+_SETTINGS = settings(max_examples=50)
 _ERROR_LENGTH_MAX = 2000
 _ANY_TEXT = st.text() | st.text("a|*.-%_, :0", max_size=40) | st.builds(lambda n: "x" * n, st.integers(0, 200_000))
 _ANYTHING: st.SearchStrategy[Any] = st.recursive(
@@ -191,7 +191,7 @@ _URL_PARTS = st.sampled_from(
 
 @pytest.mark.parametrize("command", ["current", "upgrade", "check"])
 def test_a_database_that_cannot_be_one_is_said_in_a_line(command: str) -> None:
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=25)
     @given(st.lists(_URL_PARTS, max_size=6).map("".join))
     @example("postgresql://127.0.0.1:port/d")
     @example("postgresql://127.0.0.1:1/d?unknown=1")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from txmsg.metaq import SCHEMA, LogBatch, to_arrow
@@ -60,7 +60,6 @@ def few_are_joined() -> Iterator[None]:
         yield
 
 
-@settings(deadline=None)
 @given(batches=_batches(), tags=st.sampled_from([ALL_TAGS, parse_tags("paid || a")]))
 def test_joined_batches_hold_what_each_holds(batches: Sequence[LogBatch], tags: Any) -> None:
     found = to_arrow(batches, tags)

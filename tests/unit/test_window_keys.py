@@ -254,7 +254,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(keys=st.lists(KEYS, min_size=1, max_size=40), steps=STEPS)
 def test_any_interleaving_keeps_each_key_in_order_and_loses_nothing(
     keys: list[str | None], steps: list[tuple[str, int]]
@@ -293,7 +293,7 @@ def run(world: World, step: str, n: int) -> None:
             pytest.fail(step)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(keys=st.lists(KEYS, min_size=1, max_size=12))
 def test_messages_of_other_keys_are_never_held_back(keys: list[str | None]) -> None:
     """While one key fails, everything else that fits the window can be taken, without any answer for that key."""
