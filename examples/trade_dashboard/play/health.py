@@ -15,7 +15,7 @@ import grpc
 
 from examples.trade_dashboard.play.stage import TOPIC, TradeStage
 from txmsg.binlog import table
-from txmsg.binlog.database import connect
+from txmsg.binlog.database import connect, translated
 from txmsg.errors import TxmsgError
 from txmsg.metaq import QueueId, open_log
 from txmsg.wire.v1.txmsg_pb2 import StatsRequest
@@ -85,7 +85,7 @@ def _of_broker(admin: AdminStub) -> dict[str, float]:
 def _of_tailer(storage: str, log: Path) -> dict[str, float]:
     """What is in the table and not in the log. The mirror's own notes are up to a second old, so the log is asked."""
     try:
-        with open_log(log) as access, closing(connect(storage)) as session:
+        with open_log(log) as access, closing(connect(storage)) as session, translated():
             queues = table.queues(session, [TOPIC], [])
             ranges = access.ranges([QueueId(each.topic, each.number) for each in queues])
             ends = {each.id: ranges[QueueId(each.topic, each.number)].end for each in queues}

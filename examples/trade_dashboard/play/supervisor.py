@@ -118,7 +118,7 @@ class _Day:
         self, plan: Plan, stage: TradeStage, health: HealthWriter, watch: PageWatch | None, public: Public
     ) -> None:
         self._plan, self._stage, self._health, self._watch, self._public = plan, stage, health, watch, public
-        self._made = 0
+        self._made, self._late_s = 0, 0.0
         self.midnight = datetime.now(UTC)
         self.traded_s = 0.0
         """How long it took to make all trades."""
@@ -168,13 +168,15 @@ class _Day:
             child.require_running()
         said = self._stage.children["trade_service"].last_line.split()
         if said and said[0] == "made":
-            self._made = int(said[1])
+            self._made, self._late_s = int(said[1]), float(said[3])
         self._public.progress(self._made if done is None else done, self._note())
         return self._made
 
     def _note(self) -> str:
         measures = self._health.measures
         parts = [f"¥{self._totals()['turnover_cents'] / 100:,.2f}"] if self._totals() else []
+        if self._late_s >= 1:
+            parts.append(f"{self._late_s:.0f} s late")
         parts += [
             f"{what} {measures[name]:.0f}"
             for name, what in (("undecided", "undecided"), ("waiting", "stock"), ("tailer_messages", "log"))
