@@ -145,8 +145,9 @@ class Meters:
             )
             return Cost(core_us=core_us, wal_bytes=float(wal_bytes), kept_bytes=float(kept_bytes))
         if part is Part.LOG:
-            files = (path for path in self._log.rglob("*") if path.is_file())
-            return Cost(core_us=core_us, kept_bytes=float(sum(path.stat().st_size for path in files)))
+            # Not all of its files: those in the root are replaced now and then, and may be gone the next moment.
+            files = (path for kind in ("commitlog", "queues") for path in (self._log / kind).rglob("*"))
+            return Cost(core_us=core_us, kept_bytes=float(sum(path.stat().st_size for path in files if path.is_file())))
         return Cost(core_us=core_us)
 
     def _one(self, statement: str) -> tuple[float, ...]:
