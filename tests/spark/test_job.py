@@ -38,7 +38,7 @@ def read(url: str) -> figures.Figures:
 
 
 def test_trades_count_whatever_comes_between_them(spark: SparkSession, tmp_path: Path, database_url: str) -> None:
-    """Bad messages are set aside, late ones count, refunds are subtracted; a killed worker is replaced."""
+    """Bad messages are set aside, late ones count, refunds are subtracted; what a killed worker read is read again."""
     an_hour_ago_us = time.time_ns() // 1000 - 3_600_000_000
     with Log(tmp_path / "log") as log:
         producer = LogProducer(log)
@@ -48,15 +48,21 @@ def test_trades_count_whatever_comes_between_them(spark: SparkSession, tmp_path:
         )
         query.processAllAvailable()
         assert read(database_url).total.turnover_cents == 500
-        for each in _workers():
-            each.kill()
+        workers = _workers()
+        for each in workers:
+            each.suspend()
         bad = [b"\xff\0", b"{}", b"x" * 1_000_000, json.dumps({"event": "paid", "amount_cents": "1"}).encode()]
         producer.send_many([Message("trade.order", body) for body in bad], queue=2)
         late = trade("paid", 70, province="anhui", at_us=an_hour_ago_us)
         producer.send_many([trade("refunded", 30), late, trade("shipped", 500)])
+        _wait_until_something_is_read(spark)
+        for each in workers:
+            each.kill()
         query.processAllAvailable()
         assert query.isActive
+        batches = [each.numInputRows for each in query.recentProgress if each.numInputRows]
         query.stop()
+    assert sum(batches) == 10
     found = read(database_url)
     total = found.total
     assert (total.orders, total.paid, total.shipped, total.refunded) == (2, 2, 1, 1)
@@ -67,7 +73,7 @@ def test_trades_count_whatever_comes_between_them(spark: SparkSession, tmp_path:
     ]
     assert [(each.key, each.turnover_cents) for each in found.sellers] == [("mobile-07", 540)]
     assert found.batch is not None
-    assert found.batch.messages == 7
+    assert found.batch.messages == batches[-1]
     with psycopg.connect(database_url) as connection:
         rows = connection.execute('select "offset", reason, body from figures_bad order by 1').fetchall()
     assert [body for _, _, body in rows] == [each[: 8 * 1024] for each in bad]
@@ -130,6 +136,13 @@ def test_a_job_killed_between_its_commit_and_sparks_mark_counts_nothing_twice(
         batches = read(database_url).batch
         assert batches is not None
         assert batches.batch_id == 2
+
+
+def _wait_until_something_is_read(spark: SparkSession) -> None:
+    deadline = time.monotonic() + _WAIT_S_MAX
+    while not spark.sparkContext.statusTracker().getActiveStageIds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def _command(process: psutil.Process) -> list[str]:
