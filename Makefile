@@ -8,7 +8,7 @@ TRADES_ARGS ?=
 PYTEST_ARGS ?=
 RACES ?= 10000
 # Tests wait more than they compute: two processes more than there are cores.
-TEST_PROCESSES ?= $$($(BIN)/python -c 'import os; print(os.cpu_count() + 2)')
+TEST_PROCESSES ?= $$($(BIN)/python -c 'import os; print(2 * os.cpu_count() + 4)')
 DURATION ?= 60
 MESSAGES ?= 1000000
 RUNS ?= 3
