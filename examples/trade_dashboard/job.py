@@ -16,6 +16,7 @@ import threading
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import psycopg
@@ -28,6 +29,8 @@ from examples.trade_dashboard import figures, offsets
 from examples.trade_dashboard.counting import BODY_SIZE_BYTES_MAX, count
 from examples.trade_dashboard.figures import Deltas
 from examples.trade_dashboard.offsets import Span
+from txmsg.message import Message
+from txmsg.metaq import Log, LogProducer
 from txmsg.spark import session, write_idempotent
 
 __all__ = ["SETTINGS", "main", "start"]
@@ -39,8 +42,9 @@ SETTINGS = {
     "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
 }
 """For small batches on a machine that has other work: little memory, and little compiling."""
-TRIGGER_S = 0.25
+TRIGGER_S = 0.1
 _BATCH_MAX = 20_000
+_WARM_UP_BATCHES = 3
 _COLUMNS = "queue int, offset bigint, value binary, stored_at timestamp"
 
 
@@ -53,16 +57,32 @@ def start(spark: SparkSession, *, metaq: str, results: str, checkpoint: str, tri
     with psycopg.connect(results) as connection:
         figures.create_tables(connection)
         offsets.create_table(connection)
-    where = {"path": metaq} if Path(metaq).is_dir() or ":" not in metaq else {"server": metaq}
-    messages = (
-        spark.readStream.format("metaq")
-        .options(**where, topics=TOPIC, startingOffsets="earliest", maxOffsetsPerTrigger=_BATCH_MAX)
-        .schema(_COLUMNS)
-        .load()
-    )
     sink = write_idempotent(results, query=QUERY, collect=_counted, write=_write)
-    writer = messages.writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint).queryName(QUERY)
-    return writer.trigger(processingTime=f"{round(trigger_s * 1000)} milliseconds").start()
+    writer = _read(spark, metaq).writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint)
+    return writer.queryName(QUERY).trigger(processingTime=f"{round(trigger_s * 1000)} milliseconds").start()
+
+
+def warm_up(spark: SparkSession) -> None:
+    """Counts a few messages of a log of its own, for nothing: a JVM takes some ten seconds for its first batch."""
+    with TemporaryDirectory(prefix="txmsg-") as directory, Log(Path(directory) / "log") as log:
+        producer = LogProducer(log)
+        messages = _read(spark, str(log.root))
+        writer = messages.writeStream.foreachBatch(_count_for_nothing)
+        query = writer.option("checkpointLocation", f"{directory}/checkpoint").start()
+        for _ in range(_WARM_UP_BATCHES):
+            producer.send(Message(TOPIC, b"{}"))
+            query.processAllAvailable()
+        query.stop()
+
+
+def _read(spark: SparkSession, metaq: str) -> DataFrame:
+    where = {"path": metaq} if Path(metaq).is_dir() or ":" not in metaq else {"server": metaq}
+    reader = spark.readStream.format("metaq").schema(_COLUMNS)
+    return reader.options(**where, topics=TOPIC, startingOffsets="earliest", maxOffsetsPerTrigger=_BATCH_MAX).load()
+
+
+def _count_for_nothing(batch: DataFrame, batch_id: int) -> None:
+    _counted(batch, batch_id)
 
 
 def _counted(batch: DataFrame, batch_id: int) -> tuple[Deltas, Mapping[int, Span]]:
@@ -88,6 +108,8 @@ def main() -> int:
     spark.sparkContext.setLogLevel("ERROR")
     signal.signal(signal.SIGINT, lambda *_: stopping.set())  # Spark has set a handler of its own
     try:
+        if not Path(options.checkpoint).exists():  # else trades are waiting, and warm it up as well
+            warm_up(spark)
         query = start(
             spark,
             metaq=options.metaq,

@@ -25,7 +25,7 @@ from sqlalchemy import (
     select,
     text,
 )
-from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 
 from examples.trade_dashboard.orders import TOPIC
 from txmsg import Consumer, ReceivedMessage, create_inbox_tables, idempotent
@@ -34,8 +34,8 @@ __all__ = ["SessionLocal", "consumer", "create_tables", "deductions", "engine", 
 
 CALLERS = 8
 
-engine = create_engine(os.environ["STOCK_DATABASE_URL"], pool_size=CALLERS)
-SessionLocal = sessionmaker(engine)
+engine = create_engine(os.environ["STOCK_DATABASE_URL"])  # to set up; handlers have connections of their own
+SessionLocal = async_sessionmaker(create_async_engine(engine.url, pool_size=CALLERS))
 consumer = Consumer(
     os.environ.get("TXMSG_BROKERS", "localhost:7700"), group="stock", concurrency=CALLERS, invisible_s=10
 )
@@ -73,10 +73,10 @@ select :order_id, :item, :quantity, case when exists (select from taken) then 'd
 
 @consumer.subscribe(TOPIC, tag="paid")
 @idempotent(SessionLocal)
-def on_paid(session: Session, message: ReceivedMessage) -> None:
+async def on_paid(session: AsyncSession, message: ReceivedMessage) -> None:
     """Delivered at least once; `idempotent` lets it take effect exactly once, in one transaction with its note."""
     order = json.loads(message.body)
-    session.execute(_TAKE_OUT, {name: order[name] for name in ("order_id", "item", "quantity")})
+    await session.execute(_TAKE_OUT, {name: order[name] for name in ("order_id", "item", "quantity")})
 
 
 def create_tables() -> None:

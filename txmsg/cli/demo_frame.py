@@ -13,6 +13,7 @@ from typing import Self
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Column
 
 from txmsg.cli.admin import Decorator
 
@@ -33,8 +34,9 @@ class Bars:
             BarColumn(bar_width=12),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
-            TextColumn("{task.fields[note]}"),
+            TextColumn("{task.fields[note]}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")),
             console=console,
+            expand=True,  # a narrow terminal cuts the note, not the numbers
         )
         self._task: TaskID | None = None
 
