@@ -41,6 +41,8 @@ __all__ = [
 
 T = [("t", "*")]
 NEVER_S = 3600.0
+LEASE_TTL_S = 60.0
+"""A broker that stands still for some seconds, on a busy machine, keeps its leases: `bury` ends those of a dead one."""
 EPOCH_2000_US = 946_684_800_000_000
 AT_ONCE = Backoff(delays_s=(0.0,))
 
@@ -119,7 +121,8 @@ def new_delivery(
     **settings: Any,
 ) -> Delivery:
     """A delivery and its membership, not running."""
-    config = DeliveryConfig(**{"hand_over_s": 0.05, **settings})
+    unhurried = {"lease_ttl_s": LEASE_TTL_S, "statement_timeout_s": 60.0}
+    config = DeliveryConfig(**{"hand_over_s": 0.05, **unhurried, **settings})
     leases = Leases(broker_id, config.lease_ttl_s, monotonic)
     membership = Membership(pool, leases, release="test", schema_revision="0002", heartbeat_s=config.heartbeat_s)
     membership.address = f"{broker_id}:1"

@@ -26,8 +26,6 @@ __all__ = ["Holder", "Membership"]
 
 _log = logging.getLogger(__name__)
 
-_STEP_TIMEOUT_S = 4.0
-"""A heartbeat that takes longer comes too late anyway: its connection is cut."""
 _LOOK_S = 10.0
 """How often the queues are looked at though nothing seems to have changed."""
 
@@ -313,8 +311,9 @@ class Membership:
     @asynccontextmanager
     async def _session(self) -> AsyncIterator[Connection]:
         """A connection for one step. If the database is away, everything in memory is dropped: BrokerUnavailable."""
+        step_s_max = self.leases.ttl_s - self._heartbeat_s  # one that takes longer comes too late anyway
         try:
-            async with session(self._pool, timeout_s=_STEP_TIMEOUT_S) as conn:
+            async with session(self._pool, timeout_s=step_s_max) as conn:
                 yield conn
         except BrokerUnavailable as exc:
             self._drop(str(exc))
