@@ -16,8 +16,8 @@ from tests import prestarted
 __all__ = ["BrokerProcess"]
 
 _READY = "listening on "
-_START_S_MAX = 60.0
-_STOP_S_MAX = 45.0
+_START_S_MAX = 120.0
+_STOP_S_MAX = 90.0
 
 
 class BrokerProcess:

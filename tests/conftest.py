@@ -40,7 +40,7 @@ hypothesis.settings.load_profile("suite")
 StartBroker = Callable[..., BrokerProcess]
 
 _numbers = itertools.count(1)
-_CHILDREN_END_S_MAX = 10.0
+_CHILDREN_END_S_MAX = 60.0
 _RELOAD_S_MAX = 60.0
 _MEMORY = Path("/dev/shm")
 _MEMORY_BYTES_MIN = 3 * 1024**3

@@ -28,8 +28,8 @@ HOW_TO_INSTALL = (
 )
 _PROGRAMS = ("mariadbd", "mariadb-install-db", "my_print_defaults")
 _PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/local/sbin"])
-_START_S_MAX = 60
-_STOP_S_MAX = 30.0
+_START_S_MAX = 120
+_STOP_S_MAX = 120.0
 _END_WITH_PARENT = """\
 import ctypes, os, signal, sys
 libc = ctypes.CDLL(None)

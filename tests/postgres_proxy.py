@@ -25,7 +25,7 @@ from sqlalchemy.engine import make_url
 
 _CANCEL, _SSL, _GSSENC = 80877102, 80877103, 80877104
 _SYNC = b"S\x00\x00\x00\x04"
-_WAIT_S = 10.0
+_WAIT_S = 60.0
 
 
 class Verdict(Enum):

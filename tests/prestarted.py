@@ -73,7 +73,8 @@ class Prestarted:
     def send_signal(self, signum: int) -> None:
         """Nothing if it has ended."""
         if self.poll() is None:
-            os.kill(self.pid, signum)
+            with suppress(ProcessLookupError):  # it has just ended; its server, whose child it is, has yet to say so
+                os.kill(self.pid, signum)
 
     def terminate(self) -> None:
         self.send_signal(signal.SIGTERM)

@@ -76,7 +76,7 @@ async def notify(url: str) -> AsyncIterator[Notify]:
     topics = TopicRegistry(pool, auto_create=True, queues=4)
     topic = await topics.ensure("orders")
     producer = await topics.producer("shop", b"")
-    async with await connect_writer(url, lock_timeout_s=5, transaction_timeout_s=15) as connection:
+    async with await connect_writer(url, lock_timeout_s=60, transaction_timeout_s=120) as connection:
         yield Notify(url, topic.queue_ids, producer, connection)
     await pool.close()
 

@@ -18,7 +18,7 @@ from txmsg.wire.v1 import txmsg_pb2_grpc as rpc
 
 __all__ = ["TIMEOUT_S", "asked", "json_of", "listed", "said", "store_half", "txmsg"]
 
-TIMEOUT_S = 60
+TIMEOUT_S = 120
 
 
 def txmsg(*args: str, status: int = 0, answer: str | None = None) -> str:
@@ -64,7 +64,7 @@ def store_half(broker: BrokerProcess, *, group: str = "shop", body: bytes = b'{"
     )
     with grpc.insecure_channel(broker.address) as channel:
         notify = rpc.NotifyStub(channel)
-        reply = notify.Send(pb.SendRequest(group=group, half=True, batches=[batch]), timeout=10)
+        reply = notify.Send(pb.SendRequest(group=group, half=True, batches=[batch]), timeout=TIMEOUT_S)
     assert not reply.errors
     return str(transaction_id)
 

@@ -23,7 +23,7 @@ _ANSWER_ROWS = 20_000  # more than the socket buffers of any system hold
 
 @asynccontextmanager
 async def writer_session(url: str) -> AsyncIterator[AsyncConnection[Any]]:
-    async with await connect_writer(url, lock_timeout_s=10, transaction_timeout_s=30) as connection:
+    async with await connect_writer(url, lock_timeout_s=120, transaction_timeout_s=240) as connection:
         yield connection
 
 
@@ -34,7 +34,7 @@ async def write(connection: AsyncConnection[Any], batch: Batch, *, segment: int 
 
 async def until_rows(watcher: AsyncConnection[Any], statement: str, *args: object) -> list[tuple[Any, ...]]:
     """The rows of a statement as soon as it has some."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             rows = await (await watcher.execute(statement.encode(), args)).fetchall()
             if rows:
@@ -155,7 +155,7 @@ async def test_brokers_with_thousands_of_queues_in_flight_at_once_all_find_room(
             for _ in range(3):
                 await write(connection, Batch(plain=columns_of(share)))
 
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         await asyncio.gather(*map(broker, shares))  # without room it is 53200, out of shared memory
     await db.assert_dense()
     assert await db.rows("select count(*), count(distinct queue) from txmsg.message") == [(3 * 4 * 4096, 4 * 4096)]

@@ -77,7 +77,7 @@ async def _buffers(
 
 async def _measured(db: Notify) -> dict[str, int]:
     """Pages per batch of each kind, in a session that has seen no batch before."""
-    async with await connect_writer(db.url, lock_timeout_s=5, transaction_timeout_s=15) as connection:
+    async with await connect_writer(db.url, lock_timeout_s=60, transaction_timeout_s=120) as connection:
         counted: dict[str, int] = {}
         for _ in range(2):  # the first also reads the catalogue
             half, plain = db.columns(_BATCH), db.columns(_BATCH)

@@ -33,11 +33,11 @@ def test_the_largest_body_of_all_is_stored_checked_and_delivered(start_broker: S
             return TransactionState.COMMIT
 
     with (
-        Producer(broker.address, group="p", check_listener=Listener(), timeout_s=4 * WAIT_S) as producer,
+        Producer(broker.address, group="p", check_listener=Listener(), timeout_s=2 * WAIT_S) as producer,
         collecting(broker.address, "t") as got,
     ):
         producer.half([Message("t", body)])  # its outcome is left to the check
-        assert digest_of(got.get(timeout=4 * WAIT_S).body) == digest_of(body)
+        assert digest_of(got.get(timeout=2 * WAIT_S).body) == digest_of(body)
         assert set(checked) == {digest_of(body)}
         with pytest.raises(MessageTooLarge, match="the 2 messages of one transaction are about 67108960 bytes"):
             producer.send_many([Message("t", body)] * 2)

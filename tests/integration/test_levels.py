@@ -102,7 +102,7 @@ async def test_senders_do_not_wait_for_long_behind_a_rotation_that_waits_for_a_s
         await segments.refresh()
         await unconfirmed.execute("select pg_advisory_xact_lock_shared(7701, 0)")
         rotating = asyncio.create_task(segments.run_once())
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not await (await watcher.execute(_WAITING)).fetchall():
                 pass
         await db.apply(Batch(plain=db.columns(8)))  # behind the rotation, until that gives up

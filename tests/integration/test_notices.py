@@ -11,7 +11,7 @@ import psycopg
 from txmsg.broker.cluster import Notices
 from txmsg.broker.store.connect import open_pool
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 class Heard:

@@ -222,7 +222,7 @@ async def test_a_writer_goes_on_until_all_that_is_free_has_moved(db: Notify) -> 
     head, waiting = await _waiting(db, 20_000)
     async with running_writer(BrokerConfig(storage=db.url)) as (writer, _, _):
         assert await writer.write(Batch(commit=[head]), 40) == {}
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while await db.rows("select count(*) from txmsg.message") != [(20_001,)]:
                 pass
     assert await in_queues(db) == [head, *waiting]
@@ -271,7 +271,7 @@ async def test_many_writers_and_few_keys_keep_the_order_in_which_halves_were_sto
     left: list[bytes] = []
 
     async def writer(turn: int) -> None:
-        async with await connect_writer(db.url, lock_timeout_s=30, transaction_timeout_s=60) as connection:
+        async with await connect_writer(db.url, lock_timeout_s=120, transaction_timeout_s=240) as connection:
 
             async def write(batch: Batch) -> None:
                 await apply(connection, batch, segment=1, previous=0, first_check_s=6)
@@ -332,7 +332,7 @@ async def test_a_half_that_is_not_visible_yet_holds_up_the_numbering_of_its_queu
         await other.execute("select pg_advisory_xact_lock(7705, %s)", (first.queue[0] % 1024,))
         storing = asyncio.create_task(db.apply(Batch(half=second)))
         async with await AsyncConnection.connect(db.url, autocommit=True) as watcher:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while True:
                     cursor = await watcher.execute(
                         "select count(*) from pg_locks where not granted and locktype = 'advisory' and classid = 7705"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -35,15 +35,16 @@ def server(says: bytes) -> Iterator[str]:
                 except OSError:
                     return  # the test is over
                 held.append(connection)
-                connection.settimeout(5)
-                connection.recv(1)
-                connection.sendall(says)
+                with suppress(OSError):  # the client has given it up
+                    connection.settimeout(5)
+                    connection.recv(1)
+                    connection.sendall(says)
 
         thread = threading.Thread(target=serve)
         thread.start()
         yield f"127.0.0.1:{listening.getsockname()[1]}"
         listening.shutdown(socket.SHUT_RDWR)
-        thread.join(10)
+        thread.join(60)
         for connection in held:
             connection.close()
 

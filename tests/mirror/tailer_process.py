@@ -16,8 +16,8 @@ from tests import prestarted
 
 __all__ = ["TailerProcess"]
 
-_READY_S_MAX = 60.0
-_END_S_MAX = 30.0
+_READY_S_MAX = 120.0
+_END_S_MAX = 90.0
 
 
 class TailerProcess:

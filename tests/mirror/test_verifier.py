@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,7 +30,7 @@ _numbers = itertools.count(1)
 @pytest.fixture(scope="module")
 def table(postgres: PostgresServer, notify_template: str) -> Iterator[str]:
     """A database that holds ROWS, and a topic without messages."""
-    name = f"verified_{next(_numbers)}"
+    name = f"verified_{os.getpid()}_{next(_numbers)}"
     url = postgres.create_database(name, template=notify_template)
     make_queues(url, "trade", 2)
     make_queues(url, "idle", 1)

@@ -12,7 +12,7 @@ from txmsg.client.channel import Brokers
 from txmsg.message import ReceivedMessage, TransactionState
 from txmsg.wire.v1.txmsg_pb2 import BrokerFrame, Heartbeat
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 class Listener:

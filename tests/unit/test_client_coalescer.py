@@ -33,7 +33,7 @@ class Broker:
 
 def run(case: Callable[[], Awaitable[None]]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await case()
 
     asyncio.run(bounded())

@@ -56,7 +56,7 @@ def test_a_consumer_stops_while_a_broker_that_has_gone_is_being_given_up(monkeyp
         await asyncio.sleep(0)
         brokers.addresses = []
         brokers.changed()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await links.stop()  # the poll that it waits for is cancelled under it
             await links.close()
             await links.flush()

@@ -18,7 +18,7 @@ from txmsg.message import ReceivedMessage
 from txmsg.runtime.user_function import UserFunction, in_handler
 
 HAND = Hand(7, 1, 1)
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 class Told:

@@ -56,7 +56,7 @@ def kill(engine: Engine, connection_id: int) -> None:
     """Ends a connection of the server, if it is there; its transaction is over then on PostgreSQL, on MariaDB soon."""
     with engine.connect() as connection:
         if engine.dialect.name == "postgresql":
-            connection.execute(text("select pg_terminate_backend(:id, 10000)"), {"id": connection_id})
+            connection.execute(text("select pg_terminate_backend(:id, 60000)"), {"id": connection_id})
             return
         try:
             connection.execute(text(f"kill {connection_id:d}"))
