@@ -113,7 +113,7 @@ class Faults:
 
     def _pause(self, fault: Fault) -> Moment:
         broker = self._cluster.brokers[fault.target]
-        moment = pause_in(fault.moment, broker, self._cluster.notify_url)
+        moment = pause_in(fault.moment, broker, self._cluster.notify_url, hunt_s=fault.hunt_s)
         self._ending.wait(fault.for_s)
         broker.process.resume()
         return moment

@@ -17,7 +17,6 @@ from tests.chaos.cluster import Broker
 from tests.chaos.network import SLOW_S
 from tests.chaos.plan import Cut, Moment
 
-HUNT_S_MAX = 9.0
 _RECONNECT_S = 0.2
 _NUDGE_S = 1.5
 _PATTERNS = {
@@ -34,13 +33,13 @@ select from pg_stat_activity
 """
 
 
-def pause_in(moment: Moment, broker: Broker, url: str) -> Moment:
+def pause_in(moment: Moment, broker: Broker, url: str, *, hunt_s: float) -> Moment:
     """Stops the process in that moment of its work; the moment, or ANY when it was stopped without having met it."""
     is_slow = moment is Moment.ASSIGNMENT
     if is_slow:
         broker.database.cut(Cut.SLOW)
     try:
-        deadline = time.monotonic() + HUNT_S_MAX
+        deadline = time.monotonic() + hunt_s
         while moment is not Moment.ANY and time.monotonic() < deadline:
             try:
                 if _hunt(moment, broker, url, deadline, answered_s=SLOW_S if is_slow else 0.0):

@@ -61,6 +61,8 @@ class Fault:
     for_s: float
     """Until it is mended. A killed process is started again after it."""
     moment: Moment = Moment.ANY
+    hunt_s: float = 9.0
+    """For how long that moment is looked for at most."""
     cut: Cut = Cut.RESET
     clock_step_s: float = 0.0
     """How wrong the wall clock of a restarted broker is."""
@@ -95,13 +97,14 @@ def _minute(rng: random.Random, start_s: float) -> Iterator[Fault]:
 
 
 def _short(rng: random.Random, duration_s: float) -> Iterator[Fault]:
-    """One fault of each kind that must be, for a run of less than a minute."""
+    """One fault of each kind that must be, for a run of less than a minute: there will be no other chance."""
     killed, first, second = rng.sample(range(BROKERS), BROKERS)
-    yield replace(_fault(rng, Kind.PAUSE, first, 0.5), moment=Moment.BATCH, for_s=PAUSE_S[0])
+    yield replace(_fault(rng, Kind.PAUSE, first, 0.5), moment=Moment.BATCH, for_s=PAUSE_S[0], hunt_s=MINUTE_S)
     yield replace(_fault(rng, Kind.KILL, killed, rng.uniform(1, 3)), for_s=0.5)
     yield _fault(rng, Kind.CUT_CLIENTS, killed, duration_s * 0.6)
     yield _fault(rng, Kind.CUT_DATABASE, second, duration_s * 0.2)
-    yield replace(_fault(rng, Kind.PAUSE, second, duration_s * 0.5), moment=Moment.ASSIGNMENT, for_s=PAUSE_S[0])
+    pause = _fault(rng, Kind.PAUSE, second, duration_s * 0.5)
+    yield replace(pause, moment=Moment.ASSIGNMENT, for_s=PAUSE_S[0], hunt_s=MINUTE_S)
     yield _fault(rng, Kind.CONSUMER, rng.randrange(CONSUMERS), duration_s * 0.3)
     yield _fault(rng, Kind.PRODUCER, rng.randrange(PRODUCERS), duration_s * 0.4)
     yield _fault(rng, Kind.POSTGRES, 0, duration_s * 0.8)
