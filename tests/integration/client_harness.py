@@ -11,11 +11,11 @@ import psycopg
 import pytest
 
 from txmsg.client import Consumer
-from txmsg.message import ReceivedMessage
+from txmsg.message import MessageId, ReceivedMessage
 
-__all__ = ["collecting", "half_count", "message_count", "nothing_comes", "waited_for"]
+__all__ = ["collecting", "different", "half_count", "message_count", "nothing_comes", "waited_for"]
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 
 @contextmanager
@@ -45,6 +45,14 @@ def _count(notify_url: str, statement: str) -> int:
         row = connection.execute(statement).fetchone()
     assert row is not None
     return int(row[0])
+
+
+def different(got: queue.Queue[ReceivedMessage], count: int) -> set[MessageId]:
+    """The ids of the next messages, so many different ones. Any may come twice: a lease may end on a busy machine."""
+    found: set[MessageId] = set()
+    while len(found) < count:
+        found.add(got.get(timeout=WAIT_S).id)
+    return found
 
 
 def nothing_comes(got: queue.Queue[ReceivedMessage], *, within_s: float = 0.5) -> bool:

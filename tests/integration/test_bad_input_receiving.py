@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import queue
 import sys
 import threading
@@ -34,8 +35,9 @@ from txmsg.wire.v1 import txmsg_pb2_grpc as rpc
 @pytest.fixture(scope="module")
 def notify_url(postgres: PostgresServer, notify_template: str) -> Iterator[str]:
     """One Notify database for the tests of this file; each has a topic and groups of its own."""
-    yield postgres.create_database("bad_receiving", template=notify_template)
-    postgres.drop_database("bad_receiving")
+    name = f"bad_receiving_{os.getpid()}"
+    yield postgres.create_database(name, template=notify_template)
+    postgres.drop_database(name)
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +112,9 @@ def test_whatever_a_handler_raises_its_message_comes_again_and_the_consumer_goes
         producer.send_many([Message(topic, body) for body in kinds])
         texts = last_errors(notify_url, topic, count=len(kinds))
         seen.set()
-        assert {handled.get(timeout=WAIT_S) for _ in kinds} == kinds.keys()
+        done: set[bytes] = set()
+        while done != kinds.keys():
+            done.add(handled.get(timeout=WAIT_S))
     for body, (_, words) in kinds.items():
         if body == b"stops" and is_async:
             words = "coroutine raised StopIteration"  # noqa: PLW2901 - in a coroutine, Python itself says so
@@ -182,7 +186,7 @@ def test_a_handler_that_hangs_is_named_while_others_work_and_nobody_else_is_give
     caplog.set_level(logging.INFO, logger="txmsg.client")
     began, go_on = threading.Event(), threading.Event()
     handled: queue.Queue[ReceivedMessage] = queue.Queue()
-    consumer = Consumer(broker.address, group="hang", concurrency=2, invisible_s=2)
+    consumer = Consumer(broker.address, group="hang", concurrency=2, invisible_s=4)
 
     @consumer.subscribe("hang")
     def handle(message: ReceivedMessage) -> None:
@@ -195,7 +199,7 @@ def test_a_handler_that_hangs_is_named_while_others_work_and_nobody_else_is_give
     hung = producer.send(Message("hang", b"hangs"))
     assert began.wait(WAIT_S)
     with consumer, collecting(broker.address, "hang", group="hang") as elsewhere:
-        said = waited_for(caplog, f"the handler of topic 'hang' has held message {hung} for longer than invisible_s=2")
+        said = waited_for(caplog, f"the handler of topic 'hang' has held message {hung} for longer than invisible_s=4")
         assert "of 2 handlers are late" in said
         fine = {b"fine %d" % n for n in range(20)}
         producer.send_many([Message("hang", body) for body in sorted(fine)])
@@ -204,7 +208,7 @@ def test_a_handler_that_hangs_is_named_while_others_work_and_nobody_else_is_give
             for each in (handled, elsewhere):
                 with suppress(queue.Empty):
                     bodies.append(each.get(timeout=0.05).body)
-        assert nothing_comes(elsewhere, within_s=4.5), "more than two invisible times"
+        assert nothing_comes(elsewhere, within_s=4.5), "more than an invisible time, and one has passed before"
         go_on.set()
         assert handled.get(timeout=WAIT_S).body == b"hangs"
     assert "came too late" not in caplog.text

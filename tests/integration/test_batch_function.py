@@ -173,6 +173,7 @@ async def test_a_repeat_says_where_the_queues_end(db: Notify) -> None:
 async def test_unknown_makes_the_check_due_now(db: Notify) -> None:
     half = db.columns(2)
     await db.apply(Batch(half=half))
+    await db.connection.execute("update txmsg.half_message set next_check_at = next_check_at + interval '1 h'")
     await db.apply(Batch(check=half.ids[:1]))
     due = await db.rows("select transaction_id from txmsg.half_message where next_check_at < now() + interval '1 s'")
     assert [row[0].bytes for row in due] == half.ids[:1]
@@ -214,7 +215,7 @@ async def test_writers_with_repeats_in_opposite_orders_neither_deadlock_nor_leav
     rng = random.Random(7)
 
     async def writer(turn: int) -> None:
-        async with await connect_writer(db.url, lock_timeout_s=30, transaction_timeout_s=60) as connection:
+        async with await connect_writer(db.url, lock_timeout_s=120, transaction_timeout_s=240) as connection:
             order = list(range(200))
             for _ in range(5):
                 rng.shuffle(order)
@@ -225,7 +226,7 @@ async def test_writers_with_repeats_in_opposite_orders_neither_deadlock_nor_leav
                 await apply(connection, outcome, segment=1, previous=0, first_check_s=6)
 
     await db.apply(Batch(half=half))
-    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(120), asyncio.TaskGroup() as tasks:
         for turn in range(4):
             tasks.create_task(writer(turn))
     await db.assert_dense()

@@ -50,11 +50,16 @@ def test_refused_message_comes_again_and_its_acknowledgement_removes_it(notify_u
 
 def test_message_not_acknowledged_in_time_comes_again(notify_url: str) -> None:
     async def scenario() -> None:
-        settings: dict[str, Any] = {"expire_s": 0.02, "retry_poll_s": 0.02, "backoff": AT_ONCE}
-        async with notify_at(notify_url) as notify, delivering(notify, **settings) as delivery:
+        now = 1000.0
+        settings: dict[str, Any] = {"expire_s": 0.02, "retry_poll_s": 0.02, "backoff": AT_ONCE, "lease_ttl_s": 1e9}
+        async with (
+            notify_at(notify_url) as notify,
+            delivering(notify, monotonic=lambda: now, **settings) as delivery,
+        ):
             await notify.add(2)
-            kept, late = await receive(delivery, 2, invisible_s=0.1)
-            await delivery.settle("g", "c", [kept.receipt], [])
+            kept, late = await receive(delivery, 2, invisible_s=60)
+            assert await delivery.settle("g", "c", [kept.receipt], []) == []
+            now += 61
             (again,) = await receive(delivery, 1)
             assert (again.offset, again.attempt) == (late.offset, 2)
             assert await delivery.settle("g", "c", [late.receipt], []) == [late.receipt]

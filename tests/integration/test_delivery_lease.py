@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from types import SimpleNamespace
+from typing import Any
 
 import psycopg
 import pytest
-from psycopg import sql
+from psycopg import AsyncConnection, sql
 
 from tests.integration.delivery_harness import (
     NEVER_S,
@@ -196,7 +197,7 @@ def test_waiting_members_hear_of_a_lost_database_and_delivery_comes_back(notify_
                 admin.execute(sql.SQL("alter database {} with allow_connections false").format(name))
                 admin.execute("select pg_terminate_backend(pid) from pg_stat_activity where datname = %s", (database,))
                 with pytest.raises(BrokerUnavailable):
-                    await asyncio.wait_for(other, 25)
+                    await asyncio.wait_for(other, 60)
                 with pytest.raises(BrokerUnavailable):
                     await delivery.receive("g", "c", T, 1, 0, 60)
                 admin.execute(sql.SQL("alter database {} with allow_connections true").format(name))
@@ -214,30 +215,44 @@ def test_a_broker_stopped_while_it_writes_failures_holds_up_nobody_and_loses_tha
     async def scenario() -> None:
         async with (
             notify_at(notify_url, queues=2) as notify,
-            open_pool(notify_url, idle_in_transaction_s=2.0) as pool,
+            open_pool(notify_url, idle_in_transaction_s=1.0) as pool,
             delivering(notify, "paused", background=False, graceful=False) as paused,
         ):
             queue_ids = await notify.queue_ids()
             await paused._membership.step_once()
             leases = dict(paused._state.leases.epochs())
             assert leases.keys() == set(queue_ids)
-            taken_over = asyncio.Event()
+            holding, is_locked, taken_over = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+            async def set_timeout(connection: AsyncConnection[Any], value: str) -> str:
+                """That of a transaction in which nothing is done; what it was before."""
+                cursor = await connection.execute(
+                    "select current_setting(name), set_config(name, %s, true) "
+                    "from (values ('idle_in_transaction_session_timeout')) setting (name)",
+                    (value,),
+                )
+                row = await cursor.fetchone()
+                assert row is not None
+                return str(row[0])
 
             async def write() -> None:
-                async with session(pool) as connection, connection.transaction():
+                async with session(pool, timeout_s=120) as connection, connection.transaction():
+                    timeout = await set_timeout(connection, "0")  # for as long as the other one looks
                     assert await leases_store.hold(connection, "paused", {queue_ids[0]: leases[queue_ids[0]]})
                     holding.set()
+                    await is_locked.wait()
+                    await set_timeout(connection, timeout)
                     await taken_over.wait()
 
-            holding = asyncio.Event()
             writing = asyncio.create_task(write())
             await holding.wait()
             notify.bury("paused")
             async with (
-                asyncio.timeout(60),
+                asyncio.timeout(120),
                 delivering(notify, "other", background=False, graceful=False) as other,
             ):
                 assert set(other._state.leases.epochs()) == {queue_ids[1]}, "the locked one is left for the next time"
+                is_locked.set()
                 while set(other._state.leases.epochs()) != set(queue_ids):
                     await other._membership.step_once()
                 assert min(other._state.leases.epochs().values()) > max(leases.values())
@@ -272,7 +287,7 @@ def test_draining_answers_those_who_wait(notify_url: str) -> None:
             waiting = asyncio.create_task(delivery.receive("g", "c", T, 1, 30, 60))
             await until(lambda: "g" in delivery._state.groups and delivery._state.groups["g"].has_waiting)
             delivery.drain()
-            assert await asyncio.wait_for(waiting, 20) == []
+            assert await asyncio.wait_for(waiting, 29) == [], "it waited for messages"
             with pytest.raises(BrokerUnavailable, match="closing"):
                 await delivery.receive("g", "c", T, 1, 0, 60)
 
@@ -287,7 +302,7 @@ def test_closing_twice_and_before_running_is_fine(notify_url: str) -> None:
             delivery = new_delivery(pool, notify)
             await delivery.close()
             await delivery.close()
-            await asyncio.wait_for(delivery.run(), 20)
+            await asyncio.wait_for(delivery.run(), 60)
             async with delivering(notify) as running:
                 await running.close()
                 await running.close()
@@ -301,7 +316,9 @@ def test_closing_twice_and_before_running_is_fine(notify_url: str) -> None:
 
 def test_a_group_that_is_loaded_while_its_queue_is_handed_over_gets_nothing_of_it_any_more(notify_url: str) -> None:
     async def scenario() -> None:
-        async with notify_at(notify_url) as notify, delivering(notify, poll_s=0.05) as delivery:
+        # Nothing but the group that is loaded is to wait for its retries.
+        settings: dict[str, Any] = {"poll_s": 0.05, "retry_poll_s": NEVER_S}
+        async with notify_at(notify_url) as notify, delivering(notify, **settings) as delivery:
             await notify.add(1)
             await receive(delivery, 1, wait_s=0)
             with psycopg.connect(notify_url, connect_timeout=10) as other:

@@ -79,7 +79,7 @@ def test_an_acknowledgement_wakes_the_member_that_waits_for_the_next_of_the_key(
             waiting = asyncio.create_task(receive(delivery, 1, wait_s=30))
             await until(lambda: delivery._state.groups["g"].has_waiting)
             await settle(delivery, first)
-            assert offsets(await asyncio.wait_for(waiting, 40)) == [1]
+            assert offsets(await asyncio.wait_for(waiting, 60)) == [1]
 
     asyncio.run(scenario())
 

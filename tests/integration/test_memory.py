@@ -116,13 +116,14 @@ async def test_messages_in_memory_stand_apart_and_are_numbered_and_remembered_as
 async def test_delayed_messages_wait_logged_and_enter_a_queue_in_memory_when_they_are_due(db: Notify) -> None:
     (queue,) = await memory_topic(db.url)
     later = columns_of([queue])
-    later.deliver_at_us = [time.time_ns() // 1000 + 200_000]
+    later.deliver_at_us = [time.time_ns() // 1000 + 3_600_000_000]
     await db.apply(Batch(plain=later))
+    release = "call txmsg.release_due_2(1, null, 10, 1000, null, null, null, null, null)"
+    await db.rows(release)
     assert await offsets_of(db, queue) == []
     crash(db.url)
-    async with asyncio.timeout(20):
-        while not await offsets_of(db, queue):
-            await db.rows("call txmsg.release_due_2(1, null, 10, 1000, null, null, null, null, null)")
+    await run(db, "update txmsg.scheduled set due_at = due_at - interval '1 h'")
+    await db.rows(release)
     assert await offsets_of(db, queue) == [(-1, LIFE)]
     assert set((await db.apply(Batch(plain=later))).problems.values()) == set()
     assert len(await offsets_of(db, queue)) == 1
@@ -206,7 +207,7 @@ def test_what_is_gone_is_given_up_although_nothing_new_comes(notify_url: str, ca
                 assert "1 queues of durability memory have lost their messages" in caplog.text
                 caplog.clear()
                 await Segments(pool, BrokerConfig(storage=notify_url)).run_once()
-                assert caplog.text == ""
+                assert "have lost their messages" not in caplog.text, "it was said before"
             here.wake(await db_apply(notify_url, queue, segment=2, previous=1))
             # The broker may still hold what it has read before.
             got = offsets(await receive_until(here, lambda got: 8 + LIFE in offsets(got)))

@@ -26,7 +26,7 @@ from txmsg.message import Message, TransactionState, new_transaction_id_bytes
 from txmsg.wire.v1 import txmsg_pb2 as pb
 from txmsg.wire.v1 import txmsg_pb2_grpc as rpc
 
-_TIMEOUT_S = 30
+_TIMEOUT_S = 60
 
 
 class Client:
@@ -129,11 +129,11 @@ def test_what_was_done_though_its_answer_was_lost_is_repeated_to_the_same_end(
                     lose_next = True
                     with pytest.raises(OutcomeConflict):
                         await producer.end(half, other)
-                assert (await asyncio.to_thread(got.get, timeout=_TIMEOUT_S)).body == b"commit"
+                while (body := (await asyncio.to_thread(got.get, timeout=_TIMEOUT_S)).body) != b"commit":
+                    assert body == b"plain", "nothing else may come, and that only again"
 
         with collecting(broker.address, "orders") as got:
             asyncio.run(run())
-            assert got.empty()
     assert (message_count(notify_url), half_count(notify_url)) == (2, 0)
 
 
@@ -210,7 +210,7 @@ async def test_a_segment_is_as_young_as_the_last_batch_it_waited_for(db: Notify)
     ):
         await batch.execute("select pg_advisory_xact_lock_shared(7701, 0)")
         rotating = asyncio.create_task(keeper.execute("select txmsg.rotate_1(1)"))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while await db.rows("select from pg_locks where locktype = 'advisory' and not granted") == []:
                 pass
         cursor = await batch.execute("select clock_timestamp()")

@@ -97,7 +97,7 @@ def test_a_send_that_a_paused_broker_carries_out_late_is_stored_once(
     start_broker: StartBroker, notify_url: str
 ) -> None:
     first, second = start_broker(), start_broker()
-    with Producer([first.address, second.address], group="p", timeout_s=4.0) as producer:
+    with Producer([first.address, second.address], group="p", timeout_s=6.0) as producer:
         producer.send(Message("user", b"1"))
         first.pause()
         producer.send(Message("user", b"2"))  # no answer from the first: the second gets the same ids

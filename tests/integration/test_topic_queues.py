@@ -12,7 +12,7 @@ from psycopg import AsyncConnection
 
 from tests.conftest import StartBroker
 from tests.integration.batch_harness import Notify, columns_of, on_database, running_writer
-from tests.integration.client_harness import collecting
+from tests.integration.client_harness import WAIT_S, collecting, message_count
 from tests.integration.delivery_harness import delivering, notify_at, receive, until
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.store.batch import Batch
@@ -77,7 +77,7 @@ def test_two_copies_at_one_moment_that_name_different_queues_are_one_message(
                     ([copy.ids[0].hex()], [db.queues[0]]),
                 )
                 writing = asyncio.create_task(writer.write(Batch(plain=copy), 1))
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(60):
                     while await db.rows("select from pg_locks where not granted and locktype = 'transactionid'") == []:
                         assert not writing.done(), "the copy is stored beside the first one"
                 other.commit() if first_stands else other.rollback()
@@ -119,13 +119,13 @@ def test_copies_that_cross_each_other_into_other_queues_are_repeated_until_each_
                     writer.write(Batch(plain=forth), 1),
                     other.write(Batch(plain=back), 1),
                 )
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(60):
                     while len(await db.rows("select from pg_locks where locktype = 'advisory' and not granted")) < 2:
                         assert not writing.done(), "they were to wait in the middle"
                 holder.execute("select pg_advisory_unlock(1, 1)")
                 assert not any(await writing), "each is answered as stored"
-        told = [each.getMessage() for each in caplog.records]
-        assert told == ["a batch is repeated: the Notify database cannot work now: deadlock detected"]
+        told = {each.getMessage() for each in caplog.records}
+        assert told == {"a batch is repeated: the Notify database cannot work now: deadlock detected"}
         await db.assert_dense()
         assert await db.rows("select count(*), count(distinct transaction_id) from txmsg.message") == [(2, 2)]
 
@@ -155,7 +155,7 @@ def test_brokers_under_load_take_to_the_new_queues_and_lose_nothing(start_broker
         async with (
             await AsyncConnection.connect(notify_url, autocommit=True) as connection,
             AsyncProducer([each.address for each in brokers], group="shop") as producer,
-            asyncio.timeout(60),
+            asyncio.timeout(120),
         ):
             sent.add(await producer.send(Message("orders", b"first")))
             command = ["topic", "alter", "orders", "--queues", "8", "--json", "--broker", brokers[1].address]
@@ -171,8 +171,11 @@ def test_brokers_under_load_take_to_the_new_queues_and_lose_nothing(start_broker
 
     with collecting(",".join(each.address for each in brokers), "orders") as got:
         asyncio.run(send_until_all_queues_are_used())
-        received = [got.get(timeout=30).id for _ in sent]
-    assert sorted(received) == sorted(sent)
+        received: set[MessageId] = set()
+        while received != sent:  # one may come twice: queues move from broker to broker
+            received.add(got.get(timeout=WAIT_S).id)
+            assert received <= sent
+    assert message_count(notify_url) == len(sent), "some are stored twice"
 
 
 def test_a_topic_without_permission_to_write_refuses_its_messages_and_no_others(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -137,22 +138,27 @@ def test_who_listens_hears_of_a_batch_when_it_can_be_read(
 
 def test_a_page_reads_all_figures_of_one_moment(connection: psycopg.Connection[Any], database_url: str) -> None:
     """However many batches are added while it reads."""
+    enough = threading.Event()
 
     def add_batches() -> None:
-        for number in range(100):
+        for number in itertools.takewhile(lambda _: not enough.is_set(), itertools.count()):
             added(connection, deltas(number, (_AT, 1)))
 
     adding = threading.Thread(target=add_batches)
     seen: set[int] = set()
     with psycopg.connect(database_url, autocommit=True) as page:
         adding.start()
-        while adding.is_alive():
-            found = figures.read(page)
-            groups = (found.seconds, found.provinces, found.sellers)
-            sums = {found.total.turnover_cents, *(sum(each.turnover_cents for each in group) for group in groups)}
-            assert len(sums) == 1, "figures of several moments"
-            seen |= sums
-    assert len(seen) > 3, "nothing was read meanwhile"
+        try:
+            while len(seen) < 30 and adding.is_alive():
+                found = figures.read(page)
+                groups = (found.seconds, found.provinces, found.sellers)
+                sums = {found.total.turnover_cents, *(sum(each.turnover_cents for each in group) for group in groups)}
+                assert len(sums) == 1, "figures of several moments"
+                seen |= sums
+        finally:
+            enough.set()
+            adding.join()
+    assert len(seen) == 30, "nothing was added any more"
 
 
 def test_what_is_old_is_deleted_and_minutes_stay(connection: psycopg.Connection[Any]) -> None:

@@ -120,6 +120,8 @@ def test_a_call_that_hangs_is_unknown_holds_one_thread_and_lets_others_be_asked(
     async def case() -> None:
         listener = Hanging()
         asker = Asker(listener, threads=2, timeout_s=0.05)
+        while not listener.asked:  # on a busy machine the time may be over before the thread has begun
+            assert await asker.ask(hung) is UNKNOWN
         assert [await asker.ask(hung) for _ in range(5)] == [UNKNOWN] * 5
         assert listener.asked == 1
         patient = Asker(listener, threads=1, timeout_s=WAIT_S)
@@ -134,10 +136,10 @@ def test_a_call_that_hangs_is_unknown_holds_one_thread_and_lets_others_be_asked(
         run(case)
     finally:
         go_on.set()
-    first, second, *_ = [record.getMessage() for record in caplog.records]
-    assert f"check of transaction {hung.transaction_id}: the listener gave no answer within 0.05 s: UNKNOWN" in first
-    assert "hold 1 of 2 threads" in first
-    assert "the listener still hangs in an earlier one: UNKNOWN" in second
+    said = [record.getMessage() for record in caplog.records]
+    no_answer = f"check of transaction {hung.transaction_id}: the listener gave no answer within 0.05 s: UNKNOWN"
+    assert any(no_answer in each and "hold 1 of 2 threads" in each for each in said)
+    assert sum("the listener still hangs in an earlier one: UNKNOWN" in each for each in said) >= 5
 
 
 def test_a_coroutine_that_hangs_is_ended(caplog: pytest.LogCaptureFixture) -> None:

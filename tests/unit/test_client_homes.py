@@ -83,18 +83,19 @@ def with_homes(case: Case, *, timeout_s: float = 20.0, **options: Any) -> None:
     run(bounded)
 
 
-async def first_error(call: Callable[[], Coroutine[Any, Any, Any]]) -> TxmsgError:
-    """That of the first call that fails: sooner or later one goes to the home that does."""
+async def first_error(call: Callable[[], Coroutine[Any, Any, Any]], home: Home) -> TxmsgError:
+    """That of the first call that goes to the home that fails, as sooner or later one does."""
     for _ in range(100):
         try:
             await call()
         except TxmsgError as exc:
-            return exc
+            if home.sends:  # else a busy machine has let the other one fail, too
+                return exc
     raise AssertionError("no call has failed")
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 - what is looked at is another process's, as far as the test goes
             await asyncio.sleep(0.01)
 
@@ -157,7 +158,7 @@ def test_what_is_certainly_not_stored_goes_to_the_other_home_under_the_id_that_i
 def test_a_plain_send_that_may_be_stored_is_tried_again_in_its_home_only(failure: Any) -> None:
     async def case(a: Home, b: Home, producer: AsyncProducer) -> None:
         a.always(failure)
-        assert isinstance(await first_error(lambda: producer.send(X)), OutcomeUnknown)
+        assert isinstance(await first_error(lambda: producer.send(X), a), OutcomeUnknown)
         assert set(a.ids()).isdisjoint(b.ids())
         assert len(set(a.ids())) == 1
 
@@ -185,14 +186,14 @@ def test_a_half_that_may_be_stored_stays_where_its_listener_or_its_caller_knows_
 
     async def given(a: Home, b: Home, producer: AsyncProducer) -> None:
         a.always(lose_reply)
-        error = await first_error(lambda: producer.half([X], transaction_id=new_transaction_id()))
+        error = await first_error(lambda: producer.half([X], transaction_id=new_transaction_id()), a)
         assert "its check-back removes it" in str(error)
         assert len(set(a.ids())) == 1
         assert set(a.ids()).isdisjoint(b.ids())
 
     async def unfenced(a: Home, b: Home, producer: AsyncProducer) -> None:
         a.always(lose_reply)
-        error = await first_error(lambda: producer.half([X]))
+        error = await first_error(lambda: producer.half([X]), a)
         assert "its check-back removes it" in str(error)
         assert len(set(a.ids())) == 1
         assert set(a.ids()).isdisjoint(b.ids())
