@@ -72,7 +72,7 @@ lint: $(STAMP) ## Check style, format, types, the layers, and that generated fil
 generate: $(STAMP) ## Generate the modules of txmsg/wire anew from the .proto files, and the reference page
 	$(BIN)/python tools/generate.py
 
-bench: $(STAMP) ## Measure (BENCH_ARGS=--quick for a short run)
+bench: $(STAMP) ## Measure (BENCH_ARGS='--quick metaq_append': a short run, one benchmark)
 	$(BIN)/python -m benchmarks.run_all $(BENCH_ARGS)
 
 docs: $(STAMP) ## Check the links of all pages and write them as HTML to build/docs

@@ -1,6 +1,6 @@
-"""Runs every benchmark of this folder, one after the other, and prints their figures.
+"""Runs every benchmark of this folder, or those that are named, one after the other, and prints their figures.
 
-python -m benchmarks.run_all [--quick] [--json]
+python -m benchmarks.run_all [--quick] [--json] [NAME ...]
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ BENCHMARKS = (
     "metaq_over_grpc",
     "tailer",
     "capacity",
-    "dashboard_latency",
     "peers",
     "spark_read",
     "dashboard_latency",
@@ -41,12 +40,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="short runs: under a minute each")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"which to run, of {', '.join(BENCHMARKS)} (default: all)"
+    )
     options = parser.parse_args()
+    names = options.names or BENCHMARKS
+    if unknown := set(names).difference(BENCHMARKS):
+        parser.error(f"there is no benchmark {', '.join(sorted(unknown))}: choose from {', '.join(BENCHMARKS)}")
     results: dict[str, object] = {}
     failed = []
     with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("benchmarks", total=len(BENCHMARKS))
-        for name in BENCHMARKS:
+        task = progress.add_task("benchmarks", total=len(names))
+        for name in names:
             progress.update(task, description=name)
             command = [sys.executable, "-m", f"benchmarks.{name}", "--json", *(["--quick"] if options.quick else [])]
             done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
