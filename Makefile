@@ -35,7 +35,7 @@ $(STAMP): pyproject.toml
 		exit 1; fi; \
 	echo "setting up $(VENV) with $$($$found --version)"; \
 	$$found -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --use-pep517 -e '.[dev]'
 	@touch $@
 
 demo: $(STAMP) ## Users register while processes are killed; then the databases are compared (DEMO_ARGS='--users 500')

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from examples.trade_dashboard.load import Load, steps
-from tests.console import chromium
+from examples.trade_dashboard.play.browser import find_browser
 
 COMMAND = [sys.executable, "-m", "txmsg.cli.main", "demo", "trades"]
 
@@ -36,7 +36,7 @@ def test_all_totals_agree_though_service_broker_tailer_and_spark_are_killed(tmp_
     assert result["kills"] == {"trade_service": 1, "broker": 1, "tailer": 1, "spark": 1}
     assert result["latency_ms"].keys() == {"stored", "page"}
     assert all(0 < each["p50"] <= each["p99"] for each in (*result["latency_ms"].values(), result["spark_batch_ms"]))
-    assert result["page_read_by"] == ("connection" if chromium.find() is None else "browser")
+    assert result["page_read_by"] == ("connection" if find_browser() is None else "browser")
     assert _left_over(keep) == []
 
 

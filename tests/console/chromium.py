@@ -1,27 +1,19 @@
-"""The Chromium that is installed, for tests that look at a page. Playwright's own builds would be a download."""
+"""A browser for tests that look at a page."""
 
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from playwright.sync_api import Browser, sync_playwright
 
-__all__ = ["HOW_TO_INSTALL", "chromium", "find"]
-
-_NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+__all__ = ["HOW_TO_INSTALL", "chromium"]
 
 HOW_TO_INSTALL = (
     "Chromium is not installed: `apt-get install --no-install-recommends chromium-headless-shell fonts-wqy-microhei` "
     "(Debian), or another that is called chromium or google-chrome"
 )
-
-
-def find() -> str | None:
-    """Its path, if there is one."""
-    return next((path for name in _NAMES if (path := shutil.which(name))), None)
 
 
 @contextmanager

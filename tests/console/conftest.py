@@ -17,8 +17,9 @@ import pytest
 from playwright.sync_api import Browser
 
 from examples.trade_dashboard import figures
+from examples.trade_dashboard.play.browser import find_browser
 from tests.conftest import PostgresServer
-from tests.console import chromium
+from tests.console.chromium import HOW_TO_INSTALL, chromium
 from tests.console.day import add_day
 from tests.console.page_process import PageProcess
 
@@ -89,10 +90,10 @@ def show_page(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory
 @pytest.fixture(scope="module")
 def browser(request: pytest.FixtureRequest) -> Iterator[Browser]:
     """A Chromium; without one the test is skipped, or fails with --require-browser."""
-    path = chromium.find()
+    path = find_browser()
     if path is None and request.config.getoption("--require-browser"):
-        pytest.fail(chromium.HOW_TO_INSTALL)
+        pytest.fail(HOW_TO_INSTALL)
     if path is None:
-        pytest.skip(chromium.HOW_TO_INSTALL)
-    with chromium.chromium(path) as running:
+        pytest.skip(HOW_TO_INSTALL)
+    with chromium(path) as running:
         yield running

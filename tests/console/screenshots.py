@@ -1,4 +1,4 @@
-"""Takes the pictures of the page that docs/images holds, of a made-up day.
+"""Takes the pictures of the page that docs/images holds, while a day of trades is played.
 
     python -m tests.console.screenshots docs/images
 
@@ -7,27 +7,22 @@ They are for people; what the page has to look like is in test_browser.py. The f
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
-import tempfile
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-import psycopg
 from PIL import Image
 from playwright.sync_api import Browser
 
-from examples.trade_dashboard import figures
-from tests.console import chromium
-from tests.console.day import add_day
-from tests.console.page_process import PageProcess
-from txmsg.embedded import EmbeddedPostgres
+from examples.trade_dashboard.play.browser import find_browser
+from tests.console.chromium import HOW_TO_INSTALL, chromium
 
-_PARTS: Final = ("trade_service", "broker", "tailer", "metaq", "spark", "stock")
-_MEASURES: Final = {"in_doubt": 0, "waiting": 37, "tailer_s": 0.021, "tailer_messages": 12}
-_SETTLE_MS: Final = 6_000
+_DAY: Final = ("demo", "trades", "--rate", "300", "--seconds", "150", "--no-browser")
+_SAYS: Final = "the page is at "
+_ORDERS: Final = 10_000
+"""Pictures are taken when so many are there: midnight is over, and the day goes on."""
+_WAIT_MS_MAX: Final = 300_000
 
 
 class _Picture(NamedTuple):
@@ -43,30 +38,23 @@ _PICTURES: Final = (
 )
 
 
-def main() -> None:
+def main() -> int:
+    """The exit status of the day."""
     target = Path(sys.argv[1])
     target.mkdir(parents=True, exist_ok=True)
-    path = chromium.find()
-    assert path is not None, chromium.HOW_TO_INSTALL
-    with tempfile.TemporaryDirectory() as name, EmbeddedPostgres(Path(name) / "postgres") as postgres:
-        results, health = postgres.create_database("dashboard"), Path(name) / "health.json"
-        with psycopg.connect(results, autocommit=True, connect_timeout=10) as connection:
-            figures.create_tables(connection)
-            add_day(connection, datetime.now(UTC))
-        page = PageProcess(results, "--health", str(health), log=Path(name) / "page.log")
-        page.start()
-        writer = subprocess.Popen([sys.executable, "-m", "tests.console.day", results], stdout=subprocess.DEVNULL)
-        try:
-            with chromium.chromium(path) as browser:
-                for picture in _PICTURES:
-                    _take(browser, page.url, health, picture, target / f"{picture.name}.png")
-        finally:
-            writer.kill()
-            writer.wait()
-            page.kill()
+    path = find_browser()
+    assert path is not None, HOW_TO_INSTALL
+    with subprocess.Popen([sys.executable, "-m", "txmsg.cli.main", *_DAY], stdout=subprocess.PIPE, text=True) as day:
+        assert day.stdout is not None
+        url = next(line.removeprefix(_SAYS).strip() for line in day.stdout if line.startswith(_SAYS))
+        with chromium(path) as browser:
+            for picture in _PICTURES:
+                _take(browser, url, picture, target / f"{picture.name}.png")
+        day.stdout.read()
+        return day.wait()
 
 
-def _take(browser: Browser, url: str, health: Path, picture: _Picture, target: Path) -> None:
+def _take(browser: Browser, url: str, picture: _Picture, target: Path) -> None:
     width, height = picture.size
     context = browser.new_context(
         viewport={"width": width, "height": height},
@@ -74,10 +62,13 @@ def _take(browser: Browser, url: str, health: Path, picture: _Picture, target: P
         locale=picture.locale,
         reduced_motion="reduce",
     )
+    context.set_default_timeout(_WAIT_MS_MAX)
     page = context.new_page()
     page.goto(url)
-    page.wait_for_timeout(_SETTLE_MS)
-    health.write_text(json.dumps({"parts": dict.fromkeys(_PARTS, True), "measures": _MEASURES}))
+    page.wait_for_function(
+        "count => Number(document.querySelector('[value=\"figures.total.orders\"]')?.dataset.value) >= count",
+        arg=_ORDERS,
+    )
     page.wait_for_selector(':root[data-state="live"] part-state[part="broker"][data-state="up"]')
     page.screenshot(path=target)
     context.close()
@@ -88,4 +79,4 @@ def _take(browser: Browser, url: str, health: Path, picture: _Picture, target: P
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -15,7 +15,7 @@ import sys
 from importlib.util import find_spec
 from typing import Final
 
-__all__ = ["read_totals"]
+__all__ = ["find_browser", "read_totals"]
 
 LOADED_S_MAX: Final = 60.0
 _BROWSERS: Final = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
@@ -26,7 +26,7 @@ def read_totals(address: str, names: tuple[str, ...]) -> dict[str, int] | None:
 
     In a process of its own, since a browser is driven from an event loop. Raises RuntimeError when it fails.
     """
-    if _browser() is None or find_spec("playwright") is None:
+    if find_browser() is None or find_spec("playwright") is None:
         return None
     command = [sys.executable, "-m", __name__, address, *names]
     run = subprocess.run(command, capture_output=True, text=True, timeout=4 * LOADED_S_MAX, check=False)
@@ -36,7 +36,8 @@ def read_totals(address: str, names: tuple[str, ...]) -> dict[str, int] | None:
     return totals
 
 
-def _browser() -> str | None:
+def find_browser() -> str | None:
+    """The path of the Chromium that is installed, if there is one. Playwright's own would be a download."""
     return next((path for name in _BROWSERS if (path := shutil.which(name))), None)
 
 
@@ -45,7 +46,7 @@ def _main(address: str, *names: str) -> None:
 
     with sync_playwright() as playwright:
         sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []  # Chromium refuses to be sandboxed as root
-        with playwright.chromium.launch(executable_path=_browser(), args=sandbox) as browser:
+        with playwright.chromium.launch(executable_path=find_browser(), args=sandbox) as browser:
             page = browser.new_page()
             page.set_default_timeout(LOADED_S_MAX * 1000)
             page.goto(f"http://{address}/")
