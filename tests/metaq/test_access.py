@@ -116,6 +116,14 @@ def keyed(tmp_path: Path) -> Iterator[LogAccess]:
         yield access
 
 
+def test_a_wait_in_a_log_that_was_taken_away_says_so(tmp_path: Path) -> None:
+    Log(tmp_path / "log").close()
+    with open_log(tmp_path / "log") as access:
+        (tmp_path / "log").rename(tmp_path / "elsewhere")
+        [found] = access.fetch({QueueId("t", 0): 0}, wait_s=10)
+        assert "is no log" in str(found.error)
+
+
 def test_a_directory_that_is_no_log_is_not_opened(tmp_path: Path) -> None:
     with pytest.raises(CorruptLog, match="is no log"):
         open_log(tmp_path)

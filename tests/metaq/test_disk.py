@@ -19,7 +19,9 @@ import pytest
 
 from tests.metaq.logs import batch, bodies, fill, read_all, readable
 from txmsg.errors import OffsetOutOfRange, StorageError
+from txmsg.metaq.access import QueueId
 from txmsg.metaq.format.frame import Columns, encode
+from txmsg.metaq.location import open_log
 from txmsg.metaq.store.commit_log import files_of
 from txmsg.metaq.store.log import Append, Flush, Log, LogConfig, TopicSettings
 from txmsg.metaq.store.queues import OpenFiles
@@ -124,6 +126,18 @@ def test_a_full_disk_does_not_end_the_flusher_and_is_logged_once(disk: Path, cap
     assert readable(disk / "log", "t", 0) == bodies("t", 0, 0, 2)
 
 
+def test_a_member_of_a_group_is_told_of_a_full_disk_and_goes_on_when_there_is_room(disk: Path) -> None:
+    queue = QueueId("t", 0)
+    with open_log(disk / "log", append=True) as access:
+        access.append([batch("t", 0, 0, 1)])
+        member = access.join("g", ["t"])
+        ballast = take_all_room(disk)
+        with pytest.raises(StorageError, match="a file of a group cannot be written: No space left on device"):
+            member.take([queue])
+        ballast.unlink()
+        assert member.take([queue]) == {queue: 0}
+
+
 def wait_until(condition: Callable[[], bool]) -> None:
     """Fails when that does not become true."""
     tries = threading.Event()
@@ -183,6 +197,39 @@ def test_what_a_failed_sync_leaves_in_doubt_is_not_kept(tmp_path: Path, monkeypa
 
 def _fails(_: int) -> None:
     raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def test_a_log_whose_last_sync_fails_is_closed_nevertheless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = LogConfig(flush_s=3600, topic=TopicSettings(flush=Flush.TIMED))
+    log = Log(tmp_path, config)
+    fill(log, "t", 0, [2])
+    with monkeypatch.context() as failing:
+        failing.setattr(os, "fdatasync", _fails)
+        with pytest.raises(StorageError, match="cannot be synced: Input/output error"):
+            log.close()
+    log.close()
+    Log(tmp_path, config).close()
+
+
+def test_a_log_that_cannot_be_opened_leaves_no_file_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Log(tmp_path) as log:
+        fill(log, "t", 0, [2])
+        fill(log, "u", 0, [2])
+    (tmp_path / "checkpoint").unlink()
+    write, writes = os.write, []
+
+    def nearly_full(fd: int, data: bytes) -> int:
+        writes.append(fd)
+        if len(writes) > 1:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(fd, data)
+
+    before = os.listdir("/proc/self/fd")
+    with monkeypatch.context() as failing:
+        failing.setattr(os, "write", nearly_full)
+        with pytest.raises(StorageError, match="make room, and open it"):
+            Log(tmp_path)
+    assert os.listdir("/proc/self/fd") == before
 
 
 def test_a_flusher_that_ends_stops_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -12,10 +13,10 @@ import pytest
 
 from tests.metaq.logs import batch, bodies, fill
 from tests.metaq.servers import served
-from txmsg.errors import CorruptLog, MembershipLost, MisuseError, UnknownGroup
+from txmsg.errors import CorruptLog, MembershipLost, MisuseError, StorageError, UnknownGroup
 from txmsg.metaq.access import LogAccess, QueueId, Range
 from txmsg.metaq.format.frame import Columns, encode
-from txmsg.metaq.group.group_files import offset_in, queue_file
+from txmsg.metaq.group.group_files import OwnedQueue, offset_in, queue_file
 from txmsg.metaq.group.group_logs import GroupLogs
 from txmsg.metaq.location import open_log
 from txmsg.metaq.server.config import MetaQConfig
@@ -173,6 +174,36 @@ def test_an_offset_is_the_old_one_or_the_new_one_wherever_a_write_was_torn(tmp_p
     path.write_bytes(bytes(5) + b"x" * 40)
     with pytest.raises(CorruptLog, match="cannot be read: delete the file"):
         offset_in(path)
+
+
+def test_a_queue_whose_begin_cannot_be_read_holds_back_no_other(
+    tmp_path: Path, access: LogAccess, caplog: pytest.LogCaptureFixture
+) -> None:
+    [cells] = (tmp_path / "queues/t/0001").iterdir()
+    whole = cells.read_bytes()
+    cells.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
+    member = access.join("g", ["t"])
+    for _ in range(2):
+        assert member.take([A, B]) == {A: 0}
+    assert caplog.text.count("takes it when it is mended: topic t queue 1 is damaged") == 1
+    cells.write_bytes(whole)
+    assert access.join("g", ["t"]).take([B]) == {B: 0}, "the first one has kept it"
+
+
+def test_a_member_that_cannot_store_leaves_nevertheless(local: LogAccess, monkeypatch: pytest.MonkeyPatch) -> None:
+    member = local.join("g", ["t"])
+    member.take([A, B])
+
+    def fails(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as failing:
+        failing.setattr(OwnedQueue, "store", fails)
+        with pytest.raises(StorageError, match="cannot be written: Input/output error"):
+            member.leave({A: 4})
+    other = local.join("g", ["t"])
+    assert other.take([A, B]) == {A: 0, B: 0}
+    assert [each.id for each in other.view().members] == [other.id]
 
 
 def test_a_seek_reaches_an_owner_that_runs_and_whoever_takes_the_queue_next(access: LogAccess) -> None:

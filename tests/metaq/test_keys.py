@@ -104,6 +104,17 @@ def test_what_is_appended_later_is_found_by_a_reader_that_looked_before(tmp_path
             assert found(reader, "t", "k") == [(0, offset) for offset in range(number + 1)]
 
 
+def test_looks_at_a_file_that_grows_leave_one_index_of_it_in_memory(tmp_path: Path) -> None:
+    with Log(tmp_path, LogConfig(topic=TopicSettings(flush=Flush.TIMED))) as log:
+        reader = LogReader(tmp_path)
+        for number in range(5):
+            log.append([batch("t", 0, ["k"])])
+            assert found(reader, "t", "k") == [(0, offset) for offset in range(number + 1)]
+    assert reader._finder is not None
+    [[index]] = reader._finder._in_memory.values()
+    assert len(index.hashes) == 5
+
+
 def test_what_was_cut_off_or_deleted_or_is_not_seen_yet_is_not_found(tmp_path: Path) -> None:
     with Log(tmp_path, LogConfig(file_size_bytes_max=500, retention_size_bytes=1000)) as log:
         for _ in range(4):

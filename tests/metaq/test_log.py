@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from tests.metaq.logs import batch, bodies, fill, read_all, readable
 from txmsg.errors import MessageTooLarge, MisuseError, OffsetOutOfRange, OffsetsMissing, StorageError
 from txmsg.message import new_transaction_id_bytes
 from txmsg.metaq.format.frame import Columns, Compression, encode, hole
+from txmsg.metaq.store.commit_log import CommitLogWriter
 from txmsg.metaq.store.log import Append, Flush, Log, LogConfig, TopicSettings
 from txmsg.metaq.store.reader import LogReader
 
@@ -113,6 +116,27 @@ def test_files_roll_and_readers_follow(tmp_path: Path) -> None:
     assert len(list((tmp_path / "commitlog").iterdir())) > 5
 
 
+def test_a_sync_beside_a_roll_syncs_a_file_that_is_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Log(tmp_path).close()
+    writer = CommitLogWriter(tmp_path / "commitlog", end=0)
+    writer.append([bytes(8)])
+    dup = os.dup
+    rolls: list[threading.Thread] = []
+
+    def late(fd: int) -> int:
+        if not rolls:
+            rolls.append(threading.Thread(target=writer.roll))
+            rolls[0].start()
+            rolls[0].join(0.2)
+        return dup(fd)
+
+    monkeypatch.setattr(os, "dup", late)
+    assert writer.sync() == 8
+    rolls[0].join()
+    assert writer.first == 8
+    writer.close()
+
+
 def test_retention_deletes_whole_files_and_readers_are_told(tmp_path: Path) -> None:
     with Log(tmp_path, LogConfig(file_size_bytes_max=1000, retention_size_bytes=3000)) as log:
         fill(log, "t", 0, [5] * 40)
@@ -138,6 +162,46 @@ def test_one_process_writes_a_log(tmp_path: Path) -> None:
         with pytest.raises(StorageError, match="is being written by process"):
             Log(tmp_path)
     Log(tmp_path).close()
+
+
+def test_a_forked_child_neither_writes_nor_holds_the_log_of_its_parent(tmp_path: Path) -> None:
+    log = Log(tmp_path, LogConfig(flush_s=3600))
+    fill(log, "t", 0, [2])
+    told, tell = os.pipe()
+    waits, end = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(end)
+        try:
+            log.append([batch("t", 0, 2, 1)])
+        except MisuseError as exc:
+            log.close()
+            os.write(tell, str(exc).encode())
+        os.read(waits, 1)
+        os._exit(0)
+    try:
+        os.close(tell)
+        assert b"was forked from the one that writes the log" in os.read(told, 1000)
+        with pytest.raises(StorageError, match="is being written by process"):
+            Log(tmp_path)
+        fill(log, "t", 0, [2])
+        log.close()
+        with Log(tmp_path) as again:
+            assert fill(again, "t", 0, [1]) == 5
+        assert readable(tmp_path, "t", 0) == bodies("t", 0, 0, 5)
+    finally:
+        for fd in (end, told, waits):
+            os.close(fd)
+        os.waitpid(pid, 0)
+
+
+def test_a_checkpoint_does_not_use_the_reader_that_other_threads_read_by(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Log(tmp_path, LogConfig(flush_s=3600)) as log:
+        fill(log, "t", 0, [2])
+        monkeypatch.setattr(log.reader.commit_log, "files", lambda: 1 / 0)
+        log.checkpoint()
 
 
 def test_a_timed_topic_is_seen_at_once_and_is_on_disk_after_a_flush(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from txmsg.metaq.fsck.scan import Region
 from txmsg.metaq.store.cells import queue_directory
 from txmsg.metaq.store.commit_log import CommitLogReader, files_of, log_file, sync_directory
 from txmsg.metaq.store.keys import keys_file
-from txmsg.metaq.store.lock import lock_log
+from txmsg.metaq.store.lock import WriteLock
 from txmsg.metaq.store.opening import recover
 from txmsg.metaq.store.queues import Queues, remove_cells, sync_files
 from txmsg.metaq.store.state import Checkpoint, Identity, checkpoint_of, identity_of, write_checkpoint, write_identity
@@ -36,11 +36,11 @@ def repair(root: Path, told: Callable[[int], None] = lambda _: None) -> list[str
     anew: each step leaves the damage as it was, or less of it.
     """
     renamed = _name_directory(root)
-    fd = lock_log(root)
+    lock = WriteLock(root)
     try:
         return renamed + _Repair(root).run(told)
     finally:
-        os.close(fd)
+        lock.release()
 
 
 def _name_directory(root: Path) -> list[str]:

@@ -58,7 +58,7 @@ def locked(directory: Path) -> Iterator[None]:
             yield
             return
         finally:
-            os.close(fd)
+            _unlock(fd)
 
 
 def _is_at(fd: int, path: Path) -> bool:
@@ -104,9 +104,11 @@ class MemberFile:
 
     def close(self) -> None:
         """Is no member any more."""
-        if self.is_there():
-            self._path.unlink()
-        _unlock(self._fd)
+        try:
+            if self.is_there():
+                self._path.unlink()
+        finally:
+            _unlock(self._fd)
 
     def close_in_child(self) -> None:
         """A forked child is not the member: drops its copy, and leaves the lock to its parent."""
@@ -189,16 +191,18 @@ class OwnedQueue:
         """Stores an offset; the one before stays until the new one is whole."""
         if offset == self.offset:
             return
-        self._sequence += 1
-        slot = bytearray(_SLOT.pack(_MAGIC, 0, self._sequence, offset))
+        sequence = self._sequence + 1
+        slot = bytearray(_SLOT.pack(_MAGIC, 0, sequence, offset))
         slot[4:8] = crc32c(bytes(slot[8:])).to_bytes(4, "little")
-        os.pwrite(self._fd, slot, _SLOT_AT[self._sequence % 2])
-        self.offset = offset
+        os.pwrite(self._fd, slot, _SLOT_AT[sequence % 2])
+        self._sequence, self.offset = sequence, offset
 
     def release(self) -> None:
         """Gives it to whoever takes it."""
-        os.pwrite(self._fd, bytes(_OWNER_SIZE), _OWNER_AT)
-        _unlock(self._fd)
+        try:
+            os.pwrite(self._fd, bytes(_OWNER_SIZE), _OWNER_AT)
+        finally:
+            _unlock(self._fd)
 
     def close_in_child(self) -> None:
         """A forked child is not the owner: drops its copy, and leaves the lock to its parent."""

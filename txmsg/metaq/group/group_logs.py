@@ -103,4 +103,5 @@ def turn(path: Path) -> Iterator[None]:
                 time.sleep(_LOOK_S)  # not a lock that blocks: it would wait for a stopped process for ever
         yield
     finally:
+        fcntl.flock(fd, fcntl.LOCK_UN)  # a process that was forked meanwhile has the file open, too
         os.close(fd)

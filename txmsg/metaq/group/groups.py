@@ -6,6 +6,7 @@ queues wait: whoever took them could not know that it does not go on the next mo
 
 from __future__ import annotations
 
+import logging
 import os
 import resource
 import secrets
@@ -13,10 +14,12 @@ import shutil
 import socket
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from functools import wraps
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
-from txmsg.errors import MembershipLost, MisuseError, UnknownGroup
+from txmsg.errors import CorruptLog, MembershipLost, MisuseError, StorageError, UnknownGroup
 from txmsg.message import check_name
 from txmsg.metaq.access import RETRIES, GroupState, GroupView, Member, QueueId, QueueState, Range
 from txmsg.metaq.group.group_files import (
@@ -39,7 +42,30 @@ from txmsg.metaq.store.commit_log import sync_directory
 
 __all__ = ["LocalGroups", "LocalMember"]
 
+logger = logging.getLogger(__name__)
+
 _SPARE_FILES = 256
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _on_disk(work: Callable[P, T]) -> Callable[P, T]:
+    """Says in words why files of a group cannot be changed: the disk is full, or may not be written."""
+
+    @wraps(work)
+    def done(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return work(*args, **kwargs)
+        except FileNotFoundError:
+            raise  # somebody removes the group
+        except OSError as exc:
+            raise StorageError(
+                f"{exc.filename or 'a file of a group'} cannot be written: {exc.strerror}; make room, or give this "
+                "user the right"
+            ) from exc
+
+    return done
 
 
 class LocalGroups:
@@ -63,6 +89,7 @@ class LocalGroups:
         for member in self._members:
             member.leave({})
 
+    @_on_disk
     def join(self, group: str, topics: Collection[str], *, start: str = "", strategy: str = "averaged") -> LocalMember:
         """See `LogAccess.join`."""
         check_name("topic", RETRIES + check_name("consumer group", group))
@@ -125,6 +152,7 @@ class LocalGroups:
             states.append(QueueState(queue, owner if owner in alive else None, offset, kept[queue]))
         return GroupState(group, tuple(members), tuple(states))
 
+    @_on_disk
     def seek(self, group: str, offsets: Mapping[QueueId, int]) -> None:
         """See `LogAccess.seek`."""
         directory = self._known(group)
@@ -134,6 +162,7 @@ class LocalGroups:
         for queue in offsets:  # where nobody is to do it
             _take(directory, queue, "")
 
+    @_on_disk
     def delete_group(self, group: str) -> None:
         """See `LogAccess.delete_group`."""
         directory = self._known(group)
@@ -161,10 +190,12 @@ class LocalMember:
         self._directory = of.directory / group
         self._file = file
         self._owned: dict[QueueId, OwnedQueue] = {}
+        self._damaged: set[QueueId] = set()  # told once
         self.has_left = False
         self._pid = os.getpid()
         _alive.add(self)
 
+    @_on_disk
     def view(self) -> GroupView:
         self._require_member()
         if not self._file.is_there():
@@ -179,6 +210,7 @@ class LocalMember:
         sought = {queue: offset for queue, offset in sought_in(self._directory).items() if queue in self._owned}
         return GroupView(tuple(members), tuple(queues), sought)
 
+    @_on_disk
     def take(self, queues: Collection[QueueId]) -> dict[QueueId, int]:
         self._require_member()
         _allow_files(len(self._owned) + len(queues))
@@ -189,12 +221,22 @@ class LocalMember:
                 self._owned[queue] = owned
                 if owned.offset is None:
                     new.append(queue)
-        if new:
-            begins, kept = begins_in(self._directory), self._of.ranges(new)
-            for queue in new:
-                self._owned[queue].store(begins.get(queue.topic, {}).get(queue.queue, kept[queue].begin))
+        begins = begins_in(self._directory) if new else {}
+        for queue in new:
+            self._begin(queue, begins.get(queue.topic, {}).get(queue.queue))
         return {queue: self._owned[queue].stored for queue in queues if queue in self._owned}
 
+    def _begin(self, queue: QueueId, offset: int | None) -> None:
+        """Stores where the group begins in a queue. One whose begin cannot be read is given back: others go on."""
+        try:
+            self._owned[queue].store(self._of.ranges([queue])[queue].begin if offset is None else offset)
+        except CorruptLog as exc:
+            self._owned.pop(queue).release()
+            if queue not in self._damaged:
+                self._damaged.add(queue)
+                logger.error("group %s takes it when it is mended: %s", self.group, exc)
+
+    @_on_disk
     def store(self, offsets: Mapping[QueueId, int]) -> None:
         self._require_member()
         for queue in offsets:
@@ -202,6 +244,7 @@ class LocalMember:
         for queue, offset in offsets.items():
             self._owned[queue].store(offset)
 
+    @_on_disk
     def seek_done(self, offsets: Mapping[QueueId, int]) -> None:
         self.store(offsets)
         with locked(self._directory):
@@ -209,6 +252,7 @@ class LocalMember:
                 if offset_sought(self._directory, queue) == offset:
                     forget_sought(self._directory, queue)
 
+    @_on_disk
     def release(self, offsets: Mapping[QueueId, int]) -> None:
         self.store(offsets)
         for queue in offsets:
@@ -217,14 +261,20 @@ class LocalMember:
     def leave(self, offsets: Mapping[QueueId, int]) -> None:
         if self.has_left or self._pid != os.getpid():
             return
-        self.store({queue: offset for queue, offset in offsets.items() if queue in self._owned})
-        self._drop()
+        try:
+            self.store({queue: offset for queue, offset in offsets.items() if queue in self._owned})
+        finally:
+            self._drop()
 
+    @_on_disk
     def _drop(self) -> None:
+        """Gives back everything, whatever the disk says of one of it."""
         self.has_left = True
-        while self._owned:
-            self._owned.popitem()[1].release()
-        self._file.close()
+        with ExitStack() as owned:
+            owned.callback(self._file.close)
+            for each in self._owned.values():
+                owned.callback(each.release)
+            self._owned.clear()
 
     def _require_member(self) -> None:
         if self.has_left:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import threading
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -70,14 +71,18 @@ class CommitLogWriter:
         self.failed: StorageError | None = None
         """Why nothing can be appended any more."""
         self._file_size_bytes_max = file_size_bytes_max
+        self._rolling = threading.Lock()  # while the file is another one
         firsts = files_of(directory, ".log")
         self.first = firsts[-1] if firsts else end
         """Where the last file begins."""
         self._fd = self._open(self.first)
 
     def _open(self, first: int) -> int:
-        fd = os.open(log_file(self.directory, first), os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        sync_directory(self.directory)
+        try:
+            fd = os.open(log_file(self.directory, first), os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            sync_directory(self.directory)
+        except OSError as exc:
+            raise StorageError(f"the log {self.directory} takes no more: {exc.strerror}; nothing was appended") from exc
         return fd
 
     def room(self, size_bytes: int) -> bool:
@@ -88,13 +93,11 @@ class CommitLogWriter:
     def roll(self) -> None:
         """Finishes the last file, on disk, and begins the next. Raises StorageError, and then nothing has changed."""
         self.sync()
-        try:
-            fd = self._open(self.end)
-        except OSError as exc:
-            raise StorageError(f"the log {self.directory} takes no more: {exc.strerror}; nothing was appended") from exc
-        self._fd, old = fd, self._fd
-        os.close(old)
-        self.first = self.end
+        fd = self._open(self.end)
+        with self._rolling:
+            self._fd, old = fd, self._fd
+            self.first = self.end
+            os.close(old)
 
     def append(self, parts: Sequence[Buffer]) -> None:
         """Writes all parts, or nothing: what a full disk has let through is taken back. Raises StorageError."""
@@ -120,12 +123,13 @@ class CommitLogWriter:
         Raises StorageError, and from then on `failed` says why. The kernel takes what it could not write for written,
         and shows it to whoever reads: so what is not known to be on disk is cut off, and nothing is appended any more.
         """
-        end, fd = self.end, os.dup(self._fd)  # `roll` may close it meanwhile
+        with self._rolling:
+            first, end, fd = self.first, self.end, os.dup(self._fd)  # `roll` may close it meanwhile
         try:
             os.fdatasync(fd)
         except OSError as exc:
             self.failed = StorageError(f"the log {self.directory} cannot be synced: {exc.strerror}; open it anew")
-            os.ftruncate(fd, max(0, self.synced - self.first))
+            os.ftruncate(fd, max(0, min(self.synced, end) - first))
             raise self.failed from exc
         finally:
             os.close(fd)

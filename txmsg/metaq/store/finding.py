@@ -13,7 +13,7 @@ import numpy as np
 
 from txmsg.errors import CorruptLog, StorageError
 from txmsg.metaq.store.commit_log import CommitLogReader, files_of
-from txmsg.metaq.store.keys import BadKeys, Keys, KeysFile, index_keys, key_hash, keys_file, write_keys
+from txmsg.metaq.store.keys import KEYS_AT_ONCE, BadKeys, Keys, KeysFile, index_keys, key_hash, keys_file, write_keys
 
 __all__ = ["KeyFinder", "KeyIndexer"]
 
@@ -66,7 +66,9 @@ class KeyFinder:
             self._in_memory.popitem(last=False)
         start = parts[-1].end if parts else first
         if start < end or not parts:
-            parts += index_keys(self._log, first, start, end)
+            for each in index_keys(self._log, first, start, end):
+                small = parts.pop() if parts and len(parts[-1].hashes) < KEYS_AT_ONCE else None
+                parts.append(small.with_next(each) if small else each)
         found = np.concatenate([each.places[each.hashes == np.uint64(sought)] for each in parts])
         return [int(each) for each in np.unique(found)]
 

@@ -21,7 +21,17 @@ from txmsg.metaq.format.frame import MAGIC, BadFrame, Column, Header, payload_of
 from txmsg.metaq.store.commit_log import CommitLogReader
 from txmsg.metaq.store.state import write_whole
 
-__all__ = ["BLOCK_COUNT", "BadKeys", "Keys", "KeysFile", "index_keys", "key_hash", "keys_file", "write_keys"]
+__all__ = [
+    "BLOCK_COUNT",
+    "KEYS_AT_ONCE",
+    "BadKeys",
+    "Keys",
+    "KeysFile",
+    "index_keys",
+    "key_hash",
+    "keys_file",
+    "write_keys",
+]
 
 _Hashes: TypeAlias = NDArray[np.uint64]
 
@@ -30,7 +40,8 @@ _HEAD: Final = struct.Struct("<4sIQQQQ")
 _BLOCK: Final = np.dtype([("first", "<u8"), ("crc", "<u4"), ("zero", "<u4")])
 BLOCK_COUNT: Final = 4096
 _ENTRY_SIZE_BYTES: Final = 8 + 4
-_KEYS_AT_ONCE: Final = 65_536
+KEYS_AT_ONCE: Final = 65_536
+"""What a part has at least, if another one follows."""
 _FACTOR: Final = 0x9E3779B97F4A7C15
 _ALL: Final = 2**64 - 1
 
@@ -46,6 +57,11 @@ class Keys(NamedTuple):
     places: NDArray[np.uint32]
     end: int
     """The position up to which frames were read."""
+
+    def with_next(self, others: Keys) -> Keys:
+        """These, and those of the frames that follow."""
+        hashes, places = np.concatenate((self.hashes, others.hashes)), np.concatenate((self.places, others.places))
+        return Keys(hashes, places, others.end)
 
 
 def keys_file(root: Path, first: int) -> Path:
@@ -128,7 +144,7 @@ def index_keys(log: CommitLogReader, first: int, start: int, end: int) -> Iterat
         ends.append(np.frombuffer(of_values, np.int32))
         data.append(values.to_pybytes())
         held += header.count
-        if held >= _KEYS_AT_ONCE:
+        if held >= KEYS_AT_ONCE:
             yield keys(position)
             for each in (topics, counts, places, ends, data):
                 each.clear()

@@ -5,35 +5,70 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import weakref
 from pathlib import Path
 
-from txmsg.errors import LogBusy, StorageError
+from txmsg.errors import LogBusy, MisuseError, StorageError
 
-__all__ = ["lock_log"]
+__all__ = ["WriteLock"]
 
 _LOGGER = logging.getLogger(__name__)
 
 
-def lock_log(root: Path) -> int:
-    """Makes the directories of a log and takes its lock: held until what is returned is closed."""
-    try:
-        (root / "commitlog").mkdir(parents=True, exist_ok=True)
-        fd = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except OSError as exc:
-        raise StorageError(
-            f"the log {root} cannot be written: {exc.strerror}; to read it needs no right to write"
-        ) from exc
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as exc:
-        holder = os.read(fd, 20).decode("ascii", "replace").strip() or "?"
-        os.close(fd)
-        raise LogBusy(
-            f"the log {root} is being written by process {holder}: a log has one writer; read it, or use its server"
-        ) from exc
-    try:
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, str(os.getpid()).encode(), 0)
-    except OSError:
-        _LOGGER.warning("the disk of the log %s is full: its lock does not name this process", root)
-    return fd
+class WriteLock:
+    """Held until `release` by the process that made it, and by no child that is forked from it.
+
+    Makes the directories of the log. Raises LogBusy, and StorageError for a directory that cannot be written.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self.is_copy = False
+        """Whether this process was forked from the one that holds it."""
+        try:
+            (root / "commitlog").mkdir(parents=True, exist_ok=True)
+            self._fd = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as exc:
+            raise StorageError(
+                f"the log {root} cannot be written: {exc.strerror}; to read it needs no right to write"
+            ) from exc
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as exc:
+            holder = os.read(self._fd, 20).decode("ascii", "replace").strip() or "?"
+            os.close(self._fd)
+            raise LogBusy(
+                f"the log {root} is being written by process {holder}: a log has one writer; read it, or use its server"
+            ) from exc
+        _held.add(self)
+        try:
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, str(os.getpid()).encode(), 0)
+        except OSError:
+            _LOGGER.warning("the disk of the log %s is full: its lock does not name this process", root)
+
+    def release(self) -> None:
+        """Lets another process write."""
+        _held.discard(self)
+        os.close(self._fd)
+
+    def require(self) -> None:
+        """Raises MisuseError in a forked child: it and its parent would write over each other."""
+        if self.is_copy:
+            raise MisuseError(
+                f"process {os.getpid()} was forked from the one that writes the log {self._root}, and must not write "
+                "it, too: open a log after forking, or use its server"
+            )
+
+
+_held: weakref.WeakSet[WriteLock] = weakref.WeakSet()
+
+
+def _forget_in_child() -> None:
+    """The lock stays with the parent, and goes with it: closing a copy of its file gives nothing up."""
+    for each in list(_held):
+        each.is_copy = True
+        each.release()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)

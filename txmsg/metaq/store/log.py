@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from txmsg.errors import MisuseError, StorageError, TxmsgError
 from txmsg.message import check_name
 from txmsg.metaq.format.frame import Payload
-from txmsg.metaq.store.commit_log import FILE_SIZE_BYTES_MAX, CommitLogWriter, sync_directory
+from txmsg.metaq.store.commit_log import FILE_SIZE_BYTES_MAX, CommitLogReader, CommitLogWriter, sync_directory
 from txmsg.metaq.store.finding import KeyIndexer
-from txmsg.metaq.store.lock import lock_log
+from txmsg.metaq.store.lock import WriteLock
 from txmsg.metaq.store.opening import recover
 from txmsg.metaq.store.placing import Append, Placed, packed
 from txmsg.metaq.store.queues import QueueEnd, Queues, sync_files
@@ -68,18 +68,18 @@ class Log:
         self._sync_lock = threading.Lock()  # one fdatasync at a time, for all that wait; taken before _lock
         self._topics_lock = threading.Lock()
         self._checkpoint_lock = threading.Lock()  # one checkpoint at a time, nothing deleted meanwhile; taken first
-        self._lock_fd = lock_log(self.root)
-        try:
+        self._write_lock = WriteLock(self.root)
+        with ExitStack() as opened:
+            opened.callback(self._write_lock.release)
             self.identity = identity_of(self.root, create=True)
             self._topics = read_topics(self.root)
             self._queues = Queues(self.root, self.config.open_files_max)
+            opened.callback(self._queues.files.close)
             end = recover(self.root, self.identity.log_id, self._queues, self._is_synchronous)
             self._writer = CommitLogWriter(
                 self.root / "commitlog", end=end, file_size_bytes_max=self.config.file_size_bytes_max
             )
-        except BaseException:
-            os.close(self._lock_fd)
-            raise
+            self._opened = opened.pop_all()
         self.reader = LogReader(self.root)
         self._unseen: OSError | None = None  # why cells of what was appended are not written yet
         self._closed = threading.Event()
@@ -128,6 +128,7 @@ class Log:
 
         Raises MisuseError for a base_offset that is not the queue's end, InvalidName, StorageError for a full disk.
         """
+        self._write_lock.require()
         with self._lock:
             self._require_usable()
             placed = self._place(appends)
@@ -189,6 +190,7 @@ class Log:
 
         Returns the generation, which stands in all later frames. For the rest see `truncate`.
         """
+        self._write_lock.require()
         with self._lock:
             identity = Identity(self.identity.log_id, self.identity.generation + 1)
             write_identity(self.root, identity)
@@ -204,6 +206,7 @@ class Log:
         The offset may lie before those that are kept. Raises OffsetOutOfRange past the end, and CorruptLog when the
         frame that would have to be kept in part is damaged.
         """
+        self._write_lock.require()
         with self._sync_lock, self._lock:
             self._require_usable()
             self._writer.sync()
@@ -234,6 +237,7 @@ class Log:
         False when they need more room than the hole has: so they stay missing. Those that stood there fit, if they are
         compressed as they were. Raises MisuseError when there is no such hole, OffsetOutOfRange, CorruptLog.
         """
+        self._write_lock.require()
         with self._sync_lock, self._lock:
             self._require_usable()
             self._writer.sync()
@@ -260,7 +264,8 @@ class Log:
     def checkpoint(self) -> None:
         """Flushes, syncs cells, and notes it, so that a recovery has little to read. Raises StorageError."""
         with self._checkpoint_lock:
-            self._checkpoint(self.reader.commit_log.begin())
+            # Not self.reader, which another thread may read by.
+            self._checkpoint(CommitLogReader(self.root / "commitlog").begin())
 
     def _checkpoint(self, begin: int) -> bool:
         """Whether it was noted. Not while cells wait for room on the disk: the checkpoint before is still true."""
@@ -337,18 +342,18 @@ class Log:
                 self._writer.fail(f"its flushing ended with {exc!r}; open it anew")
 
     def close(self) -> None:
-        """Flushes everything and lets another process write. Closing twice is fine."""
-        if self._closed.is_set():
+        """Flushes everything and lets another process write, whatever the disk says. Closing twice is fine."""
+        if self._closed.is_set() or self._write_lock.is_copy:
             return
         self._closed.set()
         self._flusher.join()
         self._indexer.stop()
-        try:
+        with self._opened as opened:
+            opened.callback(self._close_writer)
             if self._writer.failed is None:
                 self.checkpoint()
-        finally:
-            with self._sync_lock, self._lock:  # an append that was under way has ended, or finds its work done
-                self._writer.close()
-                self._write_cells(self._writer.synced)
-                self._queues.files.close()
-            os.close(self._lock_fd)
+
+    def _close_writer(self) -> None:
+        with self._sync_lock, self._lock:  # an append that was under way has ended, or finds its work done
+            self._writer.close()
+            self._write_cells(self._writer.synced)

@@ -54,15 +54,15 @@ class Growth:
 
     def _end(self) -> tuple[Path, int] | None:
         """The last file and its size; None when there is none."""
-        changed_at = self._directory.stat().st_mtime_ns
-        last = self._last
-        if last is None or last[0] != changed_at:
-            firsts = files_of(self._directory, ".log")
-            if not firsts:
-                return None
-            last = self._last = (changed_at, log_file(self._directory, firsts[-1]))
         try:
+            changed_at = self._directory.stat().st_mtime_ns
+            last = self._last
+            if last is None or last[0] != changed_at:
+                firsts = files_of(self._directory, ".log")
+                if not firsts:
+                    return None
+                last = self._last = (changed_at, log_file(self._directory, firsts[-1]))
             return last[1], last[1].stat().st_size
-        except FileNotFoundError:  # emptied this moment
+        except FileNotFoundError:  # emptied this moment, or taken away: whoever reads is told
             self._last = None
             return None
