@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from tests.metaq.logs import batch, fill
 from tests.metaq.servers import served
 from txmsg.errors import CorruptLog, MisuseError, OffsetOutOfRange
 from txmsg.message import ReceivedMessage
-from txmsg.metaq.access import Member, QueueId
+from txmsg.metaq.access import GroupMember, Member, QueueId
 from txmsg.metaq.consumer import async_consumer
 from txmsg.metaq.consumer.async_consumer import AsyncLogConsumer
 from txmsg.metaq.consumer.consumer import LogConsumer
@@ -320,6 +321,32 @@ async def test_a_member_whose_files_are_removed_joins_anew(tmp_path: Path) -> No
             (tmp_path / "groups").rename(tmp_path / "gone")
             await until(lambda: seen.offsets == {0: [0, 1, 0, 1]})
             assert len(open_log(tmp_path).group("g").members) == 1
+
+
+@on_loop
+async def test_a_consumer_that_is_stopped_while_it_joins_is_no_member(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Log(tmp_path) as log:
+        fill(log, "t", 0, [2])
+    with open_log(tmp_path) as access:
+        join, joining, may_join = access.join, threading.Event(), threading.Event()
+
+        def slow(*args: Any, **options: Any) -> GroupMember:
+            joining.set()
+            assert may_join.wait(60)
+            return join(*args, **options)
+
+        monkeypatch.setattr(access, "join", slow)
+        consumer = AsyncLogConsumer(access, "g")
+        consumer.subscribe("t")
+        await consumer.start()
+        await until(joining.is_set)
+        stopping = asyncio.create_task(consumer.stop())
+        await until(lambda: consumer._balance._has_left)
+        may_join.set()
+        await stopping
+        assert access.group("g").members == ()
 
 
 @on_loop

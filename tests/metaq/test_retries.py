@@ -13,6 +13,7 @@ from tests.metaq.logs import fill
 from txmsg.errors import CorruptLog, MisuseError, StorageError
 from txmsg.message import ReceivedMessage
 from txmsg.metaq.access import QueueId
+from txmsg.metaq.consumer import working
 from txmsg.metaq.consumer.async_consumer import AsyncLogConsumer
 from txmsg.metaq.consumer.retries import Tried, appends_of, tried_of
 from txmsg.metaq.location import open_log
@@ -20,6 +21,7 @@ from txmsg.metaq.store.log import Append, Log
 from txmsg.runtime.backoff import DELAYS_S, Backoff
 
 T0 = QueueId("t", 0)
+RETRY = QueueId("%RETRY%g", 0)
 DEAD = QueueId("%DLQ%g", 0)
 
 
@@ -152,6 +154,37 @@ async def test_nothing_is_gone_past_while_what_failed_cannot_be_kept(
     again = Seen()
     async with consumer_of(tmp_path, again, clock):
         await until(lambda: again.attempts == [(1, 1), (2, 1)])
+
+
+@on_loop
+async def test_a_dead_letter_is_kept_once_while_retries_beside_it_cannot_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(working, "_KEEP_AGAIN_S", 0.01)
+    with Log(tmp_path) as log:
+        fill(log, "t", 0, [2])
+    with open_log(tmp_path) as access:
+        access.join("g", ["t"]).leave({})
+        for offset, attempt in enumerate((3, 1)):
+            message = ReceivedMessage("t", b"x", queue=0, offset=offset, attempt=attempt, id_bytes=bytes(16))
+            retries, _ = appends_of("g", [Tried(message)], Backoff(delays_s=(0,), retries_max=3), 1)
+            access.append(retries)
+    refused: list[int] = []
+    consumer = consumer_of(tmp_path, Seen(lambda _: True), Clock(), retries_max=3, retry_delays_s=[3600])
+    async with consumer:
+        own = consumer._access
+        assert own is not None
+        append = own.append
+
+        def append_or_not(appends: list[Append]) -> list[int]:
+            if appends[0].topic == RETRY.topic and len(refused) < 5:
+                refused.append(1)
+                raise StorageError("the log of retries is held by another process")
+            return append(appends)
+
+        monkeypatch.setattr(own, "append", append_or_not)
+        await until(lambda: len(refused) == 5 and stored(tmp_path, "g").get(RETRY) == 2)
+    assert [each.message.offset for each in copies(tmp_path, DEAD)] == [0]
 
 
 messages = st.builds(

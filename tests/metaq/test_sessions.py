@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
@@ -123,6 +124,28 @@ def test_a_repeated_call_is_done_once_and_an_older_one_not_at_all() -> None:
             await world.store(1, 3)
         with pytest.raises(MembershipLost):
             await world.sessions.call(b"nobody", 1, lambda member: member.view())
+
+    play(scene)
+
+
+def test_what_a_thread_has_begun_for_a_caller_that_went_away_is_done_once() -> None:
+    async def scene(world: World) -> None:
+        await world.sessions.join(b"s", world.join, 10)
+        begun, may_end = threading.Event(), threading.Event()
+
+        def release(member: GroupMember) -> None:
+            member.release({A: 5})
+            begun.set()
+            assert may_end.wait(60)
+
+        gone = asyncio.create_task(world.sessions.call(b"s", 1, release))
+        assert await asyncio.to_thread(begun.wait, 60)
+        gone.cancel()
+        again = asyncio.create_task(world.sessions.call(b"s", 1, release))
+        await asyncio.wait([gone])
+        may_end.set()
+        await again
+        assert world.member.stored == [{A: 5}]
 
     play(scene)
 

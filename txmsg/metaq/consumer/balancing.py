@@ -51,6 +51,7 @@ class Balance:
         self._thread = thread
         self._on_ready = on_ready
         self._member: GroupMember | None = None
+        self._has_left = False
         self._moving: dict[QueueId, asyncio.Task[None]] = {}
         self._told: object = None
 
@@ -66,14 +67,7 @@ class Balance:
     async def step(self) -> None:
         """Stores offsets, then does what is to be done to own what this member shall own."""
         if self._member is None:
-            self._member = await self._call(
-                self._access.join,
-                self._group,
-                self._reads,
-                start=self._start,
-                strategy=getattr(self._strategy, "__qualname__", str(self._strategy)),
-            )
-            _log.info("group %s: joined as member %s", self._group, self._member.id)
+            await self._call(self._join)
         try:
             await self.store()
             view = await self._ask(lambda member: member.view())
@@ -82,6 +76,19 @@ class Balance:
         except MembershipLost as exc:
             _log.warning("group %s: %s", self._group, exc)
             await self._lost()
+
+    def _join(self) -> None:
+        """On the member's thread, to its end: the member that this makes leaves at once if its consumer has ended."""
+        self._member = self._access.join(
+            self._group,
+            self._reads,
+            start=self._start,
+            strategy=getattr(self._strategy, "__qualname__", str(self._strategy)),
+        )
+        if self._has_left:
+            self._member.leave({})
+            return
+        _log.info("group %s: joined as member %s", self._group, self._member.id)
 
     async def store(self) -> None:
         """Stores how far each lane is."""
@@ -152,9 +159,10 @@ class Balance:
 
     async def _lost(self) -> None:
         """Others have the queues by now. Joins anew at the next step, when no handler runs any more."""
-        for lane in self.lanes.values():
+        lanes = list(self.lanes.values())  # one that was being given back may go meanwhile
+        for lane in lanes:
             lane.is_stopping = True
-        for lane in self.lanes.values():
+        for lane in lanes:
             await lane.idle.wait()
         self.lanes.clear()
         moving = list(self._moving.values())
@@ -178,6 +186,7 @@ class Balance:
                     await asyncio.wait(self._moving.values())
         for task in list(self._moving.values()):
             task.cancel()
+        self._has_left = True
         if self._member is not None:
             offsets = {lane.queue: lane.position for lane in self.lanes.values()}
             try:

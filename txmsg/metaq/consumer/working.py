@@ -102,11 +102,17 @@ class Workers:
 
     async def _keep(self, lane: Lane, chunk: Chunk) -> None:
         """Puts what failed where it waits for its next try, or for a person; then the lane may go past it."""
-        while not await self._appended(chunk.failed):
-            await asyncio.sleep(_KEEP_AGAIN_S)
-            if self._must_end(lane):
-                return  # what is stored ends before the first that failed: it comes again
+        dead = [each for each in chunk.failed if self._is_dead(each)]
+        for part in (dead, [each for each in chunk.failed if not self._is_dead(each)]):
+            while part and not await self._appended(part):  # what is kept is not appended once more
+                await asyncio.sleep(_KEEP_AGAIN_S)
+                if self._must_end(lane):
+                    return  # what is stored ends before the first that failed: it comes again
         chunk.first_failed = None
+
+    def _is_dead(self, failed: Tried) -> bool:
+        """Whether its retries are used up."""
+        return self._backoff.delay_s(failed.message.attempt) is None
 
     async def _hold(self, lane: Lane, chunk: Chunk) -> None:
         """Has the message that failed be the next one again, after a pause; or, its retries used up, go past it."""
@@ -123,17 +129,16 @@ class Workers:
         lane.blocked_until = self._clock() + (_KEEP_AGAIN_S if delay_s is None else delay_s)
 
     async def _appended(self, failed: Sequence[Tried]) -> bool:
-        """Whether these are kept, on disk."""
+        """Whether these are kept, on disk. All of them are dead, or none is."""
         now_us = round(self._clock() * 1_000_000)
         retries, dead = appends_of(self._group, failed, self._backoff, now_us)
         try:
-            for appends in (dead, retries):
-                await self._append(appends)
+            await self._append(dead or retries)
         except (TxmsgError, OSError) as exc:
             _log.error("group %s: %d messages that failed cannot be kept: %s", self._group, len(failed), exc)
             return False
         for each in failed:
-            if self._backoff.delay_s(each.message.attempt) is None:
+            if self._is_dead(each):
                 _log.error(
                     "group %s: message %s of topic %r queue %s offset %s is a dead letter after %d deliveries",
                     *(self._group, each.message.id, each.message.topic, each.message.queue, each.message.offset),
@@ -142,5 +147,4 @@ class Workers:
         return True
 
     async def _append(self, appends: Sequence[Append]) -> None:
-        if appends:
-            await asyncio.get_running_loop().run_in_executor(self._threads, self._access.append, appends)
+        await asyncio.get_running_loop().run_in_executor(self._threads, self._access.append, appends)

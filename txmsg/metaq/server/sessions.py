@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
@@ -78,12 +78,16 @@ class Sessions:
     async def call(self, session: bytes, number: int, work: Callable[[GroupMember], T]) -> T:
         """What a member's thread returns for this call; the same again for a repeat of the last one.
 
-        Raises MembershipLost when there is no such session (any more).
+        A caller that goes away does not end it: what a thread has begun is known when the call is repeated. Raises
+        MembershipLost when there is no such session (any more).
         """
         known = self._sessions.get(session)
         if known is None:
             raise _lost()
         known.ends_at = self._clock() + known.session_s
+        return await _to_its_end(self._call(known, session, number, work))
+
+    async def _call(self, known: _Session, session: bytes, number: int, work: Callable[[GroupMember], T]) -> T:
         async with known.one_at_a_time:
             if self._sessions.get(session) is not known:
                 raise _lost()
@@ -98,6 +102,9 @@ class Sessions:
 
     async def leave(self, session: bytes, work: Callable[[GroupMember], None]) -> None:
         """The member stores what it has to and leaves. Leaving twice is fine."""
+        await _to_its_end(self._leave(session, work))
+
+    async def _leave(self, session: bytes, work: Callable[[GroupMember], None]) -> None:
         known = self._sessions.pop(session, None)
         if known is None:
             return
@@ -140,6 +147,13 @@ class Sessions:
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+
+async def _to_its_end(work: Coroutine[object, object, T]) -> T:
+    """What this returns, or raises; it goes on when its caller is cancelled."""
+    task = asyncio.ensure_future(work)
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())  # told, even if its caller is gone
+    return await asyncio.shield(task)
 
 
 def _lost() -> MembershipLost:
