@@ -265,6 +265,22 @@ def test_a_reader_is_told_what_retention_has_left(tmp_path: Path) -> None:
             until(lambda: bool(log.fetch({queue: log.ranges([queue])[queue].begin})[0].batches))
 
 
+def test_notes_of_appends_keep_no_file_that_its_topics_have_let_go(tmp_path: Path) -> None:
+    log_config = LogConfig(file_size_bytes_max=500, flush_s=0.02, checkpoint_s=0.05)
+    with (
+        served(MetaQConfig(root=tmp_path, listen=f"unix:{tmp_path}/socket", log=log_config)) as address,
+        RemoteLog(address) as log,
+    ):
+        queue = QueueId("t", 0)
+        log.set_topic("t", TopicSettings(retention_s=600))
+        for _ in range(5):
+            log.append([Append("t", 0, encode(Columns([b"x"], [1])))])
+        assert log.ranges([queue])[queue] == (0, 5)
+        for path in (tmp_path / "commitlog").iterdir():
+            os.utime(path, (0, 0))
+        until(lambda: log.ranges([queue])[queue] == (4, 5))
+
+
 def large_channel(address: str) -> grpc.Channel:
     """One that would take pieces of any size that a server may send."""
     return grpc.insecure_channel(address, options=CHANNEL_OPTIONS)

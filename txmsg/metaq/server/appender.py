@@ -64,7 +64,7 @@ class Appender:
         self.size_bytes = 0
         """Of calls under way."""
         self.failure = ""
-        """Why the log takes nothing any more, as the last append was told; empty when it was well."""
+        """Why the log takes nothing any more, as its last append was told; empty when it was well. Groups aside."""
         self._lanes = {each: _Lane(new_placer()) for each in WaitsFor}
         self._threads = threads
         self._size_bytes_max = size_bytes_max
@@ -149,11 +149,12 @@ class Appender:
         self.release(call.size_bytes)
         answer = self._under_way.pop(call.id)
         if isinstance(outcome, Exception):
-            if isinstance(outcome, StorageError):
+            if isinstance(outcome, StorageError) and not call.is_of_group:
                 self.failure = str(outcome)
             answer.set_exception(outcome)
             return
-        self.failure = ""
+        if not call.is_of_group:
+            self.failure = ""
         if not call.is_placed:
             try:
                 self._producers.note(call.id, call.settled, outcome, self._clock())

@@ -24,6 +24,7 @@ from txmsg.metaq.server.group_api import GroupApi
 from txmsg.metaq.server.log_api import LogApi
 from txmsg.metaq.server.placing import Placer
 from txmsg.metaq.server.polls import Polls
+from txmsg.metaq.server.producers import REMEMBERED_S
 from txmsg.metaq.server.sessions import Sessions
 from txmsg.metaq.store.topics import Flush, TopicSettings
 from txmsg.wire.address import check_address
@@ -35,6 +36,8 @@ __all__ = ["serve"]
 logger = logging.getLogger(__name__)
 
 _UNIX = "unix:"
+# A synchronous batch behind a note has the note synced, too. No file is kept for the notes in it.
+_OF_NOTES = TopicSettings(flush=Flush.TIMED, retention_s=REMEMBERED_S)
 _READERS = 4
 _GROUP_THREADS = 8
 _REQUEST_SIZE_BYTES_MAX = APPEND_SIZE_BYTES_MAX + 1024 * 1024
@@ -67,8 +70,8 @@ async def _serve(
     on_ready: Callable[[str], None],
     stop: asyncio.Event,
 ) -> None:
-    if log.settings_of(NOTES).flush is not Flush.TIMED:  # a synchronous batch behind a note has the note synced, too
-        log.set_topic(NOTES, TopicSettings(flush=Flush.TIMED))
+    if log.settings_of(NOTES) != _OF_NOTES:
+        log.set_topic(NOTES, _OF_NOTES)
     polls = Polls()
     appender = Appender(
         partial(Placer, log),
