@@ -62,6 +62,27 @@ def test_a_table_that_was_set_back_stops_the_tailer_with_the_first_offset_that_d
     assert logged(tmp_path, "t") == before, "something was overwritten"
 
 
+@pytest.mark.parametrize("grown", [0, 3, 25])
+def test_a_table_that_is_set_back_while_it_is_mirrored_stops_the_tailer_too(
+    table: Table, tmp_path: Path, grown: int
+) -> None:
+    """As by a truncate. Offsets that come a second time are not taken for what is there already."""
+    with tailing(table.url, tmp_path) as running:
+        table.add("t", 20)
+        table.add("t", 5, number=1)
+        for number in (0, 1):
+            await_equal(table, tmp_path, "t", number)
+        before = logged(tmp_path, "t")
+        table.query("delete from txmsg.message where queue = %s", table.id_of("t"))
+        if grown:
+            table.add("t", grown)
+        error = running.await_end()
+        assert isinstance(error, MirrorDiverged)
+        assert (error.topic, error.queue, error.offset) == ("t", 0, 0)
+        assert logged(tmp_path, "t")[:20] == before, "something was overwritten"
+        running.error = None
+
+
 def test_a_topic_that_was_made_anew_under_its_name_stops_the_tailer(table: Table, tmp_path: Path) -> None:
     [queue] = table.topic("again")
     table.add("again", 5)

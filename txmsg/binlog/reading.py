@@ -98,16 +98,18 @@ class Reading:
                 self._tell()
 
     def _read_once(self) -> None:
-        messages, is_all = self._stream.read(_READ_SIZE_BYTES)
-        size = sum(map(len, messages))
-        with self._lock:
-            if messages or self._sent_end != self._stream.sent_end:
-                self._tell()
-            self._messages += messages
-            self._size_bytes += size
-            self._sent_end = self._stream.sent_end
-            is_full = self._size_bytes >= SIZE_BYTES_MAX
+        is_all = False
+        if not self._is_full():
+            messages, is_all = self._stream.read(_READ_SIZE_BYTES)
+            size = sum(map(len, messages))
+            with self._lock:
+                if messages or self._sent_end != self._stream.sent_end:
+                    self._tell()
+                self._messages += messages
+                self._size_bytes += size
+                self._sent_end = self._stream.sent_end
         self._stream.confirm(self._confirmed)
+        is_full = self._is_full()
         if is_full or is_all:
             poll = select.poll()
             poll.register(self._is_taken, select.POLLIN)
@@ -115,6 +117,10 @@ class Reading:
                 poll.register(self._stream.fileno(), select.POLLIN)
             if any(fd == self._is_taken for fd, _ in poll.poll(self._stream.STATUS_S * 1000)):
                 os.read(self._is_taken, 4096)
+
+    def _is_full(self) -> bool:
+        with self._lock:
+            return self._size_bytes >= SIZE_BYTES_MAX
 
     def _tell(self) -> None:
         """There is something to take. Caller holds the lock."""

@@ -12,7 +12,17 @@ from txmsg.binlog.database import Session
 from txmsg.binlog.rows import COLUMNS, Row, copied_row
 from txmsg.binlog.sink import Mark, content_crc
 
-__all__ = ["TableQueue", "await_commits", "first_kept", "is_there", "marks_at", "oldest_age_s", "queues", "rows"]
+__all__ = [
+    "TableQueue",
+    "await_commits",
+    "first_kept",
+    "is_quiet",
+    "is_there",
+    "marks_at",
+    "oldest_age_s",
+    "queues",
+    "rows",
+]
 
 _COPY_OFFSETS_MAX = 20_000
 _COPY_HEADER_BYTES = 19
@@ -71,6 +81,13 @@ def await_commits(session: Session, queue: int) -> None:
     A row that waits for its standby has left by replication, and is not visible yet. LockNotAvailable after 30 s.
     """
     session.execute("select pg_advisory_xact_lock_shared(7702, %s %% 1024)", (queue,))
+
+
+def is_quiet(session: Session, queue: int) -> bool:
+    """Whether nothing is being written to a queue: all that has left by replication is visible. Waits for nothing."""
+    row = session.execute("select pg_try_advisory_xact_lock_shared(7702, %s %% 1024)", (queue,)).fetchone()
+    assert row is not None
+    return bool(row[0])
 
 
 def marks_at(session: Session, offsets: Mapping[int, int]) -> dict[int, Mark]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import psycopg
 
 from txmsg.binlog import table
-from txmsg.binlog.comparing import compare, divergence
+from txmsg.binlog.comparing import Compared, compare, divergence
 from txmsg.binlog.config import TailerConfig
 from txmsg.binlog.database import Session
 from txmsg.binlog.mirrors import Mirrors
@@ -48,6 +48,8 @@ class _Queue:
     number: int
     base: int
     next_offset: int
+    repeats_end: int
+    """What comes by replication before this offset may be there already; from here on each offset comes once."""
     rows: list[Row] = field(default_factory=list)
 
 
@@ -139,13 +141,19 @@ class Tailing:
 
     def _open(self, found: Sequence[TableQueue]) -> None:
         """Finds out where these queues go on in the log. Raises MirrorDiverged: nothing was written then."""
-        for compared in list(compare(self._session, self._sink, found)):
-            if compared.is_diverged:
-                raise divergence(self._session, self._sink, compared).error(self._sink.name)
+        for compared in self._compared(found):
             each, next_offset = compared.queue, compared.go_on.next_offset
             if compared.go_on.verdict is Verdict.HOLE:
                 self._mark_hole(each.topic, each.number, compared.in_log[1], next_offset)
-            self._queues[each.id] = _Queue(each.id, each.topic, each.number, next_offset, next_offset)
+            self._queues[each.id] = _Queue(each.id, each.topic, each.number, *(next_offset,) * 3)
+
+    def _compared(self, found: Sequence[TableQueue]) -> list[Compared]:
+        """How these queues stand in the log. Raises MirrorDiverged."""
+        compared = list(compare(self._session, self._sink, found))
+        for each in compared:
+            if each.is_diverged:
+                raise divergence(self._session, self._sink, each).error(self._sink.name)
+        return compared
 
     def _mark_hole(self, topic: str, number: int, begin: int, end: int) -> None:
         self._sink.mark_hole(topic, number, begin, end)
@@ -201,6 +209,10 @@ class Tailing:
     def _leads_up_to(self, queue: _Queue, offset: int) -> bool:
         """Whether this offset comes next, once what is missing before it is read from the table."""
         if offset < queue.next_offset:
+            if offset >= queue.repeats_end:  # it came before: the table was set back
+                self.append()
+                self._compared([each for each in table.queues(self._session, [queue.topic], []) if each.id == queue.id])
+                queue.repeats_end = queue.next_offset
             self.progress.repeated += 1
             return False
         self._refill(queue, offset)
@@ -268,7 +280,7 @@ class Tailing:
                     self._take_refilled(queue, row)
             if queue.next_offset == before and not self._is_gone(queue, end):
                 if not table.is_there(self._session, queue.id):
-                    self._forget(queue)
+                    logger.warning("topic %s queue %d was deleted: mirrored no further", queue.topic, queue.number)
                     return
                 if waited:
                     raise StorageError(
@@ -278,10 +290,7 @@ class Tailing:
                     )
                 table.await_commits(self._session, queue.id)
                 waited = True
-
-    def _forget(self, queue: _Queue) -> None:
-        logger.warning("topic %s queue %d was deleted: it is mirrored no further", queue.topic, queue.number)
-        self._unwanted.add(queue.id)
+        queue.repeats_end = queue.next_offset
 
     def _take_refilled(self, queue: _Queue, row: Row) -> None:
         if not queue.rows:
@@ -359,6 +368,8 @@ class Tailing:
         found = table.queues(self._session, self._include, self._exclude)
         at = wal_end(self._session)
         self._open([each for each in found if each.id not in self._queues])
+        behind = [each for each in found if each.end < self._queues[each.id].next_offset]
+        self._compared([each for each in behind if table.is_quiet(self._session, each.id)])
         self._look = (at, {each.id: each.end for each in found})
         self._note_goal(found)
 

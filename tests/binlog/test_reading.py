@@ -1,0 +1,53 @@
+"""What a tailer reads ahead has a bound, however long nobody takes it; and the server hears of it all the while."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, cast
+
+import pytest
+
+from tests.binlog.tailers import until
+from txmsg.binlog import reading
+from txmsg.binlog.reading import Reading
+
+
+class Endless:
+    """A stream of which there is always more."""
+
+    STATUS_S = 0.001
+    sent_end = 0
+
+    def __init__(self) -> None:
+        self.read_bytes = 0
+        self.confirms = 0
+        self._fd, self._end = os.pipe()
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def read(self, size_bytes_max: int) -> tuple[list[bytes], bool]:
+        self.read_bytes += size_bytes_max
+        return [bytes(size_bytes_max)], False
+
+    def confirm(self, lsn: int) -> None:
+        self.confirms += 1
+
+    def close(self, confirmed: int) -> None:
+        os.close(self._fd)
+        os.close(self._end)
+
+
+def test_no_more_is_read_while_nobody_takes_it_and_the_server_is_told_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "SIZE_BYTES_MAX", 1024 * 1024)
+    stream = Endless()
+    read_ahead = Reading(cast(Any, stream))
+    try:
+        for part in (1, 2):
+            until(lambda: stream.read_bytes >= part * 1024 * 1024)  # noqa: B023
+            before = stream.confirms
+            until(lambda: stream.confirms > before + 20)  # noqa: B023
+            assert stream.read_bytes == part * 1024 * 1024
+            read_ahead.take()
+    finally:
+        read_ahead.close()
