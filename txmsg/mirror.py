@@ -21,7 +21,7 @@ from txmsg.metaq.format.frame import Columns, Compression, Payload, encode, hole
 from txmsg.metaq.location import open_log
 from txmsg.metaq.store.log import Append, Log
 
-__all__ = ["LogSink", "Missing", "fork_log", "open_sink", "take_again"]
+__all__ = ["Forked", "LogSink", "Missing", "fork_log", "open_sink", "take_again"]
 
 _SETTINGS_S = 10.0
 _PUT_BACK_SIZE_BYTES_MAX = 64 * 1024 * 1024
@@ -29,7 +29,12 @@ _PUT_BACK_SIZE_BYTES_MAX = 64 * 1024 * 1024
 
 def open_sink(where: str) -> LogSink:
     """The log in a directory, made when missing, or at an address. Raises LogBusy when another process writes it."""
-    return LogSink(open_log(where, append=True), where)
+    log = open_log(where, append=True)
+    try:
+        return LogSink(log, where)
+    except BaseException:  # as while a server is away: this is tried again and again
+        log.close()
+        raise
 
 
 class LogSink:
@@ -110,13 +115,40 @@ class LogSink:
         self._log.close()
 
 
-def fork_log(root: Path, cuts: Sequence[Divergence]) -> int:
-    """Has a log go on under a new generation, from where it and the table differ. Returns the generation.
+class Forked(NamedTuple):
+    """A log that goes on. groups: those that were further than it is now, and were set back."""
 
-    What it has from there on is not served any more; the table's messages come in its place when the tailer runs.
+    generation: int
+    groups: Sequence[str]
+
+
+def fork_log(root: Path, cuts: Sequence[Divergence]) -> Forked:
+    """Has a log go on under a new generation, from where it and the table differ.
+
+    What it has from there on is not served any more; the table's messages come in its place when the tailer runs. So
+    groups that were further are set back, or they would go past these: before the log is cut, for nobody does it after
+    a crash; and after it, for members may be at work.
     """
-    with Log(root) as log:
-        return log.fork([(each.topic, each.queue, each.offset) for each in cuts])
+    with Log(root) as log, open_log(root) as reading:
+        groups = _set_back(reading, cuts)
+        generation = log.fork([(each.topic, each.queue, each.offset) for each in cuts])
+        return Forked(generation, sorted(groups | _set_back(reading, cuts)))
+
+
+def _set_back(log: LogAccess, cuts: Sequence[Divergence]) -> set[str]:
+    """Has groups that are further than these offsets go on there; their names."""
+    ends = {QueueId(each.topic, each.queue): each.offset for each in cuts}
+    found: set[str] = set()
+    for group in log.groups():
+        further = {
+            each.queue: ends[each.queue]
+            for each in log.group(group).queues
+            if each.queue in ends and (each.offset or 0) > ends[each.queue]
+        }
+        if further:
+            log.seek(group, further)
+            found.add(group)
+    return found
 
 
 class Missing(NamedTuple):

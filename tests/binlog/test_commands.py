@@ -8,9 +8,14 @@ import pytest
 
 from tests.binlog.tailers import Running, Table, await_equal, logged, tailing, until
 from tests.integration.cli_harness import json_of, said
+from tests.metaq.consumers import stored
 from txmsg.errors import MirrorDiverged
+from txmsg.metaq.access import QueueId
+from txmsg.metaq.location import open_log
 from txmsg.metaq.store.log import Log
 from txmsg.metaq.store.reader import LogReader
+
+T0, T1 = QueueId("t", 0), QueueId("t", 1)
 
 
 def test_a_mirror_is_made_looked_at_and_dropped(table: Table, tmp_path: Path) -> None:
@@ -58,6 +63,11 @@ def test_a_log_that_has_diverged_goes_on_under_a_new_generation(table: Table, tm
         table.add("t", grown)
     with pytest.raises(MirrorDiverged):
         Running(table.url, tmp_path).start()
+    with open_log(tmp_path) as access:
+        for group, offsets in (("ahead", {T0: 28, T1: 3}), ("behind", {T0: 4})):
+            member = access.join(group, ["t"])
+            member.take(offsets)
+            member.leave(offsets)
     before = logged(tmp_path, "t")
     asked = said(*fork, answer="n\n", status=1)
     assert "Aborted" in asked
@@ -65,6 +75,10 @@ def test_a_log_that_has_diverged_goes_on_under_a_new_generation(table: Table, tm
     told = said(*fork, "--yes")
     assert f"queue 0: from offset 20 on, 10 messages of the log give way to {grown} of the table" in told
     assert "goes on under generation 2" in told
+    assert "group ahead was further, and goes on where the log does" in told
+    assert "group behind" not in told
+    assert stored(tmp_path, "ahead") == {T0: 20, T1: 3}
+    assert stored(tmp_path, "behind") == {T0: 4}
     with tailing(table.url, tmp_path):
         await_equal(table, tmp_path, "t")
         table.add("t", 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -33,7 +34,8 @@ def fork(*, storage: str, metaq: str, name: str, yes: bool, as_json: bool) -> No
     """Let a log go on under a new generation, from where it and its table begin to differ.
 
     The table is right from there on: what the log has instead is not served any more, and the tailer reads the table's
-    messages. As after a backup of the database was restored, or a standby promoted that had not got everything.
+    messages. As after a backup of the database was restored, or a standby promoted that had not got everything. Groups
+    that were further are set back to there.
     """
     from txmsg.binlog.config import check_mirror_name
     from txmsg.binlog.database import translated
@@ -46,6 +48,7 @@ def fork(*, storage: str, metaq: str, name: str, yes: bool, as_json: bool) -> No
         with closing(open_sink(str(directory))) as sink:
             cuts = diverged(session, sink, name)
             generation = sink.generation
+        groups: Sequence[str] = ()
         for each in cuts if not as_json else ():
             click.echo(
                 f"topic {each.topic} queue {each.queue}: from offset {each.offset} on, {each.log_end - each.offset} "
@@ -54,11 +57,13 @@ def fork(*, storage: str, metaq: str, name: str, yes: bool, as_json: bool) -> No
         if cuts:
             if not yes:
                 click.confirm(f"Give up what {metaq} has from there on?", abort=True)
-            generation = fork_log(directory, cuts)
+            generation, groups = fork_log(directory, cuts)
     if as_json:
         values = [{"topic": each.topic, "queue": each.queue, "offset": each.offset} for each in cuts]
-        click.echo(json.dumps({"generation": generation, "cuts": values}))
+        click.echo(json.dumps({"generation": generation, "cuts": values, "groups_set_back": list(groups)}))
     elif cuts:
+        for group in groups:
+            click.echo(f"group {group} was further, and goes on where the log does")
         click.echo(f"the log goes on under generation {generation}: `txmsg tailer run` fills it")
     else:
         click.echo(f"log and table have not diverged; the log stays at generation {generation}")
