@@ -7,4 +7,5 @@ lane         what it has of one queue                        (pure)
 handling, working    its handlers
 polling      batches for a caller, instead of handlers
 retries      messages that failed, as they stand in the group's log  (pure)
+dead_letters looked at, handed to the group again, given up
 """
