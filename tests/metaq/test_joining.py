@@ -60,21 +60,23 @@ def few_are_joined() -> Iterator[None]:
         yield
 
 
-@given(batches=_batches(), tags=st.sampled_from([ALL_TAGS, parse_tags("paid || a")]))
-def test_joined_batches_hold_what_each_holds(batches: Sequence[LogBatch], tags: Any) -> None:
-    found = to_arrow(batches, tags)
+@given(batches=_batches(), tags=st.sampled_from([ALL_TAGS, parse_tags("paid || a")]), tiny=st.sampled_from([0, 2**20]))
+def test_joined_batches_hold_what_each_holds(batches: Sequence[LogBatch], tags: Any, tiny: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(joining, "_TINY_SIZE_BYTES_MAX", tiny)
+        found = to_arrow(batches, tags)
     found.validate(full=True)
     assert found.equals(pa.Table.from_batches([batch.to_arrow(tags) for batch in batches], SCHEMA))
     assert found["body"].num_chunks <= 1
 
 
-@pytest.mark.parametrize(("sizes", "chunks"), [([1] * 8, 1), ([1] * 7, 7), ([1] * 4 + [200] * 4, 8)])
+@pytest.mark.parametrize(("count", "size_bytes", "chunks"), [(8, 1, 1), (7, 1, 7), (8, 40_000, 8)])
 def test_small_batches_are_joined_and_large_ones_are_not_copied(
-    sizes: list[int], chunks: int, monkeypatch: pytest.MonkeyPatch
+    count: int, size_bytes: int, chunks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(joining, "_JOINED_MIN", 8)
-    batches = [_batch(Columns([b"x"] * size, [1]), 5, Compression.NONE) for size in sizes]
+    batches = [_batch(Columns([bytes(size_bytes)], [1]), 5, Compression.NONE)] * count
     found = to_arrow(batches)
-    assert (found.num_rows, found["body"].num_chunks) == (sum(sizes), chunks)
-    monkeypatch.setattr(joining, "_JOINED_SIZE_BYTES_MAX", 15)
-    assert to_arrow(batches)["body"].num_chunks == len(sizes)
+    assert (found.num_rows, found["body"].num_chunks) == (count, chunks)
+    monkeypatch.setattr(joining, "_TOGETHER_SIZE_BYTES_MAX", 15 * count)
+    assert to_arrow(batches)["body"].num_chunks == count

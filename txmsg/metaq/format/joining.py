@@ -1,12 +1,13 @@
-"""Many frames as one table. Small ones are joined: what Arrow costs by the batch is most of it, and a writer
-that is never behind makes frames of one message. Large ones are chunks of it, on the log's own bytes.
+"""Many frames as one table. They are joined unless they are large: what a batch costs Arrow is most of what a small one
+costs, and a writer that is never behind makes frames of one message. Large ones stay on the log's own bytes.
 
-Columns are found by numpy in all frames at once; their bytes are copied together.
+Columns are taken from all frames at once, one after the other: bytes are copied together, and numpy does the rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import repeat
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -20,12 +21,16 @@ from txmsg.wire.tags import ALL_TAGS, TagExpression
 __all__ = ["to_arrow"]
 
 _Numbers: TypeAlias = NDArray[np.int64]
+_Mask: TypeAlias = NDArray[np.bool_]
 
 _JOINED_MIN: Final = 8
 """Joining costs as much as this many batches by themselves."""
-_JOINED_MESSAGES_MAX: Final = 50
-"""In a batch, on average; with more of them it is no gain."""
-_JOINED_SIZE_BYTES_MAX: Final = 64 * 1024 * 1024
+_JOINED_SIZE_BYTES_MAX: Final = 32 * 1024
+"""Of a batch, on average: copying a larger one costs as much as it saves."""
+_TINY_SIZE_BYTES_MAX: Final = 512
+"""Of a batch, on average: such ones are copied twice, as bytes are cut faster than views of memory are."""
+_TOGETHER_SIZE_BYTES_MAX: Final = 1024**3
+"""So that the values of a column are less than 2 GiB: they stand at places that are int32."""
 
 
 def to_arrow(batches: Sequence[LogBatch], wanted: TagExpression = ALL_TAGS) -> pa.Table:
@@ -33,74 +38,67 @@ def to_arrow(batches: Sequence[LogBatch], wanted: TagExpression = ALL_TAGS) -> p
 
     In few chunks; `combine_chunks` makes one of them. wanted: only messages with such tags.
     """
-    are_large = (
-        sum(map(len, batches)) > _JOINED_MESSAGES_MAX * len(batches)
-        or sum(each.header.raw_size_bytes for each in batches) > _JOINED_SIZE_BYTES_MAX
-    )
-    if len(batches) < _JOINED_MIN or are_large:
+    size_bytes_max = min(_JOINED_SIZE_BYTES_MAX * len(batches), _TOGETHER_SIZE_BYTES_MAX)
+    if len(batches) < _JOINED_MIN or sum(each.header.raw_size_bytes for each in batches) > size_bytes_max:
         return pa.Table.from_batches([each.to_arrow(wanted) for each in batches], SCHEMA)
-    return pa.Table.from_batches([only(_joined(batches), wanted)])
-
-
-def _joined(batches: Sequence[LogBatch]) -> pa.RecordBatch:
-    """All of them as one. Values of a column stand at places that are int32, so together they are less than 2 GiB."""
-    frames = _Frames(batches)
-    batch = pa.RecordBatch.from_arrays(frames.arrays(), schema=SCHEMA)
-    return batch.filter(pa.array(frames.is_asked_for)) if any(each.skip for each in batches) else batch
+    return pa.Table.from_batches([only(_Frames(batches).joined(), wanted)])
 
 
 class _Frames:
-    """Payloads one behind the other, in which the columns are found one after the other."""
+    """Payloads of which columns are taken, one after the other."""
 
     def __init__(self, batches: Sequence[LogBatch]) -> None:
-        headers = [each.header for each in batches]
-        raw = [raw_of(each.header, each.stored) for each in batches]
-        self._data = b"".join(raw)
-        self._words = np.frombuffer(self._data, np.int32)
-        self._bases = np.array([each.base_offset for each in headers], np.int64)
-        self._stored_at = np.array([each.first_stored_at_us for each in headers], np.int64)
-        self._columns = np.array([each.columns for each in headers], np.int64)
-        self._counts = np.array([each.count for each in headers], np.int64)
+        self._batches = batches
+        self._headers = [each.header for each in batches]
+        raw = [memoryview(raw_of(each.header, each.stored)) for each in batches]
         sizes = np.array([len(each) for each in raw], np.int64)
-        self._at = np.cumsum(sizes) - sizes
+        is_tiny = sizes.mean() <= _TINY_SIZE_BYTES_MAX
+        self._raw: Iterable[memoryview | bytes] = repeat(b"".join(raw)) if is_tiny else raw
+        self._at = np.cumsum(sizes) - sizes if is_tiny else np.zeros_like(sizes)
         """Where the next column of each frame begins."""
-        self._frame = np.repeat(np.arange(len(batches)), self._counts)
-        """Of each message, the number of its frame."""
-        self._place = np.arange(len(self._frame)) - np.repeat(np.cumsum(self._counts) - self._counts, self._counts)
-        """And its place in it."""
-        self.is_asked_for = self._place >= np.array([each.skip for each in batches], np.int64)[self._frame]
+        self._counts = np.array([each.count for each in self._headers], np.int64)
+        self._columns = np.array([each.columns for each in self._headers], np.int64)
+        self._total = int(self._counts.sum())
 
-    def arrays(self) -> list[pa.Array]:
-        """The columns of SCHEMA."""
-        stored = self._stored_at[self._frame]
-        ids, has_id = self._fixed(Column.TRANSACTION_ID, np.zeros((len(self._frame), 16), np.uint8))
-        n, _ = self._fixed(Column.N, np.zeros(len(self._frame), np.int16))
-        born_at, has_born_at = self._fixed(Column.BORN_AT, np.zeros(len(self._frame), np.int64))
-        stored_at, _ = self._fixed(Column.STORED_AT, stored)
-        born_at = np.where(has_born_at, born_at, stored_at)
-        key, tag, ordering_key, headers, body = map(
-            self._values, (Column.KEY, Column.TAG, Column.ORDERING_KEY, Column.HEADERS, Column.BODY)
+    def joined(self) -> pa.RecordBatch:
+        """All messages that are asked for."""
+        places = np.arange(self._total) - self._of_all(np.cumsum(self._counts) - self._counts)
+        ids, has_id = self._numbers(Column.TRANSACTION_ID, np.zeros((self._total, 16), np.uint8))
+        n, _ = self._numbers(Column.N, np.zeros(self._total, np.int16))
+        born_at, has_born_at = self._numbers(Column.BORN_AT, np.zeros(self._total, np.int64))
+        stored_at, _ = self._numbers(
+            Column.STORED_AT, self._of_all([each.first_stored_at_us for each in self._headers])
         )
+        values = [
+            self._values(each) for each in (Column.KEY, Column.TAG, Column.ORDERING_KEY, Column.HEADERS, Column.BODY)
+        ]
         buffers: list[list[Any]] = [
-            [None, self._bases[self._frame] + self._place],
+            [None, self._of_all([each.base_offset for each in self._headers]) + places],
             [_bitmap(has_id), ids],
             [None, n],
-            *([_bitmap(ends[1:] > ends[:-1]), ends, data] for ends, data in (key, tag, ordering_key, headers)),
-            [None, *body],
-            [None, born_at],
+            *([_bitmap(ends[1:] > ends[:-1]), ends, data] for ends, data in values[:-1]),
+            [None, *values[-1]],
+            [None, np.where(has_born_at, born_at, stored_at)],
             [None, stored_at],
         ]
-        return [
+        arrays = [
             pa.Array.from_buffers(
-                field.type, len(self._frame), [each if each is None else pa.py_buffer(each) for each in parts]
+                field.type, self._total, [part if part is None else pa.py_buffer(part) for part in parts]
             )
             for field, parts in zip(SCHEMA, buffers, strict=True)
         ]
+        batch = pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+        skips = [each.skip for each in self._batches]
+        return batch.filter(pa.array(places >= self._of_all(skips))) if any(skips) else batch
 
-    def _fixed(self, column: Column, values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """Puts what frames have of a column of fixed width in its place; which messages have it."""
+    def _of_all(self, of_frames: _Numbers | Sequence[int]) -> _Numbers:
+        """What each frame has, for each of its messages."""
+        return np.repeat(np.asarray(of_frames, np.int64), self._counts)
+
+    def _numbers(self, column: Column, values: NDArray[Any]) -> tuple[NDArray[Any], _Mask]:
+        """What frames have of a column of fixed width, else these values; which messages have it."""
         there = (self._columns & column.value) != 0
-        has = there[self._frame]
+        has = np.repeat(there, self._counts)
         if there.any():
             data = self._taken(np.where(there, self._counts * WIDTHS[column], 0))
             values[has] = np.frombuffer(data, values.dtype).reshape(-1, *values.shape[1:])
@@ -108,31 +106,26 @@ class _Frames:
 
     def _values(self, column: Column) -> tuple[NDArray[np.int32], bytes]:
         """Where values end and the next ones begin, and their bytes; empty ones of frames that lack the column."""
-        ends = np.zeros(len(self._frame) + 1, np.int32)
+        ends = np.zeros(self._total + 1, np.int32)
         there = (self._columns & column.value) != 0
         if not there.any():
             return ends, b""
-        has = there[self._frame]
-        at = (self._at[self._frame] // 4 + self._place)[has]
-        ends[1:][has] = self._words[at + 1] - self._words[at]
+        sizes = np.where(there, self._counts + 1, 0)
+        of_frames = np.frombuffer(self._taken(4 * sizes), np.int32)
+        last = np.cumsum(sizes[there]) - 1
+        ends[1:][np.repeat(there, self._counts)] = np.delete(np.diff(of_frames), last[:-1])
         np.cumsum(ends, out=ends)
-        sizes = np.zeros_like(self._at)
-        sizes[there] = self._words[(self._at // 4 + self._counts)[there]]
-        self._at[there] += _padded(4 * (self._counts + 1))[there]
+        sizes[there] = of_frames[last]
         return ends, self._taken(sizes)
 
     def _taken(self, sizes: _Numbers) -> bytes:
         """So many bytes of each frame, together, and goes past them."""
-        data, ends = self._data, self._at + sizes
-        taken = b"".join([data[begin:end] for begin, end in zip(self._at.tolist(), ends.tolist(), strict=True)])
-        self._at += _padded(sizes)
-        return taken
+        ends = self._at + sizes
+        parts = zip(self._raw, self._at.tolist(), ends.tolist(), strict=False)
+        self._at = (ends + 7) & ~7
+        return b"".join([raw[begin:end] for raw, begin, end in parts])
 
 
-def _padded(sizes: _Numbers) -> _Numbers:
-    return (sizes + 7) & ~7
-
-
-def _bitmap(there: NDArray[np.bool_]) -> NDArray[np.uint8] | None:
+def _bitmap(there: _Mask) -> NDArray[np.uint8] | None:
     """As Arrow marks which values there are; None when all are."""
     return None if there.all() else np.packbits(there, bitorder="little")
