@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tests import prestarted
+from tests.ports import own_port
 
 __all__ = ["BrokerProcess"]
 
@@ -23,7 +24,8 @@ _STOP_S_MAX = 90.0
 class BrokerProcess:
     """`txmsg broker` as a child process, on a database or (None) the embedded one.
 
-    `address` is HOST:PORT, the same after a restart. `environment` is for a broker of another release.
+    `address` is HOST:PORT, the same after a restart; of its own unless one is given. `environment` is for a broker of
+    another release.
     """
 
     module = "txmsg.cli.main"
@@ -34,13 +36,13 @@ class BrokerProcess:
         storage: str | None,
         *options: str,
         log: Path,
-        address: str = "127.0.0.1:0",
+        address: str | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self.storage = storage
         self.options = options
         self.log = log
-        self.address = address
+        self.address = address or f"127.0.0.1:{own_port()}"
         self._environment = environment
         self._process: prestarted.Prestarted | subprocess.Popen[bytes] | None = None
 

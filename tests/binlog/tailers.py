@@ -20,6 +20,7 @@ from txmsg.metaq.store.reader import LogReader
 from txmsg.mirror import open_sink
 
 WITHIN_S = 60.0
+_TAILERS = "select 1 from pg_stat_activity where application_name like %s and datname = current_database()"
 
 
 def until(condition: Callable[[], bool], *, within_s: float = WITHIN_S, why: str = "it did not happen in time") -> None:
@@ -104,6 +105,24 @@ class Table:
             "from txmsg.message where queue = %s order by queue_offset",
             self.id_of(topic, number),
         )
+
+    def await_no_tailer(self) -> None:
+        """Returns when the server has seen that tailers have ended: until then they hold their locks and slots."""
+        until(lambda: not self.query(_TAILERS, "txmsg tailer%"), why="a tailer still has a session")
+
+    def is_tried_for(self) -> bool:
+        """Whether somebody tries to become the one who writes a mirror."""
+        tries = f"{_TAILERS} and query like %s"
+        return bool(self.query(tries, "txmsg tailer%", "%pg_try_advisory_lock%"))
+
+    def free_slot(self) -> str:
+        """The one slot, which nobody reads."""
+        self.await_no_tailer()
+        [slot] = self.slots()
+        return slot
+
+    def drop_slot(self) -> None:
+        self.query("select pg_drop_replication_slot(%s)", self.free_slot())
 
     def slots(self) -> list[str]:
         return [

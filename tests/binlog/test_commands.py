@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import psycopg
 import pytest
 
-from tests.binlog.tailers import Running, Table, await_equal, logged, tailing, until
+from tests.binlog.tailers import WITHIN_S, Running, Table, await_equal, logged, tailing, until
 from tests.integration.cli_harness import json_of, said
 from tests.metaq.consumers import stored
 from txmsg.errors import MirrorDiverged
@@ -40,13 +42,25 @@ def test_a_mirror_is_made_looked_at_and_dropped(table: Table, tmp_path: Path) ->
         assert shown["queues"][0] == {"topic": "t", "queue": 0, "next_offset": 7, "end": 7}
         assert "is being written by a tailer: stop it first" in said("tailer", "drop", *storage, "--yes", status=1)
     assert "Mirrored to" in said("tailer", "status", *storage, "--by-queue")
-    [slot] = table.slots()
-    table.query("select pg_drop_replication_slot(%s)", slot)
+    table.drop_slot()
     said("tailer", "status", *storage, status=1)
     assert json_of("tailer", "drop", *storage, "--yes")["dropped"]
     assert not json_of("tailer", "drop", *storage, "--yes")["dropped"]
     assert not table.slots()
     assert not table.query("select 1 from pg_publication")
+
+
+def test_a_tailer_that_has_just_ended_is_waited_for(table: Table) -> None:
+    """Its session in the server lives on for a moment."""
+    storage = ("--storage", table.url)
+    json_of("tailer", "create", *storage)
+    table.await_no_tailer()
+    with psycopg.connect(table.url, autocommit=True) as ending, ThreadPoolExecutor(1) as beside:
+        ending.execute("select pg_advisory_lock(7707, hashtext('metaq'))")
+        dropping = beside.submit(json_of, "tailer", "drop", *storage, "--yes")
+        until(lambda: table.is_tried_for() or dropping.done())
+        ending.close()
+        assert dropping.result(WITHIN_S)["dropped"]
 
 
 @pytest.mark.parametrize("grown", [0, 3, 20])

@@ -19,8 +19,7 @@ def test_a_segment_that_was_dropped_meanwhile_is_a_hole_that_is_counted_and_told
     with tailing(table.url, tmp_path):
         await_equal(table, tmp_path, "t")
     before = logged(tmp_path, "t")
-    [slot] = table.slots()
-    table.query("select pg_drop_replication_slot(%s)", slot)
+    table.drop_slot()
     table.add("t", 5)
     table.add("t", 7, number=1)
     table.rotate()

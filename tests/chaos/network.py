@@ -28,7 +28,7 @@ Target = tuple[str, int] | Path
 _PIECE_BYTES = 65_536
 SLOW_S = 0.1
 """How much later each piece comes on a slow link."""
-_WAIT_S = 10.0
+_WAIT_S = 60.0
 
 
 class Network:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -29,8 +30,7 @@ class ForgetfulDisk:
         if stat.S_ISDIR(found.st_mode):
             self._directories[found.st_ino] = {each.name: each.inode() for each in os.scandir(fd)}
         else:
-            path = Path(os.readlink(f"/proc/self/fd/{fd}"))
-            self._files[found.st_ino] = path.read_bytes()
+            self._files[found.st_ino] = Path(f"/proc/self/fd/{fd}").read_bytes()  # whatever its name is by now
 
     def sync(self, *paths: Path) -> None:
         """Has these come to disk."""
@@ -54,7 +54,8 @@ class ForgetfulDisk:
             path = Path(each.path)
             if each.is_dir():
                 self.after_power_cut(path, to / each.name, choice)
-            elif path.exists():  # else it was renamed meanwhile, by a thread
+                continue
+            with suppress(FileNotFoundError):  # it was renamed meanwhile, by a thread
                 (to / each.name).write_bytes(self._content(path, choice))
         present = {each.inode() for each in os.scandir(root)}
         for name, inode in synced.items():

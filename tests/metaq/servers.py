@@ -5,16 +5,43 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from tests.broker_process import BrokerProcess
 from tests.chaos.network import Link, Network
+from txmsg.errors import BrokerUnavailable
+from txmsg.metaq.remote.remote_log import RemoteLog
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.server.running import serve
 
-_WAIT_S = 60.0
+WAIT_S = 60.0
+
+
+def until(holds: Callable[[], object]) -> None:
+    """Returns when this holds; fails when it never does."""
+    deadline = time.monotonic() + WAIT_S
+    while not holds():
+        assert time.monotonic() < deadline, "what was waited for did not come"
+        time.sleep(0.005)
+
+
+def cannot_be_reached(log: RemoteLog) -> BrokerUnavailable:
+    """What a call says when it had the time to find that out: a busy machine may give it none."""
+    errors: list[BrokerUnavailable] = []
+
+    def is_found_out() -> bool:
+        with pytest.raises(BrokerUnavailable) as caught:
+            log.topics()
+        errors.append(caught.value)
+        return "cannot be reached" in str(caught.value)
+
+    until(is_found_out)
+    return errors[-1]
 
 
 @contextmanager
@@ -33,13 +60,13 @@ def served(config: MetaQConfig) -> Iterator[str]:
     thread = threading.Thread(target=run, name="metaq-server")
     thread.start()
     try:
-        address = told.get(timeout=_WAIT_S)
+        address = told.get(timeout=WAIT_S)
         if isinstance(address, BaseException):
             raise address
         yield address
     finally:
         loop.call_soon_threadsafe(stop.set)
-        thread.join(_WAIT_S)
+        thread.join(WAIT_S)
         assert not thread.is_alive(), "the server did not stop"
         loop.close()
     if not told.empty():
@@ -58,7 +85,7 @@ def linked(address: str) -> Iterator[tuple[Link, str]]:
 class MetaQProcess(BrokerProcess):
     """`txmsg metaq serve` as a child process."""
 
-    def __init__(self, data_dir: Path, *options: str, log: Path, address: str = "127.0.0.1:0") -> None:
+    def __init__(self, data_dir: Path, *options: str, log: Path, address: str | None = None) -> None:
         super().__init__(None, *options, log=log, address=address)
         self.data_dir = data_dir
 

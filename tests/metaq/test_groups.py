@@ -130,31 +130,42 @@ def test_a_member_that_is_killed_gives_back_all_it_owned_at_the_offset_it_stored
         assert [each.id for each in member.view().members] == [member.id]
 
 
-def test_a_forked_child_neither_keeps_nor_uses_what_its_parent_owns(local: LogAccess) -> None:
-    member = local.join("g", ["t"])
-    member.take([A])
-    told, tell = os.pipe()
-    waits, end = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        os.close(end)
-        try:
-            member.store({A: 1})
-        except MisuseError as exc:
-            os.write(tell, str(exc).encode())
-        os.read(waits, 1)
-        os._exit(0)
+FORKING = """
+import os, sys
+from txmsg.errors import MisuseError
+from txmsg.metaq.access import QueueId
+from txmsg.metaq.location import open_log
+member = open_log(sys.argv[1]).join("g", ["t"])
+member.take([QueueId("t", 0)])
+parent_ended, parent_lives = os.pipe()
+if os.fork() == 0:
+    os.close(parent_lives)
     try:
-        assert b"was forked from member" in os.read(told, 1000)
+        member.store({QueueId("t", 0): 1})
+    except MisuseError as exc:
+        print(exc, flush=True)
+    os.read(parent_ended, 1)
+    os._exit(0)
+sys.stdin.readline()
+member.leave({QueueId("t", 0): 2})
+print("left", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_a_forked_child_neither_keeps_nor_uses_what_its_parent_owns(tmp_path: Path, local: LogAccess) -> None:
+    command = [sys.executable, "-c", FORKING, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdin is not None
+        assert parent.stdout is not None
+        assert "was forked from member" in parent.stdout.readline()
         other = local.join("g", ["t"])
         assert other.take([A]) == {}
-        member.leave({A: 2})
+        print(file=parent.stdin, flush=True)
+        assert parent.stdout.readline() == "left\n"
         assert other.take([A]) == {A: 2}, "the child keeps what its parent has given back"
         assert len(other.view().members) == 1
-    finally:
-        for fd in (end, told, tell, waits):
-            os.close(fd)
-        os.waitpid(pid, 0)
+        parent.stdin.close()
 
 
 def test_an_offset_is_the_old_one_or_the_new_one_wherever_a_write_was_torn(tmp_path: Path, access: LogAccess) -> None:

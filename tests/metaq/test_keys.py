@@ -116,7 +116,7 @@ def test_looks_at_a_file_that_grows_leave_one_index_of_it_in_memory(tmp_path: Pa
 
 
 def test_what_was_cut_off_or_deleted_or_is_not_seen_yet_is_not_found(tmp_path: Path) -> None:
-    with Log(tmp_path, LogConfig(file_size_bytes_max=500, retention_size_bytes=1000)) as log:
+    with Log(tmp_path, LogConfig(file_size_bytes_max=500, retention_size_bytes=1000, checkpoint_s=3600)) as log:
         for _ in range(4):
             log.append([batch("t", 0, ["a", "b"])])
         log.truncate("t", 0, 3)

@@ -138,7 +138,7 @@ def test_a_sync_beside_a_roll_syncs_a_file_that_is_open(tmp_path: Path, monkeypa
 
 
 def test_retention_deletes_whole_files_and_readers_are_told(tmp_path: Path) -> None:
-    with Log(tmp_path, LogConfig(file_size_bytes_max=1000, retention_size_bytes=3000)) as log:
+    with Log(tmp_path, LogConfig(file_size_bytes_max=1000, retention_size_bytes=3000, checkpoint_s=3600)) as log:
         fill(log, "t", 0, [5] * 40)
         fill(log, "idle", 0, [1])
         reader = LogReader(tmp_path).queue("t", 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 from collections.abc import Callable
@@ -42,6 +43,14 @@ def _copy(small: Path, to: Path, *, checkpoint: bool = False) -> Path:
     return to
 
 
+@pytest.fixture
+def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing waits for a real one: what is lost here the test cuts off."""
+    for sync in ("fsync", "fdatasync"):
+        monkeypatch.setattr(os, sync, lambda _: None)
+
+
+@pytest.mark.usefixtures("quick_disk")
 def test_cut_at_any_byte_a_log_opens_and_goes_on(small: Path, tmp_path: Path) -> None:
     whole = _log_file(small).read_bytes()
     ends = [header_end for header_end in _frame_ends(small)]

@@ -8,8 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -20,7 +19,7 @@ import pytest
 
 from tests.chaos.plan import Cut
 from tests.metaq.logs import batch, bodies, readable
-from tests.metaq.servers import MetaQProcess, linked, served
+from tests.metaq.servers import WAIT_S, MetaQProcess, cannot_be_reached, linked, served, until
 from txmsg.errors import BrokerUnavailable, MembershipLost, MisuseError, OffsetOutOfRange, OutcomeUnknown
 from txmsg.metaq.access import QueueId, Range
 from txmsg.metaq.format.frame import Columns, encode
@@ -33,15 +32,6 @@ from txmsg.metaq.store.reader import LogReader
 from txmsg.metaq.store.topics import Flush, TopicSettings
 from txmsg.wire.codec import CHANNEL_OPTIONS
 from txmsg.wire.v1 import metaq_pb2 as pb
-
-WAIT_S = 60.0
-
-
-def until(is_so: Callable[[], object], within_s: float = WAIT_S) -> None:
-    deadline = time.monotonic() + within_s
-    while not is_so():
-        assert time.monotonic() < deadline, "what was waited for did not come"
-        time.sleep(0.005)
 
 
 def one(topic: str, queue: int, body: str) -> Append:
@@ -130,7 +120,7 @@ def test_a_cut_network_is_waited_for_and_told_when_it_lasts(server: MetaQProcess
                 link.heal()
                 assert log.ranges([queue]) == {queue: Range(0, 2)}
         with RemoteLog(near, timeout_s=1) as impatient:
-            impatient.topics()
+            until(lambda: is_answered(impatient))
             link.cut(Cut.SILENT)
             with pytest.raises(BrokerUnavailable, match="gave no answer in 1 s"):
                 impatient.topics()
@@ -138,9 +128,18 @@ def test_a_cut_network_is_waited_for_and_told_when_it_lasts(server: MetaQProcess
                 impatient.append([one("cut", 0, "x")])
 
 
+def is_answered(log: RemoteLog) -> bool:
+    try:
+        log.topics()
+    except BrokerUnavailable:  # it has not even connected in its time
+        return False
+    return True
+
+
 def test_a_signal_ends_a_server_in_order_and_waits_go_on_at_the_next(server: MetaQProcess, tmp_path: Path) -> None:
     queue = QueueId("signal", 0)
-    with RemoteLog(server.address, timeout_s=WAIT_S) as log, ThreadPoolExecutor(1) as pool:
+    logged_before = len(server.log.read_text())
+    with RemoteLog(server.address, timeout_s=WAIT_S, session_s=300) as log, ThreadPoolExecutor(1) as pool:
         member = log.join("signalled", ["signal"])
         log.append([batch("signal", 0, 0, 1)])
         member.take([queue])
@@ -148,10 +147,9 @@ def test_a_signal_ends_a_server_in_order_and_waits_go_on_at_the_next(server: Met
         waits = pool.submit(log.fetch, {queue: 1}, wait_s=WAIT_S)
         until(lambda: log.describe().waiting == 1)
         assert server.stop() == 0
-        assert " ERROR " not in server.log.read_text()
+        assert " ERROR " not in server.log.read_text()[logged_before:]
         with RemoteLog(server.address, timeout_s=0.3) as impatient:
-            with pytest.raises(BrokerUnavailable, match="cannot be reached"):
-                impatient.topics()
+            cannot_be_reached(impatient)
         server.start()
         with pytest.raises(MembershipLost, match="does not know this member"):
             member.view()
@@ -166,13 +164,15 @@ def test_a_signal_ends_a_server_in_order_and_waits_go_on_at_the_next(server: Met
 # ---- groups
 
 MEMBER = """
-import sys
+import select, sys
 from txmsg.errors import TxmsgError
 from txmsg.metaq.access import QueueId
 from txmsg.metaq.remote.remote_log import RemoteLog
 member = RemoteLog(sys.argv[1], session_s=float(sys.argv[2])).join("g", ["t"])
 member._session_s = 1e9  # as on a machine whose clock stood still with it
 print(member.take([QueueId("t", int(each)) for each in sys.argv[3].split(",")]), flush=True)
+while not select.select([sys.stdin], [], [], 0.3)[0]:
+    member.view()  # until it is told something, it goes on being one
 for line in sys.stdin:
     queue, offset = map(int, line.split())
     try:
@@ -184,7 +184,7 @@ for line in sys.stdin:
 
 
 class RemoteProcess:
-    """A member in a process of its own, which stores what it is told."""
+    """A member in a process of its own, which stores what it is told, and from the first time on does nothing else."""
 
     def __init__(self, address: str, session_s: float, queues: str) -> None:
         command = [sys.executable, "-c", MEMBER, address, str(session_s), queues]
@@ -211,11 +211,11 @@ class RemoteProcess:
 def test_of_three_members_one_killed_and_one_stopped_the_third_gets_all_and_a_late_commit_is_refused(
     tmp_path: Path,
 ) -> None:
-    session_s = 3.0
+    session_s = 4.0  # of those that shall lose it
     config = MetaQConfig(root=tmp_path, listen="127.0.0.1:0")
     with ExitStack() as stack:
         address = stack.enter_context(served(config))
-        log = stack.enter_context(RemoteLog(address, session_s=session_s))
+        log = stack.enter_context(RemoteLog(address, session_s=300))
         log.append([batch("t", queue, 0, 10) for queue in range(6)])
         starting = ThreadPoolExecutor(2)
         killed, stopped = starting.map(lambda queues: RemoteProcess(address, session_s, queues), ("0,1", "2,3"))

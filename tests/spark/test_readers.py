@@ -30,7 +30,7 @@ def expire(log: Log, topic: str = "other") -> None:
     log.delete_old()
 
 
-_SMALL = LogConfig(file_size_bytes_max=4096, retention_size_bytes=4096)
+_SMALL = LogConfig(file_size_bytes_max=4096, retention_size_bytes=4096, checkpoint_s=3600)
 
 
 # ---- a batch

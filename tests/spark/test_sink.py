@@ -14,6 +14,7 @@ from txmsg.errors import MisuseError, StorageError
 from txmsg.spark.sink import Sink, claim_batch
 
 _ONE, _OTHER = uuid4(), uuid4()
+_WAIT_S = 60.0
 
 
 def test_each_batch_is_claimed_once_and_in_order(database_url: str) -> None:
@@ -48,14 +49,14 @@ def test_two_drivers_of_one_query_write_a_batch_once(database_url: str) -> None:
 
     def claim() -> None:
         with psycopg.connect(database_url) as connection:
-            entered.wait(30)
+            entered.wait(_WAIT_S)
             won.append(claim_batch(connection, query="q", checkpoint_id=_ONE, batch_id=0))
 
     threads = [threading.Thread(target=claim) for _ in range(2)]
     for each in threads:
         each.start()
     for each in threads:
-        each.join(30)
+        each.join(_WAIT_S)
     assert sorted(won) == [False, True]
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+import psycopg
 
 from txmsg.binlog import table
 from txmsg.binlog.comparing import Divergence, compare, divergence
@@ -14,6 +17,9 @@ from txmsg.binlog.slot import Slot, Slots
 from txmsg.errors import MisuseError
 
 __all__ = ["MirrorStatus", "QueueStatus", "diverged", "drop", "make", "status"]
+
+_ENDING_S_MAX = 3.0
+_LOOK_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +91,7 @@ def diverged(session: Session, sink: Sink, name: str) -> list[Divergence]:
     mirror = mirrors.look()
     if mirror is None:
         raise MisuseError(f"there is no mirror {name}: `txmsg tailer run` or `txmsg tailer create` makes it")
-    if not mirrors.try_lock():
-        raise MisuseError(f"mirror {name} is being written by a tailer: stop it first")
+    _become_writer(mirrors)
     found = compare(session, sink, table.queues(session, mirror.include, mirror.exclude))
     return [divergence(session, sink, each) for each in list(found) if each.is_diverged]
 
@@ -97,8 +102,29 @@ def drop(session: Session, name: str) -> bool:
     Raises MisuseError while a tailer works.
     """
     mirrors, slots = Mirrors(session, name), Slots(session, name)
-    if not mirrors.try_lock():
-        raise MisuseError(f"mirror {name} is being written by a tailer: stop it first")
-    had_slot = slots.drop_slot()
+    _become_writer(mirrors)
+    had_slot = _drop_slot(slots)
     slots.drop_publication()
     return mirrors.drop() or had_slot
+
+
+# A tailer that has just ended holds its lock and its slot until the server's processes have seen that it is gone.
+
+
+def _become_writer(mirrors: Mirrors) -> None:
+    deadline = time.monotonic() + _ENDING_S_MAX
+    while not mirrors.try_lock():
+        if time.monotonic() > deadline:
+            raise MisuseError(f"mirror {mirrors.name} is being written by a tailer: stop it first")
+        time.sleep(_LOOK_S)
+
+
+def _drop_slot(slots: Slots) -> bool:
+    deadline = time.monotonic() + _ENDING_S_MAX
+    while True:
+        try:
+            return slots.drop_slot()
+        except psycopg.errors.ObjectInUse:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_LOOK_S)
