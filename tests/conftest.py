@@ -100,10 +100,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addoption("--fence-seed", type=int, metavar="SEED", help="repeats the plan of such a run (default: random)")
     parser.addoption(
+        "--half-open", default=3000, type=int, metavar="N", help="connections that say nothing, of one test (3000)"
+    )
+    parser.addoption(
         "--fuzz-s", default=1.5, type=float, metavar="SECONDS", help="how long each fuzz test goes on (default 1.5)"
     )
     parser.addoption(
-        "--model-s", default=60.0, type=float, metavar="SECONDS", help="how long histories are tried (default 60)"
+        "--model-s", default=30.0, type=float, metavar="SECONDS", help="how long histories are tried (default 30)"
     )
 
 

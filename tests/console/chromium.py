@@ -10,6 +10,8 @@ from playwright.sync_api import Browser, sync_playwright
 
 __all__ = ["HOW_TO_INSTALL", "chromium"]
 
+_START_MS_MAX = 120_000
+
 HOW_TO_INSTALL = (
     "Chromium is not installed: `apt-get install --no-install-recommends chromium-headless-shell fonts-wqy-microhei` "
     "(Debian), or another that is called chromium or google-chrome"
@@ -21,7 +23,7 @@ def chromium(path: str) -> Iterator[Browser]:
     """A browser without a window. While it runs this thread has an event loop, so asyncio.run does not work in it."""
     sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []  # Chromium refuses to be sandboxed as root
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=sandbox)
+        browser = playwright.chromium.launch(executable_path=path, args=sandbox, timeout=_START_MS_MAX)
         try:
             yield browser
         finally:

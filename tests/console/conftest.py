@@ -6,6 +6,7 @@ import itertools
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from tests.console.day import add_day
 from tests.console.page_process import PageProcess
 
 _numbers = itertools.count(1)
+_TELL_EVERY_S = 0.5
+_WAIT_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -36,15 +39,34 @@ class Shown:
 
     @contextmanager
     def trading(self) -> Iterator[None]:
-        """Trade goes on, until its writer is killed."""
+        """Trade goes on, and has ended afterwards."""
         command = [sys.executable, "-m", "tests.console.day", self.results, "5"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
             assert writer.stdout is not None
+            assert writer.stdout.readline().strip().isdigit(), "the writer did not write"
             try:
-                assert writer.stdout.readline().strip().isdigit(), "the writer did not write"
                 yield
             finally:
-                writer.kill()
+                writer.communicate(timeout=_WAIT_S)
+        assert writer.returncode == 0
+
+    @contextmanager
+    def telling(self, parts: Mapping[str, bool], measures: Mapping[str, float]) -> Iterator[None]:
+        """Says how the parts are, again and again, as who watches them does."""
+        ending = threading.Event()
+
+        def tell() -> None:
+            while not ending.wait(_TELL_EVERY_S):
+                self.tell(parts, measures)
+
+        self.tell(parts, measures)
+        watcher = threading.Thread(target=tell)
+        watcher.start()
+        try:
+            yield
+        finally:
+            ending.set()
+            watcher.join()
 
     def tell(self, parts: Mapping[str, bool], measures: Mapping[str, float]) -> None:
         """Says how the parts are, as who watches them does."""

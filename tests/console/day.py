@@ -1,4 +1,4 @@
-"""A day of trade, made up: what Spark adds to the figures. Run as a program it goes on until it is killed.
+"""A day of trade, made up: what Spark adds to the figures. Run as a program it goes on until its input ends.
 
     python -m tests.console.day URL [BATCHES_PER_SECOND]
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import random
+import select
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -107,8 +108,7 @@ def main() -> None:
         (number,) = connection.execute("select coalesce(max(batch_id), 0) from figures_batch").fetchone() or (0,)
         (through_at,) = connection.execute("select through_at from figures_total").fetchone() or (None,)
         begin_s = time.time() if through_at is None else through_at.timestamp()
-        while True:
-            time.sleep(every_s)
+        while not select.select([sys.stdin], [], [], every_s)[0]:
             number, end_s = number + 1, time.time()
             _add(connection, number, _traded(begin_s, end_s), end_s)
             begin_s = end_s

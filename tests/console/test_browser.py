@@ -75,6 +75,7 @@ def look(browser: Browser, shown: Shown) -> Iterator[Look]:
         context = browser.new_context(
             viewport={"width": size[0], "height": size[1]}, color_scheme=scheme, locale=locale, reduced_motion=motion
         )
+        context.set_default_timeout(WAIT_MS)
         window = Window(context.new_page())
         windows.append(window)
         window.page.on("console", lambda message: window.complaints.append(message.text))
@@ -141,6 +142,7 @@ def test_provinces_are_ranked_as_the_database_ranks_them_and_those_without_a_row
 ) -> None:
     window = look(locale="zh-CN")
     window.wait("() => document.querySelectorAll('.provinces .row').length > 5")
+    window.wait(f"cents => document.querySelector('{TURNOVER}').dataset.value == cents", shown.total("turnover_cents"))
     rows = window.page.locator(".provinces .row:not(.is-rest) .label").all_inner_texts()
     with psycopg.connect(shown.results, connect_timeout=10) as connection:
         ranked = [
@@ -156,14 +158,14 @@ def test_a_part_that_is_down_is_named_and_one_that_nobody_tells_of_any_more_is_u
     window = look()
     status = window.page.locator("live-status")
     with shown.trading():
-        shown.tell(parts={"broker": False, "tailer": True}, measures={"waiting": 1234, "tailer_s": 0.25})
-        expect(status).to_contain_text("Broker down")
-        window.screenshot("down")
-        expect(window.page.locator(":root")).to_have_attribute("data-state", "bad")
-        expect(window.page.locator('part-state[part="broker"]')).to_have_attribute("data-state", "down")
-        expect(window.page.locator('part-state[part="tailer"]')).to_have_attribute("data-state", "up")
-        expect(window.page.locator('live-value[value="measures.waiting"]')).to_have_text("1,234")
-        expect(window.page.locator('live-value[value="measures.tailer_s"]')).to_have_text("250\u202fms")
+        with shown.telling(parts={"broker": False, "tailer": True}, measures={"waiting": 1234, "tailer_s": 0.25}):
+            expect(status).to_contain_text("Broker down")
+            window.screenshot("down")
+            expect(window.page.locator(":root")).to_have_attribute("data-state", "bad")
+            expect(window.page.locator('part-state[part="broker"]')).to_have_attribute("data-state", "down")
+            expect(window.page.locator('part-state[part="tailer"]')).to_have_attribute("data-state", "up")
+            expect(window.page.locator('live-value[value="measures.waiting"]')).to_have_text("1,234")
+            expect(window.page.locator('live-value[value="measures.tailer_s"]')).to_have_text("250\u202fms")
         expect(status).to_have_text("State of Broker, Tailer unknown")
         expect(window.page.locator('live-value[value="measures.waiting"]')).to_have_text("–")
         shown.tell(parts={}, measures={})

@@ -30,6 +30,7 @@ class Served:
     """A console in the test's own event loop. `n`, its one figure, is how many reads there were."""
 
     def __init__(self, database: str) -> None:
+        self.begun = time.monotonic()
         self._database = database
         self._reads = itertools.count(1)
         self._writers: list[asyncio.StreamWriter] = []
@@ -74,6 +75,13 @@ class Served:
         async for line in _lines(reader):
             if line.startswith(b"data: "):
                 yield json.loads(line.removeprefix(b"data: "))
+
+
+async def next_figures(bulletins: AsyncIterator[dict[str, Any]]) -> dict[str, Any]:
+    """The next bulletin with figures in it: before the first read there are none."""
+    while (bulletin := await anext(bulletins))["figures"] is None:
+        pass
+    return bulletin
 
 
 async def _lines(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
@@ -121,15 +129,13 @@ def test_new_figures_are_pushed_when_they_are_told_of(database_url: str, monkeyp
 
     async def story(served: Served) -> None:
         bulletins = served.bulletins()
-        first = await anext(bulletins)
+        before = (await next_figures(bulletins))["figures"]["n"]
         for _ in range(3):
-            before = first["figures"]["n"] if first["figures"] else 0
             await served.notify()
-            async for bulletin in bulletins:
-                if bulletin["figures"]["n"] > before:
-                    assert bulletin["age_ms"] < WAIT_S * 1000
-                    first = bulletin
-                    break
+            while (bulletin := await next_figures(bulletins))["figures"]["n"] <= before:
+                pass
+            assert bulletin["age_ms"] < WAIT_S * 1000
+            before = bulletin["figures"]["n"]
 
     play(database_url, story)
 
@@ -138,12 +144,10 @@ def test_a_browser_that_takes_nothing_holds_back_no_other_and_then_gets_the_newe
     async def story(served: Served) -> None:
         served.ballast *= 5
         asleep = await served.get("/events")  # its buffers fill up
-        seen = set()
-        async for bulletin in served.bulletins():
-            if bulletin["figures"] is not None:
-                seen.add(bulletin["figures"]["n"])
-            if len(seen) == 15:
-                break
+        seen: set[int] = set()
+        bulletins = served.bulletins()
+        while len(seen) < 15:
+            seen.add((await next_figures(bulletins))["figures"]["n"])
             await served.notify()
         newest = max(seen)
         late = []
@@ -160,11 +164,10 @@ def test_a_browser_that_takes_nothing_holds_back_no_other_and_then_gets_the_newe
 
 def test_figures_are_read_ten_times_a_second_at_most_however_often_they_change(database_url: str) -> None:
     async def story(served: Served) -> None:
-        begun = time.monotonic()
         for _ in range(10):
             await served.notify(times=20)
-        bulletin = await anext(served.bulletins())
-        assert bulletin["figures"]["n"] <= (time.monotonic() - begun) * 10 + 2
+        bulletin = await next_figures(served.bulletins())
+        assert bulletin["figures"]["n"] <= (time.monotonic() - served.begun) * 10 + 1
 
     play(database_url, story)
 
@@ -172,8 +175,7 @@ def test_figures_are_read_ten_times_a_second_at_most_however_often_they_change(d
 def test_a_connection_to_the_database_that_is_ended_is_made_anew(database_url: str) -> None:
     async def story(served: Served) -> None:
         bulletins = served.bulletins()
-        while (bulletin := await anext(bulletins))["figures"] is None:
-            pass
+        bulletin = await next_figures(bulletins)
         before = bulletin["figures"]["n"]
         with psycopg.connect(database_url, autocommit=True, connect_timeout=10) as connection:
             ended = connection.execute(
@@ -231,8 +233,9 @@ def test_who_looks_is_let_go_when_the_server_ends(database_url: str) -> None:
         async with serving(database_url) as served:
             bulletins = served.bulletins()
             await anext(bulletins)
-        rest = [bulletin async for bulletin in bulletins]
-        assert len(rest) < 5
+        async with asyncio.timeout(WAIT_S):
+            async for _ in bulletins:  # which ends
+                pass
 
     asyncio.run(run())
 
@@ -266,7 +269,8 @@ def test_a_page_that_is_told_to_end_ends_in_order_while_browsers_look(show_page:
             bulletin = next(each for each in bulletins if each["figures"])
             assert bulletin["figures"]["total"]["turnover_cents"] == shown.total("turnover_cents")
             assert shown.page.stop() == 0
-            assert len(list(bulletins)) < 5
+            for _ in bulletins:  # what had been sent before; then it ends
+                pass
         log = shown.page.log.read_text()
         assert "Traceback" not in log
         assert "ERROR" not in log

@@ -97,7 +97,7 @@ class Broker:
     async def _start(self) -> None:
         """Begins with an empty memory."""
         pool = open_pool(self._proxy.url)
-        await pool.open(wait=True, timeout=10)
+        await pool.open(wait=True, timeout=60)
         parts = _Parts(self._proxy.url, pool, self._answer)
         while True:
             try:

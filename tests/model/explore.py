@@ -26,6 +26,7 @@ STAGES = 4
 """Databases with two brokers each, on which histories are played at the same time: while one waits another goes on.
 Even, so that topics grow on every other one and never on the rest."""
 SHRINK_S_MAX = 40.0
+ENOUGH_S_MAX = 300.0
 _numbers = itertools.count(1)
 
 
@@ -89,17 +90,22 @@ async def explore(
     seed: int,
     plant: Plant | None = None,
     shrink: bool = True,
+    is_enough: Callable[[Result], bool] = lambda result: True,
     on_progress: Callable[[Result], None] = lambda result: None,
 ) -> Result:
     """Plays histories `seed`, `seed` + 1, ... on copies of the database `template`, until one is wrong.
 
-    With a planted defect: wrong in its way.
+    With a planted defect: wrong in its way. Goes on after duration_s until it is enough, for ENOUGH_S_MAX.
     """
     result = Result()
     begun = time.monotonic()
 
+    def goes_on() -> bool:
+        passed_s = time.monotonic() - begun
+        return passed_s < duration_s or (passed_s < ENOUGH_S_MAX and not is_enough(result))
+
     async def play(stage: _Stage, seeds: Iterator[int]) -> None:
-        while time.monotonic() - begun < duration_s and result.found is None:
+        while result.found is None and goes_on():
             history = random_history(next(seeds))
             violations = await stage.play(history)
             if result.found is None and (violations if plant is None else _show(plant.defect, violations)):

@@ -1,4 +1,4 @@
-"""The model in the suite: a minute of random histories is clean, and a planted defect of each kind is found."""
+"""The model in the suite: half a minute of random histories is clean, and a planted defect of each kind is found."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ import pytest
 
 from tests.chaos import plant as chaos
 from tests.conftest import PostgresServer
-from tests.model.explore import explore
+from tests.model.explore import Result, explore
 from tests.model.plant import PLANTS, Plant
 
 ONE_OF_EACH_KIND = {plant.defect: plant for plant in reversed(PLANTS)}.values()
 """All of them take minutes: `make model PLANT=all`."""
 
+SEEN = ("crashes", "copies", "checks", "rotations", "outcome_conflict")
+HISTORIES_MIN = 12
 FIND_S_MAX = 240.0
 """`make model` wants it within a minute; here the machine may be busy with the rest of the suite."""
 
@@ -27,11 +29,17 @@ def test_random_histories_are_as_promised(
 ) -> None:
     seed = secrets.randbelow(10**9)
     duration_s: float = request.config.getoption("--model-s")
-    result = asyncio.run(explore(postgres, notify_template, duration_s=duration_s, seed=seed))
+    run = explore(postgres, notify_template, duration_s=duration_s, seed=seed, is_enough=_has_seen_all)
+    result = asyncio.run(run)
     assert result.found is None, result.found.described()
     assert result.counts["deadlocks"] == 0
-    for what in ("crashes", "cuts", "copies", "checks", "rotations", "outcome_conflict"):
-        assert result.counts[what] > 0, f"{duration_s} s from seed {seed} saw no {what}: {result.counts}"
+    assert result.counts["cuts"] > 0
+    assert _has_seen_all(result), f"{result.seconds:.0f} s from seed {seed} did not see all: {result.counts}"
+
+
+def _has_seen_all(result: Result) -> bool:
+    """However few histories a busy machine plays in its time."""
+    return result.counts["histories"] >= HISTORIES_MIN and all(result.counts[what] for what in SEEN)
 
 
 @pytest.mark.timeout(FIND_S_MAX + 60)

@@ -107,13 +107,14 @@ def test_a_running_stream_finds_what_is_new_and_counts_it_once(
         ("t1", 3): of_offsets(0, 5),
         ("t2", 0): of_offsets(0, 7),
     }
-    assert [each.numInputRows for each in query.recentProgress if each.numInputRows] == [20, 10, 12]
+    first, second, *rest = [each.numInputRows for each in query.recentProgress if each.numInputRows]
+    assert (first, second, sum(rest)) == (20, 10, 12)
 
 
 def test_a_query_whose_messages_expire_fails_or_goes_on_as_it_was_told(
     spark: SparkSession, tmp_path: Path, database_url: str
 ) -> None:
-    config = LogConfig(file_size_bytes_max=4096, retention_size_bytes=4096)
+    config = LogConfig(file_size_bytes_max=4096, retention_size_bytes=4096, checkpoint_s=3600)
     with Log(tmp_path / "log", config) as log:
 
         def run(**options: str) -> None:

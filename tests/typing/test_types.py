@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
 CASES = HERE / "cases"
 
-_RUN_S_MAX = 110
+_RUN_S_MAX = 280
 _MARK = re.compile(r"# error:(?P<checkers>.*)")
 _CHECKER = re.compile(r"(?P<name>\w+)\[(?P<codes>[^\]]+)\]")
 
