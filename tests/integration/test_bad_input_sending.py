@@ -74,7 +74,9 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
 
 @pytest.fixture
 def producer(broker: BrokerProcess, engine: Engine) -> Iterator[Producer]:
-    with Producer(broker.address, group="shop", check_listener=FenceCheckListener(engine)) as producer:
+    with Producer(
+        broker.address, group="shop", timeout_s=WAIT_S, check_listener=FenceCheckListener(engine)
+    ) as producer:
         yield producer
 
 
@@ -140,7 +142,7 @@ def test_a_bad_message_harms_none_of_those_that_travel_with_it(broker: BrokerPro
     large = b"x" * (BODY_SIZE_BYTES_MAX + 1)
 
     async def case() -> list[Any]:
-        async with AsyncProducer(broker.address, group="crowd") as producer:
+        async with AsyncProducer(broker.address, group="crowd", timeout_s=WAIT_S) as producer:
             sends = [
                 producer.send(message)
                 for good in (Message("known", b"x" * BODY_SIZE_BYTES_MAX), Message("known", b""))

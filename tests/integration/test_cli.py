@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from tests.broker_process import BrokerProcess
 from tests.conftest import StartBroker
-from tests.integration.cli_harness import TIMEOUT_S, listed, store_half, txmsg
+from tests.integration.cli_harness import TIMEOUT_S, json_of, listed, said, store_half, txmsg
 from txmsg.cli.main import main
 from txmsg.embedded import EmbeddedPostgres
 
@@ -89,11 +89,11 @@ def test_error_is_one_line_on_stderr_and_exit_status_1(args: list[str], text: st
 
 @pytest.mark.usefixtures("fsync")
 def test_db_upgrade_makes_a_database_that_current_and_check_approve(database_url: str) -> None:
-    assert json.loads(txmsg("db", "current", "--storage", database_url, "--json"))["revision"] is None
+    assert json_of("db", "current", "--storage", database_url)["revision"] is None
     revision = json.loads(txmsg("db", "upgrade", "--storage", database_url, "--json"))["revision"]
-    assert json.loads(txmsg("db", "upgrade", "--storage", database_url, "--json"))["revision"] == revision
-    assert json.loads(txmsg("db", "current", "--storage", database_url, "--json"))["revision"] == revision
-    assert txmsg("db", "current", "--storage", database_url).startswith(revision)
+    assert json_of("db", "upgrade", "--storage", database_url)["revision"] == revision
+    assert json_of("db", "current", "--storage", database_url)["revision"] == revision
+    assert said("db", "current", "--storage", database_url).startswith(revision)
     assert json.loads(txmsg("db", "check", "--storage", database_url, "--json"))["ok"]
 
 
@@ -132,7 +132,7 @@ def test_broker_takes_a_database_url_as_other_programs_write_it(
     scheme: str, start_broker: StartBroker, notify_url: str
 ) -> None:
     url = f"{scheme}://{notify_url.partition('://')[2]}"
-    assert json.loads(txmsg("db", "check", "--storage", url, "--json"))["ok"]
+    assert json_of("db", "check", "--storage", url)["ok"]
     broker = start_broker(storage=url)
     half = store_half(broker)
     assert listed(broker) == [half]

@@ -62,7 +62,7 @@ def effects(engine: Engine) -> Counter[str]:
 
 @pytest.fixture
 def producer(broker: BrokerProcess) -> Iterator[Producer]:
-    with Producer(broker.address, group="p") as producer:
+    with Producer(broker.address, group="p", timeout_s=WAIT_S) as producer:
         yield producer
 
 
@@ -117,7 +117,7 @@ def test_async_handlers_run_side_by_side(broker: BrokerProcess) -> None:
             await together.wait()  # passes only when five handlers are in it
             done.put_nowait(message.body)
 
-        async with consumer, AsyncProducer(broker.address, group="p") as producer:
+        async with consumer, AsyncProducer(broker.address, group="p", timeout_s=WAIT_S) as producer:
             await producer.send_many([Message("t", b"%d" % i) for i in range(10)])
             async with asyncio.timeout(WAIT_S):
                 assert {await done.get() for _ in range(10)} == {b"%d" % i for i in range(10)}
@@ -178,7 +178,7 @@ def test_a_consumer_stopped_while_its_broker_says_nothing_sends_nothing_more(bro
             broker.pause()
             handled.set()
 
-        async with AsyncProducer(broker.address, group="p") as producer:
+        async with AsyncProducer(broker.address, group="p", timeout_s=WAIT_S) as producer:
             await producer.send(Message("t", b"x"))
             await consumer.start()
             await asyncio.wait_for(handled.wait(), WAIT_S)
@@ -299,7 +299,7 @@ def test_async_handlers_have_an_inbox_too(broker: BrokerProcess, engine: Engine)
             if message.attempt == 1:
                 raise ValueError("dies after its commit")
 
-        async with consumer, AsyncProducer(broker.address, group="p") as producer:
+        async with consumer, AsyncProducer(broker.address, group="p", timeout_s=WAIT_S) as producer:
             await producer.send(Message("t", b"x"))
             async with asyncio.timeout(WAIT_S):
                 assert [await again.get(), await again.get()] == [1, 2]
@@ -371,7 +371,10 @@ def test_a_consumer_goes_on_when_a_promoted_standby_had_not_got_the_last_epochs(
     monkeypatch.setattr(epochs, "OUSTED_S_MAX", 0.0)
     with psycopg.connect(notify_url, autocommit=True, connect_timeout=10) as connection:
         connection.execute("update txmsg.lease set epoch = 1000")
-        with Producer(broker.address, group="shop") as producer, collecting(broker.address, "t") as got:
+        with (
+            Producer(broker.address, group="shop", timeout_s=WAIT_S) as producer,
+            collecting(broker.address, "t") as got,
+        ):
             producer.send(Message("t", b"before"))
             assert got.get(timeout=WAIT_S).body == b"before"
             broker.stop()

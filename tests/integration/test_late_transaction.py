@@ -40,7 +40,9 @@ def engine(database_url: str) -> Iterator[Engine]:
 
 @pytest.fixture
 def producer(broker: BrokerProcess, engine: Engine) -> Iterator[Producer]:
-    with Producer(broker.address, group="orders", check_listener=FenceCheckListener(engine)) as producer:
+    with Producer(
+        broker.address, group="orders", timeout_s=WAIT_S, check_listener=FenceCheckListener(engine)
+    ) as producer:
         yield producer
 
 
@@ -175,7 +177,7 @@ def test_coroutines_have_the_late_flow_too(broker: BrokerProcess, engine: Engine
     async def case() -> None:
         async_engine = create_async_engine(engine.url)
         listener = FenceCheckListener(async_engine)
-        async with AsyncProducer(broker.address, group="orders", check_listener=listener) as producer:
+        async with AsyncProducer(broker.address, group="orders", timeout_s=WAIT_S, check_listener=listener) as producer:
             async with AsyncSession(async_engine) as session:
                 await work(producer, session, "tea")
                 with pytest.raises(MisuseError, match="commit inside"):

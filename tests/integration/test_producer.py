@@ -17,7 +17,7 @@ from txmsg.message import Message, TransactionState, message_id
 
 
 def test_a_message_arrives_with_all_it_was_given(broker: BrokerProcess) -> None:
-    with Producer(broker.address, group="p") as producer, collecting(broker.address, "user") as got:
+    with Producer(broker.address, group="p", timeout_s=WAIT_S) as producer, collecting(broker.address, "user") as got:
         sent = producer.send(Message("user", b"body", key="k", tag="signup", headers={"trace": "ü"}))
         message = got.get(timeout=WAIT_S)
     assert (message.id, message.topic, message.body, message.key, message.tag) == (sent, "user", b"body", "k", "signup")
@@ -26,7 +26,7 @@ def test_a_message_arrives_with_all_it_was_given(broker: BrokerProcess) -> None:
 
 
 def test_many_messages_of_one_call_share_a_transaction(broker: BrokerProcess, notify_url: str) -> None:
-    with Producer(broker.address, group="p") as producer:
+    with Producer(broker.address, group="p", timeout_s=WAIT_S) as producer:
         ids = producer.send_many([Message("a", b"1"), Message("b", b"2"), Message("a", b"3")])
         assert producer.send_many([]) == []
     assert len({each.partition(".")[0] for each in ids}) == 1
@@ -35,7 +35,7 @@ def test_many_messages_of_one_call_share_a_transaction(broker: BrokerProcess, no
 
 
 def test_a_half_message_is_delivered_after_commit_and_not_before(broker: BrokerProcess) -> None:
-    with Producer(broker.address, group="p") as producer, collecting(broker.address, "user") as got:
+    with Producer(broker.address, group="p", timeout_s=WAIT_S) as producer, collecting(broker.address, "user") as got:
         half = producer.half([Message("user", b"x")])
         assert nothing_comes(got)
         producer.end(half, TransactionState.COMMIT)
@@ -46,7 +46,7 @@ def test_a_half_message_is_delivered_after_commit_and_not_before(broker: BrokerP
 
 
 def test_a_rolled_back_half_message_is_never_delivered(broker: BrokerProcess, notify_url: str) -> None:
-    with Producer(broker.address, group="p") as producer:
+    with Producer(broker.address, group="p", timeout_s=WAIT_S) as producer:
         half = producer.half([Message("user", b"x"), Message("user", b"y")])
         assert half_count(notify_url) == 2
         producer.end(half, TransactionState.ROLLBACK)
@@ -57,7 +57,7 @@ def test_a_rolled_back_half_message_is_never_delivered(broker: BrokerProcess, no
 
 
 def test_a_half_sent_twice_is_one_half(broker: BrokerProcess, notify_url: str) -> None:
-    with Producer(broker.address, group="p") as producer:
+    with Producer(broker.address, group="p", timeout_s=WAIT_S) as producer:
         half = producer.half([Message("user", b"x")])
         assert producer.half([Message("user", b"x")], transaction_id=half.transaction_id) == half
         producer.end(half, TransactionState.COMMIT)
@@ -73,7 +73,7 @@ def test_without_a_broker_the_call_fails_within_its_deadline() -> None:
 
 
 def test_a_producer_finds_a_restarted_broker_again(broker: BrokerProcess, notify_url: str) -> None:
-    with Producer(broker.address, group="p") as producer:
+    with Producer(broker.address, group="p", timeout_s=WAIT_S) as producer:
         producer.send(Message("user", b"1"))
         broker.kill()
         with ThreadPoolExecutor() as threads:
@@ -111,7 +111,7 @@ def test_a_send_that_a_paused_broker_carries_out_late_is_stored_once(
 
 def test_threads_and_coroutines_lose_nothing_under_load(broker: BrokerProcess, notify_url: str) -> None:
     async def coroutines() -> None:
-        async with AsyncProducer(broker.address, group="p") as producer:
+        async with AsyncProducer(broker.address, group="p", timeout_s=WAIT_S) as producer:
 
             async def one() -> None:
                 for _ in range(10):
@@ -120,7 +120,7 @@ def test_threads_and_coroutines_lose_nothing_under_load(broker: BrokerProcess, n
 
             await asyncio.gather(*(one() for _ in range(50)))
 
-    with Producer(broker.address, group="p") as producer:
+    with Producer(broker.address, group="p", timeout_s=WAIT_S) as producer:
 
         def thread() -> None:
             for _ in range(10):
@@ -139,7 +139,7 @@ def test_threads_and_coroutines_lose_nothing_under_load(broker: BrokerProcess, n
 
 def test_a_cancelled_caller_harms_no_other(broker: BrokerProcess, notify_url: str) -> None:
     async def case() -> None:
-        async with AsyncProducer(broker.address, group="p") as producer:
+        async with AsyncProducer(broker.address, group="p", timeout_s=WAIT_S) as producer:
             calls = [asyncio.create_task(producer.send(Message("user", b"x"))) for _ in range(20)]
             await asyncio.sleep(0)  # all are queued, none has left
             for call in calls[::2]:
@@ -152,7 +152,7 @@ def test_a_cancelled_caller_harms_no_other(broker: BrokerProcess, notify_url: st
 
 
 def test_an_async_producer_belongs_to_one_loop(broker: BrokerProcess) -> None:
-    producer = AsyncProducer(broker.address, group="p")
+    producer = AsyncProducer(broker.address, group="p", timeout_s=WAIT_S)
 
     async def on_first_loop() -> None:
         await producer.send(Message("user", b"x"))
@@ -170,7 +170,7 @@ def test_an_async_producer_belongs_to_one_loop(broker: BrokerProcess) -> None:
 
 
 def test_a_closed_producer_says_so(broker: BrokerProcess) -> None:
-    producer = Producer(broker.address, group="p").start()
+    producer = Producer(broker.address, group="p", timeout_s=WAIT_S).start()
     producer.close()
     producer.close()
     with pytest.raises(MisuseError, match="the producer is closed: make a new one"):

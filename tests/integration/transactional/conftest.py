@@ -9,6 +9,7 @@ from sqlalchemy import Engine, create_engine
 from sqlalchemy.orm import Session, sessionmaker
 
 from tests.broker_process import BrokerProcess
+from tests.integration.client_harness import WAIT_S
 from tests.integration.transactional.users import Base
 from txmsg.checker.fence import FenceCheckListener
 from txmsg.client import Producer
@@ -30,5 +31,7 @@ def sessions(engine: Engine) -> sessionmaker[Session]:
 
 @pytest.fixture
 def producer(broker: BrokerProcess, engine: Engine) -> Iterator[Producer]:
-    with Producer(broker.address, group="user-service", check_listener=FenceCheckListener(engine)) as producer:
+    with Producer(
+        broker.address, group="user-service", timeout_s=WAIT_S, check_listener=FenceCheckListener(engine)
+    ) as producer:
         yield producer

@@ -22,7 +22,9 @@ from txmsg.errors import MisuseError
 
 async def in_async(broker: BrokerProcess, engine: Engine) -> tuple[AsyncProducer, async_sessionmaker[AsyncSession]]:
     async_engine = create_async_engine(engine.url)
-    producer = AsyncProducer(broker.address, group="async-service", check_listener=FenceCheckListener(async_engine))
+    producer = AsyncProducer(
+        broker.address, group="async-service", timeout_s=WAIT_S, check_listener=FenceCheckListener(async_engine)
+    )
     return await producer.start(), async_sessionmaker(async_engine)
 
 
@@ -129,7 +131,9 @@ def test_a_coroutine_whose_listener_has_a_plain_engine_raises_its_own_error(
 ) -> None:
     async def case() -> None:
         async_engine = create_async_engine(engine.url)
-        async with AsyncProducer(broker.address, group="u", check_listener=FenceCheckListener(engine)) as producer:
+        async with AsyncProducer(
+            broker.address, group="u", timeout_s=WAIT_S, check_listener=FenceCheckListener(engine)
+        ) as producer:
 
             @transactional_message(producer, topic="user", session=async_sessionmaker(async_engine))
             async def register(session: AsyncSession) -> None:

@@ -16,7 +16,7 @@ from tests.errors_page import is_documented
 from tests.integration.client_harness import WAIT_S, collecting, half_count, message_count, nothing_comes
 from tests.integration.transactional.users import Refused, User, users
 from txmsg.checker.fence import FenceCheckListener
-from txmsg.client import Producer, transactional_message
+from txmsg.client import Producer, flow, transactional_message
 from txmsg.errors import BrokerUnavailable, MisuseError
 from txmsg.message import ReceivedMessage, TransactionState
 
@@ -90,7 +90,10 @@ def test_a_broker_that_dies_after_the_half_is_told_by_the_check_back(
     sessions: sessionmaker[Session],
     engine: Engine,
     caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(flow, "OUTCOME_WAIT_S", 0.5)  # there is nothing to wait for
+
     @transactional_message(producer, topic="user", session=sessions)
     def register(session: Session, email: str) -> str:
         session.add(User(id=uuid4(), email=email))
@@ -244,7 +247,7 @@ def test_without_a_session_the_users_listener_decides_after_an_exception(broker:
             return TransactionState.COMMIT
 
     with (
-        Producer(broker.address, group="own", check_listener=Listener()) as producer,
+        Producer(broker.address, group="own", timeout_s=WAIT_S, check_listener=Listener()) as producer,
         collecting(broker.address, "user") as got,
     ):
 
@@ -272,7 +275,9 @@ def test_a_commit_sent_as_sql_before_an_exception_is_told_as_a_commit(
     broker: BrokerProcess, engine: Engine, notify_url: str
 ) -> None:
     """No event of SQLAlchemy sees such a commit; the fence does."""
-    with Producer(broker.address, group="shop", check_listener=FenceCheckListener(engine)) as producer:
+    with Producer(
+        broker.address, group="shop", timeout_s=WAIT_S, check_listener=FenceCheckListener(engine)
+    ) as producer:
 
         @transactional_message(producer, topic="user", session=sessionmaker(engine))
         def register(session: Session) -> None:
@@ -295,7 +300,7 @@ def test_a_listener_of_the_users_is_asked_after_an_exception_even_with_a_session
         def check(self, message: ReceivedMessage) -> TransactionState:
             return TransactionState.COMMIT if users(engine) else TransactionState.ROLLBACK
 
-    with Producer(broker.address, group="own", check_listener=UsersListener()) as producer:
+    with Producer(broker.address, group="own", timeout_s=WAIT_S, check_listener=UsersListener()) as producer:
 
         @transactional_message(producer, topic="user", session=sessionmaker(engine))
         def register(session: Session) -> None:
