@@ -172,6 +172,7 @@ async def test_a_repeat_says_where_the_queues_end(db: Notify) -> None:
 @on_database
 async def test_unknown_makes_the_check_due_now(db: Notify) -> None:
     half = db.columns(2)
+    half.queue = [db.queues[0]] * 2
     await db.apply(Batch(half=half))
     await db.connection.execute("update txmsg.half_message set next_check_at = next_check_at + interval '1 h'")
     await db.apply(Batch(check=half.ids[:1]))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 
 from examples.trade_dashboard import figures
 from examples.trade_dashboard.figures import BadMessage, Deltas, Entry, Latency, Sums
+from tests.acceptance.waiting import until
 
 _AT = datetime(2026, 11, 11, 0, 0, 59, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
@@ -137,28 +137,23 @@ def test_who_listens_hears_of_a_batch_when_it_can_be_read(
 
 
 def test_a_page_reads_all_figures_of_one_moment(connection: psycopg.Connection[Any], database_url: str) -> None:
-    """However many batches are added while it reads."""
-    enough = threading.Event()
-
-    def add_batches() -> None:
-        for number in itertools.takewhile(lambda _: not enough.is_set(), itertools.count()):
-            added(connection, deltas(number, (_AT, 1)))
-
-    adding = threading.Thread(target=add_batches)
-    seen: set[int] = set()
-    with psycopg.connect(database_url, autocommit=True) as page:
-        adding.start()
-        try:
-            while len(seen) < 30 and adding.is_alive():
-                found = figures.read(page)
-                groups = (found.seconds, found.provinces, found.sellers)
-                sums = {found.total.turnover_cents, *(sum(each.turnover_cents for each in group) for group in groups)}
-                assert len(sums) == 1, "figures of several moments"
-                seen |= sums
-        finally:
-            enough.set()
-            adding.join()
-    assert len(seen) == 30, "nothing was added any more"
+    """Though a batch is added when it has read the totals, and nothing else yet."""
+    added(connection, deltas(0, (_AT, 1)))
+    waits = "select from pg_locks where not granted and relation = 'figures_second'::regclass"
+    with (
+        psycopg.connect(database_url, autocommit=True) as page,
+        psycopg.connect(database_url, autocommit=True) as watcher,
+        ThreadPoolExecutor() as threads,
+    ):
+        with connection.transaction():
+            connection.execute("lock table figures_second")
+            reading = threads.submit(figures.read, page)
+            until(lambda: watcher.execute(waits).fetchone() is not None)
+            figures.add(connection, deltas(1, (_AT, 2)), clock=lambda: _AT + 100 * _MS)
+        found = reading.result(60)
+    groups = (found.seconds, found.minutes, found.provinces, found.categories, found.sellers)
+    sums = [sum(each.turnover_cents for each in group) for group in groups]
+    assert [found.total.turnover_cents, *sums] == [1] * 6, "figures of several moments"
 
 
 def test_what_is_old_is_deleted_and_minutes_stay(connection: psycopg.Connection[Any]) -> None:
