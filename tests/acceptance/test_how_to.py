@@ -23,7 +23,8 @@ def test_the_pages_for_applications_show_whole_programs() -> None:
 @pytest.mark.parametrize("name", PAGES)
 def test_the_code_of_a_page_runs_as_printed(name: str, postgres: PostgresServer, tmp_path: Path) -> None:
     files = files_of(PAGES[name])
-    outcome = UserProject(tmp_path, files).pytest("-q", "--txmsg-storage", postgres.url("postgres"))
+    options = ("--txmsg-storage", postgres.url("postgres"), "--txmsg-timeout-s", "60")
+    outcome = UserProject(tmp_path, files).pytest("-q", *options)
     assert outcome.status == 0, outcome.output
     assert outcome.counts.keys() == {"passed"}
     assert outcome.counts["passed"] >= sum(len(_TEST.findall(text)) for text in files.values()) >= 2

@@ -28,14 +28,18 @@ class Broker:
     """A broker with a Notify database of its own, both new for this test.
 
     address: HOST:PORT, the same in all tests of a run. storage: the URL of the Notify database. clock: its clock.
+    timeout_s: how long is waited where a test does not say it.
     """
 
-    def __init__(self, host: BrokerHost, address: str, storage: str, connection: psycopg.Connection[Any]) -> None:
+    def __init__(
+        self, host: BrokerHost, address: str, storage: str, connection: psycopg.Connection[Any], *, timeout_s: float
+    ) -> None:
         self.address = address
         self.storage = storage
         self._host = host
         self._connection = connection
         self.clock = Clock(connection)
+        self._timeout_s = timeout_s
 
     # ---- life
 
@@ -100,10 +104,13 @@ class Broker:
 
     # ---- waiting
 
-    def delivered(self, group: str, topic: str, count: int = 1, *, timeout_s: float = 10.0, jump: bool = False) -> None:
+    def delivered(
+        self, group: str, topic: str, count: int = 1, *, timeout_s: float | None = None, jump: bool = False
+    ) -> None:
         """Returns when the group has acknowledged so many messages of the topic in all; fails with what is left.
 
-        jump: while nothing but a time is waited for (a check-back, a retry, a delay), the clock is moved to it.
+        timeout_s: default 10, or what `--txmsg-timeout-s` says. jump: while nothing but a time is waited for (a
+        check-back, a retry, a delay), the clock is moved to it.
         """
         __tracebackhide__ = True
         check_name("topic", topic)
@@ -114,11 +121,11 @@ class Broker:
         what = f"group {group!r} has not acknowledged {count} of topic {topic!r}"
         self._wait(what, group, topic, is_done, timeout_s, jump)
 
-    def wait_until_idle(self, group: str, *, dead: int = 0, timeout_s: float = 10.0, jump: bool = False) -> None:
+    def wait_until_idle(self, group: str, *, dead: int = 0, timeout_s: float | None = None, jump: bool = False) -> None:
         """Returns when the group has acknowledged all there is of its topics; fails with what is left.
 
         Undecided and delayed messages of these topics count as well: they are still to come. dead: so many of its
-        messages are to become dead letters; one more fails at once. jump: as in `delivered`.
+        messages are to become dead letters; one more fails at once. timeout_s, jump: as in `delivered`.
         """
         __tracebackhide__ = True
 
@@ -140,11 +147,12 @@ class Broker:
         group: str,
         topic: str | None,
         is_done: Callable[[list[Progress]], bool],
-        timeout_s: float,
+        timeout_s: float | None,
         jump: bool,
     ) -> None:
         __tracebackhide__ = True
         check_name("consumer group", group)
+        timeout_s = self._timeout_s if timeout_s is None else timeout_s
         if timeout_s <= 0:
             raise MisuseError(f"timeout_s={timeout_s} must be more than 0 seconds")
         deadline = time.monotonic() + timeout_s

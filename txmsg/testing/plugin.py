@@ -48,11 +48,19 @@ class MakeConsumer(Protocol):
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.getgroup("txmsg").addoption(
+    options = parser.getgroup("txmsg")
+    options.addoption(
         "--txmsg-storage",
         metavar="URL",
         help="PostgreSQL for txmsg's fixtures: postgresql://user@host/database, whose user may create databases "
         "(default: one that txmsg brings along)",
+    )
+    options.addoption(
+        "--txmsg-timeout-s",
+        metavar="SECONDS",
+        type=float,
+        default=10.0,
+        help="how long txmsg_broker waits for a delivery where a test does not say it (default: 10)",
     )
 
 
@@ -64,7 +72,9 @@ def txmsg_address() -> str:
 
 
 @pytest.fixture
-def txmsg_broker(txmsg_address: str, _txmsg_host: BrokerHost, _txmsg_database: NotifyDatabase) -> Iterator[Broker]:
+def txmsg_broker(
+    pytestconfig: pytest.Config, txmsg_address: str, _txmsg_host: BrokerHost, _txmsg_database: NotifyDatabase
+) -> Iterator[Broker]:
     """A broker that holds nothing yet, for this test alone. See txmsg.testing.Broker."""
     import psycopg
 
@@ -74,7 +84,8 @@ def txmsg_broker(txmsg_address: str, _txmsg_host: BrokerHost, _txmsg_database: N
     with psycopg.connect(_txmsg_database.url, autocommit=True) as connection, pytest.MonkeyPatch.context() as patch:
         # A consumer that stops waits for its poll to end; a second at the end of each test is too long.
         patch.setattr("txmsg.client.link.POLL_WAIT_S", _POLL_WAIT_S)
-        broker = Broker(_txmsg_host, txmsg_address, _txmsg_database.url, connection)
+        timeout_s = pytestconfig.getoption("--txmsg-timeout-s")
+        broker = Broker(_txmsg_host, txmsg_address, _txmsg_database.url, connection, timeout_s=timeout_s)
         broker.start()
         yield broker
         broker.close()

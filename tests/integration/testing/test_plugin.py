@@ -101,7 +101,7 @@ def consumer(txmsg_consumer):
 def test_retry(producer, consumer, txmsg_broker):
     with handler_fails(consumer, "orders", times=10, error=ValueError("no stamps")):
         producer.send(Message("orders", b"", key="k1"))
-        txmsg_broker.delivered("mailer", "orders", timeout_s=5)
+        txmsg_broker.delivered("mailer", "orders")
 
 
 def test_undecided(producer, consumer, txmsg_broker):
@@ -112,7 +112,7 @@ def test_undecided(producer, consumer, txmsg_broker):
 
 def test_misspelt_group(producer, consumer, txmsg_broker):
     producer.send(Message("orders", b""))
-    txmsg_broker.wait_until_idle("mailer")
+    txmsg_broker.wait_until_idle("mailer", timeout_s=60)
     txmsg_broker.wait_until_idle("mialer", timeout_s=0.1)
 
 
@@ -129,7 +129,7 @@ def test_nobody_there(producer, txmsg_broker):
 def test_dead(producer, consumer, txmsg_broker):
     with handler_fails(consumer, "orders", times=17, error=ValueError("no stamps")):
         producer.send(Message("orders", b""))
-        txmsg_broker.wait_until_idle("mailer", jump=True)
+        txmsg_broker.wait_until_idle("mailer", timeout_s=60, jump=True)
 
 
 def test_no_occasion_to_die(producer):
@@ -162,7 +162,7 @@ def test_backwards(txmsg_clock):
 """
 
 _SAID = """
-group 'mailer' has not acknowledged 1 of topic 'orders' within 5 s
+group 'mailer' has not acknowledged 1 of topic 'orders' within 5.5 s
  at once): key 'k1', delivery 
 topic 'orders': 1 committed, 1 acknowledged, 0 not yet handled, 0 to be retried, 0 dead, 1 undecided, 0 delayed
 of producer group 'shop', 0 checks so far
@@ -195,7 +195,8 @@ def test_processes_of_xdist_share_the_postgresql_that_the_plugin_brings(tmp_path
 
 def test_a_test_that_fails_says_what_is_left_and_its_trace_ends_in_it(postgres: PostgresServer, tmp_path: Path) -> None:
     project = UserProject(tmp_path, {"test_it.py": _FAILING})
-    outcome = project.pytest("-q", "-p", "no:randomly", "--txmsg-storage", postgres.url("postgres"))
+    options = ("--txmsg-storage", postgres.url("postgres"), "--txmsg-timeout-s", "5.5")
+    outcome = project.pytest("-q", "-p", "no:randomly", *options)
     assert outcome.counts == {"failed": _FAILING.count("def test_")}, outcome.output
     assert [words for words in _SAID.strip().splitlines() if words not in outcome.output] == [], outcome.output
     assert re.findall(r"testing/(?:broker|faults)[.]py:[0-9]+: .*", outcome.output) == []
