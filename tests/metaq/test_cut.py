@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.metaq.logs import batch, bodies, fill, read_all, readable
 from txmsg.errors import MisuseError, OffsetOutOfRange, OffsetsMissing
-from txmsg.metaq.format.frame import hole
+from txmsg.metaq.format.frame import Columns, encode, hole
+from txmsg.metaq.store.cells import Cell, CellFile
+from txmsg.metaq.store.commit_log import CommitLogReader
+from txmsg.metaq.store.finding import KeyFinder
 from txmsg.metaq.store.log import Append, Log, LogConfig
 from txmsg.metaq.store.reader import LogReader
 
@@ -132,3 +136,78 @@ def test_frames_of_one_call_stand_in_one_file(tmp_path: Path) -> None:
         fill(log, "t", 0, [5])
         assert len(list((tmp_path / "commitlog").iterdir())) == 3
         assert read_all(log.reader.queue("t", 0)) == bodies("t", 0, 0, 30)
+
+
+def test_a_look_in_the_middle_of_which_the_queue_grows_or_is_cut_is_taken_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, size = CellFile.read, CellFile.__len__
+    changes: list[Callable[[], object]] = []
+
+    def change() -> None:
+        if changes:
+            changes.pop()()
+
+    def read_late(self: CellFile, start: int, count: int) -> list[Cell]:
+        if count > 1:
+            change()
+        return read(self, start, count)
+
+    def cut_meanwhile(self: CellFile) -> int:
+        found = size(self)
+        if found > 3:
+            change()
+        return found
+
+    with Log(tmp_path, LogConfig(flush_s=3600)) as log:
+        fill(log, "t", 0, [2, 2])
+        with monkeypatch.context() as growing:
+            growing.setattr(CellFile, "read", read_late)
+            changes.append(lambda: log.append([batch("t", 0, 4, 2)]))
+            [found] = LogReader(tmp_path).queue("t", 0).fetch(4)
+            assert (found.base_offset, found.end_offset, changes) == (4, 6, [])
+        fill(log, "t", 0, [1] * 3)
+        with monkeypatch.context() as cutting:
+            cutting.setattr(CellFile, "__len__", cut_meanwhile)
+            looks: list[Callable[[], int]] = [
+                lambda: LogReader(tmp_path).queue("t", 0).fetch(2)[0].base_offset,
+                lambda: LogReader(tmp_path).queue("t", 0).range()[0] + 2,
+                lambda: LogReader(tmp_path).queue("t", 0).offset_at(2) - 2,
+            ]
+            for look in looks:
+                end = log.reader.queue("t", 0).end()
+                changes.append(lambda: log.truncate("t", 0, 4))
+                assert (look(), changes) == (2, [])
+                fill(log, "t", 0, [1] * (end - 4))
+
+
+def test_keys_are_looked_up_while_files_are_deleted_and_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keyed = encode(Columns([bytes(100)], [1], keys=["k"]))
+    with Log(tmp_path, LogConfig(file_size_bytes_max=600, flush_s=3600)) as log:
+        for _ in range(9):
+            log.append([Append("t", 0, keyed)])
+        files, positions = CommitLogReader.files, KeyFinder.positions
+        changes: list[Callable[[], object]] = []
+
+        def files_early(self: CommitLogReader) -> list[int]:
+            found = list(files(self))
+            if changes:
+                changes.pop()()
+            return found
+
+        def positions_early(self: KeyFinder, topic: str, key: str) -> Iterator[int]:
+            found = list(positions(self, topic, key))
+            log.delete_old(size_bytes_max=1)
+            return iter(found)
+
+        with monkeypatch.context() as rolling:
+            rolling.setattr(CommitLogReader, "files", files_early)
+            reader = LogReader(tmp_path)
+            assert reader.log_id
+            changes.append(lambda: [log.append([Append("t", 0, keyed)]) for _ in range(5)])
+            assert len(reader.find("t", "k")) >= 9
+            assert not changes
+        monkeypatch.setattr(KeyFinder, "positions", positions_early)
+        begin, end = 14 - len(LogReader(tmp_path).find("t", "k")), 14
+        assert LogReader(tmp_path).queue("t", 0).range() == (begin, end)
+        assert begin > 0

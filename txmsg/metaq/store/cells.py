@@ -9,7 +9,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, NamedTuple, overload
+from typing import Final, NamedTuple, TypeVar, overload
 
 import numpy as np
 from google_crc32c import extend
@@ -32,6 +32,7 @@ __all__ = [
     "queues_of",
     "queues_of_topic",
     "seed_of",
+    "while_cut",
 ]
 
 CELL: Final = np.dtype(
@@ -52,6 +53,9 @@ CELL_SIZE_BYTES: Final = CELL.itemsize
 assert CELL_SIZE_BYTES == _CELL.size == 40
 _QUEUE: Final = re.compile(r"\d{4}", re.ASCII)
 CELLS_PER_FILE_MAX: Final = 1024 * 1024
+_LOOKS_MAX: Final = 10
+
+T = TypeVar("T")
 
 
 def queue_directory(root: Path, topic: str, queue: int) -> Path:
@@ -183,6 +187,9 @@ class Cells:
 
     def last(self) -> Cell | None:
         """The last cell, if there is any."""
+        return while_cut(self._last)
+
+    def _last(self) -> Cell | None:
         for base in reversed(self.files()):
             with self.open(base) as cells:
                 if len(cells):
@@ -191,6 +198,9 @@ class Cells:
 
     def first(self, what: Callable[[Cell], int], least: int) -> Cell | None:
         """The first cell that has at least so much of what rises from cell to cell, if there is any."""
+        return while_cut(lambda: self._first(what, least))
+
+    def _first(self, what: Callable[[Cell], int], least: int) -> Cell | None:
         for base in self.files():
             try:
                 with self.open(base) as cells:
@@ -206,3 +216,13 @@ class Cells:
         bases = self.files()
         place = bisect_right(bases, base)
         return bases[place] if place < len(bases) else None
+
+
+def while_cut(look: Callable[[], T]) -> T:
+    """What a look gives: once more where the queue was cut in the middle of it, by whoever writes."""
+    for _ in range(_LOOKS_MAX):
+        try:
+            return look()
+        except (FileNotFoundError, IndexError):
+            continue
+    return look()

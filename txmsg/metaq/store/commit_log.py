@@ -170,9 +170,11 @@ class CommitLogReader:
 
     def end(self) -> int:
         """The position after the last byte of the last file."""
-        if not self.files():
-            return 0
-        return self._firsts[-1] + log_file(self.directory, self._firsts[-1]).stat().st_size
+        return self.end_after(self.files())
+
+    def end_after(self, firsts: Sequence[int]) -> int:
+        """The position after the last byte of the last of these files; others may follow by now."""
+        return firsts[-1] + log_file(self.directory, firsts[-1]).stat().st_size if firsts else 0
 
     def read(self, position: int, size_bytes: int) -> memoryview:
         """These bytes, not copied. Raises CorruptLog when they are not (or no longer) all there."""
@@ -189,7 +191,7 @@ class CommitLogReader:
         """These bytes, or fewer where their file ends."""
         firsts = self.files()
         following = bisect_right(firsts, position)
-        end = firsts[following] if following < len(firsts) else self.end()
+        end = firsts[following] if following < len(firsts) else self.end_after(firsts)
         return self.read(position, min(size_bytes_max, end - position))
 
     def find(self, sought: bytes, start: int, end: int) -> int:

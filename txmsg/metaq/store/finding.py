@@ -38,10 +38,15 @@ class KeyFinder:
         for gone in [first for first in (*self._files, *self._in_memory) if first not in firsts]:
             self._files.pop(gone, None)
             self._in_memory.pop(gone, None)
-        for first, end in pairwise([*firsts, self._log.end()]):
+        for first, end in pairwise([*firsts, self._log.end_after(firsts)]):
             places = self._in_file(first, end, sought) if first != firsts[-1] else None
             if places is None:
-                places = self._in_parts(first, end, sought)
+                try:
+                    places = self._in_parts(first, end, sought)
+                except CorruptLog:
+                    if first in self._log.files():  # else retention has deleted it meanwhile
+                        raise
+                    continue
             yield from (first + 8 * place for place in places)
 
     def _in_file(self, first: int, end: int, sought: int) -> list[int] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,7 @@ from txmsg.metaq.format.frame import (
     read_header,
     verify,
 )
-from txmsg.metaq.store.cells import CELLS_PER_FILE_MAX, Cell, Cells, queue_directory, queues_of, seed_of
+from txmsg.metaq.store.cells import CELLS_PER_FILE_MAX, Cell, Cells, queue_directory, queues_of, seed_of, while_cut
 from txmsg.metaq.store.commit_log import CommitLogReader
 from txmsg.metaq.store.finding import KeyFinder
 from txmsg.metaq.store.state import identity_of
@@ -32,6 +33,7 @@ from txmsg.metaq.store.state import identity_of
 __all__ = ["LogReader", "QueueReader"]
 
 _CELLS_READ_AT_ONCE = 256
+_LOOKS_MAX = 3
 
 
 class LogReader:
@@ -76,7 +78,11 @@ class LogReader:
         if not key:
             return found  # an empty key is none
         for position in self._finder.positions(topic, key):
-            found += self._with_key(position, topic, key)
+            try:
+                found += self._with_key(position, topic, key)
+            except CorruptLog:
+                if position >= self.commit_log.begin():  # else retention has deleted it meanwhile
+                    raise
             if len(found) >= count_max:
                 break
         return sorted(found[:count_max], key=lambda each: (each.queue, each.offset))
@@ -106,7 +112,7 @@ class QueueReader:
     def batch_at(self, header: Header) -> LogBatch | None:
         """The frame that begins so, if this queue has it: it is kept, may be seen, and was not cut off."""
         try:
-            found = self._find(header.base_offset)
+            found = while_cut(lambda: self._find(header.base_offset))
         except OffsetOutOfRange:
             return None
         if found is None or not found[2] or found[2][0].position != header.position:
@@ -188,15 +194,19 @@ class QueueReader:
 
         Empty at the end. Raises OffsetOutOfRange before the begin or past the end, OffsetsMissing, CorruptLog.
         """
-        try:
-            return self._fetch(offset, size_bytes_max)
-        except (CorruptLog, FileNotFoundError) as exc:
-            begin, end = self.range()
-            if not begin <= offset <= end:
-                raise self._out_of_range(offset, begin, end) from exc  # deleted by retention meanwhile
-            if isinstance(exc, FileNotFoundError):
-                raise CorruptLog(f"{exc.filename} is gone") from exc
-            raise
+        for _ in range(_LOOKS_MAX):  # the queue may be cut, or grow, in the middle of a look
+            try:
+                return self._fetch(offset, size_bytes_max)
+            except OffsetsMissing:
+                raise
+            except (CorruptLog, OffsetOutOfRange, FileNotFoundError, IndexError) as exc:
+                begin, end = self.range()
+                if not begin <= offset <= end:
+                    raise self._out_of_range(offset, begin, end) from exc  # or deleted by retention
+                failure, self._next = exc, None
+        if isinstance(failure, FileNotFoundError):
+            raise CorruptLog(f"{failure.filename} is gone") from failure
+        raise failure
 
     def _fetch(self, offset: int, size_bytes_max: int) -> list[LogBatch]:
         batches: list[LogBatch] = []
@@ -264,6 +274,8 @@ class QueueReader:
                 count = len(file)  # it may grow meanwhile
                 place = bisect_right(file, offset, 0, count, key=_base_offset) - 1
                 cells = file.read(max(0, place), _CELLS_READ_AT_ONCE) if count else []
+            while len(cells) > 1 and cells[1].base_offset <= offset:  # it has
+                place, cells = place + 1, cells[1:]
             if not cells:
                 bases.remove(base)  # made this moment: its first cell is about to be written
         if not cells:
@@ -383,13 +395,6 @@ class QueueReader:
         )
 
 
-def _base_offset(cell: Cell) -> int:
-    return cell.base_offset
-
-
-def _position(cell: Cell) -> int:
-    return cell.position
-
-
-def _last_stored_at_us(cell: Cell) -> int:
-    return cell.last_stored_at_us
+_base_offset = attrgetter("base_offset")
+_position = attrgetter("position")
+_last_stored_at_us = attrgetter("last_stored_at_us")
