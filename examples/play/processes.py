@@ -65,7 +65,7 @@ class Child:
     def returncode(self) -> int | None:
         return self._process.poll()
 
-    def wait_ready(self, timeout_s: float = 120.0) -> str:
+    def wait_ready(self, timeout_s: float = 240.0) -> str:
         """What it says when it is ready. Raises ChildFailed if it ends first or takes too long."""
         if not self._ready.wait(timeout_s) or not self.is_ready:
             raise ChildFailed(f"{self.name} did not come up within {timeout_s:.0f} s:\n{self.log_tail()}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -42,6 +42,9 @@ class Audit:
         self.acknowledged: set[tuple[int, int]] = set()
         self.again: list[Arrival] = []
         """What came once more after its acknowledgement had been taken."""
+        self.stale: list[Arrival] = []
+        """What a broker gave under an epoch though a younger one of its queue had been seen before it was asked."""
+        self._youngest: dict[int, int] = {}  # epoch by queue
         self._topic = topic
         self._group = group
         self._lock = threading.Lock()
@@ -62,14 +65,12 @@ class Audit:
             assert not any(thread.is_alive() for thread in self._threads), "the audit does not end"
             assert not self._failures, self._failures
 
-    def epochs(self) -> dict[int, list[tuple[int, str]]]:
-        """By queue, (epoch, broker) each time either changed, in the order in which it was seen."""
-        turns: defaultdict[int, list[tuple[int, str]]] = defaultdict(list)
-        for each in list(self.arrivals):
-            turn = (each.epoch, each.broker)
-            if not turns[each.queue_id] or turns[each.queue_id][-1] != turn:
-                turns[each.queue_id].append(turn)
-        return dict(turns)
+    def brokers(self) -> dict[int, dict[int, set[str]]]:
+        """By queue and epoch, who delivered under it; younger epochs later."""
+        found: defaultdict[int, dict[int, set[str]]] = defaultdict(dict)
+        for each in sorted(self.arrivals, key=lambda arrival: arrival.epoch):
+            found[each.queue_id].setdefault(each.epoch, set()).add(each.broker)
+        return dict(found)
 
     def _run(self, address: str) -> None:
         try:
@@ -91,16 +92,21 @@ class Audit:
                 invisible_ms=60_000,
                 acks=acks,
             )
+            with self._lock:
+                youngest = dict(self._youngest)
             try:
                 reply = stub.Receive(request, timeout=_CALL_S_MAX)
             except grpc.RpcError:  # it is not there, or delivers nothing now: its messages come from another
                 acks = []
                 self._stop.wait(_PAUSE_S)
                 continue
-            self._note(address, reply, acks)
+            self._note(address, reply, acks, youngest)
             acks = [batch.receipt for batch in reply.batches]
 
-    def _note(self, address: str, reply: pb.ReceiveReply, acks: Sequence[pb.Receipt]) -> None:
+    def _note(
+        self, address: str, reply: pb.ReceiveReply, acks: Sequence[pb.Receipt], youngest: Mapping[int, int]
+    ) -> None:
+        """youngest: the epochs that had been seen when this was asked for."""
         expired = {(each.queue_id, offset) for each in reply.expired for offset in each.offset}
         with self._lock:
             self.acknowledged |= {(each.queue_id, offset) for each in acks for offset in each.offset} - expired
@@ -110,5 +116,8 @@ class Audit:
                     queue_id, epoch = batch.receipt.queue_id, batch.receipt.epoch
                     arrival = Arrival(address, queue_id, epoch, offset, ids[16 * n : 16 * n + 16])
                     self.arrivals.append(arrival)
+                    self._youngest[queue_id] = max(epoch, self._youngest.get(queue_id, 0))
+                    if epoch < youngest.get(queue_id, 0):
+                        self.stale.append(arrival)
                     if (queue_id, offset) in self.acknowledged:
                         self.again.append(arrival)

@@ -37,13 +37,6 @@ class Neighbour:
 
             assert self._changed.wait_for(is_there, _WAIT_S), f"the neighbour stands still: {self.errors[-3:]}"
 
-    def failed(self) -> TxmsgError:
-        """Waits for the next call that fails, and returns its error."""
-        with self._changed:
-            count = len(self.errors)
-            assert self._changed.wait_for(lambda: len(self.errors) > count, _WAIT_S), "no call of the neighbour fails"
-            return self.errors[-1]
-
     def _add(self, *, committed: MessageId | None = None, received: MessageId | None = None) -> None:
         with self._changed:
             if committed is not None:

@@ -57,16 +57,19 @@ class Shop:
 
     async def take_long(self, n: int) -> None:
         """An order whose transaction is open until the end: by then other brokers are there."""
-        await self.take(f"{self.name}-long-{n}", "waits", None)
+        for attempt in itertools.count():  # so slow may the machine be that its check comes first
+            if await self.take(f"{self.name}-long-{n}-{attempt}", "waits", None):
+                return
 
-    async def take(self, order: str, way: str, task: int | None) -> None:
+    async def take(self, order: str, way: str, task: int | None) -> bool:
+        """Whether it came to its end, whichever that is."""
         try:
             half = await self.producer.half([Message("orders", order.encode(), key=order)])
         except BrokerUnavailable as exc:
             note(did="was refused", order=order, error=str(exc))
-            return
+            return False
         if way == "is forgotten":  # before its local transaction begins
-            return
+            return True
         try:
             async with self.sessions() as session:
                 await self.listener.fence.write_async(session, half.transaction_id)
@@ -78,7 +81,7 @@ class Shop:
                     await session.commit()
         except TransactionRefused:  # so slow that its check came first
             note(did="was too late", order=order)
-            return
+            return False
         outcome = TransactionState.ROLLBACK if way == "rolls back" else TransactionState.COMMIT
         told = False
         if way != "forgets":
@@ -88,6 +91,7 @@ class Shop:
             except TxmsgError as exc:
                 note(did="could not tell", order=order, error=repr(exc))
         note(did=outcome.value, order=order, task=task, told=told)
+        return True
 
     async def received(self, message: ReceivedMessage) -> None:
         note(did="received", order=message.body.decode(), queue=message.queue, offset=message.offset)

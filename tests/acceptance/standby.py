@@ -127,7 +127,7 @@ def _copy(primary: EmbeddedPostgres, standby: EmbeddedPostgres) -> None:
         [binaries_dir() / "pg_basebackup", "-D", cluster, "-d", source, "-R", "-X", "stream", "-c", "fast"],
         check=True,
         capture_output=True,
-        timeout=60,
+        timeout=240,
     )
     owner = (primary.data_dir / "cluster").stat()
     for path in (cluster, *cluster.rglob("*")):  # run by root, the copy is root's

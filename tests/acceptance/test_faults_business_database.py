@@ -25,6 +25,7 @@ from tests.integration.client_harness import WAIT_S, collecting, half_count
 from tests.postgres_proxy import CUT_AFTER, CUT_BEFORE, FORWARD, HOLD, PostgresProxy, Request, Verdict
 from txmsg.checker.fence import FenceCheckListener
 from txmsg.client import AsyncProducer, Producer, transactional_message
+from txmsg.errors import TransactionRefused
 from txmsg.message import ReceivedMessage
 
 Register = Callable[[str], object]
@@ -66,8 +67,14 @@ def proxy(database_url: str) -> Iterator[PostgresProxy]:
 
 
 @pytest.fixture
-def broker(start_broker: StartBroker) -> BrokerProcess:
-    return start_broker("--first-check-s", "0.2", "--check-interval-s", "0.5")
+def first_check_s() -> float:
+    """So late that a check comes only when the client asks for it, however slow the machine."""
+    return 300.0
+
+
+@pytest.fixture
+def broker(start_broker: StartBroker, first_check_s: float) -> BrokerProcess:
+    return start_broker("--first-check-s", f"{first_check_s}", "--check-interval-s", "0.5")
 
 
 def sqlalchemy_url(url: str) -> str:
@@ -173,20 +180,36 @@ def test_the_message_shares_the_fate_of_the_transaction_wherever_the_database_go
     assert emails(database_url) == expected
 
 
+@pytest.mark.parametrize("first_check_s", [1.0])
 def test_a_commit_that_nobody_answers_leaves_the_message_undecided_until_it_is_over(
     register: Register, broker: BrokerProcess, proxy: PostgresProxy, database_url: str, notify_url: str
 ) -> None:
+    writes: list[int] = []
+
     def hold_once(request: Request) -> Verdict:
-        if request.sql != "COMMIT":
+        """The commit of the transaction, not that of a check which comes before it."""
+        if "insert into users" in request.sql.lower():
+            writes.append(request.connection)
+        if request.sql != "COMMIT" or request.connection not in writes:
             return FORWARD
         proxy.on_request = lambda request: FORWARD
+        held.set()
         return HOLD
 
+    def call() -> None:
+        while True:
+            try:
+                register("slow")
+            except TransactionRefused:  # so slow that its check came before it had begun
+                continue
+            return
+
+    held = threading.Event()
     with collecting(broker.address, "user") as got:
         proxy.on_request = hold_once
-        calling = threading.Thread(target=register, args=("slow",))
+        calling = threading.Thread(target=call)
         calling.start()
-        proxy.wait_for("COMMIT")
+        assert held.wait(WAIT_S)
         until(lambda: checks(notify_url) >= 3)
         assert received(got) == set()
         assert half_count(notify_url) == 1

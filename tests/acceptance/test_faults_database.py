@@ -89,10 +89,9 @@ def test_a_database_that_says_nothing_more_is_named_and_given_up_for_a_new_conne
     with served(config) as address, neighbour(address, timeout_s=3) as good:
         good.goes_on()
         proxy.on_request = lambda request: HOLD
-        error = good.failed()
-        assert isinstance(error, BrokerUnavailable | OutcomeUnknown)
-        assert is_documented(error), error
-        assert "database" in str(error)
+        until(lambda: any("database" in str(each) for each in good.errors))
+        assert {type(each) for each in good.errors} <= {BrokerUnavailable, OutcomeUnknown}
+        assert [each for each in good.errors if not is_documented(each)] == []
         # What is held stays held: only new connections get an answer.
         proxy.on_request = lambda request: FORWARD
         good.goes_on()
@@ -111,8 +110,9 @@ def test_the_broker_ends_in_order_while_the_database_is_away(
         except TxmsgError as exc:
             failed.append(exc)
 
+    with Producer(broker.address, group="shop", timeout_s=60) as patient:
+        patient.send(Message("orders", b"1"))
     with Producer(broker.address, group="shop", timeout_s=5) as producer:
-        producer.send(Message("orders", b"1"))
         if silent:
             proxy.on_request = lambda request: HOLD
         else:

@@ -27,7 +27,8 @@ from txmsg.errors import BrokerUnavailable, OutcomeUnknown, TransactionRefused
 from txmsg.message import Message, ReceivedMessage, TransactionState
 
 WAIT_S = 60.0
-KEYS = [f"key-{number}" for number in range(12)]
+KEYS = [f"key-{number}" for number in range(30)]
+"""So many that none of two databases, whose ids are drawn by lot, is without any."""
 
 
 @contextmanager
@@ -111,7 +112,10 @@ def test_while_a_database_is_away_the_other_takes_its_share_and_its_messages_com
     with PostgresProxy(notify_url) as proxy:
         first, other = start_broker(storage=proxy.url), start_broker(storage=other_notify_url)
         brokers = f"{first.address}; {other.address}"
-        with Producer(brokers, group="p", timeout_s=3) as producer:
+        with (
+            Producer(brokers, group="p", timeout_s=60) as producer,
+            Producer(brokers, group="p", timeout_s=3) as impatient,
+        ):
             sent = send_ordered(producer, "before")
             for number in range(40):
                 producer.send(Message("t", f"before {number}".encode()))
@@ -136,8 +140,7 @@ def test_while_a_database_is_away_the_other_takes_its_share_and_its_messages_com
                     message = Message("t", f"during {key}".encode(), ordering_key=key)
                     if key in here:
                         if key == min(here):  # each waits for its timeout_s
-                            with pytest.raises(BrokerUnavailable, match="is away, as its brokers say"):
-                                producer.send(message)
+                            until(lambda message=message: is_said_to_be_away(impatient, message))  # type: ignore[misc]
                     else:
                         producer.send(message)
                         sent.append(f"during {key}")
@@ -152,6 +155,13 @@ def test_while_a_database_is_away_the_other_takes_its_share_and_its_messages_com
                 assert got.empty()
         assert keys_at(notify_url).keys() == here.keys()
         assert (half_count(notify_url), half_count(other_notify_url)) == (0, 0)
+
+
+def is_said_to_be_away(producer: Producer, message: Message) -> bool:
+    """By the brokers: a slow machine may have heard nothing of them in its time."""
+    with pytest.raises(BrokerUnavailable) as caught:
+        producer.send(message)
+    return "is away, as its brokers say" in str(caught.value)
 
 
 class Shop:
@@ -187,14 +197,16 @@ class Shop:
                 self.plain.add(f"plain {name}")
             except OutcomeUnknown:
                 self.unknown.add(f"plain {name}")
+            except BrokerUnavailable:  # so slow was the machine: it was not sent
+                pass
 
     def orders(self) -> set[str]:
         with self.engine.connect() as connection:
             return {f'{{"name":"{name}"}}' for name in connection.execute(text("select name from orders")).scalars()}
 
     def goes_on(self) -> None:
-        """Returns when 40 more orders were taken, and 40 more plain messages."""
-        wanted = len(self.orders()) + 40, len(self.plain) + 40
+        """Returns when 25 more orders were taken, and 25 more plain messages."""
+        wanted = len(self.orders()) + 25, len(self.plain) + 25
         until(lambda: len(self.orders()) >= wanted[0] and len(self.plain) >= wanted[1])
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 __all__ = ["until"]
 
 
-def until(condition: Callable[[], bool], *, within_s: float = 60.0) -> None:
+def until(condition: Callable[[], bool], *, within_s: float = 120.0) -> None:
     """Returns when the condition holds; fails loudly when it does not come to hold in time."""
     deadline = time.monotonic() + within_s
     while not condition():
