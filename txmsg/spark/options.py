@@ -40,6 +40,7 @@ _OF_STREAMS: Final = ("maxOffsetsPerTrigger",)
 _OF_BATCHES: Final = ("endingOffsets", "endingTimestamp")
 _RECORDS_PER_PARTITION: Final = 1_000_000
 _COUNT_MAX: Final = 2**63 - 1
+_DIGITS_MAX: Final = len(str(_COUNT_MAX))
 _GLOB: Final = frozenset("*?[")
 
 
@@ -103,6 +104,7 @@ def options_of(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         raise MisuseError(
             "startingOffsets says latest, after which spark.read finds nothing: give 'earliest' or offsets"
         )
+    _require_begin_before_end(start, end)
     return ReadOptions(
         where=_where(values),
         topics=_topics(values.get("topics", "")),
@@ -163,13 +165,14 @@ def _place(values: Mapping[str, str], offsets: str, timestamp: str, default: int
     if offsets in values and timestamp in values:
         raise MisuseError(f"options {offsets} and {timestamp} both say where to read: leave one out")
     if timestamp in values:
-        ms = values[timestamp]
-        if not ms.isdecimal() or int(ms) > _COUNT_MAX // 1000:
-            raise MisuseError(f"option {timestamp}={shown(ms)} is no time: give milliseconds since 1970 (UTC)")
-        return Timestamp(int(ms) * 1000)
-    text = values.get(offsets)
-    if text is None:
+        text = values[timestamp]
+        ms = _whole(text)
+        if ms is None or ms > _COUNT_MAX // 1000:
+            raise MisuseError(f"option {timestamp}={shown(text)} is no time: give milliseconds since 1970 (UTC)")
+        return Timestamp(ms * 1000)
+    if offsets not in values:
         return default
+    text = values[offsets]
     if text.lower() in {"earliest", "latest"}:
         return EARLIEST if text.lower() == "earliest" else LATEST
     try:
@@ -178,7 +181,7 @@ def _place(values: Mapping[str, str], offsets: str, timestamp: str, default: int
             for topic, queues in json.loads(text).items()
             for queue, offset in queues.items()
         }
-    except (ValueError, AttributeError, TypeError):
+    except (ValueError, AttributeError, TypeError, RecursionError):
         raise MisuseError(
             f"option {offsets}={shown(text)} says no offsets: give 'earliest', 'latest', or JSON such as "
             '{"trade.created": {"0": 17, "1": -2}}, where -2 is the earliest and -1 the latest'
@@ -191,13 +194,32 @@ def _offset(value: object) -> int:
     return value
 
 
+def _require_begin_before_end(start: Place, end: Place) -> None:
+    """Raises MisuseError when offsets or times end before they begin. Whether EARLIEST or LATEST do, the log knows."""
+    if isinstance(start, Timestamp) and isinstance(end, Timestamp) and end.at_us < start.at_us:
+        raise MisuseError(
+            f"endingTimestamp {end.at_us // 1000} is before startingTimestamp {start.at_us // 1000}: nothing is read"
+        )
+    if isinstance(start, Mapping) and isinstance(end, Mapping):
+        for queue, offset in end.items():
+            if 0 <= offset < start.get(queue, 0):
+                raise MisuseError(
+                    f"endingOffsets says {offset} for topic {queue.topic} queue {queue.queue}, and startingOffsets "
+                    f"{start[queue]}: nothing is read"
+                )
+
+
 def _count(values: Mapping[str, str], name: str) -> int | None:
-    text = values.get(name)
-    if text is None:
+    if name not in values:
         return None
-    if not text.isdecimal() or not 1 <= int(text) <= _COUNT_MAX:
-        raise MisuseError(f"option {name}={shown(text)} must be a whole number from 1 on")
-    return int(text)
+    count = _whole(values[name])
+    if count is None or not 1 <= count <= _COUNT_MAX:
+        raise MisuseError(f"option {name}={shown(values[name])} must be a whole number from 1 to {_COUNT_MAX}")
+    return count
+
+
+def _whole(text: str) -> int | None:
+    return int(text) if text.isdecimal() and len(text) <= _DIGITS_MAX else None
 
 
 def _yes(values: Mapping[str, str], name: str, *, default: bool) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from txmsg.errors import MisuseError
@@ -32,11 +32,15 @@ class Planner:
     def initial(self) -> Position:
         """Where a new stream begins. Topics that come later begin at their first message."""
         queues = self._queues(all_named=False)
+        self._require_known(self._options.start, queues)
         begins = self._places(queues, self._options.start, self._log.ranges(queues))
         return Position(self._log.identity(), begins, is_initial=True)
 
     def latest(self, start: Position, *, count_max: int | None, target: Mapping[QueueId, int] | None) -> Position:
         """Where a batch from `start` on ends: equal to `start` if there is nothing new.
+
+        The first batch of a stream has an end of its own also when it is empty: so the checkpoint says where the stream
+        began, and what comes while it is down is not passed over by the next "latest".
 
         count_max: how many messages, about. target: how far it may go in each queue, and which queues it may read.
         Raises MisuseError for another log, OffsetOutOfRange when messages are gone.
@@ -54,7 +58,7 @@ class Planner:
         if count_max is not None:
             ends = limited(begins, ends, count_max)
         ends = {queue: end for queue, end in ends.items() if queue in start.offsets or end > begins[queue]}
-        if all(start.offsets.get(queue) == end for queue, end in ends.items()):
+        if not start.is_initial and all(start.offsets.get(queue) == end for queue, end in ends.items()):
             return start
         fresh = {queue: begins[queue] for queue in ends if start.is_initial or queue not in start.offsets}
         unread = {queue: at for queue, at in start.offsets.items() if queue not in ends}
@@ -95,7 +99,10 @@ class Planner:
     def parts(self, bounds: Bounds) -> list[Part]:
         """What a batch reads, without what filters leave out. Raises UnknownTopic, OffsetOutOfRange."""
         options = self._options
-        queues = [queue for queue in self._queues(all_named=True) if bounds.wants(queue)]
+        known = self._queues(all_named=True)
+        for place in (options.start, options.end):
+            self._require_known(place, known)
+        queues = [queue for queue in known if bounds.wants(queue)]
         ranges = self._log.ranges(queues)
         begins = self._places(queues, options.start, ranges)
         ends = self._places(queues, options.end, ranges)
@@ -131,12 +138,14 @@ class Planner:
             return self._log.offsets_at(queues, place.at_us)
         if isinstance(place, int):
             return {queue: self._place(queue, place, ranges[queue]) for queue in queues}
-        self._require_known(place, queues)
         default = LATEST if place is self._options.end else EARLIEST
         return {queue: self._place(queue, place.get(queue, default), ranges[queue]) for queue in queues}
 
-    def _require_known(self, named: Iterable[QueueId], queues: Collection[QueueId]) -> None:
-        for topic, queue in set(named) - set(queues):
+    def _require_known(self, place: Place, queues: Collection[QueueId]) -> None:
+        """Raises MisuseError for an offset of a queue that is not among all that are read, whatever filters leave."""
+        if not isinstance(place, Mapping):
+            return
+        for topic, queue in sorted(place.keys() - set(queues)):
             raise MisuseError(
                 f"an offset is given for topic {topic} queue {queue}, which the read does not have: name the topic "
                 "in the option topics, or leave the queue out"

@@ -6,7 +6,10 @@ read. What travels between them is options, columns and tasks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ContextDecorator
+from functools import cached_property
+from types import TracebackType
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +17,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from txmsg.errors import TxmsgError
 from txmsg.metaq.access import LogAccess, QueueId
 from txmsg.metaq.location import open_log
 from txmsg.spark.bounds import Bounds, bounds_of
@@ -25,6 +29,19 @@ from txmsg.spark.reading import Task, read_task
 from txmsg.spark.tasks import Part, cut_into_tasks
 
 __all__ = ["MetaqDataSource"]
+
+
+class _ToldByItsText(ContextDecorator):
+    """Spark shows users the whole traceback of an error, with all its causes: the text of ours says what to do."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(exc, TxmsgError):
+            raise exc.with_traceback(None) from None
 
 
 class MetaqDataSource(DataSource):
@@ -40,13 +57,17 @@ class MetaqDataSource(DataSource):
         include = self.options.get("includeHeaders", "false").strip().lower() == "true"
         return schema_of(include_headers=include)
 
+    @_ToldByItsText()
     def reader(self, schema: StructType) -> DataSourceReader:
         """A read of what is there."""
         return _BatchReader(options_of(self.options, streaming=False), Columns(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """A read that goes on."""
-        return _StreamReader(options_of(self.options, streaming=True), Columns(schema))
+        """A read that goes on. Its options are checked when it is first asked for something.
+
+        What is raised here Spark hides behind an error of its own: it stops a reader that it has not got.
+        """
+        return _StreamReader(self.options, schema)
 
 
 class _BatchReader(DataSourceReader):
@@ -59,24 +80,34 @@ class _BatchReader(DataSourceReader):
         self._bounds, left = bounds_of(filters)
         return left
 
+    @_ToldByItsText()
     def partitions(self) -> Sequence[InputPartition]:
         with open_log(self._options.where) as log:
             parts = Planner(log, self._options).parts(self._bounds)
             return _tasks(parts, self._options, log)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_task(partition, self._options, self._columns, self._bounds)
+        with _ToldByItsText():
+            yield from read_task(partition, self._options, self._columns, self._bounds)
 
 
 class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    def __init__(self, options: ReadOptions, columns: Columns) -> None:
-        self._options = options
-        self._columns = columns
+    def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
+        self._given = given
+        self._schema = schema
         self._opened: LogAccess | None = None
         self._target: dict[QueueId, int] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_opened": None}
+
+    @cached_property
+    def _options(self) -> ReadOptions:
+        return options_of(self._given, streaming=True)
+
+    @cached_property
+    def _columns(self) -> Columns:
+        return Columns(self._schema)
 
     @property
     def _log(self) -> LogAccess:
@@ -88,24 +119,32 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _planner(self) -> Planner:
         return Planner(self._log, self._options)
 
+    @_ToldByItsText()
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         return self._planner.initial().to_json()
 
+    @_ToldByItsText()
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """The first that Spark asks for, so that wrong columns are said at once, too."""
+        assert self._columns
         limit = self._options.max_offsets_per_trigger
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
+    @_ToldByItsText()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         self._target = self._planner.ends()
 
+    @_ToldByItsText()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         count_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         position = Position.of_json(start)
         return self._planner.latest(position, count_max=count_max, target=self._target).to_json()
 
+    @_ToldByItsText()
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         return Position(self._log.identity(), self._planner.ends()).to_json()
 
+    @_ToldByItsText()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         first, last = Position.of_json(start), Position.of_json(end)
         self._planner.require_same_log(last)
@@ -114,7 +153,8 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _tasks(parts, self._options, self._log)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_task(partition, self._options, self._columns)
+        with _ToldByItsText():
+            yield from read_task(partition, self._options, self._columns)
 
     def stop(self) -> None:
         if self._opened is not None:
