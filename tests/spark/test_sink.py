@@ -19,11 +19,11 @@ _WAIT_S = 60.0
 
 def test_each_batch_is_claimed_once_and_in_order(database_url: str) -> None:
     with psycopg.connect(database_url, autocommit=True) as connection:
-        for batch_id, expected in ((3, True), (3, False), (4, True), (2, False), (4, False), (5, True)):
+        for batch_id, expected in ((0, True), (0, False), (1, True), (2, True), (1, False), (2, False), (3, True)):
             assert claim_batch(connection, query="q", checkpoint_id=_ONE, batch_id=batch_id) is expected
         assert claim_batch(connection, query="other", checkpoint_id=_OTHER, batch_id=0), "queries share their marks"
         rows = connection.execute("select query, batch_id from txmsg_spark_query order by query").fetchall()
-    assert rows == [("other", 0), ("q", 5)], "more than a row for each query"
+    assert rows == [("other", 0), ("q", 3)], "more than a row for each query"
 
 
 def test_a_claim_is_undone_with_what_was_written(database_url: str) -> None:
@@ -33,13 +33,15 @@ def test_a_claim_is_undone_with_what_was_written(database_url: str) -> None:
         assert claim_batch(connection, query="q", checkpoint_id=_ONE, batch_id=0)
 
 
-def test_another_checkpoint_or_an_older_database_is_refused(database_url: str) -> None:
+def test_another_checkpoint_or_an_older_or_empty_database_is_refused(database_url: str) -> None:
     with psycopg.connect(database_url, autocommit=True) as connection:
-        claim_batch(connection, query="q", checkpoint_id=_ONE, batch_id=7)
+        with pytest.raises(StorageError, match="goes on with batch 1, and this database has none of it"):
+            claim_batch(connection, query="q", checkpoint_id=_ONE, batch_id=1)
+        claim_batch(connection, query="q", checkpoint_id=_ONE, batch_id=0)
         with pytest.raises(MisuseError, match=f"was written from checkpoint {_ONE}, and this is {_OTHER}"):
             claim_batch(connection, query="q", checkpoint_id=_OTHER, batch_id=0)
-        with pytest.raises(StorageError, match="goes on with batch 9, and this database has 7"):
-            claim_batch(connection, query="q", checkpoint_id=_ONE, batch_id=9)
+        with pytest.raises(StorageError, match="goes on with batch 2, and this database has 0"):
+            claim_batch(connection, query="q", checkpoint_id=_ONE, batch_id=2)
 
 
 def test_two_drivers_of_one_query_write_a_batch_once(database_url: str) -> None:

@@ -40,7 +40,7 @@ create table if not exists txmsg_spark_query (
 )
 """
 _ADD = """
-insert into txmsg_spark_query (query, checkpoint_id, batch_id, written_at) values (%s, %s, %s, clock_timestamp())
+insert into txmsg_spark_query (query, checkpoint_id, batch_id, written_at) values (%s, %s, 0, clock_timestamp())
 on conflict (query) do nothing
 """
 _READ = "select checkpoint_id, batch_id from txmsg_spark_query where query = %s for update"
@@ -63,7 +63,8 @@ def write_idempotent(
     query: names the stream among all that write to this database, and stays the same over restarts.
 
     Raises MisuseError when the query's checkpoint is another than before, and StorageError when the database is older
-    than the checkpoint: going on would count messages twice, or never.
+    than the checkpoint, or knows nothing of the query: going on would count messages twice, or never. So a query begins
+    to write here with its first batch.
     """
     sink = Sink(url, query, write)
 
@@ -124,10 +125,14 @@ def claim_batch(connection: psycopg.Connection[Any], *, query: str, checkpoint_i
     each other. For sinks that need more than `write_idempotent`; needs READ COMMITTED.
     """
     _create_table(connection)
-    if connection.execute(_ADD, (query, checkpoint_id, batch_id)).rowcount:
+    if batch_id == 0 and connection.execute(_ADD, (query, checkpoint_id)).rowcount:
         return True
     row = connection.execute(_READ, (query,)).fetchone()
-    assert row is not None, "the row that was in the way is gone"
+    if row is None:
+        raise StorageError(
+            f"query {query!r} goes on with batch {batch_id}, and this database has none of it: is it another one, or "
+            "was it emptied? Give the one that was written to, or read anew from another checkpointLocation"
+        )
     known_checkpoint, known_batch = row
     if known_checkpoint != checkpoint_id:
         raise MisuseError(
