@@ -9,7 +9,6 @@ adds nothing twice. Prints a line when it reads; SIGTERM and Ctrl-C end it in or
 from __future__ import annotations
 
 import argparse
-import contextlib
 import signal
 import sys
 import threading
@@ -95,6 +94,8 @@ def _counted(batch: DataFrame, batch_id: int) -> tuple[Deltas, Mapping[int, Span
 
 def _write(connection: psycopg.Connection[Any], found: tuple[Deltas, Mapping[int, Span]]) -> None:
     deltas, spans = found
+    if not deltas.messages:  # the first batch of a query that finds nothing yet: there are no figures to tell of
+        return
     offsets.advance(connection, spans)
     figures.add(connection, deltas)
 
@@ -132,9 +133,12 @@ def main() -> int:
 
 
 def _wait_for_end(query: StreamingQuery, stopping: threading.Event) -> None:
-    with contextlib.suppress(StreamingQueryException):  # main asks for it, and tells it
+    try:
         query.awaitTermination()
-    stopping.set()
+    except StreamingQueryException:
+        pass  # main asks for it, and tells it
+    finally:  # also when the JVM is gone, and with it the query
+        stopping.set()
 
 
 def _options() -> argparse.Namespace:
