@@ -103,3 +103,9 @@ def test_parts_and_measures_are_as_they_were_told() -> None:
     bulletin = world.bulletin()
     assert bulletin["parts"] == {"broker": True, "tailer": None, "figures": False}
     assert bulletin["measures"] == {"waiting": 3}
+
+
+def test_a_part_with_an_odd_name_ends_nothing() -> None:
+    world = World()
+    world.board.show_health(Health(parts={"half \ud800": False}, measures={}))
+    assert world.bulletin()["parts"] == {"half ?": False, "figures": False}

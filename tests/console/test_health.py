@@ -70,6 +70,9 @@ def test_a_file_that_is_written_again_in_place_counts_as_new(world: World) -> No
         '{"parts": {"broker": "up"}, "measures": {}}',
         '{"parts": {}, "measures": {"waiting": "many"}}',
         '{"parts": {}, "measures": {"waiting": true}}',
+        '{"parts": {}, "measures": {"waiting": NaN}}',
+        '{"parts": {}, "measures": {"waiting": 1e999}}',
+        "[" * 65_536,
         '{"parts": {}, "measures": {}}' + " " * 65_536,
     ],
 )

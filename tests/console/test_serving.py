@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import socket
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -36,8 +37,13 @@ class Served:
         self._writers: list[asyncio.StreamWriter] = []
         self.address = ""
         self.ballast = "x" * 200_000
+        self.trouble: Exception | None = None
+        self.troubled = threading.Event()
 
     def read(self, connection: psycopg.Connection[Any]) -> Snapshot:
+        if self.trouble is not None:
+            self.troubled.set()
+            raise self.trouble
         now = connection.execute("select now()").fetchone()
         assert now is not None
         return Snapshot(figures={"n": next(self._reads), "ballast": self.ballast}, written_at=now[0], through_at=now[0])
@@ -186,6 +192,19 @@ def test_a_connection_to_the_database_that_is_ended_is_made_anew(database_url: s
         while bulletin["figures"]["n"] < before + 2:  # the first may have been read before the end
             await served.notify()
             bulletin = await anext(bulletins)
+
+    play(database_url, story)
+
+
+def test_figures_that_cannot_be_made_sense_of_are_read_again_when_they_can(database_url: str) -> None:
+    """Such as when a table was emptied by hand: the page needs no new start."""
+
+    async def story(served: Served) -> None:
+        served.trouble = AssertionError("create_tables was not called")
+        bulletins = served.bulletins()
+        assert await asyncio.to_thread(served.troubled.wait, WAIT_S)
+        served.trouble = None
+        await next_figures(bulletins)
 
     play(database_url, story)
 

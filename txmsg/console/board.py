@@ -75,8 +75,9 @@ class Board:
             "measures": self._health.measures,
         }
         head = json.dumps(facts, ensure_ascii=False, separators=(",", ":"))
-        # Figures are long, and bulletins come between them, too: they are put into words once.
-        return f'{head[:-1]},"figures":{self._figures_json}}}'.encode()
+        # Figures are long, and bulletins come between them, too: they are put into words once. "replace": what others
+        # call a part may hold half of a surrogate pair.
+        return f'{head[:-1]},"figures":{self._figures_json}}}'.encode(errors="replace")
 
     def _is_database_up(self) -> bool:
         return self._read_at is not None and self._clock() - self._read_at <= _READ_S_MAX

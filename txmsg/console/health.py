@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,7 +50,7 @@ class HealthFile:
             if written != self._written:
                 self._health = _health(self._path, stat.st_size)
                 self._written, self._new_at, self._trouble = written, self._clock(), None
-        except (OSError, ValueError) as exc:
+        except (OSError, ValueError, RecursionError) as exc:
             self._tell(f"{type(exc).__name__}: {exc}")
         if self._clock() - self._new_at <= _HEALTH_S_MAX:
             return self._health
@@ -69,9 +70,14 @@ def _health(path: Path, size_bytes: int) -> Health:
     parts, measures = _object(found, "parts"), _object(found, "measures")
     if not all(each is None or isinstance(each, bool) for each in parts.values()):
         raise ValueError(f"a part is true (up), false (down) or null (unknown): {parts}")
-    if not all(isinstance(each, int | float) and not isinstance(each, bool) for each in measures.values()):
-        raise ValueError(f"a measure is a number: {measures}")
+    if not all(map(_is_number, measures.values())):
+        raise ValueError(f"a measure is a finite number: {measures}")
     return Health(parts=parts, measures=measures)
+
+
+def _is_number(found: object) -> bool:
+    """JSON in Python has NaN and Infinity, too, and browsers would read nothing of a bulletin that holds one."""
+    return isinstance(found, int | float) and not isinstance(found, bool) and abs(found) < math.inf
 
 
 def _object(found: object, name: str) -> dict[str, Any]:

@@ -70,7 +70,7 @@ class Watch:
             try:
                 with psycopg.connect(self._conninfo, autocommit=True) as connection:
                     self._watch(connection)
-            except psycopg.Error as exc:
+            except Exception as exc:  # noqa: BLE001 - the root of a thread, and `read` may find odd figures
                 self._tell(exc)
                 self._is_stopping.wait(_AGAIN_S)
 
@@ -91,8 +91,8 @@ class Watch:
             if list(connection.notifies(timeout=min(left_s, _STOP_S_MAX / 2), stop_after=1)):
                 return
 
-    def _tell(self, exc: psycopg.Error) -> None:
-        trouble = " ".join(str(exc).split())
+    def _tell(self, exc: Exception) -> None:
+        trouble = " ".join(str(exc).split()) or type(exc).__name__
         if trouble != self._trouble:  # once, not each second
             logger.warning("the figures cannot be read: %s", trouble)
         self._trouble = trouble

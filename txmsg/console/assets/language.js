@@ -28,7 +28,10 @@ function use(chosen, button) {
   page.refresh();
 }
 
-export const locale = () => LOCALES[language];
+const TIME = { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" };
+
+// The time of day, 00:00:00 to 23:59:59. Not by hour12: false, by which midnight is 24:00:00 in English.
+export const timeOfDay = (date) => date.toLocaleTimeString(LOCALES[language], TIME);
 
 // What the page says for a key, with {values} put in. Undefined where nothing is said.
 export function word(key, values = {}) {
@@ -42,7 +45,7 @@ const formatters = new Map();
 
 function number(value, options) {
   const key = language + JSON.stringify(options);
-  if (!formatters.has(key)) formatters.set(key, new Intl.NumberFormat(locale(), options));
+  if (!formatters.has(key)) formatters.set(key, new Intl.NumberFormat(LOCALES[language], options));
   return formatters.get(key).format(value);
 }
 

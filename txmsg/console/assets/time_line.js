@@ -2,7 +2,7 @@
 //
 // The value is {"from": seconds since 1970, NAME: [a number for each second from then on]}.
 
-import { formatted, locale, word } from "./language.js";
+import { formatted, timeOfDay, word } from "./language.js";
 import { LiveElement, page, remPx } from "./page.js";
 
 const SPAN_S_MIN = 120; // a young line does not fill the whole width at once
@@ -104,7 +104,7 @@ class TimeLine extends LiveElement {
     return times.map((each) => (isWhole ? this.#timeOf(each).slice(0, 5) : this.#timeOf(each)));
   }
 
-  #timeOf = (s) => new Date(s * 1000).toLocaleTimeString(locale(), { hour12: false });
+  #timeOf = (s) => timeOfDay(new Date(s * 1000));
 
   // A canvas knows no custom properties, nor light-dark(): an element that has the colour tells what it comes to.
   #colour(name) {

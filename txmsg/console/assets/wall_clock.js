@@ -1,6 +1,6 @@
 // <wall-clock>: the time of day where the page is looked at. A clock that stands shows that the browser does.
 
-import { locale } from "./language.js";
+import { timeOfDay } from "./language.js";
 import { LiveElement } from "./page.js";
 
 class WallClock extends LiveElement {
@@ -15,7 +15,7 @@ class WallClock extends LiveElement {
   }
 
   show() {
-    this.textContent = new Date().toLocaleTimeString(locale(), { hour12: false });
+    this.textContent = timeOfDay(new Date());
   }
 }
 
