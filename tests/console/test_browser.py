@@ -14,6 +14,7 @@ from playwright.sync_api import Browser, Page, Route, expect
 
 from examples.trade_dashboard.names import PROVINCES
 from examples.trade_dashboard.page import PAGE
+from examples.trade_dashboard.play.browser import seen
 from tests.console.conftest import Shown, ShowPage
 
 WAIT_MS = 60_000
@@ -119,6 +120,10 @@ def test_the_counter_rolls_says_what_the_database_says_and_figures_that_stand_ar
     assert shown.page.bulletin()["figures"]["total"]["turnover_cents"] == turnover_cents
     expect(window.page.locator(TURNOVER)).to_have_attribute("aria-label", f"¥{turnover_cents / 100:,.2f}")
     window.wait(_DIGITS_SAY, f"{turnover_cents}")
+    counter = window.page.locator(TURNOVER)
+    assert seen(counter) == turnover_cents
+    counter.evaluate(_ROLL_ON, (turnover_cents + 1) % 10)
+    assert seen(counter) == turnover_cents - turnover_cents % 10 + (turnover_cents + 1) % 10, "not what a person sees"
     orders = shown.total("orders")
     expect(window.page.locator(".orders live-value")).to_have_text(f"{orders:,}")
     expect(window.page.locator(".conversion live-value")).to_have_text(f"{shown.total('paid') / orders:.1%}")
@@ -135,6 +140,10 @@ _DIGITS_SAY = """digits => digits == [...document.querySelectorAll("rolling-numb
     return Math.round((parseFloat(strip.style.transform.slice("translateY(".length)) / -100) * 11) % 10;
 }).join("")"""
 """That the digits which are seen, after all rolling, are these."""
+_ROLL_ON = """(counter, digit) => {
+    counter.lastElementChild.firstChild.style.transform = `translateY(${(-digit / 11) * 100}%)`;
+}"""
+"""Has the last digit show another one."""
 
 
 def test_provinces_are_ranked_as_the_database_ranks_them_and_those_without_a_row_are_summed_up(

@@ -17,7 +17,9 @@ from rich.table import Column
 
 from txmsg.cli.admin import Decorator
 
-__all__ = ["Bars", "Interrupts", "keep_option", "play_directory", "print_connect"]
+__all__ = ["Bars", "Interrupts", "failures_told", "keep_option", "play_directory", "print_connect"]
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 keep_option: Decorator = click.option(
     "--keep", type=click.Path(path_type=Path, file_okay=False), help="Leave the databases in this directory."
@@ -81,7 +83,10 @@ def print_connect(console: Console, keep: Path, databases: Sequence[str]) -> Non
 def play_directory(keep: Path | None) -> Iterator[Path]:
     """The empty directory that is to be kept, or one that is removed afterwards. Raises UsageError."""
     if keep is not None:
-        keep.mkdir(parents=True, exist_ok=True)
+        try:
+            keep.mkdir(parents=True, exist_ok=True)
+        except OSError as exc:
+            raise click.UsageError(f"{keep} cannot be made ({exc}): name another directory") from exc
         if any(keep.iterdir()):
             raise click.UsageError(f"{keep} is not empty: name another directory, or empty it")
         yield keep.resolve()
@@ -90,8 +95,19 @@ def play_directory(keep: Path | None) -> Iterator[Path]:
         yield Path(directory)
 
 
+@contextlib.contextmanager
+def failures_told() -> Iterator[None]:
+    """A process of the play that fails is an error of the command: the end of its log is said, and no traceback."""
+    from examples.play.processes import ChildFailed
+
+    try:
+        yield
+    except ChildFailed as exc:
+        raise click.ClickException(str(exc)) from exc
+
+
 class Interrupts:
-    """Ctrl-C and SIGTERM end the play in order, with all its processes.
+    """Ctrl-C, SIGTERM and a terminal that is closed end the play in order, with all its processes.
 
     Raised where the main thread is just then, KeyboardInterrupt may be lost (in a finalizer, in a callback of a
     library). So it is remembered, and `check` raises it again.
@@ -101,7 +117,8 @@ class Interrupts:
         self._interrupted = False
 
     def __enter__(self) -> Self:
-        self._before = {each: signal.signal(each, self._interrupt) for each in (signal.SIGINT, signal.SIGTERM)}
+        heard = [each for each in _SIGNALS if signal.getsignal(each) != signal.SIG_IGN]  # as under nohup
+        self._before = {each: signal.signal(each, self._interrupt) for each in heard}
         return self
 
     def __exit__(

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from examples.user_registration.demo import GROUPS
-from txmsg.cli.demo_frame import Bars, Interrupts, keep_option, play_directory, print_connect
+from txmsg.cli.demo_frame import Bars, Interrupts, failures_told, keep_option, play_directory, print_connect
 from txmsg.cli.main import EXAMPLE_FORMAT
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ def registration(*, users: int, crash: int, slow_ms: int, down: str, keep: Path 
         raise click.UsageError(str(exc)) from exc
     console = Console(stderr=as_json)  # stdout is for the JSON then
     with (
+        failures_told(),
         play_directory(keep) as directory,
         Interrupts() as interrupts,
         Bars(console, interrupts, title_width=33) as bars,

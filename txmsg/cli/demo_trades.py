@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from txmsg.cli.demo_frame import Bars, Interrupts, keep_option, play_directory, print_connect
+from txmsg.cli.demo_frame import Bars, Interrupts, failures_told, keep_option, play_directory, print_connect
 from txmsg.cli.main import EXAMPLE_FORMAT
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ def trades(
         raise click.UsageError(str(exc)) from exc
     console = Console(stderr=as_json)  # stdout is for the JSON then
     with (
+        failures_told(),
         play_directory(keep) as directory,
         Interrupts() as interrupts,
         Bars(console, interrupts, title_width=22) as bars,
@@ -90,6 +91,8 @@ def _print_table(console: Console, result: Result) -> None:
     if result.late_events is not None:
         facts.add_row("events that came late, and counted", f"{result.late_events:,}")
     for name, latency in (result.latency_ms or {}).items():
+        if latency.p50 is None:
+            continue
         facts.add_row(f"trade until {name}, p50 and p99", f"{latency.p50} and {latency.p99} ms")
     if result.spark_batch_ms is not None:
         facts.add_row("Spark batch, p50 and p99", f"{result.spark_batch_ms.p50} and {result.spark_batch_ms.p99} ms")

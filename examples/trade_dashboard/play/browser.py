@@ -1,37 +1,50 @@
-"""Reads the totals from the page as a browser shows it.
+"""Reads the totals from the page as a browser shows it: what a person sees, where it is shown in full.
 
     python -m examples.trade_dashboard.play.browser HOST:PORT orders paid ...
 
-prints them as one JSON object. Needs the Python package `playwright`, and Chromium: Debian's will do.
+prints them as one JSON object. A total that is shown short (12.3K) is read from its element's `data-value`. Needs the
+Python package `playwright`, and Chromium: Debian's will do.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import time
 from importlib.util import find_spec
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-__all__ = ["find_browser", "read_totals"]
+from examples.play.processes import ChildFailed
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator
+
+__all__ = ["find_browser", "read_totals", "seen"]
 
 LOADED_S_MAX: Final = 60.0
+ROLLED_S_MAX: Final = 10.0
+"""Digits roll to their places within a second."""
+LOOK_MS: Final = 100
 _BROWSERS: Final = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 
 
 def read_totals(address: str, names: tuple[str, ...]) -> dict[str, int] | None:
     """What the page shows of each `figures.total.NAME`; None where there is no browser.
 
-    In a process of its own, since a browser is driven from an event loop. Raises RuntimeError when it fails.
+    In a process of its own, since a browser is driven from an event loop. Raises ChildFailed when it fails.
     """
     if find_browser() is None or find_spec("playwright") is None:
         return None
     command = [sys.executable, "-m", __name__, address, *names]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=4 * LOADED_S_MAX, check=False)
-    if run.returncode != 0:
-        raise RuntimeError(f"the browser could not read the page at {address}:\n{run.stderr[-3000:]}")
+    try:
+        run = subprocess.run(command, capture_output=True, text=True, timeout=4 * LOADED_S_MAX, check=True)
+    except subprocess.SubprocessError as exc:
+        said = getattr(exc, "stderr", None) or exc
+        raise ChildFailed(f"the browser could not read the page at {address}:\n{str(said)[-3000:]}") from exc
     totals: dict[str, int] = json.loads(run.stdout)
     return totals
 
@@ -39,6 +52,17 @@ def read_totals(address: str, names: tuple[str, ...]) -> dict[str, int] | None:
 def find_browser() -> str | None:
     """The path of the Chromium that is installed, if there is one. Playwright's own would be a download."""
     return next((path for name in _BROWSERS if (path := shutil.which(name))), None)
+
+
+_SEEN: Final = """element => {
+    if (element.getAttribute("format").endsWith("_short")) return element.dataset.value;
+    if (element.localName !== "rolling-number") return element.textContent;
+    const place = (strip) => (parseFloat(strip.style.transform.slice("translateY(".length)) / -100) * 11;
+    return [...element.children].map((each) => {
+        return each.className === "digit" ? Math.round(place(each.firstChild)) % 10 : each.textContent;
+    }).join("");
+}"""
+"""The text of an element; of a counter that rolls the digits that are to be seen."""
 
 
 def _main(address: str, *names: str) -> None:
@@ -50,9 +74,19 @@ def _main(address: str, *names: str) -> None:
             page = browser.new_page()
             page.set_default_timeout(LOADED_S_MAX * 1000)
             page.goto(f"http://{address}/")
-            shown = [page.locator(f'[value="figures.total.{name}"][data-value]').first for name in names]
-            totals = {name: each.get_attribute("data-value") for name, each in zip(names, shown, strict=True)}
-    print(json.dumps({name: int(value or "") for name, value in totals.items()}))
+            shown = {name: page.locator(f'[value="figures.total.{name}"][data-value]').first for name in names}
+            counted = {name: int(each.get_attribute("data-value") or "") for name, each in shown.items()}
+            deadline = time.monotonic() + ROLLED_S_MAX
+            while (read := {name: seen(each) for name, each in shown.items()}) != counted:
+                if time.monotonic() > deadline:
+                    break  # the page shows something else than it was told, and this tells what
+                page.wait_for_timeout(LOOK_MS)
+    print(json.dumps(read))
+
+
+def seen(element: Locator) -> int:
+    """The number that an element shows."""
+    return int(re.sub(r"[^0-9-]", "", element.evaluate(_SEEN)))
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any, Self
 
+from examples.play.processes import ChildFailed
 from examples.trade_dashboard.play.browser import read_totals
 
 __all__ = ["PageWatch", "Seen", "Shown", "read_page", "shown_after"]
@@ -91,10 +92,12 @@ class Shown:
 
 
 def read_page(watch: PageWatch, names: tuple[str, ...], *, with_browser: bool) -> Shown:
-    """What the page shows of these totals now."""
+    """What the page shows of these totals now. Raises ChildFailed when it shows nothing."""
     totals = read_totals(watch.address, names) if with_browser else None
     if totals is not None:
         return Shown(totals=totals, read_by="browser")
-    assert watch.bulletin is not None
-    total = watch.bulletin["figures"]["total"]
+    figures = watch.bulletin and watch.bulletin["figures"]
+    if figures is None:
+        raise ChildFailed(f"the page at {watch.address} has shown no figures")
+    total = figures["total"]
     return Shown(totals={name: total[name] for name in names}, read_by="connection")
