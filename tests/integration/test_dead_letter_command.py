@@ -101,7 +101,7 @@ def test_dead_letters_are_found_by_group_topic_time_error_id_and_key(broker: Bro
     (other,) = processed(broker, Message("other", b"3"), group="second")
     bury(notify_url, [old], died_at="2026-05-01T10:00:00Z", error="no route")
     bury(notify_url, [new])
-    bury(notify_url, [other], group="second", error="100% \\ full")
+    bury(notify_url, [other], group="second", error='100% \\ full\n  File "bank.py", line 7')
     assert listed(broker) == [old, new, other]
     assert listed(broker, "--group", "second") == [other]
     assert listed(broker, "--topic", "t") == [old, new]
@@ -116,7 +116,8 @@ def test_dead_letters_are_found_by_group_topic_time_error_id_and_key(broker: Bro
     assert listed(broker, "--key", "k1", "--group", "second") == []
     where = ("--broker", broker.address)
     assert said("dead-letter", "list", *where, "--topic", "no") == "there is no dead letter like that\n"
-    assert old in said("dead-letter", "list", *where)
+    table = said("dead-letter", "list", *where)
+    assert [old in table, "100% \\ full" in table, "bank.py" in table] == [True, True, False]
     assert "neither that of a message" in said("dead-letter", "list", *where, "--id", "7", status=1)
     assert "not where a page" in said("dead-letter", "list", *where, "--page", "1.2.-3.4", status=1)
 

@@ -16,7 +16,7 @@ import click
 from txmsg.cli.admin import Decorator, ask_broker, broker_option, json_option, yes_option
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.quantities import MOMENT
-from txmsg.cli.showing import content, moment, print_facts, print_table
+from txmsg.cli.showing import content, first_line, moment, print_facts, print_table
 from txmsg.errors import MisuseError, TxmsgError
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def list_(*, which: pb.DeadLetterFilter, limit: int, page: str, broker: str, as_
             each.key,
             str(values["died_at"]),
             str(each.attempts),
-            each.last_error,
+            first_line(each.last_error),
         )
     print_table(table)
     if reply.next:

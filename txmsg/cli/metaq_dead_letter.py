@@ -16,7 +16,7 @@ from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.metaq_check import require_metaq
 from txmsg.cli.metaq_tail import message_values
 from txmsg.cli.quantities import MOMENT
-from txmsg.cli.showing import moment, print_facts, print_table
+from txmsg.cli.showing import first_line, moment, print_facts, print_table
 from txmsg.errors import MisuseError
 
 if TYPE_CHECKING:
@@ -104,6 +104,7 @@ def list_(*, log: str, group: str, which: Which, limit: int, as_json: bool) -> N
     for name in names:
         table.add_column(name.replace("_", " ").capitalize())
     for row in rows:
+        row["last_error"] = first_line(row["last_error"])
         table.add_row(row["id"], *("" if row[name] is None else str(row[name]) for name in names))
     print_table(table)
     if len(found) > limit:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-__all__ = ["content", "moment", "print_facts", "print_table"]
+__all__ = ["content", "first_line", "moment", "print_facts", "print_table"]
 
 _BODY_SHOWN_BYTES = 2000
 
@@ -47,6 +47,11 @@ def print_facts(facts: Mapping[str, object]) -> None:
     print_table(table)
 
 
+def first_line(text: str | None) -> str:
+    """Of an error, for a row of a table: what was raised, without where. `show` commands have the rest."""
+    return (text or "").partition("\n")[0]
+
+
 def print_table(table: Table) -> None:
     """In a terminal as wide as it is; in a pipe without folding what somebody may search for."""
     _console().print(table)
@@ -55,4 +60,5 @@ def print_table(table: Table) -> None:
 def _console() -> Console:
     from rich.console import Console
 
-    return Console(highlight=False, width=None if sys.stdout.isatty() else 250)
+    # Keys, names and errors are others' words: "[/b]" in them is no markup, and ":x:" no picture.
+    return Console(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else 250)

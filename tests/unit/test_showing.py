@@ -1,0 +1,25 @@
+"""What commands print is what they were told, whatever stands in it."""
+
+from __future__ import annotations
+
+import pytest
+from rich.table import Table
+
+from txmsg.cli.showing import first_line, print_table
+
+
+def test_a_table_shows_keys_and_errors_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    table = Table("Key", "Last error", box=None)
+    table.add_row("[/order] [red]", "KeyError: ':heart:'")
+    print_table(table)
+    assert capsys.readouterr().out.split("\n")[1].split() == ["[/order]", "[red]", "KeyError:", "':heart:'"]
+
+
+def test_of_an_error_a_row_has_what_was_raised() -> None:
+    traceback = 'ValueError: no stamps\n  File "mail.py", line 7, in mail\n'
+    assert [first_line(each) for each in (traceback, "no stamps", "", None)] == [
+        "ValueError: no stamps",
+        "no stamps",
+        "",
+        "",
+    ]
