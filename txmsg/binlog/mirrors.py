@@ -114,16 +114,19 @@ class Mirrors:
         )
 
     def write(self, positions: Mapping[int, int], *, log: str, generation: int) -> None:
-        """Notes how far queues are on disk, and that the tailer lives. One transaction."""
-        with self._session.transaction():
-            self._session.execute(
-                "update txmsg.mirror set seen_at = now(), log = %s, generation = %s where name = %s",
-                (log, generation, self.name),
-            )
-            self._session.execute(
-                "insert into txmsg.mirror_queue as p (mirror, queue, next_offset) "
-                "select %s, w.queue, w.next_offset from unnest(%s::int[], %s::bigint[]) w(queue, next_offset) "
-                "where exists (select from txmsg.queue q where q.id = w.queue) order by 2 "
-                "on conflict (mirror, queue) do update set next_offset = excluded.next_offset, updated_at = now()",
-                (self.name, list(positions), list(positions.values())),
-            )
+        """Notes how far queues are on disk, and that the tailer lives. One statement: the tailer waits for it."""
+        self._session.execute(
+            "with seen as (update txmsg.mirror set seen_at = now(), log = %(log)s, generation = %(generation)s "
+            "where name = %(name)s) "
+            "insert into txmsg.mirror_queue as p (mirror, queue, next_offset) select %(name)s, w.queue, w.next_offset "
+            "from unnest(%(queues)s::int[], %(offsets)s::bigint[]) w(queue, next_offset) "
+            "where exists (select from txmsg.queue q where q.id = w.queue) order by 2 "
+            "on conflict (mirror, queue) do update set next_offset = excluded.next_offset, updated_at = now()",
+            {
+                "log": log,
+                "generation": generation,
+                "name": self.name,
+                "queues": list(positions),
+                "offsets": list(positions.values()),
+            },
+        )
