@@ -19,7 +19,7 @@ from txmsg.metaq.store.commit_log import CommitLogReader, files_of, log_file, sy
 from txmsg.metaq.store.keys import keys_file
 from txmsg.metaq.store.lock import WriteLock
 from txmsg.metaq.store.opening import recover
-from txmsg.metaq.store.queues import Queues, remove_cells, sync_files
+from txmsg.metaq.store.queues import Queues, Unsynced, remove_cells, sync_files
 from txmsg.metaq.store.state import Checkpoint, Identity, checkpoint_of, identity_of, write_checkpoint, write_identity
 from txmsg.metaq.store.topics import read_topics
 
@@ -233,7 +233,7 @@ class _Repair:
         queues = Queues(root, 64)
         try:
             end = recover(root, identity.log_id, queues, lambda _: True)
-            unsynced, queues.files.unsynced = queues.files.unsynced, set()
+            unsynced, queues.files.unsynced = queues.files.unsynced, Unsynced()
             sync_files(root, unsynced)
         finally:
             queues.files.close()

@@ -18,7 +18,7 @@ from txmsg.metaq.store.finding import KeyIndexer
 from txmsg.metaq.store.lock import WriteLock
 from txmsg.metaq.store.opening import recover
 from txmsg.metaq.store.placing import Append, Placed, packed
-from txmsg.metaq.store.queues import QueueEnd, Queues, sync_files
+from txmsg.metaq.store.queues import QueueEnd, Queues, Unsynced, sync_files
 from txmsg.metaq.store.reader import LogReader
 from txmsg.metaq.store.refill import refill
 from txmsg.metaq.store.retention import delete_old_files
@@ -276,12 +276,12 @@ class Log:
         with self._lock:
             if self._queues.complete_up_to(checkpoint.position) < checkpoint.position:
                 return False
-            unsynced, files.unsynced = files.unsynced, set()
+            unsynced, files.unsynced = files.unsynced, Unsynced()
         try:
             sync_files(self.root, unsynced)
         except OSError as exc:
             with self._lock:
-                files.unsynced |= unsynced
+                files.unsynced.add(unsynced)
             raise StorageError(f"the cells of {self.root} cannot be synced: {exc.strerror}") from exc
         write_checkpoint(self.root, self.identity.log_id, checkpoint)
         return True

@@ -27,12 +27,26 @@ from txmsg.metaq.store.commit_log import sync_directory
 from txmsg.metaq.store.reader import LogReader
 from txmsg.metaq.store.state import QueueKey
 
-__all__ = ["QueueEnd", "Queues", "mark_end", "remove_cells", "sync_files"]
+__all__ = ["QueueEnd", "Queues", "Unsynced", "mark_end", "remove_cells", "sync_files"]
 
 _SYNCED_ONE_BY_ONE_MAX: Final = 64
 _OPEN_FILES_SPARED: Final = 256
 _NOWHERE: Final = 2**64
 _UNKNOWN: Final = -1
+
+
+@dataclass(slots=True)
+class Unsynced:
+    """What is not known to be on disk: files that were written, cut or deleted, and directories in which some were."""
+
+    files: set[str] = field(default_factory=set)
+    directories: set[str] = field(default_factory=set)
+    """Where files may have been made, or were deleted: to sync one costs a commit of the file system's journal."""
+
+    def add(self, other: Unsynced) -> None:
+        """This as well."""
+        self.files |= other.files
+        self.directories |= other.directories
 
 
 class OpenFiles:
@@ -41,8 +55,7 @@ class OpenFiles:
     def __init__(self, count_max: int) -> None:
         self._count_max = _open_files_max(count_max)
         self._fds: OrderedDict[str, int] = OrderedDict()
-        self.unsynced: set[str] = set()
-        """What was written, cut or deleted and is not known to be on disk."""
+        self.unsynced = Unsynced()
 
     def append(self, path: str, data: bytes, size_bytes: int) -> None:
         """Appends to a file of this size, made with its directory when missing: all of it, or OSError and nothing."""
@@ -51,7 +64,7 @@ class OpenFiles:
             fd = self._open(path)
         else:
             self._fds.move_to_end(path)
-        self.unsynced.add(path)
+        self.unsynced.files.add(path)
         if os.write(fd, data) != len(data):
             self._write_anew(fd, data, size_bytes)
 
@@ -73,6 +86,7 @@ class OpenFiles:
         except FileNotFoundError:
             os.makedirs(os.path.dirname(path), exist_ok=True)
             fd = os.open(path, flags, 0o644)
+        self.unsynced.directories.add(os.path.dirname(path))
         self._fds[path] = fd
         if len(self._fds) > self._count_max:
             os.close(self._fds.popitem(last=False)[1])
@@ -80,12 +94,13 @@ class OpenFiles:
 
     def cut(self, path: str, size_bytes: int) -> None:
         """Keeps so many bytes of a file, or deletes it when that is none."""
-        self.unsynced.add(path)
+        self.unsynced.files.add(path)
         if size_bytes:
             os.truncate(path, size_bytes)
             return
         if (fd := self._fds.pop(path, None)) is not None:
             os.close(fd)
+        self.unsynced.directories.add(os.path.dirname(path))
         os.unlink(path)
 
     def close(self) -> None:
@@ -102,9 +117,10 @@ def _open_files_max(wanted: int) -> int:
     return max(64, min(wanted, hard - _OPEN_FILES_SPARED))
 
 
-def sync_files(root: Path, paths: set[str]) -> None:
-    """What was written to these files is on disk, with the directories that name them."""
-    if len(paths) > _SYNCED_ONE_BY_ONE_MAX and (syncfs := getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)):
+def sync_files(root: Path, unsynced: Unsynced) -> None:
+    """This is on disk."""
+    are_many = len(unsynced.files) > _SYNCED_ONE_BY_ONE_MAX
+    if are_many and (syncfs := getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)):
         # One pass over the file system, not one commit of its journal for each of ten thousand files.
         fd = os.open(root, os.O_RDONLY)
         try:
@@ -113,7 +129,7 @@ def sync_files(root: Path, paths: set[str]) -> None:
         finally:
             os.close(fd)
         return
-    for path in paths:
+    for path in unsynced.files:
         try:
             fd = os.open(path, os.O_WRONLY)
         except FileNotFoundError:
@@ -122,8 +138,10 @@ def sync_files(root: Path, paths: set[str]) -> None:
             os.fdatasync(fd)
         finally:
             os.close(fd)
-    directories = {Path(path).parent for path in paths}
-    for directory in {*directories, *(each.parent for each in directories), root / "queues", root}:
+    directories = {Path(each) for each in unsynced.directories}
+    if directories:
+        directories |= {*(each.parent for each in directories), root / "queues", root}
+    for directory in directories:
         if directory.is_dir():
             sync_directory(directory)
 
