@@ -8,16 +8,17 @@ from typing import Any
 import pytest
 
 from txmsg.metaq.format.frame import Columns, encode
-from txmsg.metaq.store import log as log_module
 from txmsg.metaq.store import queues
+from txmsg.metaq.store.commit_log import sync_directory
 from txmsg.metaq.store.log import Append, Log
+from txmsg.metaq.store.state import write_checkpoint
 
 
 def test_a_checkpoint_syncs_directories_of_new_files_only_and_before_it_is_noted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[Path | str] = []
-    sync, write = queues.sync_directory, log_module.write_checkpoint
+    sync, write = sync_directory, write_checkpoint
 
     def synced(path: Path) -> None:
         sync(path)
@@ -28,7 +29,7 @@ def test_a_checkpoint_syncs_directories_of_new_files_only_and_before_it_is_noted
         done.append("noted")
 
     monkeypatch.setattr(queues, "sync_directory", synced)
-    monkeypatch.setattr(log_module, "write_checkpoint", noted)
+    monkeypatch.setattr("txmsg.metaq.store.log.write_checkpoint", noted)
     root = tmp_path / "log"
     with Log(root) as log:
         log.append([Append("t", 0, encode(Columns([b"x"], [1])))])
