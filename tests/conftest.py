@@ -106,7 +106,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--fuzz-s", default=1.5, type=float, metavar="SECONDS", help="how long each fuzz test goes on (default 1.5)"
     )
     parser.addoption(
-        "--model-s", default=30.0, type=float, metavar="SECONDS", help="how long histories are tried (default 30)"
+        "--model-s", default=60.0, type=float, metavar="SECONDS", help="how long histories are tried (default 60)"
     )
 
 

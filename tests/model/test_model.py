@@ -1,4 +1,4 @@
-"""The model in the suite: half a minute of random histories is clean, and a planted defect of each kind is found."""
+"""The model in the suite: a minute of random histories is clean, and a planted defect of each kind is found."""
 
 from __future__ import annotations
 
