@@ -61,7 +61,8 @@ class UserProject:
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "-W", "error", "-p", "no:cacheprovider", "--rootdir=.", *args],
             cwd=self.directory,
-            env={**os.environ, "PYTHONPATH": path, "PY_COLORS": "0"},
+            # Its temporary directories are its own: pytest cleans up what other runs have left, while they do so, too.
+            env={**os.environ, "PYTHONPATH": path, "PY_COLORS": "0", "PYTEST_DEBUG_TEMPROOT": str(self.directory)},
             capture_output=True,
             text=True,
             check=False,

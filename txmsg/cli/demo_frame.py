@@ -117,7 +117,8 @@ class Interrupts:
         self._interrupted = False
 
     def __enter__(self) -> Self:
-        heard = [each for each in _SIGNALS if signal.getsignal(each) != signal.SIG_IGN]  # as under nohup
+        is_without_terminal = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN  # as under nohup
+        heard = [each for each in _SIGNALS if each != signal.SIGHUP or not is_without_terminal]
         self._before = {each: signal.signal(each, self._interrupt) for each in heard}
         return self
 
