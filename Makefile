@@ -16,11 +16,11 @@ BENCH_ARGS ?=
 CHAOS_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo trades test races fuzz model chaos mirror lint generate bench docs clean
+.PHONY: help setup demo trades test test-all races fuzz model chaos mirror lint generate bench docs clean
 
 help: ## Show this list
 	@echo "make TARGET; each sets up what it needs:"
-	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  \1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  \1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
 		printf '  %-10s %s\n' "$$name" "$$text"; done
 
 setup: $(STAMP) ## Create .venv with everything (PYTHON=... chooses the interpreter)
@@ -44,8 +44,11 @@ demo: $(STAMP) ## Users register while processes are killed; then the databases 
 trades: $(STAMP) ## A day of trades, live on a page; then all totals are compared (TRADES_ARGS='--rate 1000 --kill')
 	$(BIN)/txmsg demo trades $(TRADES_ARGS)
 
-test: $(STAMP) ## Run all tests (PYTEST_ARGS='-k fence'; PYTEST_ARGS='--postgres=URL' for a server of yours)
-	$(BIN)/python -m pytest -n $(TEST_PROCESSES) $(PYTEST_ARGS)
+test: $(STAMP) ## Run the tests (PYTEST_ARGS='-k fence'; PYTEST_ARGS='--postgres=URL' for a server of yours)
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) -m 'not long' $(PYTEST_ARGS)
+
+test-all: test ## Run the tests, then those that need Java or take minutes
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) -m long $(PYTEST_ARGS)
 
 races: $(STAMP) ## Race RACES=10000 transactions against checks on each database and driver; prints how they ended
 	$(BIN)/python -m pytest tests/integration/fence/test_races.py -n 0 --fence-races $(RACES) $(PYTEST_ARGS)

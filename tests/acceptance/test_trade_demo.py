@@ -17,6 +17,7 @@ from tests.acceptance.waiting import until
 COMMAND = [sys.executable, "-m", "txmsg.cli.main", "demo", "trades"]
 
 
+@pytest.mark.long
 @pytest.mark.takes_long
 @pytest.mark.timeout(600)
 def test_all_totals_agree_though_service_broker_tailer_and_spark_are_killed(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from tests.postgres_proxy import CUT_AFTER, FORWARD, PostgresProxy, Request, Ver
 from txmsg.message import Message
 from txmsg.metaq import Log, LogProducer
 
-pytestmark = pytest.mark.timeout(600)  # JVMs start
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]  # JVMs start
 
 _WAIT_S_MAX = 180.0
 

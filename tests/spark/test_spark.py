@@ -22,7 +22,7 @@ from txmsg.metaq.location import open_log
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.store.log import Append, Log, LogConfig
 
-pytestmark = pytest.mark.timeout(300)  # a JVM starts
+pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]  # a JVM starts
 
 _WAIT_S_MAX = 120.0
 _EXAMPLES = Path(__file__).parents[2] / "examples"
