@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -20,8 +21,9 @@ from tests.errors_page import is_documented
 from txmsg.checker.fence import FenceCheckListener
 from txmsg.client import AsyncConsumer, AsyncProducer, Consumer, Producer, idempotent, transactional_message
 from txmsg.client.half import Half
-from txmsg.errors import BrokerUnavailable, InvalidMessage, InvalidName, MisuseError, TxmsgError
+from txmsg.errors import BrokerUnavailable, CorruptLog, InvalidMessage, InvalidName, MisuseError, TxmsgError
 from txmsg.message import Message, ReceivedMessage, TransactionState
+from txmsg.metaq import LogConsumer
 
 X = Message("t", b"x")
 HALF = Half(b"i" * 16, b"h" * 16)
@@ -70,9 +72,35 @@ def consumer(**options: Any) -> Any:
     return Consumer(**given | options)
 
 
+def log_consumer() -> Any:
+    return LogConsumer("/nowhere", "g")
+
+
+def subscribed(consumer: Any) -> Any:
+    consumer.subscribe("t")(print_one)
+    return consumer
+
+
+def without_handler(consumer: Any) -> Any:
+    consumer.subscribe("u")
+    return consumer
+
+
+def started(consumer: Any) -> Any:
+    with suppress(CorruptLog):  # the log is not there
+        consumer.start()
+    consumer.stop()
+    return consumer
+
+
+def decorated_twice(consumer: Any) -> None:
+    decorator = consumer.subscribe("t")
+    decorator(print_one)
+    decorator(print_one)
+
+
 def stopped(*, was_started: bool = True) -> Any:
-    made = consumer()
-    made.subscribe("t")(print_one)
+    made = subscribed(consumer())
     if was_started:
         made.start()
     made.stop()
@@ -160,35 +188,67 @@ LISTENERS: Refused = {
     "fence in memory": (lambda: fence_listener(engine), MisuseError, "use a database file or server"),
 }
 
-SUBSCRIPTIONS: Refused = {
-    "no topic": (lambda: consumer().subscribe(""), InvalidName, "topic '' is not a valid name"),
-    "topic forgotten": (lambda: consumer().subscribe(print), MisuseError, "write @consumer.subscribe("),
-    "tag of None": (
-        lambda: consumer().subscribe("t", anything),
-        InvalidName,
-        "tag expression None is of type NoneType",
-    ),
-    "half a tag expression": (
-        lambda: consumer().subscribe("t", "a ||"),
-        InvalidName,
-        "'a ||' has nothing beside a",
-    ),
-    "one bar": (
-        lambda: consumer().subscribe("t", "x | y"),
-        InvalidName,
-        "tag expression 'x | y': tags are joined by ||, as in `signup || import`",
-    ),
-    "all and one tag": (lambda: consumer().subscribe("t", "* || a"), InvalidName, "`*` stands alone"),
-    "and": (lambda: consumer().subscribe("t", "a && b"), InvalidName, "tag 'a && b' is not a valid name: it holds ' '"),
-    "no handler": (lambda: consumer().subscribe("t")(anything), MisuseError, "the handler of topic 't' is None"),
-    "session without an inbox": (
-        lambda: consumer().subscribe("t")(two),
-        MisuseError,
-        "but is called as (message): missing a required argument: 'message'",
-    ),
-    "generator": (lambda: consumer().subscribe("t")(generator), MisuseError, "generator() is a generator"),
-    "async generator": (lambda: consumer().subscribe("t")(async_generator), MisuseError, "async_generator() is a gen"),
-    "class": (lambda: consumer().subscribe("t")(Listener), MisuseError, "is the class Listener"),
+
+def subscriptions_of(consumer: Callable[[], Any]) -> Refused:
+    """What every kind of consumer refuses, by the same words."""
+    return {
+        "no topic": (lambda: consumer().subscribe(""), InvalidName, "topic '' is not a valid name"),
+        "topic forgotten": (lambda: consumer().subscribe(print), MisuseError, "write @consumer.subscribe("),
+        "tag of None": (
+            lambda: consumer().subscribe("t", anything),
+            InvalidName,
+            "tag expression None is of type NoneType",
+        ),
+        "half a tag expression": (
+            lambda: consumer().subscribe("t", "a ||"),
+            InvalidName,
+            "'a ||' has nothing beside a",
+        ),
+        "one bar": (
+            lambda: consumer().subscribe("t", "x | y"),
+            InvalidName,
+            "tag expression 'x | y': tags are joined by ||, as in `signup || import`",
+        ),
+        "all and one tag": (lambda: consumer().subscribe("t", "* || a"), InvalidName, "`*` stands alone"),
+        "and": (
+            lambda: consumer().subscribe("t", "a && b"),
+            InvalidName,
+            "tag 'a && b' is not a valid name: it holds ' '",
+        ),
+        "no handler": (lambda: consumer().subscribe("t")(anything), MisuseError, "the handler of topic 't' is None"),
+        "session without an inbox": (
+            lambda: consumer().subscribe("t")(two),
+            MisuseError,
+            "but is called as (message): missing a required argument: 'message'",
+        ),
+        "generator": (lambda: consumer().subscribe("t")(generator), MisuseError, "generator() is a generator"),
+        "async generator": (
+            lambda: consumer().subscribe("t")(async_generator),
+            MisuseError,
+            "async_generator() is a gen",
+        ),
+        "class": (lambda: consumer().subscribe("t")(Listener), MisuseError, "is the class Listener"),
+        "twice": (
+            lambda: subscribed(consumer()).subscribe("t"),
+            MisuseError,
+            "group g subscribes to topic 't' already",
+        ),
+        "two handlers": (lambda: decorated_twice(consumer()), MisuseError, "has a handler for topic 't' already"),
+        "after the start": (
+            lambda: started(subscribed(consumer())).subscribe("u"),
+            MisuseError,
+            "subscribing to 'u' after the start",
+        ),
+        "one topic without a handler": (
+            lambda: without_handler(subscribed(consumer())).start(),
+            MisuseError,
+            "topic 'u' of group g has no handler: decorate one by @consumer.subscribe('u')",
+        ),
+        "nothing subscribed": (lambda: consumer().start(), MisuseError, "subscribes to nothing"),
+    }
+
+
+CONSUMERS: Refused = {
     "inbox without its sessions": (lambda: inbox(two), MisuseError, "two() takes (session"),
     "inbox of one session": (lambda: inbox(Session()), MisuseError, "give the sessionmaker"),
     "inbox of an engine": (lambda: inbox(engine), MisuseError, "is Engine(sqlite://), no function"),
@@ -204,7 +264,6 @@ SUBSCRIPTIONS: Refused = {
         MisuseError,
         "the consumer was stopped: make a new one",
     ),
-    "nothing subscribed": (lambda: consumer().start(), MisuseError, "subscribes to nothing"),
 }
 
 
@@ -321,7 +380,9 @@ ALL: Refused = {
         ("number", NUMBERS),
         ("group", GROUPS),
         ("listener", LISTENERS),
-        ("subscription", SUBSCRIPTIONS),
+        ("subscription", subscriptions_of(consumer)),
+        ("subscription to a log", subscriptions_of(log_consumer)),
+        ("consumer", CONSUMERS),
         ("send", SENDS),
         ("decorator", DECORATORS),
     )

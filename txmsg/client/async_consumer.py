@@ -18,16 +18,15 @@ from uuid import uuid4
 from txmsg.client.attach import Presence
 from txmsg.client.channel import Brokers
 from txmsg.client.epochs import Epochs
-from txmsg.client.inbox import AsyncIdempotentHandler, IdempotentHandler
 from txmsg.client.link import Hand, Link, Polling
 from txmsg.client.links import Links
 from txmsg.client.options import homes_of
-from txmsg.client.workers import Handler, Job, LoopWorkers, ThreadWorkers
+from txmsg.client.workers import Job, LoopWorkers, ThreadWorkers
 from txmsg.errors import InvalidMessage, MisuseError, shown
 from txmsg.message import ReceivedMessage, check_name
+from txmsg.runtime.handlers import Subscriptions
 from txmsg.runtime.options import broadcast_group_of, check_count, check_seconds, start_of
-from txmsg.runtime.user_function import UserFunction, in_handler
-from txmsg.wire.tags import parse_tags
+from txmsg.runtime.user_function import in_handler
 from txmsg.wire.v1.txmsg_pb2 import Subscription
 
 __all__ = ["AsyncConsumer"]
@@ -93,8 +92,7 @@ class AsyncConsumer:
         self._concurrency = check_count("concurrency", concurrency, most=CONCURRENCY_MAX)
         self._invisible_s = check_seconds("invisible_s", invisible_s, least_s=1, most_s=INVISIBLE_S_MAX)
         self._stop_timeout_s = check_seconds("stop_timeout_s", stop_timeout_s, least_s=0, most_s=STOP_TIMEOUT_S_MAX)
-        self._subscriptions: list[Subscription] = []
-        self._handlers: dict[str, Handler] = {}
+        self._subscriptions = Subscriptions(self.group)
         self._homes: list[_Home] = []
         self._coroutines: LoopWorkers | None = None
         self._threads: ThreadWorkers | None = None
@@ -107,25 +105,7 @@ class AsyncConsumer:
         tag: "*" for all, or tags such as "signup || import". One handler per topic and consumer; subscribe before
         `start`.
         """
-        if callable(topic):
-            raise MisuseError('@consumer.subscribe stands without its topic: write @consumer.subscribe("topic")')
-        check_name("topic", topic)
-        parse_tags(tag)
-
-        def register(handler: H) -> H:
-            if topic in self._handlers:
-                raise MisuseError(f"group {self.group} has a handler for topic {topic!r} already: one per consumer")
-            if self._homes:
-                raise MisuseError(f"subscribing to {topic!r} after the start: subscribe first, then start")
-            call: Callable[[ReceivedMessage], Any] = handler
-            if isinstance(handler, IdempotentHandler | AsyncIdempotentHandler):
-                call = handler.bound(self.group)
-            function = UserFunction(f"the handler of topic {topic!r}", call, "message")
-            self._handlers[topic] = Handler(self.group, topic, function)
-            self._subscriptions.append(Subscription(topic=topic, tags=tag))
-            return handler
-
-        return register
+        return self._subscriptions.add(topic, tag)
 
     # ---- life
 
@@ -135,9 +115,8 @@ class AsyncConsumer:
             raise MisuseError("the consumer was stopped: make a new one")
         if self._homes:
             return self
-        if not self._handlers:
-            raise MisuseError(f"group {self.group} subscribes to nothing: use @consumer.subscribe(topic) first")
-        kinds = {each.function.is_coroutine for each in self._handlers.values()}
+        self._subscriptions.close(need_handlers=True)
+        kinds = {each.function.is_coroutine for each in self._subscriptions.handlers.values()}
         if True in kinds:
             self._coroutines = LoopWorkers(self._concurrency)
         if False in kinds:
@@ -145,7 +124,7 @@ class AsyncConsumer:
         polling = Polling(
             group=self.group,
             client_id=uuid4().hex,
-            subscriptions=tuple(self._subscriptions),
+            subscriptions=tuple(Subscription(topic=topic, tags=tag) for topic, tag in self._subscriptions.tags.items()),
             invisible_s=self._invisible_s,
             start=self._start,
         )
@@ -236,7 +215,7 @@ class AsyncConsumer:
                 link.drop(hand, message.offset)
             return
         topic = messages[0].topic
-        handler = self._handlers.get(topic)
+        handler = self._subscriptions.handlers.get(topic)
         if handler is None:  # no broker delivers what was not subscribed to
             error = InvalidMessage(f"group {self.group} has no handler for topic {shown(topic)}")
             _log.error("%s", error)

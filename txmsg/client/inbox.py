@@ -34,6 +34,7 @@ from sqlalchemy.orm import Session
 from txmsg.client.guard import SessionGuard
 from txmsg.errors import MisuseError, StorageError
 from txmsg.message import ReceivedMessage, check_name
+from txmsg.runtime.handlers import GroupHandler
 from txmsg.runtime.user_function import check_takes, name_of
 
 __all__ = [
@@ -98,7 +99,7 @@ def _refuse_absent_table(session: Session, error: DBAPIError) -> None:
         ) from error
 
 
-class _Inbox:
+class _Inbox(GroupHandler):
     """What both kinds of handler have: a group, which the consumer's `subscribe` gives."""
 
     def __init__(self, handler: Callable[..., Any], factory: Callable[[], Any], group: str | None) -> None:

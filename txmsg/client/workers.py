@@ -18,11 +18,11 @@ from queue import SimpleQueue
 from typing import NamedTuple
 
 from txmsg.client.link import Hand, Link
-from txmsg.errors import TxmsgError
 from txmsg.message import ReceivedMessage
-from txmsg.runtime.user_function import UserFunction, in_handler, text_of
+from txmsg.runtime.handlers import Handler
+from txmsg.runtime.user_function import in_handler
 
-__all__ = ["Handler", "Job", "LoopWorkers", "ThreadWorkers"]
+__all__ = ["Job", "LoopWorkers", "ThreadWorkers"]
 
 _log = logging.getLogger(__name__)
 
@@ -30,26 +30,6 @@ _CANCEL_S_MAX = 1.0
 """How long a cancelled handler may take to end."""
 _TURN_COUNT = 50
 """Messages handled in one turn of the loop, when no handler waits for anything."""
-
-
-class Handler:
-    """What a group does with the messages of a topic."""
-
-    def __init__(self, group: str, topic: str, function: UserFunction) -> None:
-        self.group = group
-        self.topic = topic
-        self.function = function
-
-    def text_of(self, message: ReceivedMessage, exc: Exception) -> str:
-        """Logs what the handler raised; the same for a person who looks at retries, in characters that can be kept."""
-        own = isinstance(exc, TxmsgError)  # its text says all: no traceback with each delivery
-        _log.warning(
-            "group %s: the handler of topic %r raised for message %s, delivery %d; it comes again after a pause%s",
-            *(self.group, self.topic, message.id, message.attempt),
-            f": {type(exc).__name__}: {exc}" if own else "",
-            exc_info=None if own else exc,
-        )
-        return text_of(exc)
 
 
 class Job(NamedTuple):

@@ -131,9 +131,10 @@ def handler_fails(
     """
     __tracebackhide__ = True
     core = consumer._core if isinstance(consumer, Consumer) else consumer
-    handler = core._handlers.get(check_name("topic", topic))
+    handlers = core._subscriptions.handlers
+    handler = handlers.get(check_name("topic", topic))
     if handler is None:
-        known = ", ".join(map(repr, core._handlers)) or "none"
+        known = ", ".join(map(repr, handlers)) or "none"
         raise MisuseError(f"group {core.group} has no handler for topic {topic!r}, but for {known}: subscribe first")
     occasions, original = _Occasions(), handler.function
 

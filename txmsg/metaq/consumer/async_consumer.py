@@ -29,10 +29,10 @@ from txmsg.metaq.consumer.working import Workers
 from txmsg.metaq.group.assignment import Strategy, averaged
 from txmsg.metaq.location import open_log
 from txmsg.runtime.backoff import RETRIES_MAX
+from txmsg.runtime.handlers import Subscriptions
 from txmsg.runtime.options import broadcast_group_of, check_count, check_seconds, start_of
 from txmsg.runtime.threads import DaemonThreads
-from txmsg.runtime.user_function import UserFunction, check_takes, in_handler
-from txmsg.wire.tags import TagExpression, parse_tags
+from txmsg.runtime.user_function import check_takes, in_handler
 
 __all__ = ["AsyncLogConsumer"]
 
@@ -101,8 +101,7 @@ class AsyncLogConsumer:
         self._backoff = backoff_of(retries_max, retry_delays_s)
         self._clock: Callable[[], float] = time.time
         self._balance_s = BALANCE_S
-        self._topics: dict[str, TagExpression] = {}
-        self._functions: dict[str, UserFunction] = {}
+        self._subscriptions = Subscriptions(self.group)
         self._access: LogAccess | None = None
         self._stopping: asyncio.Task[None] | None = None
         self._stopped = asyncio.Event()
@@ -113,21 +112,7 @@ class AsyncLogConsumer:
         tag: "*" for all, or tags such as "signup || import". One handler per topic and consumer; subscribe before
         `start`. A topic need not be there yet.
         """
-        if callable(topic):
-            raise MisuseError('@consumer.subscribe stands without its topic: write @consumer.subscribe("topic")')
-        check_name("topic", topic)
-        wanted = parse_tags(tag)
-        if topic in self._topics:
-            raise MisuseError(f"group {self.group} subscribes to topic {topic!r} already: once per consumer")
-        if self._access is not None:
-            raise MisuseError(f"subscribing to {topic!r} after the start: subscribe first, then start")
-        self._topics[topic] = wanted
-
-        def register(handler: H) -> H:
-            self._functions[topic] = UserFunction(f"the handler of topic {topic!r}", handler, "message")
-            return handler
-
-        return register
+        return self._subscriptions.add(topic, tag)
 
     # ---- life
 
@@ -137,12 +122,7 @@ class AsyncLogConsumer:
             raise MisuseError("the consumer was stopped: make a new one")
         if self._access is not None:
             return self
-        if not self._topics:
-            raise MisuseError(f"group {self.group} subscribes to nothing: use consumer.subscribe(topic) first")
-        if self._functions and (without := self._topics.keys() - self._functions.keys()):
-            raise MisuseError(
-                f"topic {min(without)!r} has no handler, others of group {self.group} have: give it one, or poll all"
-            )
+        self._subscriptions.close(need_handlers=False)
         self._threads = DaemonThreads(2, name=f"txmsg-log-{self.group}")
         self._member_thread = DaemonThreads(1, name=f"txmsg-member-{self.group}")
         try:
@@ -154,10 +134,10 @@ class AsyncLogConsumer:
         self._balance = Balance(
             self._access,
             self.group,
-            self._topics,
+            self._subscriptions.wanted,
             start=self._start,
             strategy=self._strategy,
-            reads_retries=bool(self._functions),
+            reads_retries=bool(self._subscriptions.handlers),
             thread=self._member_thread,
             on_ready=self._on_ready,
         )
@@ -172,7 +152,7 @@ class AsyncLogConsumer:
         self._workers = Workers(
             self._access,
             self.group,
-            Handlers(self.group, self._functions, self._concurrency),
+            Handlers(self.group, self._subscriptions.handlers, self._concurrency),
             concurrency=self._concurrency,
             backoff=self._backoff,
             ordered=self._ordered,
@@ -295,7 +275,7 @@ class AsyncLogConsumer:
             with_room.cancel()
 
     def _on_ready(self, lane: Lane) -> None:
-        if self._functions:
+        if self._subscriptions.handlers:
             self._workers.put(lane)
         elif lane.has_batches:
             self._polls.ready.set()
@@ -354,7 +334,7 @@ class AsyncLogConsumer:
     def queues(self) -> list[tuple[str, int]]:
         """The queues that this member owns now: topic and number."""
         self._require_started()
-        return sorted((topic, queue) for topic, queue in self._balance.lanes if topic in self._topics)
+        return sorted((topic, queue) for topic, queue in self._balance.lanes if topic in self._subscriptions.wanted)
 
     @property
     def missed_count(self) -> int:
@@ -383,7 +363,7 @@ class AsyncLogConsumer:
 
     def _pulled(self) -> Polls:
         self._require_started()
-        if self._functions:
+        if self._subscriptions.handlers:
             raise MisuseError(f"group {self.group} has handlers here, which get the messages: poll without handlers")
         return self._polls
 

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from txmsg.metaq.consumer.lane import Chunk
 from txmsg.metaq.consumer.retries import Tried
+from txmsg.runtime.handlers import Handler
 from txmsg.runtime.threads import DaemonThreads
-from txmsg.runtime.user_function import UserFunction, in_handler, text_of
+from txmsg.runtime.user_function import in_handler
 
 __all__ = ["Handlers"]
-
-_log = logging.getLogger(__name__)
 
 _FAILED_S_MAX = 0.2
 """How long what failed may wait for more of its chunk, until it is kept."""
@@ -25,9 +23,9 @@ _FAILED_S_MAX = 0.2
 class Handlers:
     """The handlers by topic. `def` ones run on threads, as many lanes at once; `async def` ones on the loop."""
 
-    def __init__(self, group: str, functions: Mapping[str, UserFunction], concurrency: int) -> None:
+    def __init__(self, group: str, handlers: Mapping[str, Handler], concurrency: int) -> None:
         self._group = group
-        self._functions = functions
+        self._handlers = handlers
         self._threads = DaemonThreads(concurrency, name=f"txmsg-log-{group}")
         self._context = contextvars.copy_context()
         self._context.run(in_handler.set, True)
@@ -40,49 +38,40 @@ class Handlers:
         """Handles the chunk's messages until one fails (ordered), or it is told to stop. The chunk notes how far."""
         turn = _Turn(chunk, is_stopping, ordered)
         while turn.goes_on():
-            function = self._functions.get(chunk.tried[chunk.done].message.topic)
-            if function is None:
+            handler = self._handler_of(turn)
+            if handler is None:
                 chunk.fail(f"no handler for this topic in group {self._group}, in the process that had the message")
-            elif function.is_coroutine:
-                await self._in_context(self._on_loop(turn, function))
+            elif handler.function.is_coroutine:
+                await self._in_context(self._on_loop(turn, handler))
             else:
                 loop = asyncio.get_running_loop()
                 await loop.run_in_executor(
-                    self._threads, self._context.copy().run, self._on_thread, turn, function, loop
+                    self._threads, self._context.copy().run, self._on_thread, turn, handler, loop
                 )
 
     async def _in_context(self, work: Coroutine[Any, Any, None]) -> None:
         await asyncio.get_running_loop().create_task(work, context=self._context.copy())
 
-    async def _on_loop(self, turn: _Turn, function: UserFunction) -> None:
-        while turn.goes_on() and self._handler_of(turn) is function:
+    async def _on_loop(self, turn: _Turn, handler: Handler) -> None:
+        while turn.goes_on() and self._handler_of(turn) is handler:
             try:
-                await function.on_loop(turn.next.message)
+                await handler.function.on_loop(turn.next.message)
             except Exception as exc:  # noqa: BLE001 - whatever a handler raises refuses the message
-                self._fail(turn, exc)
+                turn.chunk.fail(handler.text_of(turn.next.message, exc))
             else:
                 turn.chunk.succeeded()
 
-    def _on_thread(self, turn: _Turn, function: UserFunction, loop: asyncio.AbstractEventLoop) -> None:
-        while turn.goes_on() and self._handler_of(turn) is function:
+    def _on_thread(self, turn: _Turn, handler: Handler, loop: asyncio.AbstractEventLoop) -> None:
+        while turn.goes_on() and self._handler_of(turn) is handler:
             try:
-                function.on_thread(turn.next.message, loop)
+                handler.function.on_thread(turn.next.message, loop)
             except Exception as exc:  # noqa: BLE001 - whatever a handler raises refuses the message
-                self._fail(turn, exc)
+                turn.chunk.fail(handler.text_of(turn.next.message, exc))
             else:
                 turn.chunk.succeeded()
 
-    def _handler_of(self, turn: _Turn) -> UserFunction | None:
-        return self._functions.get(turn.next.message.topic)
-
-    def _fail(self, turn: _Turn, exc: Exception) -> None:
-        message = turn.next.message
-        _log.warning(
-            "group %s: the handler of topic %r raised for message %s at queue %s offset %s, delivery %d",
-            *(self._group, message.topic, message.id, message.queue, message.offset, message.attempt),
-            exc_info=exc,
-        )
-        turn.chunk.fail(text_of(exc))
+    def _handler_of(self, turn: _Turn) -> Handler | None:
+        return self._handlers.get(turn.next.message.topic)
 
 
 class _Turn:

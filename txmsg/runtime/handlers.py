@@ -1,0 +1,105 @@
+"""The topics that a consumer subscribes to, and their handlers: one piece of code for brokers and for logs.
+
+Knows neither: what a consumer does with a message that failed is its own.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from txmsg.errors import MisuseError, TxmsgError
+from txmsg.message import ReceivedMessage, check_name
+from txmsg.runtime.user_function import UserFunction, text_of
+from txmsg.wire.tags import TagExpression, parse_tags
+
+__all__ = ["GroupHandler", "Handler", "Subscriptions"]
+
+_log = logging.getLogger(__name__)
+
+H = TypeVar("H", bound=Callable[[ReceivedMessage], Any])
+
+
+class GroupHandler(ABC):
+    """A handler that has to know whose progress it is part of: `Subscriptions` tells it its consumer group."""
+
+    @abstractmethod
+    def bound(self, group: str) -> Callable[[ReceivedMessage], Any]:
+        """The handler for this consumer group."""
+
+
+class Handler:
+    """What a group does with the messages of a topic."""
+
+    def __init__(self, group: str, topic: str, function: UserFunction) -> None:
+        self.group = group
+        self.topic = topic
+        self.function = function
+
+    def text_of(self, message: ReceivedMessage, exc: Exception) -> str:
+        """Logs what the handler raised; the same for a person who looks at retries, in characters that can be kept."""
+        own = isinstance(exc, TxmsgError)  # its text says all: no traceback with each delivery
+        _log.warning(
+            "group %s: the handler of topic %r raised for message %s at queue %s offset %s, delivery %d; it comes "
+            "again after a pause%s",
+            *(self.group, self.topic, message.id, message.queue, message.offset, message.attempt),
+            f": {type(exc).__name__}: {exc}" if own else "",
+            exc_info=None if own else exc,
+        )
+        return text_of(exc)
+
+
+class Subscriptions:
+    """The topics of a consumer of a group, each with its tags and at most one handler."""
+
+    def __init__(self, group: str) -> None:
+        self._group = group
+        self._is_closed = False
+        self.tags: dict[str, str] = {}
+        """Of each topic, as they were given."""
+        self.wanted: dict[str, TagExpression] = {}
+        """The same, parsed."""
+        self.handlers: dict[str, Handler] = {}
+
+    def add(self, topic: str, tag: str) -> Callable[[H], H]:
+        """Adds a topic; returns the decorator of its handler. Raises MisuseError, InvalidName."""
+        if callable(topic):
+            raise MisuseError('@consumer.subscribe stands without its topic: write @consumer.subscribe("topic")')
+        check_name("topic", topic)
+        wanted = parse_tags(tag)
+        if topic in self.wanted:
+            raise MisuseError(f"group {self._group} subscribes to topic {topic!r} already: once per consumer")
+        self._require_open(topic)
+        self.tags[topic], self.wanted[topic] = tag, wanted
+
+        def register(handler: H) -> H:
+            if topic in self.handlers:
+                raise MisuseError(f"group {self._group} has a handler for topic {topic!r} already: one per consumer")
+            self._require_open(topic)
+            call = handler.bound(self._group) if isinstance(handler, GroupHandler) else handler
+            function = UserFunction(f"the handler of topic {topic!r}", call, "message")
+            self.handlers[topic] = Handler(self._group, topic, function)
+            return handler
+
+        return register
+
+    def close(self, *, need_handlers: bool) -> None:
+        """Takes no more: the consumer starts. Raises MisuseError for no topic, and for topics without a handler.
+
+        need_handlers: whether every topic needs one. Otherwise all have one, or none.
+        """
+        if not self.wanted:
+            raise MisuseError(f"group {self._group} subscribes to nothing: use @consumer.subscribe(topic) first")
+        if (self.handlers or need_handlers) and (without := self.wanted.keys() - self.handlers.keys()):
+            pull = "" if need_handlers else ", or give none and poll"
+            raise MisuseError(
+                f"topic {min(without)!r} of group {self._group} has no handler: decorate one by "
+                f"@consumer.subscribe({min(without)!r}){pull}"
+            )
+        self._is_closed = True
+
+    def _require_open(self, topic: str) -> None:
+        if self._is_closed:
+            raise MisuseError(f"subscribing to {topic!r} after the start: subscribe first, then start")
