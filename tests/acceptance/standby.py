@@ -43,6 +43,15 @@ class Pair:
             cursor = connection.execute(statement.encode())
             return cursor.fetchall() if cursor.description else []
 
+    def name_standbys(self, names: str) -> None:
+        """Has the primary's commits wait for these, from soon on."""
+        self.query(f"alter system set synchronous_standby_names = '{names}'")
+        self.query("select pg_reload_conf()")
+
+    def commit_waits(self) -> bool:
+        """Whether a commit on the primary waits for its standby."""
+        return self.query("select pid from pg_stat_activity where wait_event = 'SyncRep'") != []
+
     def await_standby(self) -> None:
         """Returns when the primary counts on the standby."""
         until(lambda: self.query("select sync_state from pg_stat_replication") == [("sync",)])
@@ -113,8 +122,7 @@ def pair(directory: Path) -> Iterator[Pair]:
         _copy(primary, standby)
         with standby:
             found = Pair(primary, standby)
-            found.query("alter system set synchronous_standby_names = '*'")
-            found.query("select pg_reload_conf()")
+            found.name_standbys("*")
             found.await_standby()
             yield found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -153,12 +154,9 @@ def test_what_was_acknowledged_outlives_the_primary(servers: Pair, tmp_path: Pat
         async with asyncio.timeout(_WAIT_S):
             await load.enough.wait()
         with servers.standby_stands_still():  # so that something is under way, and nothing of it confirmed
-            await asyncio.to_thread(until, waits_for_standby)
+            await asyncio.to_thread(until, servers.commit_waits)
             await asyncio.to_thread(servers.kill_primary)
         await loading
-
-    def waits_for_standby() -> bool:
-        return servers.query("select pid from pg_stat_activity where wait_event = 'SyncRep'") != []
 
     with broker_on(servers.url, tmp_path / "broker.log") as broker:
         asyncio.run(run(broker.address))
@@ -212,6 +210,46 @@ def test_a_standby_that_is_away_makes_replicated_unknown_or_refused_and_stops_no
     assert good.errors == []
 
 
+def test_a_commit_is_said_to_be_replicated_only_if_it_is_whatever_the_server_says_of_it(servers: Pair) -> None:
+    """PostgreSQL reports success when it ends a wait for a standby: with a warning, or, when the setting that named the
+    standby is emptied, as Patroni does when a standby is gone, without one."""
+    servers.query("alter database notify set client_min_messages = error")  # the warning is not heard
+    config = BrokerConfig(storage=servers.url, listen="127.0.0.1:0", standby_wait_s=2)
+    with (
+        served(config) as address,
+        Producer(address, group="shop", timeout_s=3) as producer,
+        ThreadPoolExecutor() as pool,
+    ):
+        with servers.standby_stands_still():
+            sent = pool.submit(fails, producer, b"1", OutcomeUnknown, "standby")
+            until(servers.commit_waits)
+            servers.name_standbys("")
+            assert sent.result()
+        servers.name_standbys("*")
+        servers.await_standby()
+        with servers.standby_stands_still():
+            until(lambda: fails(producer, b"2", OutcomeUnknown, "not confirmed by its standby"))
+    confirmed_by_those_that_were_named_when_it_began(servers)
+
+
+def confirmed_by_those_that_were_named_when_it_began(servers: Pair) -> None:
+    config = BrokerConfig(storage=servers.url, listen="127.0.0.1:0", standby_wait_s=60, request_timeout_s=90)
+    servers.await_standby()
+    with (
+        served(config) as address,
+        Producer(address, group="shop", timeout_s=80) as patient,
+        ThreadPoolExecutor() as pool,
+    ):
+        patient.send(Message(TOPIC, b"3"))
+        with servers.standby_stands_still():
+            sent = pool.submit(patient.send, Message(TOPIC, b"4"))
+            until(servers.commit_waits)
+            servers.name_standbys("")
+            until(lambda: not servers.commit_waits())
+            assert not sent.done(), "it is on one disk"
+        assert sent.result(), "it is on two"
+
+
 def checked(url: str) -> tuple[bool, dict[str, dict[str, str]]]:
     """What `txmsg db check` says: whether all is well, and each finding by its name."""
     result = CliRunner().invoke(main, ["db", "check", "--storage", url, "--json"])
@@ -244,17 +282,13 @@ def test_db_check_says_what_holds_on_a_primary_on_its_standby_and_when_one_of_th
         is_well, found = checked(primary)
         return not is_well and words in found.get(name, {"fix": ""})["fix"]
 
-    def name_standbys(names: str) -> None:
-        servers.query(f"alter system set synchronous_standby_names = '{names}'")
-        servers.query("select pg_reload_conf()")
-
-    name_standbys("")
+    servers.name_standbys("")
     until(lambda: says("synchronous_standby_names", "needed by topics of durability replicated (1)"))
-    name_standbys("nobody")
+    servers.name_standbys("nobody")
     until(lambda: says("synchronous standby", "`txmsg topic alter NAME --durability sync`"))
     servers.query("create publication planted")
     servers.query("select pg_create_logical_replication_slot('planted', 'pgoutput')")
-    name_standbys("pg_recvlogical")
+    servers.name_standbys("pg_recvlogical")
     with servers.slot_is_read("planted"):
         until(lambda: says("standby pg_recvlogical", "keeps no copy"))
         with pytest.raises(psycopg.DatabaseError) as refused:

@@ -23,12 +23,12 @@ from txmsg.broker.store.batch import (
     Applied,
     Batch,
     Problem,
-    Unconfirmed,
     Unreplicated,
     Unwritable,
     apply,
 )
 from txmsg.broker.store.connect import TRANSIENT, answering_within, connect_writer, unavailable
+from txmsg.broker.store.standbys import Unconfirmed
 from txmsg.errors import BrokerUnavailable, OutcomeUnknown, Overloaded, StorageError, TxmsgError
 
 __all__ = ["Work", "Writer"]
@@ -247,6 +247,7 @@ class Writer:
                         segment=self._segments.open,
                         previous=self._segments.previous,
                         first_check_s=self._config.first_check_s,
+                        standby_wait_s=self._statement_s_max,
                     )
             except psycopg.errors.DatabaseError as exc:
                 if exc.sqlstate == STALE_SEGMENT:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import enum
 import struct
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
 from psycopg import AsyncConnection, DatabaseError
-from psycopg.errors import Diagnostic
 
 from txmsg.broker.store.arrays import (
     Array,
@@ -23,6 +23,7 @@ from txmsg.broker.store.arrays import (
     text_array,
     uuid_array,
 )
+from txmsg.broker.store.standbys import await_standbys
 from txmsg.errors import TxmsgError
 
 __all__ = [
@@ -32,7 +33,6 @@ __all__ = [
     "Columns",
     "DecidedBy",
     "Problem",
-    "Unconfirmed",
     "Unreplicated",
     "Unwritable",
     "apply",
@@ -44,10 +44,6 @@ STALE_SEGMENT = "TX001"
 
 class Unreplicated(Exception):
     """A batch has a message that waits for a standby, and none is there to wait for: nothing was written."""
-
-
-class Unconfirmed(Exception):
-    """The batch is committed, and no standby has confirmed it in time: PostgreSQL warns, and reports success."""
 
 
 class Unwritable(Exception):
@@ -209,31 +205,32 @@ _UNREPLICATED = {
 _CALL = (
     "call txmsg.write_batch_2("
     "%b, %b, make_interval(secs => %b), %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, "
-    "%b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, null, null, null, null)"
+    "%b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, null, null, null, null, null, null)"
 )
 
 
 async def apply(
-    connection: AsyncConnection[Any], batch: Batch, *, segment: int, previous: int, first_check_s: float
+    connection: AsyncConnection[Any],
+    batch: Batch,
+    *,
+    segment: int,
+    previous: int,
+    first_check_s: float,
+    standby_wait_s: float = 5.0,
 ) -> Applied:
     """Calls the batch procedure. On return the batch is committed as safely as its topics ask. Idempotent by ids.
 
     Takes the shared rotation lock and the locks of the queues that messages enter, until its commit is visible; not
-    until the answer is read. Not in a transaction block: the procedure commits. Raises Unwritable, Unreplicated,
+    until the answer is read. Not in a transaction block: the procedure commits. Where the batch waits for standbys,
+    what they have is looked at afterwards; standby_wait_s is for both together. Raises Unwritable, Unreplicated,
     Unconfirmed.
     """
     try:
         arrays = _arrays(batch)
     except (struct.error, ValueError) as exc:
         raise Unwritable(f"{type(exc).__name__}: {exc}") from exc
-    warnings: list[str] = []
-
-    def note(notice: Diagnostic) -> None:
-        if notice.severity_nonlocalized == "WARNING":  # whatever it warns of: texts may come in any language
-            warnings.append(notice.message_primary or "")
-
     cursor = connection.cursor(binary=True)
-    connection.add_notice_handler(note)
+    begun = time.monotonic()
     try:
         await cursor.execute(_CALL, (segment, previous, float(first_check_s), *arrays), prepare=True)
         row = await cursor.fetchone()
@@ -241,12 +238,12 @@ async def apply(
         if exc.sqlstate in _UNREPLICATED:
             raise Unreplicated(_UNREPLICATED[exc.sqlstate]) from exc
         raise
-    finally:
-        connection.remove_notice_handler(note)
     assert row is not None
-    if warnings:
-        raise Unconfirmed("; ".join(warnings))
-    return _read(*(column or () for column in row))
+    *columns, standby_names, flushed_at = row
+    if standby_names is not None:
+        left_s = begun + standby_wait_s - time.monotonic()
+        await await_standbys(connection, standby_names, flushed_at, timeout_s=left_s)
+    return _read(*(column or () for column in columns))
 
 
 def _arrays(batch: Batch) -> list[Array]:

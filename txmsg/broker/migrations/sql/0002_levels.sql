@@ -32,7 +32,8 @@ begin
     if not v_replicated then
         return v_memory;
     end if;
-    if not exists (select from pg_stat_replication r where r.sync_state in ('sync', 'quorum')) then
+    if current_setting('synchronous_standby_names') = ''
+       or not exists (select from pg_stat_replication r where r.sync_state in ('sync', 'quorum')) then
         select coalesce(bool_or(r.sync_state is null), false) into v_hidden from pg_stat_replication r;
         if v_hidden then
             raise exception 'the role may not see the state of standbys' using errcode = 'TX005';
