@@ -20,7 +20,12 @@ def test_the_pages_for_applications_show_whole_programs() -> None:
     assert {"testing", "fastapi", "flask", "idempotent-consumers"} <= PAGES.keys()
 
 
-@pytest.mark.parametrize("name", PAGES)
+_NEEDS_JAVA = {"spark"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long) if name in _NEEDS_JAVA else name for name in PAGES]
+)
 def test_the_code_of_a_page_runs_as_printed(name: str, postgres: PostgresServer, tmp_path: Path) -> None:
     files = files_of(PAGES[name])
     options = ("--txmsg-storage", postgres.url("postgres"), "--txmsg-timeout-s", "60")

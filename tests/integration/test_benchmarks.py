@@ -21,6 +21,7 @@ SMALLEST = {
 """Those whose parts the others have, too; one of each would take longer than it tells."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", SMALLEST)
 def test_benchmark_works_and_prints_its_figures(name: str, tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
