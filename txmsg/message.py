@@ -307,7 +307,8 @@ class ReceivedMessage(NamedTuple):
     ordering_key: str | None = None
     """Messages of one ordering key come one at a time, in the order in which they were stored."""
     generation: int = 0
-    """How often it was redelivered on request after it was dead. `idempotent` handles each generation once."""
+    """Rises with each request to handle it again (`dead-letter redrive`, `group seek --again`): `idempotent` handles it
+    once for each, and skips it when it comes under one lower than it was handled under."""
 
     @property
     def id(self) -> MessageId:

@@ -216,6 +216,8 @@ Table(
     Column("held_s", Double),
     Column("seek_to", BigInteger),
     Column("generation", Integer, nullable=False, server_default=text("0")),
+    Column("again_from", ARRAY(BigInteger), nullable=False, server_default=text("'{}'")),
+    Column("again_generations", ARRAY(Integer), nullable=False, server_default=text("'{}'")),
 )
 Table(
     "retry",

@@ -21,6 +21,7 @@ from sqlalchemy import (
     MetaData,
     String,
     Table,
+    bindparam,
     delete,
     func,
     insert,
@@ -67,11 +68,19 @@ inbox_table = Table(
         Integer,
         primary_key=True,
         autoincrement=False,
-        comment="Rises with each redelivery of a dead letter.",
+        comment="Rises with each request to handle the message again.",
     ),
     Column("handled_at", DateTime(timezone=True), server_default=func.now(), nullable=False, index=True),
     comment="Messages whose effects are in this database: a repeat is skipped.",
 )
+
+# Not within the insert: in MySQL two inserts that read the table lock each other out.
+_HANDLED_LATER = select(inbox_table.c.generation).where(
+    inbox_table.c.group_name == bindparam("group_name"),
+    inbox_table.c.message_id == bindparam("message_id"),
+    inbox_table.c.generation > bindparam("generation"),
+)
+"""Whether a message was handled on request already, which comes once more as it came before: after a plain seek."""
 
 
 def create_inbox_tables(bind: Engine | Connection) -> None:
@@ -135,6 +144,7 @@ class IdempotentHandler(_Inbox):
         with self._factory() as session:
             try:
                 session.execute(insert(inbox_table), row)
+                is_later = session.execute(_HANDLED_LATER, row).first() is not None
             except IntegrityError:  # the key is the table's only constraint that this row can break
                 self._skipped(message)
                 return
@@ -142,6 +152,9 @@ class IdempotentHandler(_Inbox):
                 session.rollback()
                 _refuse_absent_table(session, exc)
                 raise
+            if is_later:
+                self._skipped(message)
+                return
             with SessionGuard(session, owner=self._owner) as guard:
                 guard.watch(session.connection())
                 self._handler(session, message)
@@ -162,6 +175,7 @@ class AsyncIdempotentHandler(_Inbox):
         async with self._factory() as session:
             try:
                 await session.execute(insert(inbox_table), row)
+                is_later = (await session.execute(_HANDLED_LATER, row)).first() is not None
             except IntegrityError:
                 self._skipped(message)
                 return
@@ -169,6 +183,9 @@ class AsyncIdempotentHandler(_Inbox):
                 await session.rollback()
                 await session.run_sync(_refuse_absent_table, exc)
                 raise
+            if is_later:
+                self._skipped(message)
+                return
             with SessionGuard(session.sync_session, owner=self._owner) as guard:
                 guard.watch(await session.run_sync(lambda opened: opened.connection()))
                 await self._handler(session, message)
@@ -189,7 +206,8 @@ def idempotent(
 ) -> Callable[[Any], Any]:
     """Decorates a handler `(session, message)` so that its effects happen once per message and consumer group.
 
-    A dead letter that a person has redelivered is handled anew: it has another generation.
+    What a person has asked to be handled again (`dead-letter redrive`, `group seek --again`) is: it has a higher
+    generation than before. What comes again for any other reason is skipped.
 
     session_factory: a sessionmaker, or an async_sessionmaker for `async def`. The session is opened, the message is
     recorded in txmsg_inbox (see `create_inbox_tables`), the handler runs, all is committed together; a repeated

@@ -8,13 +8,14 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import repeat
 
 from txmsg.broker.delivery.members import Members
 from txmsg.broker.delivery.retrying import Retrying
 from txmsg.broker.delivery.settings import GroupSettings
 from txmsg.broker.delivery.values import Handout, Receipt, Refusal
 from txmsg.broker.delivery.window import EXPIRED, Failure, Window
-from txmsg.broker.store.rows import RetryRow, Row, size_bytes_of
+from txmsg.broker.store.rows import NO_GENERATIONS, Generations, RetryRow, Row, size_bytes_of
 from txmsg.wire.tags import TagExpression
 
 __all__ = ["Feed", "Group"]
@@ -43,7 +44,7 @@ class Feed:
     segment_end: int | None = None
     queued: bool = False
     leaving: bool = False
-    generation: int = 0
+    generations: Generations = NO_GENERATIONS
     readable: bool = True
     opens_at: float | None = None
     held_until: float = 0.0
@@ -191,7 +192,7 @@ class Group:
                 [row for *_, row in rows],
                 token,
                 attempts=[each + 1 for _, each, _, _ in rows],
-                generations=[each for _, _, each, _ in rows],
+                written=[each for _, _, each, _ in rows],
             )
             for queue_id, rows in taken.items()
         ]
@@ -203,11 +204,13 @@ class Group:
         token: int,
         *,
         attempts: Sequence[int] | None = None,
-        generations: Sequence[int] | None = None,
+        written: Sequence[int] | None = None,
     ) -> Handout:
-        receipt = Receipt(feed.queue_id, token, feed.epoch, [row[0] for row in rows])
-        if generations is None and feed.generation:
-            generations = [feed.generation] * len(rows)
+        offsets = [row[0] for row in rows]
+        receipt = Receipt(feed.queue_id, token, feed.epoch, offsets)
+        generations = [feed.generations.at(each) for each in offsets] if feed.generations.starts else None
+        if written is not None:  # retries: a redrive, or a seek since they were written, counts, whichever is later
+            generations = list(map(max, written, generations or repeat(0)))
         return Handout(feed.topic, feed.number, receipt, rows, attempts, generations)
 
     def untake(self, handouts: Iterable[Handout]) -> None:

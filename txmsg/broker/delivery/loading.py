@@ -232,7 +232,7 @@ async def _load_feeds(
                 memory=memory,
             ),
             ends[cursor.queue_id],
-            generation=cursor.generation,
+            generations=cursor.generations,
             opens_at=now + cursor.held_s if cursor.held_s else None,
         )
         for cursor in cursors

@@ -117,7 +117,8 @@ class DeadLetters:
     async def redrive(self, which: DeadLetterFilter, limit: int) -> int:
         """Makes retries of up to `limit`, queue by queue in the order of offsets; how many. 0: none is left.
 
-        They are due at once, with no attempt yet and a generation of their own, so that the inbox takes them for new.
+        They are due at once, with no attempt yet and the next generation of their queue, so that the inbox takes them
+        for new.
         Of an ordering key only the first is due; the broker that delivers lets the next follow when that is done.
         """
         async with session(self._pool) as connection, connection.transaction():
@@ -216,14 +217,25 @@ _CHOSEN_ARE_GONE = """
 _REDRIVE = f"""
 {_CHOSEN}, gone as ({_CHOSEN_ARE_GONE}
     returning d.*
+), top as (
+    select g.group_id, g.queue_id, max(g.generation) as generation from gone g group by g.group_id, g.queue_id
+), held as materialized (  -- in the order in which brokers write cursors
+    select c.group_id, c.queue_id from txmsg.cursor c
+     where (c.group_id, c.queue_id) in (select t.group_id, t.queue_id from top t)
+     order by c.group_id, c.queue_id for update
+), next as (
+    update txmsg.cursor c set generation = greatest(c.generation, t.generation) + 1
+      from held h join top t on (t.group_id, t.queue_id) = (h.group_id, h.queue_id)
+     where (c.group_id, c.queue_id) = (h.group_id, h.queue_id)
+    returning c.group_id, c.queue_id, c.generation
 )
 insert into txmsg.retry (group_id, queue_id, queue_offset, attempt, due_at, transaction_id, n, key, tag, headers, body,
                          born_at, stored_at, last_error, ordering_key, failures, generation)
 select g.group_id, g.queue_id, g.queue_offset, 0,
        case when g.ordering_key is null then now() else 'infinity' end,
        g.transaction_id, g.n, g.key, g.tag, g.headers, g.body, g.born_at, g.stored_at, g.last_error, g.ordering_key,
-       g.failures, g.generation + 1
-  from gone g
+       g.failures, coalesce(n.generation, g.generation + 1)
+  from gone g left join next n on (n.group_id, n.queue_id) = (g.group_id, g.queue_id)
 on conflict (group_id, queue_id, queue_offset) do update  -- it is tried again as it is
    set generation = greatest(retry.generation, excluded.generation)
 returning group_id, queue_id, ordering_key, queue_offset

@@ -16,7 +16,7 @@ from psycopg import AsyncConnection, AsyncCursor, adapters, sql
 from psycopg.pq import Format
 from psycopg.rows import tuple_row
 
-from txmsg.broker.store.rows import Row
+from txmsg.broker.store.rows import Generations, Row
 
 __all__ = [
     "MESSAGE_COLUMNS",
@@ -72,7 +72,7 @@ class CursorRow(NamedTuple):
     queue_id: int
     next_offset: int
     acked: list[tuple[int, int]]
-    generation: int
+    generations: Generations
     held_s: float
     """For how long consumers may still hold ordered messages that another broker, or an earlier epoch, gave them."""
 
@@ -108,14 +108,14 @@ async def claim_cursors(conn: Connection, group: int, queues: Sequence[tuple[int
            set epoch = excluded.epoch, next_offset = coalesce(c.seek_to, c.next_offset), seek_to = null,
                acked = case when c.seek_to is null then c.acked else '{}' end
          where c.epoch <= excluded.epoch
-        returning c.queue_id, c.next_offset, c.acked, c.generation,
+        returning c.queue_id, c.next_offset, c.acked, c.again_from, c.again_generations,
                   greatest(least(extract(epoch from c.held_until - now()), c.held_s), 0)::float8
         """,
         {"group": group, "queue_ids": [each for each, _ in queues], "epochs": [epoch for _, epoch in queues]},
     )
     return [
-        CursorRow(queue_id, next_offset, [(r.lower, r.upper) for r in acked], generation, held_s)
-        for queue_id, next_offset, acked, generation, held_s in await cursor.fetchall()
+        CursorRow(queue_id, next_offset, [(r.lower, r.upper) for r in acked], Generations(again_from, again), held_s)
+        for queue_id, next_offset, acked, again_from, again, held_s in await cursor.fetchall()
     ]
 
 

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Final
 
 from psycopg import AsyncConnection
+from psycopg.errors import CheckViolation
 from psycopg.rows import class_row
 
 from txmsg.broker.store.connect import Pool, session
@@ -22,6 +23,7 @@ __all__ = ["Destination", "GroupAdministration", "GroupChange", "GroupQueueRow"]
 
 _RETRIES_MAX: Final = 10_000
 _DELAYS_MAX: Final = 1000
+_AGAIN_MAX: Final = 1000  # as the table says
 _DELAY_S_MAX: Final = 7 * 86_400.0
 
 
@@ -110,8 +112,9 @@ class GroupAdministration:
     ) -> Sequence[GroupQueueRow]:
         """Tells the brokers that deliver a topic, or one queue of it, to go on elsewhere for a group.
 
-        They do so as soon as they see it; what consumers hold then is theirs no more. again: messages come under a new
-        generation. Raises UnknownGroup, UnknownTopic, and MisuseError for what is not kept.
+        They do so as soon as they see it; what consumers hold then is theirs no more. again: from there on messages
+        come under a new generation, now and after later seeks. Raises UnknownGroup, UnknownTopic, and MisuseError for
+        what is not kept.
         """
         async with session(self._pool) as conn, conn.transaction():
             group = await _group(conn, name, lock=True)
@@ -122,10 +125,22 @@ class GroupAdministration:
             if not chosen:
                 raise MisuseError(f"group {name!r} reads no queue {number} of topic {topic!r}: it reads {len(found)}")
             places = await _places(conn, chosen, to)
-            await conn.execute(
-                _SEEK,
-                {"group": group.id, "queue_ids": list(places), "places": list(places.values()), "again": again},
-            )
+            values = {
+                "group": group.id,
+                "queue_ids": list(places),
+                "places": list(places.values()),
+                "begins": [each.begin for each in chosen],
+            }
+            await conn.execute(_LOCK_CURSORS, values)
+            await conn.execute(_SEEK, values)
+            if again:
+                try:
+                    await conn.execute(_AGAIN, values)
+                except CheckViolation as exc:
+                    raise MisuseError(
+                        f"group {name!r} was sent to {_AGAIN_MAX} different offsets of a queue of topic {topic!r} by "
+                        "--again: give an earlier one, such as earliest"
+                    ) from exc
             # The brokers look at what changed when the version of a group does.
             await conn.execute("update txmsg.consumer_group set version = version + 1 where id = %s", (group.id,))
             await notify(conn, "groups")
@@ -245,15 +260,33 @@ update txmsg.consumer_group
  where id = %(id)s
 """
 
-# A generation of seconds since 2020: above those of single messages that were redriven, which count from 0, so that the
-# inbox knows none of it yet.
+# In the order of the queues, as brokers write cursors.
+_LOCK_CURSORS = """
+select from txmsg.cursor c
+ where c.group_id = %(group)s and c.queue_id = any(%(queue_ids)s) order by c.queue_id for update
+"""
+
 _SEEK = """
 update txmsg.cursor c
-   set seek_to = s.place,
-       generation = case when %(again)s
-                         then greatest(c.generation + 1,
-                                       extract(epoch from now() - timestamptz '2020-01-01 00:00:00Z')::int)
-                         else c.generation end
+   set seek_to = s.place
   from unnest(%(queue_ids)s::int[], %(places)s::bigint[]) s(queue_id, place)
+ where c.group_id = %(group)s and c.queue_id = s.queue_id
+"""
+
+# The new generation is that of all offsets from its place on; before it, each keeps the one it had. At least the
+# seconds since 2020: the inbox may remember a group of this name that was deleted. Of generations that begin at or
+# before what is kept only the last one is of use.
+_AGAIN = """
+update txmsg.cursor c
+   set generation = n.generation,
+       again_from = c.again_from[n.first:n.last] || s.place,
+       again_generations = c.again_generations[n.first:n.last] || n.generation
+  from unnest(%(queue_ids)s::int[], %(places)s::bigint[], %(begins)s::bigint[]) s(queue_id, place, begin),
+       lateral (
+       select greatest(1, width_bucket(s.begin, k.again_from)) as first,
+              width_bucket(s.place - 1, k.again_from) as last,
+              greatest(k.generation + 1,
+                       extract(epoch from now() - timestamptz '2020-01-01 00:00:00Z')::int) as generation
+         from txmsg.cursor k where k.group_id = %(group)s and k.queue_id = s.queue_id) n
  where c.group_id = %(group)s and c.queue_id = s.queue_id
 """

@@ -50,7 +50,7 @@ def _insert_retries_from(segment: int) -> sql.Composed:
         """
         insert into txmsg.retry (group_id, queue_id, generation, attempt, due_at, last_error, failures, {columns})
         select %(group)s, m.queue,
-               coalesce((select c.generation from txmsg.cursor c
+               coalesce((select c.again_generations[width_bucket(m.queue_offset, c.again_from)] from txmsg.cursor c
                           where c.group_id = %(group)s and c.queue_id = %(queue_id)s), 0),
                case when {delay_s} is null then 0 else 1 end,
                case when {delay_s} is null then 'infinity' else now() + make_interval(secs => {delay_s}) end,

@@ -2,17 +2,39 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
-__all__ = ["GroupLag", "RetryRow", "Row", "size_bytes_of"]
+__all__ = ["NO_GENERATIONS", "Generations", "GroupLag", "RetryRow", "Row", "size_bytes_of"]
 
 Row: TypeAlias = tuple[int, bytes, int, str | None, str | None, bytes | None, bytes, int, int, str | None]
 """A message as read: offset, transaction id, n, key, tag, headers, body, born_at and stored_at in PostgreSQL's
 microseconds since 2000, ordering key. A plain tuple as the driver makes it: at 100,000 messages/s every copy counts."""
 
 RetryRow: TypeAlias = tuple[int, int, int, Row]
-"""A retry as read: queue id, deliveries so far, generation (how often it was redelivered on request), the message."""
+"""A retry as read: queue id, deliveries so far, generation when it was written, the message."""
+
+
+class Generations(NamedTuple):
+    """Under which generation a group gets which offsets of a queue: of `starts`, ascending, each begins one of `of`.
+
+    0 before the first. `seek --again` to an offset begins one there, above all that were given before: messages from
+    there on are handled again. A plain seek changes nothing here, so what it brings back has been handled.
+    """
+
+    starts: Sequence[int]
+    of: Sequence[int]
+
+    def at(self, offset: int) -> int:
+        """The generation of one offset."""
+        place = bisect_right(self.starts, offset)
+        return self.of[place - 1] if place else 0
+
+
+NO_GENERATIONS = Generations((), ())
+"""No message of a queue was asked for again."""
 
 
 def size_bytes_of(row: Row) -> int:

@@ -113,8 +113,12 @@ create index dead_letter_blocks on txmsg.dead_letter (group_id, queue_id, orderi
 alter table txmsg.cursor
     -- Where the group is to go on, as a person said; the broker that delivers the queue begins there.
     add column seek_to bigint check (seek_to >= 0),
-    -- Of what is delivered from here: a replay that is to run handlers again raises it. See txmsg.retry.generation.
+    -- The highest that was given in this queue: each request to handle something again takes the next one.
     add column generation int not null default 0,
+    -- From which offset on which generation is delivered, ascending: `seek --again` adds one, and ends those after it.
+    add column again_from bigint[] not null default '{}',
+    add column again_generations int[] not null default '{}'
+        check (cardinality(again_generations) = cardinality(again_from) and cardinality(again_from) <= 1000),
     -- Until when consumers may hold ordered messages that the lease's former holder gave them; null: none are held.
     add column held_until timestamptz,
     -- For how long that was noted: they hold them no longer, though the clock may have been set back.
