@@ -15,8 +15,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from tests.acceptance.waiting import until
 from txmsg.broker import migrate
-from txmsg.embedded import EmbeddedPostgres
-from txmsg.embedded.cluster import binaries_dir
+from txmsg.embedded import EmbeddedPostgres, binaries_dir
 
 __all__ = ["Pair", "pair"]
 

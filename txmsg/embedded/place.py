@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import pwd
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -47,9 +48,16 @@ class Place:
         return self.root / "cluster.new"
 
     @property
+    def server_uid(self) -> int:
+        """Who runs the server: the owner of an existing cluster, else the starting user; `nobody` in root's place."""
+        uid = self.cluster.stat().st_uid if self.cluster.exists() else os.geteuid()
+        return uid if uid != 0 else _nobody_uid()
+
+    @property
     def socket_dir(self) -> Path:
         inside = self.root / "socket"
-        if len(os.fsencode(inside / ".s.PGSQL.5432")) <= _SOCKET_PATH_BYTES_MAX:
+        # `nobody` may be unable to pass through the directories above: then neither server nor standby would reach it.
+        if self.server_uid != _nobody_uid() and len(os.fsencode(inside / ".s.PGSQL.5432")) <= _SOCKET_PATH_BYTES_MAX:
             return inside
         digest = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:16]
         return Path("/tmp") / f"txmsg-{digest}"  # not TMPDIR: all users must find the same
@@ -70,15 +78,28 @@ class Place:
     def keeper_lock(self) -> Path:
         return self.root / "keeper.lock"
 
+    @property
+    def server_setting(self) -> str:
+        """The argument by which a server is known to be that of this cluster; a setting that nothing reads."""
+        return f"txmsg.cluster={self.cluster}"
+
     def postmaster(self) -> psutil.Process | None:
         """The running server of this cluster, or None. A pid that now belongs to another program is not it."""
         try:
             pid = int((self.cluster / "postmaster.pid").read_text().split("\n", 1)[0])
             process = psutil.Process(pid)
-            running = process.status() != psutil.STATUS_ZOMBIE and str(self.cluster) in process.cmdline()
+            # Not by its working directory: root without CAP_SYS_PTRACE cannot read that of another user's process.
+            running = process.status() != psutil.STATUS_ZOMBIE and self.server_setting in process.cmdline()
         except (FileNotFoundError, ValueError, psutil.NoSuchProcess, psutil.ZombieProcess):
             return None
         return process if running else None
+
+
+def _nobody_uid() -> int:
+    try:
+        return pwd.getpwnam("nobody").pw_uid
+    except KeyError:
+        return 65534  # as the kernel has it; initdb says so if it must have a name
 
 
 def lock(path: Path, how: int, *, timeout_s: float) -> int:
