@@ -10,7 +10,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import ClassVar, Self
 from urllib.parse import quote
 
 from txmsg.embedded.cluster import SUPERUSER
@@ -27,6 +27,8 @@ class EmbeddedPostgres:
     used from several threads once started. A forked child counts as a user until it ends or executes a program.
     Raises StorageError, with the end of the server's log, when PostgreSQL cannot be started.
     """
+
+    _keeper: ClassVar = "txmsg.embedded.keeper"
 
     def __init__(self, data_dir: Path | None = None) -> None:
         self._place = Place((data_dir or default_data_dir() / "pg").expanduser().resolve())
@@ -118,7 +120,7 @@ class EmbeddedPostgres:
         if is_locked(self._place.keeper_lock) and self._place.postmaster() is None:
             self._await_keeper_end()  # of a server that was killed this moment
         if not is_locked(self._place.keeper_lock):
-            command = [sys.executable, "-m", "txmsg.embedded.keeper", str(self._place.root)]
+            command = [sys.executable, "-m", self._keeper, str(self._place.root)]
             # No session of its own yet: Ctrl-C while it starts reaches both. It leaves the group when it is ready.
             done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
             if done.returncode != 0:
