@@ -17,7 +17,7 @@ from tests.acceptance.waiting import until
 from txmsg.broker import migrate
 from txmsg.embedded import EmbeddedPostgres, binaries_dir
 
-__all__ = ["Pair", "pair"]
+__all__ = ["Pair", "copy_of", "host_of", "pair", "processes_of"]
 
 _DATABASE = "notify"
 
@@ -32,7 +32,7 @@ class Pair:
     @property
     def url(self) -> str:
         """For a broker that goes to whichever of the two takes writes."""
-        hosts = ",".join(_host(each) for each in (self.primary, self.standby))
+        hosts = ",".join(host_of(each) for each in (self.primary, self.standby))
         return f"postgresql://postgres@/{_DATABASE}?host={quote(hosts, safe='')}&target_session_attrs=read-write"
 
     def query(self, statement: str, *, of: EmbeddedPostgres | None = None) -> list[tuple[object, ...]]:
@@ -57,13 +57,13 @@ class Pair:
 
     def kill_primary(self) -> None:
         """SIGKILL, to every process of it."""
-        for process in _processes(self.primary):
+        for process in processes_of(self.primary):
             process.kill()
 
     @contextmanager
     def standby_stands_still(self) -> Iterator[None]:
         """SIGSTOP: it stays attached, and confirms nothing."""
-        stopped = _processes(self.standby)
+        stopped = processes_of(self.standby)
         for process in stopped:
             process.suspend()
         try:
@@ -75,7 +75,7 @@ class Pair:
     @contextmanager
     def slot_is_read(self, slot: str) -> Iterator[None]:
         """By a program that the primary sees as pg_recvlogical."""
-        source = f"host={_host(self.primary)} user=postgres dbname={_DATABASE}"
+        source = f"host={host_of(self.primary)} user=postgres dbname={_DATABASE}"
         options = ["-o", "proto_version=1", "-o", "publication_names=planted", "--status-interval", "1"]
         command = [
             str(binaries_dir() / "pg_recvlogical"),
@@ -101,12 +101,13 @@ class Pair:
         assert self.query("select pg_promote(true, 60)", of=self.standby) == [(True,)]
 
 
-def _host(server: EmbeddedPostgres) -> str:
+def host_of(server: EmbeddedPostgres) -> str:
     """The directory of its socket, which is elsewhere when the server's is named too long."""
     return str(conninfo_to_dict(server.url())["host"])
 
 
-def _processes(server: EmbeddedPostgres) -> list[psutil.Process]:
+def processes_of(server: EmbeddedPostgres) -> list[psutil.Process]:
+    """The server's, its first process first."""
     pid = int((server.data_dir / "cluster" / "postmaster.pid").read_text().splitlines()[0])
     postmaster = psutil.Process(pid)
     return [postmaster, *postmaster.children(recursive=True)]
@@ -118,7 +119,7 @@ def pair(directory: Path) -> Iterator[Pair]:
     with EmbeddedPostgres(directory / "primary") as primary:
         migrate.upgrade(primary.create_database(_DATABASE))
         standby = EmbeddedPostgres(directory / "standby")
-        _copy(primary, standby)
+        copy_of(primary, standby, "-R")
         with standby:
             found = Pair(primary, standby)
             found.name_standbys("*")
@@ -126,12 +127,13 @@ def pair(directory: Path) -> Iterator[Pair]:
             yield found
 
 
-def _copy(primary: EmbeddedPostgres, standby: EmbeddedPostgres) -> None:
+def copy_of(primary: EmbeddedPostgres, standby: EmbeddedPostgres, *options: str) -> None:
+    """A backup of the one, which runs, becomes the data of the other. options: "-R" makes a standby of it."""
     cluster = standby.data_dir / "cluster"
     standby.data_dir.mkdir()
-    source = f"host={_host(primary)} user=postgres"
+    source = f"host={host_of(primary)} user=postgres"
     subprocess.run(
-        [binaries_dir() / "pg_basebackup", "-D", cluster, "-d", source, "-R", "-X", "stream", "-c", "fast"],
+        [binaries_dir() / "pg_basebackup", "-D", cluster, "-d", source, "-X", "stream", "-c", "fast", *options],
         check=True,
         capture_output=True,
         timeout=240,

@@ -3,11 +3,14 @@
     make chaos DURATION=300 SEED=7     # a verdict on I1 to I6 and I8, with counts of what was done to the cluster
     make chaos PLANT=lost              # a planted defect: the verdict has to name the invariant it breaks
 
-Three brokers deliver from one PostgreSQL that is killed and restarted; each reaches it through a proxy of `network.py`,
-and clients reach brokers through others. Producers and consumers are processes, too; each writes what it did, line by
-line, to a journal that outlives SIGKILL (`journal.py`). `plan.py` draws the faults from a seed, `faults.py` commits
-them, `moments.py` finds the middle of a batch and of an assignment. In the end everything heals, and when nothing
-moves any more `judge.py` compares what the journals say with the rows of the databases: that is the page to read first.
+Three brokers deliver from one Notify database, whose servers (`servers.py`) are killed, replaced by their standby or
+by a backup, and have their clock stepped; a fourth has a second one, which is spared. Each broker reaches its
+database through a proxy of `network.py`, and clients reach brokers through others. Producers and consumers are
+processes, too; each writes what it did, line by line, to a journal that outlives SIGKILL (`journal.py`). `plan.py`
+draws the faults from a seed, `faults.py` commits them, `moments.py` finds the middle of a batch and of an assignment.
+In the end everything heals, and when nothing moves any more `judge.py` compares what the journals say with the rows
+of the databases: that is the page to read first. What may be missing after a database went back, and by what
+evidence, `losses.py` says.
 
 tests/model tries far more histories of the sending side, without processes. Here the whole is tried, at a slow pace: a
 seed repeats the plan of the faults and of the load, not the moments at which the system meets them.

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import secrets
 import sys
+from collections.abc import Sequence
 from itertools import groupby
 
 import click
 from rich.console import Console
 from rich.table import Table
 
+from tests.chaos.plan import Kind
 from tests.chaos.plant import Plant, chosen
-from tests.chaos.run import Result, play
+from tests.chaos.run import UNMENDED, Result, play
 
 SHOWN_MAX = 5
 """Of each invariant."""
@@ -35,6 +37,12 @@ _ROWS = {
     "cut_database": "brokers cut off from the database",
     "cut_clients": "brokers cut off from clients",
     "postgres": "restarts of PostgreSQL, killed",
+    "promote": "standbys promoted",
+    "restore": "backups restored",
+    "lost": "  messages lost by these, with every copy",
+    "clock": "steps of the clock of the database",
+    "seek": "groups sent back",
+    "redrive": "dead letters redriven",
     "stop": "brokers stopped in order, and started again",
     "drain": "brokers drained, and resumed",
     "twin": "second brokers with the same id",
@@ -51,8 +59,24 @@ _ROWS = {
 @click.option(
     "--plant", help="lost, dup, reorder, phantom, gap, late, or the name of one: a defect that the verdict must find."
 )
+@click.option(
+    "--without",
+    multiple=True,
+    type=click.Choice([kind.name.lower() for kind in Kind]),
+    help="A kind of fault that is left out. Can be repeated.",
+)
+@click.option("--everything", is_flag=True, help="Also promotions, restores and hostile settings: known to fail today.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, on the last line.")
-def main(duration: float, seed: int | None, rate: float, plant: str | None, as_json: bool) -> None:
+def main(
+    *,
+    duration: float,
+    seed: int | None,
+    rate: float,
+    plant: str | None,
+    without: Sequence[str],
+    everything: bool,
+    as_json: bool,
+) -> None:
     seed = secrets.randbelow(10**9) if seed is None else seed
     console = Console(stderr=as_json, highlight=False)
     try:
@@ -61,7 +85,15 @@ def main(duration: float, seed: int | None, rate: float, plant: str | None, as_j
         raise click.BadParameter(str(exc), param_hint="--plant") from exc
     console.print(f"seed {seed}")
     with console.status("") as status:
-        result = play(seed=seed, duration_s=duration, rate_per_s=rate, plant=planted, on_progress=status.update)
+        result = play(
+            seed=seed,
+            duration_s=duration,
+            rate_per_s=rate,
+            plant=planted,
+            without={Kind[name.upper()] for name in without} | (frozenset() if everything else UNMENDED),
+            is_hostile=everything,
+            on_progress=status.update,
+        )
     if planted is None:
         _print(result, console)
     else:
@@ -76,6 +108,10 @@ def _print(result: Result, console: Console) -> None:
     for name, text in _ROWS.items():
         table.add_row(text, f"{result.counts[name]:,}")
     console.print(table)
+    shown = ", ".join(f"{name} {value}" for name, value in result.settings.items())
+    console.print(f"settings of the Notify databases: {shown or 'as they are'}", soft_wrap=True)
+    if result.without:
+        console.print(f"left out: {', '.join(sorted(kind.value for kind in result.without))}", soft_wrap=True)
     waits = Table("fault", "s without sends", "s without delivery", box=None, title="at worst", title_justify="left")
     for kind, (sends_s, deliveries_s) in result.waits_s.items():
         waits.add_row(kind, f"{sends_s:.1f}", f"{deliveries_s:.1f}")

@@ -21,7 +21,8 @@ class Orders:
 
     name: str
     """Of this life of it: `producer-0.2` was killed twice."""
-    brokers: list[str]
+    brokers: list[list[str]]
+    """Of each Notify database."""
     business_url: str
     journal: str
     seed: int

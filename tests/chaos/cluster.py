@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +15,16 @@ import psycopg
 from psycopg import sql
 from sqlalchemy.engine import make_url
 
-from tests.chaos import business
+from tests.chaos import business, settings
 from tests.chaos.broker import BrokerOrders
 from tests.chaos.client import Orders
+from tests.chaos.history import DURABILITY, STORY_TOPIC
 from tests.chaos.network import Link, Network
-from tests.chaos.plan import BROKERS, CONSUMERS, PRODUCERS
+from tests.chaos.plan import BROKERS, CONSUMERS, OF_OTHER_HOME, PRODUCERS
 from tests.chaos.plant import Plant
 from tests.chaos.process import Process
+from tests.chaos.servers import Servers
+from tests.chaos.tables import pinned
 from txmsg.broker import migrate
 from txmsg.embedded import EmbeddedPostgres
 
@@ -36,26 +40,42 @@ class Broker:
     """Between clients and it."""
     role: str
     """By which the database knows it."""
+    url: str
+    """Of its database."""
     clock_step_s: float = 0.0
     """How wrong the wall clock of its next life is."""
 
 
 class Cluster:
-    """Everything that runs, inside `with`. `business_url`: a database on a server that no fault reaches, or its own."""
+    """Everything that runs, inside `with`.
+
+    Two Notify databases: the first on servers of its own, which `servers` kills, promotes and restores; the second
+    beside the business database. `business_url`: a database on a server that no fault reaches; default: one of its own.
+    """
 
     def __init__(
-        self, directory: Path, *, seed: int, rate_per_s: float, business_url: str | None, plant: Plant | None
+        self,
+        directory: Path,
+        *,
+        seed: int,
+        rate_per_s: float,
+        business_url: str | None,
+        plant: Plant | None,
+        is_hostile: bool,
     ) -> None:
         self.directory = directory
         self.journals = directory / "journals"
-        self.notify = EmbeddedPostgres(directory / "notify")
+        self.settings = settings.draw(seed) if is_hostile else {}
         self.brokers: list[Broker] = []
         self.producers: list[Process] = []
         self.consumers: list[Process] = []
         self.business_url = business_url or ""
         self.notify_url = ""
+        """Of the first database, wherever it is."""
+        self.other_url = ""
         self.business: Link
         self.network = Network()
+        self.servers = Servers(directory, self.network)
         self._seed, self._rate_per_s, self._plant = seed, rate_per_s, plant
         self._stack = ExitStack()
 
@@ -79,16 +99,18 @@ class Cluster:
     # ---- starting
 
     def _start(self, stack: ExitStack) -> None:
-        stack.enter_context(self.notify)
         stack.enter_context(self.network)
+        stack.callback(self.servers.stop)
         if not self.business_url:
             server = stack.enter_context(EmbeddedPostgres(self.directory / "business"))
             self.business_url = server.create_database("business")
         asyncio.run(business.create_tables(self.business_url))
         self.business = self.network.link(_target(self.business_url))
         self._create_notify()
+        self._create_other()
+        stack.callback(self._drop_other)
         stack.callback(self._kill_all)
-        for number in range(BROKERS):
+        for number in range(BROKERS + 1):
             self._add_broker(number)
         for broker in self.brokers:
             broker.process.start()
@@ -98,20 +120,42 @@ class Cluster:
             client.start()
 
     def _create_notify(self) -> None:
-        self.notify_url = self.notify.create_database("notify")
-        migrate.upgrade(self.notify_url)
-        with psycopg.connect(self.notify_url, autocommit=True) as connection:
-            for number in range(BROKERS):
-                role = sql.Identifier(f"broker_{number}")
-                connection.execute(sql.SQL("create role {} superuser login").format(role))
+        url = self.servers.start()
+        roles = [f"broker_{number}" for number in range(BROKERS)]
+        with psycopg.connect(url, autocommit=True) as connection:
+            for role in roles:
+                connection.execute(sql.SQL("create role {} superuser login").format(sql.Identifier(role)))
+        settings.impose(url, self.settings, seed=self._seed, roles=roles)
+        migrate.upgrade(url)
+        _create_topics(url, DURABILITY)
         if self._plant is not None:
-            self._plant.install(self.notify_url)
+            self._plant.install(url)
+        self.servers.add_standby()
+        self.notify_url = _through(self.servers.link(), url)
+
+    def _create_other(self) -> None:
+        name = f"{make_url(self.business_url).database}_notify"
+        with psycopg.connect(self.business_url, autocommit=True) as connection:
+            connection.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
+        self.other_url = make_url(self.business_url).set(database=name).render_as_string(hide_password=False)
+        settings.impose(self.other_url, self.settings, seed=self._seed)
+        migrate.upgrade(self.other_url)
+        # It has no standby.
+        _create_topics(self.other_url, {**DURABILITY, "settlement": "sync"})
+
+    def _drop_other(self) -> None:
+        name = make_url(self.other_url).database
+        assert name is not None
+        with psycopg.connect(self.business_url, autocommit=True) as connection:
+            connection.execute(sql.SQL("drop database {} with (force)").format(sql.Identifier(name)))
 
     def _add_broker(self, number: int) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             address = cast("tuple[str, int]", free.getsockname())
-        database, clients = self.network.link(_target(self.notify_url)), self.network.link(address)
+        is_other = number == OF_OTHER_HOME
+        database = self.network.link(_target(self.other_url)) if is_other else self.servers.link()
+        clients = self.network.link(address)
         process = self._process(
             f"broker-{number}",
             "broker",
@@ -119,13 +163,15 @@ class Cluster:
                 number, self.brokers[number].clock_step_s, f"{address[0]}:{address[1]}"
             ),
         )
-        self.brokers.append(Broker(process, database, clients, f"broker_{number}"))
+        url = self.other_url if is_other else self.notify_url
+        role = make_url(url).username if is_other else f"broker_{number}"
+        self.brokers.append(Broker(process, database, clients, role or "", url))
 
     def _orders_of_broker(self, number: int, clock_step_s: float, listen: str = "127.0.0.1:0") -> str:
         broker = self.brokers[number]
         told = BrokerOrders(
             broker_id=f"broker-{number}",
-            storage=_through(broker.database, self.notify_url, username=broker.role),
+            storage=_through(broker.database, broker.url, username=broker.role),
             listen=listen,
             advertise=f"127.0.0.1:{broker.clients.port}",
             clock_step_s=clock_step_s,
@@ -134,11 +180,14 @@ class Cluster:
         return told.as_argument()
 
     def _client(self, role: str, number: int) -> Process:
+        addresses = [f"127.0.0.1:{broker.clients.port}" for broker in self.brokers]
+        homes = [addresses[:BROKERS], addresses[BROKERS:]]
+
         def argument(life: int) -> str:
             name = f"{role}-{number}.{life}"
             told = Orders(
                 name=name,
-                brokers=[f"127.0.0.1:{broker.clients.port}" for broker in self.brokers],
+                brokers=homes[:1] if role == "producer" and number == 0 else homes,
                 business_url=_through(self.business, self.business_url),
                 journal=str(self.journals / f"{name}.jsonl"),
                 seed=self._seed,
@@ -154,6 +203,22 @@ class Cluster:
     def _kill_all(self) -> None:
         for process in self.processes():
             process.kill()
+
+
+def _create_topics(url: str, durability: Mapping[str, str]) -> None:
+    with psycopg.connect(pinned(url), autocommit=True) as connection:
+        for name, how in durability.items():
+            queues = 4 if name == STORY_TOPIC else 2
+            connection.execute(
+                "with made as (insert into txmsg.topic (name, queue_count, ordered_queues, durability) "
+                "values (%s, %s, %s, %s) returning id) "
+                "insert into txmsg.queue (topic_id, number) select id, generate_series(0, %s - 1) from made",
+                (name, queues, queues, how, queues),
+            )
+        connection.execute(
+            "select txmsg.begin_memory_2(array_agg(q.id)) from txmsg.queue q join txmsg.topic t on t.id = q.topic_id "
+            "where t.durability = 'memory'"
+        )
 
 
 def _target(url: str) -> tuple[str, int] | Path:

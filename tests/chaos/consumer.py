@@ -33,14 +33,18 @@ def handlers(url: str, rng: random.Random) -> dict[str, Handler]:
 
     async def grumbler(message: ReceivedMessage) -> None:
         luck = zlib.crc32(message.body) % 500
-        if luck == 0 or (luck < 15 and message.attempt <= luck % 3 + 1):  # one in five hundred never succeeds
-            raise Failed(f"attempt {message.attempt}")
+        is_hopeless = luck == 0 and message.generation == 0  # until it is redriven
+        if is_hopeless or (0 < luck < 15 and message.attempt <= luck % 3 + 1):
+            raise Failed(f"attempt {message.attempt}: не сейчас, „Müller“ ☃")
 
     async def sleeper(message: ReceivedMessage) -> None:
         longer_than_invisible = message.attempt == 1 and rng.random() < 0.01
         await asyncio.sleep(INVISIBLE_S * 1.2 if longer_than_invisible else rng.expovariate(1 / 0.05))
 
-    return {"ledger": ledger, "grumbler": grumbler, "sleeper": sleeper}
+    async def watcher(message: ReceivedMessage) -> None:
+        """Sees everything, too."""
+
+    return {"ledger": ledger, "grumbler": grumbler, "sleeper": sleeper, "watcher": watcher}
 
 
 def noted(group: str, handle: Handler, journal: Journal, calls: count[int]) -> Handler:
@@ -67,10 +71,19 @@ async def main() -> None:
     calls = count(1)
     async with AsyncExitStack() as consumers:
         for group, handle in handlers(told.business_url, rng).items():
-            brokers = rng.sample(told.brokers, len(told.brokers))
-            consumer = AsyncConsumer(brokers, group, concurrency=8, invisible_s=INVISIBLE_S, stop_timeout_s=10)
-            for topic, tags in GROUPS[group].items():
-                consumer.subscribe(topic, tags)(noted(group, handle, journal, calls))
+            brokers = [rng.sample(home, len(home)) for home in told.brokers]
+            instance = told.name.partition(".")[0].rpartition("-")[2]  # the same in every life
+            consumer = AsyncConsumer(
+                brokers,
+                group,
+                concurrency=8,
+                invisible_s=INVISIBLE_S,
+                stop_timeout_s=10,
+                start="earliest",
+                broadcast=instance if group == "watcher" else False,
+            )
+            for topic, tags in GROUPS[consumer.group].items():
+                consumer.subscribe(topic, tags)(noted(consumer.group, handle, journal, calls))
             await consumers.enter_async_context(consumer)
         await quiet.wait()
     journal.write("quiet")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 import threading
@@ -11,10 +12,14 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
+import psycopg
+
+from tests.chaos import tables
 from tests.chaos.cluster import Cluster
+from tests.chaos.history import EXACTLY_ONCE, GROUPS, SOUGHT_GROUPS, SOUGHT_TOPICS, Seek
 from tests.chaos.journal import Journal
 from tests.chaos.moments import pause_in
-from tests.chaos.plan import Done, Fault, Kind, Moment
+from tests.chaos.plan import BROKERS, Done, Fault, Kind, Moment
 from tests.chaos.process import Process
 
 _END_S_MAX = 150.0
@@ -25,8 +30,14 @@ _STEP_S = 0.5
 class Faults:
     """Begins inside `with`; the exit waits until all has been done and mended. `done` grows meanwhile."""
 
-    def __init__(self, cluster: Cluster, plan: Sequence[Fault], journal: Journal) -> None:
+    def __init__(self, cluster: Cluster, plan: Sequence[Fault], journal: Journal, *, seed: int) -> None:
         self.done: list[Done] = []
+        self.seeks: list[Seek] = []
+        self.redriven: set[tuple[str, str]] = set()
+        """Group and body of what was dead before."""
+        self.clock: list[tuple[float, float]] = []
+        """When the clock of the database was set, and how wrong it is since."""
+        self._rng = random.Random(f"seeks {seed}")
         self.began = 0.0
         self._cluster = cluster
         self._journal = journal
@@ -75,8 +86,23 @@ class Faults:
             self._failure = exc
 
     def _commit(self, fault: Fault) -> Moment:
+        match fault.kind:
+            case Kind.PAUSE:
+                return self._pause(fault)
+            case Kind.KILL | Kind.STOP | Kind.DRAIN | Kind.TWIN | Kind.PRODUCER | Kind.CONSUMER:
+                self._disturb_process(fault)
+            case Kind.CUT_DATABASE | Kind.CUT_CLIENTS | Kind.BUSINESS:
+                self._cut(fault)
+            case Kind.POSTGRES | Kind.PROMOTE | Kind.RESTORE | Kind.CLOCK:
+                self._disturb_database(fault)
+            case Kind.SEEK:
+                self._send_back(fault)
+            case Kind.REDRIVE:
+                self._redrive()
+        return Moment.ANY
+
+    def _disturb_process(self, fault: Fault) -> None:
         cluster = self._cluster
-        moment = Moment.ANY
         match fault.kind:
             case Kind.KILL:
                 broker = cluster.brokers[fault.target]
@@ -89,21 +115,63 @@ class Faults:
                 process.start()
             case Kind.DRAIN:
                 self._drain(fault)
+            case Kind.TWIN:
+                self._run_twin(cluster.twin_of(fault.target), fault.for_s)
             case Kind.PRODUCER:
                 self._kill(cluster.producers[fault.target], fault.for_s)
             case Kind.CONSUMER:
                 self._kill(cluster.consumers[fault.target], fault.for_s)
-            case Kind.PAUSE:
-                moment = self._pause(fault)
-            case Kind.CUT_DATABASE | Kind.CUT_CLIENTS | Kind.BUSINESS:
-                self._cut(fault)
-            case Kind.TWIN:
-                self._run_twin(cluster.twin_of(fault.target), fault.for_s)
+
+    def _disturb_database(self, fault: Fault) -> None:
+        servers, wait = self._cluster.servers, self._ending.wait
+        match fault.kind:
             case Kind.POSTGRES:
-                cluster.notify.kill()
-                self._ending.wait(min(fault.for_s, 1.0))
-                cluster.notify.start()
-        return moment
+                servers.crash(wait, min(fault.for_s, 1.0))
+            case Kind.PROMOTE:
+                servers.promote(fault.standby, wait, fault.for_s)
+            case Kind.RESTORE:
+                servers.restore(wait, fault.for_s, to_moment=fault.to_moment)
+            case Kind.CLOCK:
+                self._step_clock(fault)
+
+    def _step_clock(self, fault: Fault) -> None:
+        for offset_s in (fault.clock_step_s, 0.0):
+            self._cluster.servers.step_clock(offset_s)
+            self.clock.append((time.monotonic(), offset_s))
+            if offset_s:
+                self._ending.wait(fault.for_s)
+
+    def _send_back(self, fault: Fault) -> None:
+        """Some messages back, in one queue of one group; further back where handlers were to run again before."""
+        url, last = self._cluster.notify_url, self.seeks[-1] if self.seeks else None
+        group, topic = self._rng.choice(SOUGHT_GROUPS), self._rng.choice(SOUGHT_TOPICS)
+        if fault.again:
+            group = EXACTLY_ONCE
+        if last is not None and last.again:
+            group, topic = last.group, last.place[0]
+        try:
+            places = tables.cursors(url, group, topic)
+        except psycopg.OperationalError:  # PostgreSQL is away: so is the person
+            return
+        if not places:
+            return
+        queue, back = max(places, key=lambda each: places[each]), self._rng.randint(1, 10) if fault.again else 100
+        if last is not None and last.again:
+            queue, places[last.place[1]] = last.place[1], last.place[2]
+        offset = max(0, places[queue] - back)
+        begun = time.monotonic()
+        told = ["seek", group, "--topic", topic, "--queue", str(queue), "--to", str(offset)]
+        is_sure = self._command("group", *told, *(["--again"] if fault.again else []))
+        self.seeks.append(Seek(group, (topic, queue, offset), fault.again, begun, time.monotonic(), is_sure))
+        self._journal.write("sought", *self.seeks[-1])
+
+    def _redrive(self) -> None:
+        try:
+            self.redriven |= tables.dead_letters(self._cluster.notify_url)
+        except psycopg.OperationalError:
+            return
+        for group in GROUPS:
+            self._command("dead-letter", "redrive", "--group", group)
 
     def _kill(self, process: Process, for_s: float) -> None:
         process.check()
@@ -132,16 +200,16 @@ class Faults:
     def _drain(self, fault: Fault) -> None:
         """As for maintenance, by a person: a broker that cannot be drained just now is left in peace."""
         broker_id = f"broker-{fault.target}"
-        if self._command("drain", broker_id, "--wait-s", "0"):
+        if self._command("cluster", "drain", broker_id, "--wait-s", "0"):
             self._ending.wait(fault.for_s)
-            while not self._command("resume", broker_id) and not self._ending.wait(_STEP_S):
+            while not self._command("cluster", "resume", broker_id) and not self._ending.wait(_STEP_S):
                 continue
 
-    def _command(self, word: str, *options: str) -> bool:
-        """Whether `txmsg cluster` did it: asked of any broker that answers."""
-        for broker in self._cluster.brokers:
+    def _command(self, *words: str) -> bool:
+        """Whether the command line did it: asked of any broker of the first database that answers."""
+        for broker in self._cluster.brokers[:BROKERS]:
             address = f"127.0.0.1:{broker.clients.port}"
-            command = [sys.executable, "-m", "txmsg.cli.main", "cluster", word, *options, "--broker", address]
+            command = [sys.executable, "-m", "txmsg.cli.main", *words, "--broker", address]
             done = subprocess.run(command, capture_output=True, timeout=_COMMAND_S_MAX, check=False)
             if done.returncode == 0:
                 return True
@@ -158,4 +226,8 @@ def _actor(fault: Fault) -> tuple[object, int]:
     """Whose turn it is: what happens to one broker happens one after the other."""
     if fault.kind in (Kind.KILL, Kind.STOP, Kind.PAUSE, Kind.CUT_DATABASE, Kind.CUT_CLIENTS):
         return "broker", fault.target
+    if fault.kind in (Kind.POSTGRES, Kind.PROMOTE, Kind.RESTORE, Kind.CLOCK):
+        return "servers", 0
+    if fault.kind in (Kind.SEEK, Kind.REDRIVE):
+        return "groups", 0
     return fault.kind.value, fault.target

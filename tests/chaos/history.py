@@ -10,15 +10,30 @@ from typing import NamedTuple
 
 from tests.chaos.journal import Entry
 
-TOPICS = ("trade", "user")
 STORY_TOPIC = "story"
 """Of messages with an ordering key."""
+DURABILITY: Mapping[str, str] = {
+    "trade": "sync",
+    "user": "sync",
+    "settlement": "replicated",
+    "quote": "async",
+    "presence": "memory",
+    STORY_TOPIC: "sync",
+}
+TOPICS = tuple(topic for topic in DURABILITY if topic != STORY_TOPIC)
+WATCHERS = ("watcher%0", "watcher%1")
+"""Members that broadcast: each is a group of its own."""
 GROUPS: Mapping[str, Mapping[str, str]] = {
-    "ledger": {topic: "*" for topic in (*TOPICS, STORY_TOPIC)},
-    "grumbler": {topic: "*" for topic in (*TOPICS, STORY_TOPIC)},
-    "sleeper": {topic: "rare" for topic in TOPICS},
+    "ledger": dict.fromkeys(DURABILITY, "*"),
+    "grumbler": dict.fromkeys(DURABILITY, "*"),
+    "sleeper": dict.fromkeys(TOPICS, "rare"),
+    **{watcher: {"user": "*", "settlement": "*"} for watcher in WATCHERS},
 }
 """What each group subscribes to: topics, and which tags of them."""
+SOUGHT_TOPICS, SOUGHT_GROUPS = ("trade", "user", STORY_TOPIC), ("ledger", "grumbler")
+"""Where groups are sent back."""
+OTHER_HOME = 1000
+"""Added to the numbers of queues in the second Notify database."""
 INVISIBLE_S = 4.0
 """What consumers ask for."""
 EXACTLY_ONCE = "ledger"
@@ -88,8 +103,8 @@ class Handling:
 
     group: str
     body: str
-    place: tuple[str, int, int]
-    """Topic, number of the queue, offset."""
+    place: Place
+    """Which of the Notify databases it came from, a consumer is not told: numbers of queues are as they are there."""
     attempt: int
     process: str
     got: float
@@ -97,6 +112,10 @@ class Handling:
     done: bool = False
     got_at: float = 0.0
     """By the wall clock."""
+
+
+Place = tuple[str, int, int]
+"""Topic, number of the queue, offset."""
 
 
 class Row(NamedTuple):
@@ -114,12 +133,17 @@ class Row(NamedTuple):
     ordering_key: str = ""
 
     @property
-    def place(self) -> tuple[str, int, int]:
+    def place(self) -> Place:
         return self.topic, self.queue, self.offset
 
     @property
+    def shown_place(self) -> Place:
+        """As a consumer is told it."""
+        return self.topic, self.queue % OTHER_HOME, self.offset
+
+    @property
     def serial(self) -> str:
-        return self.body.partition("/")[0]
+        return serial_of(self.body)
 
 
 class Passed(NamedTuple):
@@ -130,6 +154,77 @@ class Passed(NamedTuple):
     """Acknowledged behind next_offset."""
 
 
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """What a Notify database holds at a moment."""
+
+    rows: frozenset[tuple[str, Place]] = frozenset()
+    """Body and place of each message."""
+    halves: Mapping[str, str] = field(default_factory=dict)
+    """By body, the transaction id."""
+    scheduled: frozenset[str] = frozenset()
+    rolled_back: frozenset[str] = frozenset()
+    """Transaction ids."""
+    dead: frozenset[tuple[str, str]] = frozenset()
+    """Group and body."""
+
+    def bodies(self) -> set[str]:
+        return {body for body, _ in self.rows} | self.halves.keys() | self.scheduled
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A database that went back: what the dead primary held on its disk, and the one in its place does not."""
+
+    cause: str
+    died: float
+    """The dead one was dead at this moment, and nobody was let in to the other before it."""
+    is_restored: bool
+    """From a backup: what is replicated is gone, too."""
+    gone: frozenset[str] = frozenset()
+    """Bodies of which nothing is left: no message, no half, nothing that waits until it is due."""
+    changed: frozenset[str] = frozenset()
+    """Serials of which something is not as it was."""
+    places: frozenset[tuple[str, Place]] = frozenset()
+    """Body and place of messages that are not there any more."""
+    dead: frozenset[tuple[str, str]] = frozenset()
+    """Group and body of the dead letters there were."""
+
+    @classmethod
+    def of(cls, before: Stand, after: Stand, *, cause: str, died: float, is_restored: bool) -> Loss:
+        places = before.rows - after.rows
+        changed = {body for body, _ in places}
+        changed |= {body for body in before.halves if body not in after.halves}
+        changed |= before.scheduled - after.scheduled
+        undone = before.rolled_back - after.rolled_back
+        changed |= {body for body, transaction_id in after.halves.items() if transaction_id in undone}
+        return cls(
+            cause=cause,
+            died=died,
+            is_restored=is_restored,
+            gone=frozenset(before.bodies() - after.bodies()),
+            changed=frozenset(serial_of(body) for body in changed),
+            places=places,
+            dead=before.dead,
+        )
+
+
+def serial_of(body: str) -> str:
+    return body.partition("/")[0]
+
+
+class Seek(NamedTuple):
+    """A group was sent back in one queue. Moments are those of the command."""
+
+    group: str
+    place: Place
+    again: bool
+    begun: float
+    ended: float
+    is_sure: bool
+    """Somebody answered that it is done."""
+
+
 @dataclass(slots=True)
 class Record:
     """A run. The second half is read from the databases when nothing moves any more."""
@@ -138,6 +233,15 @@ class Record:
     handlings: list[Handling] = field(default_factory=list)
     last_words: dict[str, float] = field(default_factory=dict)
     """When each process wrote its last entry."""
+
+    crashes: list[float] = field(default_factory=list)
+    """When a primary of the first Notify database was certainly dead."""
+    losses: list[Loss] = field(default_factory=list)
+    seeks: list[Seek] = field(default_factory=list)
+    redriven: set[tuple[str, str]] = field(default_factory=set)
+    """Group and body of dead letters that may have been delivered again on request."""
+    clock: list[tuple[float, float]] = field(default_factory=list)
+    """From each moment on, by how much the clock of the database was wrong."""
 
     rows: list[Row] = field(default_factory=list)
     """By topic, queue and offset."""

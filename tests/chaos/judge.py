@@ -10,7 +10,8 @@
   I8  nothing is left over or passed over: undecided, parked, scheduled, waiting, retrying
   due no handler gets a message before it is due
 
-A copy may come back when its outcome is forgotten; brokers here remember longer than anything is on its way.
+A copy may come back when its outcome is forgotten; brokers here remember longer than anything is on its way. What a
+crash, a promotion or a restore may take away, `losses.py` says.
 """
 
 from __future__ import annotations
@@ -20,7 +21,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby, pairwise
 from typing import NamedTuple
 
-from tests.chaos.history import EXACTLY_ONCE, GROUPS, INVISIBLE_S, Handling, Record, Row, Sending, Sent, Way
+from tests.chaos.history import (
+    DURABILITY,
+    EXACTLY_ONCE,
+    GROUPS,
+    INVISIBLE_S,
+    Handling,
+    Place,
+    Record,
+    Row,
+    Seek,
+    Sending,
+    Sent,
+    Way,
+)
+from tests.chaos.losses import Losses
 
 OUTCOME_MEMORY_S = 40.0
 """What brokers are told to remember, at least."""
@@ -40,6 +55,7 @@ def judge(record: Record) -> list[Violation]:
         ("I2", _acknowledged_is_stored),
         ("I3", _handled_by_every_group),
         ("I3", _effects_once),
+        ("I3", _seeks_are_obeyed),
         ("I4", _dense_and_once),
         ("I4", _in_order_of_acknowledgement),
         ("I4", _delivered_as_stored),
@@ -62,36 +78,44 @@ def wants(group: str, row: Row) -> bool:
 
 
 def _delivered_if_and_only_if_committed(record: Record) -> Iterator[str]:
-    there = _numbers_in_log(record)
+    there, losses = _numbers_in_log(record), Losses(record)
     held = {body.partition("/")[0] for body in (*record.undecided, *record.scheduled)}  # left over: I8
     for serial in there.keys() - record.sendings.keys():
         yield f"{serial} is in the log, and nobody sent it"
     for serial, sending in record.sendings.items():
         numbers, all_of_it = there.get(serial, set()), set(range(len(sending.messages)))
+        lacks = {n for n in all_of_it - numbers if not losses.may_lack(sending, n)}
         if numbers - all_of_it:
             yield f"{serial} had {len(all_of_it)} messages, but {sorted(numbers)} are in the log"
         if sending.way is Way.PLAIN:
             if numbers and sending.failed in SURE_FAILURES:
                 yield f"{serial} failed with {sending.failed}, which says that nothing was stored, and is in the log"
-            elif numbers and numbers != all_of_it and serial not in held:
+            elif numbers and lacks and serial not in held:
                 yield f"{serial} was sent as one, but only {sorted(numbers)} of {len(all_of_it)} are in the log"
         elif serial in record.committed:
-            if numbers != all_of_it and serial not in held:
-                yield f"{serial} committed, but messages {sorted(all_of_it - numbers)} are lost"
-        elif numbers:
+            if lacks and serial not in held:
+                yield f"{serial} committed, but messages {sorted(lacks)} are lost"
+        elif numbers and not (_was_told_commit(sending) and losses.may_differ(sending)):
             yield f"{serial} did not commit, but messages {sorted(numbers)} are in the log: phantoms"
         elif sending.way is Way.FENCED and sending.returned_at is not None:
             yield f"{serial} returned without an error, but its local transaction did not commit"
     bodies = {row.body for row in record.rows}
     for body in {each.body for each in record.handlings} - bodies:
-        yield f"{body} was delivered, but is not in the log"
+        if not losses.may_be_forgotten(body):
+            yield f"{body} was delivered, but is not in the log"
+
+
+def _was_told_commit(sending: Sending) -> bool:
+    """By a sender who tells the other outcome, too: it must be refused, unless the first one is not known any more."""
+    return any(told.state == "commit" for told in sending.told)
 
 
 def _acknowledged_is_stored(record: Record) -> Iterator[str]:
-    there = _numbers_in_log(record)
+    there, losses = _numbers_in_log(record), Losses(record)
     held = {body.partition("/")[0] for body in record.scheduled}
     for serial, sending in record.sendings.items():
         lacks = set(range(len(sending.messages))) - there.get(serial, set())
+        lacks = {n for n in lacks if not losses.may_lack(sending, n)}
         if sending.acknowledged_at() is not None and lacks and serial not in held:
             yield f"{serial} was acknowledged, but messages {sorted(lacks)} are not in the log"
 
@@ -124,15 +148,48 @@ def _waits(record: Record, group: str, row: Row) -> bool:
 
 
 def _effects_once(record: Record) -> Iterator[str]:
-    bodies = {row.body: row for row in record.rows}
+    bodies, losses = {row.body for row in record.rows}, Losses(record)
+    places = _places(record, EXACTLY_ONCE)
     for body, count in record.effects.items():
-        if count > 1:
-            yield f"{body} took effect {count} times in group {EXACTLY_ONCE}"
-        if body not in bodies:
+        replays = sum(each.again and _covers(each, places[body]) for each in record.seeks if each.group == EXACTLY_ONCE)
+        allowed = 1 + replays + ((EXACTLY_ONCE, body) in record.redriven)
+        if count > allowed:
+            asked = f", and was asked for {allowed} times" if allowed > 1 else ""
+            yield f"{body} took effect {count} times in group {EXACTLY_ONCE}{asked}"
+        if body not in bodies and not losses.may_be_forgotten(body):
             yield f"{body} took effect in group {EXACTLY_ONCE}, but is not in the log"
     done = {each.body for each in record.handlings if each.done and each.group == EXACTLY_ONCE}
     for body in done - record.effects.keys():
         yield f"{body} was handled by group {EXACTLY_ONCE}, but took no effect"
+
+
+def _seeks_are_obeyed(record: Record) -> Iterator[str]:
+    """What a group had handled before it was sent back comes again; unless the database itself went back since."""
+    for seek in record.seeks:
+        if not seek.is_sure or any(loss.died > seek.begun for loss in record.losses):
+            continue
+        of_group = [each for each in record.handlings if each.group == seek.group]
+        before = {each.body for each in of_group if each.done and each.ended is not None and each.ended < seek.begun}
+        since = {each.body for each in of_group if each.got > seek.begun}
+        for row in record.rows:
+            is_dead = (seek.group, *row.place) in record.dead or (seek.group, row.body) in record.redriven
+            if row.body in before and row.body not in since and _covers(seek, {row.place}) and not is_dead:
+                yield f"group {seek.group} was sent back to {seek.place}, but {_at(row)} did not come again"
+
+
+def _places(record: Record, group: str) -> Mapping[str, set[Place]]:
+    """Where each message is and was, as far as this group was shown it."""
+    found: defaultdict[str, set[Place]] = defaultdict(set)
+    for row in record.rows:
+        found[row.body].add(row.place)
+    for each in record.handlings:
+        if each.group == group:
+            found[each.body].add(each.place)
+    return found
+
+
+def _covers(seek: Seek, places: set[Place]) -> bool:
+    return any(place[:2] == seek.place[:2] and place[2] >= seek.place[2] for place in places)
 
 
 # ---- I4
@@ -141,12 +198,13 @@ def _effects_once(record: Record) -> Iterator[str]:
 def _dense_and_once(record: Record) -> Iterator[str]:
     for (topic, queue), of_queue in groupby(record.rows, key=lambda row: (row.topic, row.queue)):
         rows = list(of_queue)
-        for expected, row in enumerate(rows):
+        begin = rows[0].offset if DURABILITY[topic] == "memory" else 0  # a queue in memory begins anew after a crash
+        for expected, row in enumerate(rows, start=begin):
             if row.offset != expected:
                 yield f"queue {queue} of {topic}: offset {row.offset} stands where {expected} should: a gap, or a copy"
                 break
         for earlier, later in pairwise(rows):
-            if earlier.segment > later.segment:
+            if abs(earlier.segment) > abs(later.segment):  # those in memory are counted downwards
                 yield f"queue {queue} of {topic}: {_at(later)} is in an older segment than what comes before it"
             is_delayed = any(sent.delay_s for sent in _sent(record, later))
             if earlier.transaction_id == later.transaction_id and not is_delayed and earlier.n > later.n:
@@ -160,6 +218,7 @@ def _dense_and_once(record: Record) -> Iterator[str]:
 
 def _in_order_of_acknowledgement(record: Record) -> Iterator[str]:
     """From the front to the back of a queue: nothing was acknowledged before what stands before it began."""
+    losses = Losses(record)
     for (topic, queue), rows in groupby(record.rows, key=lambda row: (row.topic, row.queue)):
         latest: Sending | None = None
         for row in rows:
@@ -167,7 +226,7 @@ def _in_order_of_acknowledgement(record: Record) -> Iterator[str]:
             if sending is None or row.ordering_key or any(sent.delay_s for sent in sending.messages):
                 continue  # it may come later than it was acknowledged: I5
             at = sending.acknowledged_at()
-            if latest is not None and at is not None and at < latest.begun:
+            if latest is not None and at is not None and at < latest.begun and not losses.may_differ(sending):
                 yield f"queue {queue} of {topic}: {row.body} was acknowledged before {latest.serial} began: behind it"
             if latest is None or sending.begun > latest.begun:
                 latest = sending
@@ -175,10 +234,13 @@ def _in_order_of_acknowledgement(record: Record) -> Iterator[str]:
 
 def _delivered_as_stored(record: Record) -> Iterator[str]:
     """What a handler was shown at a place of the log is what stands there: no other copy, and no other offset."""
-    rows = {row.place: row.body for row in record.rows}
+    places: defaultdict[str, set[Place]] = defaultdict(set)
+    for row in record.rows:
+        places[row.body].add(row.shown_place)
+    losses = Losses(record)
     for each in record.handlings:
-        if rows.get(each.place, each.body) != each.body or each.place not in rows:
-            yield f"{each.body} was delivered as {each.place}, where the log has {rows.get(each.place)}"
+        if each.place not in places[each.body] and not losses.may_be_elsewhere(each):
+            yield f"{each.body} was delivered as {each.place}, and stands at {sorted(places[each.body])} of the log"
 
 
 def _sent(record: Record, row: Row) -> Sequence[Sent]:
@@ -199,6 +261,7 @@ def _by_key(record: Record) -> Mapping[tuple[str, str], list[Row]]:
 
 
 def _stored_in_causal_order(record: Record) -> Iterator[str]:
+    losses = Losses(record)
     for row in record.rows:
         keys = [sent.ordering_key for sent in _sent(record, row)]
         if keys and row.n < len(keys) and keys[row.n] != row.ordering_key:
@@ -212,7 +275,7 @@ def _stored_in_causal_order(record: Record) -> Iterator[str]:
             if sending is None:
                 continue
             at = sending.ordered_at()
-            if latest is not None and at is not None and at < latest.begun:
+            if latest is not None and at is not None and at < latest.begun and not losses.may_differ(sending):
                 yield f"key {key}: {row.body} was stored before {latest.serial} began, and is in the log behind it"
             if latest is None or sending.begun > latest.begun:
                 latest = sending
@@ -220,6 +283,7 @@ def _stored_in_causal_order(record: Record) -> Iterator[str]:
 
 def _handled_in_causal_order(record: Record) -> Iterator[str]:
     """No handler is shown a message before each earlier one of its key is done, or is a dead letter."""
+    was_dead = record.redriven.union(*(loss.dead for loss in record.losses))
     got: dict[tuple[str, str], float] = {}
     done: dict[tuple[str, str], float] = {}
     for each in record.handlings:
@@ -231,7 +295,7 @@ def _handled_in_causal_order(record: Record) -> Iterator[str]:
         for group in GROUPS:
             for earlier, later in pairwise(row for row in rows if wants(group, row)):
                 first = got.get((group, later.body))
-                if first is None or (group, *earlier.place) in record.dead:
+                if first is None or (group, *earlier.place) in record.dead or (group, earlier.body) in was_dead:
                     continue
                 if first < done.get((group, earlier.body), float("inf")):
                     yield f"key {ordering_key}: group {group} got {later.body} before it had done {earlier.body}"
@@ -240,7 +304,8 @@ def _handled_in_causal_order(record: Record) -> Iterator[str]:
 def _one_at_a_time(record: Record) -> Iterator[str]:
     """Two messages of one key are not in the hands of one group at once: of a dead process, until its last words.
 
-    What takes longer than half of its invisible time may be given to somebody else meanwhile: it is cut there.
+    What takes longer than half of its invisible time may be given to somebody else meanwhile: it is cut there. So it is
+    where its group was sent back, which takes from consumers what they hold.
     """
     keys = {row.body: (row.topic, row.ordering_key) for row in record.rows if row.ordering_key}
     handlings: defaultdict[tuple[str, tuple[str, str]], list[Handling]] = defaultdict(list)
@@ -253,7 +318,8 @@ def _one_at_a_time(record: Record) -> Iterator[str]:
             if each.got < busy_until and each.body != holder:
                 yield f"key {ordering_key}: group {group} had {holder} and {each.body} in its hands at once"
             ended = each.ended if each.ended is not None else record.last_words.get(each.process, each.got)
-            until = min(ended, each.got + INVISIBLE_S / 2)
+            sent_back = [seek.begun for seek in record.seeks if seek.group == group and seek.ended > each.got]
+            until = min(ended, each.got + INVISIBLE_S / 2, *sent_back)
             if until > busy_until:
                 busy_until, holder = until, each.body
 
@@ -266,7 +332,10 @@ def _outcomes_are_final(record: Record) -> Iterator[str]:
     for row in record.rows:
         if row.transaction_id in record.rolled_back:
             yield f"{row.body} is in the log, and remembered as rolled back"
+    losses = Losses(record)
     for serial, sending in record.sendings.items():
+        if losses.may_differ(sending):
+            continue
         finals = {each.state for each in sending.told if each.reply == "ok" and each.state != "unknown"}
         if len(finals) > 1:
             yield f"{serial}: commit and rollback were both answered OK"
@@ -316,8 +385,16 @@ def _not_before_it_is_due(record: Record) -> Iterator[str]:
         if sending is None or int(n) >= len(sending.messages):
             continue
         early_s = sending.begun_at + sending.messages[int(n)].delay_s - each.got_at
+        early_s -= _ahead_s(record, sending.begun, each.got)
         if sending.messages[int(n)].delay_s and early_s > 0:
             yield f"{each.body} was delivered to group {each.group} {early_s:.3f} s before it was due"
+
+
+def _ahead_s(record: Record, since: float, until: float) -> float:
+    """By how much the clock of the database, which says what is due, was ahead of the sender's at most."""
+    offsets = [offset for at, offset in record.clock if since < at <= until]
+    offsets += [offset for at, offset in record.clock if at <= since][-1:]
+    return max([0.0, *offsets])
 
 
 def _at(row: Row) -> str:

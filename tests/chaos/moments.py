@@ -16,6 +16,7 @@ import psycopg
 from tests.chaos.cluster import Broker
 from tests.chaos.network import SLOW_S
 from tests.chaos.plan import Cut, Moment
+from tests.chaos.tables import pinned
 
 _RECONNECT_S = 0.2
 _NUDGE_S = 1.5
@@ -56,7 +57,7 @@ def pause_in(moment: Moment, broker: Broker, url: str, *, hunt_s: float) -> Mome
 def _hunt(moment: Moment, broker: Broker, url: str, deadline: float, *, answered_s: float) -> bool:
     """Whether it was stopped there. answered_s: for how long an answer is on its way at least."""
     nudged_at = 0.0
-    with psycopg.connect(url, autocommit=True, connect_timeout=5, prepare_threshold=1) as connection:
+    with psycopg.connect(pinned(url), autocommit=True, connect_timeout=5, prepare_threshold=1) as connection:
         while (now := time.monotonic()) < deadline:
             if moment is Moment.ASSIGNMENT and now > nudged_at + _NUDGE_S:
                 _nudge(connection)

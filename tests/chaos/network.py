@@ -99,6 +99,15 @@ class Link:
         """New connections are as they should be; what was silent goes on, or is reset, as its cut says."""
         self._on_loop(self._mend)
 
+    def move(self, target: Target) -> None:
+        """New connections go there from now on; those that there are, are reset."""
+
+        def act() -> None:
+            self.target = target
+            self._reset(self._connections)
+
+        self._on_loop(act)
+
     def _on_loop(self, act: Callable[[], None]) -> None:
         async def call() -> None:
             act()

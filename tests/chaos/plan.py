@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import enum
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 MINUTE_S = 60.0
 BROKERS, PRODUCERS, CONSUMERS = 3, 2, 2
+OF_OTHER_HOME = BROKERS
+"""The number of the one broker of the second Notify database."""
 LATE_S_MAX = 20.0
 """A fault counts for its minute though it had to wait for the one before, which took long on a busy machine."""
 PAUSE_S = (6.0, 8.0)
 """Longer than the lease of a broker lasts: 5 s."""
+CLOCK_STEP_S = (2.0, 15.0)
+"""Of the database. What was due, or held, by the wrong clock has to be over before patience ends."""
 
 
 class Kind(enum.Enum):
@@ -26,6 +30,11 @@ class Kind(enum.Enum):
     DRAIN = "broker drained"
     TWIN = "second broker with the same id"
     POSTGRES = "PostgreSQL killed"
+    PROMOTE = "standby promoted"
+    RESTORE = "backup restored"
+    CLOCK = "clock of the database stepped"
+    SEEK = "group sent back"
+    REDRIVE = "dead letters redriven"
     BUSINESS = "clients cut off from their database"
     PRODUCER = "producer killed"
     CONSUMER = "consumer killed"
@@ -37,6 +46,14 @@ class Moment(enum.Enum):
     ANY = "at any moment"
     BATCH = "in the middle of a batch"
     ASSIGNMENT = "in the middle of an assignment"
+
+
+class Standby(enum.Enum):
+    """How the standby is when the primary dies."""
+
+    CLOSE = "close behind"
+    BEHIND = "cut off for a while"
+    UNNAMED = "cut off, and waited for no longer"
 
 
 class Cut(enum.Enum):
@@ -65,21 +82,33 @@ class Fault:
     """For how long that moment is looked for at most."""
     cut: Cut = Cut.RESET
     clock_step_s: float = 0.0
-    """How wrong the wall clock of a restarted broker is."""
+    """How wrong the wall clock of a restarted broker is, or that of the database."""
+    standby: Standby = Standby.CLOSE
+    to_moment: bool = False
+    """Whether a backup is brought up to a moment after it was taken, from the log of the server that is gone."""
+    again: bool = False
+    """Whether handlers run again for what comes again."""
 
 
 _OF_BROKERS = (Kind.KILL, Kind.PAUSE, Kind.CUT_DATABASE, Kind.CUT_CLIENTS)
+_MUST_BE_SHORT = (Kind.PROMOTE, Kind.SEEK)
+_MUST_BE = (*_MUST_BE_SHORT, Kind.RESTORE, Kind.CLOCK, Kind.REDRIVE)
+_SPANS_S = {Kind.PAUSE: PAUSE_S, Kind.TWIN: (5.0, 8.0), Kind.PROMOTE: (0.4, 1.5), Kind.CLOCK: (2.0, 6.0)}
+_OF_SERVERS = (Kind.POSTGRES, Kind.PROMOTE, Kind.PROMOTE, Kind.RESTORE, Kind.CLOCK)
 
 
-def faults(seed: int, duration_s: float) -> list[Fault]:
-    """All faults, by time. In each minute every broker is killed, paused, and cut off on both sides."""
+def faults(seed: int, duration_s: float, *, without: Collection[Kind] = ()) -> list[Fault]:
+    """All faults, by time. In each minute every broker is killed, paused, and cut off on both sides.
+
+    The others are the same whatever is left out.
+    """
     rng = random.Random(seed)
-    if duration_s < MINUTE_S:
-        return sorted(_short(rng, duration_s), key=lambda fault: fault.at_s)
     found: list[Fault] = []
+    if duration_s < MINUTE_S:
+        found += _short(rng, duration_s)
     for minute in range(int(duration_s // MINUTE_S)):
         found += _minute(rng, minute * MINUTE_S)
-    return sorted(found, key=lambda fault: fault.at_s)
+    return sorted((each for each in found if each.kind not in without), key=lambda fault: fault.at_s)
 
 
 def _minute(rng: random.Random, start_s: float) -> Iterator[Fault]:
@@ -89,11 +118,17 @@ def _minute(rng: random.Random, start_s: float) -> Iterator[Fault]:
         for place, kind in enumerate(rng.sample(_OF_BROKERS, len(_OF_BROKERS))):
             at_s = start_s + place * quarter_s + rng.uniform(0, quarter_s / 3)
             yield replace(_fault(rng, kind, broker, at_s), moment=moments[broker])
-    others = [(Kind.POSTGRES, 0), (Kind.BUSINESS, 0)]
+    others = [(kind, 0) for kind in (Kind.BUSINESS, Kind.REDRIVE)]
     others += [(kind, rng.randrange(BROKERS)) for kind in (Kind.TWIN, Kind.STOP, Kind.DRAIN)]
     others += [(Kind.PRODUCER, rng.randrange(PRODUCERS)), *((Kind.CONSUMER, each) for each in range(CONSUMERS))]
+    others += [(Kind.KILL, OF_OTHER_HOME), (Kind.CUT_DATABASE, OF_OTHER_HOME)]
     for kind, target in others:
         yield _fault(rng, kind, target, start_s + rng.uniform(0, MINUTE_S - 10))
+    for again, earliest_s in ((True, 20), (False, 35), (rng.random() < 0.5, 45)):
+        yield replace(_fault(rng, Kind.SEEK, 0, start_s + earliest_s + rng.uniform(0, 5)), again=again)
+    for place, kind in enumerate(rng.sample(_OF_SERVERS, len(_OF_SERVERS))):
+        slot_s = (MINUTE_S - 4) / len(_OF_SERVERS)
+        yield _fault(rng, kind, 0, start_s + place * slot_s + rng.uniform(0, slot_s / 3))
 
 
 def _short(rng: random.Random, duration_s: float) -> Iterator[Fault]:
@@ -108,13 +143,24 @@ def _short(rng: random.Random, duration_s: float) -> Iterator[Fault]:
     yield _fault(rng, Kind.CONSUMER, rng.randrange(CONSUMERS), duration_s * 0.3)
     yield _fault(rng, Kind.PRODUCER, rng.randrange(PRODUCERS), duration_s * 0.4)
     yield _fault(rng, Kind.POSTGRES, 0, duration_s * 0.8)
+    yield replace(_fault(rng, Kind.PROMOTE, 0, duration_s * 0.3), standby=Standby.BEHIND, for_s=0.7)
+    yield replace(_fault(rng, Kind.SEEK, 0, duration_s * 0.5), again=False)
 
 
 def _fault(rng: random.Random, kind: Kind, target: int, at_s: float) -> Fault:
-    span_s = PAUSE_S if kind is Kind.PAUSE else (5.0, 8.0) if kind is Kind.TWIN else (0.2, 4.0)
     step_s = rng.choice((-3600.0, 0.0, 7200.0)) if kind is Kind.KILL else 0.0
-    cut = rng.choice(tuple(Cut))
-    return Fault(at_s=at_s, kind=kind, target=target, for_s=rng.uniform(*span_s), cut=cut, clock_step_s=step_s)
+    if kind is Kind.CLOCK:
+        step_s = rng.choice((-1, 1)) * rng.uniform(*CLOCK_STEP_S)
+    return Fault(
+        at_s=at_s,
+        kind=kind,
+        target=target,
+        for_s=rng.uniform(*_SPANS_S.get(kind, (0.2, 4.0))),
+        cut=rng.choice(tuple(Cut)),
+        clock_step_s=step_s,
+        standby=rng.choice(tuple(Standby)),
+        to_moment=rng.random() < 0.5,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +174,7 @@ class Done:
     """Where in its work a paused broker was caught; ANY when it was not seen to be in what was looked for."""
 
 
-def missing(done: Sequence[Done], began: float, duration_s: float) -> list[str]:
+def missing(done: Sequence[Done], began: float, duration_s: float, *, without: Collection[Kind] = ()) -> list[str]:
     """What was not done often enough: too little trouble proves too little."""
 
     def lacks(what: str, test: Callable[[Done], bool], within: Sequence[Done] = done) -> Iterator[str]:
@@ -139,6 +185,9 @@ def missing(done: Sequence[Done], began: float, duration_s: float) -> list[str]:
         *lacks("no broker was paused in the middle of a batch", lambda each: each.moment is Moment.BATCH),
         *lacks("no broker was paused in the middle of an assignment", lambda each: each.moment is Moment.ASSIGNMENT),
     ]
+    for kind in _MUST_BE if duration_s >= MINUTE_S else _MUST_BE_SHORT:
+        if kind not in without:
+            found += lacks(f"never: {kind.value}", lambda each, kind=kind: each.fault.kind is kind)  # type: ignore[misc]
     kinds = {"killed": {Kind.KILL}, "paused": {Kind.PAUSE}, "cut off": {Kind.CUT_DATABASE, Kind.CUT_CLIENTS}}
     for word, of in kinds.items():
         found += lacks(f"no broker was {word}", lambda each, of=of: each.fault.kind in of)  # type: ignore[misc]

@@ -108,7 +108,7 @@ class Caller:
             Message(
                 self._rng.choice(TOPICS),
                 f"{serial}/{n}".encode(),
-                key=serial,
+                key=f"{serial} Müller",
                 tag="rare" if self._rng.random() < RARE else "common",
                 deliver_after=delay,
             )
@@ -148,7 +148,7 @@ class Caller:
 
         Of transactions only the halves follow each other; their outcomes come later, in any order, or never.
         """
-        key = self._serial()
+        key = f"{self._serial()} „Müller“"
         async with asyncio.TaskGroup() as endings:
             for _ in range(self._rng.randint(3, 6)):
                 serial = self._serial()
@@ -195,7 +195,8 @@ async def main() -> None:
     serials = count(1)
 
     def producer(group: str, listener: FenceCheckListener | business.AttemptListener) -> AsyncProducer:
-        return AsyncProducer(rng.sample(told.brokers, len(told.brokers)), group, listener, timeout_s=8)
+        brokers = [rng.sample(home, len(home)) for home in told.brokers]
+        return AsyncProducer(brokers, group, listener, timeout_s=8)
 
     async with (
         producer(FENCED_GROUP, FenceCheckListener(engine)) as fenced,

@@ -7,11 +7,11 @@ import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.chaos import tables
+from tests.chaos import keeper, tables
 from tests.chaos.client import QUIET
 from tests.chaos.cluster import Cluster
 from tests.chaos.faults import Faults
@@ -21,6 +21,8 @@ from tests.chaos.judge import Violation, judge
 from tests.chaos.plan import Done, Kind, Moment, faults, missing
 from tests.chaos.plant import Plant
 
+UNMENDED = frozenset({Kind.PROMOTE, Kind.RESTORE})
+"""Known to break promises today: chosen by --everything."""
 PATIENCE_S, PATIENCE_WITH_PLANT_S = 45.0, 6.0
 """How long nothing may get nearer to its end, after all has healed."""
 _STEP_S = 0.5
@@ -40,6 +42,10 @@ class Result:
     violations: Sequence[Violation] = ()
     missing: Sequence[str] = ()
     """Faults of which there were too few."""
+    without: Collection[Kind] = ()
+    """Faults that were left out."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Of the Notify databases."""
     kept: str = ""
     """Where journals and logs are, if something is wrong."""
 
@@ -55,16 +61,28 @@ def play(
     rate_per_s: float,
     plant: Plant | None = None,
     business_url: str | None = None,
+    without: Collection[Kind] = UNMENDED,
+    is_hostile: bool = False,
     on_progress: Callable[[str], None] = lambda text: None,
 ) -> Result:
     """Runs it all in a directory of its own, which stays only if something is wrong and no defect was planted."""
-    result = Result(seed, duration_s)
+    without = {*without, *(() if keeper.library() else (Kind.CLOCK,))}
+    result = Result(seed, duration_s, without=without)
     directory = Path(tempfile.mkdtemp(prefix="txmsg-chaos-"))
     is_over = False
     try:
-        cluster = Cluster(directory, seed=seed, rate_per_s=rate_per_s, business_url=business_url, plant=plant)
+        directory.chmod(0o755)  # PostgreSQL may run as another user, and looks at its clock
+        cluster = Cluster(
+            directory,
+            seed=seed,
+            rate_per_s=rate_per_s,
+            business_url=business_url,
+            plant=plant,
+            is_hostile=is_hostile,
+        )
         on_progress("starting all processes")
         with cluster:
+            result.settings = cluster.settings
             _play(cluster, result, PATIENCE_WITH_PLANT_S if plant else PATIENCE_S, on_progress)
         is_over = result.clean or plant is not None
     except KeyboardInterrupt:
@@ -77,8 +95,8 @@ def play(
         if is_over:
             shutil.rmtree(directory)
         else:
-            for data in ("notify", "business"):
-                shutil.rmtree(directory / data, ignore_errors=True)
+            for data in (*directory.glob("notify-*"), directory / "business"):
+                shutil.rmtree(data, ignore_errors=True)
             result.kept = str(directory)
     return result
 
@@ -99,24 +117,29 @@ class _Look:
 
 def _play(cluster: Cluster, result: Result, patience_s: float, on_progress: Callable[[str], None]) -> None:
     look = _Look(cluster, on_progress)
-    done, began = _disturb(cluster, result, look)
+    disturbed = _disturb(cluster, result, look)
+    done, began = disturbed.done, disturbed.began
     left = _settle(cluster, patience_s, look)
     record = look.recorder.record
+    record.crashes, record.losses = cluster.servers.crashes, cluster.servers.losses
+    record.seeks, record.redriven, record.clock = disturbed.seeks, disturbed.redriven, disturbed.clock
     takeovers = tables.read_notify(cluster.notify_url, record)
+    tables.read_notify(cluster.other_url, record, is_other=True)
     tables.read_business(cluster.business_url, record)
     look("judging")
     result.violations = judge(record)
     if result.violations:
         _keep(record, result.violations, cluster.directory)
-    result.missing = missing(done, began, result.duration_s)
+    result.missing = missing(done, began, result.duration_s, without=result.without)
     result.counts = _counts(look.recorder, done, takeovers=takeovers, left=left)
     result.waits_s = _waits(look.recorder, done, began + result.duration_s)
 
 
-def _disturb(cluster: Cluster, result: Result, look: _Look) -> tuple[Sequence[Done], float]:
-    """The load goes on, and all faults are committed and mended; what was done, and since when."""
+def _disturb(cluster: Cluster, result: Result, look: _Look) -> Faults:
+    """The load goes on, and all faults are committed and mended."""
     journal = Journal(cluster.journals / "faults.jsonl")
-    with Faults(cluster, faults(result.seed, result.duration_s), journal) as disturbed:
+    plan = faults(result.seed, result.duration_s, without=result.without)
+    with Faults(cluster, plan, journal, seed=result.seed) as disturbed:
         end = disturbed.began + result.duration_s
         while (left_s := end - time.monotonic()) > 0:
             disturbed.check()
@@ -125,7 +148,7 @@ def _disturb(cluster: Cluster, result: Result, look: _Look) -> tuple[Sequence[Do
     journal.close()
     for process in cluster.processes():
         process.check()
-    return disturbed.done, disturbed.began
+    return disturbed
 
 
 def _settle(cluster: Cluster, patience_s: float, look: _Look) -> int:
@@ -139,7 +162,9 @@ def _settle(cluster: Cluster, patience_s: float, look: _Look) -> int:
         time.sleep(_STEP_S)
         look("healed; the last sends are under way")
     left = tables.wait_until_quiet(
-        cluster.notify_url, patience_s=patience_s, on_step=lambda left: look(f"healed; {left} things still to be done")
+        (cluster.notify_url, cluster.other_url),
+        patience_s=patience_s,
+        on_step=lambda left: look(f"healed; {left} things still to be done"),
     )
     for consumer in cluster.consumers:
         consumer.tell(QUIET)
@@ -181,6 +206,8 @@ def _counts(recorder: Recorder, done: Sequence[Done], *, takeovers: int, left: i
         conflicts=sum(told.reply == "outcome_conflict" for each in sendings for told in each.told),
         takeovers=takeovers,
         left=left,
+        lost=sum(len(loss.gone) for loss in record.losses),
+        lost_places=sum(len(loss.places) for loss in record.losses),
     )
     for each in done:
         counts[each.fault.kind.name.lower()] += 1

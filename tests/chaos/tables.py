@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import psycopg
+from psycopg.conninfo import make_conninfo
 
-from tests.chaos.history import GROUPS, Passed, Record, Row
+from tests.chaos.history import GROUPS, OTHER_HOME, Passed, Record, Row, Stand
 
 _STEP_S = 0.2
 
@@ -18,10 +20,11 @@ with subscription as (
     select s.group_name, t.id as topic_id, q.id as queue_id
       from unnest(%(groups)s::text[], %(topics)s::text[]) s(group_name, topic)
       join txmsg.topic t on t.name = s.topic join txmsg.queue q on q.topic_id = t.id),
-ends as (select queue, max(queue_offset) + 1 as end_offset from txmsg.message group by queue)
+ends as (select queue, min(queue_offset) as begin_offset, max(queue_offset) + 1 as end_offset
+           from txmsg.message group by queue)
 select (select count(*) from txmsg.half_message) + (select count(*) from txmsg.scheduled)
      + (select count(*) from txmsg.retry)
-     + (select coalesce(sum(greatest(0, e.end_offset - coalesce(c.next_offset, 0))), 0)
+     + (select coalesce(sum(greatest(0, e.end_offset - greatest(e.begin_offset, coalesce(c.next_offset, 0)))), 0)
           from subscription s join ends e on e.queue = s.queue_id
           left join txmsg.consumer_group g on g.name = s.group_name
           left join txmsg.cursor c on c.group_id = g.id and c.queue_id = e.queue)
@@ -29,24 +32,40 @@ select (select count(*) from txmsg.half_message) + (select count(*) from txmsg.s
 _SUBSCRIPTIONS = [(group, topic) for group, topics in GROUPS.items() for topic in topics]
 
 
+PINNED = {
+    "DateStyle": "ISO",
+    "TimeZone": "UTC",
+    "default_transaction_isolation": r"read\ committed",
+    "standard_conforming_strings": "on",
+    "search_path": "public",
+    "statement_timeout": "0",
+    "synchronous_commit": "local",
+}
+"""What sessions of the checker rely on, whatever the database says: see settings.py."""
+
+
+def pinned(url: str) -> str:
+    """For psycopg: a session to which no setting of the database or role matters."""
+    options = " ".join(f"-c {name}={value}" for name, value in PINNED.items())
+    return make_conninfo(url, options=options, client_encoding="UTF8")
+
+
 @contextmanager
 def _connection(url: str) -> Iterator[psycopg.Connection[Any]]:
-    with psycopg.connect(url, autocommit=True, connect_timeout=10, application_name="chaos") as connection:
+    with psycopg.connect(pinned(url), autocommit=True, connect_timeout=10, application_name="chaos") as connection:
         yield connection
 
 
-def wait_until_quiet(url: str, *, patience_s: float, on_step: Callable[[int], None]) -> int:
+def wait_until_quiet(urls: Sequence[str], *, patience_s: float, on_step: Callable[[int], None]) -> int:
     """Until all halves are resolved and all groups have passed everything; what is left then.
 
     That is more than 0 when for `patience_s` it has not become less.
     """
-    groups, topics = map(list, zip(*_SUBSCRIPTIONS, strict=True))
-    with _connection(url) as connection:
+    with ExitStack() as stack:
+        connections = [stack.enter_context(_connection(url)) for url in urls]
         least, deadline = None, time.monotonic() + patience_s
         while True:
-            row = connection.execute(_LEFT.encode(), {"groups": groups, "topics": topics}).fetchone()
-            assert row is not None
-            left = int(row[0])
+            left = sum(map(_left, connections))
             on_step(left)
             if least is None or left < least:
                 least, deadline = left, time.monotonic() + patience_s
@@ -55,28 +74,77 @@ def wait_until_quiet(url: str, *, patience_s: float, on_step: Callable[[int], No
             time.sleep(_STEP_S)
 
 
-def read_notify(url: str, record: Record) -> int:
-    """Fills in what the Notify database says; how often queues were given to brokers, as the epochs tell."""
+def _left(connection: psycopg.Connection[Any]) -> int:
+    groups, topics = map(list, zip(*_SUBSCRIPTIONS, strict=True))
+    row = connection.execute(_LEFT.encode(), {"groups": groups, "topics": topics}).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+_ROWS = """
+select t.name, q.number + %(shift)s, m.queue_offset, m.segment, m.transaction_id::text, m.n,
+       convert_from(m.body, 'UTF8'), coalesce(m.tag, ''), coalesce(m.ordering_key, '')
+  from txmsg.message m join txmsg.queue q on q.id = m.queue join txmsg.topic t on t.id = q.topic_id
+ order by t.name, q.number, m.queue_offset, m.segment
+"""
+_DEAD = """
+select g.name, convert_from(d.body, 'UTF8') from txmsg.dead_letter d join txmsg.consumer_group g on g.id = d.group_id
+"""
+
+
+def survey(url: str) -> Stand:
+    """What a server holds that nobody writes to."""
     with _connection(url) as connection:
 
         def rows(statement: str) -> list[tuple[Any, ...]]:
             return connection.execute(statement.encode()).fetchall()
 
-        found = rows(
-            "select t.name, q.number, m.queue_offset, m.segment, m.transaction_id::text, m.n, "
-            "convert_from(m.body, 'UTF8'), coalesce(m.tag, ''), coalesce(m.ordering_key, '') "
-            "from txmsg.message m join txmsg.queue q on q.id = m.queue join txmsg.topic t on t.id = q.topic_id "
-            "order by t.name, q.number, m.queue_offset, m.segment"
+        found = connection.execute(_ROWS.encode(), {"shift": 0}).fetchall()
+        return Stand(
+            rows=frozenset((row.body, row.place) for row in itertools.starmap(Row, found)),
+            halves=dict(rows("select convert_from(body, 'UTF8'), transaction_id::text from txmsg.half_message")),
+            scheduled=frozenset(row[0] for row in rows("select convert_from(body, 'UTF8') from txmsg.scheduled")),
+            rolled_back=frozenset(row[0] for row in rows("select transaction_id::text from txmsg.rolled_back")),
+            dead=frozenset(rows(_DEAD)),
         )
-        record.rows = [Row(*row) for row in found]
-        record.rolled_back = {row[0] for row in rows("select transaction_id::text from txmsg.rolled_back")}
-        record.undecided = {
+
+
+def dead_letters(url: str) -> set[tuple[str, str]]:
+    """Group and body of each."""
+    with _connection(url) as connection:
+        return set(connection.execute(_DEAD.encode()).fetchall())
+
+
+def cursors(url: str, group: str, topic: str) -> dict[int, int]:
+    """By the number of the queue, where the group is at least."""
+    with _connection(url) as connection:
+        found = connection.execute(
+            "select q.number, coalesce(c.seek_to, c.next_offset) from txmsg.cursor c "
+            "join txmsg.consumer_group g on g.id = c.group_id join txmsg.queue q on q.id = c.queue_id "
+            "join txmsg.topic t on t.id = q.topic_id where g.name = %s and t.name = %s",
+            (group, topic),
+        )
+        return dict(found.fetchall())
+
+
+def read_notify(url: str, record: Record, *, is_other: bool = False) -> int:
+    """Adds what a Notify database says; how often queues were given to brokers, as the epochs tell."""
+    shift = OTHER_HOME if is_other else 0
+    with _connection(url) as connection:
+
+        def rows(statement: str) -> list[tuple[Any, ...]]:
+            return connection.execute(statement.encode()).fetchall()
+
+        record.rows += itertools.starmap(Row, connection.execute(_ROWS.encode(), {"shift": shift}))
+        record.rows.sort(key=lambda row: (row.topic, row.queue, row.offset, row.segment))
+        record.rolled_back |= {row[0] for row in rows("select transaction_id::text from txmsg.rolled_back")}
+        record.undecided |= {
             body.decode(): parked or ""
             for body, parked in rows("select body, parked_reason from txmsg.half_message order by transaction_id, n")
         }
-        record.scheduled = {row[0] for row in rows("select convert_from(body, 'UTF8') from txmsg.scheduled")}
-        record.cursors = {
-            (group, topic, number): Passed(next_offset, beyond)
+        record.scheduled |= {row[0] for row in rows("select convert_from(body, 'UTF8') from txmsg.scheduled")}
+        record.cursors |= {
+            (group, topic, number + shift): Passed(next_offset, beyond)
             for group, topic, number, next_offset, beyond in rows(
                 "select g.name, t.name, q.number, c.next_offset, "
                 "(select coalesce(sum(upper(r) - lower(r)), 0)::int from unnest(c.acked) r) "
@@ -87,7 +155,7 @@ def read_notify(url: str, record: Record) -> int:
         for table, found_there in (("retry", record.retrying), ("dead_letter", record.dead)):
             found_there |= set(
                 rows(
-                    f"select g.name, t.name, q.number, r.queue_offset from txmsg.{table} r "
+                    f"select g.name, t.name, q.number + {shift}, r.queue_offset from txmsg.{table} r "
                     "join txmsg.consumer_group g on g.id = r.group_id "
                     "join txmsg.queue q on q.id = r.queue_id join txmsg.topic t on t.id = q.topic_id"
                 )

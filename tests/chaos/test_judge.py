@@ -8,59 +8,8 @@ from dataclasses import replace
 import pytest
 
 from tests.chaos.history import GROUPS, Handling, Passed, Record, Recorder, Row, Sending, Sent, Told, Way
-from tests.chaos.judge import judge, wants
-
-FENCED, REFUSED, CLASSIC, PLAIN = "p.1", "p.2", "p.3", "p.4"
-CREATED, PAID, LATE = "p.6", "p.7", "p.8"
-"""Two of one ordering key, and a delayed one."""
-KEY = "order 1"
-
-
-def _record() -> Record:
-    """A transaction of two messages that committed, one that did not, one with a listener, and a plain send."""
-    record = Record()
-    common = Sent("trade")
-    for sending in (
-        Sending(FENCED, Way.FENCED, [common, common], begun=1, returned_at=2),
-        Sending(REFUSED, Way.FENCED, [common], begun=3, failed="refused"),
-        Sending(CLASSIC, Way.CLASSIC, [common], begun=5, half_at=6, told=[Told("commit", 7, 8, "ok")]),
-        Sending(PLAIN, Way.PLAIN, [Sent("trade", "rare")], begun=9, stored_at=10, returned_at=10),
-    ):
-        record.sendings[sending.serial] = sending
-    record.committed |= {FENCED, CLASSIC}
-    record.rolled_back.add("t2")
-    _store(record, _row(0, FENCED), _row(1, FENCED, n=1), _row(2, CLASSIC), _row(3, PLAIN, tag="rare"))
-    record.sendings[CREATED] = Sending(
-        CREATED, Way.CLASSIC, [Sent("story", ordering_key=KEY)], begun=1, half_at=2, told=[Told("commit", 6, 7, "ok")]
-    )
-    record.sendings[PAID] = Sending(PAID, Way.PLAIN, [Sent("story", ordering_key=KEY)], begun=3, stored_at=4)
-    record.sendings[LATE] = Sending(LATE, Way.PLAIN, [Sent("user", delay_s=5)], begun=1, begun_at=100.0, stored_at=2)
-    record.committed.add(CREATED)
-    record.rows += [
-        Row("story", 0, 0, 1, "t6", 0, f"{CREATED}/0", "common", KEY),
-        Row("story", 0, 1, 1, "t7", 0, f"{PAID}/0", "common", KEY),
-        Row("user", 0, 0, 1, "t8", 0, f"{LATE}/0", "common"),
-    ]
-    got = {f"{PAID}/0": 13.0}
-    for row in record.rows:
-        for group in GROUPS:
-            if wants(group, row):
-                at = got.get(row.body, 11)
-                record.handlings.append(Handling(group, row.body, row.place, 1, "c", at, at + 1, True, got_at=106.0))
-        record.effects[row.body] = 1
-    for group in GROUPS:
-        record.cursors |= {(group, "trade", 0): Passed(4, 0), (group, "story", 0): Passed(2, 0)}
-        record.cursors[group, "user", 0] = Passed(1, 0)
-    return record
-
-
-def _row(offset: int, serial: str, *, n: int = 0, tag: str = "common", segment: int = 1) -> Row:
-    return Row("trade", 0, offset, segment, f"t{serial[-1]}", n, f"{serial}/{n}", tag)
-
-
-def _store(record: Record, *rows: Row) -> None:
-    """These stand in the first queue of trade."""
-    record.rows[:] = [*rows, *(row for row in record.rows if row.topic != "trade")]
+from tests.chaos.judge import judge
+from tests.chaos.sample import CLASSIC, CREATED, FENCED, LATE, PAID, PLAIN, REFUSED, row_of, sample, store
 
 
 def _trade(record: Record) -> list[Row]:
@@ -79,7 +28,7 @@ def _undo(record: Record, group: str, body: str) -> None:
 
 
 def test_what_must_be_is_clean() -> None:
-    assert judge(_record()) == []
+    assert judge(sample()) == []
 
 
 def _a_second_delivery(record: Record) -> None:
@@ -114,7 +63,7 @@ def _forgotten_at_last(record: Record) -> None:
     ],
 )
 def test_what_may_be_is_clean(change: Callable[[Record], None]) -> None:
-    record = _record()
+    record = sample()
     change(record)
     assert judge(record) == []
 
@@ -126,7 +75,7 @@ def _tell(record: Record, serial: str, state: str, reply: str) -> None:
 def _drop(record: Record, offset: int) -> None:
     """A message that never came to be: those behind it stand one further in front, and nobody handled it."""
     [gone] = [row for row in _trade(record) if row.offset == offset]
-    _store(
+    store(
         record, *(row._replace(offset=row.offset - (row.offset > offset)) for row in _trade(record) if row is not gone)
     )
     record.handlings[:] = [each for each in record.handlings if each.body != gone.body]
@@ -138,7 +87,7 @@ def _drop(record: Record, offset: int) -> None:
 
 def _swap_last_two(record: Record) -> None:
     rows = [*_trade(record)[:2], record.rows[3]._replace(offset=2), record.rows[2]._replace(offset=3)]
-    _store(record, *rows)
+    store(record, *rows)
     _show_in_place(record)
 
 
@@ -157,7 +106,7 @@ def _fail_surely(record: Record) -> None:
 
 def _leave_a_gap(record: Record) -> None:
     record.sendings["p.5"] = Sending("p.5", Way.PLAIN, [Sent("trade")], begun=15)
-    _add(record, _row(5, "p.5"))
+    _add(record, row_of(5, "p.5"))
 
 
 def _handling(record: Record, serial: str) -> Handling:
@@ -184,7 +133,7 @@ def _split_story(record: Record) -> None:
 WRONG: dict[str, tuple[set[str], Callable[[Record], object]]] = {
     "a committed message is lost": ({"I1"}, lambda r: _drop(r, 1)),
     "a phantom": ({"I1"}, lambda r: r.committed.discard(FENCED)),
-    "a message of nobody": ({"I1"}, lambda r: _add(r, _row(4, "p.9"))),
+    "a message of nobody": ({"I1"}, lambda r: _add(r, row_of(4, "p.9"))),
     "returned, but not committed": ({"I1"}, lambda r: setattr(r.sendings[REFUSED], "returned_at", 4.0)),
     "delivered, but not in the log": (
         {"I1", "I4"},
@@ -197,13 +146,13 @@ WRONG: dict[str, tuple[set[str], Callable[[Record], object]]] = {
     "two effects": ({"I3"}, lambda r: r.effects.update([f"{CLASSIC}/0"])),
     "no effect": ({"I3"}, lambda r: r.effects.pop(f"{CLASSIC}/0")),
     "a gap": ({"I4"}, _leave_a_gap),
-    "a copy": ({"I4"}, lambda r: _add(r, _row(4, PLAIN))),
+    "a copy": ({"I4"}, lambda r: _add(r, row_of(4, PLAIN))),
     "a later one comes first": ({"I4"}, _swap_last_two),
     "a transaction backwards": (
         {"I4"},
-        lambda r: _store(r, r.rows[1]._replace(offset=0), r.rows[0]._replace(offset=1), *_trade(r)[2:]),
+        lambda r: store(r, r.rows[1]._replace(offset=0), r.rows[0]._replace(offset=1), *_trade(r)[2:]),
     ),
-    "an older segment behind": ({"I4"}, lambda r: _store(r, r.rows[0]._replace(segment=2), *_trade(r)[1:])),
+    "an older segment behind": ({"I4"}, lambda r: store(r, r.rows[0]._replace(segment=2), *_trade(r)[1:])),
     "delivered from elsewhere": ({"I4"}, lambda r: setattr(r.handlings[0], "place", ("trade", 0, 3))),
     "paid before created in the log": ({"I5"}, _swap_story),
     "a key in two queues": ({"I5"}, _split_story),
@@ -235,7 +184,7 @@ WRONG: dict[str, tuple[set[str], Callable[[Record], object]]] = {
 @pytest.mark.parametrize("what", WRONG)
 def test_what_must_not_be_breaks_its_invariant(what: str) -> None:
     invariants, change = WRONG[what]
-    record = _record()
+    record = sample()
     change(record)
     assert {violation.invariant for violation in judge(record)} == invariants
 

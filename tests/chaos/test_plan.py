@@ -44,6 +44,14 @@ def test_a_fault_that_is_missing_is_told() -> None:
         ]
 
 
+def test_other_faults_are_the_same_when_one_is_left_out() -> None:
+    full = faults(5, 120)
+    assert faults(5, 120, without=[Kind.CLOCK]) == [each for each in full if each.kind is not Kind.CLOCK] != full
+    rest = [each for each in _done(5, 120) if each.fault.kind is not Kind.CLOCK]
+    assert missing(rest, 0.0, 120) == ["never: clock of the database stepped"]
+    assert missing(rest, 0.0, 120, without=[Kind.CLOCK]) == []
+
+
 def test_a_fault_that_comes_much_too_late_does_not_count() -> None:
     late = [replace(each, began=each.began + LATE_S_MAX) for each in _done(3, 60)]
     assert "broker 0 was not killed in minute 1" in missing(late, 0.0, 60)

@@ -1,0 +1,93 @@
+"""What may be missing after a database went back, by the evidence there is.
+
+  replicated  a promotion takes nothing of which anybody was told that it is stored
+  sync        a promotion takes what the dead server held and the promoted one did not
+  async       besides, each crash takes what was not written yet: at most what was acknowledged in its last moments
+  memory      each crash takes all that was sent before it
+  each        a restore takes what the dead server held and the backup does not
+
+What began after the crash is never missing.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from tests.chaos.history import DURABILITY, INVISIBLE_S, Handling, Loss, Record, Sending, serial_of
+
+ASYNC_TAIL_S = 2.0
+"""PostgreSQL writes what it has promised to write after 0.6 s at the latest; on a busy machine, later."""
+
+
+class Losses:
+    """Of a record."""
+
+    def __init__(self, record: Record) -> None:
+        self._record = record
+        self._gone: defaultdict[str, list[Loss]] = defaultdict(list)
+        self._changed: defaultdict[str, list[Loss]] = defaultdict(list)
+        for loss in record.losses:
+            for body in loss.gone:
+                self._gone[body].append(loss)
+            for serial in loss.changed:
+                self._changed[serial].append(loss)
+        self._places = {each for loss in record.losses for each in loss.places}
+
+    def may_lack(self, sending: Sending, n: int) -> bool:
+        """Whether this message of it may be missing."""
+        if any(self._takes(loss, sending) for loss in self._gone[f"{sending.serial}/{n}"]):
+            return True
+        return self._is_of_memory(sending, n) or self._is_of_async_tail(sending)
+
+    def may_differ(self, sending: Sending) -> bool:
+        """Whether anything of it may not be as somebody was told."""
+        if any(self._takes(loss, sending) for loss in self._changed[sending.serial]):
+            return True
+        return any(self.may_lack(sending, n) for n in range(len(sending.messages)))
+
+    def may_be_forgotten(self, body: str) -> bool:
+        """Whether a message may have been delivered that is not in the log."""
+        sending = self._record.sendings.get(serial_of(body))
+        return sending is not None and (
+            self.may_lack(sending, int(body.rpartition("/")[2])) or body in {each for each, _ in self._places}
+        )
+
+    def may_be_elsewhere(self, handling: Handling) -> bool:
+        """Whether it may have been shown at a place that is not its place in the log any more."""
+        if (handling.body, handling.place) in self._places:
+            return True
+        sending = self._record.sendings.get(serial_of(handling.body))
+        if sending is None:
+            return False
+        is_late = any(crash - ASYNC_TAIL_S < handling.got < crash + INVISIBLE_S for crash in self._record.crashes)
+        return self.may_lack(sending, int(handling.body.rpartition("/")[2])) or (_is_async(sending) and is_late)
+
+    def _takes(self, loss: Loss, sending: Sending) -> bool:
+        """A replicated one that is known to be stored outlives the primary; that it is nowhere is no excuse."""
+        if loss.is_restored or not any(DURABILITY[each.topic] == "replicated" for each in sending.messages):
+            return True
+        return sending.half_at is None and sending.acknowledged_at() is None and sending.returned_at is None
+
+    def _is_of_memory(self, sending: Sending, n: int) -> bool:
+        is_kept = DURABILITY[sending.messages[n].topic] != "memory"
+        return not is_kept and any(sending.begun < crash for crash in self._record.crashes)
+
+    def _is_of_async_tail(self, sending: Sending) -> bool:
+        return _is_async(sending) and any(
+            begun < crash and (ended is None or crash - ASYNC_TAIL_S < ended)
+            for crash in self._record.crashes
+            for begun, ended in _tellings(sending)
+        )
+
+
+def _is_async(sending: Sending) -> bool:
+    """A transaction is as safe as the safest of its topics."""
+    return all(DURABILITY[each.topic] == "async" for each in sending.messages)
+
+
+def _tellings(sending: Sending) -> Iterator[tuple[float, float | None]]:
+    """When each thing that was to be stored was begun to be told, and when it was answered."""
+    yield sending.begun, sending.half_at or sending.stored_at or sending.returned_at
+    for told in sending.told:
+        yield told.begun, told.ended

@@ -1,0 +1,179 @@
+"""The servers of the Notify database: a primary and its standby, what befalls them, and what is lost by it.
+
+Whoever connects goes through a link that leads to the primary, as by an address that moves. After a promotion or a
+restore nobody is let in before it is read what the new primary holds; the dead one is then started once more, alone, to
+read what it held: the difference is what may be missing afterwards, and nothing else.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import psutil
+import psycopg
+
+from tests.acceptance.standby import copy_of, host_of, processes_of
+from tests.acceptance.waiting import until
+from tests.chaos import tables
+from tests.chaos.history import Loss
+from tests.chaos.keeper import ClockedPostgres, set_clock
+from tests.chaos.network import Link, Network
+from tests.chaos.plan import Cut, Standby
+
+DATABASE = "notify"
+
+
+class Servers:
+    """`start`, then `add_standby`; `stop` ends all."""
+
+    def __init__(self, directory: Path, network: Network) -> None:
+        self.primary = ClockedPostgres(directory / "notify-0")
+        self.standby: ClockedPostgres | None = None
+        self.losses: list[Loss] = []
+        self.crashes: list[float] = []
+        """When a primary was certainly dead."""
+        self._directory, self._network = directory, network
+        self._numbers = count(1)
+        self._links: list[Link] = []
+        self._replication: Link
+
+    def start(self) -> str:
+        """The URL of an empty database."""
+        set_clock(self._directory, 0)
+        self.primary.start()
+        self._replication = self._network.link(self._socket())
+        return self.primary.create_database(DATABASE)
+
+    def stop(self) -> None:
+        for server in (self.standby, self.primary):
+            if server is not None:
+                server.stop()
+
+    def link(self) -> Link:
+        """A new one to whatever server is the primary."""
+        link = self._network.link(self._socket())
+        self._links.append(link)
+        return link
+
+    def add_standby(self) -> None:
+        """Returns when commits that wait for a standby wait for this one."""
+        standby = self._server()
+        copy_of(self.primary, standby, "-R")
+        settings = standby.data_dir / "cluster" / "postgresql.auto.conf"
+        with settings.open("a") as file:
+            file.write(f"primary_conninfo = 'host=127.0.0.1 port={self._replication.port} user=postgres'\n")
+        standby.start()
+        self.standby = standby
+        self._query(self.primary, "alter system set synchronous_standby_names = '*'")
+        self._query(self.primary, "select pg_reload_conf()")
+        until(lambda: self._query(self.primary, "select sync_state from pg_stat_replication") == [("sync",)])
+
+    # ---- what befalls them
+
+    def crash(self, wait: Callable[[float], object], down_s: float) -> None:
+        """The primary is killed, and comes back with what it has on disk."""
+        self.primary.kill()
+        self.crashes.append(time.monotonic())
+        wait(down_s)
+        self.primary.start()
+
+    def promote(self, how: Standby, wait: Callable[[float], object], behind_s: float) -> None:
+        """The primary is lost, and its standby takes its place."""
+        assert self.standby is not None
+        if how is not Standby.CLOSE:
+            self._replication.cut(Cut.LOST)
+            wait(behind_s)
+        if how is Standby.UNNAMED:  # as those do who manage failovers, so that the primary goes on alone
+            self._query(self.primary, "alter system set synchronous_standby_names = ''")
+            self._query(self.primary, "select pg_reload_conf()")
+            wait(behind_s)
+        died = self._kill_primary()
+        self._replication.heal()
+        assert self._query(self.standby, "select pg_promote(true, 60)") == [(True,)]
+        new, self.standby = self.standby, None
+        self._replace_primary(new, f"promotion of a standby {how.value}", died, is_restored=False)
+
+    def restore(self, wait: Callable[[float], object], for_s: float, *, to_moment: bool) -> None:
+        """The primary is lost, and a backup taken a while ago takes its place."""
+        backup = self._server()
+        copy_of(self.primary, backup)
+        wait(for_s)
+        moment = self._query(self.primary, "select pg_current_wal_flush_lsn()")[0][0]
+        wait(for_s / 2)
+        died = self._kill_primary()
+        if to_moment:
+            self._recover_until(backup, moment)
+        backup.start()
+        until(lambda: self._query(backup, "select pg_is_in_recovery()") == [(False,)])
+        if to_moment:
+            for name in ("restore_command", "recovery_target_lsn", "recovery_target_action"):
+                self._query(backup, f"alter system reset {name}")
+        if self.standby is not None:
+            self._remove(self.standby)
+            self.standby = None
+        self._replace_primary(backup, "restore of a backup", died, is_restored=True)
+
+    def step_clock(self, offset_s: float) -> None:
+        """From now on the clock of both servers is wrong by so much; raises AssertionError if it is not."""
+        set_clock(self._directory, offset_s)
+        since = time.time()
+        clock = self._query(self.primary, "select extract(epoch from clock_timestamp())::float8")[0][0] - offset_s
+        assert since - 0.1 < clock < time.time() + 0.1, f"the clock should be {offset_s} s off, and is {clock - since}"
+
+    def _recover_until(self, backup: ClockedPostgres, moment: str) -> None:
+        """Says how: from the log that the dead primary has left."""
+        cluster = backup.data_dir / "cluster"
+        with (cluster / "postgresql.auto.conf").open("a") as file:
+            file.write(f'restore_command = \'cp "{self.primary.data_dir}/cluster/pg_wal/%f" "%p"\'\n')
+            file.write(f"recovery_target_lsn = '{moment}'\nrecovery_target_action = 'promote'\n")
+        (cluster / "recovery.signal").touch()
+
+    def _kill_primary(self) -> float:
+        processes = processes_of(self.primary)
+        for process in processes:
+            try:
+                process.kill()
+            except psutil.NoSuchProcess:
+                continue
+        until(lambda: not self.primary.running)
+        self.crashes.append(time.monotonic())
+        return self.crashes[-1]
+
+    def _replace_primary(self, new: ClockedPostgres, cause: str, died: float, *, is_restored: bool) -> None:
+        """Everybody goes to the new one, when it is known what it holds."""
+        after = tables.survey(_pinned(new))
+        old, self.primary = self.primary, new
+        for link in (*self._links, self._replication):
+            link.move(self._socket())
+        old.start()
+        before = tables.survey(_pinned(old))
+        self._remove(old)
+        self.losses.append(Loss.of(before, after, cause=cause, died=died, is_restored=is_restored))
+        self.add_standby()
+
+    # ---- one server
+
+    def _server(self) -> ClockedPostgres:
+        return ClockedPostgres(self._directory / f"notify-{next(self._numbers)}")
+
+    def _remove(self, server: ClockedPostgres) -> None:
+        server.kill()
+        server.stop()
+        shutil.rmtree(server.data_dir)
+
+    def _socket(self) -> Path:
+        return Path(host_of(self.primary)) / ".s.PGSQL.5432"
+
+    def _query(self, server: ClockedPostgres, statement: str) -> list[tuple[Any, ...]]:
+        with psycopg.connect(_pinned(server), autocommit=True, connect_timeout=10) as connection:
+            cursor = connection.execute(statement.encode())
+            return cursor.fetchall() if cursor.description else []
+
+
+def _pinned(server: ClockedPostgres) -> str:
+    return tables.pinned(server.url(DATABASE))
