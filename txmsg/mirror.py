@@ -83,7 +83,7 @@ class LogSink:
     def append(self, batches: Sequence[Batch]) -> None:
         self._append(
             [
-                Append(topic, queue, _payload(rows, self._compression_of(topic)), base_offset)
+                Append(topic, queue, _payload(rows, self._compression_of(topic)), base_offset, is_mirrored=True)
                 for topic, queue, base_offset, rows in batches
             ]
         )
@@ -109,7 +109,7 @@ class LogSink:
         return found
 
     def mark_hole(self, topic: str, queue: int, begin: int, end: int) -> None:
-        self._append([Append(topic, queue, hole(end, time.time_ns() // 1000), begin)])
+        self._append([Append(topic, queue, hole(end, time.time_ns() // 1000), begin, is_mirrored=True)])
 
     def close(self) -> None:
         self._log.close()

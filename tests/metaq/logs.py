@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from txmsg.errors import OffsetsMissing
 from txmsg.metaq.format.frame import Columns, Compression, encode
 from txmsg.metaq.store.log import Append, Log
 from txmsg.metaq.store.reader import LogReader, QueueReader
@@ -41,6 +42,21 @@ def read_all(queue: QueueReader) -> list[bytes]:
             found += each.to_arrow()["body"].to_pylist()
             offset = each.end_offset
     assert queue.fetch(offset) == []
+    return found
+
+
+def read_around(queue: QueueReader) -> dict[int, bytes]:
+    """The same by offset, without what the log says is missing."""
+    offset, end = queue.range()
+    found: dict[int, bytes] = {}
+    while offset < end:
+        try:
+            batches = queue.fetch(offset, size_bytes_max=300)
+        except OffsetsMissing as exc:
+            offset = exc.end
+            continue
+        found |= {message.offset or 0: message.body for each in batches for message in each.messages()}
+        offset = batches[-1].end_offset
     return found
 
 

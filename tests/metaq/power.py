@@ -5,12 +5,17 @@ from __future__ import annotations
 import os
 import random
 import stat
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from txmsg.metaq.store import ahead
+
 __all__ = ["ForgetfulDisk"]
+
+_SECTOR_BYTES = 512
 
 
 class ForgetfulDisk:
@@ -22,6 +27,10 @@ class ForgetfulDisk:
         self._held: dict[int, int] = {}  # so that the inode of what is deleted is not given to another file
         monkeypatch.setattr(os, "fsync", self._sync)
         monkeypatch.setattr(os, "fdatasync", self._sync)
+        self._of_machine = tempfile.TemporaryDirectory()
+        self._boot_id = Path(self._of_machine.name) / "boot_id"
+        self._boot_id.write_text("boot 0")
+        monkeypatch.setattr(ahead, "BOOT_ID", self._boot_id)
 
     def _sync(self, fd: int) -> None:
         found = os.fstat(fd)
@@ -31,6 +40,10 @@ class ForgetfulDisk:
             self._directories[found.st_ino] = {each.name: each.inode() for each in os.scandir(fd)}
         else:
             self._files[found.st_ino] = Path(f"/proc/self/fd/{fd}").read_bytes()  # whatever its name is by now
+
+    def sync_all(self, root: Path) -> None:
+        """Has a whole directory come to disk, as it is."""
+        self.sync(root, *root.rglob("*"))
 
     def sync(self, *paths: Path) -> None:
         """Has these come to disk."""
@@ -43,9 +56,14 @@ class ForgetfulDisk:
         """Lets go of all files."""
         for fd in self._held.values():
             os.close(fd)
+        self._of_machine.cleanup()
 
     def after_power_cut(self, root: Path, to: Path, choice: random.Random) -> None:
         """Makes of `root` what may be there afterwards: what was synced, and of the rest whatever comes."""
+        self._boot_id.write_text(f"boot {choice.random()}")
+        self._remembered(root, to, choice)
+
+    def _remembered(self, root: Path, to: Path, choice: random.Random) -> None:
         to.mkdir()
         synced = self._directories.get(root.stat().st_ino, {})
         for each in sorted(os.scandir(root), key=lambda each: each.name):
@@ -53,7 +71,7 @@ class ForgetfulDisk:
                 continue  # the name was not synced
             path = Path(each.path)
             if each.is_dir():
-                self.after_power_cut(path, to / each.name, choice)
+                self._remembered(path, to / each.name, choice)
                 continue
             with suppress(FileNotFoundError):  # it was renamed meanwhile, by a thread
                 (to / each.name).write_bytes(self._content(path, choice))
@@ -67,6 +85,8 @@ class ForgetfulDisk:
         synced = self._files.get(path.stat().st_ino, b"")
         if synced == now:
             return now
+        if "groups" in path.parts and len(now) <= _SECTOR_BYTES:  # written in place, and a disk writes a sector whole
+            return choice.choice([synced, now, bytes(len(now))])
         if not now.startswith(synced):
             return choice.choice([synced, now])
         size = choice.randint(len(synced), len(now))

@@ -119,7 +119,7 @@ def test_files_roll_and_readers_follow(tmp_path: Path) -> None:
 def test_a_sync_beside_a_roll_syncs_a_file_that_is_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Log(tmp_path).close()
     writer = CommitLogWriter(tmp_path / "commitlog", end=0)
-    writer.append([bytes(8)])
+    writer.append([bytes(8)], 1)
     dup = os.dup
     rolls: list[threading.Thread] = []
 

@@ -217,7 +217,7 @@ def test_a_copy_tells_all_of_its_message_and_stands_where_its_delay_says(
     backoff = Backoff(retries_max=retries_max)
     retries, dead = appends_of("g", [Tried(each).failed("why") for each in failed], backoff, NOW_US)
     copies: dict[tuple[str, int], list[Tried]] = {}
-    for topic, queue, payload, _ in (*retries, *dead):
+    for topic, queue, payload, *_ in (*retries, *dead):
         frame = b"".join(pack(payload, topic.encode(), queue, 0, position=0, log_id=1, synced=0, generation=1))
         header = read_header(frame)
         copies[topic, queue] = [tried_of(each) for each in LogBatch(header, verify(header, frame)).messages()]

@@ -126,6 +126,7 @@ def batch_of_append(append: Append) -> AppendBatch:
         count=payload.count,
         first_stored_at_us=payload.first_stored_at_us,
         last_stored_at_us=payload.last_stored_at_us,
+        is_mirrored=append.is_mirrored,
     )
 
 
@@ -150,7 +151,8 @@ def append_of_batch(batch: AppendBatch) -> Append:
         batch.first_stored_at_us,
         batch.last_stored_at_us,
     )
-    return Append(batch.topic, batch.queue, payload, batch.base_offset if batch.HasField("base_offset") else None)
+    base_offset = batch.base_offset if batch.HasField("base_offset") else None
+    return Append(batch.topic, batch.queue, payload, base_offset, batch.is_mirrored)
 
 
 def frame_of(batch: LogBatch) -> tuple[Buffer, ...]:

@@ -88,10 +88,14 @@ class Kind(IntEnum):
     """Offsets that were here, were damaged, and were taken out by a repair."""
     PAD = 4
     """Bytes that mean nothing: a repair knew of no offset that they had held."""
+    PASSED = 5
+    """Offsets that may have been given out before a power cut took their messages: they are not given out again."""
 
 
 _COMPRESSIONS: Final = {each.value: each for each in Compression}  # asked for each frame: an enum's call is slow
 _KINDS: Final = {each.value: each for each in Kind}
+HOLES: Final = frozenset({Kind.HOLE, Kind.LOST, Kind.PASSED})
+"""Kinds of frames that stand for offsets which are missing."""
 
 
 class Column(IntFlag):
@@ -177,7 +181,7 @@ class Header(NamedTuple):
     @property
     def is_hole(self) -> bool:
         """Whether the frame stands for offsets that are missing."""
-        return self.kind in {Kind.HOLE, Kind.LOST}
+        return self.kind in HOLES
 
 
 def _padded(size: int) -> int:
@@ -227,7 +231,7 @@ def _encode(columns: Columns, compression: Compression, kind: Kind) -> Payload:
 
 
 def hole(end_offset: int, at_us: int, kind: Kind = Kind.HOLE) -> Payload:
-    """The mark that offsets up to end_offset are missing, and are known to be: HOLE or LOST."""
+    """The mark that offsets up to end_offset are missing, and are known to be: HOLE, LOST or PASSED."""
     return _payload([_END.pack(end_offset)], Compression.NONE, kind, 0, 0, (at_us, at_us))
 
 
@@ -238,7 +242,7 @@ def pad() -> Payload:
 
 def hole_end_of(payload: Payload) -> int:
     """The offset after the last one that a hole to be written says is missing."""
-    assert payload.kind in {Kind.HOLE, Kind.LOST}
+    assert payload.kind in HOLES
     return int(_END.unpack_from(payload.parts[0])[0])
 
 

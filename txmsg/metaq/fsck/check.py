@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from txmsg.errors import CorruptLog
-from txmsg.metaq.format.frame import HEADER_SIZE_BYTES_MAX, MAGIC, BadFrame, Kind, read_header
+from txmsg.metaq.format.frame import HEADER_SIZE_BYTES_MAX, HOLES, MAGIC, BadFrame, read_header
 from txmsg.metaq.fsck.attribution import attribute
 from txmsg.metaq.fsck.queue_check import QueueCheck
 from txmsg.metaq.fsck.report import Lost, Problem, Report
@@ -24,8 +24,19 @@ from txmsg.metaq.store.topics import Flush, TopicSettings, read_topics
 __all__ = ["Findings", "check", "guessed_identity", "size_bytes_of", "strange_names"]
 
 _TRIES = 5
-_HOLES = (Kind.HOLE.value, Kind.LOST.value)
-_OWN_NAMES = {"lock", "log.json", "checkpoint", "topics.json", "commitlog", "queues", "keys", "groups", "damaged"}
+_HOLES = tuple(each.value for each in HOLES)
+_OWN_NAMES = {
+    "ahead",
+    "lock",
+    "log.json",
+    "checkpoint",
+    "topics.json",
+    "commitlog",
+    "queues",
+    "keys",
+    "groups",
+    "damaged",
+}
 _SUFFIXES = {"commitlog": ".log", "keys": ".keys"}
 
 

@@ -131,6 +131,8 @@ class QueueCheck:
         gone = joined[joined["position"] < self.scan.begin]
         if len(gone) and self.end is None:
             self.end = int(gone["base_offset"][-1] + gone["count"][-1])
+            if not gone["count"][-1] and self.known:  # a hole: retention has noted where it ended
+                self.end = max(self.end, self.known.ends.get(self.key, 0))
         return joined[joined["position"] >= self.scan.begin]
 
     def _compare(self, cells: NDArray[np.void]) -> None:

@@ -180,7 +180,7 @@ class Placer:
         if call.is_repeat and call.is_placed:
             named = [
                 Placed(topic, queue, base or 0, payload.count, payload.crc)
-                for topic, queue, payload, base in call.appends
+                for topic, queue, payload, base, _ in call.appends
             ]
             bases = [each.base_offset for each in named[: self._there(named)]]
         after: dict[QueueId, int] = {}

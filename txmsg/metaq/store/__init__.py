@@ -9,6 +9,7 @@ state       small files: which log it is, its checkpoint
 topics      what each topic asks for
 log         the one writer
 lock        which process that is
+ahead       queues whose messages may be seen before they are on disk
 opening     what that does with what it finds
 recovery    what to do with what a crash has left
 refill      messages in the place of a hole

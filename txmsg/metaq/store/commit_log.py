@@ -7,7 +7,7 @@ import os
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from txmsg.errors import CorruptLog, StorageError
@@ -62,7 +62,15 @@ def log_file(directory: Path, first: int) -> Path:
 class CommitLogWriter:
     """Appends to the last file. Not safe for threads, but `sync` may run beside `append`."""
 
-    def __init__(self, directory: Path, *, end: int, file_size_bytes_max: int = FILE_SIZE_BYTES_MAX) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        end: int,
+        file_size_bytes_max: int = FILE_SIZE_BYTES_MAX,
+        on_failure: Callable[[], None] = lambda: None,
+    ) -> None:
+        """on_failure: called before what is not known to be on disk is cut off."""
         self.directory = directory
         self.end = end
         """The position after the last byte written."""
@@ -70,6 +78,8 @@ class CommitLogWriter:
         """What is before this position is on disk."""
         self.failed: StorageError | None = None
         """Why nothing can be appended any more."""
+        self._offsets = self._offsets_synced = 0  # how many were appended since it was opened, and are on disk
+        self._on_failure = on_failure
         self._file_size_bytes_max = file_size_bytes_max
         self._rolling = threading.Lock()  # while the file is another one
         firsts = files_of(directory, ".log")
@@ -99,8 +109,16 @@ class CommitLogWriter:
             self.first = self.end
             os.close(old)
 
-    def append(self, parts: Sequence[Buffer]) -> None:
-        """Writes all parts, or nothing: what a full disk has let through is taken back. Raises StorageError."""
+    @property
+    def offsets_unsynced(self) -> int:
+        """How many offsets were appended that are not known to be on disk."""
+        return self._offsets - self._offsets_synced
+
+    def append(self, parts: Sequence[Buffer], offsets: int) -> None:
+        """Writes all parts, which stand for so many offsets, or nothing. Raises StorageError.
+
+        What a full disk has let through is taken back.
+        """
         size = sum(map(len, parts))
         written = 0
         try:
@@ -112,6 +130,7 @@ class CommitLogWriter:
             os.ftruncate(self._fd, self.end - self.first)
             raise StorageError(f"the log {self.directory} takes no more: {exc.strerror}; nothing was appended") from exc
         self.end += size
+        self._offsets += offsets  # last: `sync` reads it first, and takes none for synced that it may have missed
 
     def _write_rest(self, rest: bytes) -> None:
         while rest:
@@ -124,16 +143,19 @@ class CommitLogWriter:
         and shows it to whoever reads: so what is not known to be on disk is cut off, and nothing is appended any more.
         """
         with self._rolling:
+            offsets = self._offsets
             first, end, fd = self.first, self.end, os.dup(self._fd)  # `roll` may close it meanwhile
         try:
             os.fdatasync(fd)
         except OSError as exc:
             self.failed = StorageError(f"the log {self.directory} cannot be synced: {exc.strerror}; open it anew")
+            self._on_failure()
             os.ftruncate(fd, max(0, min(self.synced, end) - first))
             raise self.failed from exc
         finally:
             os.close(fd)
         self.synced = max(self.synced, end)
+        self._offsets_synced = max(self._offsets_synced, offsets)
         return self.synced
 
     def fail(self, why: str) -> None:

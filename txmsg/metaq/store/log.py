@@ -12,7 +12,8 @@ from pathlib import Path
 
 from txmsg.errors import MisuseError, StorageError, TxmsgError
 from txmsg.message import check_name
-from txmsg.metaq.format.frame import Payload
+from txmsg.metaq.format.frame import Kind, Payload, hole
+from txmsg.metaq.store.ahead import AHEAD_MAX, Ahead, forget_doubt, queues_in_doubt
 from txmsg.metaq.store.commit_log import FILE_SIZE_BYTES_MAX, CommitLogReader, CommitLogWriter, sync_directory
 from txmsg.metaq.store.finding import KeyIndexer
 from txmsg.metaq.store.lock import WriteLock
@@ -22,7 +23,7 @@ from txmsg.metaq.store.queues import QueueEnd, Queues, Unsynced, sync_files
 from txmsg.metaq.store.reader import LogReader
 from txmsg.metaq.store.refill import refill
 from txmsg.metaq.store.retention import delete_old_files
-from txmsg.metaq.store.state import Checkpoint, Identity, identity_of, write_checkpoint, write_identity
+from txmsg.metaq.store.state import Checkpoint, Identity, QueueKey, identity_of, write_checkpoint, write_identity
 from txmsg.metaq.store.topics import Flush, TopicSettings, read_topics, write_topics
 
 __all__ = ["Append", "Flush", "Log", "LogConfig", "TopicSettings"]
@@ -76,14 +77,24 @@ class Log:
             self._queues = Queues(self.root, self.config.open_files_max)
             opened.callback(self._queues.files.close)
             end = recover(self.root, self.identity.log_id, self._queues, self._is_synchronous)
+            self._ahead = Ahead(self.root)
+            opened.callback(self._ahead.close)
             self._writer = CommitLogWriter(
-                self.root / "commitlog", end=end, file_size_bytes_max=self.config.file_size_bytes_max
+                self.root / "commitlog",
+                end=end,
+                file_size_bytes_max=self.config.file_size_bytes_max,
+                on_failure=self._ahead.spoil,
             )
+            self._unseen: OSError | None = None  # why cells of what was appended are not written yet
+            self._closed = threading.Event()
+            self._indexer = KeyIndexer(self.root, self.identity.log_id)
+            try:
+                self._pass_over(queues_in_doubt(self.root))
+            except BaseException:
+                self._writer.close()
+                raise
             self._opened = opened.pop_all()
         self.reader = LogReader(self.root)
-        self._unseen: OSError | None = None  # why cells of what was appended are not written yet
-        self._closed = threading.Event()
-        self._indexer = KeyIndexer(self.root, self.identity.log_id)
         self._indexer.start()
         self._flusher = threading.Thread(target=self._flush_now_and_then, name="txmsg-metaq-flush", daemon=True)
         self._flusher.start()
@@ -121,6 +132,26 @@ class Log:
     def _is_synchronous(self, topic: str) -> bool:
         return self.settings_of(topic).flush is Flush.SYNC
 
+    def _pass_over(self, queues: Sequence[QueueKey]) -> None:
+        """Marks offsets as missing that may have been given out before a power cut took their messages."""
+        if queues:
+            now_us = int(self._clock() * 1e6)
+            ends = [self._queues.of(*queue).end + AHEAD_MAX for queue in queues]
+            self._note(
+                self._place(
+                    [Append(*queue, hole(end, now_us, Kind.PASSED)) for queue, end in zip(queues, ends, strict=True)]
+                )
+            )
+            self._writer.sync()
+            self._write_cells(self._writer.end)
+            self._require_usable()
+            _LOGGER.warning(
+                "the log %s was not closed before the machine stopped: what its timed topics appended last may be "
+                "gone, and %d queues pass over %d offsets each, which readers are told of", self.root, len(queues),
+                AHEAD_MAX,
+            )  # fmt: skip
+        forget_doubt(self.root)
+
     # ---- appending
 
     def append(self, appends: Sequence[Append]) -> list[int]:
@@ -131,11 +162,15 @@ class Log:
         self._write_lock.require()
         with self._lock:
             self._require_usable()
+            timed = self._named_early(appends)
             placed = self._place(appends)
-            timed = self._note(placed)
-            if timed:
-                self._write_cells(self._writer.end, timed)
-            end = 0 if len(timed) == len(placed) else self._writer.end
+            self._note(placed)
+            # What is seen early is bounded, or nothing would tell which offsets a power cut leaves free.
+            may_be_early = self._writer.offsets_unsynced <= AHEAD_MAX
+            early = [queue for queue, _, _ in placed if (queue.topic, queue.queue) in timed] if may_be_early else []
+            if early:
+                self._write_cells(self._writer.end, early)
+            end = 0 if len(early) == len(placed) else self._writer.end
         if end:
             self._sync(end)
         return [cell.base_offset for _, cell, _ in placed]
@@ -148,17 +183,26 @@ class Log:
             self._write_cells(self._writer.synced)
             self._indexer.wake()
             parts, placed, _ = packed(appends, self._queues, self._writer, self.identity)  # for where they stand now
-        self._writer.append(parts)
+        self._writer.append(parts, sum(end - cell.base_offset for _, cell, end in placed))
         return placed
 
-    def _note(self, placed: Sequence[Placed]) -> list[QueueEnd]:
-        """Moves the ends of queues; those whose cells are written at once."""
-        timed = []
+    def _named_early(self, appends: Sequence[Append]) -> set[QueueKey]:
+        """The queues whose messages may be seen before they are on disk. The log says so first. Raises StorageError."""
+        timed = {(each.topic, each.queue) for each in appends if not self._is_synchronous(each.topic)}
+        new = {
+            key for each in appends if not each.is_mirrored and (key := (each.topic, each.queue)) in timed
+            and key not in self._ahead
+        }  # fmt: skip
+        if new:
+            for key in new:
+                self._queues.of(*key)  # only what may be a queue
+            self._ahead.name(new)
+        return timed
+
+    def _note(self, placed: Sequence[Placed]) -> None:
+        """Moves the ends of queues."""
         for queue, cell, end in placed:
             self._queues.add(queue, cell, end)
-            if not self._is_synchronous(queue.topic):
-                timed.append(queue)
-        return timed
 
     def _write_cells(self, up_to: int, only: Sequence[QueueEnd] | None = None) -> None:
         """Lets readers see frames before this position. What cannot be written waits; `_require_usable` tries again."""
@@ -357,3 +401,5 @@ class Log:
         with self._sync_lock, self._lock:  # an append that was under way has ended, or finds its work done
             self._writer.close()
             self._write_cells(self._writer.synced)
+            if self._writer.failed is None:
+                self._ahead.forget()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 from txmsg.errors import MisuseError
-from txmsg.metaq.format.frame import Buffer, Kind, Payload, header_crc_of, hole_end_of, pack
+from txmsg.metaq.format.frame import HOLES, Buffer, Payload, header_crc_of, hole_end_of, pack
 from txmsg.metaq.store.cells import Cell
 from txmsg.metaq.store.commit_log import CommitLogWriter
 from txmsg.metaq.store.queues import QueueEnd, Queues
@@ -18,13 +18,15 @@ __all__ = ["Append", "Placed", "packed"]
 class Append(NamedTuple):
     """A batch for one queue. base_offset: where it must begin, or None: at the queue's end.
 
-    A queue that nothing was ever appended to begins at base_offset.
+    A queue that nothing was ever appended to begins at base_offset. is_mirrored: the messages stand elsewhere under
+    these offsets, and whoever appends them does so again when a power cut has taken them.
     """
 
     topic: str
     queue: int
     payload: Payload
     base_offset: int | None = None
+    is_mirrored: bool = False
 
 
 Placed: TypeAlias = tuple[QueueEnd, Cell, int]
@@ -42,7 +44,7 @@ def packed(
     placed: list[Placed] = []
     ends: dict[QueueEnd, int] = {}
     position = writer.end
-    for topic, number, payload, base_offset in appends:
+    for topic, number, payload, base_offset, _ in appends:
         queue = queues.of(topic, number)
         at = ends.get(queue, queue.end)
         if base_offset is not None and base_offset != at:
@@ -64,7 +66,7 @@ def packed(
         parts += frame
         size = sum(map(len, frame))
         crc = header_crc_of(frame)
-        end = hole_end_of(payload) if payload.kind in {Kind.HOLE, Kind.LOST} else at + payload.count
+        end = hole_end_of(payload) if payload.kind in HOLES else at + payload.count
         placed.append((queue, Cell(at, position, size, payload.count, payload.last_stored_at_us, crc), end))
         ends[queue] = end
         position += size

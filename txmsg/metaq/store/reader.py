@@ -28,7 +28,7 @@ from txmsg.metaq.format.frame import (
 from txmsg.metaq.store.cells import CELLS_PER_FILE_MAX, Cell, Cells, queue_directory, queues_of, seed_of, while_cut
 from txmsg.metaq.store.commit_log import CommitLogReader
 from txmsg.metaq.store.finding import KeyFinder
-from txmsg.metaq.store.state import identity_of
+from txmsg.metaq.store.state import checkpoint_of, identity_of
 
 __all__ = ["LogReader", "QueueReader"]
 
@@ -142,8 +142,11 @@ class QueueReader:
 
     def _end_of(self, cell: Cell) -> int:
         self._whole(cell)
-        if cell.count or cell.position < self._log.commit_log.begin():
+        if cell.count:
             return cell.base_offset + cell.count
+        if cell.position < self._log.commit_log.begin():  # retention has noted where a hole ended
+            known = checkpoint_of(self._log.root, self._log.log_id)
+            return max(cell.base_offset, known.ends.get((self.topic, self.number), 0) if known else 0)
         frame = self._frame(cell)
         return self._missing(frame).end if frame.header.is_hole else cell.base_offset
 
@@ -385,16 +388,19 @@ class QueueReader:
 
     def _missing(self, frame: LogBatch) -> OffsetsMissing:
         begin, end = frame.header.base_offset, hole_end(frame.header, frame.stored)
-        why = "they were damaged, and taken out by a repair"
-        if frame.header.kind is Kind.HOLE:
-            why = "they were gone before they could be mirrored"
         return OffsetsMissing(
-            f"offsets {begin} to {end - 1} of topic {self.topic} queue {self.number} are missing: {why}",
+            f"offsets {begin} to {end - 1} of topic {self.topic} queue {self.number} are missing: "
+            f"{_WHY_MISSING[frame.header.kind]}",
             begin,
             end,
         )
 
 
+_WHY_MISSING = {
+    Kind.HOLE: "they were gone before they could be mirrored",
+    Kind.LOST: "they were damaged, and taken out by a repair",
+    Kind.PASSED: "they may have been given out before a power cut took their messages, and are not given out again",
+}
 _base_offset = attrgetter("base_offset")
 _position = attrgetter("position")
 _last_stored_at_us = attrgetter("last_stored_at_us")

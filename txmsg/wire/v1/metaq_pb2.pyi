@@ -210,7 +210,7 @@ class FetchReply(_message.Message):
     def __init__(self, fetched: _Optional[_Iterable[_Union[FetchedFrames, _Mapping]]] = ...) -> None: ...
 
 class AppendBatch(_message.Message):
-    __slots__ = ("topic", "queue", "base_offset", "payload", "payload_crc", "raw_size", "compression", "kind", "columns", "count", "first_stored_at_us", "last_stored_at_us")
+    __slots__ = ("topic", "queue", "base_offset", "payload", "payload_crc", "raw_size", "compression", "kind", "columns", "count", "first_stored_at_us", "last_stored_at_us", "is_mirrored")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     BASE_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -223,6 +223,7 @@ class AppendBatch(_message.Message):
     COUNT_FIELD_NUMBER: _ClassVar[int]
     FIRST_STORED_AT_US_FIELD_NUMBER: _ClassVar[int]
     LAST_STORED_AT_US_FIELD_NUMBER: _ClassVar[int]
+    IS_MIRRORED_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queue: int
     base_offset: int
@@ -235,7 +236,8 @@ class AppendBatch(_message.Message):
     count: int
     first_stored_at_us: int
     last_stored_at_us: int
-    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., base_offset: _Optional[int] = ..., payload: _Optional[bytes] = ..., payload_crc: _Optional[int] = ..., raw_size: _Optional[int] = ..., compression: _Optional[int] = ..., kind: _Optional[int] = ..., columns: _Optional[int] = ..., count: _Optional[int] = ..., first_stored_at_us: _Optional[int] = ..., last_stored_at_us: _Optional[int] = ...) -> None: ...
+    is_mirrored: bool
+    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., base_offset: _Optional[int] = ..., payload: _Optional[bytes] = ..., payload_crc: _Optional[int] = ..., raw_size: _Optional[int] = ..., compression: _Optional[int] = ..., kind: _Optional[int] = ..., columns: _Optional[int] = ..., count: _Optional[int] = ..., first_stored_at_us: _Optional[int] = ..., last_stored_at_us: _Optional[int] = ..., is_mirrored: _Optional[bool] = ...) -> None: ...
 
 class AppendRequest(_message.Message):
     __slots__ = ("producer_id", "sequence", "settled", "is_repeat", "batches")

@@ -1,0 +1,135 @@
+"""Names the queues whose messages may be seen before they are on disk, so that no offset is given out twice.
+
+docs/log_format.md, Ahead of the disk. Knows no frames.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+from collections.abc import Collection
+from pathlib import Path
+from typing import Final
+
+from google_crc32c import value as crc32c
+
+from txmsg.errors import StorageError
+from txmsg.metaq.store.commit_log import sync_directory
+from txmsg.metaq.store.state import QueueKey
+
+__all__ = ["AHEAD_MAX", "Ahead", "forget_doubt", "queues_in_doubt"]
+
+_LOGGER = logging.getLogger(__name__)
+
+AHEAD_MAX: Final = 1_048_576
+"""Offsets of a log that may be seen before their messages are on disk. An append beyond waits for the disk."""
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_BOOT: Final = "boot "
+
+
+class Ahead:
+    """The file `ahead` of a log that is open: a line for each queue, written before the first early message."""
+
+    def __init__(self, root: Path) -> None:
+        self._path = root / "ahead"
+        self._named: set[QueueKey] = set()
+        self._fd: int | None = None
+
+    def __contains__(self, queue: QueueKey) -> bool:
+        return queue in self._named
+
+    def name(self, queues: Collection[QueueKey]) -> None:
+        """Notes that messages of these queues may be seen early. On disk on return. Raises StorageError."""
+        try:
+            if self._fd is None:
+                self._fd = self._begun()
+            lines = b"".join(_line(f"{topic} {number}") for topic, number in queues)
+            if os.write(self._fd, b"\n" + lines) != len(lines) + 1:  # the first byte ends what was torn before
+                raise OSError("the disk is full")
+            os.fdatasync(self._fd)
+        except OSError as exc:
+            raise StorageError(
+                f"{self._path} cannot be written: {exc.strerror or exc}; nothing was appended; make room"
+            ) from exc
+        self._named.update(queues)
+
+    def _begun(self) -> int:
+        fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(fd, _line(_BOOT + _boot_id()))
+            os.fdatasync(fd)
+            sync_directory(self._path.parent)
+        except OSError:
+            os.close(fd)
+            raise
+        return fd
+
+    def spoil(self) -> None:
+        """Notes that what was seen is about to be cut off: the next writer takes this for a power cut."""
+        if self._fd is None:
+            return
+        try:
+            with self._path.open("r+b") as file:  # in place: it needs no room
+                file.write(b"?")
+        except OSError as exc:
+            _LOGGER.error(
+                "%s cannot be written (%s): a reader that has seen messages which are cut off now may pass over others",
+                self._path, exc,
+            )  # fmt: skip
+
+    def forget(self) -> None:
+        """Everything is on disk, and the writer stops."""
+        self.close()
+        forget_doubt(self._path.parent)
+
+    def close(self) -> None:
+        """Leaves the file as it is."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+
+def queues_in_doubt(root: Path) -> list[QueueKey]:
+    """The queues of which messages may have been seen and be lost: none after a stop in order.
+
+    Nor after a process was killed while the machine ran on: the kernel has all that was seen.
+    """
+    try:
+        lines = (root / "ahead").read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return []
+    texts = [text for line in lines if (text := _text(line)) is not None]
+    if texts[:1] == [_BOOT + _boot_id()]:
+        return []
+    queues: dict[QueueKey, None] = {}
+    for topic, number in (text.split(" ") for text in texts if not text.startswith(_BOOT)):
+        queues[topic, int(number)] = None
+    return list(queues)
+
+
+def forget_doubt(root: Path) -> None:
+    """No queue is in doubt any more."""
+    try:
+        (root / "ahead").unlink()
+    except FileNotFoundError:
+        return
+    sync_directory(root)
+
+
+def _line(text: str) -> bytes:
+    return f"{crc32c(text.encode()):08x} {text}\n".encode()
+
+
+def _text(line: bytes) -> str | None:
+    """What a line says, if it is whole: a torn one was written for messages that were not seen yet."""
+    crc, _, text = line.partition(b" ")
+    return text.decode() if crc == f"{crc32c(text):08x}".encode() else None
+
+
+def _boot_id() -> str:
+    """Another one each time the machine starts. A random one where the system tells none."""
+    try:
+        return BOOT_ID.read_text("ascii").strip()
+    except OSError:
+        return secrets.token_hex(16)
