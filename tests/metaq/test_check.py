@@ -88,6 +88,62 @@ def test_what_a_writer_does_meanwhile_is_no_damage(tmp_path: Path) -> None:
     assert [each.problems for each in reports if each.problems] == []
 
 
+def test_a_queue_cut_between_frames_and_cells_of_every_look_is_no_damage_and_damage_is_found_beside_it(
+    tmp_path: Path,
+) -> None:
+    with Log(tmp_path, LogConfig(flush_s=3600)) as log:
+        fill(log, "t", 0, [5] * 10)
+        fill(log, "damaged", 0, [1] * 3)
+        log.checkpoint()
+        looks = 0
+
+        def cut(_: int) -> None:  # frames were read just now, and cells are read next
+            nonlocal looks
+            looks += 1
+            end = log.reader.queue("t", 0).end()
+            log.truncate("t", 0, end - 3)
+            log.append([batch("t", 0, end - 3, 3)])
+            log.checkpoint()
+
+        assert check(tmp_path, cut).report.problems == []
+        assert looks > 1
+        _flip(tmp_path / f"queues/damaged/0000/{0:020}.cells", 50)
+        problems = check(tmp_path, cut).report.problems
+        assert {each.file for each in problems} == {"queues/damaged/0000", f"queues/damaged/0000/{0:020}.cells"}
+
+
+def test_messages_put_in_the_place_of_a_hole_during_a_look_are_no_damage(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        fill(log, "t", 0, [4, 4])
+    path = log_file(tmp_path / "commitlog", 0)
+    _flip(path, 120)
+    repair(tmp_path)
+    with Log(tmp_path) as log:
+
+        def refill(_: int) -> None:
+            if log.reader.queue("t", 0).holes():
+                assert log.refill("t", 0, 0, batch("t", 0, 0, 4).payload)
+
+        report = check(tmp_path, refill).report
+        assert (report.problems, report.holes) == ([], [])
+
+
+def test_what_a_crash_in_the_middle_of_a_cut_leaves_is_no_damage(tmp_path: Path) -> None:
+    """The cut is on disk, and the cells of what it has made void are not dropped yet."""
+    cells = tmp_path / f"log/queues/t/0000/{0:020}.cells"
+    with Log(tmp_path / "log", LogConfig(flush_s=3600)) as log:
+        fill(log, "t", 0, [2] * 5)
+        log.checkpoint()
+        before = cells.read_bytes()
+        log.truncate("t", 0, 7)
+        shutil.copytree(tmp_path / "log", tmp_path / "copy")
+    (tmp_path / "copy" / cells.relative_to(tmp_path / "log")).write_bytes(before)
+    assert check(tmp_path / "copy").report.problems == []
+    assert readable(tmp_path / "log", "t", 0) == bodies("t", 0, 0, 7)
+    with Log(tmp_path / "copy"):
+        assert readable(tmp_path / "copy", "t", 0) == bodies("t", 0, 0, 7)
+
+
 def test_a_half_written_end_is_told_and_is_no_damage(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         fill(log, "t", 0, [2])

@@ -23,7 +23,7 @@ from txmsg.metaq.store.topics import Flush, TopicSettings, read_topics
 
 __all__ = ["Findings", "check", "guessed_identity", "size_bytes_of", "strange_names"]
 
-_TRIES = 5
+_LOOKS_MAX = 5
 _HOLES = tuple(each.value for each in HOLES)
 _OWN_NAMES = {
     "ahead",
@@ -73,19 +73,29 @@ def check(root: Path, told: Callable[[int], None] = lambda _: None) -> Findings:
         return findings
     settings = _settings(root, report)
     findings.scan = Scan(root, identity)
-    names = len(report.problems)
+    of_names, report.problems = report.problems, []
     log = CommitLogReader(root / "commitlog")
-    for _ in range(_TRIES):
-        del report.problems[names:]
+    seen: set[tuple[str, str | int]] | None = None
+    for _ in range(_LOOKS_MAX):
         before = checkpoint_of(root, identity.log_id)
+        report.problems = []
         findings.known = _checkpoint(root, identity, report)
         findings.scan.run(told)
         _check_frames(root, findings, settings)
+        # What a writer does between two readings looks like damage in one look; damage does in all of them.
+        report.problems = [each for each in report.problems if seen is None or _place_of(each) in seen]
+        seen = set(map(_place_of, report.problems))
         is_quiet = log.end() == findings.scan.seen and checkpoint_of(root, identity.log_id) == before
-        if len(report.problems) == names or is_quiet:
+        if not seen or is_quiet:
             break
+    report.problems = of_names + report.problems
     _check_keys(root, findings)
     return findings
+
+
+def _place_of(problem: Problem) -> tuple[str, str | int]:
+    """What is the same of a problem each time it is found, however far the writer is."""
+    return problem.file, problem.text if problem.position is None else problem.position
 
 
 # ---- small files and names

@@ -50,6 +50,8 @@ class QueueCheck:
     """The whole cells of frames that are not."""
     end: int | None = None
     """Where the queue goes on, by frames and cells; None if neither tells."""
+    void: dict[int, int] = field(default_factory=dict)
+    """Where frames stand that a cut has made void, and where that stands."""
 
     def run(self) -> None:
         """Checks the queue."""
@@ -80,7 +82,7 @@ class QueueCheck:
                 if frame["kind"] not in _CUTS:
                     self._lost_cut(begin, after, position)
                 while kept and begins[kept[-1]] >= begin:
-                    kept.pop()
+                    self.void[int(frames["position"][kept.pop()])] = position
                 last = int(ends[kept[-1]]) if kept else begin
             if begin > last:
                 before = frames[kept[-1]]
@@ -106,7 +108,10 @@ class QueueCheck:
         found = [np.empty(0, CELL)]
         for base in cells.files():
             path = cells_file(cells.directory, base)
-            data = path.read_bytes()
+            try:
+                data = path.read_bytes()
+            except FileNotFoundError:
+                continue  # cut off, or deleted by retention, meanwhile
             if len(data) % CELL_SIZE_BYTES:
                 self._cell_problem(path, f"has {len(data)} bytes: half a cell is at its end")
             each = np.frombuffer(data[: len(data) // CELL_SIZE_BYTES * CELL_SIZE_BYTES], CELL)
@@ -177,6 +182,8 @@ class QueueCheck:
         for cell in stray:
             each = Cell._make(cell.item())
             base, position, size = each[:3]
+            if self.void.get(position, -1) >= known:
+                continue  # a cut that is under way, or that a crash has interrupted: opening the log drops the cell
             if position >= self.scan.end:
                 if (self.is_synchronous and position + size <= self.log_end) or position < known:
                     self.named.append(each)

@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from txmsg.errors import CorruptLog
 from txmsg.metaq.format.frame import (
     HEADER_SIZE_BYTES_MAX,
     MAGIC,
@@ -24,7 +25,7 @@ from txmsg.metaq.format.frame import (
     verify,
 )
 from txmsg.metaq.store.commit_log import CommitLogReader, log_file
-from txmsg.metaq.store.recovery import next_frame
+from txmsg.metaq.store.recovery import next_frame, whole_frame
 from txmsg.metaq.store.state import Identity, QueueKey
 
 __all__ = ["FRAME", "Region", "Scan"]
@@ -42,6 +43,7 @@ FRAME: Final = np.dtype(
     ]
 )
 """What is remembered of a frame."""
+_POSITION: Final = 2
 _END = struct.Struct("<Q")
 _TWO = struct.Struct("<ii")
 _TOLD_BYTES = 4 * 1024 * 1024
@@ -113,8 +115,26 @@ class Scan:
         differ = cells["header_crc"][there].astype(np.int64) != frames["header_crc"][places[there]]
         for frame in frames[places[there]][differ]:
             begin = int(frame["position"])
-            self.stale.add(begin)
-            self.regions.append(Region(begin, begin + int(frame["size"]), "a stale frame, or one whose cell is stale"))
+            if not self._is_replaced(key, begin, int(frame["header_crc"])):
+                self.stale.add(begin)
+                self.regions.append(
+                    Region(begin, begin + int(frame["size"]), "a stale frame, or one whose cell is stale")
+                )
+
+    def _is_replaced(self, key: QueueKey, position: int, header_crc: int) -> bool:
+        """Whether another frame stands there since it was read, in the place of a hole. Remembers that one."""
+        log = CommitLogReader(self.root / "commitlog")
+        try:
+            header = whole_frame(log, self.identity.log_id, position, log.end())
+        except (BadFrame, CorruptLog):
+            return False
+        if header.header_crc == header_crc or (header.topic, header.queue) != key or not header.count:
+            return False
+        known = self.queues[key]
+        at = next(at for at in range(0, len(known), len(FRAME.names or ())) if known[at + _POSITION] == position)
+        known[at : at + len(FRAME.names or ())] = _remembered(header, header.base_offset + header.count)
+        self.messages += header.count
+        return True
 
     def run(self, told: Callable[[int], None]) -> None:
         """Reads on to the end of the log as it is now. `told`: how many bytes more were read, now and then."""
@@ -123,6 +143,8 @@ class Scan:
         if firsts and firsts[0] > self.begin:  # or retention has deleted files since
             self.begin, self.end = firsts[0], max(self.end, firsts[0])
             self.regions = [each for each in self.regions if each.begin >= self.begin]
+        self.regions = [each for each in self.regions if each.begin not in self.stale]
+        self.stale.clear()  # a cell that was being written is whole by now
         self.torn = None
         for first in firsts:
             try:
@@ -206,12 +228,18 @@ class Scan:
         queue = self.queues.get((header.topic, header.queue))
         if queue is None:
             queue = self.queues[header.topic, header.queue] = array("q")
-        queue.extend(
-            (
-                header.base_offset, end_offset, position, header.size_bytes, header.count, header.last_stored_at_us,
-                header.header_crc, header.kind.value,
-            )
-        )  # fmt: skip
+        queue.extend(_remembered(header, end_offset))
+
+
+def _remembered(header: Header, end_offset: int) -> array[int]:
+    """What is remembered of a frame, as `FRAME` has it."""
+    return array(
+        "q",
+        (
+            header.base_offset, end_offset, header.position, header.size_bytes, header.count, header.last_stored_at_us,
+            header.header_crc, header.kind.value,
+        ),
+    )  # fmt: skip
 
 
 def _believed(header: Header | None, identity: Identity, position: int, end: int) -> Header | None:
