@@ -330,3 +330,36 @@ def test_a_file_is_kept_as_long_as_a_topic_in_it_wants(tmp_path: Path) -> None:
         assert [left_at(now) for now in (10, 11, 1000, 1002, 5002, 5003)] == [5, 4, 4, 3, 3, 1]
         assert log.reader.queue("short", 0).range() == (3, 4)
         assert log.reader.queue("long", 0).range() == (1, 1), "it goes on where it was"
+
+
+_READER = """
+import sys
+from pathlib import Path
+from txmsg.metaq.store.reader import LogReader
+[found] = LogReader(Path(sys.argv[1])).queue("t", 0).fetch(0)
+print("read", flush=True)
+sys.stdin.readline()
+print(len(next(found.messages()).body) + len(found.to_arrow()["body"][0].as_buffer()))
+"""
+
+
+def test_a_reader_keeps_what_it_has_read_when_the_log_is_cut_behind_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A failed sync cuts off what another process has read already."""
+    log = Log(tmp_path, LogConfig(flush_s=3600, topic=TopicSettings(flush=Flush.TIMED)))
+    log.append([Append("t", 0, encode(Columns([b"x" * 50_000], [1])))])
+    with subprocess.Popen(
+        [sys.executable, "-c", _READER, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as reader:
+        assert reader.stdin
+        assert reader.stdout
+        assert reader.stdout.readline() == "read\n"
+        with monkeypatch.context() as broken:
+            broken.setattr(os, "fdatasync", _fails)
+            with pytest.raises(StorageError, match="cannot be synced"):
+                log.flush()
+        assert log.reader.commit_log.end() == 0
+        assert reader.communicate("go on\n")[0] == "100000\n"
+    assert reader.returncode == 0
+    log.close()

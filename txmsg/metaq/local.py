@@ -1,4 +1,4 @@
-"""A log in a directory, as `LogAccess`: read by memory maps in this process, and appended to if that is its writer."""
+"""A log in a directory, as `LogAccess`: read in this process, and appended to if that is its writer."""
 
 from __future__ import annotations
 

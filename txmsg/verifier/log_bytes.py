@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import mmap
+import os
 import struct
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -34,7 +34,7 @@ FIELDS: Final = (
 
 _HEADER: Final = struct.Struct("<4sIIIQQQQIIIIIBBHqqH6x")
 _CELL: Final = struct.Struct("<QQIIqII")
-_MAPPED_MAX: Final = 8
+_OPEN_MAX: Final = 8
 _CELLS_READ: Final = 4096
 _HOLES: Final = (1, 3, 5)  # kinds of frames
 _CODECS: Final = {1: "lz4", 2: "zstd"}
@@ -74,7 +74,7 @@ class LogBytes:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._directory = root / "commitlog"
-        self._mapped: dict[int, mmap.mmap] = {}
+        self._open: dict[int, int] = {}
         self._firsts = self._files()
         try:
             self._log_id = int(json.loads((root / "log.json").read_bytes())["log_id"])
@@ -157,20 +157,23 @@ class LogBytes:
         """So many bytes from there, or as many as there are. Frames do not span files."""
         for _ in range(2):
             first = self._firsts[bisect_right(self._firsts, position) - 1] if self._firsts else 0
-            data = self._map(first)
-            if position + size <= first + len(data):
+            # Not through a memory map: a writer may cut the file.
+            data = os.pread(self._file(first), size, position - first)
+            if len(data) == size:
                 break
             self._firsts = self._files()  # the log has grown since
-            self._mapped.pop(first).close()
-        return data[position - first : position - first + size]
+        return data
 
-    def _map(self, first: int) -> mmap.mmap:
-        if first not in self._mapped:
-            while len(self._mapped) >= _MAPPED_MAX:
-                self._mapped.pop(next(iter(self._mapped))).close()
-            with (self._directory / f"{first:020}.log").open("rb") as file:
-                self._mapped[first] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        return self._mapped[first]
+    def _file(self, first: int) -> int:
+        if first not in self._open:
+            while len(self._open) >= _OPEN_MAX:
+                os.close(self._open.pop(next(iter(self._open))))
+            self._open[first] = os.open(self._directory / f"{first:020}.log", os.O_RDONLY | os.O_CLOEXEC)
+        return self._open[first]
+
+    def __del__(self) -> None:
+        for each in self._open.values():
+            os.close(each)
 
 
 def _rows(payload: bytes, columns: int, base: int, count: int, stored_at: int) -> Iterator[Row]:

@@ -10,7 +10,20 @@ from pathlib import Path
 from typing import Final
 
 from txmsg.errors import CorruptLog
-from txmsg.metaq.format.frame import MAGIC, BadFrame, Buffer, Kind, cut, fitted, hole, pack, pad, read_header, verify
+from txmsg.metaq.format.frame import (
+    HEADER_SIZE_BYTES_MAX,
+    MAGIC,
+    BadFrame,
+    Buffer,
+    Kind,
+    cut,
+    fitted,
+    hole,
+    pack,
+    pad,
+    read_header,
+    verify,
+)
 from txmsg.metaq.fsck.check import Findings, check, guessed_identity, strange_names
 from txmsg.metaq.fsck.report import Lost
 from txmsg.metaq.fsck.scan import Region
@@ -294,13 +307,13 @@ def _displaced(root: Path, findings: Findings, identity: Identity) -> dict[int, 
     for first in log.files() if wanted else ():
         start, end = first, _file_end(log.directory, first)
         while (start := log.find(MAGIC, start, end)) < end:
-            data = log.read(start, end - start)
             try:
-                header = read_header(data)
+                header = read_header(log.ahead(start, min(HEADER_SIZE_BYTES_MAX, end - start), end))
                 is_wanted = wanted.get(header.position) == header.header_crc and header.log_id == identity.log_id
-                if is_wanted and header.position != start:
+                if is_wanted and header.position != start and start + header.size_bytes <= end:
+                    data = log.ahead(start, header.size_bytes, end)
                     verify(header, data)
-                    found[header.position] = bytes(data[: header.size_bytes])
+                    found[header.position] = bytes(data)
                 start += max(1, header.size_bytes if header.position == start else 1)
             except BadFrame:
                 start += 1

@@ -125,8 +125,10 @@ class Scan:
         """Whether another frame stands there since it was read, in the place of a hole. Remembers that one."""
         log = CommitLogReader(self.root / "commitlog")
         try:
-            header = whole_frame(log, self.identity.log_id, position, log.end())
-        except (BadFrame, CorruptLog):
+            first = max(each for each in log.files() if each <= position)
+            file_end = first + log_file(log.directory, first).stat().st_size
+            header = whole_frame(log, self.identity.log_id, position, file_end)
+        except (BadFrame, CorruptLog, ValueError, FileNotFoundError):
             return False
         if header.header_crc == header_crc or (header.topic, header.queue) != key or not header.count:
             return False
@@ -164,7 +166,10 @@ class Scan:
                 self.regions.append(
                     Region(self.end, first, "no file holds this", is_file=False, generation=max(1, self._generation))
                 )
-            self._read_file(log, max(first, self.end), first + size, told, is_last=following is None)
+            try:
+                self._read_file(log, max(first, self.end), first + size, told, is_last=following is None)
+            except CorruptLog:
+                continue  # cut off, or deleted, meanwhile: the next look tells
 
     def _read_file(
         self, log: CommitLogReader, position: int, end: int, told: Callable[[int], None], *, is_last: bool
@@ -174,11 +179,11 @@ class Scan:
             if position - since >= _TOLD_BYTES:
                 told(position - since)
                 since = position
-            data = log.read(position, end - position)
+            head = log.ahead(position, min(HEADER_SIZE_BYTES_MAX, end - position), end)
             header: Header | None = None
             try:
-                header = read_header(data)
-                self._take(header, data, position)
+                header = read_header(head)
+                self._take(header, log, position, end)
                 position = self.end = header.end
                 continue
             except BadFrame as exc:
@@ -187,7 +192,7 @@ class Scan:
             if following is None and is_last:
                 self.torn = Region(
                     position, end, why, _believed(header, self.identity, position, end),
-                    is_begun=_is_begun(header, self.identity, bytes(data[:HEADER_SIZE_BYTES_MAX]), position),
+                    is_begun=_is_begun(header, self.identity, bytes(head), position),
                 )  # fmt: skip
                 break
             region_end = following.position if following else end
@@ -197,14 +202,15 @@ class Scan:
             position = self.end = region_end
         told(max(0, position - since))
 
-    def _take(self, header: Header, data: memoryview, position: int) -> None:
+    def _take(self, header: Header, log: CommitLogReader, position: int, end: int) -> None:
         """Remembers a frame, if it is whole in every way; else BadFrame."""
         if header.position != position:
             raise BadFrame(f"a frame written for position {header.position} stands there")
         if header.log_id != self.identity.log_id:
             raise BadFrame("a frame of another log stands there")
-        if header.size_bytes > len(data):
+        if position + header.size_bytes > end:
             raise BadFrame("the frame is cut off")
+        data = log.ahead(position, header.size_bytes, end)
         stored = verify(header, data)
         used = header.start + header.payload_size_bytes
         if header.size_bytes < used or header.size_bytes % 8:

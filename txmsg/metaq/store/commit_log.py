@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import threading
 from bisect import bisect_right
@@ -25,7 +24,8 @@ __all__ = [
 
 FILE_SIZE_BYTES_MAX = 1024**3
 _DIGITS = 20
-_MAPS_MAX = 64
+_FILES_MAX = 64
+_READ_AHEAD_BYTES = 1024 * 1024
 _SEARCHED_AT_ONCE_BYTES = 1024 * 1024
 _PARTS_MAX = os.sysconf("SC_IOV_MAX")
 
@@ -171,19 +171,39 @@ class CommitLogWriter:
             os.close(self._fd)
 
 
+class _OpenFile:
+    """A file that is read; closed with its last user."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = -1
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def read(self, at: int, size_bytes: int) -> bytes:
+        return os.pread(self._fd, size_bytes, at)
+
+    def __del__(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+
+
 class CommitLogReader:
-    """Reads any position that is kept, through memory maps. Sees what other processes append and delete."""
+    """Reads any position that is kept. Sees what other processes append, cut off and delete.
+
+    By copies, not through memory maps: whoever looks at a map of what a writer cuts off is ended by SIGBUS.
+    """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._firsts: list[int] = []
-        self._maps: OrderedDict[int, mmap.mmap] = OrderedDict()
+        self._files: OrderedDict[int, _OpenFile] = OrderedDict()
+        self._window = (0, b"")  # what `ahead` has read: from which position on
 
     def files(self) -> list[int]:
-        """The positions at which the files begin that are kept."""
+        """The positions at which the files begin that are kept. Forgets what was read ahead."""
+        self._window = (0, b"")
         self._firsts = files_of(self.directory, ".log")
-        for first in self._maps.keys() - set(self._firsts):
-            del self._maps[first]  # or a file that is deleted would fill the disk still
+        for first in self._files.keys() - set(self._firsts):
+            del self._files[first]  # or a file that is deleted would fill the disk still
         return self._firsts
 
     def begin(self) -> int:
@@ -199,15 +219,27 @@ class CommitLogReader:
         return firsts[-1] + log_file(self.directory, firsts[-1]).stat().st_size if firsts else 0
 
     def read(self, position: int, size_bytes: int) -> memoryview:
-        """These bytes, not copied. Raises CorruptLog when they are not (or no longer) all there."""
+        """These bytes. Raises CorruptLog when they are not (or no longer) all there."""
+        return memoryview(self._read(position, size_bytes))
+
+    def _read(self, position: int, size_bytes: int) -> bytes:
         first = self._file_at(position)
-        start, end = position - first, position - first + size_bytes
-        mapped = self._maps.get(first)
-        if mapped is None or len(mapped) < end:
+        data = self._file(first).read(position - first, size_bytes)
+        if len(data) < size_bytes:
             first = self._file_at(position, anew=True)  # it may have rolled
-            start, end = position - first, position - first + size_bytes
-            mapped = self._map(first, end)
-        return memoryview(mapped)[start:end]
+            data = self._file(first).read(position - first, size_bytes)
+        if len(data) < size_bytes:
+            name = log_file(self.directory, first).name
+            raise CorruptLog(f"{name} ends at {position + len(data)}, before {position + size_bytes}")
+        return data
+
+    def ahead(self, position: int, size_bytes: int, end: int) -> memoryview:
+        """The same for who reads on and on, up to `end` in the same file: much is read at once, and kept."""
+        start, window = self._window
+        if not start <= position <= position + size_bytes <= start + len(window):
+            size = min(max(size_bytes, _READ_AHEAD_BYTES), max(size_bytes, end - position))
+            start, window = self._window = position, self._read(position, size)
+        return memoryview(window)[position - start : position - start + size_bytes]
 
     def read_some(self, position: int, size_bytes_max: int) -> memoryview:
         """These bytes, or fewer where their file ends."""
@@ -220,7 +252,7 @@ class CommitLogReader:
         """Where these bytes stand first, in the part of one file from `start` to `end`; `end` if nowhere."""
         while start < end:
             size = min(_SEARCHED_AT_ONCE_BYTES, end - start)
-            place = bytes(self.read(start, size)).find(sought)
+            place = self._read(start, size).find(sought)
             if place >= 0:
                 return start + place
             start += max(1, size - len(sought) + 1)
@@ -234,17 +266,14 @@ class CommitLogReader:
             raise CorruptLog(f"position {position} is not kept: the log begins at {self._firsts[:1] or 'nothing'}")
         return self._firsts[place]
 
-    def _map(self, first: int, size_bytes_min: int) -> mmap.mmap:
-        path = log_file(self.directory, first)
-        try:
-            with path.open("rb") as file:
-                size = os.fstat(file.fileno()).st_size
-                if size < size_bytes_min:
-                    raise CorruptLog(f"{path.name} ends at {first + size}, before {first + size_bytes_min}")
-                mapped = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
-        except FileNotFoundError as exc:
-            raise CorruptLog(f"{path.name} is gone") from exc
-        self._maps[first] = mapped
-        while len(self._maps) > _MAPS_MAX:
-            self._maps.popitem(last=False)  # unmapped when the last buffer on it is gone
-        return mapped
+    def _file(self, first: int) -> _OpenFile:
+        file = self._files.get(first)
+        if file is None:
+            path = log_file(self.directory, first)
+            try:
+                file = self._files[first] = _OpenFile(path)
+            except FileNotFoundError as exc:
+                raise CorruptLog(f"{path.name} is gone") from exc
+            while len(self._files) > _FILES_MAX:
+                self._files.popitem(last=False)
+        return file

@@ -17,7 +17,16 @@ import numpy as np
 from google_crc32c import value as crc32c
 from numpy.typing import NDArray
 
-from txmsg.metaq.format.frame import MAGIC, BadFrame, Column, Header, payload_of, read_header, verify
+from txmsg.metaq.format.frame import (
+    HEADER_SIZE_BYTES_MAX,
+    MAGIC,
+    BadFrame,
+    Column,
+    Header,
+    payload_of,
+    read_header,
+    verify,
+)
 from txmsg.metaq.store.commit_log import CommitLogReader
 from txmsg.metaq.store.state import write_whole
 
@@ -141,7 +150,7 @@ def index_keys(log: CommitLogReader, first: int, start: int, end: int) -> Iterat
         topics.append(_folded(header.topic))
         counts.append(header.count)
         places.append((header.position - first) // 8)
-        ends.append(np.frombuffer(of_values, np.int32))
+        ends.append(np.frombuffer(of_values, np.int32).copy())  # or all that was read ahead would be held
         data.append(values.to_pybytes())
         held += header.count
         if held >= KEYS_AT_ONCE:
@@ -156,12 +165,12 @@ def _keyed_frames(log: CommitLogReader, start: int, end: int) -> Iterator[tuple[
     """The headers of frames, and their payloads if they have keys."""
     position = start
     while position < end:
-        data = log.read(position, end - position)
         try:
-            header = read_header(data)
+            header = read_header(log.ahead(position, min(HEADER_SIZE_BYTES_MAX, end - position), end))
             if header.position != position or header.end > end:
                 raise BadFrame("it does not stand where it was written")
-            stored = verify(header, data) if header.columns & Column.KEY.value else None
+            has_keys = header.columns & Column.KEY.value
+            stored = verify(header, log.ahead(position, header.size_bytes, end)) if has_keys else None
         except BadFrame:
             position = log.find(MAGIC, position + 1, end)
             continue

@@ -37,7 +37,7 @@ _LOOKS_MAX = 3
 
 
 class LogReader:
-    """All queues of a log. Cheap to open; close nothing: what is mapped goes with its last user.
+    """All queues of a log. Cheap to open; close nothing: files are closed with their last user.
 
     Readers remember where they were, so one thread at a time uses one. Any number of them may be open.
     """
@@ -166,7 +166,7 @@ class QueueReader:
         for base in self._cells.files():
             cells = self._cells.load(base)
             for each in cells[(cells["count"] == 0) & (cells["position"] >= kept_from)]:
-                frame = self._frame(Cell._make(each.item()))
+                frame = self._frame(self._whole(Cell._make(each.item())))
                 if frame.header.is_hole:
                     missing = self._missing(frame)
                     found.append((missing.begin, missing.end))

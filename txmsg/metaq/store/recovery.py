@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from txmsg.metaq.format.frame import MAGIC, BadFrame, Header, Kind, read_header, verify
+from txmsg.metaq.format.frame import HEADER_SIZE_BYTES_MAX, MAGIC, BadFrame, Header, Kind, read_header, verify
 from txmsg.metaq.store.commit_log import CommitLogReader
 
 __all__ = ["DamagedFrame", "frames", "next_frame", "torn_end", "whole_frame"]
@@ -34,16 +34,18 @@ class DamagedFrame(Exception):
 
 
 def whole_frame(log: CommitLogReader, log_id: int, position: int, end: int) -> Header:
-    """The header of the frame at this position, whose payload matches its checksum, too. Raises BadFrame."""
-    data = log.read(position, end - position)
-    header = read_header(data)
+    """The header of the frame at this position, whose payload matches its checksum, too. Raises BadFrame.
+
+    `end`: of the file, or before it.
+    """
+    header = read_header(log.ahead(position, min(HEADER_SIZE_BYTES_MAX, end - position), end))
     if header.position != position:
         raise BadFrame(f"a frame written for position {header.position} stands there")
     if header.log_id != log_id:
         raise BadFrame("a frame of another log stands there")
-    verify(header, data)
-    if header.size_bytes > len(data):
+    if header.end > end:
         raise BadFrame("the frame is cut off")
+    verify(header, log.ahead(position, header.size_bytes, end))
     return header
 
 

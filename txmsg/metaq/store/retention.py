@@ -26,7 +26,7 @@ def delete_old_files(
 
     Never the last one. A file is too old when every topic that stands in it lets it go: keep_s says how many seconds
     a topic wants, None: for ever. Its age is counted from when it was last written. Readers are told by
-    OffsetOutOfRange; what they have mapped stays until they let go. `note` is told before where the log will begin.
+    OffsetOutOfRange. `note` is told before where the log will begin.
     """
     directory = root / "commitlog"
     firsts = files_of(directory, ".log")
