@@ -108,3 +108,49 @@ def test_a_blocking_call_on_the_loop_of_txmsg_is_refused() -> None:
         assert shared_loop().call(nested()) == "refused"
     """)
     assert done.returncode == 0, done.stderr
+
+
+_ALL = "gevent.monkey.patch_all()"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        (_ALL, "", "threading and select"),
+        ("", _ALL, "threading and select"),
+        ("gevent.monkey.patch_select()", "", "select"),
+        ("gevent.monkey.patch_all(thread=False, select=False)", "", None),
+    ],
+)
+def test_a_process_that_gevent_has_patched_is_told_so_and_how_to_go_on(
+    before: str, after: str, told: str | None
+) -> None:
+    """No broker answers at port 1: who gets as far as that would get as far as a broker."""
+    program = f"""
+        import gevent, gevent.monkey
+        {before or "pass"}
+        import asyncio, concurrent.futures
+        from txmsg import AsyncProducer, BrokerUnavailable, Message, MisuseError, Producer
+        {after or "pass"}
+        producer = Producer("127.0.0.1:1", group="g", timeout_s=0.5)
+        def send_async():
+            async def send():
+                async with AsyncProducer("127.0.0.1:1", group="g", timeout_s=0.5) as producer:
+                    await producer.send(Message("t", b"x"))
+            asyncio.run(send())
+        for send in (lambda: producer.send(Message("t", b"x")), send_async):
+            try:
+                send()
+            except (BrokerUnavailable, MisuseError) as exc:
+                print(type(exc).__name__, exc)
+    """
+    done = run_program(program)
+    lines = done.stdout.splitlines()
+    assert len(lines) == 2, done.stderr
+    if told is None:
+        assert all(each.startswith("BrokerUnavailable") for each in lines), lines
+    else:
+        patched = f"MisuseError gevent has patched {told} in this process, where txmsg would wait for ever"
+        assert all(each.startswith(patched) and "patch_all(thread=False, select=False)" in each for each in lines), (
+            lines
+        )

@@ -11,6 +11,7 @@ import atexit
 import concurrent.futures
 import contextlib
 import os
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
@@ -33,8 +34,9 @@ def claim_process() -> int:
     """Marks this process as one that uses gRPC, and returns its pid.
 
     gRPC's threads and sockets do not survive a fork: the child of a process that has used them would hang. Raises
-    MisuseError in such a child.
+    MisuseError in such a child, and where gevent has replaced what this module waits by.
     """
+    _check_not_patched()
     global _claimed_by_pid  # noqa: PLW0603 - gRPC's state, too, is one per process
     pid = os.getpid()
     if _claimed_by_pid is None:
@@ -50,6 +52,20 @@ def check_not_forked(pid: int) -> None:
             f"process {os.getpid()} was forked from process {pid}, which already used txmsg; its threads and gRPC do "
             "not survive a fork. Make the first call (send, start, run) after forking: in gunicorn's post_fork hook, "
             "or with multiprocessing's start method 'spawn'. Merely constructing a Producer or Consumer before is fine"
+        )
+
+
+def _check_not_patched() -> None:
+    """Raises MisuseError if gevent runs threads as greenlets, or waits by its own hub: the first call would hang."""
+    gevent = sys.modules.get("gevent.monkey")
+    if gevent is None:
+        return
+    patched = [each for each in ("threading", "select") if gevent.is_module_patched(each)]
+    if patched:
+        raise MisuseError(
+            f"gevent has patched {' and '.join(patched)} in this process, where txmsg would wait for ever: patch by "
+            "gevent.monkey.patch_all(thread=False, select=False), or use txmsg in a process without gevent, such as a "
+            "gunicorn worker of class gthread"
         )
 
 
