@@ -102,7 +102,9 @@ async def running_writer(
     """A writer, the id of a queue, and the ends it reports."""
     pool = open_pool(config.storage)
     await pool.open(wait=True)
-    topic = await TopicRegistry(pool, auto_create=True, queues=1).ensure("orders")
+    topics = TopicRegistry(pool, auto_create=True, queues=1)
+    topic = await topics.ensure("orders")
+    assert await topics.producer("shop", b"") == 1, "what columns_of names"
     segments = Segments(pool, config)
     await segments.refresh()
     ends: dict[int, int] = {}

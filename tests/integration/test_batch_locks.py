@@ -50,7 +50,8 @@ async def test_a_broker_that_does_not_read_its_answer_holds_no_lock(db: Notify) 
         pid = paused.info.backend_pid
         ids = uuid_array([new_transaction_id_bytes() for _ in range(_ANSWER_ROWS)])
         halves, others = ", ".join(["'{}'"] * 11), ", ".join(["'{}'"] * 13)
-        call = f"call txmsg.write_batch_2(1, 0, '6 s', {halves}, $1, {others}, null, null, null, null)"
+        outs = ", ".join(["null"] * 6)
+        call = f"call txmsg.write_batch_2(null, 1, 0, '6 s', {halves}, $1, {others}, {outs})"
         paused.pgconn.send_query_params(call.encode(), [ids.data], param_types=[ids.oid], param_formats=[1])
         while paused.pgconn.flush():
             pass  # the request leaves, and from here on the broker does nothing any more
@@ -80,7 +81,8 @@ def _crossing(queues: list[int], rounds: int) -> tuple[Columns, Columns]:
 @on_database
 async def test_batches_that_name_queues_in_opposite_orders_do_not_deadlock(db: Notify) -> None:
     """Somebody holds the two queues in the middle until both batches wait for them, whatever they hold by then."""
-    queues = list(range(1, 65))
+    queues = (await _topics(db, 1))[:64]
+    middle = ", ".join(f"pg_advisory_lock(7702, {queue % 1024})" for queue in queues[31:33])
     async with (
         writer_session(db.url) as one,
         writer_session(db.url) as two,
@@ -90,7 +92,7 @@ async def test_batches_that_name_queues_in_opposite_orders_do_not_deadlock(db: N
             forth, back = _crossing(queues, 64)
             await write(one, Batch(half=forth))
             await write(two, Batch(half=back))
-            await holder.execute("select pg_advisory_lock(7702, 32), pg_advisory_lock(7702, 33)")
+            await holder.execute(f"select {middle}".encode())
             up = Batch(plain=columns_of(queues), commit=sorted(set(forth.ids)))
             down = Batch(plain=columns_of(queues[::-1]), commit=sorted(set(back.ids), reverse=True))
             writing = asyncio.gather(write(one, up), write(two, down))  # a deadlock is an error, 40P01

@@ -221,6 +221,7 @@ def test_a_broker_stopped_while_it_writes_failures_holds_up_nobody_and_loses_tha
             queue_ids = await notify.queue_ids()
             await paused._membership.step_once()
             leases = dict(paused._state.leases.epochs())
+            incarnation = paused._state.leases.incarnation
             assert leases.keys() == set(queue_ids)
             holding, is_locked, taken_over = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
@@ -238,7 +239,9 @@ def test_a_broker_stopped_while_it_writes_failures_holds_up_nobody_and_loses_tha
             async def write() -> None:
                 async with session(pool, timeout_s=120) as connection, connection.transaction():
                     timeout = await set_timeout(connection, "0")  # for as long as the other one looks
-                    assert await leases_store.hold(connection, "paused", {queue_ids[0]: leases[queue_ids[0]]})
+                    assert await leases_store.hold(
+                        connection, incarnation, "paused", {queue_ids[0]: leases[queue_ids[0]]}
+                    )
                     holding.set()
                     await is_locked.wait()
                     await set_timeout(connection, timeout)

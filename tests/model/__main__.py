@@ -17,7 +17,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from tests.model.explore import Result, Server, explore
+from tests.going_back import Server
+from tests.model.explore import Result, explore
 from tests.model.plant import Plant, chosen
 from txmsg.broker import migrate
 from txmsg.embedded import EmbeddedPostgres
@@ -37,6 +38,7 @@ _ROWS = {
     "checks": "checks",
     "rotations": "rotations of segments",
     "topics grown": "topics given more queues",
+    "times gone back": "times the database went back",
     "cuts": "connections cut",
     "crashes": "brokers crashed and restarted",
     "clients dead": "clients dead while they waited",

@@ -73,6 +73,11 @@ class Broker:
         self._hold = False
         self._restarting = asyncio.Lock()
 
+    @property
+    def proxy(self) -> PostgresProxy:
+        """Between it and the database."""
+        return self._proxy
+
     async def open(self) -> None:
         """Starts it for the first time."""
         self._proxy.__enter__()

@@ -65,7 +65,7 @@ class Clients:
         for number in self._numbers(step.crowd):
             commits = self._scene.transactions[number].commits
             if self.business.finish(self._scene.uuid(number), commit=commits):
-                self._scene.record.committed_at[number] = self._scene.moment()
+                self._scene.committed(number)
 
     async def tell(self, step: Tell) -> None:
         words = {}

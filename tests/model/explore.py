@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
+from tests.going_back import GoingBack, Server
 from tests.model.broker import Broker, quick_reconnects
 from tests.model.history import BROKERS, History, described, grows_topics, random_history
 from tests.model.model import Defect, Violation
@@ -28,13 +28,6 @@ Even, so that topics grow on every other one and never on the rest."""
 SHRINK_S_MAX = 40.0
 ENOUGH_S_MAX = 300.0
 _numbers = itertools.count(1)
-
-
-class Server(Protocol):
-    """What is needed of a PostgreSQL."""
-
-    def create_database(self, name: str, *, template: str | None = None) -> str: ...
-    def drop_database(self, name: str) -> None: ...
 
 
 @dataclass(slots=True)
@@ -172,6 +165,7 @@ class _Stage:
         self._name = ""
         self._brokers: list[Broker] = []
         self._tables: Tables | None = None
+        self._past: GoingBack | None = None
         self._play: Play | None = None
         self._grew = False
 
@@ -179,7 +173,8 @@ class _Stage:
         if self._tables is None:
             await self._open()
         assert self._tables is not None
-        self._play = Play(history, self._brokers, self._tables)
+        assert self._past is not None
+        self._play = Play(history, self._brokers, self._tables, self._past)
         violations = await self._play.play()
         self._counts.update(self._play.counts)
         self._grew = self._grew or grows_topics(history.seed)
@@ -200,6 +195,7 @@ class _Stage:
         self._tables = await Tables.open(url)
         self._grew = False
         self._brokers = [Broker(number, url, self._answer) for number in range(BROKERS)]
+        self._past = GoingBack(self._server, url, [broker.proxy for broker in self._brokers])
         for broker in self._brokers:
             await broker.open()
 
@@ -215,6 +211,8 @@ class _Stage:
         await self._tables.close()
         self._tables = None
         await asyncio.to_thread(self._server.drop_database, self._name)
+        if self._past is not None:
+            await asyncio.to_thread(self._past.close)
 
 
 @contextmanager

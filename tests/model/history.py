@@ -217,10 +217,18 @@ class Calm:
     number: int
 
 
+@dataclass(frozen=True, slots=True)
+class GoBack:
+    """The database goes back to what it was before this history, and other topics get the ids that its topics had. The
+    brokers run on. Of what was before nothing is left, and nobody speaks of it any more."""
+
+    number: int
+
+
 ByClient = Send | Begin | Finish | Tell | Claim
 Trouble = Leave | Cut | Sever | Hold | Release | Crash
 ByBroker = Rotate | Grow | Learn | Check
-Step = ByClient | Copy | Trouble | ByBroker | Read | Calm
+Step = ByClient | Copy | Trouble | ByBroker | Read | Calm | GoBack
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,11 +241,24 @@ class History:
     queues: int
     """Queues per topic."""
 
+    def judged(self) -> frozenset[int]:
+        """The transactions of which anything is left at the end: of clients that begin after the database goes back."""
+        back_at = max((step.number for step in self.steps if isinstance(step, GoBack)), default=-1)
+        before = {step.crowd for step in self.steps if isinstance(step, ByClient) and step.number < back_at}
+        crowds = (crowd for crowd in self.crowds if crowd.number not in before)
+        return frozenset(each.number for crowd in crowds for each in crowd.transactions)
+
 
 def grows_topics(seed: int) -> bool:
     """Whether topics get more queues in the history of this seed: then two copies may name different queues, and the
     locks of queues, which else exclude deadlocks, do not make them wait for each other."""
     return seed % 2 == 1
+
+
+def goes_back(seed: int) -> bool:
+    """Whether the database goes back in the history of this seed: among those in which topics do not grow, and in
+    different stages."""
+    return seed % 8 in {2, 4}
 
 
 def random_history(seed: int) -> History:
@@ -259,16 +280,23 @@ class _Maker:
         self._transactions = 0
         self._ordered = self._random.choice((0.0, 0.0, 0.5, 1.0))
         """The share of messages with an ordering key."""
+        self._copyable_from = 0
 
     def make(self) -> History:
         rng = self._random
         crowds = [self._crowd(number) for number in range(rng.randint(3, 24))]
+        back_after = len(crowds) // 3 if goes_back(self._seed) else 0
         copies, trouble = rng.choice((0.0, 0.1, 0.3)), rng.choice((0.0, 0.05, 0.15))
         turning = rng.choice((0.0, 0.02, 0.06))
-        waiting = [self._program(crowd) for crowd in crowds]
+        later = [self._program(crowd) for crowd in crowds]
+        waiting, later = later[:back_after] or later, later[back_after:] if back_after else []
         active: list[list[Plan]] = []
         crowding = rng.randint(1, 8)
-        while waiting or active:
+        while waiting or active or later:
+            if not waiting and not active:
+                self._add(GoBack)
+                self._copyable_from = len(self._steps)
+                waiting, later = later, []
             while waiting and len(active) < crowding:
                 active.append(waiting.pop(rng.randrange(len(waiting))))
             program = rng.choice(active)
@@ -331,7 +359,8 @@ class _Maker:
 
     def _add_copy(self) -> None:
         rng, last = self._random, self._steps[-1]
-        requests = [step.number for step in self._steps if isinstance(step, Send | Tell | Claim)]
+        since = self._steps[self._copyable_from :]
+        requests = [step.number for step in since if isinstance(step, Send | Tell | Claim)]
         if not requests:
             return
         of, broker = rng.choice(requests[-3:] if rng.random() < 0.5 else requests), self._broker()

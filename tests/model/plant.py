@@ -110,6 +110,11 @@ _QUEUE_LOCKS = """perform pg_advisory_xact_lock(7702, l.lock)
 
 PLANTS = (
     # ---- lost
+    Plant(
+        "a broker goes on with what it read before the database went back",
+        Defect.LOST,
+        (("require_incarnation_2", "if txmsg.current", "if false and txmsg.current"),),
+    ),
     Plant("a broken connection is taken for written", Defect.LOST, code=_cut_means_done),
     Plant("answered before it is written", Defect.LOST, code=_answered_too_early),
     Plant(

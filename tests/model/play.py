@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, assert_never
 
+from tests.going_back import GoingBack
 from tests.model.broker import Broker
 from tests.model.clients import PAUSE_S, Clients
 from tests.model.history import (
@@ -24,6 +25,7 @@ from tests.model.history import (
     Crash,
     Cut,
     Finish,
+    GoBack,
     Grow,
     History,
     Hold,
@@ -43,6 +45,8 @@ from tests.model.scene import Scene
 from tests.model.tables import Tables
 
 ANSWER_S_MAX = 60.0
+DECOY_QUEUES = 32
+"""More than the topics of a history have."""
 
 
 class StuckError(Exception):
@@ -52,11 +56,12 @@ class StuckError(Exception):
 class Play:
     """One history being played."""
 
-    def __init__(self, history: History, brokers: Sequence[Broker], tables: Tables) -> None:
+    def __init__(self, history: History, brokers: Sequence[Broker], tables: Tables, past: GoingBack) -> None:
         self.counts: Counter[str] = Counter()
         self._scene = Scene(history)
         self._brokers = brokers
         self._tables = tables
+        self._past = past
         self._clients = Clients(self._scene, brokers)
         self.answer = self._clients.answer
         self._of_step: dict[int, tuple[Step, asyncio.Task[None]]] = {}
@@ -72,6 +77,8 @@ class Play:
         self._scene.segment_max = await self._tables.segment()
         for broker in self._brokers:
             broker.new_topics(self._scene.history.queues)
+        if any(isinstance(step, GoBack) for step in self._scene.history.steps):
+            await self._without_sessions(self._past.keep)
         try:
             for step in self._scene.history.steps:
                 await self._room(self._scene.history.window)
@@ -107,6 +114,8 @@ class Play:
                 self._go(step, self._read())
             case Calm():
                 await self._calm()
+            case GoBack():
+                await self._go_back()
             case _:
                 assert_never(step)
 
@@ -226,6 +235,21 @@ class Play:
         while await self._tables.batches_under_way():  # noqa: ASYNC110 - the server has no event for it
             await asyncio.sleep(PAUSE_S)
         self._scene.segment_max = await self._tables.segment()
+
+    async def _go_back(self) -> None:
+        """Everything under way ends; then all that was stored since the beginning is gone, and its ids are others'."""
+        self.counts["times gone back"] += 1
+        await self._calm()
+        await self._without_sessions(self._past.go_back)
+        await self._tables.add_topic(f"decoy.{self._scene.topics[0]}", DECOY_QUEUES)
+        self._positions.clear()
+        self._scene.went_back()
+        self._scene.segment_max = await self._tables.segment()
+
+    async def _without_sessions(self, exchange: Callable[[], None]) -> None:
+        await self._tables.close()
+        await asyncio.to_thread(exchange)
+        await self._tables.connect()
 
     async def _end(self) -> None:
         """All clients are gone. The checks decide what is left; then the tables are read."""

@@ -19,7 +19,8 @@ class Scene:
     def __init__(self, history: History) -> None:
         self.history = history
         self.transactions = {each.number: each for crowd in history.crowds for each in crowd.transactions}
-        self.record = Record(self.transactions)
+        self._judged = history.judged()
+        self.record = Record({number: each for number, each in self.transactions.items() if number in self._judged})
         self.segment_max = 0
         """The youngest segment that may be open now."""
         self.ids = {
@@ -49,8 +50,19 @@ class Scene:
     def tell(self, number: int, word: Word, broker: int) -> Told:
         """Notes that a broker is told something now; its answer is noted by `answered`."""
         told = Told(number, word, broker, self.moment())
-        self.record.told.append(told)
+        if number in self._judged:
+            self.record.told.append(told)
         return told
+
+    def committed(self, number: int) -> None:
+        """Notes that a local transaction has committed now."""
+        if number in self._judged:
+            self.record.committed_at[number] = self.moment()
+
+    def went_back(self) -> None:
+        """What was read before is not there any more."""
+        self.record.reads.clear()
+        self.record.alive_again.clear()
 
     def answered(self, told: Told, reply: str) -> None:
         told.reply, told.ended, told.segment_max = reply, self.moment(), self.segment_max

@@ -17,12 +17,21 @@ SESSIONS_END_S_MAX = 30.0
 class Tables:
     """Reads the tables over one connection, which no trouble reaches. Each method is one statement: one snapshot."""
 
-    def __init__(self, connection: AsyncConnection[Any]) -> None:
-        self._connection = connection
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._connection: AsyncConnection[Any]
 
     @classmethod
     async def open(cls, url: str) -> Self:
-        return cls(await AsyncConnection.connect(url, autocommit=True, prepare_threshold=1, application_name="model"))
+        tables = cls(url)
+        await tables.connect()
+        return tables
+
+    async def connect(self) -> None:
+        """Opens it again, after `close`."""
+        self._connection = await AsyncConnection.connect(
+            self._url, autocommit=True, prepare_threshold=1, application_name="model"
+        )
 
     async def close(self) -> None:
         await self._connection.close()
@@ -99,6 +108,14 @@ class Tables:
                 await asyncio.sleep(0.002)
         found = await self._rows("select deadlocks from pg_stat_database where datname = current_database()")
         return int(found[0][0])
+
+    async def add_topic(self, name: str, queues: int) -> None:
+        """A topic that no broker of the history knows."""
+        await self._connection.execute(
+            "with topic as (insert into txmsg.topic (name, queue_count) values (%s, %s) returning id) "
+            "insert into txmsg.queue (topic_id, number) select id, generate_series(0, %s) from topic",
+            (name, queues, queues - 1),
+        )
 
     async def make_due(self) -> None:
         """As if the time to the next check had passed."""

@@ -15,6 +15,7 @@ from txmsg.broker.segments import Segments
 from txmsg.broker.store import levels as store
 from txmsg.broker.store.batch import Batch, Problem
 from txmsg.broker.store.connect import Pool, session
+from txmsg.broker.store.incarnation import same_incarnation
 from txmsg.broker.writer import Writer
 from txmsg.errors import BrokerUnavailable, OutcomeUnknown
 
@@ -29,12 +30,18 @@ class Levels:
     def __init__(self, pool: Pool, segments: Segments) -> None:
         self._pool = pool
         self._segments = segments
-        self._queues: frozenset[int] = frozenset()
+        self._queues: frozenset[int] | None = None
+        pool.incarnation.on_end(self._forget)
 
-    async def refresh(self) -> None:
-        """Reads them anew. Raises BrokerUnavailable."""
-        async with session(self._pool) as conn:
-            self._queues = await store.replicated_queues(conn)
+    def _forget(self, _: str) -> None:
+        self._queues = None
+
+    async def refresh(self) -> frozenset[int]:
+        """Reads them anew, and returns them. Raises BrokerUnavailable."""
+        async with same_incarnation(self._pool), session(self._pool) as conn:
+            found = await store.replicated_queues(conn)
+        self._queues = found
+        return found
 
     async def run(self, interval_s: float) -> None:
         """Repeats `refresh`, also while the database is away."""
@@ -49,18 +56,19 @@ class Levels:
 
     async def replicated(self, batch: Batch) -> set[bytes]:
         """The transactions in a batch with a message that waits for a standby. Of outcomes, the database knows."""
-        if not self._queues:
+        queues = await self.refresh() if self._queues is None else self._queues
+        if not queues:
             return set()
         found = {
             each
             for columns in (batch.half, batch.plain)
             for each, queue in zip(columns.ids, columns.queue, strict=True)
-            if queue in self._queues
+            if queue in queues
         }
         if ends := batch.ends():
             segments = [self._segments.previous, self._segments.open]
             async with session(self._pool) as conn:
-                found |= await store.replicated_transactions(conn, ends, self._queues, segments)
+                found |= await store.replicated_transactions(conn, ends, queues, segments)
         return found
 
 

@@ -88,9 +88,14 @@ class Scheduler:
         due_at = datetime_of_us(due_at_us)
         self._earliest = due_at if self._earliest is None else min(self._earliest, due_at)
 
+    def forget(self, _: str) -> None:
+        """The database has gone back: what was moved before may be due again. The next look is at all of them."""
+        self._since = self._earliest = None
+
     async def run_once(self, *, sweep: bool = False) -> Released:
         """Moves one batch of what is due. sweep: from the first one on. Raises BrokerUnavailable."""
-        since, self._earliest, noted = self._since, None, self._earliest
+        window = since = self._since
+        self._earliest, noted = None, self._earliest
         if sweep:
             since = None
         elif since is not None and noted is not None:
@@ -103,7 +108,8 @@ class Scheduler:
             if noted is not None:
                 self._earliest = noted if self._earliest is None else min(self._earliest, noted)
             raise
-        self._since = released.through
+        if self._since is window:  # else it was forgotten meanwhile
+            self._since = released.through
         if released.ends:
             self._on_ends(released.ends)
         return released

@@ -24,7 +24,7 @@ from sqlalchemy import (
     func,
     text,
 )
-from sqlalchemy.dialects.postgresql import INT8MULTIRANGE, JSONB, TIMESTAMP
+from sqlalchemy.dialects.postgresql import INT8MULTIRANGE, JSONB, OID, TIMESTAMP
 
 __all__ = ["metadata"]
 
@@ -52,6 +52,14 @@ Table(
     Column("only_row", Boolean, primary_key=True, server_default=text("true")),
     Column("home", Uuid, nullable=False, server_default=text("gen_random_uuid()")),
     Column("works_from", Text, nullable=False, server_default=text("'0001'")),
+)
+Table(
+    "incarnation",  # unlogged
+    metadata,
+    Column("only_row", Boolean, primary_key=True, server_default=text("true")),
+    Column("id", Uuid, nullable=False, server_default=text("gen_random_uuid()")),
+    Column("server_started_at", _moment(), nullable=False),
+    Column("database", OID, nullable=False),
 )
 Table(
     "topic",

@@ -53,6 +53,11 @@ class Segments:
         self.open = 0
         self.previous = 0
 
+    @property
+    def pool(self) -> Pool:
+        """Connections to the database whose segments these are."""
+        return self._pool
+
     async def refresh(self) -> None:
         """Reads which segment is open. Another broker may have rotated."""
         async with session(self._pool) as connection:

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
-from uuid import UUID
 
 from txmsg.broker import migrate
 from txmsg.broker.admission import Admission
@@ -29,10 +28,11 @@ from txmsg.broker.retention import Retention
 from txmsg.broker.scheduler import Scheduler
 from txmsg.broker.segments import Segments
 from txmsg.broker.service import CheckResolver, NotifyService
-from txmsg.broker.store.connect import Pool, open_pool, session
+from txmsg.broker.store.connect import Pool, open_pool
 from txmsg.broker.store.dead_letters import DeadLetters
 from txmsg.broker.store.group_administration import GroupAdministration
 from txmsg.broker.store.halves import Halves
+from txmsg.broker.store.incarnation import current_incarnation
 from txmsg.broker.store.messages import Messages
 from txmsg.broker.store.scheduled import Scheduled
 from txmsg.broker.store.topic_settings import TopicSettings
@@ -87,15 +87,14 @@ async def serve(config: BrokerConfig, on_ready: Callable[[str], None], stop: asy
     await pool.open()
     try:
         segments = Segments(pool, config)
-        home = await _find(config, pool, segments, stop)
-        if home is not None:
-            await _serve(config, pool, segments, on_ready, stop, home=home)
+        if await _find(config, pool, segments, stop):
+            await _serve(config, pool, segments, on_ready, stop)
     finally:
         await pool.close(_CLOSE_S_MAX)
 
 
-async def _find(config: BrokerConfig, pool: Pool, segments: Segments, stop: asyncio.Event) -> UUID | None:
-    """Which database this is, once what a broker begins with is read from it. None when stopped meanwhile.
+async def _find(config: BrokerConfig, pool: Pool, segments: Segments, stop: asyncio.Event) -> bool:
+    """Whether what a broker begins with was read from the database; not when it was stopped meanwhile.
 
     Waits for one that is not there yet, as when both are started together, or goes away again. Raises what
     `migrate.require` raises: at once when waiting helps nothing, as with a wrong password.
@@ -105,8 +104,9 @@ async def _find(config: BrokerConfig, pool: Pool, segments: Segments, stop: asyn
     while not stop.is_set():
         try:
             await asyncio.to_thread(migrate.require, config.storage)
+            await current_incarnation(pool)
             await segments.refresh()
-            return await _home(pool)
+            return True
         except (StorageError, BrokerUnavailable) as exc:
             left_s = deadline - loop.time()
             went = isinstance(exc, BrokerUnavailable)
@@ -118,7 +118,7 @@ async def _find(config: BrokerConfig, pool: Pool, segments: Segments, stop: asyn
                 await stop.wait()
         except TimeoutError:
             continue
-    return None
+    return False
 
 
 async def _serve(
@@ -127,8 +127,6 @@ async def _serve(
     segments: Segments,
     on_ready: Callable[[str], None],
     stop: asyncio.Event,
-    *,
-    home: UUID,
 ) -> None:
     topics = TopicRegistry(pool, auto_create=config.topic_auto_create, queues=config.topic_queues)
     retention = Retention(config)
@@ -180,7 +178,11 @@ async def _serve(
         config=config.check_loop,
     )
     service.on_unknown = checks.wake
-    api = NotifyApi(service, delivery, halves, presence, scheduled, routes=membership, home=home, stopping=stop)
+    for each in (scheduler, checks):  # the others know the pool
+        pool.incarnation.on_end(each.forget)
+    api = NotifyApi(
+        service, delivery, halves, presence, scheduled, routes=membership, incarnation=pool.incarnation, stopping=stop
+    )
 
     connections_max = connections_allowed(config.connections_max)
     admin = AdminApi(service, delivery, halves, drops=retention.counts, on_resume=partial(checks.wake, sweep=True))
@@ -237,12 +239,3 @@ def _reachable(address: str) -> str:
     """The address under which others find a broker that listens on all addresses of its machine."""
     host, _, port = address.rpartition(":")
     return f"{socket.gethostname()}:{port}" if host in {"0.0.0.0", "[::]"} else address
-
-
-async def _home(pool: Pool) -> UUID:
-    async with session(pool) as connection:
-        cursor = await connection.execute("select home from txmsg.notify_db")
-        row = await cursor.fetchone()
-    assert row is not None
-    home: UUID = row[0]
-    return home

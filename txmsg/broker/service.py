@@ -106,6 +106,7 @@ class NotifyService:
         """
         if fence_id and len(fence_id) != 16:
             raise InvalidMessage(f"a fence id has 16 bytes, not {len(fence_id)}")
+        incarnation = await self.topics.incarnation()  # first: whatever is looked up from here on is of this one
         producer = await self.topics.producer(group, fence_id) if half else 0
         problems: dict[bytes, TxmsgError] = {}
         columns = Columns()
@@ -122,9 +123,9 @@ class NotifyService:
             )
         size_bytes += 100 * len(columns.ids)
         if half:
-            stored = await self.half_writer.write(Batch(half=columns), size_bytes)
+            stored = await self.half_writer.write(Batch(half=columns, incarnation=incarnation), size_bytes)
         else:
-            stored = await self.writer.write(Batch(plain=columns), size_bytes)
+            stored = await self.writer.write(Batch(plain=columns, incarnation=incarnation), size_bytes)
         problems |= _errors_of(stored, columns.ids)
         return problems
 

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 import psycopg
 from psycopg import AsyncConnection
@@ -27,7 +28,15 @@ from txmsg.broker.store.batch import (
     Unwritable,
     apply,
 )
-from txmsg.broker.store.connect import TRANSIENT, answering_within, connect_writer, unavailable
+from txmsg.broker.store.connect import (
+    OTHER_INCARNATION,
+    TRANSIENT,
+    UNKNOWN_ID,
+    answering_within,
+    connect_writer,
+    unavailable,
+)
+from txmsg.broker.store.incarnation import current_incarnation
 from txmsg.broker.store.standbys import Unconfirmed
 from txmsg.errors import BrokerUnavailable, OutcomeUnknown, Overloaded, StorageError, TxmsgError
 
@@ -185,6 +194,9 @@ class Writer:
             self._waiting_size_bytes -= work.size_bytes
             if work.done.done():  # its sender has gone away or has given up
                 continue
+            if work.batch.incarnation not in {None, self._segments.pool.incarnation.id}:
+                work.done.set_exception(_of_the_past(tried=False))
+                continue
             ended.update(ends)
             sent.update(plain)
             batch.extend(work.batch)
@@ -230,9 +242,11 @@ class Writer:
         BrokerUnavailable.
         """
         stale = False
+        incarnation: UUID | None = None
         while True:
             sent = False
             try:
+                incarnation = batch.incarnation or await current_incarnation(self._segments.pool)
                 if self._connection is None or self._connection.closed:
                     await self._connect()
                 elif stale:
@@ -248,10 +262,13 @@ class Writer:
                         previous=self._segments.previous,
                         first_check_s=self._config.first_check_s,
                         standby_wait_s=self._statement_s_max,
+                        incarnation=incarnation,
                     )
             except psycopg.errors.DatabaseError as exc:
-                if exc.sqlstate == STALE_SEGMENT:
+                if exc.sqlstate in {STALE_SEGMENT, OTHER_INCARNATION, UNKNOWN_ID}:
                     stale = True
+                    if exc.sqlstate != STALE_SEGMENT:
+                        self._end(incarnation, batch, exc, tried=tried)
                 elif (exc.sqlstate or "")[:2] in _ITEM_ERROR_CLASSES:
                     return await self._split(batch, exc, give_up_at)
                 else:
@@ -265,6 +282,12 @@ class Writer:
             else:
                 self._database_away = ""
                 return applied
+
+    def _end(self, incarnation: UUID | None, batch: Batch, exc: psycopg.Error, *, tried: bool) -> None:
+        """What is in memory is out of date. Raises for a batch that rests on it: its senders repeat it."""
+        self._segments.pool.incarnation.end(incarnation, exc.diag.message_primary or str(exc))
+        if batch.incarnation is not None or exc.sqlstate == UNKNOWN_ID:
+            raise _of_the_past(tried) from exc
 
     async def _refused(self, batch: Batch, exc: Exception, give_up_at: float, tried: bool) -> Applied:
         if isinstance(exc, Unconfirmed) or (isinstance(exc, Unreplicated) and self._waits_for_standby):
@@ -319,6 +342,14 @@ class Writer:
             applied = await self._apply(batch.only(part), give_up_at, tried=True)
             result.extend(applied)
         return result
+
+
+def _of_the_past(tried: bool) -> TxmsgError:
+    """For what rests on ids that were read from the database before it went back. The next attempt reads them again."""
+    why = "the Notify database has gone back to an earlier state, or was restarted"
+    if tried:
+        return OutcomeUnknown(f"not known to be stored, repeat it under the same ids: {why}")
+    return BrokerUnavailable(f"not stored, retry: {why}")
 
 
 def _note_failure(done: asyncio.Future[Mapping[bytes, Problem]]) -> None:

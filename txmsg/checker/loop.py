@@ -137,6 +137,11 @@ class CheckLoop:
         self._sweep_wanted = self._sweep_wanted or sweep
         self._wake.set()
 
+    def forget(self, _: str) -> None:
+        """The database has gone back: the next look is at all halves, for times before the window may be due again."""
+        self._through = None
+        self.wake(sweep=True)
+
     async def run(self) -> None:
         """Looks for due halves and has them checked, until cancelled. A failing database makes it slower, never end."""
         delay_s = self._config.poll_interval_s

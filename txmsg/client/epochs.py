@@ -6,8 +6,8 @@ __all__ = ["OUSTED_S_MAX", "Epochs"]
 
 OUSTED_S_MAX = 15.0
 """For so long an answer may still come that a broker gave before it lost its lease: longer than any poll takes. What
-comes later under a lower epoch is of the lease that holds now. Epochs go back when a standby is promoted that had not
-yet got the last ones; whoever refused it for ever would lose the queue."""
+comes later under a lower epoch is of the lease that holds now. Epochs go back only where a
+database does and the clock of its new server is behind; whoever refused them for ever would lose the queue."""
 
 
 class Epochs:

@@ -8,6 +8,7 @@ from typing import Protocol
 from uuid import UUID
 
 from txmsg.broker.delivery.values import GroupLag, Handout, Receipt, Refusal, Start, Subscription
+from txmsg.broker.incarnation import Incarnation
 from txmsg.broker.presence import AttachedClient, Presence
 from txmsg.broker.service import NotifyService, TopicColumns
 from txmsg.broker.store.halves import Halves
@@ -113,7 +114,7 @@ class NotifyApi(rpc.NotifyServicer):
         scheduled: Scheduled,
         *,
         routes: Routes,
-        home: UUID,
+        incarnation: Incarnation,
         stopping: asyncio.Event,
     ) -> None:
         self._service = service
@@ -122,10 +123,17 @@ class NotifyApi(rpc.NotifyServicer):
         self._presence = presence
         self._scheduled = scheduled
         self._routes = routes
-        self._home = home.bytes
+        self._incarnation = incarnation
         self._stopping = stopping
         self.address = ""
         """Where this broker is reached; set when the port is known."""
+
+    @property
+    def _home(self) -> bytes:
+        """Which Notify database this is. Another one may have taken its place under the same address."""
+        home = self._incarnation.home
+        assert home is not None, "a broker reads it before it answers"
+        return home.bytes
 
     @answering
     async def Send(self, request: pb.SendRequest, context: Context) -> pb.SendReply:  # noqa: N802 - gRPC's name

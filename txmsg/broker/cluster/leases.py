@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
+from uuid import UUID
 
 from txmsg.broker.store.leases import LeaseRow
 from txmsg.broker.store.topics import Topic
@@ -31,6 +32,8 @@ class Leases:
         self.broker_id = broker_id
         self.ttl_s = ttl_s
         self.monotonic = monotonic
+        self.incarnation: UUID | None = None
+        """Of the database in which this broker has joined, and of which all that is delivered was read."""
         self._epochs: dict[int, int] = {}
         self._is_member = False
         self._deadline = 0.0

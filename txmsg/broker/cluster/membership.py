@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Protocol
+from uuid import UUID
 
 from txmsg.broker.cluster.assignment import assigned
 from txmsg.broker.cluster.leases import Leases
@@ -19,6 +20,7 @@ from txmsg.broker.store import brokers as brokers_store
 from txmsg.broker.store import leases as leases_store
 from txmsg.broker.store.connect import Pool, session
 from txmsg.broker.store.delivery import Connection
+from txmsg.broker.store.incarnation import current_incarnation
 from txmsg.broker.store.notices import notify
 from txmsg.errors import BrokerUnavailable
 
@@ -68,7 +70,8 @@ class Membership:
         self._release = release
         self._schema_revision = schema_revision
         self._heartbeat_s = heartbeat_s
-        self._incarnation: datetime | None = None
+        self._step_s_max = leases.ttl_s - heartbeat_s  # one that takes longer comes too late anyway
+        self._joined_at: datetime | None = None
         self._state = "active"
         self._seen_epoch = -1
         self._seen: object = None
@@ -151,52 +154,62 @@ class Membership:
                 return
             if self.leases.is_member and not self.leases.is_held():
                 self._drop("the leases ran out before a heartbeat could renew them")
+            incarnation = await self._current_incarnation()
             async with self._session() as conn:
-                if not self.leases.is_member and not await self._join(conn):
+                if not self.leases.is_member and not await self._join(conn, incarnation):
                     return
-                if await self._beat(conn):
+                if await self._beat(conn, incarnation):
                     await self._look(conn)
 
     async def leave(self) -> None:
         """Gives everything back, so that others need not wait. Doing so twice, or before a start, is fine."""
         self._leaving = True
         async with self._stepping:
-            incarnation, self._incarnation = self._incarnation, None
-            if incarnation is None:
+            joined_at, self._joined_at = self._joined_at, None
+            if joined_at is None:
                 return
             self.leases.lose("it is closing")
             async with self._session() as conn:
-                await brokers_store.leave(conn, self.leases.broker_id, incarnation)
+                await brokers_store.leave(conn, self.leases.broker_id, joined_at)
                 await notify(conn, "leases")
 
     # ---- inside
 
-    async def _join(self, conn: Connection) -> bool:
-        incarnation = await brokers_store.join(
+    async def _current_incarnation(self) -> UUID:
+        try:
+            return await current_incarnation(self._pool, timeout_s=self._step_s_max)
+        except BrokerUnavailable as exc:
+            self._lose_database(exc)
+            raise
+
+    async def _join(self, conn: Connection, incarnation: UUID) -> bool:
+        joined_at = await brokers_store.join(
             conn,
+            incarnation,
             self.leases.broker_id,
-            self._incarnation,
+            self._joined_at,
             address=self.address,
             state=self._state,
             release=self._release,
             schema_revision=self._schema_revision,
             ttl_s=self.leases.ttl_s,
         )
-        if incarnation is None:
+        if joined_at is None:
             self._stand_by(
                 f"another broker with the id {self.leases.broker_id} is alive: give each its own --id; if that was "
                 f"this one before it was started again, its time is over within {self.leases.ttl_s:g} s"
             )
             return False
-        self._incarnation, self._seen = incarnation, None
+        self._joined_at, self._seen = joined_at, None
+        self.leases.incarnation = incarnation
         self.brokers = ()  # so that clients are told, though they may be the same as before
         self._seen_epoch = -1
         return True
 
-    async def _beat(self, conn: Connection) -> bool:
-        assert self._incarnation is not None
+    async def _beat(self, conn: Connection, incarnation: UUID) -> bool:
+        assert self._joined_at is not None
         asked_at, losses = self.leases.monotonic(), self.leases.losses
-        beat = await brokers_store.beat(conn, self.leases.broker_id, self._incarnation, self.leases.ttl_s)
+        beat = await brokers_store.beat(conn, incarnation, self.leases.broker_id, self._joined_at, self.leases.ttl_s)
         if beat is None:
             self._drop("the other brokers took this one for dead")
             return False
@@ -265,12 +278,13 @@ class Membership:
     async def _hand_over(self, queues: dict[int, int]) -> None:
         """Finishes what is in flight of these queues (id: epoch), writes their cursors, and ends their leases."""
         assert self.holder is not None
+        incarnation = self.leases.incarnation
         try:
             await self.holder.finish(queues)
             self.leases.give_up(queues)
             self.holder.lost(queues, "they were handed over")
             async with self._session() as conn:
-                await leases_store.hand_over(conn, self.leases.broker_id, list(queues.items()))
+                await leases_store.hand_over(conn, incarnation, self.leases.broker_id, list(queues.items()))
                 await notify(conn, "leases")
         except BrokerUnavailable as exc:
             _log.debug("%s", exc)
@@ -311,12 +325,14 @@ class Membership:
     @asynccontextmanager
     async def _session(self) -> AsyncIterator[Connection]:
         """A connection for one step. If the database is away, everything in memory is dropped: BrokerUnavailable."""
-        step_s_max = self.leases.ttl_s - self._heartbeat_s  # one that takes longer comes too late anyway
         try:
-            async with session(self._pool, timeout_s=step_s_max) as conn:
+            async with session(self._pool, timeout_s=self._step_s_max) as conn:
                 yield conn
         except BrokerUnavailable as exc:
-            self._drop(str(exc))
-            self._set_cut_off(True)
+            self._lose_database(exc)
             raise
         self._set_cut_off(False)
+
+    def _lose_database(self, exc: BrokerUnavailable) -> None:
+        self._drop(str(exc))
+        self._set_cut_off(True)

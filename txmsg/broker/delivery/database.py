@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from uuid import UUID
 
 from txmsg.broker.delivery.state import State
 from txmsg.broker.store.connect import Pool, session
 from txmsg.broker.store.delivery import Connection
+from txmsg.broker.store.incarnation import current_incarnation
 from txmsg.errors import BrokerUnavailable
 
 __all__ = ["Database"]
@@ -19,6 +21,10 @@ class Database:
     def __init__(self, pool: Pool, state: State) -> None:
         self._pool = pool
         self._state = state
+
+    async def incarnation(self) -> UUID:
+        """Of the database, as known; BrokerUnavailable if it is not and cannot be read."""
+        return await current_incarnation(self._pool)
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[Connection]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Collection, Mapping, Sequence
 
 from txmsg.broker.cluster import Membership
@@ -30,6 +31,9 @@ from txmsg.wire.tags import TagExpression, wants_of
 __all__ = ["Delivery"]
 
 _log = logging.getLogger(__name__)
+_TOKEN_BITS = 48
+"""Tokens begin at random and rise. A receipt of an earlier process of this broker, or of an incarnation of the database
+in which epochs were the same, settles nothing that this one gives out."""
 _NAP_S_MAX = 0.5
 """How long a member that may have nothing waits before it looks whether the broker is closing."""
 
@@ -43,13 +47,14 @@ class Delivery:
 
     def __init__(self, pool: Pool, membership: Membership, config: DeliveryConfig, *, topics: Topics) -> None:
         membership.holder = self
+        pool.incarnation.on_end(self._forget)
         self._membership = membership
         self._state = State(membership.leases, config)
         self._database = Database(pool, self._state)
         self.writing = Writing(self._state, self._database, membership)
         self._loader = Loader(self._state, self._database, membership, self.writing, topics)
         self.rounds = Rounds(self._state, self._database, self.writing, self._loader, topics)
-        self._token = 0
+        self._token = secrets.randbits(_TOKEN_BITS)
 
     # ---- for the service
 
@@ -217,6 +222,11 @@ class Delivery:
         self._state.drop(why)
 
     # ---- inside
+
+    def _forget(self, why: str) -> None:
+        """The database has gone back: what was given out before says nothing of what it holds now."""
+        self.drop(why)
+        self._state.given.clear()
 
     def _take(
         self, group: Group, client_id: str, wants: Mapping[str, TagExpression], count: int, invisible_s: float

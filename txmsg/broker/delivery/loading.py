@@ -7,6 +7,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
+from uuid import UUID
 from weakref import WeakValueDictionary
 
 from txmsg.broker.cluster import Membership
@@ -104,6 +105,7 @@ class Loader:
 
     async def _load(self, name: str, topics: Sequence[str], start: Start | None = None) -> Group:
         """Begins to deliver topics to a group, or what they have got more of queues, from its cursors."""
+        incarnation = await self._database.incarnation()  # first: what is looked up from here on is of this one
         known = self._state.groups.get(name)
         places: dict[int, Place] = {}
         for topic in topics:
@@ -117,7 +119,7 @@ class Loader:
                     await groups_store.subscribe_at(conn, group.id, queue_ids, at_us=start.at_us)
             mine = await self._claimed_by_none_but_me(conn, group.id, places)
             feeds = await _load_feeds(
-                conn, group, places, self._state.config, self._state.memory, now=self._state.monotonic()
+                conn, incarnation, group, places, self._state.config, self._state.memory, now=self._state.monotonic()
             )
         self._state.leases.require()
         if self._state.groups.get(name) is not known:
@@ -193,8 +195,9 @@ def settings_of(row: GroupRow, config: DeliveryConfig) -> GroupSettings:
     )
 
 
-async def _load_feeds(
+async def _load_feeds(  # noqa: PLR0917
     conn: store.Connection,
+    incarnation: UUID | None,
     group: Group,
     places: Mapping[int, Place],
     config: DeliveryConfig,
@@ -208,7 +211,7 @@ async def _load_feeds(
     the cursor was written. A queue whose cursor was claimed under a younger epoch is left out.
     """
     cursors = await store.claim_cursors(
-        conn, group.id, [(queue_id, places[queue_id].epoch) for queue_id in sorted(places)]
+        conn, incarnation, group.id, [(queue_id, places[queue_id].epoch) for queue_id in sorted(places)]
     )
     acked: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
     since = [cursor.next_offset for cursor in cursors]

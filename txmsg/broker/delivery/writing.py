@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from psycopg.errors import ForeignKeyViolation
 
-from txmsg.broker.cluster import Membership
+from txmsg.broker.cluster import Leases, Membership
 from txmsg.broker.delivery.database import Database
 from txmsg.broker.delivery.failures import write_first_failures, write_retry_outcomes
 from txmsg.broker.delivery.group import Feed, Group
@@ -64,7 +64,7 @@ class Writing:
                 chunk = [
                     feed for feed in dirty[start : start + _CURSORS_PER_STATEMENT] if self._state.is_delivered(feed)
                 ]
-                stale = await _write_progress(conn, self._state.leases.broker_id, chunk)
+                stale = await _write_progress(conn, self._state.leases, chunk)
             for feed in filter(self._state.is_delivered, stale):
                 _log.warning("group %s: %s is no longer this broker's", feed.group.name, feed)
                 self._state.remove(feed.group, [feed.queue_id])
@@ -83,6 +83,7 @@ class Writing:
             if not failing and not outcomes:
                 return
             self._state.leases.require()
+            incarnation = self._state.leases.incarnation
             leases = {feed.queue_id: feed.epoch for feed, _ in failing}
             leases |= {queue_id: group.feeds[queue_id].epoch for queue_id, _ in outcomes}
             failing.sort(key=lambda item: item[0].queue_id)
@@ -90,7 +91,7 @@ class Writing:
             keys |= {(queue_id, each.ordering_key) for (queue_id, _), each in outcomes.items() if each.ordering_key}
             try:
                 async with self._database.session() as conn, conn.transaction():
-                    is_held = await leases_store.hold(conn, self._state.leases.broker_id, leases)
+                    is_held = await leases_store.hold(conn, incarnation, self._state.leases.broker_id, leases)
                     if is_held:
                         for feed, failures in failing:
                             await write_first_failures(conn, feed, failures, group.settings)
@@ -122,8 +123,9 @@ class Writing:
         now = self._state.monotonic()
         held_s = None if invisible_s is None else invisible_s + MARGIN_S
         cursors = [(feed.group.id, feed.queue_id, feed.epoch) for feed in feeds]
+        leases, incarnation = self._state.leases, self._state.leases.incarnation
         async with self._database.session() as conn:
-            noted = await store.note_held(conn, self._state.leases.broker_id, cursors, held_s)
+            noted = await store.note_held(conn, incarnation, leases.broker_id, cursors, held_s)
         if noted < len(feeds):
             self._membership.doubt()
             raise BrokerUnavailable("leases of these queues are over: another broker delivers them, or nobody")
@@ -133,12 +135,13 @@ class Writing:
             feed.idle_since = None
 
 
-async def _write_progress(conn: store.Connection, broker_id: str, feeds: Sequence[Feed]) -> list[Feed]:
+async def _write_progress(conn: store.Connection, leases: Leases, feeds: Sequence[Feed]) -> list[Feed]:
     """Writes the cursors of these feeds; returns those whose leases are over. One statement."""
     progress = [feed.window.progress() for feed in feeds]
     written = await store.write_cursors(
         conn,
-        broker_id,
+        leases.incarnation,
+        leases.broker_id,
         [
             store.CursorWrite(feed.group.id, feed.queue_id, feed.epoch, each.next_offset, each.acked)
             for feed, each in zip(feeds, progress, strict=True)

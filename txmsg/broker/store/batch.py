@@ -124,6 +124,7 @@ class Batch:
     """Halves, plain messages and outcomes for one call. A transaction has one outcome in a batch at most.
 
     commit_by: who decided the commits that the client did not decide itself.
+    incarnation: of the database from which the ids of queues and producers were read; None: there are none in it.
     """
 
     half: Columns = field(default_factory=Columns)
@@ -132,9 +133,12 @@ class Batch:
     rollback: list[bytes] = field(default_factory=list)
     check: list[bytes] = field(default_factory=list)
     commit_by: dict[bytes, DecidedBy] = field(default_factory=dict)
+    incarnation: UUID | None = None
 
     def extend(self, other: Batch) -> None:
-        """Adds what `other` holds."""
+        """Adds what `other` holds, which is of no other incarnation."""
+        assert None in {self.incarnation, other.incarnation} or self.incarnation == other.incarnation
+        self.incarnation = self.incarnation or other.incarnation
         if other.half.ids:
             self.half.extend(other.half)
         if other.plain.ids:
@@ -161,6 +165,7 @@ class Batch:
             rollback=[each for each in self.rollback if each in ids],
             check=[each for each in self.check if each in ids],
             commit_by={each: by for each, by in self.commit_by.items() if each in ids},
+            incarnation=self.incarnation,
         )
 
     def __len__(self) -> int:
@@ -204,7 +209,7 @@ _UNREPLICATED = {
 
 _CALL = (
     "call txmsg.write_batch_2("
-    "%b, %b, make_interval(secs => %b), %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, "
+    "%b, %b, %b, make_interval(secs => %b), %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, "
     "%b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, null, null, null, null, null, null)"
 )
 
@@ -217,8 +222,11 @@ async def apply(
     previous: int,
     first_check_s: float,
     standby_wait_s: float = 5.0,
+    incarnation: UUID | None = None,
 ) -> Applied:
     """Calls the batch procedure. On return the batch is committed as safely as its topics ask. Idempotent by ids.
+
+    incarnation: the one that must be current, else nothing is written (OTHER_INCARNATION); None: whichever.
 
     Takes the shared rotation lock and the locks of the queues that messages enter, until its commit is visible; not
     until the answer is read. Not in a transaction block: the procedure commits. Where the batch waits for standbys,
@@ -232,7 +240,7 @@ async def apply(
     cursor = connection.cursor(binary=True)
     begun = time.monotonic()
     try:
-        await cursor.execute(_CALL, (segment, previous, float(first_check_s), *arrays), prepare=True)
+        await cursor.execute(_CALL, (incarnation, segment, previous, float(first_check_s), *arrays), prepare=True)
         row = await cursor.fetchone()
     except DatabaseError as exc:
         if exc.sqlstate in _UNREPLICATED:

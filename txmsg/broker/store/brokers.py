@@ -52,8 +52,9 @@ class BrokerRow(NamedTuple):
 
 async def join(
     conn: Connection,
+    incarnation: UUID,
     broker_id: str,
-    incarnation: datetime | None,
+    joined_at: datetime | None,
     *,
     address: str,
     state: str,
@@ -61,21 +62,23 @@ async def join(
     schema_revision: str,
     ttl_s: float,
 ) -> datetime | None:
-    """Enters a broker; its new incarnation, or None if another live one has this id. Its former queues are nobody's.
+    """Enters a broker; when it joined, or None if another live one has this id. Its former queues are nobody's.
 
-    incarnation: the caller's last one, which it may take the place of.
+    incarnation: of the database; OTHER_INCARNATION if it is not current. joined_at: when the caller joined last, whose
+    place it may take.
     """
     cursor = await plain_cursor(conn).execute(
         """
         with joined as (
             insert into txmsg.broker as b (id, address, state, release, schema_revision, expires_at)
-            values (%(id)s, %(address)s, %(state)s, %(release)s, %(revision)s,
-                    now() + make_interval(secs => %(ttl_s)s))
+            select %(id)s, %(address)s, %(state)s, %(release)s, %(revision)s,
+                   now() + make_interval(secs => %(ttl_s)s)
+             where txmsg.require_incarnation_2(%(incarnation)s)
             on conflict (id) do update
                set address = excluded.address, state = excluded.state, release = excluded.release,
                    schema_revision = excluded.schema_revision, started_at = excluded.started_at,
                    heartbeat_at = excluded.heartbeat_at, expires_at = excluded.expires_at
-             where b.state = 'dead' or b.expires_at < now() or b.started_at = %(incarnation)s
+             where b.state = 'dead' or b.expires_at < now() or b.started_at = %(joined_at)s
             returning started_at),
         freed as (
             update txmsg.queue_lease set broker_id = null, wanted_by = null
@@ -85,6 +88,7 @@ async def join(
         {
             "id": broker_id,
             "incarnation": incarnation,
+            "joined_at": joined_at,
             "address": address,
             "state": state,
             "release": release,
@@ -96,31 +100,43 @@ async def join(
     return None if row is None else row[0]
 
 
-async def beat(conn: Connection, broker_id: str, incarnation: datetime, ttl_s: float) -> Beat | None:
-    """Says that a broker lives, for another ttl_s. None: it was taken for dead, or its id is another's now."""
+async def beat(conn: Connection, incarnation: UUID, broker_id: str, joined_at: datetime, ttl_s: float) -> Beat | None:
+    """Says that a broker lives, for another ttl_s. None: it was taken for dead, or its id is another's now.
+
+    incarnation: of the database; OTHER_INCARNATION if it is not current.
+    """
     cursor = await plain_cursor(conn).execute(
         """
         with beat as (
             update txmsg.broker set heartbeat_at = now(), expires_at = now() + make_interval(secs => %(ttl_s)s)
-             where id = %(id)s and started_at = %(incarnation)s and state <> 'dead' returning state),
+             where id = %(id)s and started_at = %(joined_at)s and state <> 'dead'
+               and txmsg.require_incarnation_2(%(incarnation)s)
+            returning state),
         held as (
             update txmsg.lease
                set expires_at = greatest(expires_at, now() + make_interval(secs => %(ttl_s)s))
              where name = %(name)s and broker_id = %(together)s and exists (select from beat) returning epoch)
         select beat.state, (select epoch from held), (select broker_id from txmsg.lease where name = %(name)s) from beat
         """,
-        {"id": broker_id, "incarnation": incarnation, "ttl_s": ttl_s, "name": LEASE_NAME, "together": TOGETHER},
+        {
+            "incarnation": incarnation,
+            "id": broker_id,
+            "joined_at": joined_at,
+            "ttl_s": ttl_s,
+            "name": LEASE_NAME,
+            "together": TOGETHER,
+        },
     )
     row = await cursor.fetchone()
     return None if row is None else Beat(*row)
 
 
-async def leave(conn: Connection, broker_id: str, incarnation: datetime) -> None:
+async def leave(conn: Connection, broker_id: str, joined_at: datetime) -> None:
     """Takes a broker out; its queues are nobody's. After the last one a broker of 0.1 may deliver at once."""
     await plain_cursor(conn).execute(
         """
         with gone as (
-            delete from txmsg.broker where id = %(id)s and started_at = %(incarnation)s returning id),
+            delete from txmsg.broker where id = %(id)s and started_at = %(joined_at)s returning id),
         freed as (
             update txmsg.queue_lease set broker_id = null, wanted_by = null
              where broker_id = %(id)s and exists (select from gone))
@@ -131,7 +147,7 @@ async def leave(conn: Connection, broker_id: str, incarnation: datetime) -> None
                    then expires_at else now() end
          where name = %(name)s and broker_id = %(together)s and exists (select from gone)
         """,
-        {"id": broker_id, "incarnation": incarnation, "name": LEASE_NAME, "together": TOGETHER},
+        {"id": broker_id, "joined_at": joined_at, "name": LEASE_NAME, "together": TOGETHER},
     )
 
 

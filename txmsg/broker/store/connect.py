@@ -11,16 +11,21 @@ import socket
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
+from uuid import UUID
 
 import psycopg
 from psycopg import AsyncConnection, sql
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 
+from txmsg.broker.incarnation import Incarnation
 from txmsg.broker.store.arrays import register_arrays
 from txmsg.errors import BrokerUnavailable, StorageError
 
 __all__ = [
+    "OTHER_INCARNATION",
     "TRANSIENT",
+    "UNKNOWN_ID",
+    "Pool",
     "answering_within",
     "connect_listener",
     "connect_writer",
@@ -31,12 +36,23 @@ __all__ = [
     "upkeep_session",
 ]
 
-Pool = AsyncConnectionPool[AsyncConnection[Any]]
+OTHER_INCARNATION = "TX007"
+"""SQLSTATE: the database has gone back, or was restarted, since what is in memory was read."""
+UNKNOWN_ID = "TX008"
+"""SQLSTATE: a batch names a queue or a producer that is not there, from memory that is out of date."""
+
+
+class Pool(AsyncConnectionPool[AsyncConnection[Any]]):
+    """Connections to one Notify database, and which incarnation of it the broker's memory is of."""
+
+    incarnation: Incarnation
+
 
 TRANSIENT = (
     psycopg.OperationalError,
     psycopg.InterfaceError,
     psycopg.errors.IdleInTransactionSessionTimeout,
+    psycopg.errors.ReadOnlySqlTransaction,
     PoolTimeout,
     PoolClosed,
     OSError,
@@ -194,7 +210,7 @@ def open_pool(url: str, *, size_max: int = 8, idle_in_transaction_s: float = 5.0
             },
         )
 
-    return AsyncConnectionPool(
+    pool = Pool(
         url,
         connection_class=_Connection,
         min_size=1,
@@ -206,6 +222,8 @@ def open_pool(url: str, *, size_max: int = 8, idle_in_transaction_s: float = 5.0
         configure=configure,
         check=_check,
     )
+    pool.incarnation = Incarnation()
+    return pool
 
 
 async def _check(connection: AsyncConnection[Any]) -> None:
@@ -229,13 +247,23 @@ async def session(pool: Pool, *, timeout_s: float = _SESSION_S_MAX) -> AsyncIter
             if task.cancelling() > cancelled_before:
                 raise asyncio.CancelledError
             with answering_within(connection, timeout_s):
-                yield connection
+                try:
+                    yield connection
+                except psycopg.errors.ReadOnlySqlTransaction:
+                    await connection.close()  # a standby by now: behind the same address may be another primary
+                    raise
     except psycopg.errors.InsufficientPrivilege as exc:
         raise StorageError(
             f"the broker's role may not use the tables of the Notify database ({exc.diag.message_primary}): run the "
             "broker as the role that ran `txmsg db upgrade`"
         ) from exc
     except TRANSIENT as exc:
+        raise unavailable(exc) from exc
+    except psycopg.DatabaseError as exc:
+        if exc.sqlstate != OTHER_INCARNATION:
+            raise
+        over = exc.diag.message_detail
+        pool.incarnation.end(UUID(over) if over else None, exc.diag.message_primary or str(exc))
         raise unavailable(exc) from exc
 
 

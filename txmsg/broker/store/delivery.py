@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from psycopg import AsyncConnection, AsyncCursor, adapters, sql
 from psycopg.pq import Format
@@ -87,11 +88,14 @@ async def cursor_epochs(conn: Connection, group: int, queue_ids: Sequence[int]) 
     return {queue_id: epoch for queue_id, epoch in await cursor.fetchall()}
 
 
-async def claim_cursors(conn: Connection, group: int, queues: Sequence[tuple[int, int]]) -> list[CursorRow]:
+async def claim_cursors(
+    conn: Connection, incarnation: UUID | None, group: int, queues: Sequence[tuple[int, int]]
+) -> list[CursorRow]:
     """The cursors of a group in (queue id, lease epoch), marked with the epoch: older ones cannot write them any more.
 
     A queue new to the group starts at the earliest message that is kept; one that a person has sent elsewhere goes on
     there. A cursor with a younger epoch is left out.
+    incarnation: of the database; OTHER_INCARNATION if it is not current.
     Locks the cursor rows in queue order.
     """
     cursor = await plain_cursor(conn).execute(
@@ -103,7 +107,9 @@ async def claim_cursors(conn: Connection, group: int, queues: Sequence[tuple[int
                        and b.segment = (select min(s.id) from txmsg.segment s
                                          where s.state <> 'ahead' and not s.dropping)), 0),
                q.epoch
-          from unnest(%(queue_ids)s::int[], %(epochs)s::bigint[]) q(id, epoch) order by q.id
+          from unnest(%(queue_ids)s::int[], %(epochs)s::bigint[]) q(id, epoch)
+         where txmsg.require_incarnation_2(%(incarnation)s)
+         order by q.id
         on conflict (group_id, queue_id) do update
            set epoch = excluded.epoch, next_offset = coalesce(c.seek_to, c.next_offset), seek_to = null,
                acked = case when c.seek_to is null then c.acked else '{}' end
@@ -111,7 +117,12 @@ async def claim_cursors(conn: Connection, group: int, queues: Sequence[tuple[int
         returning c.queue_id, c.next_offset, c.acked, c.again_from, c.again_generations,
                   greatest(least(extract(epoch from c.held_until - now()), c.held_s), 0)::float8
         """,
-        {"group": group, "queue_ids": [each for each, _ in queues], "epochs": [epoch for _, epoch in queues]},
+        {
+            "incarnation": incarnation,
+            "group": group,
+            "queue_ids": [each for each, _ in queues],
+            "epochs": [epoch for _, epoch in queues],
+        },
     )
     return [
         CursorRow(queue_id, next_offset, [(r.lower, r.upper) for r in acked], Generations(again_from, again), held_s)
@@ -157,11 +168,14 @@ class CursorWrite(NamedTuple):
     acked: Sequence[tuple[int, int]]
 
 
-async def write_cursors(conn: Connection, broker_id: str, cursors: Sequence[CursorWrite]) -> set[tuple[int, int]]:
+async def write_cursors(
+    conn: Connection, incarnation: UUID | None, broker_id: str, cursors: Sequence[CursorWrite]
+) -> set[tuple[int, int]]:
     """Writes a broker's cursors and tells (group id, queue id) of those that were.
 
     One whose queue is leased under another epoch, or to nobody, is not written; nor is one that was claimed under
-    another epoch, which is what holds when the lease is taken at this very moment.
+    another epoch, which is what holds when the lease is taken at this very moment. incarnation: of the database;
+    OTHER_INCARNATION if it is not current.
     """
     cursor = await plain_cursor(conn).execute(
         """
@@ -172,9 +186,11 @@ async def write_cursors(conn: Connection, broker_id: str, cursors: Sequence[Curs
          where c.group_id = f.group_id and c.queue_id = f.queue_id and c.epoch = f.epoch
            and exists (select from txmsg.queue_lease l
                         where l.queue_id = f.queue_id and l.epoch = f.epoch and l.broker_id = %(broker_id)s)
+           and txmsg.require_incarnation_2(%(incarnation)s)
         returning c.group_id, c.queue_id
         """,
         {
+            "incarnation": incarnation,
             "broker_id": broker_id,
             "groups": [each.group_id for each in cursors],
             "queue_ids": [each.queue_id for each in cursors],
@@ -187,11 +203,16 @@ async def write_cursors(conn: Connection, broker_id: str, cursors: Sequence[Curs
 
 
 async def note_held(
-    conn: Connection, broker_id: str, cursors: Sequence[tuple[int, int, int]], held_s: float | None
+    conn: Connection,
+    incarnation: UUID | None,
+    broker_id: str,
+    cursors: Sequence[tuple[int, int, int]],
+    held_s: float | None,
 ) -> int:
     """Notes for (group id, queue id, epoch) for how long from now consumers may hold ordered messages; None: no more.
 
-    Returns how many were noted: fewer than given means that leases are over.
+    Returns how many were noted: fewer than given means that leases are over. incarnation: of the database;
+    OTHER_INCARNATION if it is not current.
     """
     cursor = await plain_cursor(conn).execute(
         """
@@ -200,8 +221,10 @@ async def note_held(
          where c.group_id = f.group_id and c.queue_id = f.queue_id and c.epoch = f.epoch
            and exists (select from txmsg.queue_lease l
                         where l.queue_id = f.queue_id and l.epoch = f.epoch and l.broker_id = %(broker_id)s)
+           and txmsg.require_incarnation_2(%(incarnation)s)
         """,
         {
+            "incarnation": incarnation,
             "broker_id": broker_id,
             "groups": [group for group, _, _ in cursors],
             "queue_ids": [queue_id for _, queue_id, _ in cursors],

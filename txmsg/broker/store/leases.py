@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
+from uuid import UUID
 
 from txmsg.broker.store.delivery import Connection, plain_cursor
 
@@ -66,7 +67,7 @@ async def take_delivery(conn: Connection, ttl_s: float) -> int | None:
         """
         with taken as (
             insert into txmsg.lease as l (name, broker_id, epoch, expires_at)
-            values (%(name)s, %(together)s, 1, now() + make_interval(secs => %(ttl_s)s))
+            values (%(name)s, %(together)s, txmsg.epoch_of_now_2(), now() + make_interval(secs => %(ttl_s)s))
             on conflict (name) do update
                set broker_id = excluded.broker_id, epoch = l.epoch + 1, expires_at = excluded.expires_at
              where l.broker_id <> excluded.broker_id and l.expires_at < now()
@@ -130,9 +131,10 @@ async def queue_counts(conn: Connection) -> dict[str, int]:
     return {broker_id: count for broker_id, count in await cursor.fetchall()}
 
 
-async def hold(conn: Connection, broker_id: str, leases: Mapping[int, int]) -> bool:
+async def hold(conn: Connection, incarnation: UUID | None, broker_id: str, leases: Mapping[int, int]) -> bool:
     """Whether a broker has the leases of these queues (id: epoch), and keeps them so until the transaction ends.
 
+    incarnation: of the database; OTHER_INCARNATION if it is not current.
     Locks their rows FOR SHARE in queue order: a takeover passes them over meanwhile.
     """
     cursor = await plain_cursor(conn).execute(
@@ -140,9 +142,10 @@ async def hold(conn: Connection, broker_id: str, leases: Mapping[int, int]) -> b
         select l.queue_id from txmsg.queue_lease l
           join unnest(%(queue_ids)s::int[], %(epochs)s::bigint[]) h(queue_id, epoch)
             on h.queue_id = l.queue_id and h.epoch = l.epoch
-         where l.broker_id = %(id)s order by l.queue_id for share of l
+         where l.broker_id = %(id)s and txmsg.require_incarnation_2(%(incarnation)s)
+         order by l.queue_id for share of l
         """,
-        {"id": broker_id, "queue_ids": list(leases), "epochs": list(leases.values())},
+        {"incarnation": incarnation, "id": broker_id, "queue_ids": list(leases), "epochs": list(leases.values())},
     )
     return len(await cursor.fetchall()) == len(leases)
 
@@ -201,16 +204,20 @@ async def assign(
     return None if row is None else int(row[0])
 
 
-async def hand_over(conn: Connection, broker_id: str, queues: Collection[tuple[int, int]]) -> None:
+async def hand_over(
+    conn: Connection, incarnation: UUID | None, broker_id: str, queues: Collection[tuple[int, int]]
+) -> None:
     """Ends this broker's leases of (queue id, epoch): whoever wanted them has them now, under a new epoch.
 
     If that one is not there any more, nobody has them until they are assigned.
+    incarnation: of the database; OTHER_INCARNATION if it is not current.
     """
     await plain_cursor(conn).execute(
         """
         with raised as (
             update txmsg.lease set epoch = epoch + 1
-             where name = %(name)s and broker_id = %(together)s returning epoch)
+             where name = %(name)s and broker_id = %(together)s and txmsg.require_incarnation_2(%(incarnation)s)
+            returning epoch)
         update txmsg.queue_lease l
            set broker_id = (select b.id from txmsg.broker b where b.id = l.wanted_by and b.state <> 'dead'),
                epoch = raised.epoch, wanted_by = null
@@ -220,6 +227,7 @@ async def hand_over(conn: Connection, broker_id: str, queues: Collection[tuple[i
         {
             "name": LEASE_NAME,
             "together": TOGETHER,
+            "incarnation": incarnation,
             "id": broker_id,
             "queue_ids": [queue_id for queue_id, _ in queues],
             "epochs": [epoch for _, epoch in queues],

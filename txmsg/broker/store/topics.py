@@ -15,6 +15,7 @@ from zlib import crc32
 from psycopg.rows import class_row
 
 from txmsg.broker.store.connect import Pool, session
+from txmsg.broker.store.incarnation import current_incarnation, same_incarnation
 from txmsg.errors import BrokerUnavailable, MisuseError, TopicExists, UnknownTopic
 from txmsg.message import QUEUES_MAX, check_name
 
@@ -88,6 +89,11 @@ class TopicRegistry:
         self._monotonic = monotonic
         self._looked_at = monotonic()
         self._soon = asyncio.Event()
+        pool.incarnation.on_end(self._forget_all)
+
+    async def incarnation(self) -> UUID:
+        """Of which the ids are that this gives from now on: to be asked first. Raises BrokerUnavailable."""
+        return await current_incarnation(self._pool)
 
     def known(self, name: str) -> Topic | None:
         """The topic if it is remembered. Touches no database."""
@@ -174,6 +180,11 @@ class TopicRegistry:
             for queue_id in topic.queue_ids:
                 self._of_queue.pop(queue_id, None)
 
+    def _forget_all(self, _: str) -> None:
+        self._topics.clear()
+        self._of_queue.clear()
+        self._producers.clear()
+
     def look_soon(self) -> None:
         """Somebody has changed a topic: `run` looks at once."""
         self._soon.set()
@@ -216,7 +227,7 @@ class TopicRegistry:
         if key not in self._producers:
             check_name("group", group)
             fence = UUID(bytes=fence_id) if fence_id else None
-            async with session(self._pool) as connection:
+            async with same_incarnation(self._pool), session(self._pool) as connection:
                 await connection.execute(
                     "insert into txmsg.producer (group_name, fence_id) values (%s, %s) on conflict do nothing",
                     (group, fence),
@@ -231,7 +242,7 @@ class TopicRegistry:
         return self._producers[key]
 
     async def _load(self, name: str) -> Topic | None:
-        async with session(self._pool) as connection:
+        async with same_incarnation(self._pool), session(self._pool) as connection:
             # A topic that a broker of 0.1 made does not say yet over how many queues its ordering keys are spread.
             await connection.execute(
                 "update txmsg.topic set ordered_queues = queue_count where name = %s and ordered_queues is null",

@@ -71,6 +71,7 @@ begin
     if not exists (select from txmsg.segment s where s.id = p_segment and s.state = 'open') then
         raise exception 'segment % is not open', p_segment using errcode = 'TX001';
     end if;
+    perform txmsg.require_known_2(p_half_queue || p_plain_queue, p_half_producer);
 
     -- ---- locks of queues
     if cardinality(v_ends) > 0 then

@@ -1,10 +1,11 @@
 -- The Notify database, revision 0002: how brokers of this release, and of 0.1, have a batch written.
 
--- What brokers call: apply_batch_2, committed before the answer leaves; see write_batch_1.
+-- What brokers call: apply_batch_2, committed before the answer leaves; see write_batch_1. p_incarnation: that of the
+-- caller's memory, which must be current (TX007); null: whichever.
 -- standby_names: synchronous_standby_names as the commit has found it, if the batch waits for standbys (set_level_2), else
 -- null. flushed_at: what they must have on disk to have the batch; the commit is before it.
 create procedure txmsg.write_batch_2(
-    p_segment int, p_previous int, p_first_check interval,
+    p_incarnation uuid, p_segment int, p_previous int, p_first_check interval,
     p_half_id uuid[], p_half_n smallint[], p_half_queue int[], p_half_producer int[], p_half_key text[],
     p_half_tag text[], p_half_headers bytea[], p_half_body bytea[], p_half_born_at timestamptz[],
     p_half_ordering_key text[], p_half_deliver_at timestamptz[],
@@ -16,6 +17,9 @@ create procedure txmsg.write_batch_2(
     out standby_names text, out flushed_at text
 ) language plpgsql as $$
 begin
+    if p_incarnation is not null then
+        perform txmsg.require_incarnation_2(p_incarnation);
+    end if;
     select array_agg(r.kind), array_agg(r.id), array_agg(r.queue), array_agg(r.queue_offset)
       into kinds, ids, queues, queue_offsets
       from txmsg.apply_batch_2(

@@ -1,0 +1,76 @@
+"""A Notify database that goes back to an earlier state while brokers run on, as after a restore or a lost tail.
+
+They reach it through proxies. While it is exchanged for a copy no connection of theirs is there, and to them nothing is
+but that connections broke: as in a quick failover.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+import psycopg
+from sqlalchemy.engine import make_url
+
+from tests.postgres_proxy import PostgresProxy
+
+__all__ = ["GoingBack", "Server"]
+
+_SESSIONS_END_S_MAX = 60.0
+_numbers = itertools.count(1)
+
+
+class Server(Protocol):
+    """What is needed of a PostgreSQL."""
+
+    def url(self, dbname: str) -> str: ...
+    def create_database(self, name: str, *, template: str | None = None) -> str: ...
+    def drop_database(self, name: str) -> None: ...
+
+
+class GoingBack:
+    """The database at `url` of a server: `keep` copies its state, `go_back` returns to the copy, as often as called."""
+
+    def __init__(self, server: Server, url: str, proxies: Sequence[PostgresProxy]) -> None:
+        name = make_url(url).database
+        assert name is not None
+        self._server = server
+        self._name: str = name
+        self._kept = f"kept_{os.getpid()}_{next(_numbers)}"
+        self._proxies = proxies
+
+    def keep(self) -> None:
+        with self._alone():
+            self._server.drop_database(self._kept)
+            self._server.create_database(self._kept, template=self._name)
+
+    def go_back(self) -> None:
+        with self._alone():
+            self._server.drop_database(self._name)
+            self._server.create_database(self._name, template=self._kept)
+
+    def close(self) -> None:
+        self._server.drop_database(self._kept)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """While nobody is connected. Sessions that do not come through a proxy must have ended."""
+        for proxy in self._proxies:
+            proxy.refuse()
+            proxy.cut_all()
+        try:
+            deadline = time.monotonic() + _SESSIONS_END_S_MAX
+            with psycopg.connect(self._server.url("postgres"), autocommit=True, connect_timeout=10) as connection:
+                while connection.execute(
+                    "select from pg_stat_activity where datname = any(%s)", [[self._name, self._kept]]
+                ).fetchone():
+                    assert time.monotonic() < deadline, f"sessions in {self._name} do not end"
+                    time.sleep(0.005)
+            yield
+        finally:
+            for proxy in self._proxies:
+                proxy.accept()

@@ -1,0 +1,165 @@
+"""The Notify database goes back while brokers run on: nothing that is acknowledged afterwards is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.conftest import PostgresServer, StartBroker
+from tests.going_back import GoingBack
+from tests.integration.batch_harness import Notify, columns_of, on_database
+from tests.integration.client_harness import collecting, different
+from tests.integration.delivery_harness import (
+    NEVER_S,
+    Delivered,
+    delivering,
+    eventually,
+    notify_at,
+    offsets,
+    receipts,
+    receive,
+)
+from tests.postgres_proxy import PostgresProxy
+from txmsg.broker.delivery import Delivery
+from txmsg.broker.store.batch import Batch, apply
+from txmsg.broker.store.connect import OTHER_INCARNATION, UNKNOWN_ID
+from txmsg.client import Producer
+from txmsg.message import Message, MessageId, ReceivedMessage, TransactionState
+
+BY_ITSELF_NOTHING: dict[str, Any] = {
+    **dict.fromkeys(
+        ("flush_s", "expire_s", "retry_poll_s", "poll_s", "settings_s", "upkeep_s", "heartbeat_s"), NEVER_S
+    ),
+    "lease_ttl_s": 3 * NEVER_S,
+}
+"""A delivery that only reads: whatever it notices, it notices by what a test has it do."""
+TOPICS = ("orders", "quotes")
+
+
+@pytest.fixture
+def proxy(notify_url: str) -> Iterator[PostgresProxy]:
+    with PostgresProxy(notify_url) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def past(postgres: PostgresServer, notify_url: str, proxy: PostgresProxy) -> Iterator[GoingBack]:
+    past = GoingBack(postgres, notify_url, [proxy])
+    yield past
+    past.close()
+
+
+class Commits:
+    """Says of every transaction that it committed."""
+
+    def check(self, message: ReceivedMessage) -> TransactionState:
+        return TransactionState.COMMIT
+
+
+def ids(messages: Sequence[Delivered]) -> set[bytes]:
+    return {each.transaction_id for each in messages}
+
+
+async def settle(delivery: Delivery, messages: Sequence[Delivered]) -> None:
+    assert await delivery.settle("g", "c", receipts(messages), []) == []
+    await delivery.writing.flush_once()
+
+
+def test_messages_in_offsets_that_a_window_counts_as_done_are_delivered(proxy: PostgresProxy, past: GoingBack) -> None:
+    async def scenario() -> None:
+        async with notify_at(proxy.url) as notify, delivering(notify, graceful=False, **BY_ITSELF_NOTHING) as delivery:
+            await notify.add(10)
+            await settle(delivery, await receive(delivery, 10))
+            await asyncio.to_thread(past.keep)
+            delivery.wake(await notify.add(10))
+            await settle(delivery, await receive(delivery, 10))
+            await asyncio.to_thread(past.go_back)
+
+            delivery.wake(await notify.add(15))
+            rows = notify.query("select transaction_id from txmsg.message where queue_offset >= 10")
+            new = {transaction_id.bytes for (transaction_id,) in rows}
+            ahead = await receive(delivery, 5)
+            assert offsets(ahead) == [20, 21, 22, 23, 24], "the window is of before"
+            assert await delivery.settle("g", "c", receipts(ahead), []) == []  # in memory, and refused when written
+            await eventually(delivery._membership.step_once)
+
+            after = await receive(delivery, 15)
+            assert ids(after) == new
+            assert min(each.receipt.epoch for each in after) > max(each.receipt.epoch for each in ahead)
+            assert await delivery.settle("g", "c", receipts(ahead), []) == receipts(ahead)
+            await settle(delivery, after)
+            assert notify.query("select next_offset from txmsg.cursor") == [(25,)]
+
+    asyncio.run(scenario())
+
+
+def test_brokers_that_run_on_send_to_the_queues_that_there_are_and_deliver_all_of_it(
+    start_broker: StartBroker, notify_url: str, proxy: PostgresProxy, past: GoingBack
+) -> None:
+    def send(topics: Sequence[str]) -> set[MessageId]:
+        """Plain, and in transactions, of which some are left to a check."""
+        sent = {producer.send(Message(topic, b"plain")) for topic in topics for _ in range(8)}
+        for each in range(8):
+            half = producer.half([Message(topic, b"half") for topic in topics])
+            if each % 2:
+                producer.end(half, TransactionState.COMMIT)
+            sent |= {MessageId(f"{half.transaction_id}.{n}") for n in range(len(topics))}
+        return sent
+
+    past.keep()
+    broker = start_broker("--topic-queues", "2", "--first-check-s", "0.5", storage=proxy.url)
+    with (
+        Producer(broker.address, group="shop", timeout_s=60, check_listener=Commits()) as producer,
+        collecting(broker.address, TOPICS[0]) as orders,
+        collecting(broker.address, TOPICS[1]) as quotes,
+    ):
+        before = send(TOPICS)
+        assert different(orders, 16) | different(quotes, 16) == before
+        past.go_back()
+        after = send(TOPICS[::-1])  # so that queues of one have the ids that those of the other had
+        assert different(orders, 16) | different(quotes, 16) == after
+    with psycopg.connect(notify_url, connect_timeout=10) as connection:
+        lost = "select count(*) from txmsg.message m where not exists (select from txmsg.queue q where q.id = m.queue)"
+        assert connection.execute(lost).fetchone() == (0,)
+
+
+CHANGES = {
+    "emptied by a crash or a promotion": "delete from txmsg.incarnation",
+    "kept by a cold copy": "update txmsg.incarnation set server_started_at = server_started_at - interval '1 us'",
+    "kept by a dump": "update txmsg.incarnation set database = 1",
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_an_incarnation_is_over_when_its_row_is(notify_url: str, change: str) -> None:
+    @on_database
+    async def scenario(db: Notify) -> None:
+        (((first,),), (((same,)),)) = [await db.rows("select txmsg.begin_incarnation_2()") for _ in range(2)]
+        assert first == same
+        await db.connection.execute("insert into txmsg.lease values ('delivery', 'b', 7, now())")
+        await db.connection.execute(CHANGES[change].encode())
+        with pytest.raises(psycopg.DatabaseError) as refused:
+            await apply(db.connection, Batch(), segment=1, previous=0, first_check_s=6, incarnation=first)
+        assert (refused.value.sqlstate, refused.value.diag.message_detail) == (OTHER_INCARNATION, str(first))
+        ((second,),) = await db.rows("select txmsg.begin_incarnation_2()")
+        assert second != first
+        await apply(db.connection, Batch(), segment=1, previous=0, first_check_s=6, incarnation=second)
+        ((epoch, now_ms),) = await db.rows("select epoch, extract(epoch from now()) * 1000 from txmsg.lease")
+        assert 0 <= now_ms - epoch < 120_000
+
+    scenario(notify_url)
+
+
+@on_database
+async def test_a_batch_that_names_a_queue_or_a_producer_that_is_not_there_is_refused(db: Notify) -> None:
+    unknown_queue = columns_of([db.queues[0], 4711], producer=db.producer)
+    unknown_producer = columns_of([db.queues[0]], producer=4711)
+    for batch in (Batch(plain=unknown_queue), Batch(half=unknown_queue), Batch(half=unknown_producer)):
+        with pytest.raises(psycopg.DatabaseError) as refused:
+            await db.apply(batch)
+        assert refused.value.sqlstate == UNKNOWN_ID
+    assert await db.rows("select from txmsg.half_message union all select from txmsg.message") == []
