@@ -10,7 +10,7 @@ LOG is a directory, or HOST:PORT of `txmsg metaq serve`.
 
 # %% Which interval
 import sys
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from pyspark.sql.functions import col, count, expr, window
@@ -21,12 +21,15 @@ from txmsg.spark import session
 where, topics, *times = sys.argv[1:]
 since, until = (datetime.fromisoformat(each).astimezone() for each in times)
 
-# %% The messages of that time; what was stored before and after is not read
+# %% The messages of that time; what was stored long before or after is not read
 spark = session("replay")
 source = {"path": where} if Path(where).is_dir() else {"server": where}
+margin = timedelta(minutes=10)  # more than the clocks of two database servers differ, when one takes over
 messages = (
     spark.read.format("metaq")
     .options(**source, topics=topics)
+    .option("startingTimestamp", int((since - margin).timestamp() * 1000))
+    .option("endingTimestamp", int((until + margin).timestamp() * 1000))
     .schema("topic string, queue int, offset bigint, tag string, value binary, stored_at timestamp")
     .load()
     .where((col("stored_at") >= since) & (col("stored_at") < until))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
 from txmsg.spark.reading import Task
 from txmsg.spark.source import MetaqDataSource
@@ -21,13 +21,10 @@ def source(where: Path | str, topics: str = "*", **options: object) -> DataSourc
     return MetaqDataSource({**place, "topics": topics, **{name: str(value) for name, value in options.items()}})
 
 
-def batch_of(where: Path | str, topics: str = "*", *filters: Filter, **options: object) -> DataSourceReader:
-    """A reader of a batch, with filters pushed."""
+def batch_of(where: Path | str, topics: str = "*", **options: object) -> DataSourceReader:
+    """A reader of a batch."""
     made = source(where, topics, **options)
-    reader = made.reader(made.schema())  # type: ignore[arg-type]  # it gives a StructType
-    if filters:
-        list(reader.pushFilters(list(filters)))
-    return reader
+    return made.reader(made.schema())  # type: ignore[arg-type]  # it gives a StructType
 
 
 def stream_of(where: Path | str, topics: str = "*", **options: object) -> DataSourceStreamReader:
@@ -46,9 +43,9 @@ def read(reader: DataSourceReader | DataSourceStreamReader, tasks: Sequence[Inpu
     return sorted(found)
 
 
-def all_of(where: Path | str, topics: str = "*", *filters: Filter, **options: object) -> Rows:
+def all_of(where: Path | str, topics: str = "*", **options: object) -> Rows:
     """All that a batch reads."""
-    reader = batch_of(where, topics, *filters, **options)
+    reader = batch_of(where, topics, **options)
     return read(reader, reader.partitions())
 
 

@@ -1,32 +1,17 @@
-"""What needs neither a log nor Spark: options, filters, positions, tasks."""
+"""What needs neither a log nor Spark: options, positions, tasks."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from datetime import UTC, datetime
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from pyspark.sql.datasource import (
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    IsNotNull,
-    IsNull,
-    LessThan,
-    LessThanOrEqual,
-    Not,
-    StringStartsWith,
-)
 
 from txmsg.errors import InvalidName, MisuseError, UnknownTopic
 from txmsg.metaq.access import QueueId
 from txmsg.metaq.store.state import Identity
-from txmsg.spark.bounds import bounds_of
 from txmsg.spark.options import EARLIEST, LATEST, Timestamp, options_of
 from txmsg.spark.position import Position, begins_between
 from txmsg.spark.tasks import Part, cut_into_tasks, limited
@@ -99,60 +84,6 @@ def test_topics_are_names_and_patterns_in_which_a_dot_is_a_dot() -> None:
     with pytest.raises(UnknownTopic, match=r"topic 'user' is not in the log /log \(is it users\?\)"):
         found.topics_of(["users"], all_named=True)
     assert found.topics_of(["users"], all_named=False) == []
-
-
-# ---- filters
-
-
-_AT = datetime(2026, 11, 11, tzinfo=UTC)
-_AT_US = int(_AT.timestamp()) * 1_000_000
-
-
-def test_filters_on_topic_queue_and_offset_are_done_with_and_others_stay_sparks() -> None:
-    pushed: list[Filter] = [
-        EqualTo(("topic",), "t"),
-        StringStartsWith(("topic",), "t"),
-        In(("queue",), (1, 2)),
-        Not(EqualTo(("queue",), 2)),
-        IsNotNull(("offset",)),
-        GreaterThan(("offset",), 4),
-        LessThanOrEqual(("offset",), 9),
-    ]
-    left: list[Filter] = [
-        In(("offset",), (6, 8)),
-        Not(EqualTo(("offset",), 7)),
-        EqualTo(("key",), "k"),
-        IsNull(("tag",)),
-        GreaterThanOrEqual(("stored_at",), _AT),
-        LessThan(("stored_at",), _AT),
-        GreaterThan(("born_at",), _AT),
-        EqualTo(("topic",), None),
-    ]
-    bounds, found = bounds_of([*pushed, *left])
-    assert found == left
-    assert [queue for queue in (0, 1, 2, 3) if bounds.wants(QueueId("t", queue))] == [1]
-    assert not bounds.wants(QueueId("u", 1))
-    assert (bounds.offset_min, bounds.offset_end) == (6, 9)
-    assert (bounds.stored_min_us, bounds.stored_max_us) == (_AT_US, _AT_US)
-
-
-_COMPARISONS: dict[type, object] = {
-    EqualTo: lambda a, b: a == b,
-    GreaterThan: lambda a, b: a > b,
-    GreaterThanOrEqual: lambda a, b: a >= b,
-    LessThan: lambda a, b: a < b,
-    LessThanOrEqual: lambda a, b: a <= b,
-}
-
-
-@given(st.lists(st.tuples(st.sampled_from(list(_COMPARISONS)), st.integers(-2, 12)), max_size=4))
-def test_bounds_of_offsets_let_through_what_the_filters_do(comparisons: list[tuple[type, int]]) -> None:
-    bounds, left = bounds_of([kind(("offset",), value) for kind, value in comparisons])
-    assert left == []
-    end = 11 if bounds.offset_end is None else bounds.offset_end
-    for offset in range(11):
-        expected = all(_COMPARISONS[kind](offset, value) for kind, value in comparisons)  # type: ignore[operator]
-        assert (bounds.offset_min <= offset < end) == expected
 
 
 # ---- positions

@@ -6,11 +6,10 @@ import re
 import subprocess
 import sys
 import traceback
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, In, LessThan
+from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual, IsNull, Not
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
 from tests.metaq.logs import batch, fill
@@ -22,8 +21,6 @@ from txmsg.metaq.format.frame import Columns, encode, hole
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.store.log import Append, Log, LogConfig
 from txmsg.wire.headers import pack_headers
-
-_HOUR_US = 3600 * 1_000_000
 
 
 def expire(log: Log, topic: str = "other") -> None:
@@ -76,7 +73,7 @@ def test_offsets_and_times_say_where_a_read_begins_and_ends(tmp_path: Path) -> N
     with pytest.raises(MisuseError, match="topic t queue 9, which the read does not have"):
         all_of(tmp_path, startingOffsets='{"t":{"9":3}}')
     both = '{"t":{"0":3,"1":14}}'
-    assert all_of(tmp_path, "*", EqualTo(("queue",), 1), startingOffsets=both) == rows("t", 1, 14, 15)
+    assert all_of(tmp_path, startingOffsets=both) == rows("t", 0, 3, 15) + rows("t", 1, 14, 15)
     with pytest.raises(OffsetOutOfRange, match="the queue ends at 15"):
         all_of(tmp_path, endingOffsets='{"t":{"0":99}}')
 
@@ -89,13 +86,12 @@ def test_a_misspelt_topic_is_an_error_and_an_empty_pattern_is_not(tmp_path: Path
     assert all_of(tmp_path, "nothing.*") == []
 
 
-def test_what_filters_leave_out_is_not_read(tmp_path: Path) -> None:
+def test_what_options_leave_out_is_not_read(tmp_path: Path) -> None:
     """Everything else is damaged: a read that touched it would fail."""
     with Log(tmp_path) as log:
-        for queue in (0, 1):
-            for start, hour in ((0, 0), (5, 10), (10, 20)):
-                log.append([batch("t", queue, start, 5, at_us=hour * _HOUR_US + 1)])
-        good = log.reader.queue("t", 1).fetch(5)[0].header
+        fill(log, "t", 0, [5, 5, 5])
+        fill(log, "u", 0, [5])
+        good = log.reader.queue("t", 0).fetch(5)[0].header
     [file] = (tmp_path / "commitlog").glob("*.log")
     data = bytearray(file.read_bytes())
     for place in range(len(data)):
@@ -103,27 +99,21 @@ def test_what_filters_leave_out_is_not_read(tmp_path: Path) -> None:
             data[place] ^= 0xFF
     file.write_bytes(data)
 
-    since, until = (datetime.fromtimestamp(hour * 3600, UTC) for hour in (9, 11))
-    by_offset = (EqualTo(("queue",), 1), GreaterThanOrEqual(("offset",), 5), LessThan(("offset",), 10))
-    by_offsets = (In(("queue",), (1, 7)), In(("offset",), (5, 9)))
-    by_time = (EqualTo(("queue",), 1), GreaterThanOrEqual(("stored_at",), since), LessThan(("stored_at",), until))
-    for filters in (by_offset, by_offsets):
-        assert all_of(tmp_path, "t", *filters) == rows("t", 1, 5, 10)
-    with pytest.raises(CorruptLog):
-        all_of(tmp_path, "t", *by_time[1:])
+    offsets = {"startingOffsets": '{"t":{"0":5}}', "endingOffsets": '{"t":{"0":10}}'}
+    assert all_of(tmp_path, "t", **offsets) == rows("t", 0, 5, 10)
     with pytest.raises(CorruptLog):
         all_of(tmp_path, "t")
-    assert all_of(tmp_path, "t", EqualTo(("topic",), "u")) == []
 
 
-def test_messages_of_another_time_are_not_handed_to_spark(tmp_path: Path) -> None:
+def test_a_plan_holds_whatever_filters_a_query_has(tmp_path: Path) -> None:
+    """Spark hands one query's plan to other scans of the same DataFrame, which have other filters, or none."""
     with Log(tmp_path) as log:
-        for start, hour in ((0, 0), (5, 10), (10, 20)):
-            log.append([batch("t", 0, start, 5, at_us=hour * _HOUR_US + 1)])
-    since, until = (datetime.fromtimestamp(hour * 3600, UTC) for hour in (9, 11))
-    found = batch_of(tmp_path, "t", GreaterThanOrEqual(("stored_at",), since), LessThan(("stored_at",), until))
-    assert sizes(found.partitions()) == [5]
-    assert read(found, found.partitions()) == rows("t", 0, 5, 10)
+        fill(log, "t", 0, [10])
+        fill(log, "t", 1, [10])
+    reader = batch_of(tmp_path)
+    filters: list[Filter] = [EqualTo(("queue",), 1), GreaterThanOrEqual(("offset",), 5), Not(IsNull(("topic",)))]
+    assert list(reader.pushFilters(filters)) == filters
+    assert read(reader, reader.partitions()) == rows("t", 0, 0, 10) + rows("t", 1, 0, 10)
 
 
 def test_an_executor_that_reads_a_directory_loads_no_grpc_and_no_postgresql_driver(tmp_path: Path) -> None:

@@ -26,7 +26,6 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]  # a JVM starts
 
 _WAIT_S_MAX = 120.0
 _EXAMPLES = Path(__file__).parents[2] / "examples"
-_HOUR_US = 3600 * 1_000_000
 
 
 def of_offsets(begin: int, end: int) -> tuple[int, int]:
@@ -51,26 +50,6 @@ def test_a_batch_has_all_columns_in_utc_and_headers_when_asked(spark: SparkSessi
     assert bare.stored_at.astimezone(UTC) == bare.born_at.astimezone(UTC) == at
     [told] = found.where("queue = 1").selectExpr("date_format(stored_at, 'yyyy-MM-dd HH:mm:ss.SSSSSS') as at").collect()
     assert told.at == "2026-11-11 00:00:00.123456"
-
-
-def test_filters_and_columns_reach_the_log(spark: SparkSession, tmp_path: Path) -> None:
-    """All but two batches are damaged: what touches another one fails."""
-    with Log(tmp_path) as log:
-        for start, hour in ((0, 0), (5, 10), (10, 20)):
-            log.append([batch("t", 0, start, 5, at_us=hour * _HOUR_US)])
-        log.append([batch("t", 1, 0, 5)])
-        damaged = log.reader.queue("t", 1).fetch(0)[0].header
-    [file] = (tmp_path / "commitlog").glob("*.log")
-    data = bytearray(file.read_bytes())
-    data[damaged.position + damaged.start] ^= 1
-    file.write_bytes(data)
-    found = spark.read.schema("offset bigint, queue int, stored_at timestamp").format("metaq").option("topics", "t")
-    frame = found.load(str(tmp_path))
-    between = frame.where("queue = 0 and offset > 3 and stored_at >= '1970-01-01 09:00:00'")
-    assert sorted(row.offset for row in between.collect()) == list(range(5, 15))
-    assert frame.where("queue < 1 and offset < 7").count() == 7
-    with pytest.raises(Exception, match="CorruptLog"):
-        frame.where("offset < 7").count()
 
 
 def test_a_running_stream_finds_what_is_new_and_counts_it_once(

@@ -3,7 +3,6 @@
 java      a Java that Spark runs on
 sessions  a session with the format "metaq"
 options   what a read is asked for                       (pure)
-bounds    what filters leave to be read                  (pure)
 position  how far a stream is, as its checkpoint says it (pure)
 tasks     cuts reads into tasks, backlogs into batches   (pure)
 loss      what becomes of a read of what is gone

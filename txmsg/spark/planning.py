@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Final
 
 from txmsg.errors import MisuseError
 from txmsg.metaq.access import LogAccess, QueueId, Range
-from txmsg.spark.bounds import Bounds
 from txmsg.spark.loss import LossPolicy
 from txmsg.spark.options import EARLIEST, LATEST, Place, ReadOptions, Timestamp
 from txmsg.spark.position import Position
 from txmsg.spark.tasks import Part, limited
 
 __all__ = ["Planner"]
-
-_CLOCKS_APART_US: Final = 600 * 1_000_000
-"""Times follow offsets but for what clocks of database servers differ by when one takes over from another."""
 
 
 class Planner:
@@ -96,35 +91,16 @@ class Planner:
 
     # ---- a batch
 
-    def parts(self, bounds: Bounds) -> list[Part]:
-        """What a batch reads, without what filters leave out. Raises UnknownTopic, OffsetOutOfRange."""
+    def parts(self) -> list[Part]:
+        """What a batch reads. Raises UnknownTopic, OffsetOutOfRange."""
         options = self._options
-        known = self._queues(all_named=True)
+        queues = self._queues(all_named=True)
         for place in (options.start, options.end):
-            self._require_known(place, known)
-        queues = [queue for queue in known if bounds.wants(queue)]
+            self._require_known(place, queues)
         ranges = self._log.ranges(queues)
         begins = self._places(queues, options.start, ranges)
         ends = self._places(queues, options.end, ranges)
-        self._narrow_by_time(queues, bounds, begins, ends)
-        return [
-            Part(
-                queue,
-                max(begins[queue], bounds.offset_min),
-                ends[queue] if bounds.offset_end is None else min(ends[queue], bounds.offset_end),
-            )
-            for queue in queues
-        ]
-
-    def _narrow_by_time(
-        self, queues: Collection[QueueId], bounds: Bounds, begins: dict[QueueId, int], ends: dict[QueueId, int]
-    ) -> None:
-        if bounds.stored_min_us is not None:
-            found = self._log.offsets_at(queues, max(0, bounds.stored_min_us - _CLOCKS_APART_US))
-            begins.update({queue: max(begins[queue], at) for queue, at in found.items()})
-        if bounds.stored_max_us is not None:
-            found = self._log.offsets_at(queues, max(0, bounds.stored_max_us + 1 + _CLOCKS_APART_US))
-            ends.update({queue: min(ends[queue], at) for queue, at in found.items()})
+        return [Part(queue, begins[queue], ends[queue]) for queue in queues]
 
     # ---- both
 

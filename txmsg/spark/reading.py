@@ -12,7 +12,6 @@ from txmsg.metaq.access import LogAccess
 from txmsg.metaq.format.batch import LogBatch
 from txmsg.metaq.location import open_log
 from txmsg.metaq.store.state import Identity
-from txmsg.spark.bounds import Bounds
 from txmsg.spark.columns import Columns
 from txmsg.spark.loss import LossPolicy
 from txmsg.spark.options import ReadOptions
@@ -33,13 +32,8 @@ class Task(InputPartition):
         self.identity = identity
 
 
-def read_task(
-    task: InputPartition, options: ReadOptions, columns: Columns, bounds: Bounds | None = None
-) -> Iterator[pa.RecordBatch]:
-    """The messages of all parts, in order within each. Raises OffsetOutOfRange when some are gone, CorruptLog.
-
-    Batches that lie outside the bounds of time are left out.
-    """
+def read_task(task: InputPartition, options: ReadOptions, columns: Columns) -> Iterator[pa.RecordBatch]:
+    """The messages of all parts, in order within each. Raises OffsetOutOfRange when some are gone, CorruptLog."""
     if not isinstance(task, Task):
         return  # Spark's stand-in for no partitions at all
     with open_log(options.where) as log:
@@ -52,9 +46,7 @@ def read_task(
             )
         for part in task.parts:
             for batches in _fetched(log, part, LossPolicy(fails=options.fail_on_data_loss)):
-                if wanted := [each for each in batches if bounds is None or _may_hold(each, bounds)]:
-                    for run in _runs(wanted):
-                        yield columns.of(part.queue, run, part.end)
+                yield columns.of(part.queue, batches, part.end)
 
 
 def _fetched(log: LogAccess, part: Part, policy: LossPolicy) -> Iterator[tuple[LogBatch, ...]]:
@@ -82,22 +74,3 @@ def _after(error: OffsetOutOfRange, offset: int, end: int) -> int:
     """Where a read may go on after messages that are gone."""
     on = error.end if isinstance(error, OffsetsMissing) else error.begin
     return min(on, end) if on > offset else end
-
-
-def _may_hold(batch: LogBatch, bounds: Bounds) -> bool:
-    header = batch.header
-    return not (
-        (bounds.stored_min_us is not None and header.last_stored_at_us < bounds.stored_min_us)
-        or (bounds.stored_max_us is not None and header.first_stored_at_us > bounds.stored_max_us)
-    )
-
-
-def _runs(batches: list[LogBatch]) -> Iterator[list[LogBatch]]:
-    """Batches that follow each other without a gap."""
-    run: list[LogBatch] = []
-    for each in batches:
-        if run and run[-1].end_offset != each.base_offset:
-            yield run
-            run = []
-        run.append(each)
-    yield run

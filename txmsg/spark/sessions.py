@@ -52,7 +52,6 @@ def session(app: str = "txmsg", *, master: str = "local[*,4]", config: Mapping[s
 
 
 def register(spark: SparkSession) -> SparkSession:
-    """Gives a session the format "metaq", and lets filters reach it. Returns the session."""
+    """Gives a session the format "metaq". Returns the session."""
     spark.dataSource.register(MetaqDataSource)
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     return spark

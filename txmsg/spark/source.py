@@ -13,14 +13,13 @@ from types import TracebackType
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from txmsg.errors import TxmsgError
 from txmsg.metaq.access import LogAccess, QueueId
 from txmsg.metaq.location import open_log
-from txmsg.spark.bounds import Bounds, bounds_of
 from txmsg.spark.columns import Columns, schema_of
 from txmsg.spark.options import ReadOptions, options_of
 from txmsg.spark.planning import Planner
@@ -71,24 +70,21 @@ class MetaqDataSource(DataSource):
 
 
 class _BatchReader(DataSourceReader):
+    """Has no pushFilters: a DataFrame's scans share what the first of them plans, or the last that pushed filters."""
+
     def __init__(self, options: ReadOptions, columns: Columns) -> None:
         self._options = options
         self._columns = columns
-        self._bounds = Bounds()
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        self._bounds, left = bounds_of(filters)
-        return left
 
     @_ToldByItsText()
     def partitions(self) -> Sequence[InputPartition]:
         with open_log(self._options.where) as log:
-            parts = Planner(log, self._options).parts(self._bounds)
+            parts = Planner(log, self._options).parts()
             return _tasks(parts, self._options, log)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         with _ToldByItsText():
-            yield from read_task(partition, self._options, self._columns, self._bounds)
+            yield from read_task(partition, self._options, self._columns)
 
 
 class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
