@@ -3,7 +3,8 @@
     python -m examples.trade_dashboard.job --metaq ./metaq --results postgresql://user@host/dashboard --checkpoint ./job
 
 A batch is counted and written in one transaction, which also notes its number: a batch that is run again after a crash
-adds nothing twice. Prints a line when it reads; SIGTERM and Ctrl-C end it in order.
+adds nothing twice. Prints a line when it reads; SIGTERM and Ctrl-C end it in order. A query that has failed for want of
+time is started again from its checkpoint (restarts.py); any other error ends the job.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import argparse
 import signal
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +21,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import psycopg
-from pyspark.errors import StreamingQueryException
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import expr
 from pyspark.sql.streaming.query import StreamingQuery
@@ -28,6 +31,7 @@ from examples.trade_dashboard import figures, offsets
 from examples.trade_dashboard.counting import BODY_SIZE_BYTES_MAX, count
 from examples.trade_dashboard.figures import Deltas
 from examples.trade_dashboard.offsets import Span
+from examples.trade_dashboard.restarts import Restarts
 from txmsg.message import Message
 from txmsg.metaq import Log, LogProducer
 from txmsg.spark import session, write_idempotent
@@ -103,27 +107,13 @@ def _write(connection: psycopg.Connection[Any], found: tuple[Deltas, Mapping[int
 def main() -> int:
     """Runs the job until it is told to stop, which gives 0, or until it cannot go on, which gives 1."""
     options = _options()
-    stopping = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+    ending = _Ending()
+    signal.signal(signal.SIGTERM, ending.tell)
     spark = session("trade_dashboard", master="local[2,4]", config=SETTINGS)
     spark.sparkContext.setLogLevel("ERROR")
-    signal.signal(signal.SIGINT, lambda *_: stopping.set())  # Spark has set a handler of its own
+    signal.signal(signal.SIGINT, ending.tell)  # Spark has set a handler of its own
     try:
-        if not Path(options.checkpoint).exists():  # else trades are waiting, and warm it up as well
-            warm_up(spark)
-        query = start(
-            spark,
-            metaq=options.metaq,
-            results=options.results,
-            checkpoint=options.checkpoint,
-            trigger_s=options.trigger,
-        )
-        print(f"counting {TOPIC} of {options.metaq}", flush=True)
-        ended = threading.Thread(target=_wait_for_end, args=(query, stopping), daemon=True)
-        ended.start()
-        stopping.wait()
-        failed = query.exception()
-        query.stop()
+        failed = _run(spark, options, ending)
     finally:
         spark.stop()
     if failed is not None:
@@ -132,13 +122,73 @@ def main() -> int:
     return 0
 
 
-def _wait_for_end(query: StreamingQuery, stopping: threading.Event) -> None:
-    try:
-        query.awaitTermination()
-    except StreamingQueryException:
-        pass  # main asks for it, and tells it
-    finally:  # also when the JVM is gone, and with it the query
-        stopping.set()
+class _Ending:
+    """Wakes the main thread when the job is told to stop, or its query has ended."""
+
+    def __init__(self) -> None:
+        self.is_told = False
+        self._woken = threading.Event()
+
+    def tell(self, *_: object) -> None:
+        """The job is to stop."""
+        self.is_told = True
+        self._woken.set()
+
+    def wait_for(self, query: StreamingQuery) -> None:
+        """Returns when the query has ended, or the job is told to stop."""
+        self._woken.clear()
+        threading.Thread(target=self._wake_at_end, args=(query,), daemon=True).start()
+        if not self.is_told:  # before the event was cleared
+            self._woken.wait()
+
+    def pause(self, timeout_s: float) -> None:
+        """Returns after this time, or when the job is told to stop."""
+        self._woken.clear()
+        if not self.is_told:
+            self._woken.wait(timeout_s)
+
+    def _wake_at_end(self, query: StreamingQuery) -> None:
+        try:
+            query.awaitTermination()
+        except StreamingQueryException:
+            pass  # main asks for it, and tells it
+        finally:  # also when the JVM is gone, and with it the query
+            self._woken.set()
+
+
+def _run(spark: SparkSession, options: argparse.Namespace, ending: _Ending) -> str | None:
+    """Counts until the job is told to stop, or cannot go on: why."""
+    restarts = Restarts()
+    while not ending.is_told:
+        try:
+            _count_until_it_ends(spark, options, ending)
+            break
+        except (PySparkException, Py4JJavaError) as exc:
+            wait_s = restarts.wait_s(str(exc), time.monotonic())
+            if wait_s is None:
+                return str(exc)
+            print(f"the query is started again in {wait_s:g} s, for it has ended: {exc}", file=sys.stderr, flush=True)
+            ending.pause(wait_s)
+    return None
+
+
+def _count_until_it_ends(spark: SparkSession, options: argparse.Namespace, ending: _Ending) -> None:
+    """Returns when the job is told to stop. Raises what has ended the query."""
+    if not Path(options.checkpoint).exists():  # else trades are waiting, and warm it up as well
+        warm_up(spark)
+    query = start(
+        spark,
+        metaq=options.metaq,
+        results=options.results,
+        checkpoint=options.checkpoint,
+        trigger_s=options.trigger,
+    )
+    print(f"counting {TOPIC} of {options.metaq}", flush=True)
+    ending.wait_for(query)
+    failed = query.exception()
+    query.stop()
+    if failed is not None:
+        raise failed
 
 
 def _options() -> argparse.Namespace:
@@ -146,7 +196,8 @@ def _options() -> argparse.Namespace:
         prog="python -m examples.trade_dashboard.job",
         description="Counts the trades of a MetaQ log into the figures of the trade dashboard, until it is stopped.",
         epilog=f"Prints `counting {TOPIC} of WHERE` when it reads. Start it again with the same checkpoint after a "
-        "crash: it goes on where it was, and counts nothing twice. SIGTERM and Ctrl-C end it in order.",
+        "crash: it goes on where it was, and counts nothing twice. A query whose Python process did not start in time, "
+        "as on a busy machine, is started again by itself. SIGTERM and Ctrl-C end it in order.",
     )
     parser.add_argument(
         "--metaq", required=True, metavar="DIR|HOST:PORT", help="the log: its directory, or the address of its server"

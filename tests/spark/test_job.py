@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -136,6 +137,41 @@ def test_a_job_killed_between_its_commit_and_sparks_mark_counts_nothing_twice(
         batches = read(database_url).batch
         assert batches is not None
         assert batches.batch_id == 2
+
+
+def test_a_query_whose_python_process_did_not_start_goes_on_and_another_error_ends_the_job(
+    tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first process that is to read the log ends at once, so Spark waits for it in vain."""
+    python, failed = tmp_path / "python", tmp_path / "failed"
+    python.write_text(
+        f"""#!/bin/sh
+case "$*" in *python_streaming_source_runner*) if mkdir {failed} 2> /dev/null; then exit 1; fi;; esac
+exec {sys.executable} "$@"
+"""
+    )
+    python.chmod(0o755)
+    monkeypatch.setenv("PYSPARK_PYTHON", str(python))
+    checkpoint = tmp_path / "checkpoint"
+    checkpoint.mkdir()  # else it warms up first
+    command = ["--metaq", str(tmp_path / "log"), "--results", database_url, "--checkpoint", str(checkpoint)]
+    with Log(tmp_path / "log") as log:
+        LogProducer(log).send(trade("paid", 100))
+        with _job(command, tmp_path / "job.log") as running:
+            _wait_for_turnover(database_url, 100, running)
+            assert failed.exists()
+            running.send_signal(signal.SIGTERM)
+            assert running.wait(_WAIT_S_MAX) == 0, (tmp_path / "job.log").read_text()
+        said = (tmp_path / "job.log").read_text()
+        assert re.search(r"the query is started again in 1 s, for it has ended: .*failed to connect back", said), said
+
+        with psycopg.connect(database_url) as connection:
+            connection.execute("drop table txmsg_spark_query")
+        LogProducer(log).send(trade("paid", 1))
+        with _job(command, tmp_path / "emptied.log") as running:
+            assert running.wait(_WAIT_S_MAX) == 1
+    assert "the query has ended: " in (said := (tmp_path / "emptied.log").read_text())
+    assert "this database has none of it" in said
 
 
 def _wait_until_something_is_read(spark: SparkSession) -> None:
