@@ -195,9 +195,10 @@ class LogBusy(StorageError):
 
 
 class MirrorDiverged(TxmsgError):
-    """A log and the table that it mirrors hold different messages at this offset of a queue. Nothing was written.
+    """A log and the table that it mirrors hold different messages at this offset of a queue: it is mirrored no further.
 
-    As after a backup of the Notify database was restored, or a standby promoted that had not got everything.
+    As after a backup of the Notify database was restored, a standby promoted that had not got everything, or a topic
+    deleted and made again. Other queues are mirrored all the same.
     """
 
     code = "mirror_diverged"

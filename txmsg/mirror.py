@@ -166,8 +166,8 @@ def take_again(root: Path, session: Session, name: str) -> list[Missing]:
     """Gives a log back what it lacks and the table has: in its place where there is room, as a repair leaves it.
 
     Where there is none, the queue ends where the first of it is missing, and a tailer goes on there. Offsets stay what
-    they were, so the generation does. Queues that have diverged are left alone, and so is what the table has not got
-    any more. Raises LogBusy while the log is written, and MisuseError if there is no such mirror.
+    they were, so the generation does. Queues that have diverged or cannot be read are left alone, and so is what the
+    table has not got any more. Raises LogBusy while the log is written, and MisuseError if there is no such mirror.
     """
     mirror = Mirrors(session, name).look()
     if mirror is None:
@@ -176,7 +176,7 @@ def take_again(root: Path, session: Session, name: str) -> list[Missing]:
     with Log(root) as log, open_log(root) as reading:
         sink = LogSink(reading, str(root))
         for each in list(compare(session, sink, table.queues(session, mirror.include, mirror.exclude))):
-            if not each.is_diverged:
+            if isinstance(each, Compared) and not each.is_diverged:
                 found += _taken_again(log, session, each)
     return found
 

@@ -8,11 +8,11 @@ from typing import NamedTuple
 from txmsg.binlog import table
 from txmsg.binlog.database import Session
 from txmsg.binlog.resume import GoOn, Verdict, first_difference, verdict
-from txmsg.binlog.sink import Mark, Sink, content_crc
+from txmsg.binlog.sink import REFUSALS, Mark, Sink, content_crc
 from txmsg.binlog.table import TableQueue
 from txmsg.errors import MirrorDiverged
 
-__all__ = ["Compared", "Divergence", "compare", "divergence"]
+__all__ = ["Compared", "Divergence", "Refused", "compare", "divergence"]
 
 
 class Compared(NamedTuple):
@@ -26,6 +26,13 @@ class Compared(NamedTuple):
     def is_diverged(self) -> bool:
         """Whether a person has to decide."""
         return self.go_on.verdict in (Verdict.BEHIND, Verdict.DIFFERS)
+
+
+class Refused(NamedTuple):
+    """A queue that the log says nothing of, and why."""
+
+    queue: TableQueue
+    error: Exception
 
 
 class Divergence(NamedTuple):
@@ -42,20 +49,31 @@ class Divergence(NamedTuple):
         return MirrorDiverged(
             f"topic {self.topic} queue {self.queue}: from offset {self.offset} on the log {log} (to "
             f"{self.log_end - 1}) and the table (to {self.table_end - 1}) hold different messages, as after a backup "
-            "was restored or a standby promoted; nothing was written. If the table is right, `txmsg tailer fork` lets "
-            "the log go on from there",
+            "was restored, a standby promoted, or the topic deleted and made again; nothing of the queue is written. "
+            "If the table is right, stop the tailer, and `txmsg tailer fork` lets the log go on from there",
             self.topic,
             self.queue,
             self.offset,
         )
 
 
-def compare(session: Session, sink: Sink, queues: Sequence[TableQueue]) -> Iterator[Compared]:
+def compare(session: Session, sink: Sink, queues: Sequence[TableQueue]) -> Iterator[Compared | Refused]:
     """Compares each queue at the log's end: by the message, for numbers alone mislead. In their order."""
-    in_log = {each.id: sink.range(each.topic, each.number) for each in queues}
-    log_marks = {each.id: mark for each in queues if (mark := _last_mark(sink, each, in_log[each.id])) is not None}
+    in_log: dict[int, tuple[int, int]] = {}
+    log_marks: dict[int, Mark] = {}
+    refusals: dict[int, Exception] = {}
+    for each in queues:
+        try:
+            in_log[each.id] = sink.range(each.topic, each.number)
+            if (mark := _last_mark(sink, each, in_log[each.id])) is not None:
+                log_marks[each.id] = mark
+        except REFUSALS as exc:
+            refusals[each.id] = exc
     table_marks = table.marks_at(session, {queue: mark.offset for queue, mark in log_marks.items()})
     for each in queues:
+        if each.id in refusals:
+            yield Refused(each, refusals[each.id])
+            continue
         mark = log_marks.get(each.id)
         go_on = verdict(in_log[each.id], (each.begin, each.end), mark, table_marks.get(each.id))
         compared = Compared(each, in_log[each.id], go_on)

@@ -11,7 +11,7 @@ from psycopg.rows import class_row
 from txmsg.binlog.config import ALL_TOPICS
 from txmsg.binlog.database import Session
 
-__all__ = ["MirrorRow", "Mirrors"]
+__all__ = ["MirrorRow", "Mirrors", "Position"]
 
 _LOCK_CLASS = 7707
 
@@ -26,6 +26,13 @@ class MirrorRow(NamedTuple):
     generation: int | None
     created_at: datetime
     seen_at: datetime | None
+
+
+class Position(NamedTuple):
+    """How far a queue is mirrored, and why it is mirrored no further; None: it is."""
+
+    next_offset: int
+    stopped: str | None
 
 
 class Mirrors:
@@ -105,23 +112,34 @@ class Mirrors:
 
     # ---- positions
 
-    def positions(self) -> dict[int, int]:
+    def positions(self) -> dict[int, Position]:
         """How far each queue is mirrored, by its id."""
-        return dict(
-            self._session.execute(
-                "select queue, next_offset from txmsg.mirror_queue where mirror = %s", (self.name,)
-            ).fetchall()
+        rows = self._session.execute(
+            "select queue, next_offset, stopped from txmsg.mirror_queue where mirror = %s", (self.name,)
+        ).fetchall()
+        return {queue: Position(next_offset, stopped) for queue, next_offset, stopped in rows}
+
+    def stop(self, queue: int, next_offset: int | None, reason: str) -> None:
+        """Notes that a queue is mirrored no further. next_offset: how far it is; None: as was noted before."""
+        self._session.execute(
+            "insert into txmsg.mirror_queue as p (mirror, queue, next_offset, stopped) "
+            "select %(name)s, q.id, coalesce(%(next_offset)s, 0), %(reason)s from txmsg.queue q where q.id = %(queue)s "
+            "on conflict (mirror, queue) do update "
+            "set next_offset = coalesce(%(next_offset)s, p.next_offset), stopped = excluded.stopped, "
+            "updated_at = now()",
+            {"name": self.name, "queue": queue, "next_offset": next_offset, "reason": reason},
         )
 
     def write(self, positions: Mapping[int, int], *, log: str, generation: int) -> None:
-        """Notes how far queues are on disk, and that the tailer lives. One statement: the tailer waits for it."""
+        """Notes how far queues are on disk, that they go on, and that the tailer lives. One statement, to wait less."""
         self._session.execute(
             "with seen as (update txmsg.mirror set seen_at = now(), log = %(log)s, generation = %(generation)s "
             "where name = %(name)s) "
             "insert into txmsg.mirror_queue as p (mirror, queue, next_offset) select %(name)s, w.queue, w.next_offset "
             "from unnest(%(queues)s::int[], %(offsets)s::bigint[]) w(queue, next_offset) "
             "where exists (select from txmsg.queue q where q.id = w.queue) order by 2 "
-            "on conflict (mirror, queue) do update set next_offset = excluded.next_offset, updated_at = now()",
+            "on conflict (mirror, queue) do update "
+            "set next_offset = excluded.next_offset, stopped = null, updated_at = now()",
             {
                 "log": log,
                 "generation": generation,

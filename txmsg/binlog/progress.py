@@ -21,6 +21,8 @@ class Progress:
     """Offsets that were gone before they could be mirrored; holes in the log mark them."""
     foreign: int = 0
     """Changes in the publication that are no messages."""
+    stopped: int = 0
+    """Queues that are mirrored no further, since this run began."""
     lag_s: float = 0.0
     """How long ago the last transaction that is in the log was committed, while there are more; else 0."""
     goal: int = 0

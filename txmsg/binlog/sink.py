@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from txmsg.binlog.rows import Batch, Row
+from txmsg.errors import CorruptLog, InvalidMessage, MisuseError, OffsetOutOfRange
 
-__all__ = ["Mark", "Sink", "content_crc"]
+__all__ = ["REFUSALS", "Mark", "Sink", "content_crc"]
+
+REFUSALS: Final = (CorruptLog, InvalidMessage, MisuseError, OffsetOutOfRange, ValueError)
+"""What a log raises because of one queue: its files are damaged, its topic's name or a message cannot be kept. Others
+can be written all the same. What is wrong with the whole log is a StorageError (a full disk), or BrokerUnavailable."""
 
 
 class Mark(NamedTuple):

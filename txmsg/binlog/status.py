@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import psycopg
 
 from txmsg.binlog import table
-from txmsg.binlog.comparing import Divergence, compare, divergence
+from txmsg.binlog.comparing import Compared, Divergence, compare, divergence
 from txmsg.binlog.database import Session
-from txmsg.binlog.mirrors import MirrorRow, Mirrors
+from txmsg.binlog.mirrors import MirrorRow, Mirrors, Position
 from txmsg.binlog.sink import Sink
 from txmsg.binlog.slot import Slot, Slots
 from txmsg.errors import MisuseError
@@ -30,6 +30,8 @@ class QueueStatus:
     queue: int
     next_offset: int
     end: int
+    stopped: str | None
+    """Why it is mirrored no further; None: it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,11 @@ class MirrorStatus:
         """Messages in the table that are not in the log."""
         return sum(max(0, each.end - each.next_offset) for each in self.queues)
 
+    @property
+    def stopped(self) -> list[QueueStatus]:
+        """Queues that are mirrored no further."""
+        return [each for each in self.queues if each.stopped is not None]
+
 
 def status(session: Session, name: str) -> MirrorStatus:
     """How the mirror stands. Raises MisuseError if there is none."""
@@ -59,7 +66,9 @@ def status(session: Session, name: str) -> MirrorStatus:
     positions = mirrors.positions()
     found = table.queues(session, mirror.include, mirror.exclude)
     queues = [
-        QueueStatus(each.topic, each.number, max(each.begin, positions.get(each.id, 0)), each.end) for each in found
+        QueueStatus(each.topic, each.number, max(each.begin, at.next_offset), each.end, at.stopped)
+        for each in found
+        for at in [positions.get(each.id, Position(0, None))]
     ]
     behind = {
         each.id: shown.next_offset for each, shown in zip(found, queues, strict=True) if shown.next_offset < each.end
@@ -93,7 +102,7 @@ def diverged(session: Session, sink: Sink, name: str) -> list[Divergence]:
         raise MisuseError(f"there is no mirror {name}: `txmsg tailer run` or `txmsg tailer create` makes it")
     _become_writer(mirrors)
     found = compare(session, sink, table.queues(session, mirror.include, mirror.exclude))
-    return [divergence(session, sink, each) for each in list(found) if each.is_diverged]
+    return [divergence(session, sink, each) for each in list(found) if isinstance(each, Compared) and each.is_diverged]
 
 
 def drop(session: Session, name: str) -> bool:

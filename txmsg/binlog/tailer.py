@@ -93,8 +93,9 @@ class Tailer:
     def run(self) -> None:
         """Mirrors until it is stopped.
 
-        What may pass by itself (a database or log that is away, a full disk) is logged and tried again. Raises
-        MirrorDiverged and CorruptLog; StorageError if the database is not set up for it, found when it starts.
+        What may pass by itself (a database or log that is away, a full disk) is logged and tried again; what goes wrong
+        with one queue stops that one alone. Raises CorruptLog for a log that cannot be opened; StorageError if the
+        database is not set up for it, found when it starts.
         """
         wait_s = _WAIT_S
         try:

@@ -1,7 +1,8 @@
 """One run of a mirror, from comparing log and table to the end of its connections. Does not try again: see tailer.py.
 
 What comes by replication and what is read from the table meet in `_Queue`: an offset below the next one is there
-already, the next one is taken, and one above it makes the tailer read what is between from the table.
+already, the next one is taken, and one above it makes the tailer read what is between from the table. What goes wrong
+with one queue stops that queue (`_stop`) and no other.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field
 import psycopg
 
 from txmsg.binlog import table
-from txmsg.binlog.comparing import Compared, compare, divergence
+from txmsg.binlog.comparing import Compared, Refused, compare, divergence
 from txmsg.binlog.config import TailerConfig
 from txmsg.binlog.database import Session
 from txmsg.binlog.mirrors import Mirrors
@@ -25,10 +26,11 @@ from txmsg.binlog.reading import Reading
 from txmsg.binlog.replication import ReplicationStream
 from txmsg.binlog.resume import Verdict
 from txmsg.binlog.rows import EPOCH_2000_US, Batch, Row, check_relation, inserted_row
-from txmsg.binlog.sink import Sink
+from txmsg.binlog.sink import REFUSALS, Sink
 from txmsg.binlog.slot import Slots, end_holder, wal_end
+from txmsg.binlog.stops import Stops
 from txmsg.binlog.table import TableQueue
-from txmsg.errors import StorageError
+from txmsg.errors import MirrorDiverged
 
 __all__ = ["Tailing"]
 
@@ -76,6 +78,7 @@ class Tailing:
         self._slots = Slots(session, config.mirror)
         self._queues: dict[int, _Queue] = {}
         self._unwanted: set[int] = set()
+        self._stops = Stops(self._mirrors, progress)
         self._filled: list[_Queue] = []
         self._refilled_bytes = 0
         self._reading: Reading | None = None
@@ -95,7 +98,7 @@ class Tailing:
     # ---- starting
 
     def start(self) -> None:
-        """Makes what is missing, compares log and table, and begins to read. Raises MirrorDiverged, StorageError."""
+        """Makes what is missing, compares log and table, and begins to read. Raises StorageError."""
         config = self._config
         own = self._sink.own_topics
         self._include, self._exclude = self._mirrors.settle(config.topics, config.exclude, own=own)
@@ -111,9 +114,12 @@ class Tailing:
         self._open(found)
         self._note_goal(found)
         for each in found:
-            queue = self._queues[each.id]
-            # What a slot has seen since it was made comes from it, unless the log has lost what it once had.
-            if is_new or each.id not in positions or positions[each.id] > queue.base:
+            queue, noted = self._queues.get(each.id), positions.get(each.id)
+            if queue is None:
+                continue
+            # What a slot has seen since it was made comes from it, unless the log has lost what it once had, or the
+            # queue was passed over.
+            if is_new or noted is None or noted.stopped is not None or noted.next_offset > queue.base:
                 self._refill(queue, each.end)
         self.append()
         self._write_positions({each.id: each.next_offset for each in self._queues.values()})
@@ -140,20 +146,37 @@ class Tailing:
                     raise
 
     def _open(self, found: Sequence[TableQueue]) -> None:
-        """Finds out where these queues go on in the log. Raises MirrorDiverged: nothing was written then."""
-        for compared in self._compared(found):
+        """Finds out where these queues go on in the log; stops at those that do not."""
+        for compared in self._fitting(found):
             each, next_offset = compared.queue, compared.go_on.next_offset
-            if compared.go_on.verdict is Verdict.HOLE:
-                self._mark_hole(each.topic, each.number, compared.in_log[1], next_offset)
-            self._queues[each.id] = _Queue(each.id, each.topic, each.number, *(next_offset,) * 3)
+            try:
+                if compared.go_on.verdict is Verdict.HOLE:
+                    self._mark_hole(each.topic, each.number, compared.in_log[1], next_offset)
+            except REFUSALS as exc:
+                self._stop(each, exc)
+            else:
+                self._queues[each.id] = _Queue(each.id, each.topic, each.number, *(next_offset,) * 3)
 
-    def _compared(self, found: Sequence[TableQueue]) -> list[Compared]:
-        """How these queues stand in the log. Raises MirrorDiverged."""
-        compared = list(compare(self._session, self._sink, found))
-        for each in compared:
-            if each.is_diverged:
-                raise divergence(self._session, self._sink, each).error(self._sink.name)
-        return compared
+    def _fitting(self, found: Sequence[TableQueue]) -> list[Compared]:
+        """How these queues stand in the log. Stops at those that do not fit."""
+        fitting = []
+        for each in list(compare(self._session, self._sink, found)):
+            try:
+                if isinstance(each, Refused):
+                    raise each.error
+                if each.is_diverged:
+                    raise divergence(self._session, self._sink, each).error(self._sink.name)
+                fitting.append(each)
+            except (MirrorDiverged, *REFUSALS) as exc:
+                self._stop(each.queue, exc)
+        return fitting
+
+    def _stop(self, queue: TableQueue | _Queue, error: Exception) -> None:
+        """Mirrors a queue no further: what was taken of it and is not in the log is dropped."""
+        self._queues.pop(queue.id, None)
+        self._filled = [each for each in self._filled if each.id != queue.id]
+        self._dirty.discard(queue.id)
+        self._stops.add(queue.id, queue.topic, queue.number, error)
 
     def _mark_hole(self, topic: str, number: int, begin: int, end: int) -> None:
         self._sink.mark_hole(topic, number, begin, end)
@@ -197,7 +220,9 @@ class Tailing:
                 continue
             queue_id, offset, row = inserted_row(data)
             queue = queues.get(queue_id)
-            if queue is None and (queue_id in self._unwanted or (queue := self._met(queue_id)) is None):
+            if queue is None and (
+                queue_id in self._unwanted or queue_id in self._stops or (queue := self._met(queue_id)) is None
+            ):
                 continue
             if offset != queue.next_offset and not self._leads_up_to(queue, offset):
                 continue
@@ -211,12 +236,12 @@ class Tailing:
         if offset < queue.next_offset:
             if offset >= queue.repeats_end:  # it came before: the table was set back
                 self.append()
-                self._compared([each for each in table.queues(self._session, [queue.topic], []) if each.id == queue.id])
+                self._fitting([each for each in table.queues(self._session, [queue.topic], []) if each.id == queue.id])
                 queue.repeats_end = queue.next_offset
             self.progress.repeated += 1
             return False
         self._refill(queue, offset)
-        return queue.next_offset == offset
+        return queue.next_offset == offset and queue.id in self._queues
 
     def _take_other(self, data: bytes) -> None:
         match decode(data):
@@ -252,8 +277,9 @@ class Tailing:
     def _met(self, queue_id: int) -> _Queue | None:
         """A queue that is new to this run, if it is to be mirrored."""
         found = table.queues(self._session, self._include, self._exclude)
-        new = [each for each in found if each.id not in self._queues]
-        self._open(new)
+        self._open(self._new_among(found))
+        if queue_id in self._stops:
+            return None
         if queue_id not in self._queues:
             self._unwanted.add(queue_id)
             if not table.is_there(self._session, queue_id):
@@ -264,18 +290,24 @@ class Tailing:
     # ---- what is read from the table
 
     def _refill(self, queue: _Queue, end: int) -> None:
-        """Takes what comes next of a queue, up to `end`, from the table."""
+        """Takes what comes next of a queue, up to `end`, from the table; stops at it if that cannot be."""
+        try:
+            self._take_from_table(queue, end)
+        except (MirrorDiverged, *REFUSALS) as exc:
+            self._stop(queue, exc)
+
+    def _take_from_table(self, queue: _Queue, end: int) -> None:
         if queue.next_offset < end:
             logger.info(
                 "topic %s queue %d: offsets %d to %d are read from the table",
                 *(queue.topic, queue.number, queue.next_offset, end - 1),
             )
         waited = False
-        while queue.next_offset < end:
+        while queue.next_offset < end and queue.id in self._queues:
             before = queue.next_offset
             with closing(table.rows(self._session, queue.id, before, end)) as rows:
                 for offset, row in rows:
-                    if offset != queue.next_offset:
+                    if offset != queue.next_offset or queue.id not in self._queues:
                         break
                     self._take_refilled(queue, row)
             if queue.next_offset == before and not self._is_gone(queue, end):
@@ -283,10 +315,11 @@ class Tailing:
                     logger.warning("topic %s queue %d was deleted: mirrored no further", queue.topic, queue.number)
                     return
                 if waited:
-                    raise StorageError(
+                    raise MirrorDiverged(
                         f"topic {queue.topic} queue {queue.number}: the table has no message at offset "
-                        f"{queue.next_offset}, but one at {end - 1}: messages were deleted by hand; restore them, or "
-                        "drop the topic"
+                        f"{queue.next_offset}, but one at {end - 1}: messages were deleted by hand; restore them and "
+                        "start the tailer again, or drop the topic",
+                        *(queue.topic, queue.number, queue.next_offset),
                     )
                 table.await_commits(self._session, queue.id)
                 waited = True
@@ -315,19 +348,32 @@ class Tailing:
     # ---- appending
 
     def append(self) -> None:
-        """Everything taken is in the log, on disk. Raises StorageError: nothing of it is then, and it still waits."""
+        """Everything taken is in the log, on disk; stops at queues whose rows it refuses.
+
+        Raises StorageError: what is not in the log then still waits.
+        """
         filled = self._filled
         if not filled:
             return
+        try:
+            self._append(filled)
+        except REFUSALS:  # nothing was appended, and one of them is why
+            for each in filled:
+                try:
+                    self._append([each])
+                except REFUSALS as exc:
+                    self._stop(each, exc)
+        self._filled = []
+        self._refilled_bytes = 0
+        self._on_progress(self.progress)
+
+    def _append(self, filled: Sequence[_Queue]) -> None:
         self._sink.append([Batch(each.topic, each.number, each.base, each.rows) for each in filled])
         for each in filled:
             self.progress.messages += len(each.rows)
             each.rows = []
             each.base = each.next_offset
             self._dirty.add(each.id)
-        self._filled = []
-        self._refilled_bytes = 0
-        self._on_progress(self.progress)
 
     def _note_lag(self, reading: Reading, *, is_all: bool) -> None:
         if is_all:
@@ -367,19 +413,25 @@ class Tailing:
         self._looked_at = now
         found = table.queues(self._session, self._include, self._exclude)
         at = wal_end(self._session)
-        self._open([each for each in found if each.id not in self._queues])
-        behind = [each for each in found if each.end < self._queues[each.id].next_offset]
-        self._compared([each for each in behind if table.is_quiet(self._session, each.id)])
-        self._look = (at, {each.id: each.end for each in found})
+        self._open(self._new_among(found))
+        behind = [each for each, queue in self._under_way(found) if each.end < queue.next_offset]
+        self._fitting([each for each in behind if table.is_quiet(self._session, each.id)])
+        self._look = (at, {each.id: each.end for each, _ in self._under_way(found)})
         self._note_goal(found)
 
+    def _under_way(self, found: Sequence[TableQueue]) -> list[tuple[TableQueue, _Queue]]:
+        return [(each, queue) for each in found if (queue := self._queues.get(each.id)) is not None]
+
+    def _new_among(self, found: Sequence[TableQueue]) -> list[TableQueue]:
+        return [each for each in found if each.id not in self._queues and each.id not in self._stops]
+
     def _note_goal(self, found: Sequence[TableQueue]) -> None:
-        left = sum(max(0, each.end - self._queues[each.id].next_offset) for each in found)
+        left = sum(max(0, each.end - queue.next_offset) for each, queue in self._under_way(found))
         self.progress.goal = self.progress.messages + left
 
     def _require_complete(self, queue_id: int, end: int) -> None:
-        queue = self._queues[queue_id]
-        if queue.next_offset < end:
+        queue = self._queues.get(queue_id)
+        if queue is not None and queue.next_offset < end:
             logger.warning(
                 "topic %s queue %d: offsets %d to %d did not come by replication",
                 *(queue.topic, queue.number, queue.next_offset, end - 1),

@@ -311,4 +311,5 @@ Table(
     Column("queue", ForeignKey("txmsg.queue.id", ondelete="CASCADE"), primary_key=True, autoincrement=False),
     Column("next_offset", BigInteger, nullable=False),
     Column("updated_at", _moment(), nullable=False, server_default=func.now()),
+    Column("stopped", Text),
 )

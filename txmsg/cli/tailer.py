@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import signal
@@ -49,8 +50,9 @@ for each in (fork, verify):
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg tailer run --storage postgresql://notify@db/notify --metaq /var/lib/metaq\n"
     "  txmsg tailer run --storage postgresql://notify@db/notify --metaq metaq:7720 --topics 'trade*'\n\n"
     "Prints `tailing NAME into WHERE` when it mirrors. A second one prints `standing by`, and goes on when the first "
-    "ends. SIGTERM and Ctrl-C end it in order. It ends by itself only where a person is needed: log and table hold "
-    "different messages, the log is damaged, or the database is not set up for it.",
+    "ends. SIGTERM and Ctrl-C end it in order. A queue whose log and table hold different messages, or that the log "
+    "cannot keep, stops alone: see `txmsg tailer status`. The tailer ends by itself only where a person is needed: the "
+    "log cannot be opened, or the database is not set up for it.",
 )
 @storage_option
 @click.option(
@@ -117,8 +119,9 @@ def _metrics(clock: Callable[[], float] = time.monotonic) -> Callable[[Progress]
         if passed_s < _METRICS_S or progress.messages == told:
             return
         logger.info(
-            "mirrored %d messages, %.0f/s; %.1f s behind, %d of them missing",
+            "mirrored %d messages, %.0f/s; %.1f s behind, %d of them missing; %d queues stopped",
             *(progress.messages, (progress.messages - told) / passed_s, progress.lag_s, progress.missing),
+            progress.stopped,
         )
         told_at, told = clock(), progress.messages
 
@@ -208,9 +211,10 @@ def drop(*, storage: str, name: str, yes: bool, as_json: bool) -> None:
 @click.option("--by-queue", is_flag=True, help="Print each queue, too, and how far it is mirrored.")
 @json_option
 def status(*, storage: str, name: str, by_queue: bool, as_json: bool) -> None:
-    """Show how far a mirror is behind, in messages, seconds and bytes, and how its slot is.
+    """Show how far a mirror is behind, in messages, seconds and bytes, how its slot is, and which queues have stopped.
 
-    Exit status 1 if the slot is missing or lost: a tailer makes it anew, and reads from the table what it has missed.
+    Exit status 1 if queues have stopped, and if the slot is missing or lost: a tailer creates a new slot, and reads
+    from the table what it has missed.
     """
     from txmsg.binlog.config import check_mirror_name
     from txmsg.binlog.database import translated
@@ -226,7 +230,9 @@ def status(*, storage: str, name: str, by_queue: bool, as_json: bool) -> None:
         print_facts(values)
         if by_queue:
             _print_queues(found)
-    if found.slot is None or found.slot.is_lost:
+        for each in found.stopped:
+            click.echo(f"topic {each.topic} queue {each.queue} is mirrored no further: {each.stopped}")
+    if found.slot is None or found.slot.is_lost or found.stopped:
         raise SystemExit(1)
 
 
@@ -240,6 +246,7 @@ def _values(found: MirrorStatus) -> dict[str, object]:
         "log": mirror.log,
         "generation": mirror.generation,
         "seen_at": mirror.seen_at and mirror.seen_at.isoformat(timespec="seconds"),
+        "stopped_queues": len(found.stopped),
         "behind_messages": found.behind_messages,
         "behind_s": round(found.behind_s, 3),
         "behind_bytes": slot and slot.behind_bytes,
@@ -253,7 +260,7 @@ def _values(found: MirrorStatus) -> dict[str, object]:
 
 
 def _queue_values(each: Any) -> dict[str, object]:
-    return {"topic": each.topic, "queue": each.queue, "next_offset": each.next_offset, "end": each.end}
+    return dataclasses.asdict(each)
 
 
 def _print_queues(found: MirrorStatus) -> None:

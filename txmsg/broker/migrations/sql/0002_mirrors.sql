@@ -19,6 +19,8 @@ create table txmsg.mirror_queue (
     queue int not null references txmsg.queue on delete cascade,
     next_offset bigint not null check (next_offset >= 0),
     updated_at timestamptz not null default now(),
+    -- Why it is mirrored no further, until its tailer starts again; null: it is mirrored.
+    stopped text,
     primary key (mirror, queue)
 ) with (fillfactor = 50);
 

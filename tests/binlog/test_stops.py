@@ -1,0 +1,188 @@
+"""What goes wrong with one queue stops that queue; the mirror of all others goes on, and it is reported."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tests.binlog.tailers import Table, await_equal, logged, tailing, until
+from tests.integration.cli_harness import said
+from txmsg.binlog.rows import Batch
+from txmsg.cli.main import main
+from txmsg.errors import CorruptLog, InvalidName
+from txmsg.metaq.store.reader import LogReader
+from txmsg.mirror import LogSink, open_sink
+
+
+def deleted_and_made_again(table: Table) -> None:
+    """Topic `bad`, as by `txmsg topic delete` and `create`."""
+    table.query("delete from txmsg.message where queue = %s", table.id_of("bad"))
+    table.query("delete from txmsg.queue where id = %s", table.id_of("bad"))
+    table.query("delete from txmsg.topic where name = 'bad'")
+    table.topic("bad")
+    table.add("bad", 2, body=b"again")
+
+
+def set_back(table: Table) -> None:
+    table.query("delete from txmsg.message where queue = %s and queue_offset >= 2", table.id_of("bad"))
+    table.add("bad", 1, body=b"other")
+
+
+def deleted_by_hand(table: Table) -> None:
+    """A message that was never mirrored, with one behind it that is."""
+    table.query(
+        "with base as (select segment from txmsg.message where queue = %(q)s limit 1) insert into txmsg.message "
+        "(segment, queue, queue_offset, transaction_id, n, body, born_at) "
+        "select segment, %(q)s, 6, gen_random_uuid(), 0, '', now() from base".replace("%(q)s", str(table.id_of("bad")))
+    )
+
+
+Break = Callable[[Table], None]
+BREAKS = [deleted_and_made_again, set_back, deleted_by_hand]
+
+
+def stops(table: Table) -> dict[str, str]:
+    """Why which queues have stopped, as `txmsg tailer status` tells it; its exit status says whether any has."""
+    told = CliRunner().invoke(main, ["tailer", "status", "--storage", table.url, "--json"])
+    shown = json.loads(told.stdout)
+    found = {f"{each['topic']}/{each['queue']}": each["stopped"] for each in shown["queues"] if each["stopped"]}
+    assert shown["stopped_queues"] == len(found)
+    assert told.exit_code == (1 if found else 0)
+    return found
+
+
+@pytest.mark.parametrize("is_running", [True, False], ids=["running", "starting"])
+@pytest.mark.parametrize("broken_by", BREAKS)
+def test_a_queue_whose_table_has_changed_stops_alone(
+    table: Table, tmp_path: Path, caplog: pytest.LogCaptureFixture, broken_by: Break, is_running: bool
+) -> None:
+    table.topic("bad")
+    table.add("bad", 5)
+    table.add("t", 3)
+    with tailing(table.url, tmp_path):
+        await_equal(table, tmp_path, "bad")
+        await_equal(table, tmp_path, "t")
+        if is_running:
+            broken_by(table)
+            until(lambda: bool(stops(table)))
+    before = logged(tmp_path, "bad")
+    assert len(before) == 5
+    if not is_running:
+        broken_by(table)
+    with tailing(table.url, tmp_path) as running:
+        table.add("t", 4)
+        table.add("t", 2, number=1)
+        for number in (0, 1):
+            await_equal(table, tmp_path, "t", number)
+        until(lambda: bool(stops(table)))
+        assert running.tailer.progress.stopped == 1
+    assert list(stops(table)) == ["bad/0"]
+    told = CliRunner().invoke(main, ["tailer", "status", "--storage", table.url]).stdout
+    assert "topic bad queue 0 is mirrored no further: topic bad queue 0: " in told
+    assert "topic bad queue 0 is mirrored no further, the others go on: " in caplog.text
+    assert logged(tmp_path, "bad") == before, "something was overwritten"
+    [(next_offset,)] = table.query("select next_offset from txmsg.mirror_queue where queue = %s", table.id_of("bad"))
+    assert next_offset == {"deleted_and_made_again": 0, "set_back": 2, "deleted_by_hand": 5}[broken_by.__name__], (
+        "retention would drop what is not mirrored"
+    )
+
+
+def test_after_a_fork_a_queue_that_had_stopped_goes_on_with_all_that_has_come_meanwhile(
+    table: Table, tmp_path: Path
+) -> None:
+    table.topic("bad")
+    table.add("bad", 5)
+    with tailing(table.url, tmp_path):
+        await_equal(table, tmp_path, "bad")
+        deleted_and_made_again(table)
+        until(lambda: bool(stops(table)))
+        table.add("bad", 3)
+        table.add("t", 3)
+        await_equal(table, tmp_path, "t")
+    told = said("tailer", "fork", "--storage", table.url, "--metaq", str(tmp_path), "--yes")
+    assert "topic bad queue 0: from offset 0 on" in told
+    with tailing(table.url, tmp_path):
+        await_equal(table, tmp_path, "bad")
+        assert stops(table) == {}
+        table.add("bad", 3)
+        await_equal(table, tmp_path, "bad")
+
+
+def test_a_queue_that_is_left_out_by_name_is_reported_no_more(table: Table, tmp_path: Path) -> None:
+    table.topic("bad")
+    table.add("bad", 5)
+    with tailing(table.url, tmp_path):
+        await_equal(table, tmp_path, "bad")
+        set_back(table)
+        until(lambda: bool(stops(table)))
+    with tailing(table.url, tmp_path, exclude=("bad",)):
+        assert stops(table) == {}
+
+
+def test_a_queue_whose_files_are_damaged_stops_alone(table: Table, tmp_path: Path) -> None:
+    table.topic("bad")
+    for topic in ("bad", "t"):
+        table.add(topic, 5)
+    with tailing(table.url, tmp_path):
+        for topic in ("bad", "t"):
+            await_equal(table, tmp_path, topic)
+    header = LogReader(tmp_path).queue("bad", 0).fetch(0)[0].header
+    [file] = (tmp_path / "commitlog").glob("*.log")
+    data = bytearray(file.read_bytes())
+    data[header.position + header.size_bytes - 1] ^= 0xFF
+    file.write_bytes(data)
+    for topic in ("bad", "t"):
+        table.add(topic, 2)
+    with tailing(table.url, tmp_path):
+        await_equal(table, tmp_path, "t")
+        until(lambda: bool(stops(table)))
+    assert list(stops(table)) == ["bad/0"]
+    assert "damaged" in stops(table)["bad/0"]
+
+
+class Refusing(LogSink):
+    """A log that keeps nothing of topic `bad`, whatever it is asked together with it."""
+
+    error: Exception
+
+    def append(self, batches: list[Batch]) -> None:  # type: ignore[override]
+        if any(each.topic == "bad" for each in batches):
+            raise self.error
+        super().append(batches)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        InvalidName("topic 'bad' is not a name"),
+        CorruptLog("settings of topic bad cannot be read"),
+        UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_a_topic_that_the_log_refuses_stops_alone(table: Table, tmp_path: Path, error: Exception) -> None:
+    def refusing() -> Refusing:
+        sink = open_sink(str(tmp_path))
+        sink.__class__ = Refusing
+        assert isinstance(sink, Refusing)
+        sink.error = error
+        return sink
+
+    table.topic("bad")
+    table.add("bad", 5)
+    table.add("t", 5)
+    with tailing(table.url, tmp_path, sink=refusing):
+        until(lambda: bool(stops(table)))
+        table.add("bad", 5)
+        table.add("t", 5)
+        table.add("t", 5, number=1)
+        for number in (0, 1):
+            await_equal(table, tmp_path, "t", number)
+    assert stops(table) == {"bad/0": str(error)}
+    with tailing(table.url, tmp_path):
+        await_equal(table, tmp_path, "bad")
+        assert stops(table) == {}
