@@ -38,7 +38,7 @@ def test_a_mirror_is_made_looked_at_and_dropped(table: Table, tmp_path: Path) ->
         until(lambda: json_of("tailer", "status", *storage)["behind_messages"] == 0)
         shown = json_of("tailer", "status", *storage)
         assert (shown["log"], shown["generation"], shown["slot_is_read"]) == (str(tmp_path), 1, True)
-        assert shown["queues"][0] == {"topic": "t", "queue": 0, "next_offset": 7, "end": 7}
+        assert shown["queues"][0] == {"topic": "t", "queue": 0, "next_offset": 7, "end": 7, "stopped": None}
         assert "is being written by a tailer: stop it first" in said("tailer", "drop", *storage, "--yes", status=1)
     assert "Mirrored to" in said("tailer", "status", *storage, "--by-queue")
     table.drop_slot()
