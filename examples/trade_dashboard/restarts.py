@@ -35,4 +35,4 @@ class Restarts:
         if not any(each in error for each in _PASSING) or len(self._at) == TIMES_MAX:
             return None
         self._at.append(now)
-        return _FIRST_WAIT_S * 2 ** (len(self._at) - 1)
+        return _FIRST_WAIT_S * (1 << (len(self._at) - 1))
