@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from typing import Any
+
+import pytest
 
 from tests.integration.delivery_harness import (
     NEVER_S,
@@ -229,5 +232,65 @@ def test_a_rate_set_for_a_group_holds_at_once_and_its_members_get_no_more(notify
                 clock.now += 0.1
                 given += len(await take(delivery, 100, f"c{given % 3}"))
             assert 100 <= given <= 106
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("share", [0.0, 0.02, 0.2])
+def test_a_back_end_that_seldom_works_keeps_the_backlog_in_the_log(notify_url: str, share: float) -> None:
+    """With so many successes between, there is seldom a long row of failures."""
+
+    async def scenario() -> None:
+        clock, lot = Clock(), random.Random(14)
+        settings: dict[str, Any] = {"background": False, "monotonic": clock, "lease_ttl_s": 1e9}
+        settings |= {"pause_failures": 50 if share else 10_000, "pause_retries": 100}
+        settings |= {"backoff": Backoff(delays_s=(3600.0,))}
+        async with notify_at(notify_url) as notify, delivering(notify, **settings) as delivery:
+            await notify.add(3000)
+            await take(delivery, 1)
+            done: set[int] = set()
+
+            async def work(share: float) -> int:
+                await delivery.rounds.expire_once()
+                await delivery.rounds.retries_once()
+                await read_all(delivery)
+                got = await take(delivery, 20)
+                good = [each for each in got if lot.random() < share]
+                assert await delivery.settle("g", "c", receipts(good), []) == []
+                await refuse(delivery, [each for each in got if each not in good])
+                done.update(offsets(good))
+                return len(got)
+
+            given = 0
+            for _ in range(300):
+                clock.now += 1
+                given += await work(share)
+            ((rows,),) = notify.query("select count(*) from txmsg.retry")
+            assert rows <= 100 + 20 + 120, "the number, what was out when it was reached, and the probes"
+            assert given < 1000
+            assert len(done) < 400
+
+            while len(done) < 3000:
+                clock.now += 30
+                notify.query("update txmsg.retry set due_at = now()")
+                await work(1.0)
+            assert notify.query("select * from txmsg.retry") == []
+
+    asyncio.run(scenario())
+
+
+def test_a_group_of_which_most_succeeds_may_have_many_retries(notify_url: str) -> None:
+    async def scenario() -> None:
+        settings: dict[str, Any] = {"background": False, "pause_retries": 10, "backoff": Backoff(delays_s=(3600.0,))}
+        async with notify_at(notify_url) as notify, delivering(notify, **settings) as delivery:
+            await notify.add(200)
+            await take(delivery, 1)
+            for _ in range(20):
+                await read_all(delivery)
+                got = await take(delivery, 10)
+                assert await delivery.settle("g", "c", receipts(got[3:]), []) == []
+                await refuse(delivery, got[:3])
+            assert not delivery._state.groups["g"].members.pause.is_on
+            assert notify.query("select count(*) > 50 from txmsg.retry") == [(True,)]
 
     asyncio.run(scenario())

@@ -46,6 +46,10 @@ class DeliveryConfig:
     succeed) pauses and probes with single messages. Default 200. What failed by then are retries; what fails during the
     pause goes back to be delivered again."""
 
+    pause_retries: int = 1000
+    """Messages of a group in `retry` from which on it pauses likewise when most of what it gets fails, though some
+    succeed. Default 1000. A group of which most succeeds may have any number."""
+
     held_s_max: float = 12 * 3600.0
     """Seconds for which a handler may hold a message, however often its client says that it is at it. Default 12 h."""
 
@@ -97,5 +101,8 @@ class DeliveryConfig:
             raise ValueError(
                 f"read_count_max={self.read_count_max} must be between 1 and window_count_max={self.window_count_max}"
             )
+        for name in ("pause_failures", "pause_retries"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
         if self.readers < 1:
             raise ValueError(f"readers={self.readers} must be at least 1")

@@ -311,7 +311,8 @@ class Group:
             self.retrying.settled(retried, None)
         if late:
             expired.append(receipt._replace(offsets=late))
-        if len(late) < len(receipt.offsets) and self.members.succeeded(client_id, now):
+        done = len(receipt.offsets) - len(late)
+        if done and self.members.succeeded(client_id, now, done):
             self.wake_all()
 
     def _fail(  # noqa: PLR0917

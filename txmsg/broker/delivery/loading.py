@@ -177,7 +177,7 @@ async def _load_group(conn: store.Connection, name: str, config: DeliveryConfig)
         row = await groups_store.group_row(conn, name)
         assert row is not None
     retrying = Retrying(count_max=config.retry_count_max, size_bytes_max=config.reply_size_bytes_max)
-    members = Members(name, Pause(config.pause_failures))
+    members = Members(name, Pause(config.pause_failures, config.pause_retries))
     return Group(row.id, name, retrying, settings_of(row, config), members)
 
 

@@ -41,6 +41,8 @@ class Members:
     pause: Pause = field(default_factory=Pause)
     """Of the whole group."""
     rate: TokenBucket | None = None
+    retries: int = 0
+    """How many rows the group has in `retry`: at least so many, when they were counted last."""
     _members: dict[str, _Member] = field(default_factory=dict)
     _wanted: dict[str, TagExpression] = field(default_factory=dict)
     _swept_at: float = 0.0
@@ -61,7 +63,7 @@ class Members:
             member.seen_at = now
             return
         if member is None:
-            self._members[client_id] = _Member(wants, now, Pause(self.pause.failures_max))
+            self._members[client_id] = _Member(wants, now, Pause(self.pause.failures_max, self.pause.retries_max))
         else:
             member.wants, member.seen_at = wants, now
         self._members = {each: member for each, member in self._members.items() if member.seen_at > now - ttl_s}
@@ -122,14 +124,14 @@ class Members:
 
     # ---- how they fare
 
-    def succeeded(self, client_id: str, now: float) -> bool:
-        """A member has processed a message. Whether this ends a pause of the group."""
+    def succeeded(self, client_id: str, now: float, count: int = 1) -> bool:
+        """A member has processed so many messages. Whether this ends a pause of the group."""
         member = self._members.get(client_id)
         if member is not None:
             member.succeeded_at = now
-            member.pause.succeeded(now)
+            member.pause.succeeded(now, count)
         paused_s = now - (self.pause.since or now)
-        if not self.pause.succeeded(now):
+        if not self.pause.succeeded(now, count):
             return False
         _log.warning("group %s goes on after a pause of %.0f s", self.group, paused_s)
         for each in self._members.values():
@@ -141,14 +143,15 @@ class Members:
         that is so during a pause, but for its probe."""
         is_probe = self.pause.is_probe(token)
         member = None if client_id is None else self._members.get(client_id)
-        if member is not None and member.pause.failed(count, error, now, token=token) and len(self._members) > 1:
+        begins = member is not None and member.pause.failed(count, error, now, token=token, retries=self.retries)
+        if begins and len(self._members) > 1:
             _log.warning("group %s: member %s fails only, and gets single messages", self.group, client_id)
-        spare = self.pause.failures + count >= self.pause.failures_max and self._others_succeed(client_id, now)
-        if self.pause.failed(count, error, now, token=token, spare=spare):
+        spare = self.pause.begins(count, self.retries) and self._others_succeed(client_id, now)
+        if self.pause.failed(count, error, now, token=token, retries=self.retries, spare=spare):
             _log.warning(
-                "group %s pauses after %d failures in a row, and gets single messages until one is processed; the "
-                "last error: %s",
-                *(self.group, self.pause.failures, error.partition("\n")[0]),
+                "group %s pauses after %d failures in a row, with %d messages in retry, and gets single messages until "
+                "one is processed; the last error: %s",
+                *(self.group, self.pause.failures, self.retries, error.partition("\n")[0]),
             )
         return self.pause.is_on and not is_probe
 

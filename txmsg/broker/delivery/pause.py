@@ -9,6 +9,9 @@ __all__ = ["Pause"]
 
 PROBE_S_MIN = 1.0
 PROBE_S_MAX = 30.0
+_SHARE_MAX = 0.5
+_FADES = 0.99
+"""What is left of a message's part in `share` after the next one."""
 _RELAPSE_S = 60.0
 """A pause so soon after another one goes on with its back-off: a back end that comes and goes is not hammered."""
 
@@ -17,12 +20,16 @@ _RELAPSE_S = 60.0
 class Pause:
     """Runs until failures_max messages have failed in a row, then lets single messages through until one succeeds.
 
-    Of a whole group, or of one of its members. The probes come after 1 s, 2 s, 4 s ... 30 s.
+    Also until most messages fail and the group has retries_max rows in `retry`, however many succeed in between. Of a
+    whole group, or of one of its members. The probes come after 1 s, 2 s, 4 s ... 30 s.
     """
 
     failures_max: int = 200
+    retries_max: int = 1000
     failures: int = 0
     """In a row, without a success."""
+    share: float = 0.0
+    """Of the last hundred or so messages, how many failed."""
     since: float | None = None
     """When the pause began; None while delivery runs."""
     last_error: str = ""
@@ -65,21 +72,35 @@ class Pause:
         """Whether this is the probe that is out: its failure is written like any other, so that the next is another."""
         return self.is_on and token == self._probe
 
-    def succeeded(self, now: float) -> bool:
-        """A message was acknowledged. Whether this ends a pause."""
+    def is_failing(self, count: int = 0) -> bool:
+        """Whether most messages fail, with so many more that have just failed."""
+        return 1 - (1 - self.share) * _FADES**count > _SHARE_MAX
+
+    def begins(self, count: int, retries: int) -> bool:
+        """Whether a pause would begin if so many messages failed now, while the group has so many retries."""
+        is_full = retries >= self.retries_max and self.is_failing(count)
+        return not self.is_on and (is_full or self.failures + count >= self.failures_max)
+
+    def succeeded(self, now: float, count: int = 1) -> bool:
+        """So many messages were acknowledged. Whether this ends a pause."""
         self.failures = 0
+        self.share *= _FADES**count
         if not self.is_on:
             return False
         self.since = self._probe = None
         self._ended_at = now
         return True
 
-    def failed(self, count: int, error: str, now: float, *, token: int | None = None, spare: bool = False) -> bool:
+    def failed(
+        self, count: int, error: str, now: float, *, token: int | None = None, retries: int = 0, spare: bool = False
+    ) -> bool:
         """So many messages failed, given under this token. Whether a pause begins.
 
-        spare: does not begin one, for others succeed.
+        retries: how many rows the group has in `retry`. spare: does not begin one, for others succeed.
         """
+        begins = self.begins(count, retries)
         self.failures += count
+        self.share = 1 - (1 - self.share) * _FADES**count
         self.last_error = error
         if self.is_on:
             if token is not None and token == self._probe:
@@ -87,7 +108,7 @@ class Pause:
                 self._delay_s = min(2 * self._delay_s, PROBE_S_MAX)
                 self._probe_at = now + self._delay_s
             return False
-        if spare or self.failures < self.failures_max:
+        if spare or not begins:
             return False
         if now > self._ended_at + _RELAPSE_S:
             self._delay_s = PROBE_S_MIN

@@ -97,6 +97,9 @@ class Writing:
                             await write_first_failures(conn, feed, failures, group.settings)
                         await write_retry_outcomes(conn, group, outcomes)
                         free = await failures_store.free_keys(conn, group.id, sorted(keys)) if keys else []
+                        if group.members.pause.is_failing():
+                            at_most = self._state.config.pause_retries
+                            group.members.retries = await failures_store.count_retries(conn, group.id, at_most)
             except ForeignKeyViolation as exc:
                 raise BrokerUnavailable(f"group {group.name} was deleted: retry") from exc
             if not is_held:  # raised here, not within the session, which would drop all other queues, too

@@ -16,6 +16,7 @@ from txmsg.broker.store.rows import GroupLag, RetryRow
 __all__ = [
     "RetryKey",
     "bury",
+    "count_retries",
     "delete_retries",
     "due_retries",
     "free_keys",
@@ -177,6 +178,16 @@ async def delete_retries(conn: Connection, group: int, queue_id: int, offsets: C
         """,
         {"group": group, "queue_id": queue_id, "offsets": list(offsets)},
     )
+
+
+async def count_retries(conn: Connection, group: int, at_most: int) -> int:
+    """How many retries a group has, at all brokers; no more are counted than at_most."""
+    cursor = await plain_cursor(conn).execute(
+        "select count(*) from (select from txmsg.retry where group_id = %s limit %s) r", (group, at_most)
+    )
+    row = await cursor.fetchone()
+    assert row is not None
+    return int(row[0])
 
 
 async def held_keys(conn: Connection, group: int, queue_ids: Sequence[int]) -> list[tuple[int, str]]:
