@@ -309,6 +309,25 @@ def test_async_handlers_have_an_inbox_too(broker: BrokerProcess, engine: Engine)
     assert effects(engine).total() == 1
 
 
+@pytest.mark.parametrize("dialect_name", ["postgresql", "mariadb"])
+def test_groups_whose_names_differ_in_case_have_inboxes_of_their_own(
+    request: pytest.FixtureRequest, dialect_name: str
+) -> None:
+    url: str = request.getfixturevalue("mariadb_url" if dialect_name == "mariadb" else "database_url")
+    engine = create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
+    create_inbox_tables(engine)
+    handled = []
+    for group in ("mailer", "Mailer", "mailer", "MAILER"):
+
+        @idempotent(sessionmaker(engine), group=group)
+        def handle(session: Session, message: ReceivedMessage, group: str = group) -> None:
+            handled.append(group)
+
+        handle(ReceivedMessage("t", b"x"))
+    assert handled == ["mailer", "Mailer", "MAILER"]
+    engine.dispose()
+
+
 def test_purging_removes_only_what_is_old(engine: Engine) -> None:
     with engine.begin() as connection:
         for number, age_days in enumerate((1, 30)):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine, String, create_engine, func, select
+from sqlalchemy import Engine, String, create_engine, func, select, text
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
@@ -112,6 +115,137 @@ def test_savepoints_inside_do_not_send_or_commit(producer: Producer, engine: Eng
         savepoint.rollback()
         assert (half_count(notify_url), orders(engine)) == (0, 0)
     assert (orders(engine), message_count(notify_url)) == (2, 1)
+
+
+class Undone(Exception):
+    """Ends a savepoint."""
+
+
+def sent_in_session_savepoint(session: Session, send: Callable[[bytes], object]) -> None:
+    with suppress(Undone), session.begin_nested():
+        send(b"undone before any statement")
+        raise Undone
+
+
+def sent_in_released_within_rolled_back(session: Session, send: Callable[[bytes], object]) -> None:
+    with suppress(Undone), session.begin_nested():
+        session.add(Order(item="undone"))
+        with session.begin_nested():
+            session.add(Order(item="undone"))
+            send(b"undone")
+        send(b"undone, too")
+        raise Undone
+
+
+def sent_in_savepoint_whose_flush_fails(session: Session, send: Callable[[bytes], object]) -> None:
+    with suppress(IntegrityError), session.begin_nested():
+        send(b"undone")
+        session.add(Order(id=1, item="undone"))
+        session.flush()
+        session.add(Order(id=1, item="undone"))
+
+
+def sent_in_savepoint_of_the_connection(session: Session, send: Callable[[bytes], object]) -> None:
+    with suppress(Undone), session.connection().begin_nested():
+        send(b"undone")
+        raise Undone
+
+
+def sent_in_savepoint_as_sql(session: Session, send: Callable[[bytes], object]) -> None:
+    session.execute(text("savepoint mine"))
+    send(b"undone")
+    session.execute(text("rollback to savepoint mine"))
+
+
+@pytest.mark.filterwarnings("ignore:New instance .* conflicts with persistent instance")
+def test_what_was_sent_in_a_savepoint_goes_with_it(
+    broker: BrokerProcess, producer: Producer, engine: Engine, notify_url: str
+) -> None:
+    """Before a statement or after it, released within another, by a failed flush, of the connection, as text."""
+    ways = [
+        sent_in_session_savepoint,
+        sent_in_released_within_rolled_back,
+        sent_in_savepoint_whose_flush_fails,
+        sent_in_savepoint_of_the_connection,
+        sent_in_savepoint_as_sql,
+    ]
+    with collecting(broker.address, "order") as got:
+        for way in ways:
+            with Session(engine) as session, producer.transaction(session) as tx:
+                tx.send(Message("order", b"first"))
+                way(session, lambda body: tx.send(Message("order", body)))
+                with session.begin_nested():
+                    tx.send(Message("order", b"last"))
+            assert {got.get(timeout=WAIT_S).body, got.get(timeout=WAIT_S).body} == {b"first", b"last"}
+    assert (orders(engine), message_count(notify_url)) == (0, 2 * len(ways))
+
+
+def test_with_all_messages_rolled_back_it_merely_commits(producer: Producer, engine: Engine, notify_url: str) -> None:
+    with Session(engine) as session, producer.transaction(session) as tx:
+        session.add(Order(item="tea"))
+        sent_in_session_savepoint(session, lambda body: tx.send(Message("order", body)))
+    assert (orders(engine), message_count(notify_url)) == (1, 0)
+
+
+def test_it_serves_one_block(producer: Producer, engine: Engine) -> None:
+    with Session(engine) as session:
+        transaction = producer.transaction(session)
+        with transaction:
+            session.add(Order(item="tea"))
+        with pytest.raises(MisuseError, match="a second time"):
+            transaction.__enter__()
+        session.add(Order(item="cup"))
+        session.commit()  # nothing of it is left
+    assert orders(engine) == 2
+
+
+def test_a_transaction_that_began_before_the_block_is_watched_in_it(
+    producer: Producer, engine: Engine, notify_url: str
+) -> None:
+    def work(session: Session) -> None:
+        with producer.transaction(session) as tx:
+            tx.send(Message("order", b"x"))
+            session.execute(text("commit"))
+
+    with Session(engine) as session:
+        session.add(Order(item="tea"))
+        session.flush()
+        with pytest.raises(MisuseError, match="would end its transaction"):
+            work(session)
+    assert (orders(engine), message_count(notify_url)) == (0, 0)
+
+
+def test_a_session_in_autocommit_is_refused_before_it_writes(producer: Producer, engine: Engine) -> None:
+    def work(session: Session) -> None:
+        with producer.transaction(session):
+            session.add(Order(item="tea"))
+
+    with Session(engine.execution_options(isolation_level="AUTOCOMMIT")) as session:
+        with pytest.raises(MisuseError, match="AUTOCOMMIT"):
+            work(session)
+    assert orders(engine) == 0
+
+
+def test_a_savepoint_that_comes_first_on_sqlite_does_not_commit_by_itself(
+    tmp_path: Path, broker: BrokerProcess
+) -> None:
+    """Its driver begins no transaction before SAVEPOINT, whose RELEASE would commit then."""
+    engine = create_engine(f"sqlite:///{tmp_path}/orders.db")
+    Base.metadata.create_all(engine)
+    listener = FenceCheckListener(engine)
+    listener.fence.create_tables()
+
+    def work(producer: Producer, session: Session) -> None:
+        with producer.transaction(session):
+            with session.begin_nested():
+                session.add(Order(item="tea"))
+            raise ZeroDivisionError
+
+    with Producer(broker.address, group="orders", timeout_s=WAIT_S, check_listener=listener) as producer:
+        with Session(engine) as session, pytest.raises(ZeroDivisionError):
+            work(producer, session)
+    assert orders(engine) == 0
+    engine.dispose()
 
 
 def test_a_savepoint_around_it_is_refused(producer: Producer, engine: Engine) -> None:

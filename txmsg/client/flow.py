@@ -1,8 +1,8 @@
 """The classic flow around one call: half message, local transaction, outcome.
 
-The one rule: ROLLBACK is told only when COMMIT was certainly never sent. From session.commit() onward, and for any
-exception of a function that commits by itself, the answer is UNKNOWN and the check-back decides. Exceptions go to the
-caller unchanged.
+COMMIT is told only when the flow's own row is certainly in what committed: `SessionGuard` proves it. ROLLBACK is told
+only when COMMIT was certainly never sent. From COMMIT onward, and for any exception of a function that commits by
+itself, the answer is UNKNOWN and the check-back decides. Exceptions go to the caller unchanged.
 """
 
 from __future__ import annotations
@@ -81,26 +81,22 @@ def run_in_session(
 ) -> R:
     """Half messages, then `work` in a session of `factory` behind its fence row, then commit and outcome."""
     half = producer.half(messages)
-    state = TransactionState.ROLLBACK
+    guard: SessionGuard | None = None
     try:
         with factory() as session:
             _check_fresh(session, owner)
-            if producer.fence is not None:
-                producer.fence.write(session, half.transaction_id)
             with SessionGuard(session, owner=owner) as guard:
                 if producer.fence is not None:
-                    guard.watch(session.connection())
+                    producer.fence.write(session, half.transaction_id)
+                    guard.own_row = producer.fence.own_row(half.transaction_id)
                 result = work(session)
-                guard.check_intact()
-                session.flush()
-            state = TransactionState.UNKNOWN
-            session.commit()
-            state = TransactionState.COMMIT
+                guard.end_work()
+                session.commit()
+                guard.check_committed()
     except BaseException as exc:
-        if state is TransactionState.ROLLBACK:
-            state = TransactionState.UNKNOWN
-            if producer.fence is not None and isinstance(exc, Exception):
-                state = _settle_by_fence(producer.fence, half)
+        state = TransactionState.UNKNOWN
+        if producer.fence is not None and _was_not_sent(guard, exc):
+            state = _settle_by_fence(producer.fence, half)
         tell(producer, half, state, wait=isinstance(exc, Exception))
         raise
     tell(producer, half, TransactionState.COMMIT)
@@ -117,34 +113,36 @@ async def run_in_async_session(
 ) -> R:
     """`run_in_session` for an AsyncSession."""
     half = await producer.half(messages)
-    state = TransactionState.ROLLBACK
+    guard: SessionGuard | None = None
     try:
         async with factory() as session:
             _check_fresh(session.sync_session, owner)
-            if producer.fence is not None:
-                await producer.fence.write_async(session, half.transaction_id)
-            with SessionGuard(session.sync_session, owner=owner) as guard:
+            guard = watch = SessionGuard(session.sync_session, owner=owner)
+            with watch:
                 if producer.fence is not None:
-                    guard.watch(await session.run_sync(lambda opened: opened.connection()))
+                    await producer.fence.write_async(session, half.transaction_id)
+                    watch.own_row = producer.fence.own_row(half.transaction_id)
                 result = await work(session)
-                guard.check_intact()
-                await session.flush()
-            state = TransactionState.UNKNOWN
-            await session.commit()
-            state = TransactionState.COMMIT
+                await session.run_sync(lambda _: watch.end_work())
+                await session.commit()
+                watch.check_committed()
     except BaseException as exc:
-        if state is TransactionState.ROLLBACK:
-            state = TransactionState.UNKNOWN
-            if producer.fence is not None and isinstance(exc, Exception):
-                state = await _settle_by_fence_async(producer.fence, half)
+        state = TransactionState.UNKNOWN
+        if producer.fence is not None and _was_not_sent(guard, exc):
+            state = await _settle_by_fence_async(producer.fence, half)
         await tell_async(producer, half, state, wait=isinstance(exc, Exception))
         raise
     await tell_async(producer, half, TransactionState.COMMIT)
     return result
 
 
-# A COMMIT that the function itself sent as SQL, or that MySQL did before a CREATE TABLE, is seen by no event. So a
-# function that raised is asked about like any other: the fence says what its transaction became, and shuts the door.
+def _was_not_sent(guard: SessionGuard | None, exc: BaseException) -> bool:
+    """Whether our COMMIT was not sent, and there is time to ask what became of the transaction."""
+    return isinstance(exc, Exception) and (guard is None or not guard.commit_sent)
+
+
+# A commit on the DB-API connection itself, or inside a stored procedure of MySQL, is seen by no event. So a function
+# that raised is asked about like any other: the fence says what its transaction became, and shuts the door.
 
 
 def _settle_by_fence(fence: Fence, half: Half) -> TransactionState:

@@ -1,64 +1,103 @@
 """Watches a session while user code runs in its transaction, so that one transaction stays one transaction.
 
-The fence row, the business effects and the outcome told to the broker belong to a single commit on a single
-connection. Knows no messages.
+The flow's own row (fence or inbox), the business effects and the outcome belong to a single commit on a single
+connection. `session.commit()` that returns is no proof of it: PostgreSQL answers COMMIT in an aborted transaction by
+rolling back, MySQL rolls a deadlocked transaction back and begins another. So text that ends a transaction is refused
+before it is sent, errors are noted, and after a noted error the own row is read before COMMIT. Knows no messages.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from functools import cache
 from types import TracebackType
-from typing import Final, NoReturn, Self
+from typing import Any, Final, NoReturn, Protocol, Self
 from weakref import WeakKeyDictionary, WeakSet
 
-from sqlalchemy import Connection, Engine, event
+from sqlalchemy import Connection, Engine, event, text
+from sqlalchemy.engine import Dialect, ExceptionContext
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, SessionTransaction
 
-from txmsg.errors import MisuseError
+from txmsg.checker.fence.driver import DriverState, codes_of, driver_state, in_autocommit, rolls_back_all
+from txmsg.client.sql_text import Kind, first_word, steps
+from txmsg.errors import MisuseError, OutcomeUnknown
 
-__all__ = ["SessionGuard"]
+__all__ = ["SavepointListener", "SessionGuard"]
+
+_BEGUN_BY_DRIVER: Final = frozenset({"SELECT", "INSERT", "UPDATE", "DELETE", "REPLACE", "PRAGMA", "EXPLAIN", "VALUES"})
+"""Statements before which SQLite's driver begins a transaction, or that need none."""
+_LOCK_WAIT_TIMEOUT: Final = 1205
+_IN_ABORTED: Final = "25P02"
 
 
-_KEY: Final = "txmsg_guards"
-"""Where a session keeps its guards, in its `info`."""
+class SavepointListener(Protocol):
+    """Hears of savepoints: what was done inside one that is rolled back has not happened."""
+
+    def savepoint(self, name: str) -> None: ...
+    def released(self, name: str) -> None: ...
+    def rolled_back_to(self, name: str) -> None: ...
+    def rolled_back(self, transaction: SessionTransaction) -> None: ...
 
 
 class SessionGuard:
-    """A context manager around user code.
+    """A context manager around user code and the commit after it.
 
-    Inside it, committing the transaction raises MisuseError, and so do a statement after a rollback of the whole
-    transaction and a statement on a second database. Savepoints (`begin_nested`) are free. A rollback that is followed
-    by an exception is fine. `check_intact` tells afterwards whether the transaction is still the one it was.
+    Inside it, committing the transaction raises MisuseError, and so do text that ends it, a statement after it was
+    rolled back, and a statement on a second database; code that goes on after such a refusal fails at its end.
+    Savepoints are free, and a rollback that is followed by an exception is fine. `end_work` ends the part in which
+    user code runs; `session.commit()` may follow, then `check_committed`.
+
+    own_row: says whether the flow's own row is in the connection's transaction; None until it is written.
     """
 
-    def __init__(self, session: Session, *, owner: str) -> None:
+    def __init__(self, session: Session, *, owner: str, savepoints: SavepointListener | None = None) -> None:
+        self.own_row: Callable[[Connection], bool] | None = None
+        self.commit_sent = False
+        """Whether COMMIT may have reached the database."""
+        self._savepoints = savepoints
         self._session = session
         self._owner = owner
         self._root: SessionTransaction | None = None
         self._connection: Connection | None = None
+        self._work_ended = False
+        self._refusal: MisuseError | None = None
+        self._noted: BaseException | None = None
+        self._codes: set[int | str] = set()
+        self._lost: BaseException | None = None
+        self._was_open = False
 
     def __enter__(self) -> Self:
+        if self._session.twophase:
+            raise MisuseError(
+                f"the session of {self._owner} commits in two phases, and the second may come much later: "
+                "use a session without twophase=True"
+            )
         self._root = self._session.get_transaction() or self._session.begin()
         _listen_to_sessions()
-        self._session.info.setdefault(_KEY, []).append(self)
+        _add(_of_sessions, self._session, self)
+        try:
+            for connection, *_ in set(self._root._connections.values()):  # where the transaction has begun already
+                self.begun(connection)
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._session.info[_KEY].remove(self)
+        _remove(_of_sessions, self._session, self)
         if self._connection is not None:
-            _guards_of_connections[self._connection].remove(self)
+            _remove(_of_connections, self._connection, self)
 
-    def watch(self, connection: Connection) -> None:
-        """Names the connection of the transaction, where it is known; else the first statement's is taken."""
-        self._connection = connection
-        _listen_to_engine(connection.engine)
-        _guards_of_connections.setdefault(connection, []).append(self)
+    # ---- the end
 
     def check_intact(self) -> None:
         """Raises MisuseError when the code ended the transaction and went on as if not, or left a savepoint open."""
+        if self._refusal is not None:
+            raise self._refusal
         if self._session.get_transaction() is not self._root:
             raise MisuseError(
                 f"the transaction of {self._owner} was rolled back or closed inside it, yet it returned normally: "
@@ -67,65 +106,235 @@ class SessionGuard:
         if self._session.in_nested_transaction():
             raise MisuseError(f"a savepoint is still open at the end of {self._owner}: end it inside")
 
-    def refuse_commit(self) -> NoReturn:
-        """The transaction is being committed, and not by who guards it."""
-        raise MisuseError(
+    def end_work(self) -> None:
+        """Flushes. Raises MisuseError when the transaction is not what it was; else it may be committed."""
+        self.check_intact()
+        self._session.flush()
+        self.check_intact()  # events of the user's run in a flush
+        if self._connection is not None:
+            self._prove(self._connection)
+        self._work_ended = True
+
+    def check_committed(self) -> None:
+        """Raises unless `session.commit()`, which has returned, committed what was proved."""
+        if self._connection is not None and not self.commit_sent:
+            raise MisuseError(
+                f"session.commit() at the end of {self._owner} committed nothing: its connection belongs to a "
+                "transaction that began outside; bind the session to an engine"
+            )
+        if self._noted is not None:  # by a listener to `commit` that ran after ours
+            raise OutcomeUnknown(
+                f"an error in an event listener during the commit of {self._owner} was caught ({_said(self._noted)}): "
+                "it may be committed or not, its check-back decides; let such errors out"
+            ) from self._noted
+
+    def _prove(self, connection: Connection) -> None:
+        """Raises MisuseError unless the transaction is still the one that began. Asks only where there is a doubt."""
+        error = self._lost or self._noted
+        if error is not None:
+            if self._lost is not None or connection.invalidated or not self._survived(connection):
+                raise self._rolled_back(error) from error
+            self._noted = None
+        elif (state := driver_state(connection)) is DriverState.ABORTED or (
+            state is DriverState.NONE and self.own_row is not None
+        ):
+            raise MisuseError(
+                f"the transaction of {self._owner} was aborted or ended on the driver's connection, past SQLAlchemy: "
+                "nothing is committed; leave the transaction to the session"
+            )
+
+    def _survived(self, connection: Connection) -> bool:
+        try:
+            if self.own_row is not None and not self.own_row(connection):
+                return False
+            if _LOCK_WAIT_TIMEOUT in self._codes and _is_mysql(connection.dialect):
+                return not connection.scalar(text("SELECT @@innodb_rollback_on_timeout"))
+            if self.own_row is None:
+                connection.execute(text("SELECT 1"))  # fails where PostgreSQL has aborted
+        except SQLAlchemyError:
+            return False
+        return True
+
+    def _rolled_back(self, error: BaseException) -> MisuseError:
+        return MisuseError(
+            f"the database has rolled back the transaction of {self._owner} after an error that was caught inside it "
+            f"({_said(error)}): nothing is committed; let such an error out, or use session.begin_nested() for the "
+            "part that may fail"
+        )
+
+    def _refuse(self, why: str) -> NoReturn:
+        self._refusal = MisuseError(why)
+        raise self._refusal
+
+    # ---- what is heard meanwhile
+
+    def committing_session(self) -> None:
+        """The session is about to commit its transaction."""
+        if not self._work_ended:
+            self._refuse_commit()
+
+    def committing(self, connection: Connection) -> None:
+        """COMMIT is about to be sent. An error that comes from here leaves the connection broken, and closes it."""
+        try:
+            if not self._work_ended:
+                self._refuse_commit()
+            self._prove(connection)
+        except BaseException:
+            # Its transaction would stay open, and go back into the pool like that.
+            connection.invalidate()
+            raise
+        self.commit_sent = True
+
+    def _refuse_commit(self) -> NoReturn:
+        self._refuse(
             f"commit inside {self._owner}: it commits by itself at its end, so that the broker hears of exactly one "
             "outcome; use session.flush() to send statements, session.begin_nested() for savepoints"
         )
 
     def begun(self, connection: Connection) -> None:
         """A transaction of the session has its first statement on this connection."""
-        if self._session.get_transaction() is not self._root:
-            raise MisuseError(
+        if self._root is not None and self._root is not self._session.get_transaction():
+            self._refuse(
                 f"a statement after the rollback of the transaction of {self._owner}: it would not belong to the "
                 "message any more; let the exception out, or use session.begin_nested() for the part that may fail"
             )
-        if self._connection is None:
-            self.watch(connection)
-        elif connection is not self._connection:
-            raise MisuseError(
+        if connection is self._connection:
+            return
+        if self._connection is not None:
+            self._refuse(
                 f"the transaction of {self._owner} works on {self._connection.engine.url} and now on "
                 f"{connection.engine.url}: one transaction is one database, or its two halves could end differently"
             )
+        if in_autocommit(connection):
+            self._refuse(
+                f"the connection of {self._owner} is in AUTOCOMMIT, so that each statement is committed by itself: "
+                "use a transactional isolation level"
+            )
+        self._connection = connection
+        _listen_to_engine(connection.engine)
+        _add(_of_connections, connection, self)
+
+    def executing(self, connection: Connection, sql: str) -> None:
+        """A statement is about to be sent."""
+        if self._lost is not None:
+            raise self._rolled_back(self._lost) from self._lost
+        for kind, what in steps(sql, connection.dialect.name):
+            if kind is Kind.END:
+                self._refuse(
+                    f"{what} as SQL inside {self._owner} would end its transaction: raise an exception to roll back, "
+                    "use session.begin_nested() for savepoints, and run DDL of MySQL outside"
+                )
+            if self._savepoints is not None:
+                self._tell_of_savepoint(self._savepoints, kind, what)
+        if connection.dialect.name == "sqlite":
+            self._was_open = driver_state(connection) is DriverState.OPEN
+            if not self._was_open and first_word(sql) not in _BEGUN_BY_DRIVER:
+                # The driver would not: a savepoint's release, or the statement itself, would commit.
+                connection.connection.cursor().execute("BEGIN")
+
+    def _tell_of_savepoint(self, listener: SavepointListener, kind: Kind, name: str) -> None:
+        match kind:
+            case Kind.SAVEPOINT:
+                listener.savepoint(name)
+            case Kind.RELEASE:
+                listener.released(name)
+            case Kind.ROLLBACK_TO:
+                listener.rolled_back_to(name)
+
+    def failed(self, connection: Connection, error: BaseException) -> None:
+        """A statement has failed, whether that is caught or not."""
+        if isinstance(error, MisuseError):
+            return  # ours, and nothing was sent
+        codes = codes_of(error)
+        if self._noted is None or _IN_ABORTED not in codes:  # that one only follows from another
+            self._noted = error
+        self._codes |= codes
+        is_over = self._was_open and driver_state(connection) is DriverState.NONE
+        if self._lost is None and (is_over or rolls_back_all(connection.dialect.name, error)):
+            self._lost = error
+
+    def rolled_back(self, transaction: SessionTransaction) -> None:
+        """A transaction of the session, or a savepoint, was rolled back."""
+        if self._savepoints is not None:
+            self._savepoints.rolled_back(transaction)
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+
+
+def _is_mysql(dialect: Dialect) -> bool:
+    return dialect.name in ("mysql", "mariadb")
 
 
 # Listening anew in each transaction cost a quarter of the time of a small one. So sessions and engines are listened to
 # once, and most of what is heard belongs to nobody.
 
-_guards_of_connections: WeakKeyDictionary[Connection, list[SessionGuard]] = WeakKeyDictionary()
+_of_sessions: WeakKeyDictionary[Session, tuple[SessionGuard, ...]] = WeakKeyDictionary()
+_of_connections: WeakKeyDictionary[Connection, tuple[SessionGuard, ...]] = WeakKeyDictionary()
 _engines: WeakSet[Engine] = WeakSet()
+_dialects: WeakSet[Dialect] = WeakSet()
 _listening = threading.Lock()
+
+
+def _add(guards: WeakKeyDictionary[Any, tuple[SessionGuard, ...]], key: object, guard: SessionGuard) -> None:
+    guards[key] = (*guards.get(key, ()), guard)
+
+
+def _remove(guards: WeakKeyDictionary[Any, tuple[SessionGuard, ...]], key: object, guard: SessionGuard) -> None:
+    if left := tuple(each for each in guards.get(key, ()) if each is not guard):
+        guards[key] = left
+    else:
+        guards.pop(key, None)
 
 
 @cache
 def _listen_to_sessions() -> None:
     event.listen(Session, "before_commit", _before_commit)
     event.listen(Session, "after_begin", _after_begin)
+    event.listen(Session, "after_soft_rollback", _after_soft_rollback)
 
 
 def _listen_to_engine(engine: Engine) -> None:
     if engine in _engines:
         return
     with _listening:
+        if engine.dialect not in _dialects:  # which engines with other execution options share
+            event.listen(engine, "handle_error", _handle_error, insert=True)  # before one that raises
+            _dialects.add(engine.dialect)
         if engine not in _engines:
-            event.listen(engine, "commit", _connection_commit)
+            event.listen(engine, "before_cursor_execute", _before_cursor_execute)
+            event.listen(engine, "commit", _commit)
             _engines.add(engine)
 
 
 def _before_commit(session: Session) -> None:
-    for guard in session.info.get(_KEY, ()):
+    for guard in _of_sessions.get(session, ()):
         if not session.in_nested_transaction():  # SQLAlchemy calls this for savepoints, too
-            guard.refuse_commit()
+            guard.committing_session()
 
 
-def _after_begin(session: Session, transaction: SessionTransaction, connection: Connection) -> None:
-    for guard in session.info.get(_KEY, ()):
+def _after_begin(session: Session, _transaction: SessionTransaction, connection: Connection) -> None:
+    for guard in _of_sessions.get(session, ()):
         guard.begun(connection)
 
 
-def _connection_commit(connection: Connection) -> None:
-    for guard in _guards_of_connections.get(connection, ()):
-        # An error here would leave the connection's transaction open and put it back into the pool like that.
-        connection.invalidate()
-        guard.refuse_commit()
+def _after_soft_rollback(session: Session, transaction: SessionTransaction) -> None:
+    for guard in _of_sessions.get(session, ()):
+        guard.rolled_back(transaction)
+
+
+def _before_cursor_execute(connection: Connection, _cursor: object, statement: str, *_: object) -> None:
+    for guard in _of_connections.get(connection, ()):
+        guard.executing(connection, statement)
+
+
+def _handle_error(context: ExceptionContext) -> None:
+    if context.connection is not None:
+        for guard in _of_connections.get(context.connection, ()):
+            guard.failed(context.connection, context.sqlalchemy_exception or context.original_exception)
+
+
+def _commit(connection: Connection) -> None:
+    for guard in _of_connections.get(connection, ()):
+        guard.committing(connection)

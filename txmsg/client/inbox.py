@@ -28,6 +28,7 @@ from sqlalchemy import (
     select,
 )
 from sqlalchemy import inspect as inspect_database
+from sqlalchemy.dialects import mysql
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, ProgrammingError
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session
@@ -58,11 +59,17 @@ PURGE_AGE_S = 14 * 24 * 3600.0
 inbox_metadata = MetaData()
 """For an application that creates its tables by its own migrations."""
 
+
+def _exact(size: int) -> String:
+    """Text of ASCII that is compared by its bytes: MySQL would take `mailer` and `Mailer` for one."""
+    return String(size).with_variant(mysql.VARCHAR(size, charset="ascii", collation="ascii_bin"), "mysql", "mariadb")
+
+
 inbox_table = Table(
     "txmsg_inbox",
     inbox_metadata,
-    Column("group_name", String(127), primary_key=True),
-    Column("message_id", String(48), primary_key=True),
+    Column("group_name", _exact(127), primary_key=True),
+    Column("message_id", _exact(48), primary_key=True),
     Column(
         "generation",
         Integer,
@@ -72,6 +79,12 @@ inbox_table = Table(
     ),
     Column("handled_at", DateTime(timezone=True), server_default=func.now(), nullable=False, index=True),
     comment="Messages whose effects are in this database: a repeat is skipped.",
+    mysql_engine="InnoDB",
+    mariadb_engine="InnoDB",
+)
+
+_OWN_ROW = select(inbox_table.c.generation).where(
+    *(inbox_table.c[name] == bindparam(name) for name in ("group_name", "message_id", "generation"))
 )
 
 # Not within the insert: in MySQL two inserts that read the table lock each other out.
@@ -99,13 +112,28 @@ def purge_inbox(engine: Engine, older_than_s: float = PURGE_AGE_S) -> int:
         return connection.execute(delete(inbox_table).where(old)).rowcount
 
 
-def _refuse_absent_table(session: Session, error: DBAPIError) -> None:
+def _refuse_absent_table(engine: Engine, error: DBAPIError) -> None:
     """Raises StorageError if the reason for `error` is that the table is absent."""
-    if not inspect_database(session.connection()).has_table(inbox_table.name):
-        raise StorageError(
-            f"table {inbox_table.name} is absent from {session.connection().engine.url}: call "
-            "create_inbox_tables(engine), or add txmsg.client.inbox_metadata to your migrations"
-        ) from error
+    with engine.connect() as connection:  # the session's own may refuse statements after an error
+        if not inspect_database(connection).has_table(inbox_table.name):
+            raise StorageError(
+                f"table {inbox_table.name} is absent from {engine.url}: call create_inbox_tables(engine), or add "
+                "txmsg.client.inbox_metadata to your migrations"
+            ) from error
+
+
+def _record(session: Session, guard: SessionGuard, row: dict[str, object]) -> bool:
+    """Writes the row, and has the guard watch that it stays. False: the message was handled before."""
+    try:
+        session.execute(insert(inbox_table), row)
+        is_later = session.execute(_HANDLED_LATER, row).first() is not None
+    except IntegrityError:  # the key is the table's only constraint that this row can break
+        return False
+    except (ProgrammingError, OperationalError) as exc:
+        _refuse_absent_table(session.connection().engine, exc)
+        raise
+    guard.own_row = lambda connection: connection.execute(_OWN_ROW, row).first() is not None
+    return not is_later
 
 
 class _Inbox(GroupHandler):
@@ -141,25 +169,14 @@ class IdempotentHandler(_Inbox):
     def __call__(self, message: ReceivedMessage) -> None:
         """Runs the handler in a transaction that also records the message; skips it if it is recorded."""
         row = self._row(message)
-        with self._factory() as session:
-            try:
-                session.execute(insert(inbox_table), row)
-                is_later = session.execute(_HANDLED_LATER, row).first() is not None
-            except IntegrityError:  # the key is the table's only constraint that this row can break
+        with self._factory() as session, SessionGuard(session, owner=self._owner) as guard:
+            if not _record(session, guard, row):
                 self._skipped(message)
                 return
-            except (ProgrammingError, OperationalError) as exc:
-                session.rollback()
-                _refuse_absent_table(session, exc)
-                raise
-            if is_later:
-                self._skipped(message)
-                return
-            with SessionGuard(session, owner=self._owner) as guard:
-                guard.watch(session.connection())
-                self._handler(session, message)
-                guard.check_intact()
+            self._handler(session, message)
+            guard.end_work()
             session.commit()
+            guard.check_committed()
 
 
 class AsyncIdempotentHandler(_Inbox):
@@ -173,24 +190,14 @@ class AsyncIdempotentHandler(_Inbox):
         """Runs the handler in a transaction that also records the message; skips it if it is recorded."""
         row = self._row(message)
         async with self._factory() as session:
-            try:
-                await session.execute(insert(inbox_table), row)
-                is_later = (await session.execute(_HANDLED_LATER, row)).first() is not None
-            except IntegrityError:
-                self._skipped(message)
-                return
-            except (ProgrammingError, OperationalError) as exc:
-                await session.rollback()
-                await session.run_sync(_refuse_absent_table, exc)
-                raise
-            if is_later:
-                self._skipped(message)
-                return
             with SessionGuard(session.sync_session, owner=self._owner) as guard:
-                guard.watch(await session.run_sync(lambda opened: opened.connection()))
+                if not await session.run_sync(_record, guard, row):
+                    self._skipped(message)
+                    return
                 await self._handler(session, message)
-                guard.check_intact()
-            await session.commit()
+                await session.run_sync(lambda _: guard.end_work())
+                await session.commit()
+                guard.check_committed()
 
 
 @overload

@@ -19,6 +19,7 @@ from sqlalchemy.orm import Session
 from txmsg.client.flow import tell, tell_async
 from txmsg.client.guard import SessionGuard
 from txmsg.client.half import AsyncHalves, Halves
+from txmsg.client.sent import Sent
 from txmsg.errors import InvalidMessage, MisuseError, shown
 from txmsg.message import (
     MESSAGES_PER_TRANSACTION_MAX,
@@ -36,8 +37,8 @@ _log = logging.getLogger(__name__)
 _OWNER = "producer.transaction(session)"
 
 
-class _Buffer:
-    """Messages of one transaction, in the order they were sent."""
+class _LateTransaction:
+    """What both kinds share: the messages, the guard, and what is decided of them."""
 
     def __init__(self, producer: Halves | AsyncHalves, session: Session) -> None:
         if producer.check_listener is None:
@@ -52,36 +53,44 @@ class _Buffer:
             )
         self.transaction_id = new_transaction_id()
         self._session = session
-        self._messages: list[Message] = []
+        self._sent = Sent()
+        self._guard = SessionGuard(session, owner=_OWNER, savepoints=self._sent)
         self._open = False
+        self._used = False
 
     def send(self, message: Message) -> MessageId:
         """Buffers a message; it leaves when the block ends, and is delivered if and only if the session commits.
 
-        A message sent inside a savepoint stays even if the savepoint is rolled back. Raises MisuseError outside the
-        block, InvalidMessage beyond 1,000 messages.
+        A message sent inside a savepoint goes with it when it is rolled back, and its id to the next one sent. Raises
+        MisuseError outside the block, InvalidMessage beyond 1,000 messages.
         """
         if not self._open:
             raise MisuseError("tx.send() outside its `with producer.transaction(session) as tx` block")
         if not isinstance(message, Message):
             raise InvalidMessage(f"tx.send got {shown(message)} of type {type(message).__name__}: send a Message")
-        if len(self._messages) >= MESSAGES_PER_TRANSACTION_MAX:
+        if len(self._sent) >= MESSAGES_PER_TRANSACTION_MAX:
             raise InvalidMessage(f"more than {MESSAGES_PER_TRANSACTION_MAX} messages in one transaction")
-        self._messages.append(message)
-        return message_id(self.transaction_id, len(self._messages) - 1)
+        self._sent.add(message, self._session.get_nested_transaction())
+        return message_id(self.transaction_id, len(self._sent) - 1)
 
-    def _enter(self) -> SessionGuard:
+    def _enter(self) -> None:
+        if self._used:
+            raise MisuseError(f"{_OWNER} is entered a second time: ask the producer for another one")
         if self._session.in_nested_transaction():
             raise MisuseError(
                 f"{_OWNER} inside a savepoint: it commits the outer transaction, so begin it before "
                 "session.begin_nested()"
             )
-        self._open = True
-        return SessionGuard(self._session, owner=_OWNER)
+        self._guard.__enter__()
+        self._open = self._used = True
 
-    def _close(self, guard: SessionGuard) -> None:
+    def _end_work(self) -> None:
         self._open = False
-        guard.check_intact()
+        self._guard.end_work()
+
+    def _leave(self) -> None:
+        self._open = False
+        self._guard.__exit__(None, None, None)
 
 
 def _check_kind(session: object, kind: type[Session | AsyncSession]) -> None:
@@ -92,7 +101,7 @@ def _check_kind(session: object, kind: type[Session | AsyncSession]) -> None:
         )
 
 
-class LateTransaction(_Buffer):
+class LateTransaction(_LateTransaction):
     """What `Producer.transaction(session)` gives. Not reusable. The session stays the caller's to close."""
 
     def __init__(self, producer: Halves, session: Session) -> None:
@@ -101,8 +110,7 @@ class LateTransaction(_Buffer):
         self._producer = producer
 
     def __enter__(self) -> Self:
-        self._guard = self._enter()
-        self._guard.__enter__()
+        self._enter()
         return self
 
     def __exit__(
@@ -111,15 +119,9 @@ class LateTransaction(_Buffer):
         try:
             try:
                 if value is None:
-                    self._close(self._guard)
-                    self._session.flush()
-                    if self._messages and self._producer.fence is not None:
-                        self._producer.fence.write(self._session, self.transaction_id)
+                    self._commit()
             finally:
-                self._open = False
-                self._guard.__exit__(None, None, None)
-            if value is None:
-                self._commit()
+                self._leave()
         except BaseException:
             self._roll_back()
             raise
@@ -133,19 +135,24 @@ class LateTransaction(_Buffer):
             _log.warning("rolling back the session of %s failed", _OWNER, exc_info=True)
 
     def _commit(self) -> None:
-        if not self._messages:
+        self._end_work()
+        if not self._sent:
             self._session.commit()
             return
-        half = self._producer.half(self._messages, transaction_id=self.transaction_id)
+        if self._producer.fence is not None:
+            self._producer.fence.write(self._session, self.transaction_id)
+            self._guard.own_row = self._producer.fence.own_row(self.transaction_id)
+        half = self._producer.half(self._sent.messages(), transaction_id=self.transaction_id)
         try:
             self._session.commit()
+            self._guard.check_committed()
         except BaseException as exc:
             tell(self._producer, half, TransactionState.UNKNOWN, wait=isinstance(exc, Exception))
             raise
         tell(self._producer, half, TransactionState.COMMIT)
 
 
-class AsyncLateTransaction(_Buffer):
+class AsyncLateTransaction(_LateTransaction):
     """What `AsyncProducer.transaction(session)` gives. Not reusable. The session stays the caller's to close."""
 
     def __init__(self, producer: AsyncHalves, session: AsyncSession) -> None:
@@ -155,8 +162,7 @@ class AsyncLateTransaction(_Buffer):
         self._async_session = session
 
     async def __aenter__(self) -> Self:
-        self._guard = self._enter()
-        self._guard.__enter__()
+        self._enter()
         return self
 
     async def __aexit__(
@@ -165,15 +171,9 @@ class AsyncLateTransaction(_Buffer):
         try:
             try:
                 if value is None:
-                    self._close(self._guard)
-                    await self._async_session.flush()
-                    if self._messages and self._producer.fence is not None:
-                        await self._producer.fence.write_async(self._async_session, self.transaction_id)
+                    await self._commit()
             finally:
-                self._open = False
-                self._guard.__exit__(None, None, None)
-            if value is None:
-                await self._commit()
+                self._leave()
         except BaseException:
             await self._roll_back()
             raise
@@ -187,12 +187,17 @@ class AsyncLateTransaction(_Buffer):
             _log.warning("rolling back the session of %s failed", _OWNER, exc_info=True)
 
     async def _commit(self) -> None:
-        if not self._messages:
+        await self._async_session.run_sync(lambda _: self._end_work())
+        if not self._sent:
             await self._async_session.commit()
             return
-        half = await self._producer.half(self._messages, transaction_id=self.transaction_id)
+        if self._producer.fence is not None:
+            await self._producer.fence.write_async(self._async_session, self.transaction_id)
+            self._guard.own_row = self._producer.fence.own_row(self.transaction_id)
+        half = await self._producer.half(self._sent.messages(), transaction_id=self.transaction_id)
         try:
             await self._async_session.commit()
+            self._guard.check_committed()
         except BaseException as exc:
             await tell_async(self._producer, half, TransactionState.UNKNOWN, wait=isinstance(exc, Exception))
             raise

@@ -44,10 +44,10 @@ def async_url(request: pytest.FixtureRequest, tmp_path: Path, caplog: pytest.Log
     yield url.replace("+pymysql:", "+aiomysql:").replace("sqlite:", "sqlite+aiosqlite:")
     if request.param == "mariadb":
         caplog.get_records("call").clear()  # what SQLAlchemy has logged of a connection would hold it
-        _close_what_aiomysql_left()
+        close_what_aiomysql_left()
 
 
-def _close_what_aiomysql_left() -> None:
+def close_what_aiomysql_left() -> None:
     """It leaves the socket of a connection that was killed or cancelled to the garbage collector.
 
     Which would say so in whichever test it comes to.

@@ -11,6 +11,7 @@ from sqlalchemy import Connection, Insert, Select, String, bindparam, exc, inser
 from sqlalchemy.dialects import postgresql, sqlite
 
 from txmsg.checker.fence import identity
+from txmsg.checker.fence.driver import codes_of
 from txmsg.checker.fence.tables import ID, fence_identity_table, fence_table
 from txmsg.message import TransactionId, TransactionState
 
@@ -133,13 +134,11 @@ def _innodb_lock_wait(connection: Connection) -> Iterator[None]:
 
 def _is_in_flight(dialect_name: str, error: exc.DBAPIError) -> bool:
     """Whether the wait for another transaction ran out, or was ended as a deadlock: both say that it is running."""
-    original = error.orig
+    codes = codes_of(error)
     match dialect_name:
-        case "postgresql":  # psycopg and asyncpg say sqlstate, psycopg2 pgcode
-            codes = getattr(original, "sqlstate", None), getattr(original, "pgcode", None)
+        case "postgresql":
             return not {"55P03", "40P01"}.isdisjoint(codes)
         case "sqlite":  # SQLITE_BUSY, SQLITE_LOCKED and their extended codes
-            return getattr(original, "sqlite_errorcode", 0) & 0xFF in (5, 6)
+            return any(isinstance(code, int) and code & 0xFF in (5, 6) for code in codes)
         case _:
-            codes = getattr(original, "errno", None), *getattr(original, "args", ())[:1]
             return not {1205, 1213}.isdisjoint(codes)

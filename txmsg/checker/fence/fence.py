@@ -110,6 +110,10 @@ class Fence:
         fence_id = await self.fence_id_async()
         await session.run_sync(writing.write, transaction_id, fence_id)
 
+    def own_row(self, transaction_id: TransactionId) -> Callable[[Connection], bool]:
+        """A function that says whether the row that `write` wrote is still in the transaction of a connection."""
+        return lambda connection: writing.is_written(connection, transaction_id)
+
     # ---- the check
 
     def check(self, transaction_id: TransactionId) -> TransactionState:

@@ -8,11 +8,12 @@ from uuid import UUID
 from sqlalchemy import Connection, CursorResult, Engine, String, bindparam, exc, insert, literal, select
 from sqlalchemy.orm import Session
 
+from txmsg.checker.fence.driver import in_autocommit
 from txmsg.checker.fence.tables import ID, fence_identity_table, fence_table
 from txmsg.errors import MisuseError, StorageError, TransactionRefused
 from txmsg.message import TransactionId
 
-__all__ = ["write"]
+__all__ = ["is_written", "write"]
 
 # Without ON CONFLICT DO NOTHING: a late transaction would see 0 rows and go on. Through the identity table, so that a
 # session of another database inserts nothing: a fence row that no check finds would lose the message.
@@ -47,6 +48,16 @@ def write(session: Session, transaction_id: TransactionId, fence_id: UUID) -> No
         )
 
 
+_SELECT_COMMIT = select(fence_table.c.outcome).where(
+    fence_table.c.transaction_id == bindparam("id", type_=ID), fence_table.c.outcome == "commit"
+)
+
+
+def is_written(connection: Connection, transaction_id: TransactionId) -> bool:
+    """Whether the row is there, as the transaction of this connection sees it."""
+    return connection.execute(_SELECT_COMMIT, {"id": transaction_id}).first() is not None
+
+
 def _refuse_absent_tables(engine: Engine, error: exc.DBAPIError) -> None:
     """Raises StorageError if the reason for `error` is that a table of the fence is absent."""
     # On a connection of its own: PostgreSQL's refuses statements after an error, until the caller rolls back.
@@ -72,18 +83,8 @@ def _refuse_misuse(session: Session) -> None:
             "the session is bound to a connection whose transaction began outside it, so session.commit() does not "
             "commit: bind the session to an engine"
         )
-    if _in_autocommit(session.connection()):
+    if in_autocommit(session.connection()):
         raise MisuseError(
             "the session's connection is in AUTOCOMMIT, so the fence row would not depend on the business effects: "
             "use a transactional isolation level"
         )
-
-
-def _in_autocommit(connection: Connection) -> bool:
-    if connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
-        return True
-    pooled = connection.connection
-    # An SQLite driver may be in autocommit while SQLAlchemy's recipe for it sends BEGIN by itself.
-    begun = getattr(pooled.driver_connection, "in_transaction", False)
-    assert pooled.dbapi_connection is not None, "a connection in use has a driver connection"
-    return not begun and connection.dialect.detect_autocommit_setting(pooled.dbapi_connection)

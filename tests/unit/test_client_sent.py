@@ -1,0 +1,75 @@
+"""Claims about the messages of a late transaction and savepoints."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from txmsg.client.sent import Sent
+from txmsg.message import Message
+
+
+def bodies(sent: Sent) -> str:
+    return "".join(message.body.decode() for message in sent.messages())
+
+
+def send(sent: Sent, text: str) -> None:
+    for each in text:
+        sent.add(Message("t", each.encode()), None)
+
+
+def test_what_was_sent_after_a_savepoint_goes_with_it() -> None:
+    sent = Sent()
+    send(sent, "a")
+    sent.savepoint("X")
+    send(sent, "bc")
+    sent.rolled_back_to("X")
+    send(sent, "d")
+    sent.rolled_back_to("X")  # it stays until it is released
+    send(sent, "e")
+    assert bodies(sent) == "ae"
+
+
+def test_of_two_savepoints_of_one_name_the_later_is_meant_until_it_is_released() -> None:
+    sent = Sent()
+    sent.savepoint("X")
+    send(sent, "a")
+    sent.savepoint("X")
+    send(sent, "b")
+    sent.rolled_back_to("X")
+    assert bodies(sent) == "a"
+    sent.released("X")
+    sent.rolled_back_to("X")
+    assert bodies(sent) == ""
+
+
+def test_a_name_that_is_not_known_changes_nothing() -> None:
+    sent = Sent()
+    send(sent, "a")
+    sent.rolled_back_to("X")
+    sent.released("X")
+    assert bodies(sent) == "a"
+
+
+@given(st.lists(st.sampled_from(["send", "savepoint", "release", "rollback"]), max_size=30))
+def test_nested_savepoints_are_those_of_a_stack(does: list[str]) -> None:
+    """Against a model: each savepoint with what was done in it."""
+    sent = Sent()
+    stack: list[list[str]] = [[]]
+    for number, do in enumerate(does):
+        name = f"S{len(stack) - 1}"
+        if do == "send":
+            each = chr(0x100 + number)
+            sent.add(Message("t", each.encode()), None)
+            stack[-1].append(each)
+        elif do == "savepoint":
+            sent.savepoint(f"S{len(stack)}")
+            stack.append([])
+        elif len(stack) > 1 and do == "release":
+            sent.released(name)
+            inner = stack.pop()
+            stack[-1] += inner
+        elif len(stack) > 1:
+            sent.rolled_back_to(name)
+            stack[-1].clear()
+    assert bodies(sent) == "".join(each for level in stack for each in level)

@@ -1,0 +1,63 @@
+"""What drivers say of errors and of the transaction that a connection is in, past SQLAlchemy. Sends nothing."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any, Final
+
+from sqlalchemy import Connection
+
+__all__ = ["DriverState", "codes_of", "driver_state", "in_autocommit", "rolls_back_all"]
+
+_ABORTED: Final = 3
+_OPEN: Final = 2
+_ROLLS_BACK_ALL: Final = frozenset({1020, 1206, 1213, 1614})
+"""After these InnoDB has rolled back the whole transaction, and the next statement begins another: a snapshot that was
+overtaken (MariaDB's innodb_snapshot_isolation), a full lock table, a deadlock (also as Galera tells a conflict)."""
+
+
+class DriverState(Enum):
+    """Where a driver's connection is."""
+
+    OPEN = "open"
+    ABORTED = "aborted"
+    NONE = "none"
+    UNTOLD = "untold"
+
+
+def driver_state(connection: Connection) -> DriverState:
+    """What the driver knows of the transaction by itself, without asking the server."""
+    driver: Any = connection.connection.driver_connection
+    status = getattr(getattr(driver, "info", None), "transaction_status", None)  # psycopg and psycopg2
+    if status is not None:
+        return {_OPEN: DriverState.OPEN, _ABORTED: DriverState.ABORTED}.get(int(status), DriverState.NONE)
+    is_open = getattr(driver, "in_transaction", None)  # sqlite3, aiosqlite
+    if is_open is None and hasattr(driver, "is_in_transaction"):  # asyncpg
+        is_open = driver.is_in_transaction()
+    if is_open is None:
+        return DriverState.UNTOLD
+    return DriverState.OPEN if is_open else DriverState.NONE
+
+
+def in_autocommit(connection: Connection) -> bool:
+    """Whether each statement commits by itself."""
+    if connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
+        return True
+    pooled = connection.connection
+    # An SQLite driver may be in autocommit while SQLAlchemy's recipe for it sends BEGIN by itself.
+    begun = getattr(pooled.driver_connection, "in_transaction", False)
+    assert pooled.dbapi_connection is not None, "a connection in use has a driver connection"
+    return not begun and connection.dialect.detect_autocommit_setting(pooled.dbapi_connection)
+
+
+def codes_of(error: BaseException | None) -> set[int | str]:
+    """How the database names an error of a driver: SQLSTATE on PostgreSQL, else numbers."""
+    original = getattr(error, "orig", None) or error
+    names = ("sqlstate", "pgcode", "errno", "sqlite_errorcode")  # psycopg and asyncpg, psycopg2, MySQL's, sqlite3
+    codes = *(getattr(original, name, None) for name in names), *getattr(original, "args", ())[:1]
+    return {code for code in codes if isinstance(code, int | str)}
+
+
+def rolls_back_all(dialect_name: str, error: BaseException) -> bool:
+    """Whether the database has certainly rolled back the whole transaction because of `error`, and goes on without."""
+    return dialect_name in ("mysql", "mariadb") and not _ROLLS_BACK_ALL.isdisjoint(codes_of(error))

@@ -1,0 +1,73 @@
+"""The messages of a late transaction, in the order they were sent; each goes with the savepoint it was sent in.
+
+Knows no SQL: a savepoint is a name, or a transaction object of the session, whose SAVEPOINT may be sent later or never.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from sqlalchemy.orm import SessionTransaction
+
+from txmsg.message import Message
+
+__all__ = ["Sent"]
+
+
+class _Entry(NamedTuple):
+    message: Message
+    nested: SessionTransaction | None
+    """The innermost savepoint of the session when it was sent."""
+
+
+class Sent:
+    """A `SavepointListener`. What goes with a savepoint is always the end of the list: what was sent after it."""
+
+    def __init__(self) -> None:
+        self._entries: list[_Entry] = []
+        self._savepoints: list[tuple[str, int]] = []
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def messages(self) -> list[Message]:
+        """What is left."""
+        return [entry.message for entry in self._entries]
+
+    def add(self, message: Message, nested: SessionTransaction | None) -> None:
+        """nested: the session's innermost savepoint now."""
+        self._entries.append(_Entry(message, nested))
+
+    def savepoint(self, name: str) -> None:
+        """SAVEPOINT is sent, by the session, by its connection, or as text."""
+        self._savepoints.append((name, len(self._entries)))
+
+    def released(self, name: str) -> None:
+        """RELEASE is sent: what was done stays, and counts as done before the savepoint."""
+        place = self._place_of(name)
+        if place is not None:
+            del self._savepoints[place:]
+
+    def rolled_back_to(self, name: str) -> None:
+        """ROLLBACK TO is sent: the savepoint stays, those after it are gone."""
+        place = self._place_of(name)
+        if place is not None:
+            del self._entries[self._savepoints[place][1] :]
+            del self._savepoints[place + 1 :]
+
+    def _place_of(self, name: str) -> int | None:
+        """Of two of one name the later is meant."""
+        places = (place for place in reversed(range(len(self._savepoints))) if self._savepoints[place][0] == name)
+        return next(places, None)
+
+    def rolled_back(self, transaction: SessionTransaction) -> None:
+        """The session has rolled back a savepoint, perhaps without a statement since it began."""
+        self._entries = [entry for entry in self._entries if not _is_within(entry.nested, transaction)]
+
+
+def _is_within(nested: SessionTransaction | None, transaction: SessionTransaction) -> bool:
+    while nested is not None:
+        if nested is transaction:
+            return True
+        nested = nested.parent
+    return False
