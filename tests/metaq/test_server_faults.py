@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -286,15 +286,16 @@ def large_channel(address: str) -> grpc.Channel:
     return grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
 
 
-def unread(address: str, channel: grpc.Channel, topic: str, count: int) -> list[Any]:
-    """Fetches of which the first piece is read, and no other."""
+def unread(address: str, channel: grpc.Channel, topic: str, count: int, *, pieces: int = 1) -> list[Any]:
+    """Fetches of which the first piece is read, or none, and no other. Some may be ended by then, for others' room."""
     fetch: Any = channel.unary_stream(
         "/txmsg.v1.MetaQ/Fetch", pb.FetchRequest.SerializeToString, pb.FetchReply.FromString
     )
     wanted = [pb.QueueOffsets(topic=topic, queue=[0], offset=[0])]
     calls = [fetch(pb.FetchRequest(wanted=wanted, size_bytes_max=1), timeout=WAIT_S) for _ in range(count)]
-    for each in calls:
-        next(each)
+    for each in calls * pieces:
+        with suppress(grpc.RpcError):
+            next(each)
     return calls
 
 
@@ -310,7 +311,9 @@ def test_readers_that_take_nothing_are_held_in_little_memory(server: MetaQProces
 
 
 def test_readers_that_take_nothing_are_ended_and_let_others_go_on(tmp_path: Path) -> None:
-    config = MetaQConfig(root=tmp_path, listen=f"unix:{tmp_path}/socket", send_timeout_s=1.5, sending_max=2)
+    config = MetaQConfig(
+        root=tmp_path, listen=f"unix:{tmp_path}/socket", send_timeout_s=1.5, sending_size_bytes_max=2**21
+    )
     with served(config) as address, RemoteLog(address) as log, large_channel(address) as channel:
         log.append([Append("slow", 0, encode(Columns([bytes(1024 * 1024)] * 32, [1])))])
         calls = unread(address, channel, "slow", 4)
@@ -342,6 +345,39 @@ def anonymous_memory_bytes(pid: int) -> int:
     return int(found[1]) * 1024
 
 
+def test_a_large_append_that_trickles_in_stops_no_other(tmp_path: Path) -> None:
+    config = MetaQConfig(root=tmp_path, listen="127.0.0.1:0", arriving_size_bytes_max=16 * 1024 * 1024)
+    done = threading.Event()
+
+    def trickle() -> Iterator[pb.AppendPiece]:
+        yield pb.AppendPiece(size=256 * 1024 * 1024, data=b"x")
+        assert done.wait(WAIT_S)
+
+    with served(config) as address, RemoteLog(address) as log, large_channel(address) as channel:
+        append: Any = channel.stream_unary(
+            "/txmsg.v1.MetaQ/AppendLarge", pb.AppendPiece.SerializeToString, pb.AppendReply.FromString
+        )
+        slow = [append.future(trickle(), timeout=WAIT_S) for _ in range(4)]
+        try:
+            assert log.append([one("t", 0, "small")]) == [0]
+            assert log.append([Append("t", 0, encode(Columns([bytes(8 * 1024 * 1024)], [1])))]) == [1]
+            assert not any(each.done() for each in slow), "they hold next to nothing"
+        finally:
+            done.set()
+
+
+def test_hundreds_of_fetches_that_nobody_reads_shut_no_reader_out(server: MetaQProcess) -> None:
+    with RemoteLog(server.address) as log, large_channel(server.address) as channel, ExitStack() as others:
+        log.append([Append("unread", 0, encode(Columns([bytes(8 * 1024 * 1024)], [1])))])
+        before_bytes = anonymous_memory_bytes(server.pid)
+        channels = [channel] + [others.enter_context(large_channel(server.address)) for _ in range(2)]
+        calls = [call for each in channels for call in unread(server.address, each, "unread", 50, pieces=0)]
+        assert log.fetch({QueueId("unread", 0): 0})[0].batches[0].end_offset == 1
+        assert anonymous_memory_bytes(server.pid) - before_bytes < 400 * 1024 * 1024
+        for each in calls:
+            each.cancel()
+
+
 def test_an_append_that_waits_holds_up_none_of_another_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A synchronous one waits for the disk, one to a group's retries for a member that is in the middle of its own."""
     free, waits = threading.Event(), threading.Event()
@@ -357,6 +393,7 @@ def test_an_append_that_waits_holds_up_none_of_another_kind(tmp_path: Path, monk
     config = MetaQConfig(root=tmp_path / "log", listen="127.0.0.1:0", log=LogConfig(flush_s=3600))
     with served(config) as address, RemoteLog(address) as log, ThreadPoolExecutor(2) as others:
         log.set_topic("timed", TopicSettings(flush=Flush.TIMED))
+        log.append([batch("timed", 0, 0, 1)])  # the first one has its queue named, on disk
         log.join("g", ["t"]).leave({})
         with turn(tmp_path / "log/groups/g/retries.lock"):
             retry = others.submit(log.append, [batch("%RETRY%g", 0, 0, 1)])
@@ -366,7 +403,7 @@ def test_an_append_that_waits_holds_up_none_of_another_kind(tmp_path: Path, monk
             synced = others.submit(log.append, [batch("sync", 0, 1, 1)])
             try:
                 assert waits.wait(WAIT_S)
-                assert log.append([batch("timed", 0, 0, 1)]) == [0]
+                assert log.append([batch("timed", 0, 1, 1)]) == [1]
                 assert not synced.done()
             finally:
                 free.set()

@@ -116,6 +116,14 @@ class LocalLog:
                 left_bytes -= sum(each.header.size_bytes for each in batches)
         return found
 
+    def raw(self, topic: str, position: int, size_bytes: int) -> memoryview:
+        """Bytes of the log that has this topic, as they stand there. Raises CorruptLog when they are gone."""
+        with self._reading:
+            reader = self._reader_of(topic)
+            if reader is None:
+                raise CorruptLog(f"the log of topic {topic} is gone")
+            return reader.commit_log.read(position, size_bytes)
+
     def find(self, topic: str, key: str, *, count_max: int = 100) -> list[ReceivedMessage]:
         with self._reading:
             reader = self._reader_of(topic)

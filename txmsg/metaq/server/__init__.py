@@ -8,6 +8,7 @@ arriving    what a batch from elsewhere must be            (pure)
 producers   which appends were carried out                 (pure)
 placing     many callers' batches in one append
 appender    group commit
+transfers   who moves bytes: their room, and slow ones
 polls       who waits for which queue
 sessions    members that are elsewhere
 

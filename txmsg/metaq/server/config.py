@@ -26,10 +26,12 @@ class MetaQConfig:
     """Clients that may be connected. Default 16,000; more are closed as soon as they come."""
     appending_size_bytes_max: int = 256 * 1024 * 1024
     """Bytes of appends under way, together. Default 256 MiB; what comes then is refused with Overloaded."""
-    sending_max: int = 128
-    """Fetches whose frames are on their way. Default 128, with one piece of 1 MiB each; others wait for their turn."""
+    sending_size_bytes_max: int = 64 * 1024 * 1024
+    """Bytes of fetches on their way, together. Default 64 MiB, a piece of 1 MiB each. Others wait; slow ones end."""
+    arriving_size_bytes_max: int = 256 * 1024 * 1024
+    """Bytes of large appends on their way, together. Default 256 MiB; what comes then is refused with Overloaded."""
     send_timeout_s: float = 20.0
-    """Seconds a reader may take for a piece before its fetch is ended. Default 20."""
+    """Seconds for a piece of a fetch or an append, and in all a second more for each MiB. Default 20."""
     stop_s: float = 10.0
     """Seconds that calls under way have to finish when the server is told to stop. Default 10."""
 
@@ -38,6 +40,8 @@ class MetaQConfig:
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0):
                 raise MisuseError(f"{name}={value} must be more than 0 seconds")
-        for name in ("connections_max", "appending_size_bytes_max", "sending_max"):
+        for name in (
+            "connections_max", "appending_size_bytes_max", "sending_size_bytes_max", "arriving_size_bytes_max",
+        ):  # fmt: skip
             if getattr(self, name) < 1:
                 raise MisuseError(f"{name}={getattr(self, name)} must be at least 1")

@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence, Sized
+from collections.abc import AsyncIterator, Callable, Sequence, Sized
 from concurrent.futures import Executor
+from functools import partial
 from importlib.metadata import version
-from typing import Final, TypeVar
+from itertools import groupby
+from typing import Final, NamedTuple, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError
 
-from txmsg.errors import BrokerUnavailable, InvalidName, MessageTooLarge, OutcomeUnknown, ProtocolError
+from txmsg.errors import (
+    BrokerUnavailable,
+    CorruptLog,
+    InvalidName,
+    MessageTooLarge,
+    OutcomeUnknown,
+    Overloaded,
+    ProtocolError,
+    TxmsgError,
+)
 from txmsg.message import check_name
-from txmsg.metaq.access import NOTES, Fetched, LogAccess, QueueId
+from txmsg.metaq.access import NOTES, Fetched, QueueId
 from txmsg.metaq.format.frame import FRAME_SIZE_BYTES_MAX
+from txmsg.metaq.local import LocalLog
 from txmsg.metaq.protocol import (
     ID_SIZE_BYTES,
     PIECE_SIZE_BYTES,
     append_of_batch,
-    frame_of,
     log_error_of,
     offsets_of,
     queues_of_sets,
@@ -33,6 +44,7 @@ from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.server.placing import Call
 from txmsg.metaq.server.polls import Polls
 from txmsg.metaq.server.producers import CallId
+from txmsg.metaq.server.transfers import Transfers
 from txmsg.wire.answers import Context, answering
 from txmsg.wire.v1 import metaq_pb2 as pb
 from txmsg.wire.v1.metaq_pb2_grpc import MetaQServicer
@@ -57,7 +69,7 @@ class LogApi(MetaQServicer):
 
     def __init__(  # noqa: PLR0917 - what a server is made of
         self,
-        log: LogAccess,
+        log: LocalLog,
         appender: Appender,
         polls: Polls,
         sessions: Sized,
@@ -72,7 +84,8 @@ class LogApi(MetaQServicer):
         self._readers = readers
         self._config = config
         self._stop = stop
-        self._sending = asyncio.Semaphore(config.sending_max)
+        self._sending = Transfers(config.sending_size_bytes_max, config.send_timeout_s)
+        self._arriving = Transfers(config.arriving_size_bytes_max, config.send_timeout_s)
 
     async def _read(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._readers, work)
@@ -143,22 +156,46 @@ class LogApi(MetaQServicer):
 
     @answering
     async def Fetch(self, request: pb.FetchRequest, context: Context) -> None:  # noqa: N802
-        """Waits on the loop, reads on a thread, and copies a piece only when the one before has left."""
+        """Waits on the loop, reads on a thread, and reads a piece again only when the one before has left."""
         wanted = {queue: -1 if offset is None else offset for queue, offset in offsets_of(request.wanted).items()}
         checked(list(wanted))
         found = await self._found(wanted, min(request.size_bytes_max, FETCH_SIZE_BYTES_CEILING), request.wait_ms / 1000)
-        places = {queue: place for place, queue in enumerate(wanted)}
-        async with self._sending:
-            for piece in _pieces(found, places):
-                try:
-                    async with asyncio.timeout(self._config.send_timeout_s):
-                        await context.write(piece)
-                except grpc.aio.InternalError:
-                    return  # the reader has gone
-                except TimeoutError:
-                    raise OutcomeUnknown(
-                        f"a piece of a fetch was not taken within {self._config.send_timeout_s:g} s: fetch again"
-                    ) from None
+        pieces = _pieces(found, {queue: place for place, queue in enumerate(wanted)})
+        del found  # what was read has been checked: it is read again piece by piece, as slowly as its reader takes it
+        with self._sending.begun(_caller_of(context), sum(each.size_bytes for each in pieces)) as transfer:
+            try:
+                if pieces:
+                    await self._sending.hold(transfer, max(each.size_bytes for each in pieces))
+                for each in pieces:
+                    reply = await self._read(partial(self._reply_of, each))
+                    async with transfer.step():
+                        await context.write(reply)
+                    transfer.moved_bytes += each.size_bytes
+            except grpc.aio.InternalError:
+                return  # the reader has gone
+            except TimeoutError:
+                if transfer.is_ended:
+                    raise OutcomeUnknown("a fetch was taken slowly, and others wanted its room: fetch again") from None
+                raise OutcomeUnknown(
+                    f"a fetch was not taken within {self._config.send_timeout_s:g} s for a piece, and a second for "
+                    "each MiB: fetch again"
+                ) from None
+
+    def _reply_of(self, piece: _Piece) -> pb.FetchReply:
+        reply = pb.FetchReply()
+        try:
+            for at, spans in groupby(piece.spans, key=lambda each: each.at):
+                frames: list[memoryview] = []
+                for each in spans:
+                    if each.error is None:
+                        frames.append(self._log.raw(each.topic, each.position, each.size_bytes))
+                    else:
+                        reply.fetched.add(at=at, error=log_error_of(each.error))
+                if frames:
+                    reply.fetched.add(at=at, frames=b"".join(frames))
+        except CorruptLog as exc:
+            raise BrokerUnavailable(f"what was to be sent is gone meanwhile: fetch again ({exc})") from exc
+        return reply
 
     async def _found(self, wanted: dict[QueueId, int], size_bytes_max: int, wait_s: float) -> list[Fetched]:
         def fetch() -> list[Fetched]:
@@ -193,36 +230,41 @@ class LogApi(MetaQServicer):
 
     @answering
     async def AppendLarge(self, requests: AsyncIterator[pb.AppendPiece], context: Context) -> pb.AppendReply:  # noqa: N802
-        pieces: list[bytes] = []
-        size_bytes = arrived_bytes = 0
-        try:
-            while (piece := await self._next_piece(requests)) is not None:
-                if not pieces:
-                    if piece.size > _APPEND_SIZE_BYTES_CEILING:
-                        raise MessageTooLarge(
-                            f"{piece.size} bytes in one append: at most {_APPEND_SIZE_BYTES_CEILING} fit; send several"
-                        )
-                    self._appender.reserve(piece.size)
-                    size_bytes = piece.size
-                pieces.append(piece.data)
-                arrived_bytes += len(piece.data)
-                if arrived_bytes > size_bytes:
-                    break
-            if arrived_bytes != size_bytes:
-                raise ProtocolError(f"an append of {size_bytes} bytes came with {arrived_bytes}")
-            request = await self._read(lambda: _joined(pieces))
-        finally:
-            self._appender.release(size_bytes)
-        return await self._append(request)
-
-    async def _next_piece(self, requests: AsyncIterator[pb.AppendPiece]) -> pb.AppendPiece | None:
         try:
             async with asyncio.timeout(self._config.send_timeout_s):
-                return await anext(requests, None)
+                first = await anext(requests, None)
         except TimeoutError:
-            raise ProtocolError(
-                f"a piece of an append did not come within {self._config.send_timeout_s:g} s: nothing was appended"
-            ) from None
+            raise self._too_slow(is_ended=False) from None
+        if first is None:
+            raise ProtocolError("an append came without a piece")
+        if first.size > _APPEND_SIZE_BYTES_CEILING:
+            raise MessageTooLarge(
+                f"{first.size} bytes in one append: at most {_APPEND_SIZE_BYTES_CEILING} fit; send several"
+            )
+        with self._arriving.begun(_caller_of(context), first.size) as transfer:
+            pieces: list[bytes] = []
+            piece: pb.AppendPiece | None = first
+            try:
+                while piece is not None and transfer.moved_bytes <= first.size:
+                    self._arriving.hold_now(transfer, len(piece.data))
+                    pieces.append(piece.data)
+                    transfer.moved_bytes += len(piece.data)
+                    async with transfer.step():
+                        piece = await anext(requests, None)
+            except TimeoutError:
+                raise self._too_slow(is_ended=transfer.is_ended) from None
+            if transfer.moved_bytes != first.size:
+                raise ProtocolError(f"an append of {first.size} bytes came with {transfer.moved_bytes}")
+            request = await self._read(lambda: _joined(pieces))
+        return await self._append(request)
+
+    def _too_slow(self, *, is_ended: bool) -> TxmsgError:
+        if is_ended:
+            return Overloaded("a large append came slowly, and others wanted its room: nothing was appended; try again")
+        return ProtocolError(
+            f"an append did not come within {self._config.send_timeout_s:g} s for a piece, and a second for each MiB: "
+            "nothing was appended"
+        )
 
     @answering
     async def Flush(self, request: pb.FlushLogRequest, context: Context) -> pb.FlushLogReply:  # noqa: N802
@@ -277,25 +319,51 @@ def _joined(pieces: list[bytes]) -> pb.AppendRequest:
         raise ProtocolError(f"a request of {len(data)} bytes cannot be read: {exc}") from exc
 
 
-def _pieces(found: Sequence[Fetched], places: dict[QueueId, int]) -> Iterator[pb.FetchReply]:
-    """The frames as replies of about a piece each. What is not asked for yet is not copied."""
-    reply, room = pb.FetchReply(), PIECE_SIZE_BYTES
+class _Span(NamedTuple):
+    """Frames of a queue that follow each other in the log, or a part of one, or why there are none."""
+
+    at: int
+    topic: str
+    position: int = 0
+    size_bytes: int = 0
+    error: TxmsgError | None = None
+
+
+class _Piece:
+    """What goes in one reply."""
+
+    def __init__(self) -> None:
+        self.spans: list[_Span] = []
+        self.size_bytes = 0
+
+    def add(self, span: _Span) -> None:
+        self.size_bytes += span.size_bytes
+        last = self.spans[-1] if self.spans else None
+        if last and not span.error and (last.at, last.position + last.size_bytes) == (span.at, span.position):
+            self.spans[-1] = last._replace(size_bytes=last.size_bytes + span.size_bytes)
+        else:
+            self.spans.append(span)
+
+
+def _pieces(found: Sequence[Fetched], places: dict[QueueId, int]) -> list[_Piece]:
+    """Where the frames stand that are to be sent, in pieces. They are read again when their turn has come."""
+    pieces = [_Piece()]
     for each in found:
-        place = places[each.queue]
-        parts: list[memoryview] = []
-        for part in (memoryview(part) for batch in each.batches for part in frame_of(batch)):
-            rest = part
-            while len(rest) > room:
-                parts.append(rest[:room])
-                reply.fetched.add(at=place, frames=b"".join(parts))
-                yield reply
-                rest = rest[room:]
-                reply, room, parts = pb.FetchReply(), PIECE_SIZE_BYTES, []
-            parts.append(rest)
-            room -= len(rest)
-        if parts:
-            reply.fetched.add(at=place, frames=b"".join(parts))
+        at, topic = places[each.queue], each.queue.topic
+        for header in (batch.header for batch in each.batches):
+            position = header.position
+            while position < header.end:
+                if pieces[-1].size_bytes >= PIECE_SIZE_BYTES:
+                    pieces.append(_Piece())
+                size = min(header.end - position, PIECE_SIZE_BYTES - pieces[-1].size_bytes)
+                pieces[-1].add(_Span(at, topic, position, size))
+                position += size
         if each.error is not None:
-            reply.fetched.add(at=place, error=log_error_of(each.error))
-    if reply.fetched:
-        yield reply
+            pieces[-1].add(_Span(at, topic, error=each.error))
+    return [each for each in pieces if each.spans]
+
+
+def _caller_of(context: Context) -> object:
+    """Who has a share: a connection. Those of a socket file have no names, and each call is one of its own."""
+    peer = context.peer()
+    return object() if peer.startswith("unix") else peer

@@ -15,7 +15,7 @@ from pathlib import Path
 import grpc
 
 from txmsg.errors import MisuseError
-from txmsg.metaq.access import NOTES, LogAccess
+from txmsg.metaq.access import NOTES
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.protocol import APPEND_SIZE_BYTES_MAX
 from txmsg.metaq.server.appender import Appender
@@ -62,7 +62,7 @@ async def serve(config: MetaQConfig, on_ready: Callable[[str], None], stop: asyn
 
 async def _serve(
     config: MetaQConfig,
-    log: LogAccess,
+    log: LocalLog,
     appending: ThreadPoolExecutor,
     readers: ThreadPoolExecutor,
     group_threads: ThreadPoolExecutor,

@@ -1,0 +1,154 @@
+"""Who moves bytes from or to a server, so that a few slow ones shut nobody out. Knows no network and no log.
+
+What is under way is counted in bytes; a caller has a share of them; each transfer has its time in all. Slow ones are
+ended when others want their room. Belongs to one loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Final
+
+from txmsg.errors import Overloaded
+
+__all__ = ["BYTES_PER_S_MIN", "Transfer", "Transfers"]
+
+BYTES_PER_S_MIN: Final = 1024 * 1024
+"""Who is slower than this is ended when others want room; and the time in all grows with the size by it."""
+_GRACE_S: Final = 1.0
+_LOOK_S: Final = 0.1
+_SHARES: Final = 4
+
+
+class Transfer:
+    """One of them."""
+
+    def __init__(self, caller: object, size_bytes: int, patience_s: float) -> None:
+        self.caller = caller
+        self.held_bytes = 0
+        """What it keeps in memory."""
+        self.moved_bytes = 0
+        """What its caller has sent or taken."""
+        self.is_ended = False
+        """Whether its room was given to others."""
+        self._patience_s = patience_s
+        self._time_s = patience_s + size_bytes / BYTES_PER_S_MIN
+        self._begun = 0.0
+        self._step: asyncio.Timeout | None = None
+
+    def take(self, size_bytes: int) -> None:
+        """Holds so many bytes more. Its time runs from the first ones on."""
+        if not self.held_bytes:
+            self._begun = asyncio.get_running_loop().time()
+        self.held_bytes += size_bytes
+
+    def slow_for_s(self, now: float) -> float:
+        """For how long it has been behind the least rate; below 0: it is not."""
+        return now - (self._begun + _GRACE_S + self.moved_bytes / BYTES_PER_S_MIN)
+
+    @asynccontextmanager
+    async def step(self) -> AsyncIterator[None]:
+        """Moves a piece. Raises TimeoutError after too long, for this piece or in all, or when it is ended."""
+        if self.is_ended:
+            raise TimeoutError
+        now = asyncio.get_running_loop().time()
+        async with asyncio.timeout_at(min(now + self._patience_s, self._begun + self._time_s)) as step:
+            self._step = step
+            try:
+                yield
+            finally:
+                self._step = None
+
+    def end(self) -> None:
+        """Has it give its room to others."""
+        self.is_ended = True
+        if self._step is not None:
+            self._step.reschedule(asyncio.get_running_loop().time())
+
+
+class Transfers:
+    """size_bytes_max: of all under way, or one alone. patience_s: for a piece, and in all besides the size."""
+
+    def __init__(self, size_bytes_max: int, patience_s: float) -> None:
+        self._size_bytes_max = size_bytes_max
+        self._patience_s = patience_s
+        self._held_bytes = 0
+        self._under_way: dict[Transfer, None] = {}
+        self._waiting: deque[tuple[Transfer, int, asyncio.Future[None]]] = deque()
+
+    @contextmanager
+    def begun(self, caller: object, size_bytes: int) -> Iterator[Transfer]:
+        """A transfer of so many bytes, which holds none yet."""
+        transfer = Transfer(caller, size_bytes, self._patience_s)
+        self._under_way[transfer] = None
+        try:
+            yield transfer
+        finally:
+            del self._under_way[transfer]
+            self._held_bytes -= transfer.held_bytes
+            self._serve_waiting()
+
+    async def hold(self, transfer: Transfer, size_bytes: int) -> None:
+        """Returns when there is room for so many bytes more. The slowest are ended for it."""
+        if self._fits(transfer, size_bytes) and not any(self._fits(each, size) for each, size, _ in self._waiting):
+            self._take(transfer, size_bytes)
+            return
+        entry = (transfer, size_bytes, asyncio.get_running_loop().create_future())
+        self._waiting.append(entry)
+        try:
+            while not (await asyncio.wait([entry[2]], timeout=_LOOK_S))[0]:
+                self._make_room(transfer, size_bytes)
+        finally:
+            if entry in self._waiting:
+                self._waiting.remove(entry)
+
+    def hold_now(self, transfer: Transfer, size_bytes: int) -> None:
+        """The same without waiting, for bytes that have come. Raises Overloaded."""
+        if not self._fits(transfer, size_bytes):
+            self._make_room(transfer, size_bytes)
+            raise Overloaded(
+                f"large appends of {self._held_bytes} bytes are on their way: nothing was appended; try again"
+            )
+        self._take(transfer, size_bytes)
+
+    def _fits(self, transfer: Transfer, size_bytes: int) -> bool:
+        if self._held_bytes == transfer.held_bytes:
+            return True  # alone
+        return self._held_bytes + size_bytes <= self._size_bytes_max and self._is_within_share(transfer, size_bytes)
+
+    def _is_within_share(self, transfer: Transfer, size_bytes: int) -> bool:
+        """A caller's only transfer may be larger than its share."""
+        of_caller = self._of_caller_bytes(transfer)
+        return of_caller == transfer.held_bytes or of_caller + size_bytes <= self._size_bytes_max // _SHARES
+
+    def _of_caller_bytes(self, transfer: Transfer) -> int:
+        return sum(each.held_bytes for each in self._under_way if each.caller == transfer.caller)
+
+    def _take(self, transfer: Transfer, size_bytes: int) -> None:
+        transfer.take(size_bytes)
+        self._held_bytes += size_bytes
+
+    def _serve_waiting(self) -> None:
+        for entry in list(self._waiting):
+            transfer, size_bytes, granted = entry
+            if self._fits(transfer, size_bytes):
+                self._waiting.remove(entry)
+                self._take(transfer, size_bytes)
+                granted.set_result(None)
+
+    def _make_room(self, transfer: Transfer, size_bytes: int) -> None:
+        """Ends slow ones until there will be room: of its caller, once that has its share; else of anybody."""
+        now = asyncio.get_running_loop().time()
+        rivals = [each for each in self._under_way if each is not transfer and each.held_bytes]
+        missing_bytes = self._held_bytes + size_bytes - self._size_bytes_max
+        if not self._is_within_share(transfer, size_bytes):
+            rivals = [each for each in rivals if each.caller == transfer.caller]
+            missing_bytes = self._of_caller_bytes(transfer) + size_bytes - self._size_bytes_max // _SHARES
+        for each in sorted(rivals, key=lambda each: (each.is_ended, each.slow_for_s(now)), reverse=True):
+            if missing_bytes <= 0 or not (each.is_ended or each.slow_for_s(now) > 0):
+                return
+            each.end()
+            missing_bytes -= each.held_bytes
