@@ -202,6 +202,23 @@ def test_groups_go_on_after_a_crash_wherever_they_stood(notify_url: str) -> None
     asyncio.run(scenario())
 
 
+def test_a_queue_that_a_group_has_never_read_begins_after_a_crash_where_it_goes_on(notify_url: str) -> None:
+    async def scenario() -> None:
+        async with notify(notify_url) as db, notify_at(notify_url, queues=2) as seen:
+            old, new = await memory_topic(notify_url, "t", queues=2)
+            await db.apply(Batch(plain=columns_of([old, new])))
+            await run(db, "insert into txmsg.consumer_group (name) values ('g')")
+            await run(db, f"insert into txmsg.cursor select id, {old}, 1, '{{}}', 0 from txmsg.consumer_group")
+            crash(notify_url)
+            await db.apply(Batch(plain=columns_of([new] * 3)))
+            async with delivering(seen) as delivery:
+                (lag,) = await delivery.groups_lag()
+                assert (lag.group, lag.waiting) == ("g", 3)
+                assert offsets(await receive_only(delivery, 3)) == [LIFE, LIFE + 1, LIFE + 2]
+
+    asyncio.run(scenario())
+
+
 def test_what_is_gone_is_given_up_although_nothing_new_comes(notify_url: str, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         async with notify(notify_url) as db, notify_at(notify_url) as seen, delivering(seen) as here:

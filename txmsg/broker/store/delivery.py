@@ -101,12 +101,7 @@ async def claim_cursors(
     cursor = await plain_cursor(conn).execute(
         """
         insert into txmsg.cursor as c (group_id, queue_id, next_offset, epoch)
-        select %(group)s, q.id, coalesce(
-                   (select b.base from txmsg.segment_base b
-                     where b.queue = q.id
-                       and b.segment = (select min(s.id) from txmsg.segment s
-                                         where s.state <> 'ahead' and not s.dropping)), 0),
-               q.epoch
+        select %(group)s, q.id, txmsg.first_kept_2(q.id), q.epoch
           from unnest(%(queue_ids)s::int[], %(epochs)s::bigint[]) q(id, epoch)
          where txmsg.require_incarnation_2(%(incarnation)s)
          order by q.id

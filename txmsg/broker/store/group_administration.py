@@ -131,6 +131,7 @@ class GroupAdministration:
                 "places": list(places.values()),
                 "begins": [each.begin for each in chosen],
             }
+            await conn.execute(_ADD_CURSORS, values)
             await conn.execute(_LOCK_CURSORS, values)
             await conn.execute(_SEEK, values)
             if again:
@@ -198,7 +199,9 @@ async def _refuse_topic(conn: AsyncConnection, name: str, topic: str) -> None:
 
 
 async def _queues(conn: AsyncConnection, group: int) -> Sequence[GroupQueueRow]:
-    cursor = await conn.execute("select queue_id from txmsg.cursor where group_id = %s order by queue_id", (group,))
+    cursor = await conn.execute(
+        "select queue_id from txmsg.effective_cursor where group_id = %s order by queue_id", (group,)
+    )
     ends = await queue_ends(conn, await open_segment(conn), [row[0] for row in await cursor.fetchall()])
     async with conn.cursor(row_factory=class_row(GroupQueueRow)) as rows:
         await rows.execute(_QUEUES, {"group": group, "ids": list(ends), "ends": list(ends.values())})
@@ -231,24 +234,17 @@ async def _places(conn: AsyncConnection, queues: Sequence[GroupQueueRow], to: De
 _LIST = "select name, created_at from txmsg.consumer_group order by name limit %s"
 
 _QUEUES = """
-select t.name as topic, q.number, c.queue_id, p.next_offset, b.begin, e.queue_end as end,
-       greatest(0, e.queue_end - p.next_offset - p.acked)::bigint as waiting,
+select t.name as topic, q.number, c.queue_id, c.next_offset, txmsg.first_kept_2(c.queue_id) as begin,
+       e.queue_end as end,
+       greatest(0, e.queue_end - c.next_offset - (
+           select coalesce(sum(upper(r) - lower(r)), 0) from unnest(c.acked) r))::bigint as waiting,
        (select count(*) from txmsg.retry r where r.group_id = c.group_id and r.queue_id = c.queue_id) as retrying,
        (select count(*) from txmsg.dead_letter d where d.group_id = c.group_id and d.queue_id = c.queue_id) as dead,
-       c.seek_to is not null as seeking
-  from txmsg.cursor c
+       c.seeking
+  from txmsg.effective_cursor c
   join unnest(%(ids)s::int[], %(ends)s::bigint[]) e(queue_id, queue_end) on e.queue_id = c.queue_id
   join txmsg.queue q on q.id = c.queue_id
   join txmsg.topic t on t.id = q.topic_id
- cross join lateral (
-       select coalesce(c.seek_to, c.next_offset) as next_offset,
-              case when c.seek_to is null
-                   then (select coalesce(sum(upper(r) - lower(r)), 0) from unnest(c.acked) r) else 0 end as acked) p
- cross join lateral (
-       select coalesce((select s.base from txmsg.segment_base s
-                         where s.queue = c.queue_id
-                           and s.segment = (select min(k.id) from txmsg.segment k
-                                             where k.state <> 'ahead' and not k.dropping)), 0) as begin) b
  where c.group_id = %(group)s
  order by t.name, q.number
 """
@@ -258,6 +254,14 @@ update txmsg.consumer_group
    set retry_delays_s = %(retry_delays_s)s, retries_max = %(retries_max)s, poisoned_key = %(poisoned_key)s,
        deliver_rate_max = %(deliver_rate_max)s, version = version + 1
  where id = %(id)s
+"""
+
+# Of queues that nobody has delivered to the group yet.
+_ADD_CURSORS = """
+insert into txmsg.cursor (group_id, queue_id, next_offset, epoch)
+select c.group_id, c.queue_id, c.next_offset, 0 from txmsg.effective_cursor c
+ where c.group_id = %(group)s and c.queue_id = any(%(queue_ids)s) order by c.queue_id
+on conflict do nothing
 """
 
 # In the order of the queues, as brokers write cursors.

@@ -184,7 +184,7 @@ select g.name as group_name,
        coalesce(r.attempt, d.attempts, 0) as attempts,
        case when isfinite(r.due_at) then r.due_at end as next_attempt_at, d.died_at,
        coalesce(r.generation, d.generation, 0) as generation, coalesce(r.failures, d.failures, '[]') as failures
-  from txmsg.cursor c
+  from txmsg.effective_cursor c
   join txmsg.consumer_group g on g.id = c.group_id
   left join txmsg.retry r on (r.group_id, r.queue_id, r.queue_offset) = (c.group_id, c.queue_id, %(queue_offset)s)
   left join txmsg.dead_letter d on (d.group_id, d.queue_id, d.queue_offset) = (c.group_id, c.queue_id, %(queue_offset)s)

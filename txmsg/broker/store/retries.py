@@ -305,13 +305,13 @@ def _group_lag_in(segment: int) -> sql.Composed:
         with ends as (
             select q.id, q.topic_id, {end} as queue_end from txmsg.queue q)
         select g.name, t.name,
-               sum(greatest(0, e.queue_end - coalesce(c.seek_to, c.next_offset) - case when c.seek_to is null then (
-                   select coalesce(sum(upper(r) - lower(r)), 0) from unnest(c.acked) r) else 0 end))::bigint,
+               sum(greatest(0, e.queue_end - c.next_offset - (
+                   select coalesce(sum(upper(r) - lower(r)), 0) from unnest(c.acked) r)))::bigint,
                sum((select count(*) from txmsg.retry r
                      where r.group_id = c.group_id and r.queue_id = c.queue_id))::bigint,
                sum((select count(*) from txmsg.dead_letter d
                      where d.group_id = c.group_id and d.queue_id = c.queue_id))::bigint
-          from txmsg.cursor c
+          from txmsg.effective_cursor c
           join txmsg.consumer_group g on g.id = c.group_id
           join ends e on e.id = c.queue_id
           join txmsg.topic t on t.id = e.topic_id

@@ -43,9 +43,8 @@ _LOCK_WAIT_S = 0.2
 """For a lock behind which readers of the segment would wait."""
 
 _POSITIONS = """
-    select 'group ' || g.name as reader, c.queue_id, coalesce(c.seek_to, c.next_offset) as next_offset,
-           case when c.seek_to is null then c.acked else '{}' end as acked
-      from txmsg.cursor c join txmsg.consumer_group g on g.id = c.group_id
+    select 'group ' || g.name as reader, c.queue_id, c.next_offset, c.acked
+      from txmsg.effective_cursor c join txmsg.consumer_group g on g.id = c.group_id
     union all
     select 'mirror ' || m.name, q.id, coalesce(p.next_offset, 0), '{}'
       from txmsg.mirror m

@@ -355,13 +355,7 @@ update txmsg.topic
  where id = %(id)s
 """
 
-_BEGINS = """
-select q.id, coalesce(
-           (select b.base from txmsg.segment_base b
-             where b.queue = q.id
-               and b.segment = (select min(s.id) from txmsg.segment s where s.state <> 'ahead')), 0)
-  from unnest(%(ids)s::int[]) q(id)
-"""
+_BEGINS = "select q.id, txmsg.first_kept_2(q.id) from unnest(%(ids)s::int[]) q(id)"
 
 _LOCK_QUEUES = """
 select pg_advisory_xact_lock(7702, l.lock)
@@ -370,11 +364,11 @@ select pg_advisory_xact_lock(7702, l.lock)
 
 _GROUPS = """
 select g.name as group_name,
-       sum(greatest(0, e.queue_end - coalesce(c.seek_to, c.next_offset) - case when c.seek_to is null then (
-           select coalesce(sum(upper(r) - lower(r)), 0) from unnest(c.acked) r) else 0 end))::bigint as waiting,
+       sum(greatest(0, e.queue_end - c.next_offset - (
+           select coalesce(sum(upper(r) - lower(r)), 0) from unnest(c.acked) r)))::bigint as waiting,
        sum(f.retrying)::bigint as retrying, sum(f.dead)::bigint as dead, sum(f.ordered)::bigint as ordered
   from unnest(%(ids)s::int[], %(ends)s::bigint[]) e(queue_id, queue_end)
-  join txmsg.cursor c on c.queue_id = e.queue_id
+  join txmsg.effective_cursor c on c.queue_id = e.queue_id
   join txmsg.consumer_group g on g.id = c.group_id
  cross join lateral (
        select count(*) filter (where not x.is_dead) as retrying, count(*) filter (where x.is_dead) as dead,

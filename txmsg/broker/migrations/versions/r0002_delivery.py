@@ -10,7 +10,18 @@ branch_labels = None
 depends_on = None
 
 _SQL = Path(__file__).parent.parent / "sql"
-_PARTS = ("tables", "incarnation", "levels", "memory", "batch", "batch_calls", "schedule", "offsets", "mirrors")
+_PARTS = (
+    "tables",
+    "cursors",
+    "incarnation",
+    "levels",
+    "memory",
+    "batch",
+    "batch_calls",
+    "schedule",
+    "offsets",
+    "mirrors",
+)
 
 
 def upgrade() -> None:
