@@ -62,10 +62,10 @@ end $$;
 -- half whose producer is not would never be checked. They come from a broker's memory, not from a statement of the batch.
 create function txmsg.require_known_2(p_queues int[], p_producers int[]) returns void language plpgsql stable as $$
 begin
-    if exists (select from (select distinct unnest(p_queues)) u(id)
-                where not exists (select from txmsg.queue q where q.id = u.id))
-       or exists (select from (select distinct unnest(p_producers)) u(id)
-                   where not exists (select from txmsg.producer p where p.id = u.id)) then
+    -- By any(), which looks up each value once: half of what a join costs.
+    if exists (select unnest(p_queues) except select q.id from txmsg.queue q where q.id = any(p_queues))
+       or exists (select unnest(p_producers)
+                  except select p.id from txmsg.producer p where p.id = any(p_producers)) then
         raise exception 'a batch names a queue or a producer that is not there' using errcode = 'TX008';
     end if;
 end $$;
