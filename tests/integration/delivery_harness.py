@@ -16,6 +16,8 @@ from txmsg.broker.cluster import Leases, Membership
 from txmsg.broker.delivery import Delivery, DeliveryConfig
 from txmsg.broker.delivery.values import Handout, Receipt
 from txmsg.broker.store.connect import Pool, open_pool
+from txmsg.broker.store.group_administration import GroupAdministration
+from txmsg.broker.store.rows import GroupLag
 from txmsg.broker.store.topics import TopicRegistry
 from txmsg.errors import BrokerUnavailable
 from txmsg.runtime.backoff import Backoff
@@ -92,6 +94,11 @@ class Notify:
             )
             ends[queue_id] = row[0]
         return ends
+
+    async def lag(self, delivery: Delivery) -> Sequence[GroupLag]:
+        await delivery.flush()
+        async with open_pool(self.url) as pool:
+            return await GroupAdministration(pool).lag()
 
     def bury(self, broker_id: str) -> None:
         """The time of a broker is over, as if it had been silent for long enough."""

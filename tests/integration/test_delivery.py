@@ -245,6 +245,6 @@ def test_lag_counts_what_is_not_acknowledged(notify_url: str) -> None:
             await notify.add(10)
             got = await receive(delivery, 6)
             await delivery.settle("g", "c", receipts(got[:3]), [Refusal(got[3].receipt, "boom", 60.0)])
-            assert await delivery.groups_lag() == [GroupLag(group="g", topic="t", waiting=16, retrying=1, dead=0)]
+            assert await notify.lag(delivery) == [GroupLag(group="g", topic="t", waiting=16, retrying=1, dead=0)]
 
     asyncio.run(scenario())

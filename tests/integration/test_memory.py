@@ -192,7 +192,7 @@ def test_groups_go_on_after_a_crash_wherever_they_stood(notify_url: str) -> None
             assert [each for each in offsets(got) if each >= LIFE] == new  # what is retried stands in a logged table
             assert offsets(await receive_only(here, 3, group="new")) == new
             assert await here.settle("g", "c", receipts([*got, first[3]]), []) == receipts([first[3]])
-            lag = {each.group: (each.waiting, each.retrying) for each in await here.groups_lag()}
+            lag = {each.group: (each.waiting, each.retrying) for each in await seen.lag(here)}
             assert lag.pop("absent")[0] in range(3, 11)
             assert lag == {"g": (0, 0), "new": (3, 0), "away": (3, 0)}
         async with notify_at(notify_url) as seen, delivering(seen, "b2") as there:
@@ -212,7 +212,7 @@ def test_a_queue_that_a_group_has_never_read_begins_after_a_crash_where_it_goes_
             crash(notify_url)
             await db.apply(Batch(plain=columns_of([new] * 3)))
             async with delivering(seen) as delivery:
-                (lag,) = await delivery.groups_lag()
+                (lag,) = await seen.lag(delivery)
                 assert (lag.group, lag.waiting) == ("g", 3)
                 assert offsets(await receive_only(delivery, 3)) == [LIFE, LIFE + 1, LIFE + 2]
 

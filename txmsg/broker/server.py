@@ -53,6 +53,10 @@ __all__ = ["serve"]
 logger = logging.getLogger(__name__)
 
 _START_PAUSE_S = 1.0
+_PEOPLE_MAX = 4
+"""Connections for what people ask in their commands, and for Stats; more requests wait for one."""
+_PEOPLE_S_MAX = 10.0
+"""What one of their statements may take. The server ends it then, and the command says so."""
 _CLOSE_S_MAX = 3.0
 """For writing cursors and leaving the cluster, and for closing connections, at a stop."""
 _WRITE_S_MIN = 1.0
@@ -84,12 +88,17 @@ async def serve(config: BrokerConfig, on_ready: Callable[[str], None], stop: asy
     when the database cannot be used at start, MisuseError when the port is taken; later the database may go and come.
     """
     pool = open_pool(config.storage)
+    # What people ask may take long, and must keep neither delivery nor checks from a connection.
+    people = open_pool(config.storage, size_max=_PEOPLE_MAX, statement_timeout_s=_PEOPLE_S_MAX)
+    people.incarnation = pool.incarnation
     await pool.open()
+    await people.open()
     try:
         segments = Segments(pool, config)
         if await _find(config, pool, segments, stop):
-            await _serve(config, pool, segments, on_ready, stop)
+            await _serve(config, pool, segments, on_ready, stop, people=people)
     finally:
+        await people.close(_CLOSE_S_MAX)
         await pool.close(_CLOSE_S_MAX)
 
 
@@ -127,6 +136,8 @@ async def _serve(
     segments: Segments,
     on_ready: Callable[[str], None],
     stop: asyncio.Event,
+    *,
+    people: Pool,
 ) -> None:
     topics = TopicRegistry(pool, auto_create=config.topic_auto_create, queues=config.topic_queues)
     retention = Retention(config)
@@ -185,15 +196,18 @@ async def _serve(
     )
 
     connections_max = connections_allowed(config.connections_max)
-    admin = AdminApi(service, delivery, halves, drops=retention.counts, on_resume=partial(checks.wake, sweep=True))
+    groups = GroupAdministration(people)
+    admin = AdminApi(
+        service, delivery, Halves(people), groups, drops=retention.counts, on_resume=partial(checks.wake, sweep=True)
+    )
     server = new_server(
         partial(rpc.add_NotifyServicer_to_server, api),
         partial(rpc.add_AdminServicer_to_server, admin),
-        partial(add_ClusterServicer_to_server, ClusterApi(Registry(pool))),
-        partial(add_DeadLettersServicer_to_server, DeadLettersApi(DeadLetters(pool))),
-        partial(add_MessagesServicer_to_server, MessagesApi(Messages(pool))),
-        partial(add_GroupsServicer_to_server, GroupsApi(GroupAdministration(pool), delivery)),
-        partial(add_TopicsServicer_to_server, TopicsApi(TopicSettings(pool))),
+        partial(add_ClusterServicer_to_server, ClusterApi(Registry(people))),
+        partial(add_DeadLettersServicer_to_server, DeadLettersApi(DeadLetters(people))),
+        partial(add_MessagesServicer_to_server, MessagesApi(Messages(people))),
+        partial(add_GroupsServicer_to_server, GroupsApi(groups, delivery)),
+        partial(add_TopicsServicer_to_server, TopicsApi(TopicSettings(people))),
         connections_max=connections_max,
     )
     address = bind(server, config.listen)

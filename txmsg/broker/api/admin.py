@@ -9,6 +9,7 @@ from txmsg.broker.api.notify import DeliveryService
 from txmsg.broker.retention import DropCounts
 from txmsg.broker.service import NotifyService
 from txmsg.broker.store.batch import DecidedBy
+from txmsg.broker.store.group_administration import GroupAdministration
 from txmsg.broker.store.halves import HalfRow, Halves
 from txmsg.broker.store.topics import TopicRow
 from txmsg.errors import ProtocolError
@@ -31,6 +32,7 @@ class AdminApi(rpc.AdminServicer):
         service: NotifyService,
         delivery: DeliveryService,
         halves: Halves,
+        groups: GroupAdministration,
         *,
         drops: DropCounts,
         on_resume: Callable[[], None],
@@ -38,6 +40,7 @@ class AdminApi(rpc.AdminServicer):
         self._service = service
         self._delivery = delivery
         self._halves = halves
+        self._groups = groups
         self._drops = drops
         self._on_resume = on_resume
 
@@ -106,6 +109,7 @@ class AdminApi(rpc.AdminServicer):
     @answering
     async def Stats(self, request: pb.StatsRequest, context: Context) -> pb.StatsReply:  # noqa: N802
         halves, in_doubt = await self._halves.count()
+        await self._delivery.flush()
         counts = self._service.counts
         return pb.StatsReply(
             halves=halves,
@@ -120,7 +124,7 @@ class AdminApi(rpc.AdminServicer):
                 pb.GroupLag(
                     group=each.group, topic=each.topic, waiting=each.waiting, retrying=each.retrying, dead=each.dead
                 )
-                for each in await self._delivery.groups_lag()
+                for each in await self._groups.lag()
             ],
         )
 

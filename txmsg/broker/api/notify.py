@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Protocol
 from uuid import UUID
 
-from txmsg.broker.delivery.values import GroupLag, Handout, Receipt, Refusal, Start, Subscription
+from txmsg.broker.delivery.values import Handout, Receipt, Refusal, Start, Subscription
 from txmsg.broker.incarnation import Incarnation
 from txmsg.broker.presence import AttachedClient, Presence
 from txmsg.broker.service import NotifyService, TopicColumns
@@ -71,8 +71,8 @@ class DeliveryService(Protocol):
         """Begins the invisible time anew of what a member still holds; returns what it does not."""
         ...
 
-    async def groups_lag(self) -> Sequence[GroupLag]:
-        """How far each group is behind."""
+    async def flush(self) -> None:
+        """Writes the acknowledgements taken so far."""
         ...
 
 

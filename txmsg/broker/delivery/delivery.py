@@ -20,10 +20,8 @@ from txmsg.broker.delivery.holding import to_note
 from txmsg.broker.delivery.loading import Loader
 from txmsg.broker.delivery.rounds import Rounds
 from txmsg.broker.delivery.state import State
-from txmsg.broker.delivery.values import GroupLag, Handout, Receipt, Refusal, Start, Subscription, Topics
+from txmsg.broker.delivery.values import Handout, Receipt, Refusal, Start, Subscription, Topics
 from txmsg.broker.delivery.writing import Writing
-from txmsg.broker.store import delivery as store
-from txmsg.broker.store import retries as failures_store
 from txmsg.broker.store.connect import Pool
 from txmsg.errors import BrokerUnavailable
 from txmsg.wire.tags import TagExpression, wants_of
@@ -164,11 +162,9 @@ class Delivery:
         """Somebody has changed a group or its place: looks at once."""
         self.rounds.changed.set()
 
-    async def groups_lag(self) -> list[GroupLag]:
-        """How far each group is behind in each topic, with the acknowledgements taken so far."""
+    async def flush(self) -> None:
+        """Writes the acknowledgements taken so far."""
         await self.writing.flush_once()
-        async with self._database.session() as conn:
-            return await failures_store.group_lag(conn, await store.open_segment(conn))
 
     # ---- running
 

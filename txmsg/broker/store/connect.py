@@ -189,11 +189,14 @@ async def _set(connection: AsyncConnection[Any], settings: Mapping[str, str]) ->
         )
 
 
-def open_pool(url: str, *, size_max: int = 8, idle_in_transaction_s: float = 5.0) -> Pool:
-    """Connections for delivery, checks and administration. Open it with `await pool.open()`.
+def open_pool(
+    url: str, *, size_max: int = 8, idle_in_transaction_s: float = 5.0, statement_timeout_s: float = 0.0
+) -> Pool:
+    """Connections for delivery and checks, or for administration. Open it with `await pool.open()`.
 
     idle_in_transaction_s: after that the server ends a session that does nothing within a transaction: its broker is
-    paused or cut off, and what it has locked (such as the delivery lease) would stop the others.
+    paused or cut off, and what it has locked (such as the delivery lease) would stop the others. statement_timeout_s:
+    after that the server ends a statement. 0: never, though `session` may have given it up.
     """
 
     async def configure(connection: AsyncConnection[Any]) -> None:
@@ -206,6 +209,7 @@ def open_pool(url: str, *, size_max: int = 8, idle_in_transaction_s: float = 5.0
                 # a cursor is never ahead of its messages.
                 "synchronous_commit": "local",
                 "idle_in_transaction_session_timeout": f"{idle_in_transaction_s * 1000:.0f}ms",
+                "statement_timeout": f"{statement_timeout_s * 1000:.0f}ms",
                 **_SERVER_KEEPALIVES,
             },
         )

@@ -77,6 +77,11 @@ class GroupAdministration:
             rows = await cursor.fetchall()
             return rows, await group_lag(conn, await open_segment(conn))
 
+    async def lag(self) -> Sequence[GroupLag]:
+        """How far all groups are behind in each topic, by their cursors as written."""
+        async with session(self._pool) as conn:
+            return await group_lag(conn, await open_segment(conn))
+
     async def show(self, name: str) -> tuple[GroupRow, datetime, Sequence[GroupQueueRow]]:
         """A group, when it was made, and where it stands. Raises UnknownGroup."""
         async with session(self._pool) as conn, conn.transaction():
