@@ -14,6 +14,13 @@ from txmsg.broker.schema import metadata
 from txmsg.errors import SchemaMismatch, StorageError
 
 _PARTITION = ("message_", "rolled_back_")
+_COLLATIONS = """
+select c.relname, a.attname, o.collname from pg_class c join pg_attribute a on a.attrelid = c.oid
+  join pg_collation o on o.oid = a.attcollation
+ where c.relnamespace = 'txmsg'::regnamespace and c.relkind in ('r', 'p', 'i', 'I')
+   and c.relname not in ('revision', 'revision_pkc') and not a.attisdropped
+"""
+"""Of columns, and of indexes, which could differ."""
 
 
 def _differences(connection: Connection) -> list[object]:
@@ -37,6 +44,14 @@ def test_an_upgraded_database_equals_the_tables_in_schema_py(notify_url: str) ->
         assert _differences(connection), "the comparison finds nothing at all"
         connection.rollback()
     engine.dispose()
+
+
+def test_text_is_compared_by_its_bytes_whatever_the_locale_of_the_database(notify_url: str) -> None:
+    with psycopg.connect(notify_url) as connection:
+        found = connection.execute(_COLLATIONS).fetchall()
+    assert ("message", "key", "C") in found
+    assert ("message_1", "key", "C") in found, "a segment that was made before"
+    assert [each for each in found if each[2] != "C"] == []
 
 
 def test_upgrading_twice_is_fine(database_url: str) -> None:

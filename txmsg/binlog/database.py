@@ -9,16 +9,17 @@ from typing import Any, Final, TypeAlias
 import psycopg
 from psycopg import Connection
 
-from txmsg.binlog.replication import KEEPALIVES
+from txmsg import postgres
 from txmsg.errors import BrokerUnavailable, StorageError
+from txmsg.postgres import KEEPALIVES, PINNED, SERVER_KEEPALIVES, require_utf8
 
 __all__ = ["Session", "connect", "translated"]
 
 Session: TypeAlias = Connection[Any]
 
 _SETTINGS: Final = {
-    "default_transaction_isolation": "read committed",
-    "client_encoding": "utf8",
+    **PINNED,
+    **SERVER_KEEPALIVES,
     # Positions are looked at by retention alone: an old one after a crash keeps more, never less.
     "synchronous_commit": "off",
     # Statistics may say that a segment is empty: never read one whole to find a row.
@@ -28,24 +29,19 @@ _SETTINGS: Final = {
     "lock_timeout": "30s",
     # A tailer that stands still, as under SIGSTOP, gives up its lock to one that stands by.
     "idle_session_timeout": "60s",
-    "tcp_keepalives_idle": "5",
-    "tcp_keepalives_interval": "2",
-    "tcp_keepalives_count": "3",
-    "tcp_user_timeout": "15s",
 }
 
 
 def connect(url: str) -> Session:
     """A session in autocommit. Raises BrokerUnavailable while the database is away."""
     with translated():
-        session = psycopg.connect(
-            url, autocommit=True, application_name="txmsg tailer", connect_timeout=10, **KEEPALIVES
-        )
-        session.execute(
-            "select set_config(name, value, false) from unnest(%s::text[], %s::text[]) as setting(name, value)",
-            (list(_SETTINGS), list(_SETTINGS.values())),
-        )
-        return session
+        session = postgres.connect(url, _SETTINGS, application_name="txmsg tailer", connect_timeout=10, **KEEPALIVES)
+    try:
+        require_utf8(session)
+    except StorageError:
+        session.close()
+        raise
+    return session
 
 
 @contextmanager

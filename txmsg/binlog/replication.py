@@ -9,14 +9,15 @@ import select
 import struct
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import psycopg
 from psycopg import pq, sql
 
 from txmsg.binlog.rows import EPOCH_2000_US
+from txmsg.postgres import KEEPALIVES, connect
 
-__all__ = ["KEEPALIVES", "ReplicationStream", "lsn_of", "lsn_text"]
+__all__ = ["ReplicationStream", "lsn_of", "lsn_text"]
 
 _DATA, _KEEPALIVE = b"wk"
 _KEEPALIVE_MESSAGE = struct.Struct(">xQqB")
@@ -24,13 +25,6 @@ _STATUS = struct.Struct(">cQQQqB")
 _SENT_AT = struct.Struct(">17xq")
 _START_S_MAX = 30.0
 _END_S_MAX = 5.0
-
-KEEPALIVES: Final[dict[str, Any]] = {
-    "keepalives_idle": 5,
-    "keepalives_interval": 2,
-    "keepalives_count": 3,
-    "tcp_user_timeout": 15_000,
-}
 
 
 def lsn_text(lsn: int) -> str:
@@ -66,9 +60,8 @@ class ReplicationStream:
     ) -> None:
         self._monotonic = monotonic
         self._silence_s_max = silence_s_max
-        self._connection = psycopg.connect(
+        self._connection = connect(
             url,
-            autocommit=True,
             replication="database",
             application_name=f"txmsg tailer {slot}",
             connect_timeout=10,

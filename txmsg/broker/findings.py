@@ -12,6 +12,8 @@ from typing import Any, LiteralString
 import psycopg
 from psycopg.rows import namedtuple_row
 
+from txmsg.postgres import ENCODING, ENCODING_ADVICE, encoding_of
+
 __all__ = ["VERSION_MIN", "Finding", "of_replication", "of_server", "replicated_topics"]
 
 VERSION_MIN = 150000
@@ -45,6 +47,8 @@ def of_server(connection: Connection) -> Iterator[Finding]:
 
     version = int(scalar("show server_version_num"))
     yield Finding("version", scalar("show server_version"), "" if version >= VERSION_MIN else "use PostgreSQL 15+")
+    encoding = encoding_of(connection)
+    yield Finding("encoding", encoding, "" if encoding == ENCODING else ENCODING_ADVICE)
     fsync = scalar("show fsync")
     yield Finding("fsync", fsync, "" if fsync == "on" else "set fsync = on")
     wal_level = scalar("show wal_level")

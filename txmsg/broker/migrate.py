@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import re
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,8 +21,8 @@ from psycopg.pq import PGconn, Ping
 
 from txmsg.broker import findings
 from txmsg.broker.findings import Finding
-from txmsg.broker.store.connect import cut
 from txmsg.errors import SchemaMismatch, StorageError
+from txmsg.postgres import KEEPALIVES, connect, cut_after, require_utf8
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -52,36 +51,30 @@ Connection = psycopg.Connection[Any]
 
 
 @contextmanager
-def _connect(url: str, *, any_version: bool = False, answer_s_max: float = _ANSWER_S_MAX) -> Iterator[Connection]:
+def _connect(url: str, *, any_server: bool = False, answer_s_max: float = _ANSWER_S_MAX) -> Iterator[Connection]:
     conninfo = libpq_url(url)
     try:
         with (
-            psycopg.connect(conninfo, connect_timeout=_CONNECT_S_MAX) as connection,
-            _cut_after(answer_s_max, connection),
+            connect(
+                conninfo, autocommit=False, application_name="txmsg", connect_timeout=_CONNECT_S_MAX, **KEEPALIVES
+            ) as connection,
+            cut_after(answer_s_max, connection),
         ):
             version = connection.info.server_version
-            if version < findings.VERSION_MIN and not any_version:
+            if any_server:
+                yield connection
+                return
+            if version < findings.VERSION_MIN:
                 raise StorageError(
                     f"the Notify database {_shown(url)} is PostgreSQL {version // 10_000}: use "
                     f"{findings.VERSION_MIN // 10_000} or newer"
                 )
+            require_utf8(connection)
             yield connection
     except psycopg.Error as exc:
         # Without the scraps of SQL that psycopg appends; what failed before there was a session has no such part.
         told = exc.diag.message_primary or exc
         raise StorageError(f"the Notify database {_shown(url)} cannot be used: {told}; {_advice(exc)}") from exc
-
-
-@contextmanager
-def _cut_after(timeout_s: float, connection: Connection) -> Iterator[None]:
-    """For a server that takes a connection and says nothing more. No end for math.inf."""
-    timer = threading.Timer(min(timeout_s, threading.TIMEOUT_MAX), cut, (connection,))
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
 
 
 def _shown(url: str) -> str:
@@ -269,7 +262,7 @@ def require(url: str) -> None:
 
 def check(url: str) -> list[Finding]:
     """What an operator should know of the database: its server, what holds of standbys, its revision. Only reads."""
-    with _connect(url, any_version=True) as connection:
+    with _connect(url, any_server=True) as connection:
         found = list(findings.of_server(connection))
         revision = _revision(connection)
         is_lenient = _is_lenient(connection, revision)

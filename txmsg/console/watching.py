@@ -14,6 +14,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from txmsg.console.board import Snapshot
 from txmsg.errors import StorageError
+from txmsg.postgres import FORM, connect
 
 __all__ = ["Read", "Watch"]
 
@@ -34,9 +35,10 @@ _CONNECTION: Final[Mapping[str, str | int]] = {
     "keepalives_interval": 2,
     "keepalives_count": 3,
     "tcp_user_timeout": 10_000,
-    "options": "-c statement_timeout=10s -c timezone=UTC",
+    "options": "-c statement_timeout=10s",
 }
 """Unless the URL says otherwise."""
+_SETTINGS: Final[Mapping[str, str]] = {**FORM, "TimeZone": "UTC"}
 
 
 class Watch:
@@ -68,7 +70,7 @@ class Watch:
     def _run(self) -> None:
         while not self._is_stopping.is_set():
             try:
-                with psycopg.connect(self._conninfo, autocommit=True) as connection:
+                with connect(self._conninfo, _SETTINGS) as connection:
                     self._watch(connection)
             except Exception as exc:  # noqa: BLE001 - the root of a thread, and `read` may find odd figures
                 self._tell(exc)

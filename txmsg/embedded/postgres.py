@@ -96,11 +96,13 @@ class EmbeddedPostgres:
         import psycopg
         from psycopg import sql
 
+        from txmsg.postgres import connect
+
         statement = sql.SQL("create database {}").format(sql.Identifier(name))
         if template is not None:
             # file_copy would force a checkpoint on each side; the log of a small template is cheaper.
             statement += sql.SQL(" template {} strategy wal_log").format(sql.Identifier(template))
-        with psycopg.connect(self.url("postgres"), autocommit=True, connect_timeout=10) as connection:
+        with connect(self.url("postgres"), connect_timeout=10) as connection:
             if connection.execute("select from pg_database where datname = %s", [name]).fetchone() is None:
                 # Another process may have done it since: that is as good.
                 with suppress(psycopg.errors.DuplicateDatabase, psycopg.errors.UniqueViolation):
@@ -109,10 +111,11 @@ class EmbeddedPostgres:
 
     def drop_database(self, name: str) -> None:
         """Drops the database, throwing out who is connected. Dropping what is not there is fine."""
-        import psycopg
         from psycopg import sql
 
-        with psycopg.connect(self.url("postgres"), autocommit=True, connect_timeout=10) as connection:
+        from txmsg.postgres import connect
+
+        with connect(self.url("postgres"), connect_timeout=10) as connection:
             connection.execute(sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(name)))
 
     def _start_keeper(self) -> None:

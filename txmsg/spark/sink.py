@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame
 from tenacity import Retrying, before_sleep_log, retry_if_exception_type, stop_after_delay, wait_exponential
 
 from txmsg.errors import MisuseError, StorageError
+from txmsg.postgres import FORM, connect
 
 __all__ = ["claim_batch", "write_idempotent"]
 
@@ -101,7 +102,7 @@ class Sink(Generic[T]):
 
     def _write_once(self, checkpoint_id: UUID, batch_id: int, collected: T) -> None:
         if not self._kept:
-            self._kept.append(psycopg.connect(self._url, connect_timeout=_CONNECT_S_MAX))
+            self._kept.append(connect(self._url, FORM, autocommit=False, connect_timeout=_CONNECT_S_MAX))
             self._kept[0].isolation_level = psycopg.IsolationLevel.READ_COMMITTED
         connection = self._kept[0]
         try:

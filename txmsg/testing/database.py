@@ -19,6 +19,7 @@ from txmsg.broker import migrate
 from txmsg.broker.schema import metadata
 from txmsg.embedded import EmbeddedPostgres
 from txmsg.errors import StorageError
+from txmsg.postgres import connect
 
 __all__ = ["NotifyDatabase"]
 
@@ -37,7 +38,7 @@ class NotifyDatabase:
     def empty(self) -> None:
         """Forgets everything, and makes it another Notify database. No broker may be running."""
         tables = [table.fullname for table in reversed(metadata.sorted_tables) if table.fullname not in _KEPT]
-        with psycopg.connect(self.url, connect_timeout=_CONNECT_S_MAX) as connection:
+        with connect(self.url, autocommit=False, connect_timeout=_CONNECT_S_MAX) as connection:
             for table in tables:
                 connection.execute(sql.SQL("delete from {}").format(sql.Identifier(*table.split("."))))
             connection.execute("update txmsg.notify_db set home = gen_random_uuid()")
@@ -60,7 +61,7 @@ class NotifyDatabase:
 
 def _execute(url: str, statement: sql.Composed) -> None:
     try:
-        with psycopg.connect(url, autocommit=True, connect_timeout=_CONNECT_S_MAX) as connection:
+        with connect(url, connect_timeout=_CONNECT_S_MAX) as connection:
             connection.execute(statement)
     except psycopg.Error as exc:
         raise StorageError(

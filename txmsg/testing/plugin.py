@@ -76,12 +76,11 @@ def txmsg_broker(
     pytestconfig: pytest.Config, txmsg_address: str, _txmsg_host: BrokerHost, _txmsg_database: NotifyDatabase
 ) -> Iterator[Broker]:
     """A broker that holds nothing yet, for this test alone. See txmsg.testing.Broker."""
-    import psycopg
-
+    from txmsg.postgres import connect
     from txmsg.testing.broker import Broker
 
     _txmsg_database.empty()
-    with psycopg.connect(_txmsg_database.url, autocommit=True) as connection, pytest.MonkeyPatch.context() as patch:
+    with connect(_txmsg_database.url) as connection, pytest.MonkeyPatch.context() as patch:
         # A consumer that stops waits for its poll to end; a second at the end of each test is too long.
         patch.setattr("txmsg.client.link.POLL_WAIT_S", _POLL_WAIT_S)
         timeout_s = pytestconfig.getoption("--txmsg-timeout-s")

@@ -12,6 +12,7 @@ import psycopg
 from psycopg import sql
 
 from txmsg.errors import StorageError
+from txmsg.postgres import connect
 from txmsg.verifier.log_bytes import Row
 
 __all__ = ["Table", "TableQueue"]
@@ -65,7 +66,7 @@ class Table:
 
     def __init__(self, storage: str) -> None:
         with _translated():
-            self._connection = psycopg.connect(storage, autocommit=True, connect_timeout=_CONNECT_TIMEOUT_S)
+            self._connection = connect(storage, connect_timeout=_CONNECT_TIMEOUT_S)
 
     def __enter__(self) -> Self:
         return self

@@ -6,10 +6,8 @@ Translates the driver's errors: whoever gets BrokerUnavailable from here may try
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 from uuid import UUID
 
@@ -20,6 +18,7 @@ from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 from txmsg.broker.incarnation import Incarnation
 from txmsg.broker.store.arrays import register_arrays
 from txmsg.errors import BrokerUnavailable, StorageError
+from txmsg.postgres import ENCODING, KEEPALIVES, PINNED, SERVER_KEEPALIVES, cut, pin
 
 __all__ = [
     "OTHER_INCARNATION",
@@ -29,7 +28,6 @@ __all__ = [
     "answering_within",
     "connect_listener",
     "connect_writer",
-    "cut",
     "open_pool",
     "session",
     "unavailable",
@@ -59,36 +57,13 @@ TRANSIENT = (
 )
 """What the driver raises when the database is away or restarts, or has ended a session that stood still."""
 
-_KEEPALIVES: dict[str, Any] = {
-    "connect_timeout": 5,
-    "keepalives_idle": 5,
-    "keepalives_interval": 2,
-    "keepalives_count": 3,
-    "tcp_user_timeout": 15_000,
-}
-
-
-_SERVER_KEEPALIVES = {
-    "tcp_keepalives_idle": "5",
-    "tcp_keepalives_interval": "2",
-    "tcp_keepalives_count": "3",
-    "tcp_user_timeout": "15s",
-}
-"""The same from the other side: how soon the server ends the session of a broker that was cut off. By the defaults of
-most systems it would keep it for two hours. A session on a Unix socket passes over them."""
+_PARAMETERS: dict[str, Any] = {"connect_timeout": 5, "client_encoding": ENCODING, **KEEPALIVES}
 
 _CHECK_S_MAX = 5.0
 _SETUP_S_MAX = 5.0
 _SESSION_S_MAX = 30.0
 _UPKEEP_S_MAX = 120.0
 _UPKEEP_IDLE_S_MAX = 30.0
-
-
-def cut(connection: psycopg.Connection[Any] | AsyncConnection[Any]) -> None:
-    """Ends what is under way on a connection, from outside and at once: the driver sees it closed by the server."""
-    with suppress(OSError, psycopg.Error):  # it is closed already
-        with socket.socket(fileno=os.dup(connection.fileno())) as duplicate:
-            duplicate.shutdown(socket.SHUT_RDWR)
 
 
 class _Connection(AsyncConnection[Any]):
@@ -130,14 +105,14 @@ def answering_within(connection: AsyncConnection[Any], timeout_s: float) -> Iter
 async def connect_writer(
     url: str, *, lock_timeout_s: float, transaction_timeout_s: float, statement_timeout_s: float | None = None
 ) -> AsyncConnection[Any]:
-    """The session that calls the batch function: autocommit, READ COMMITTED, no wait without an end.
+    """The session that calls the batch function: in autocommit, no wait without an end.
 
     Plans are generic and never a sequential scan: half_message looks empty to statistics at most moments, and a
     plan made then would be remembered when it is not. Commits wait for no standby unless a batch says so itself;
     statement_timeout_s ends such a wait, even if its broker is gone (default: transaction_timeout_s).
     """
     connection = await _Connection.connect(
-        url, autocommit=True, application_name="txmsg writer", prepare_threshold=0, **_KEEPALIVES
+        url, autocommit=True, application_name="txmsg writer", prepare_threshold=0, **_PARAMETERS
     )
     try:
         await _set_up_writer(
@@ -154,25 +129,22 @@ async def _set_up_writer(
 ) -> None:
     register_arrays(connection)
     settings = {
-        "default_transaction_isolation": "read committed",
         "lock_timeout": f"{lock_timeout_s * 1000:.0f}ms",
         "plan_cache_mode": "force_generic_plan",
         "enable_seqscan": "off",
         "jit": "off",
         "synchronous_commit": "local",
         "statement_timeout": f"{statement_timeout_s * 1000:.0f}ms",
-        **_SERVER_KEEPALIVES,
+        "transaction_timeout": f"{transaction_timeout_s * 1000:.0f}ms",
     }
-    if connection.info.server_version >= 170000:
-        settings["transaction_timeout"] = f"{transaction_timeout_s * 1000:.0f}ms"
     await _set(connection, settings)
 
 
 async def connect_listener(url: str, channel: str) -> AsyncConnection[Any]:
     """A session that hears what is notified on a channel."""
-    connection = await _Connection.connect(url, autocommit=True, application_name="txmsg listener", **_KEEPALIVES)
+    connection = await _Connection.connect(url, autocommit=True, application_name="txmsg listener", **_PARAMETERS)
     try:
-        await _set(connection, _SERVER_KEEPALIVES)
+        await _set(connection, {})
         with answering_within(connection, _SETUP_S_MAX):
             await connection.execute(sql.SQL("listen {}").format(sql.Identifier(channel)))
     except BaseException:
@@ -183,10 +155,7 @@ async def connect_listener(url: str, channel: str) -> AsyncConnection[Any]:
 
 async def _set(connection: AsyncConnection[Any], settings: Mapping[str, str]) -> None:
     with answering_within(connection, _SETUP_S_MAX):
-        await connection.execute(
-            "select set_config(name, value, false) from unnest(%s::text[], %s::text[]) as setting(name, value)",
-            (list(settings), list(settings.values())),
-        )
+        await pin(connection, {**PINNED, **SERVER_KEEPALIVES, **settings})
 
 
 def open_pool(
@@ -203,14 +172,11 @@ def open_pool(
         await _set(
             connection,
             {
-                # Whatever the database's default is: a rotation must see every batch that it waited for.
-                "default_transaction_isolation": "read committed",
                 # Cursors and leases wait for no standby: what is replicated is a beginning of all that was written, so
                 # a cursor is never ahead of its messages.
                 "synchronous_commit": "local",
                 "idle_in_transaction_session_timeout": f"{idle_in_transaction_s * 1000:.0f}ms",
                 "statement_timeout": f"{statement_timeout_s * 1000:.0f}ms",
-                **_SERVER_KEEPALIVES,
             },
         )
 
@@ -222,7 +188,7 @@ def open_pool(
         open=False,
         timeout=5.0,
         reconnect_timeout=1.0,
-        kwargs={"autocommit": True, "application_name": "txmsg broker", **_KEEPALIVES},
+        kwargs={"autocommit": True, "application_name": "txmsg broker", **_PARAMETERS},
         configure=configure,
         check=_check,
     )
@@ -278,13 +244,11 @@ async def upkeep_session(url: str, *, timeout_s: float = _UPKEEP_S_MAX) -> Async
     The server ends it when its broker stands still: then another broker may do the work. Raises BrokerUnavailable.
     """
     try:
-        connection = await _Connection.connect(url, autocommit=True, application_name="txmsg upkeep", **_KEEPALIVES)
+        connection = await _Connection.connect(url, autocommit=True, application_name="txmsg upkeep", **_PARAMETERS)
         try:
             settings = {
-                "default_transaction_isolation": "read committed",
                 "synchronous_commit": "local",
                 "idle_session_timeout": f"{_UPKEEP_IDLE_S_MAX * 1000:.0f}ms",
-                **_SERVER_KEEPALIVES,
             }
             await _set(connection, settings)
             with answering_within(connection, timeout_s):

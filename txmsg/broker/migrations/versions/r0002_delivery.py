@@ -21,6 +21,7 @@ _PARTS = (
     "schedule",
     "offsets",
     "mirrors",
+    "collations",
 )
 
 
