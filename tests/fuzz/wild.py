@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any
 from uuid import UUID
 
@@ -19,8 +21,8 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
 from txmsg.message import BODY_SIZE_BYTES_MAX, now_us
+from txmsg.wire import v1
 from txmsg.wire.codec import pack_headers
-from txmsg.wire.v1 import dead_letters_pb2, groups_pb2, messages_pb2, topics_pb2
 from txmsg.wire.v1 import txmsg_pb2 as pb
 
 __all__ = [
@@ -191,7 +193,11 @@ def _receive(draw: DrawFn) -> pb.ReceiveRequest:
     )
 
 
-_modules = (pb, dead_letters_pb2, groups_pb2, messages_pb2, topics_pb2)
+_modules = [
+    import_module(f"txmsg.wire.v1.{each.name}")
+    for each in iter_modules(v1.__path__)
+    if each.name.endswith("_pb2") and each.name != "metaq_pb2"  # which is not a broker's
+]
 _services = [service for module in _modules for service in module.DESCRIPTOR.services_by_name.values()]
 _methods = {f"{s.full_name}/{m.name}": m for s in _services for m in s.methods}
 METHODS = {name: each for name, each in _methods.items() if not each.client_streaming}

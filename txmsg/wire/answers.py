@@ -9,11 +9,12 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import cache, reduce
 from typing import Any, NoReturn, TypeVar
 
 import grpc
 
-from txmsg.errors import ProtocolError, TxmsgError
+from txmsg.errors import InvalidName, ProtocolError, TxmsgError, shown
 from txmsg.wire.codec import metadata_of_error, status_of_error
 
 __all__ = ["TEXT_LENGTH_MAX", "Context", "RefuseUnreadable", "answering", "refuse"]
@@ -55,11 +56,15 @@ def answering(
 class _Unreadable:
     """Stands where a request should be. An error raised by the parser itself would be UNKNOWN, with a traceback."""
 
-    error: ProtocolError
+    error: TxmsgError
 
 
 class RefuseUnreadable(grpc.aio.ServerInterceptor):
-    """Answers bytes that are no request of the method with ProtocolError, before any method sees them."""
+    """Answers what no method can take, before any method sees it.
+
+    Bytes that are no request of the method: ProtocolError. A text with a NUL, which PostgreSQL cannot store or compare:
+    InvalidName; but not in a list, whose items are looked at one by one, each for its own error.
+    """
 
     def __init__(self) -> None:
         self._handlers: dict[str, Any] = {}  # bounded by the methods there are
@@ -80,9 +85,10 @@ def _careful(handler: Any) -> Any:
 
     def read(data: bytes) -> object:
         try:
-            return parse(data)
+            request = parse(data)
         except Exception as exc:  # noqa: BLE001 - whatever a parser raises, the bytes are not readable
             return _Unreadable(ProtocolError(f"a request of {len(data)} bytes cannot be read: {exc}"))
+        return request if (error := _nul_in(request)) is None else _Unreadable(error)
 
     async def unary(request: object, context: Context) -> object:
         if isinstance(request, _Unreadable):
@@ -110,6 +116,28 @@ def _careful(handler: Any) -> Any:
     if handler.stream_unary is not None:
         return grpc.stream_unary_rpc_method_handler(reply_to_many, read, serialize)
     return grpc.unary_unary_rpc_method_handler(unary, read, serialize)
+
+
+def _nul_in(request: Any) -> TxmsgError | None:
+    for path in _texts_of(request.DESCRIPTOR):
+        text = reduce(getattr, path, request)
+        if "\0" in text:
+            return InvalidName(f"{path[-1]} {shown(text)} holds a NUL character, which no stored text has: remove it")
+    return None
+
+
+@cache  # bounded by the messages of the protocol
+def _texts_of(descriptor: Any, above: tuple[Any, ...] = ()) -> tuple[tuple[str, ...], ...]:
+    """The way to each text in a message of this type that is not in a list."""
+    found: list[tuple[str, ...]] = []
+    for each in descriptor.fields:
+        if each.is_repeated:
+            continue
+        if each.type == each.TYPE_STRING:
+            found.append((each.name,))
+        elif each.message_type is not None and each.message_type not in above:
+            found += [(each.name, *rest) for rest in _texts_of(each.message_type, (*above, descriptor))]
+    return tuple(found)
 
 
 async def _readable(requests: AsyncIterator[object]) -> AsyncIterator[object]:

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from txmsg.broker.api.dead_letters import failure_of
 from txmsg.broker.store.messages import FoundRow, GroupRow, Messages
-from txmsg.errors import InvalidMessage, ProtocolError, shown
+from txmsg.errors import ProtocolError
 from txmsg.message import MESSAGES_PER_TRANSACTION_MAX, check_name, parse_id, us_of_datetime
 from txmsg.wire.answers import Context, answering
 from txmsg.wire.v1 import messages_pb2 as pb
@@ -38,8 +38,6 @@ class MessagesApi(rpc.MessagesServicer):
                 size_bytes_max=_REPLY_SIZE_BYTES_MAX,
             )
         else:
-            if "\0" in request.key:
-                raise InvalidMessage(f"key {shown(request.key)} holds a NUL character, which no stored text has")
             rows = await self._messages.of_key(
                 request.key,
                 topic=check_name("topic", request.topic) if request.topic else None,
