@@ -54,6 +54,8 @@ __version__ = "0.2.0"
 # Before gRPC is loaded. What its core does at a fork, and its Python layer leaves out by default, ends the child now
 # and then, and this process, too, by SIGSEGV: when threads of gRPC are at work, as they always are here.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+# Its core writes to stderr what peers say when they hang up (GOAWAY), control characters and all.
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 __all__ = [
     "AsyncConsumer",

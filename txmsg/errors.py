@@ -58,6 +58,7 @@ __all__ = [
     "UnknownGroup",
     "UnknownTopic",
     "error_of_code",
+    "printable",
     "shown",
 ]
 
@@ -68,6 +69,20 @@ _SHORT.maxstring = _SHORT.maxother = 80
 def shown(value: object) -> str:
     """A value as an error text names it: its repr, cut to a length that a person reads."""
     return _SHORT.repr(value)
+
+
+def printable(text: str, *, lines: bool = False) -> str:
+    """A text that others wrote, fit for a log and a terminal: what is not printable is written as an escape.
+
+    That is control characters, ANSI sequences by their first one, and what changes the direction of writing. With
+    `lines`, line feeds and tabs stay.
+    """
+    if text.isprintable():
+        return text
+    kept = "\n\t" if lines else ""
+    return "".join(
+        each if each.isprintable() or each in kept else each.encode("unicode_escape").decode() for each in text
+    )
 
 
 class TxmsgError(Exception):
@@ -256,5 +271,5 @@ _BY_CODE = {cls.code: cls for cls in _subclasses(TxmsgError)}
 
 
 def error_of_code(code: str, text: str) -> TxmsgError:
-    """The exception for a code that came over the wire. An unknown code (a newer peer) gives a TxmsgError."""
-    return _BY_CODE.get(code, TxmsgError)(text)
+    """The exception for a code and text that came over the wire. An unknown code (a newer peer) gives a TxmsgError."""
+    return _BY_CODE.get(code, TxmsgError)(printable(text))

@@ -19,6 +19,7 @@ from txmsg.cli.admin import json_option
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.quantities import duration, size
 from txmsg.message import BODY_SIZE_BYTES_CEILING, BODY_SIZE_BYTES_MAX, QUEUES_MAX
+from txmsg.runtime.logs import log_to_stderr
 
 if TYPE_CHECKING:
     from txmsg.broker.config import BrokerConfig
@@ -179,7 +180,7 @@ def broker(
         )
     from txmsg.broker.config import BrokerConfig, new_broker_id
 
-    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+    log_to_stderr(log_level)
     logging.getLogger("alembic").setLevel(logging.WARNING)  # it tells each start of its plugins
     logging.getLogger("psycopg").setLevel(logging.ERROR)  # each attempt, while the broker says what it means
     config = BrokerConfig(

@@ -16,7 +16,7 @@ import click
 from txmsg.cli.admin import Decorator, ask_broker, broker_option, json_option, yes_option
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.quantities import MOMENT
-from txmsg.cli.showing import content, first_line, moment, print_facts, print_table
+from txmsg.cli.showing import content, first_line, moment, print_facts, print_table, say
 from txmsg.errors import MisuseError, TxmsgError
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def show(*, id_: str, group: str, broker: str, as_json: bool) -> None:
         print_facts(values)
         assert isinstance(failures, list)
         for failure in failures:
-            click.echo(f" attempt {failure['attempt']} at {failure['at']}: {failure['error']}")
+            say(f" attempt {failure['attempt']} at {failure['at']}: {failure['error']}")
     if reply.next:
         click.echo(f"only the first {len(reply.letters)}: name one message, or a --group", err=True)
 

@@ -13,7 +13,7 @@ import click
 from txmsg.cli.admin import ask_broker, broker_option, json_option, yes_option
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.quantities import MOMENT, duration, shown_duration
-from txmsg.cli.showing import moment, print_facts, print_table
+from txmsg.cli.showing import moment, print_facts, print_table, say
 
 if TYPE_CHECKING:
     from txmsg.wire.v1 import groups_pb2 as pb
@@ -81,7 +81,7 @@ def show(*, name: str, broker: str, as_json: bool) -> None:
         return
     print_facts(values)
     for member in members:
-        click.echo(f" member {member['client_id']}, asked {member['silent_s']} s ago")
+        say(f" member {member['client_id']}, asked {member['silent_s']} s ago")
     _print_queues(reply.queues)
 
 

@@ -12,7 +12,7 @@ try:
 except ModuleNotFoundError:  # the command is installed with the client alone
     sys.exit("the txmsg command needs more than the client: run `pip install 'txmsg[broker]'`")
 
-from txmsg.errors import TxmsgError
+from txmsg.errors import TxmsgError, printable
 
 __all__ = ["EXAMPLE_FORMAT", "main"]
 
@@ -67,7 +67,8 @@ class _Commands(click.Group):
             return super().invoke(ctx)
         except TxmsgError as exc:
             # One line on stderr and exit status 1, also for what libpq says in two.
-            raise click.ClickException("; ".join(filter(None, map(str.strip, str(exc).splitlines())))) from exc
+            told = "; ".join(filter(None, map(str.strip, str(exc).splitlines())))
+            raise click.ClickException(printable(told)) from exc
 
 
 @click.command(

@@ -10,8 +10,8 @@ import click
 
 from txmsg.cli.admin import ask_broker, broker_option, json_option, yes_option
 from txmsg.cli.main import EXAMPLE_FORMAT
-from txmsg.cli.showing import content, moment, print_facts, print_table
-from txmsg.errors import MisuseError, OutcomeExpired
+from txmsg.cli.showing import content, moment, print_facts, print_table, say
+from txmsg.errors import MisuseError, OutcomeExpired, printable
 
 if TYPE_CHECKING:
     from txmsg.wire.v1 import messages_pb2 as pb
@@ -173,7 +173,7 @@ def _confirm_recall(broker: str, id_: str, *, err: bool) -> None:
         if each.state == pb.FoundMessage.SCHEDULED:
             key = f" with key {each.key}" if each.key else ""
             question = f"take back the message to {each.topic}{key}, due at {moment(each.due_at_us)}, for good?"
-            click.confirm(question, abort=True, err=err)  # stdout is for the JSON then
+            click.confirm(printable(question), abort=True, err=err)  # stdout is for the JSON then
 
 
 def _print_traced(traced: pb.TracedMessage) -> None:
@@ -183,7 +183,7 @@ def _print_traced(traced: pb.TracedMessage) -> None:
     assert isinstance(groups, list)
     assert isinstance(mirrors, list)
     if values["state"] == "stored" and not groups:
-        click.echo(" no group reads its queue yet")
+        say(" no group reads its queue yet")
     for group in groups:
         line = f" group {group['group']}: {group['state']}"
         if group["state"] == "retrying":
@@ -191,12 +191,12 @@ def _print_traced(traced: pb.TracedMessage) -> None:
             line += f", failed {group['attempts']} times, next attempt {next_at}"
         elif group["state"] == "dead":
             line += f" since {group['died_at']}, failed {group['attempts']} times"
-        click.echo(line)
+        say(line)
         for failure in group["failures"]:
-            click.echo(f"   attempt {failure['attempt']} at {failure['at']}: {failure['error']}")
+            say(f"   attempt {failure['attempt']} at {failure['at']}: {failure['error']}")
     for mirror in mirrors:
         where = f"mirrored into {mirror['log']}" if mirror["mirrored"] else "not mirrored yet"
-        click.echo(f" mirror {mirror['mirror']}: {where}")
+        say(f" mirror {mirror['mirror']}: {where}")
 
 
 def _traced(traced: pb.TracedMessage) -> dict[str, object]:

@@ -14,6 +14,7 @@ import click
 
 from txmsg.cli.admin import json_option
 from txmsg.cli.main import EXAMPLE_FORMAT
+from txmsg.cli.showing import say
 
 if TYPE_CHECKING:
     from txmsg.metaq.fsck.report import Report
@@ -83,7 +84,7 @@ def check(*, directory: Path, repair: bool, storage: str | None, name: str, as_j
         click.echo(json.dumps({**report.values(), "repaired": done, "took_s": round(took_s, 3)}))
     else:
         for each in done:
-            click.echo(each)
+            say(each)
         _print(report, took_s)
     sys.exit(1 if report.problems else 0)
 
@@ -111,13 +112,13 @@ def _told(missing: Missing) -> str:
 
 def _print(report: Report, took_s: float) -> None:
     for problem in report.problems[:_SHOWN_MAX]:
-        click.echo(str(problem), err=True)
+        say(str(problem), err=True)
     if len(report.problems) > _SHOWN_MAX:
         click.echo(f"and {len(report.problems) - _SHOWN_MAX} more: --json prints all", err=True)
     for hole in report.holes[:_SHOWN_MAX]:
-        click.echo(f"missing, as the log says: {hole}")
+        say(f"missing, as the log says: {hole}")
     for note in report.notes:
-        click.echo(note)
+        say(note)
     rate = report.read_bytes / max(took_s, 1e-9) / 1024**2
     click.echo(
         f"{report.messages} messages in {report.frames} frames of {report.queues} queues, positions {report.begin} to "

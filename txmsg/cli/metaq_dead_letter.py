@@ -16,7 +16,7 @@ from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.metaq_check import require_metaq
 from txmsg.cli.metaq_tail import message_values
 from txmsg.cli.quantities import MOMENT
-from txmsg.cli.showing import first_line, moment, print_facts, print_table
+from txmsg.cli.showing import first_line, moment, print_facts, print_table, say
 from txmsg.errors import MisuseError
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def show(*, log: str, group: str, id_: str, as_json: bool) -> None:
         errors = row.pop("errors")
         print_facts(row)
         for number, error in enumerate(errors, 1):
-            click.echo(f" attempt {number}: {error}")
+            say(f" attempt {number}: {error}")
 
 
 @dead_letter.command(

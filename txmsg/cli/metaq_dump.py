@@ -13,7 +13,7 @@ from txmsg.cli.admin import json_option
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.metaq_check import LOG_DIRECTORY, require_metaq
 from txmsg.cli.metaq_tail import message_values
-from txmsg.cli.showing import moment
+from txmsg.cli.showing import moment, say
 
 if TYPE_CHECKING:
     from txmsg.metaq.format.frame import Header
@@ -46,7 +46,7 @@ def dump(
             printed.append(values)
         else:
             messages = values.pop("messages", [])
-            click.echo("  ".join(f"{name}={value}" for name, value in values.items() if value not in {None, ""}))
+            say("  ".join(f"{name}={value}" for name, value in values.items() if value not in {None, ""}))
             for each in messages:
                 click.echo(f"    {json.dumps(each)}")
         if (shown := shown + 1) == limit:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +13,7 @@ import click
 from txmsg.cli.admin import json_option
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.quantities import duration, size
+from txmsg.runtime.logs import log_to_stderr
 
 if TYPE_CHECKING:
     from txmsg.metaq.server.config import MetaQConfig
@@ -75,7 +75,7 @@ def serve(
     from txmsg.metaq.server.config import MetaQConfig
     from txmsg.metaq.store.log import LogConfig
 
-    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+    log_to_stderr(log_level)
     config = MetaQConfig(
         root=data_dir,
         listen=listen,

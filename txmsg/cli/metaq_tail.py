@@ -14,7 +14,7 @@ import click
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.metaq_check import require_metaq
 from txmsg.cli.quantities import MOMENT
-from txmsg.cli.showing import moment
+from txmsg.cli.showing import moment, say
 
 if TYPE_CHECKING:
     from txmsg.errors import UnknownTopic
@@ -91,7 +91,7 @@ def tail(
             for message in _messages(access, topic, queue, place, follow=follow):
                 if (tag is not None and message.tag != tag) or (key is not None and message.key != key):
                     continue
-                click.echo(json.dumps(message_values(message)) if as_json else _line(message))
+                say(json.dumps(message_values(message)) if as_json else _line(message))
                 if (count := count + 1) == limit:
                     break
         except KeyboardInterrupt:
@@ -124,10 +124,10 @@ def _messages(
         for fetched in found:
             error, of = fetched.error, fetched.queue
             if isinstance(error, OffsetsMissing):
-                click.echo(str(error), err=True)
+                say(str(error), err=True)
                 at[of] = error.end
             elif isinstance(error, OffsetOutOfRange):
-                click.echo(str(error), err=True)
+                say(str(error), err=True)
                 at[of] = error.begin if at[of] < error.begin else error.end
             elif error is not None:
                 raise error

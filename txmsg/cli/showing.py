@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from txmsg.errors import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-__all__ = ["content", "first_line", "moment", "print_facts", "print_table"]
+__all__ = ["content", "first_line", "moment", "print_facts", "print_table", "say"]
 
 _BODY_SHOWN_BYTES = 2000
 
@@ -43,8 +47,14 @@ def print_facts(facts: Mapping[str, object]) -> None:
     table = Table(show_header=False, box=None)
     for name, value in facts.items():
         if value is not None:
-            table.add_row(name, Text(json.dumps(value) if isinstance(value, dict) else str(value)))
+            text = json.dumps(value) if isinstance(value, dict) else str(value)
+            table.add_row(name, Text(printable(text, lines=True)))
     print_table(table)
+
+
+def say(text: str, *, err: bool = False) -> None:
+    """Prints a line that may hold what others wrote."""
+    click.echo(printable(text, lines=True), err=err)
 
 
 def first_line(text: str | None) -> str:
@@ -59,6 +69,13 @@ def print_table(table: Table) -> None:
 
 def _console() -> Console:
     from rich.console import Console
+    from rich.text import Text
+
+    class Printable(Console):
+        """Shows no text as it is: keys, names and errors are others' words, and may steer a terminal."""
+
+        def render_str(self, text: str, **options: Any) -> Text:
+            return super().render_str(printable(text, lines=True), **options)
 
     # Keys, names and errors are others' words: "[/b]" in them is no markup, and ":x:" no picture.
-    return Console(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else 250)
+    return Printable(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else 250)

@@ -19,6 +19,7 @@ from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.mirror_options import exclude_option, mirror_session, name_option, storage_option, topics_option
 from txmsg.cli.mirrored_log import fork, verify
 from txmsg.cli.showing import print_facts, print_table
+from txmsg.runtime.logs import log_to_stderr
 
 if TYPE_CHECKING:
     from txmsg.binlog.progress import Progress
@@ -90,7 +91,7 @@ def run(
     from txmsg.broker import migrate
     from txmsg.mirror import open_sink
 
-    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+    log_to_stderr(log_level)
     config = TailerConfig(storage=migrate.libpq_url(storage), mirror=name, topics=topics or None, exclude=exclude)
 
     def tell(state: State) -> None:

@@ -18,6 +18,7 @@ from txmsg.client.asking import Asker
 from txmsg.client.channel import Brokers
 from txmsg.client.incoming import checked
 from txmsg.message import TransactionState
+from txmsg.wire.codec import details_of
 from txmsg.wire.v1.txmsg_pb2 import BrokerFrame, Check, CheckAnswer, ClientFrame, Heartbeat, Hello
 
 __all__ = ["Presence"]
@@ -91,7 +92,7 @@ class Presence:
                 await self._attach(address)
                 _log.info("broker %s ended the attach stream", address)
             except grpc.aio.AioRpcError as exc:
-                _log.info("not attached to broker %s: %s; check-backs come through others", address, exc.details())
+                _log.info("not attached to broker %s: %s; check-backs come through others", address, details_of(exc))
             except TimeoutError:
                 _log.warning("broker %s has been silent for %s s: attaching again", address, SILENCE_MAX_S)
             except Exception:  # noqa: BLE001 - a task's root

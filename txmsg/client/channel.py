@@ -21,7 +21,7 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_before_delay, 
 
 from txmsg.errors import BrokerUnavailable, OutcomeUnknown, ProtocolError, TxmsgError
 from txmsg.runtime.process import claim_process
-from txmsg.wire.codec import CHANNEL_OPTIONS, error_of_rpc
+from txmsg.wire.codec import CHANNEL_OPTIONS, details_of, error_of_rpc
 from txmsg.wire.v1.txmsg_pb2 import RouteChanged, RouteReply, RouteRequest
 from txmsg.wire.v1.txmsg_pb2_grpc import NotifyStub
 
@@ -270,7 +270,7 @@ def translated(exc: grpc.aio.AioRpcError, address: str) -> TxmsgError:
     told = error_of_rpc(exc, broker=address)
     if told is not None:
         return told
-    details = exc.details() or exc.code().name
+    details = details_of(exc)
     if exc.code() is grpc.StatusCode.UNAVAILABLE and "failed to connect" in details.lower():
         return BrokerUnavailable(f"broker {address} cannot be reached ({details}): check the address and that it runs")
     if exc.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Mapping
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from txmsg.errors import TxmsgError, error_of_code
+from txmsg.runtime.logs import log_to_stderr
 
 if TYPE_CHECKING:
     from txmsg.broker.config import BrokerConfig
@@ -164,5 +164,5 @@ async def _main() -> None:
 
 
 if __name__ == "__main__":
-    logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+    log_to_stderr("INFO")
     asyncio.run(_main())

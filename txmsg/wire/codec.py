@@ -27,6 +27,7 @@ from txmsg.errors import (
     UnknownGroup,
     UnknownTopic,
     error_of_code,
+    printable,
 )
 from txmsg.wire.headers import pack_headers, unpack_headers
 
@@ -37,6 +38,7 @@ __all__ = [
     "REQUEST_ITEMS_MAX",
     "REQUEST_SIZE_BYTES_MAX",
     "bytes_of_ids",
+    "details_of",
     "error_of_rpc",
     "error_of_told",
     "ids_of_bytes",
@@ -52,6 +54,7 @@ CODE_KEY = "txmsg-code"
 RANGE_KEY = "txmsg-range"
 """The same for the offsets of OffsetOutOfRange, as BEGIN-END."""
 
+_DETAILS_LENGTH_MAX = 1000
 _RANGE = re.compile(r"([0-9]{1,20})-([0-9]{1,20})")
 
 MESSAGE_SIZE_BYTES_MAX = 64 * 1024 * 1024
@@ -131,6 +134,11 @@ def error_of_told(code: str, text: str, begin: int, end: int) -> TxmsgError:
     return error
 
 
+def details_of(error: grpc.Call) -> str:
+    """What whoever is at the other end said of a failed call, which may be anybody, fit for a log."""
+    return printable((error.details() or error.code().name)[:_DETAILS_LENGTH_MAX])
+
+
 def error_of_rpc(error: grpc.RpcError, *, broker: str, kind: str = "broker") -> TxmsgError | None:
     """The txmsg error that a broker answered with, or None when the answer did not come from a broker's service.
 
@@ -146,9 +154,9 @@ def error_of_rpc(error: grpc.RpcError, *, broker: str, kind: str = "broker") -> 
         return error_of_told(str(said[CODE_KEY]), text, int(kept[1]), int(kept[2]))
     if error.code() is grpc.StatusCode.UNIMPLEMENTED:
         return ProtocolError(
-            f"{kind} {broker} does not know this call ({error.details()}): it is of an older release than this client, "
-            f"or no txmsg {kind}; upgrade {kind}s before clients"
+            f"{kind} {broker} does not know this call ({details_of(error)}): it is of an older release than this "
+            f"client, or no txmsg {kind}; upgrade {kind}s before clients"
         )
     if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
-        return ProtocolError(f"{kind} {broker} does not understand the request: {error.details()}")
+        return ProtocolError(f"{kind} {broker} does not understand the request: {details_of(error)}")
     return None

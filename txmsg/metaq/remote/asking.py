@@ -15,7 +15,7 @@ from tenacity import Retrying, retry_if_exception_type, sleep_using_event, stop_
 
 from txmsg.errors import BrokerUnavailable, MisuseError, OutcomeUnknown, ProtocolError, TxmsgError
 from txmsg.runtime.process import check_not_forked, claim_process
-from txmsg.wire.codec import CHANNEL_OPTIONS, error_of_rpc
+from txmsg.wire.codec import CHANNEL_OPTIONS, details_of, error_of_rpc
 from txmsg.wire.v1.metaq_pb2_grpc import MetaQGroupsStub, MetaQStub
 
 __all__ = ["Server"]
@@ -113,7 +113,7 @@ class Server:
         if told is not None:
             return told
         assert isinstance(exc, grpc.Call)
-        details = exc.details() or exc.code().name
+        details = details_of(exc)
         if exc.code() is grpc.StatusCode.UNAVAILABLE and "failed to connect" in details.lower():
             return BrokerUnavailable(
                 f"MetaQ server {self.address} cannot be reached ({details}): check the address and that it runs"
