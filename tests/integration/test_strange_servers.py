@@ -95,7 +95,7 @@ class Answering(grpc.GenericRpcHandler):
     def __init__(self, *, as_broker: bool) -> None:
         self._metadata = ((CODE_KEY, "misuse"),) if as_broker else ()
 
-    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler:
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes]:
         def refuse(request: bytes, context: grpc.ServicerContext) -> bytes:
             context.set_trailing_metadata(self._metadata)
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, NASTY.decode())

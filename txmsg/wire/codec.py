@@ -134,7 +134,7 @@ def error_of_told(code: str, text: str, begin: int, end: int) -> TxmsgError:
     return error
 
 
-def details_of(error: grpc.Call) -> str:
+def details_of(error: grpc.aio.AioRpcError | grpc.Call) -> str:
     """What whoever is at the other end said of a failed call, which may be anybody, fit for a log."""
     return printable((error.details() or error.code().name)[:_DETAILS_LENGTH_MAX])
 
