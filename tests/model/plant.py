@@ -139,8 +139,8 @@ PLANTS = (
             ),
             (
                 "apply_batch_2",
-                "into v_bases from unnest(v_queues) q;\n        v_now",
-                "into v_placed_offsets from unnest(v_queues) q;\n        v_now",
+                "into v_bases, v_stepped",
+                "into v_placed_offsets, v_stepped",
             ),
             ("apply_batch_2", "from incoming i\n", "from incoming i on conflict do nothing\n"),
         ),

@@ -136,6 +136,13 @@ Table(
     Index("segment_one_open", "state", unique=True, postgresql_where=text("state = 'open'")),
 )
 Table(
+    "clock_step",
+    metadata,
+    Column("segment", ForeignKey("txmsg.segment.id", ondelete="CASCADE"), primary_key=True),
+    Column("queue", Integer, primary_key=True, autoincrement=False),
+    Column("queue_offset", BigInteger, primary_key=True, autoincrement=False),
+)
+Table(
     "segment_base",
     metadata,
     Column("segment", ForeignKey("txmsg.segment.id", ondelete="CASCADE"), primary_key=True),

@@ -411,6 +411,7 @@ _DELETE: Final = (
     "delete from txmsg.dead_letter where queue_id = any(%(ids)s)",
     "delete from txmsg.cursor where queue_id = any(%(ids)s)",
     "delete from txmsg.segment_base where queue = any(%(ids)s)",
+    "delete from txmsg.clock_step where queue = any(%(ids)s)",
     "delete from txmsg.queue where topic_id = %(id)s",
     "delete from txmsg.topic where id = %(id)s",
 )

@@ -46,6 +46,7 @@ declare
     v_memory_previous int;
     v_queues int[];
     v_bases bigint[];
+    v_stepped boolean;  -- the clock was set back
     v_ordered boolean := cardinality(p_plain_ordering_key) > 0;
     v_order_seq bigint;
     v_key_queues int[];
@@ -266,13 +267,25 @@ begin
             select array_agg(c.id) filter (where c.by = 2), array_agg(c.id) filter (where c.by = 3)
               into v_by_check, v_by_person from unnest(p_commit, p_commit_by) c(id, by);
         end if;
+        v_now := clock_timestamp();  -- under the locks: so it only rises along each queue, while the clock does
         select array_agg(case when q = any(v_memory) then txmsg.memory_end_2(p_segment, q) else coalesce(
-                   (select m.queue_offset + 1 from txmsg.message m
-                     where m.segment = p_segment and m.queue = q order by m.queue_offset desc limit 1),
+                   l.queue_offset + 1,
                    (select b.base from txmsg.segment_base b where b.segment = p_segment and b.queue = q),
-                   0) end order by q)
-          into v_bases from unnest(v_queues) q;
-        v_now := clock_timestamp();
+                   0) end order by q),
+               bool_or(l.stored_at > v_now)
+          into v_bases, v_stepped
+          from unnest(v_queues) q
+          left join lateral (
+               select m.queue_offset, m.stored_at from txmsg.message m
+                where m.segment = p_segment and m.queue = q order by m.queue_offset desc limit 1) l on true;
+        if v_stepped or v_memory is not null then
+            insert into txmsg.clock_step (segment, queue, queue_offset)
+            select p_segment, u.queue, u.base from unnest(v_queues, v_bases) u(queue, base)
+             where v_now < (select m.stored_at from txmsg.message m
+                             where m.segment in (p_segment, v_memory_open) and m.queue = u.queue
+                               and m.queue_offset = u.base - 1)
+            on conflict do nothing;
+        end if;
         with gone as (
             delete from txmsg.half_message h
              where h.transaction_id = any(v_commit || v_free_ids)
@@ -305,13 +318,13 @@ begin
               from fresh f where not f.waits and (f.deliver_at > v_now) is not true
         ), placed as (
             insert into txmsg.message as m
-                (segment, queue, queue_offset, transaction_id, n, key, tag, headers, body, born_at, ordering_key,
-                 half_stored_at, decided_by)
+                (segment, queue, queue_offset, transaction_id, n, key, tag, headers, body, born_at, stored_at,
+                 ordering_key, half_stored_at, decided_by)
             select case when i.queue = any(v_memory) then -p_segment else p_segment end, i.queue,
                    v_bases[width_bucket(i.queue, v_queues)]  -- its place, found in the middle: v_queues is sorted
                        + row_number() over (partition by i.queue order by i.lane, i.order_seq, i.seq) - 1,
-                   i.transaction_id, i.n, i.key, i.tag, i.headers, i.body, i.born_at, i.ordering_key,
-                   i.half_stored_at, i.decided_by
+                   i.transaction_id, i.n, i.key, i.tag, i.headers, i.body, i.born_at, v_now,
+                   i.ordering_key, i.half_stored_at, i.decided_by
               from incoming i
             returning m.queue, m.queue_offset
         ), later as (

@@ -1,14 +1,21 @@
 -- The Notify database, revision 0002: where a queue was at a time.
 
--- The offset of the first message of a queue that was stored at a time or later; null: there is none yet. Offsets follow
--- the order of commits and stored_at is when a batch began, so neighbours may be out of order by as long as a batch
--- takes: the search by halves is for a time well before, and from there on each message is looked at.
+-- The offset of the first message of a queue that was stored at a time or later; null: there is none yet.
+--
+-- Offsets follow the order of commits, and so does stored_at, which is read under the lock of the queue: except where
+-- the clock was set back, which clock_step says. So in each run of offsets between such places the search is by halves,
+-- the runs in their order: a message of the right time may lie before a step, and after it once more. What brokers of 0.1
+-- alone have stored has the time at which its batch began, and neighbours may be out of order by as long as a batch takes:
+-- the search by halves is for a time well before, and from there on each message is looked at.
 create function txmsg.offset_at_2(p_queue int, p_at timestamptz) returns bigint language plpgsql stable as $$
 declare
     v_before timestamptz := p_at - interval '30 seconds';
     v_segment int;
+    v_first bigint;
+    v_last bigint;
     v_low bigint;
     v_high bigint;
+    v_end bigint;
     v_middle bigint;
     v_found bigint;
 begin
@@ -17,24 +24,35 @@ begin
           from txmsg.segment s, txmsg.queue q join txmsg.topic t on t.id = q.topic_id
          where q.id = p_queue and s.state <> 'ahead' and not s.dropping order by s.id
     loop
-        select min(m.queue_offset), max(m.queue_offset) into v_low, v_high from txmsg.message m
+        select min(m.queue_offset), max(m.queue_offset) into v_first, v_last from txmsg.message m
          where m.segment = v_segment and m.queue = p_queue;
-        continue when v_low is null;
-        while v_low < v_high loop
-            v_middle := (v_low + v_high) / 2;
-            if (select m.stored_at < v_before from txmsg.message m
-                 where m.segment = v_segment and m.queue = p_queue and m.queue_offset = v_middle) then
-                v_low := v_middle + 1;
-            else
-                v_high := v_middle;
+        continue when v_first is null;
+        for v_low, v_high in
+            select r.start, lead(r.start, 1, v_last + 1) over (order by r.start) - 1
+              from (select v_first union
+                    select c.queue_offset from txmsg.clock_step c
+                     where c.segment = abs(v_segment) and c.queue = p_queue and c.queue_offset > v_first
+                       and c.queue_offset <= v_last) r(start)
+             order by r.start
+        loop
+            v_end := v_high;
+            while v_low < v_high loop
+                v_middle := (v_low + v_high) / 2;
+                if (select m.stored_at < v_before from txmsg.message m
+                     where m.segment = v_segment and m.queue = p_queue and m.queue_offset = v_middle) then
+                    v_low := v_middle + 1;
+                else
+                    v_high := v_middle;
+                end if;
+            end loop;
+            select m.queue_offset into v_found from txmsg.message m
+             where m.segment = v_segment and m.queue = p_queue and m.queue_offset between v_low and v_end
+               and m.stored_at >= p_at
+             order by m.queue_offset limit 1;
+            if v_found is not null then
+                return v_found;
             end if;
         end loop;
-        select m.queue_offset into v_found from txmsg.message m
-         where m.segment = v_segment and m.queue = p_queue and m.queue_offset >= v_low and m.stored_at >= p_at
-         order by m.queue_offset limit 1;
-        if v_found is not null then
-            return v_found;
-        end if;
     end loop;
     return null;
 end $$;

@@ -57,6 +57,13 @@ begin
                    (select b.base from txmsg.segment_base b where b.segment = p_segment and b.queue = q),
                    0) end order by q)
           into v_bases from unnest(v_queues) q;
+        v_now := clock_timestamp();  -- as in apply_batch_2
+        insert into txmsg.clock_step (segment, queue, queue_offset)
+        select p_segment, u.queue, u.base from unnest(v_queues, v_bases) u(queue, base)
+         where v_now < (select m.stored_at from txmsg.message m
+                         where m.segment in (p_segment, -p_segment) and m.queue = u.queue
+                           and m.queue_offset = u.base - 1)
+        on conflict do nothing;
         with gone as (
             delete from txmsg.scheduled s
              where s.transaction_id = any(v_ids)
@@ -64,12 +71,13 @@ begin
             returning s.*
         ), placed as (
             insert into txmsg.message as m
-                (segment, queue, queue_offset, transaction_id, n, key, tag, headers, body, born_at, half_stored_at,
-                 decided_by)
+                (segment, queue, queue_offset, transaction_id, n, key, tag, headers, body, born_at, stored_at,
+                 half_stored_at, decided_by)
             select case when g.queue = any(v_memory) then -p_segment else p_segment end, g.queue,
                    v_bases[width_bucket(g.queue, v_queues)]
                        + row_number() over (partition by g.queue order by g.due_at, g.transaction_id, g.n) - 1,
-                   g.transaction_id, g.n, g.key, g.tag, g.headers, g.body, g.born_at, g.half_stored_at, g.decided_by
+                   g.transaction_id, g.n, g.key, g.tag, g.headers, g.body, g.born_at, v_now, g.half_stored_at,
+                   g.decided_by
               from gone g
             returning m.queue, m.queue_offset
         )

@@ -72,6 +72,15 @@ alter table txmsg.message
 -- committed: all its messages were taken away before they entered their queues: recalled, or deleted with their topic.
 alter table txmsg.rolled_back add column committed boolean not null default false;
 
+-- Where a queue goes on with earlier times than before, for the clock was set back: from each of these offsets to the next
+-- stored_at only rises. See offset_at_2.
+create table txmsg.clock_step (
+    segment int not null references txmsg.segment on delete cascade,
+    queue int not null,
+    queue_offset bigint not null,
+    primary key (segment, queue, queue_offset)
+);
+
 -- Committed messages that are not due yet.
 create table txmsg.scheduled (
     transaction_id uuid not null,
