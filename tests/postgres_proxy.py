@@ -12,6 +12,7 @@ speaks no TLS.
 from __future__ import annotations
 
 import asyncio
+import math
 import struct
 import threading
 from collections.abc import Callable
@@ -65,7 +66,7 @@ class PostgresProxy:
         self._seen = threading.Condition()
         self._connections: set[_Connection] = set()
         self._connection_count = 0
-        self._refusing = False
+        self._to_refuse = 0.0
         self._error: BaseException | None = None
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="postgres-proxy")
@@ -82,7 +83,7 @@ class PostgresProxy:
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
         async def end() -> None:
             self._server.close()
-            self._refusing = True
+            self.refuse()
             for connection in self._connections:
                 connection.cut()
             tasks = asyncio.all_tasks() - {asyncio.current_task()}
@@ -117,12 +118,12 @@ class PostgresProxy:
         """Closes both sides of every connection."""
         self._on_each(lambda connection: connection.cut())
 
-    def refuse(self) -> None:
-        """From now on new connections are closed at once, until `accept`."""
-        self._refusing = True
+    def refuse(self, count: float = math.inf) -> None:
+        """So many new connections are closed at once, or all until `accept`."""
+        self._to_refuse = count
 
     def accept(self) -> None:
-        self._refusing = False
+        self._to_refuse = 0.0
 
     def _on_each(self, act: Callable[[_Connection], None]) -> None:
         async def on_each() -> None:
@@ -134,7 +135,8 @@ class PostgresProxy:
     # ---- in the thread of the loop
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._refusing:
+        if self._to_refuse:
+            self._to_refuse -= 1
             writer.close()
             return
         self._connection_count += 1

@@ -90,7 +90,7 @@ def test_a_broker_started_before_its_database_waits_for_it(notify_url: str, tmp_
 def test_a_broker_whose_database_goes_away_while_it_starts_waits_for_it(notify_url: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
     with PostgresProxy(notify_url) as proxy:
-        cuts = iter(("from txmsg.segment", "select home"))
+        cuts = iter(("txmsg.revision", "from txmsg.segment", "select home"))
         to_cut = [next(cuts)]
 
         def judge(request: Request) -> Verdict:
@@ -101,10 +101,11 @@ def test_a_broker_whose_database_goes_away_while_it_starts_waits_for_it(notify_u
             return FORWARD
 
         proxy.on_request = judge
+        proxy.refuse(1)
         with started(log, "--storage", proxy.url, "--storage-wait-s", "60") as process:
             assert process.stdout is not None
             assert process.stdout.readline().decode().startswith("listening on "), log.read_text()
-            assert not to_cut, "it was cut off twice"
+            assert not to_cut, "it was cut off at each of them"
             process.send_signal(signal.SIGTERM)
             assert process.wait(TIMEOUT_S) == 0
 

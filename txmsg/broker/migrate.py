@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from alembic.config import Config
     from sqlalchemy import Connection as SQLAlchemyConnection
 
-__all__ = ["REVISIONS", "check", "current", "is_away", "libpq_url", "require", "upgrade"]
+__all__ = ["REVISIONS", "check", "current", "libpq_url", "may_pass", "require", "upgrade"]
 
 REVISIONS = ("0002",)
 """The revisions this release works with, oldest first. `upgrade` goes to the last. A newer database says in
@@ -45,7 +45,10 @@ _UPGRADE_LOCK = 7704  # two brokers that start together upgrade one after the ot
 # A migration that waits for a reader keeps all senders waiting behind it: so it waits shortly, then lets them pass.
 _LOCK_WAIT_MS = 1000
 _LOCK_PAUSE_S = 1.0
-
+_PASSING_CLASSES = {"08", "53", "57"}
+"""Of SQLSTATE: the connection, resources, and what an operator does."""
+_REFUSAL = re.compile(r"failed: \w+:  (?!the database system is|sorry, too many clients|remaining connection slots)")
+"""What libpq makes of an error that the server sent, unless waiting helps: `SEVERITY:  text`. Its own have none."""
 
 Connection = psycopg.Connection[Any]
 
@@ -134,8 +137,20 @@ def _is_lenient(connection: Connection, revision: str | None) -> bool:
     return works_from <= REVISIONS[-1]
 
 
-def is_away(url: str) -> bool:
-    """Whether no server answers there, or one that is still starting or stopping: then waiting may help."""
+def may_pass(error: StorageError, url: str) -> bool:
+    """Whether waiting may help: the server was not reached, was lost, or cannot work now. Not after a refusal.
+
+    Decided from the error itself, for what the server says a moment later is another matter: it may just be back.
+    """
+    cause = error.__cause__
+    if not isinstance(cause, psycopg.OperationalError):
+        return False
+    if cause.sqlstate is not None:
+        return cause.sqlstate[:2] in _PASSING_CLASSES
+    refused = _REFUSAL.search(str(cause)) is not None or (cause.pgconn is not None and cause.pgconn.needs_password)
+    if not refused:
+        return True
+    # A refusal while connecting has no code, and may be in any language: one of a server that is starting?
     conninfo = make_conninfo(libpq_url(url), connect_timeout=_CONNECT_S_MAX)
     return PGconn.ping(conninfo.encode()) in {Ping.REJECT, Ping.NO_RESPONSE}
 

@@ -118,8 +118,9 @@ async def _find(config: BrokerConfig, pool: Pool, segments: Segments, stop: asyn
             return True
         except (StorageError, BrokerUnavailable) as exc:
             left_s = deadline - loop.time()
-            went = isinstance(exc, BrokerUnavailable)
-            if left_s <= 0 or not (went or await asyncio.to_thread(migrate.is_away, config.storage)):
+            if left_s <= 0:
+                raise
+            if isinstance(exc, StorageError) and not await asyncio.to_thread(migrate.may_pass, exc, config.storage):
                 raise
             logger.warning("%s; trying for %.0f s more", " ".join(str(exc).split()), left_s)
         try:
