@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
 
@@ -39,7 +39,7 @@ from txmsg.broker.store.topic_settings import TopicSettings
 from txmsg.broker.store.topics import Topic, TopicRegistry
 from txmsg.checker.loop import CheckLoop
 from txmsg.checker.policy import CheckPolicies
-from txmsg.errors import BrokerUnavailable, StorageError
+from txmsg.errors import BrokerUnavailable, StorageError, UnknownTopic
 from txmsg.wire.server import bind, connections_allowed, new_server
 from txmsg.wire.v1 import txmsg_pb2_grpc as rpc
 from txmsg.wire.v1.cluster_pb2_grpc import add_ClusterServicer_to_server
@@ -71,6 +71,9 @@ class _DeliveryTopics:
 
     async def ensure(self, topic: str) -> Sequence[tuple[int, int]]:
         return _numbered(await self._topics.ensure(topic))
+
+    async def make_missing(self, topics: Collection[str]) -> Mapping[str, UnknownTopic]:
+        return await self._topics.make_missing(topics)
 
     async def find(self, topic: str) -> Sequence[tuple[int, int]]:
         found = await self._topics.find(topic)
