@@ -352,7 +352,7 @@ def mended(material: Material, kind: str, what: str, root: Path) -> Result:
         wrong = f"silently gone: {sorted(silent)}; {done}"
     with Log(root, _CONFIG) as log:
         wrong = wrong or _wrongly_going_on(material, log)
-    return Result(kind, what, True, "", True, wrong, len(missing))
+    return Result(kind, what, True, "", True, wrong, given_up=len(missing))
 
 
 def _wrongly_served(material: Material, root: Path) -> str:
