@@ -14,7 +14,7 @@ from rich.table import Table
 
 from tests.chaos.plan import Kind
 from tests.chaos.plant import Plant, chosen
-from tests.chaos.run import UNMENDED, Result, play
+from tests.chaos.run import Result, play
 
 SHOWN_MAX = 5
 """Of each invariant."""
@@ -28,7 +28,6 @@ _ROWS = {
     "redeliveries": "  again, after a failure or a loss",
     "dead": "dead letters",
     "conflicts": "conflicting outcomes refused",
-    "takeovers": "assignments, takeovers and hand-overs of queues",
     "kill": "brokers killed",
     "clock_step": "  and started with a wrong wall clock",
     "pause": "brokers paused",
@@ -57,7 +56,8 @@ _ROWS = {
 @click.option("--seed", type=int, help="Of the plan of faults and of the load. Default: random.")
 @click.option("--rate", default=200.0, show_default=True, help="Sends and transactions per second.")
 @click.option(
-    "--plant", help="lost, dup, reorder, phantom, gap, late, or the name of one: a defect that the verdict must find."
+    "--plant",
+    help="lost, stale, dup, reorder, phantom, gap, late, or the name of one: a defect that the verdict must find.",
 )
 @click.option(
     "--without",
@@ -65,7 +65,7 @@ _ROWS = {
     type=click.Choice([kind.name.lower() for kind in Kind]),
     help="A kind of fault that is left out. Can be repeated.",
 )
-@click.option("--everything", is_flag=True, help="Also promotions, restores and hostile settings: known to fail today.")
+@click.option("--plain-settings", is_flag=True, help="Leave the settings of the databases as they are.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, on the last line.")
 def main(
     *,
@@ -74,7 +74,7 @@ def main(
     rate: float,
     plant: str | None,
     without: Sequence[str],
-    everything: bool,
+    plain_settings: bool,
     as_json: bool,
 ) -> None:
     seed = secrets.randbelow(10**9) if seed is None else seed
@@ -90,8 +90,8 @@ def main(
             duration_s=duration,
             rate_per_s=rate,
             plant=planted,
-            without={Kind[name.upper()] for name in without} | (frozenset() if everything else UNMENDED),
-            is_hostile=everything,
+            without={Kind[name.upper()] for name in without},
+            is_hostile=not plain_settings,
             on_progress=status.update,
         )
     if planted is None:

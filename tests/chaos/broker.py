@@ -25,6 +25,8 @@ from txmsg.broker.server import serve
 from txmsg.runtime.backoff import Backoff
 
 RETRIES_MAX = 4
+STORAGE_WAIT_S = 60.0
+"""A broker that starts while its database is away waits for it."""
 OUTCOME_MEMORY_S = 40.0
 """Longer than any copy is on its way: so no message may be in the log twice."""
 
@@ -72,6 +74,7 @@ def config_of(told: BrokerOrders) -> BrokerConfig:
         segment_age_s=OUTCOME_MEMORY_S,
         segment_check_s=2.0,
         stop_timeout_s=3.0,
+        storage_wait_s=STORAGE_WAIT_S,
     )
 
 

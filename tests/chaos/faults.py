@@ -93,8 +93,10 @@ class Faults:
                 self._disturb_process(fault)
             case Kind.CUT_DATABASE | Kind.CUT_CLIENTS | Kind.BUSINESS:
                 self._cut(fault)
-            case Kind.POSTGRES | Kind.PROMOTE | Kind.RESTORE | Kind.CLOCK:
+            case Kind.POSTGRES | Kind.PROMOTE | Kind.RESTORE:
                 self._disturb_database(fault)
+            case Kind.CLOCK:
+                self._step_clock(fault)
             case Kind.SEEK:
                 self._send_back(fault)
             case Kind.REDRIVE:
@@ -131,13 +133,12 @@ class Faults:
                 servers.promote(fault.standby, wait, fault.for_s)
             case Kind.RESTORE:
                 servers.restore(wait, fault.for_s, to_moment=fault.to_moment)
-            case Kind.CLOCK:
-                self._step_clock(fault)
 
     def _step_clock(self, fault: Fault) -> None:
         for offset_s in (fault.clock_step_s, 0.0):
             self._cluster.servers.step_clock(offset_s)
             self.clock.append((time.monotonic(), offset_s))
+            self._cluster.servers.assert_clock(offset_s)
             if offset_s:
                 self._ending.wait(fault.for_s)
 
@@ -226,7 +227,7 @@ def _actor(fault: Fault) -> tuple[object, int]:
     """Whose turn it is: what happens to one broker happens one after the other."""
     if fault.kind in (Kind.KILL, Kind.STOP, Kind.PAUSE, Kind.CUT_DATABASE, Kind.CUT_CLIENTS):
         return "broker", fault.target
-    if fault.kind in (Kind.POSTGRES, Kind.PROMOTE, Kind.RESTORE, Kind.CLOCK):
+    if fault.kind in (Kind.POSTGRES, Kind.PROMOTE, Kind.RESTORE):
         return "servers", 0
     if fault.kind in (Kind.SEEK, Kind.REDRIVE):
         return "groups", 0

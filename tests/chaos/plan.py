@@ -93,8 +93,8 @@ class Fault:
 _OF_BROKERS = (Kind.KILL, Kind.PAUSE, Kind.CUT_DATABASE, Kind.CUT_CLIENTS)
 _MUST_BE_SHORT = (Kind.PROMOTE, Kind.SEEK)
 _MUST_BE = (*_MUST_BE_SHORT, Kind.RESTORE, Kind.CLOCK, Kind.REDRIVE)
-_SPANS_S = {Kind.PAUSE: PAUSE_S, Kind.TWIN: (5.0, 8.0), Kind.PROMOTE: (0.4, 1.5), Kind.CLOCK: (2.0, 6.0)}
-_OF_SERVERS = (Kind.POSTGRES, Kind.PROMOTE, Kind.PROMOTE, Kind.RESTORE, Kind.CLOCK)
+_SPANS_S = {Kind.PAUSE: PAUSE_S, Kind.TWIN: (5.0, 8.0), Kind.PROMOTE: (0.4, 1.5), Kind.CLOCK: (3.0, 12.0)}
+_OF_SERVERS = (Kind.POSTGRES, Kind.PROMOTE, Kind.PROMOTE, Kind.RESTORE)
 
 
 def faults(seed: int, duration_s: float, *, without: Collection[Kind] = ()) -> list[Fault]:
@@ -118,7 +118,7 @@ def _minute(rng: random.Random, start_s: float) -> Iterator[Fault]:
         for place, kind in enumerate(rng.sample(_OF_BROKERS, len(_OF_BROKERS))):
             at_s = start_s + place * quarter_s + rng.uniform(0, quarter_s / 3)
             yield replace(_fault(rng, kind, broker, at_s), moment=moments[broker])
-    others = [(kind, 0) for kind in (Kind.BUSINESS, Kind.REDRIVE)]
+    others = [(kind, 0) for kind in (Kind.BUSINESS, Kind.REDRIVE, Kind.CLOCK)]
     others += [(kind, rng.randrange(BROKERS)) for kind in (Kind.TWIN, Kind.STOP, Kind.DRAIN)]
     others += [(Kind.PRODUCER, rng.randrange(PRODUCERS)), *((Kind.CONSUMER, each) for each in range(CONSUMERS))]
     others += [(Kind.KILL, OF_OTHER_HOME), (Kind.CUT_DATABASE, OF_OTHER_HOME)]

@@ -16,6 +16,8 @@ from tests.model import plant as model
 from tests.model.model import Defect
 from txmsg.broker.delivery.keys import Keys
 from txmsg.broker.delivery.window import Progress, Window
+from txmsg.broker.store import batch
+from txmsg.broker.store.rows import Generations
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,29 @@ def _keys_all_at_once() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _one_copy_is_enough() -> Iterator[None]:
+    """What PostgreSQL says of a commit is believed, also when it has ceased to wait for standbys."""
+
+    async def await_standbys(*values: object, **options: object) -> None:
+        return None
+
+    with patch.object(batch, "await_standbys", await_standbys):
+        yield
+
+
+@contextmanager
+def _generation_of_the_cursor() -> Iterator[None]:
+    """All of a queue comes under the last generation that was asked for in it."""
+
+    def at(self: Generations, offset: int) -> int:
+        return max((original(self, start) for start in self.starts), default=0)
+
+    original = Generations.at
+    with patch.object(Generations, "at", at):
+        yield
+
+
 def _of_model(name: str) -> model.Plant:
     return next(each for each in model.PLANTS if each.name == name)
 
@@ -70,6 +95,21 @@ PLANTS = (
         "lost",
         frozenset({"I3"}),
         model.Plant("cursors say what was given, not what was done", Defect.LOST, code=_cursor_of_what_was_given),
+    ),
+    Plant(
+        "stale",
+        frozenset({"I2", "I3", "I8"}),
+        _of_model("a broker goes on with what it read before the database went back"),
+    ),
+    Plant(
+        "copies",
+        frozenset({"I1", "I2"}),
+        model.Plant("replicated is what PostgreSQL says it is", Defect.LOST, code=_one_copy_is_enough),
+    ),
+    Plant(
+        "again",
+        frozenset({"I3"}),
+        model.Plant("a plain seek keeps the generation", Defect.DUPLICATED, code=_generation_of_the_cursor),
     ),
     Plant(
         "dup",

@@ -21,8 +21,6 @@ from tests.chaos.judge import Violation, judge
 from tests.chaos.plan import Done, Kind, Moment, faults, missing
 from tests.chaos.plant import Plant
 
-UNMENDED = frozenset({Kind.PROMOTE, Kind.RESTORE})
-"""Known to break promises today: chosen by --everything."""
 PATIENCE_S, PATIENCE_WITH_PLANT_S = 45.0, 6.0
 """How long nothing may get nearer to its end, after all has healed."""
 _STEP_S = 0.5
@@ -61,8 +59,8 @@ def play(
     rate_per_s: float,
     plant: Plant | None = None,
     business_url: str | None = None,
-    without: Collection[Kind] = UNMENDED,
-    is_hostile: bool = False,
+    without: Collection[Kind] = (),
+    is_hostile: bool = True,
     on_progress: Callable[[str], None] = lambda text: None,
 ) -> Result:
     """Runs it all in a directory of its own, which stays only if something is wrong and no defect was planted."""
@@ -123,7 +121,7 @@ def _play(cluster: Cluster, result: Result, patience_s: float, on_progress: Call
     record = look.recorder.record
     record.crashes, record.losses = cluster.servers.crashes, cluster.servers.losses
     record.seeks, record.redriven, record.clock = disturbed.seeks, disturbed.redriven, disturbed.clock
-    takeovers = tables.read_notify(cluster.notify_url, record)
+    tables.read_notify(cluster.notify_url, record)
     tables.read_notify(cluster.other_url, record, is_other=True)
     tables.read_business(cluster.business_url, record)
     look("judging")
@@ -131,7 +129,7 @@ def _play(cluster: Cluster, result: Result, patience_s: float, on_progress: Call
     if result.violations:
         _keep(record, result.violations, cluster.directory)
     result.missing = missing(done, began, result.duration_s, without=result.without)
-    result.counts = _counts(look.recorder, done, takeovers=takeovers, left=left)
+    result.counts = _counts(look.recorder, done, left=left)
     result.waits_s = _waits(look.recorder, done, began + result.duration_s)
 
 
@@ -191,7 +189,7 @@ def _line(recorder: Recorder, done: Sequence[Done], left_s: float) -> str:
     )
 
 
-def _counts(recorder: Recorder, done: Sequence[Done], *, takeovers: int, left: int) -> Counter[str]:
+def _counts(recorder: Recorder, done: Sequence[Done], *, left: int) -> Counter[str]:
     record = recorder.record
     sendings = list(record.sendings.values())
     counts = Counter(
@@ -204,7 +202,6 @@ def _counts(recorder: Recorder, done: Sequence[Done], *, takeovers: int, left: i
         redeliveries=recorder.redelivered,
         dead=len(record.dead),
         conflicts=sum(told.reply == "outcome_conflict" for each in sendings for told in each.told),
-        takeovers=takeovers,
         left=left,
         lost=sum(len(loss.gone) for loss in record.losses),
         lost_places=sum(len(loss.places) for loss in record.losses),

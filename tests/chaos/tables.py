@@ -127,8 +127,8 @@ def cursors(url: str, group: str, topic: str) -> dict[int, int]:
         return dict(found.fetchall())
 
 
-def read_notify(url: str, record: Record, *, is_other: bool = False) -> int:
-    """Adds what a Notify database says; how often queues were given to brokers, as the epochs tell."""
+def read_notify(url: str, record: Record, *, is_other: bool = False) -> None:
+    """Adds what a Notify database says."""
     shift = OTHER_HOME if is_other else 0
     with _connection(url) as connection:
 
@@ -160,7 +160,6 @@ def read_notify(url: str, record: Record, *, is_other: bool = False) -> int:
                     "join txmsg.queue q on q.id = r.queue_id join txmsg.topic t on t.id = q.topic_id"
                 )
             )
-        return int(rows("select epoch - 1 from txmsg.lease where name = 'delivery'")[0][0])
 
 
 def read_business(url: str, record: Record) -> None:

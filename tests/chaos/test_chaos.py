@@ -8,11 +8,11 @@ from tests.chaos.plant import chosen
 from tests.chaos.run import play
 
 DURATION_S = 12.0
-SEED = 1
+SEED = 3
 
 
 @pytest.mark.takes_long
-@pytest.mark.timeout(300)  # of a machine that is busy with the rest of the suite; it takes about 25 s
+@pytest.mark.timeout(600)  # of a machine that is busy with the rest of the suite; it takes about 25 s
 def test_a_cluster_under_faults_keeps_every_promise(database_url: str) -> None:
     result = play(seed=SEED, duration_s=DURATION_S, rate_per_s=100, business_url=database_url)
     assert list(result.violations[:5]) == [], f"{len(result.violations)} in all; journals and logs: {result.kept}"
@@ -23,7 +23,7 @@ def test_a_cluster_under_faults_keeps_every_promise(database_url: str) -> None:
 
 
 @pytest.mark.takes_long
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_planted_defect_is_found_and_named(database_url: str) -> None:
     plant = chosen("lost")
     result = play(seed=SEED, duration_s=2, rate_per_s=100, business_url=database_url, plant=plant)
