@@ -13,14 +13,12 @@ from tests.conftest import PostgresServer
 pytestmark = pytest.mark.timeout(300)  # a run of pytest within a test of pytest
 
 PAGES = {page.stem: page for page in sorted((ROOT / "docs" / "how-to").glob("*.md")) if files_of(page)}
+_NEEDS_JAVA = {"spark"}
 _TEST = re.compile(r"^(?:async )?def test_", re.MULTILINE)
 
 
 def test_the_pages_for_applications_show_whole_programs() -> None:
     assert {"testing", "fastapi", "flask", "idempotent-consumers"} <= PAGES.keys()
-
-
-_NEEDS_JAVA = {"spark"}
 
 
 @pytest.mark.parametrize(
