@@ -19,7 +19,6 @@ SETTINGS: Final = {
     "standard_conforming_strings": "off",
     "array_nulls": "off",
     "default_transaction_isolation": "serializable",
-    "default_transaction_read_only": "on",
     "default_transaction_deferrable": "on",
     "client_min_messages": "error",
     "search_path": "evil, pg_catalog",

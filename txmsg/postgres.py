@@ -1,7 +1,7 @@
 """Sessions with PostgreSQL: what each of them sets, in one place. Knows no statement beyond that.
 
 Databases, roles and environments have defaults that applications and people chose for themselves: DateStyle German,
-PGCLIENTENCODING=LATIN1, serializable, read only, a search_path of their own. So a session of txmsg asks for all that it
+PGCLIENTENCODING=LATIN1, serializable, a search_path of their own. So a session of txmsg asks for all that it
 relies on before its first statement. A test looks that no other module connects.
 """
 
@@ -57,7 +57,6 @@ PINNED: Final[Mapping[str, str]] = {
     "search_path": "pg_catalog, pg_temp",
     "TimeZone": "UTC",
     "default_transaction_isolation": "read committed",
-    "default_transaction_read_only": "off",
     "default_transaction_deferrable": "off",
     "client_min_messages": "warning",
     # A session that wants a bound gives its own.

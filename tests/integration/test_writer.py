@@ -7,21 +7,21 @@ from contextlib import suppress
 
 import psycopg
 import pytest
+from sqlalchemy.engine import make_url
 
 from tests.integration.batch_harness import columns_of, running_writer
 from txmsg.broker.config import BrokerConfig
+from txmsg.broker.segments import Segments
 from txmsg.broker.store.batch import Batch
-from txmsg.broker.writer import FAILED
+from txmsg.broker.store.connect import open_pool
+from txmsg.broker.writer import FAILED, Writer
 from txmsg.errors import BrokerUnavailable, OutcomeUnknown, Overloaded
 
-_READ_ONLY = """
-create function public.refuse() returns trigger language plpgsql as $$
-begin
-    raise exception 'cannot execute % in a read-only transaction', tg_op using errcode = '25006';
-end $$;
-create trigger read_only before insert on txmsg.message execute function public.refuse()
-"""
-"""As a primary answers that has become a standby. A default of the database does not do: sessions set their own."""
+
+def _writable(url: str) -> str:
+    """The same database for sessions that may write whatever its default is."""
+    options = {"options": "-cdefault_transaction_read_only=off"}
+    return make_url(url).update_query_dict(options).render_as_string(hide_password=False)
 
 
 def test_a_poison_item_fails_alone_in_a_batch(notify_url: str) -> None:
@@ -50,11 +50,18 @@ def test_a_rotation_by_another_broker_is_followed(notify_url: str) -> None:
 
 def test_a_read_only_database_is_unavailable_and_no_message_is_called_invalid(notify_url: str) -> None:
     with psycopg.connect(notify_url, autocommit=True) as connection:
-        connection.execute(_READ_ONLY)
+        name = connection.info.dbname
+        connection.execute(f'alter database "{name}" set default_transaction_read_only = on'.encode())
 
     async def run() -> None:
         config = BrokerConfig(storage=notify_url, request_timeout_s=0.5)
-        async with running_writer(config, running=False) as (writer, queue, _ends):
+        pool_config = BrokerConfig(storage=_writable(notify_url))
+        async with running_writer(pool_config, running=False) as (_, queue, _ends):
+            pool = open_pool(notify_url)
+            await pool.open(wait=True)
+            segments = Segments(pool, config)
+            await segments.refresh()
+            writer = Writer(config, segments, on_ends=lambda _: None)
             task = asyncio.create_task(writer.run())
             error: Exception | None = None
             async with asyncio.timeout(120):
@@ -66,6 +73,7 @@ def test_a_read_only_database_is_unavailable_and_no_message_is_called_invalid(no
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
+            await pool.close()
 
     asyncio.run(run())
 
