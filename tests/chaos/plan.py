@@ -126,9 +126,11 @@ def _minute(rng: random.Random, start_s: float) -> Iterator[Fault]:
         yield _fault(rng, kind, target, start_s + rng.uniform(0, MINUTE_S - 10))
     for again, earliest_s in ((True, 20), (False, 35), (rng.random() < 0.5, 45)):
         yield replace(_fault(rng, Kind.SEEK, 0, start_s + earliest_s + rng.uniform(0, 5)), again=again)
+    standbys = iter(rng.sample(tuple(Standby), 2))  # so that one of them at least is behind
+    slot_s = (MINUTE_S - 4) / len(_OF_SERVERS)
     for place, kind in enumerate(rng.sample(_OF_SERVERS, len(_OF_SERVERS))):
-        slot_s = (MINUTE_S - 4) / len(_OF_SERVERS)
-        yield _fault(rng, kind, 0, start_s + place * slot_s + rng.uniform(0, slot_s / 3))
+        fault = _fault(rng, kind, 0, start_s + place * slot_s + rng.uniform(0, slot_s / 3))
+        yield replace(fault, standby=next(standbys)) if kind is Kind.PROMOTE else fault
 
 
 def _short(rng: random.Random, duration_s: float) -> Iterator[Fault]:
@@ -143,7 +145,7 @@ def _short(rng: random.Random, duration_s: float) -> Iterator[Fault]:
     yield _fault(rng, Kind.CONSUMER, rng.randrange(CONSUMERS), duration_s * 0.3)
     yield _fault(rng, Kind.PRODUCER, rng.randrange(PRODUCERS), duration_s * 0.4)
     yield _fault(rng, Kind.POSTGRES, 0, duration_s * 0.8)
-    yield replace(_fault(rng, Kind.PROMOTE, 0, duration_s * 0.3), standby=Standby.BEHIND, for_s=0.7)
+    yield replace(_fault(rng, Kind.PROMOTE, 0, duration_s * 0.3), standby=Standby.BEHIND, for_s=1.0)
     yield replace(_fault(rng, Kind.SEEK, 0, duration_s * 0.5), again=False)
 
 
@@ -158,7 +160,6 @@ def _fault(rng: random.Random, kind: Kind, target: int, at_s: float) -> Fault:
         for_s=rng.uniform(*_SPANS_S.get(kind, (0.2, 4.0))),
         cut=rng.choice(tuple(Cut)),
         clock_step_s=step_s,
-        standby=rng.choice(tuple(Standby)),
         to_moment=rng.random() < 0.5,
     )
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.chaos.plan import BROKERS, LATE_S_MAX, Done, Kind, Moment, faults, missing
+from tests.chaos.plan import BROKERS, LATE_S_MAX, Done, Kind, Moment, Standby, faults, missing
 
 
 def _done(seed: int, duration_s: float) -> list[Done]:
@@ -50,6 +50,16 @@ def test_other_faults_are_the_same_when_one_is_left_out() -> None:
     rest = [each for each in _done(5, 120) if each.fault.kind is not Kind.CLOCK]
     assert missing(rest, 0.0, 120) == ["never: clock of the database stepped"]
     assert missing(rest, 0.0, 120, without=[Kind.CLOCK]) == []
+
+
+def test_in_each_minute_a_standby_is_promoted_that_lacks_something() -> None:
+    for seed in range(50):
+        for minute in range(2):
+            promoted = [
+                each.standby for each in faults(seed, 120) if each.kind is Kind.PROMOTE and each.at_s // 60 == minute
+            ]
+            assert len(promoted) == 2
+            assert set(promoted) != {Standby.CLOSE}
 
 
 def test_a_fault_that_comes_much_too_late_does_not_count() -> None:
