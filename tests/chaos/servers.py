@@ -8,6 +8,7 @@ read what it held: the difference is what may be missing afterwards, and nothing
 from __future__ import annotations
 
 import shutil
+import subprocess
 import time
 from collections.abc import Callable
 from itertools import count
@@ -26,6 +27,7 @@ from tests.chaos.network import Link, Network
 from tests.chaos.plan import Cut, Standby
 
 DATABASE = "notify"
+_COPIES_MAX = 4
 
 
 class Servers:
@@ -63,7 +65,7 @@ class Servers:
     def add_standby(self) -> None:
         """Returns when commits that wait for a standby wait for this one."""
         standby = self._server()
-        copy_of(self.primary, standby, "-R")
+        self._copy_primary(standby, "-R")
         settings = standby.data_dir / "cluster" / "postgresql.auto.conf"
         with settings.open("a") as file:
             file.write(f"primary_conninfo = 'host=127.0.0.1 port={self._replication.port} user=postgres'\n")
@@ -101,7 +103,7 @@ class Servers:
     def restore(self, wait: Callable[[float], object], for_s: float, *, to_moment: bool) -> None:
         """The primary is lost, and a backup taken a while ago takes its place."""
         backup = self._server()
-        copy_of(self.primary, backup)
+        self._copy_primary(backup)
         wait(for_s)
         moment = self._query(self.primary, "select pg_current_wal_flush_lsn()")[0][0]
         wait(for_s / 2)
@@ -166,6 +168,21 @@ class Servers:
 
     def _server(self) -> ClockedPostgres:
         return ClockedPostgres(self._directory / f"notify-{next(self._numbers)}")
+
+    def _copy_primary(self, to: ClockedPostgres, *options: str) -> None:
+        """Tried again: a clock that is stepped meanwhile, or a promotion just before, may end a backup."""
+        for attempt in range(_COPIES_MAX):
+            try:
+                copy_of(self.primary, to, *options)
+            except subprocess.CalledProcessError as exc:
+                exc.add_note(f"{exc.stderr.decode(errors='replace')}")
+                with (self._directory / "servers.log").open("ab") as log:
+                    log.write(exc.stderr)
+                if attempt + 1 == _COPIES_MAX:
+                    raise
+                shutil.rmtree(to.data_dir)
+            else:
+                return
 
     def _remove(self, server: ClockedPostgres) -> None:
         server.kill()
