@@ -59,7 +59,7 @@ fuzz: $(STAMP) ## Feed wild input to everything that reads any, each target for 
 model: $(STAMP) ## Random histories of two brokers against the model, for about DURATION=60 seconds (SEED=n, PLANT=all)
 	$(BIN)/python -m tests.model --duration $(DURATION) $(if $(SEED),--seed $(SEED)) $(if $(PLANT),--plant "$(PLANT)")
 
-chaos: $(STAMP) ## Three brokers under faults for DURATION=60 seconds, and a verdict (SEED=n, PLANT=lost|dup|reorder|phantom|gap|late)
+chaos: $(STAMP) ## Three brokers under faults for DURATION=60 seconds, and a verdict (SEED=n, PLANT=lost|stale|copies|again|dup|reorder|phantom|gap|late)
 	$(BIN)/python -m tests.chaos --duration $(DURATION) $(if $(SEED),--seed $(SEED)) $(if $(PLANT),--plant "$(PLANT)") $(CHAOS_ARGS)
 
 mirror: $(STAMP) ## The demo and MESSAGES=1000000 mirrored by a tailer that is killed at random, RUNS=3 times; then compared (SEED=n SERVER=1)
