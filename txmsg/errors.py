@@ -226,9 +226,16 @@ class MirrorDiverged(TxmsgError):
 
 
 class CorruptLog(TxmsgError):
-    """A MetaQ log holds bytes that are not what was written. Nothing of them is served."""
+    """A MetaQ log holds bytes that are not what was written. Nothing of them is served.
+
+    next_offset: of a queue that is read: where what is whole begins behind them, or None.
+    """
 
     code = "corrupt_log"
+
+    def __init__(self, text: str, next_offset: int | None = None) -> None:
+        super().__init__(text)
+        self.next_offset = next_offset
 
 
 class OffsetOutOfRange(TxmsgError):

@@ -32,6 +32,7 @@ __all__ = [
     "TransactionState",
     "check_body_size",
     "check_name",
+    "is_name",
     "message_id",
     "new_transaction_id",
     "new_transaction_id_bytes",
@@ -118,9 +119,14 @@ def parse_id(text: str) -> tuple[TransactionId, int | None]:
     return transaction_id, None
 
 
+def is_name(name: str) -> bool:
+    """Whether it can name a topic, group or tag."""
+    return _NAME.match(name) is not None
+
+
 def check_name(what: str, name: object) -> str:
     """`name` if it can name a topic, group or tag; else InvalidName. `what` stands in the error."""
-    if isinstance(name, str) and _NAME.match(name):
+    if isinstance(name, str) and is_name(name):
         return name
     if not isinstance(name, str):
         why = f"it is of type {type(name).__name__}, not str"

@@ -55,6 +55,11 @@ class Pair:
         """Returns when the primary counts on the standby."""
         until(lambda: self.query("select sync_state from pg_stat_replication") == [("sync",)])
 
+    def await_replay(self) -> None:
+        """Returns when the standby has all that is committed now."""
+        ((written,),) = self.query("select pg_current_wal_insert_lsn()")
+        until(lambda: self.query(f"select pg_last_wal_replay_lsn() >= '{written}'", of=self.standby) == [(True,)])
+
     def kill_primary(self) -> None:
         """SIGKILL, to every process of it."""
         for process in processes_of(self.primary):

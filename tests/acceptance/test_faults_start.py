@@ -90,7 +90,7 @@ def test_a_broker_started_before_its_database_waits_for_it(notify_url: str, tmp_
 def test_a_broker_whose_database_goes_away_while_it_starts_waits_for_it(notify_url: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
     with PostgresProxy(notify_url) as proxy:
-        cuts = iter(("txmsg.revision", "from txmsg.segment", "select home"))
+        cuts = iter(("txmsg.revision", "begin_incarnation", "from txmsg.segment"))
         to_cut = [next(cuts)]
 
         def judge(request: Request) -> Verdict:

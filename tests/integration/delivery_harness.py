@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import repeat
@@ -19,7 +19,7 @@ from txmsg.broker.store.connect import Pool, open_pool
 from txmsg.broker.store.group_administration import GroupAdministration
 from txmsg.broker.store.rows import GroupLag
 from txmsg.broker.store.topics import TopicRegistry
-from txmsg.errors import BrokerUnavailable
+from txmsg.errors import BrokerUnavailable, UnknownTopic
 from txmsg.runtime.backoff import Backoff
 
 __all__ = [
@@ -59,6 +59,9 @@ class Notify:
     async def ensure(self, topic: str) -> Sequence[tuple[int, int]]:
         found = await self.topics.ensure(topic)
         return [(queue_id, number) for number, queue_id in enumerate(found.readable_queue_ids)]
+
+    async def make_missing(self, topics: Collection[str]) -> Mapping[str, UnknownTopic]:
+        return await self.topics.make_missing(topics)
 
     async def find(self, topic: str) -> Sequence[tuple[int, int]]:
         return [] if await self.topics.find(topic) is None else await self.ensure(topic)

@@ -141,7 +141,7 @@ def test_programs_out_of_reach_are_copied_once_and_whole(closed: Path, open_dir:
 def test_programs_within_reach_are_not_copied(open_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     installed = binaries_dir().parents[1]
     for package in (installed, installed.with_name(f"{installed.name}.libs")):
-        shutil.copytree(package, open_dir / package.name, ignore=shutil.ignore_patterns("include", "*.a"))
+        shutil.copytree(package, open_dir / package.name, ignore=shutil.ignore_patterns("include", "share", "*.a"))
     monkeypatch.syspath_prepend(open_dir)
     assert programs_for(nobody(), cache=open_dir / "cache") == binaries_dir()
     assert not (open_dir / "cache").exists()
@@ -149,6 +149,9 @@ def test_programs_within_reach_are_not_copied(open_dir: Path, monkeypatch: pytes
 
 def test_a_cache_out_of_reach_or_not_writable_is_named(closed: Path, open_dir: Path) -> None:
     cache = closed / "cache"
+    cache.mkdir()
+    copy = programs_for(nobody()).parents[2]
+    (cache / copy.name).symlink_to(copy)  # it is there, and the way to it is closed
     with pytest.raises(
         StorageError, match=rf"cannot run the programs in .*, nor their copy in {cache}/postgresql-.*: run txmsg as"
     ):

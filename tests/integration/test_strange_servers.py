@@ -31,6 +31,7 @@ NASTY = b"\x1b[31mred\x1b[0m\r\n2026-01-01 ERROR forged\xe2\x80\xaeback"
 """A colour, a forged line of a log, and a change of the direction of writing."""
 GOAWAY = b"\0\0\0\4\0\0\0\0\0" + (len(NASTY) + 8).to_bytes(3) + b"\7\0" + bytes(8) + b"\0\0\0\1" + NASTY
 """HTTP/2: SETTINGS, then GOAWAY with PROTOCOL_ERROR and debug data."""
+PING = b"\0\0\x08\6\0\0\0\0\0" + b"are you?"
 
 
 @contextmanager
@@ -82,10 +83,13 @@ def test_what_a_strange_server_says_is_shown_without_its_control_characters(
 def test_what_a_strange_client_says_is_not_in_the_log_of_a_broker(broker: BrokerProcess) -> None:
     host, _, port = broker.address.partition(":")
     with socket.create_connection((host, int(port))) as connection:
-        connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + GOAWAY)
+        connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + GOAWAY + PING)
         connection.settimeout(60)
-        while connection.recv(4096):  # until the broker hangs up
-            pass
+        said = b""
+        while PING[-8:] not in said:  # the broker has read what came before
+            more = connection.recv(4096)
+            assert more, said
+            said += more
     assert "forged" not in broker.log.read_text()
 
 

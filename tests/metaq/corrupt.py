@@ -276,6 +276,8 @@ class Result:
     opened: bool
     repaired: str = ""
     """What is wrong after a repair; empty when all is well."""
+    silent: str = ""
+    """What a reader of a whole queue was not given, though nothing told it so; empty when all is well."""
     given_up: int = 0
     """Messages that the repair could not save."""
 
@@ -298,13 +300,37 @@ def judge(material: Material, kind: str, what: str, root: Path) -> Result:
     """Checks a damaged log, reads all of it, opens it for writing, and reads it again."""
     found = bool(check(root).report.problems) if (root / "commitlog").is_dir() else True
     wrong = _wrongly_served(material, root)
+    silent = _silently_short(material, root)
     opened = True
     try:
         with Log(root, _CONFIG) as log:
             wrong = wrong or _wrongly_served(material, root) or _wrongly_going_on(material, log)
     except (CorruptLog, StorageError):
         opened = False
-    return Result(kind, what, found, wrong, opened)
+    return Result(kind, what, found, wrong, opened, silent=silent)
+
+
+def _silently_short(material: Material, root: Path) -> str:
+    """Reads each queue as a consumer does, from its begin to its end, as long as nothing is wrong with it."""
+    try:
+        reader = LogReader(root)
+        topics = reader.topics()
+    except CorruptLog:
+        return ""
+    for key in QUEUES:
+        found = 0
+        try:
+            queue = reader.queue(*key)
+            offset, _ = queue.range()
+            while batches := queue.fetch(offset, size_bytes_max=300):
+                found += sum(map(len, batches))
+                offset = batches[-1].end_offset
+        except (CorruptLog, OffsetsMissing, OffsetOutOfRange):
+            continue
+        expected = sum((topic, number) == key for topic, number, _ in material.expected)
+        if found != expected and (key[0] in topics or not found):
+            return f"{key} ends after {found} of {expected} messages"
+    return ""
 
 
 def mended(material: Material, kind: str, what: str, root: Path) -> Result:
@@ -326,7 +352,7 @@ def mended(material: Material, kind: str, what: str, root: Path) -> Result:
         wrong = f"silently gone: {sorted(silent)}; {done}"
     with Log(root, _CONFIG) as log:
         wrong = wrong or _wrongly_going_on(material, log)
-    return Result(kind, what, True, "", True, wrong, len(missing))
+    return Result(kind, what, True, "", True, wrong, given_up=len(missing))
 
 
 def _wrongly_served(material: Material, root: Path) -> str:
@@ -386,11 +412,11 @@ def main() -> int:
     print(f"{'kind':<24}{'damaged':>9}{'found':>7}{'wrong':>7}{'opened':>8}{'given up':>10}")
     for kind in (each.__name__ for each in KINDS):
         of = [each for each in results if each.kind == kind]
-        wrong = sum(bool(each.wrong or each.repaired) for each in of)
+        wrong = sum(bool(each.wrong or each.repaired or each.silent) for each in of)
         counts = (len(of), sum(each.found for each in of), wrong, sum(each.opened for each in of))
         print("{:<24}{:>9}{:>7}{:>7}{:>8}{:>10}".format(kind, *counts, sum(each.given_up for each in of)))
-    bad = [each for each in results if not each.found or each.wrong or each.repaired]
-    for each in bad[:20]:
+    bad = [each for each in results if not each.found or each.wrong or each.repaired or (each.found and each.silent)]
+    for each in bad[:60]:
         print(each)
     print(f"seed {asked.seed}: {len(results)} damaged, {len(bad)} missed or wrong, {time.monotonic() - started:.1f} s")
     return 1 if bad else 0

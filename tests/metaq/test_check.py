@@ -11,7 +11,7 @@ import pytest
 
 from tests.metaq.corrupt import KINDS, Material, damaged_logs, judge, mended, prepare
 from tests.metaq.logs import batch, bodies, fill, read_all, readable
-from txmsg.errors import LogBusy, MisuseError, OffsetsMissing
+from txmsg.errors import CorruptLog, LogBusy, MisuseError, OffsetsMissing
 from txmsg.metaq.access import DEAD_LETTERS, RETRIES, QueueId
 from txmsg.metaq.format.frame import Columns, encode, hole
 from txmsg.metaq.fsck.check import check
@@ -19,6 +19,7 @@ from txmsg.metaq.fsck.groups import check_with_groups, repair_with_groups
 from txmsg.metaq.fsck.repair import repair
 from txmsg.metaq.fsck.report import Lost
 from txmsg.metaq.location import open_log
+from txmsg.metaq.protocol import error_of_log_error, log_error_of
 from txmsg.metaq.store.commit_log import files_of, log_file
 from txmsg.metaq.store.log import Append, Flush, Log, LogConfig, TopicSettings
 from txmsg.metaq.store.reader import LogReader
@@ -35,7 +36,7 @@ def test_damage_of_every_kind_is_found_and_nothing_of_it_is_served(
 ) -> None:
     results = [judge(material, *each) for each in damaged_logs(material, tmp_path, seed, len(KINDS))]
     assert {each.kind for each in results} == {each.__name__ for each in KINDS}
-    assert [each for each in results if not each.found or each.wrong] == []
+    assert [each for each in results if not each.found or each.wrong or each.silent] == []
 
 
 def test_a_repaired_log_is_whole_serves_all_that_was_and_goes_on(material: Material, tmp_path: Path) -> None:
@@ -53,6 +54,45 @@ def test_a_whole_log_has_no_problem_and_its_holes_are_told(tmp_path: Path) -> No
     report = check(tmp_path).report
     assert (report.problems, report.notes, report.lost) == ([], [], 0)
     assert report.holes == [Lost("t", 0, 50, 60)]
+
+
+def test_a_damaged_queue_says_where_to_go_on_also_from_a_server(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        fill(log, "t", 0, [2, 2, 2, 2])
+        frames = [batch.header for batch in log.reader.queue("t", 0).fetch(0)]
+    for each in frames[1:3]:
+        _flip(log_file(tmp_path / "commitlog", 0), each.position + each.start)
+    with open_log(tmp_path) as reading:
+        [first] = reading.fetch({QueueId("t", 0): 0})
+        assert first.batches[-1].end_offset == 2
+        [damaged] = reading.fetch({QueueId("t", 0): 2})
+        assert isinstance(damaged.error, CorruptLog)
+        assert damaged.error.next_offset == 6
+        assert "metaq group seek LOG GROUP --topic t --queue 0 --to 6" in str(damaged.error)
+        assert [each.body for each in reading.fetch({QueueId("t", 0): 6})[0].batches[0].messages()] == bodies(
+            "t", 0, 6, 2
+        )
+    told = error_of_log_error(log_error_of(damaged.error))
+    assert isinstance(told, CorruptLog)
+    assert told.next_offset == 6
+
+
+def test_a_queue_that_is_cut_below_its_checkpoint_and_one_that_lost_its_cells_are_told_apart(tmp_path: Path) -> None:
+    with Log(tmp_path, LogConfig(flush_s=3600)) as log:
+        fill(log, "cut", 0, [2] * 4)
+        fill(log, "lost", 0, [2] * 4)
+        log.checkpoint()
+        log.truncate("cut", 0, 3)
+        cells = tmp_path / f"queues/lost/0000/{0:020}.cells"
+        cells.write_bytes(cells.read_bytes()[:80])
+        assert readable(tmp_path, "cut", 0) == bodies("cut", 0, 0, 3)
+        reader = LogReader(tmp_path).queue("lost", 0)
+        assert reader.fetch(0)[-1].end_offset == 4
+        for look in (lambda: reader.fetch(4), reader.range, reader.end):
+            with pytest.raises(CorruptLog, match="were on disk up to offset 8"):
+                look()
+        shutil.rmtree(tmp_path / "queues/lost")
+        assert LogReader(tmp_path).topics() == {"cut": [0], "lost": [0]}
 
 
 def test_what_a_writer_does_meanwhile_is_no_damage(tmp_path: Path) -> None:

@@ -13,7 +13,9 @@ import pytest
 from tests.metaq.logs import batch, bodies, fill, read_all, readable
 from txmsg.errors import MessageTooLarge, MisuseError, OffsetOutOfRange, OffsetsMissing, StorageError
 from txmsg.message import new_transaction_id_bytes
+from txmsg.metaq.access import QueueId
 from txmsg.metaq.format.frame import Columns, Compression, encode, hole
+from txmsg.metaq.local import LocalLog
 from txmsg.metaq.store.commit_log import CommitLogWriter
 from txmsg.metaq.store.log import Append, Flush, Log, LogConfig, TopicSettings
 from txmsg.metaq.store.reader import LogReader
@@ -114,6 +116,25 @@ def test_files_roll_and_readers_follow(tmp_path: Path) -> None:
         fill(log, "t", 0, [5] * 20)
         assert read_all(reader) == bodies("t", 0, 0, 200)
     assert len(list((tmp_path / "commitlog").iterdir())) > 5
+
+
+def test_what_a_log_makes_is_for_its_own_user_only(tmp_path: Path) -> None:
+    root = tmp_path / "logs/new"
+    with LocalLog(root, append=True) as log:
+        log.append([batch("t", 0, 0, 1)])
+        log.set_topic("timed", TopicSettings(flush=Flush.TIMED))
+        log.append([batch("timed", 0, 0, 1)])
+        member = log.join("g", ["t"])
+        member.take([QueueId("t", 0)])
+        log.append([batch("%RETRY%g", 0, 0, 1)])
+        log.seek("g", {QueueId("t", 0): 0})
+        files = [each for each in root.rglob("*") if each.is_file()]
+        assert {"ahead", "lock", "begins.json", "0000"} <= {each.name for each in files}
+        assert {oct(each.stat().st_mode & 0o777) for each in files} == {"0o600"}
+    assert oct(root.stat().st_mode & 0o777) == "0o700"
+    root.chmod(0o755)
+    LocalLog(root, append=True).close()
+    assert oct(root.stat().st_mode & 0o777) == "0o755", "who has opened it to others meant it"
 
 
 def test_a_sync_beside_a_roll_syncs_a_file_that_is_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,10 +14,11 @@ from pyspark.sql.functions import expr
 from tests.metaq.logs import batch
 from txmsg.metaq.store.log import Log
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]  # a JVM starts
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]  # a JVM starts
 
 _COLUMNS = ["topic", "queue", "offset", "stored_at", "value"]
 _ROW = ["topic", "queue", "offset"]
+_PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 _MINUTE_US = 60 * 1_000_000
 _CONDITIONS = (
     "queue = 1",
@@ -90,7 +91,10 @@ def rows(frame: DataFrame) -> Counter[tuple[object, ...]]:
     return Counter((row.topic, row.queue, row.offset, row.stored_at, bytes(row.value)) for row in frame.collect())
 
 
-def test_a_frame_used_again_has_all_its_rows(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("pushdown", ["false", "true"])
+def test_a_frame_used_again_has_all_its_rows(spark: SparkSession, tmp_path: Path, pushdown: str) -> None:
+    """Also where an application has Spark offer filters to its sources."""
+    spark.conf.set(_PUSHDOWN, pushdown)
     frame, _ = load(spark, tmp_path)
     assert frame.where("queue = 3").count() == 30
     assert frame.count() == 120
@@ -98,6 +102,7 @@ def test_a_frame_used_again_has_all_its_rows(spark: SparkSession, tmp_path: Path
     assert first.union(last).count() == 30 + 40
     assert first.join(last, _ROW).count() == 10
     assert frame.where("queue = 3 or offset >= 14").count() == 30 + 6
+    spark.conf.unset(_PUSHDOWN)
 
 
 @pytest.mark.parametrize("seed", [0, 2, 3])

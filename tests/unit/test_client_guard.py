@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine, create_engine, func, insert, select, text
+from sqlalchemy import Connection, Engine, create_engine, event, func, insert, select, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
@@ -146,3 +147,88 @@ def test_after_the_guard_the_session_is_as_free_as_before(engine: Engine, sessio
     session.commit()
     session.rollback()
     assert count(engine) == 2
+
+
+def heard(engine: Engine) -> list[str]:
+    """The statements that are sent from now on."""
+    statements: list[str] = []
+    event.listen(engine, "before_cursor_execute", lambda *said: statements.append(said[2]))
+    return statements
+
+
+def there(read: list[Connection]) -> Callable[[Connection], bool]:
+    """An own row that is always there, and notes who looks."""
+
+    def own_row(connection: Connection) -> bool:
+        read.append(connection)
+        return True
+
+    return own_row
+
+
+def test_without_an_error_nothing_more_is_sent(engine: Engine, session: Session) -> None:
+    read: list[Connection] = []
+    statements = heard(engine)
+    with SessionGuard(session, owner="f()") as guard:
+        guard.own_row = there(read)
+        session.execute(insert(Row).values(id=1))
+        with session.begin_nested():
+            session.execute(insert(Row).values(id=2))
+        guard.end_work()
+        session.commit()
+        guard.check_committed()
+    assert (len(statements), read) == (4, [])  # two inserts, a savepoint and its release
+
+
+def test_an_error_costs_one_look_at_the_own_row(session: Session) -> None:
+    read: list[Connection] = []
+    with SessionGuard(session, owner="f()") as guard:
+        guard.own_row = there(read)
+        session.execute(insert(Row).values(id=1))
+        with suppress(IntegrityError):
+            session.execute(insert(Row).values(id=1))
+        with suppress(IntegrityError):
+            session.execute(insert(Row).values(id=1))
+        guard.end_work()
+        session.commit()
+        guard.check_committed()
+    assert len(read) == 1
+
+
+def test_an_own_row_that_is_gone_is_a_transaction_that_was_rolled_back(engine: Engine, session: Session) -> None:
+    with SessionGuard(session, owner="f()") as guard:
+        session.execute(insert(Row).values(id=1))
+        guard.own_row = lambda connection: False
+        with suppress(IntegrityError):
+            session.execute(insert(Row).values(id=1))
+        with pytest.raises(MisuseError, match=r"caught inside it \(IntegrityError"):
+            guard.end_work()
+    session.close()
+    assert count(engine) == 0
+
+
+def test_a_refusal_that_is_caught_is_raised_at_the_end(engine: Engine, session: Session) -> None:
+    with SessionGuard(session, owner="f()") as guard:
+        session.execute(insert(Row).values(id=1))
+        with suppress(MisuseError):
+            session.execute(text("/* enough */ ROLLBACK"))
+        with pytest.raises(MisuseError, match="ROLLBACK as SQL"):
+            guard.end_work()
+    session.close()
+    assert count(engine) == 0
+
+
+def test_a_session_that_joined_an_outer_transaction_committed_nothing(engine: Engine) -> None:
+    with engine.connect() as connection, connection.begin():
+        with Session(connection, join_transaction_mode="create_savepoint") as session:
+            with SessionGuard(session, owner="f()") as guard:
+                session.execute(insert(Row).values(id=1))
+                guard.end_work()
+                session.commit()
+                with pytest.raises(MisuseError, match="committed nothing"):
+                    guard.check_committed()
+
+
+def test_a_session_in_two_phases_is_refused(engine: Engine) -> None:
+    with Session(engine, twophase=True) as session, pytest.raises(MisuseError, match="two phases"):
+        SessionGuard(session, owner="f()").__enter__()

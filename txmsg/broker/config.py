@@ -109,6 +109,9 @@ class BrokerConfig:
     check_timeout_s: float = 10.0
     """How long a client may take to answer a check, at most 0.9 check_interval_s. Default 10; then it is UNKNOWN."""
 
+    no_client_park_s: float = 86_400.0
+    """Seconds that a half stays due while no client of its group can be asked, before it is parked. Default a day."""
+
     delivery: DeliveryConfig = field(default_factory=DeliveryConfig)
     """How messages are delivered."""
     check_loop: CheckLoopConfig = field(default_factory=CheckLoopConfig)
@@ -191,5 +194,6 @@ class BrokerConfig:
             first_check_s=self.first_check_s,
             interval_s=self.check_interval_s,
             checks_max=self.checks_max,
+            no_client_park_s=self.no_client_park_s,
             answer_timeout_s=min(self.check_timeout_s, self.check_interval_s * 0.9),
         )

@@ -136,6 +136,15 @@ Table(
     Index("segment_one_open", "state", unique=True, postgresql_where=text("state = 'open'")),
 )
 Table(
+    "check_policy",
+    metadata,
+    Column("group_name", Text, primary_key=True),
+    Column("first_check_s", Double),
+    Column("check_interval_s", Double),
+    Column("checks_max", Integer),
+    Column("no_client_park_s", Double),
+)
+Table(
     "clock_step",
     metadata,
     Column("segment", ForeignKey("txmsg.segment.id", ondelete="CASCADE"), primary_key=True),

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
 
@@ -19,6 +19,7 @@ from txmsg.broker.api.groups import GroupsApi
 from txmsg.broker.api.messages import MessagesApi
 from txmsg.broker.api.notify import NotifyApi
 from txmsg.broker.api.topics import TopicsApi
+from txmsg.broker.check_policies import GroupChecks
 from txmsg.broker.cluster import Leases, Membership, Notices, OwnQueues, Registry
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.delivery import Delivery
@@ -28,6 +29,7 @@ from txmsg.broker.retention import Retention
 from txmsg.broker.scheduler import Scheduler
 from txmsg.broker.segments import Segments
 from txmsg.broker.service import CheckResolver, NotifyService
+from txmsg.broker.store.check_policies import CheckPolicies as CheckPolicyStore
 from txmsg.broker.store.connect import Pool, open_pool
 from txmsg.broker.store.dead_letters import DeadLetters
 from txmsg.broker.store.group_administration import GroupAdministration
@@ -39,7 +41,7 @@ from txmsg.broker.store.topic_settings import TopicSettings
 from txmsg.broker.store.topics import Topic, TopicRegistry
 from txmsg.checker.loop import CheckLoop
 from txmsg.checker.policy import CheckPolicies
-from txmsg.errors import BrokerUnavailable, StorageError
+from txmsg.errors import BrokerUnavailable, StorageError, UnknownTopic
 from txmsg.wire.server import bind, connections_allowed, new_server
 from txmsg.wire.v1 import txmsg_pb2_grpc as rpc
 from txmsg.wire.v1.cluster_pb2_grpc import add_ClusterServicer_to_server
@@ -71,6 +73,9 @@ class _DeliveryTopics:
 
     async def ensure(self, topic: str) -> Sequence[tuple[int, int]]:
         return _numbered(await self._topics.ensure(topic))
+
+    async def make_missing(self, topics: Collection[str]) -> Mapping[str, UnknownTopic]:
+        return await self._topics.make_missing(topics)
 
     async def find(self, topic: str) -> Sequence[tuple[int, int]]:
         found = await self._topics.find(topic)
@@ -158,6 +163,7 @@ async def _serve(
             "brokers": lambda _: membership.look_soon(),
             "topics": lambda _: topics.look_soon(),
             "groups": lambda _: delivery.look_soon(),
+            "checks": lambda _: group_checks.look_soon(),
         },
         on_ends=delivery.wake,
         on_connect=membership.look_soon,
@@ -190,6 +196,7 @@ async def _serve(
         config=config.check_loop,
     )
     service.on_unknown = checks.wake
+    group_checks = GroupChecks(config, CheckPolicyStore(pool), CheckPolicyStore(people), checks.use)
     for each in (scheduler, checks):  # the others know the pool
         pool.incarnation.on_end(each.forget)
     api = NotifyApi(
@@ -207,7 +214,7 @@ async def _serve(
         partial(add_ClusterServicer_to_server, ClusterApi(Registry(people))),
         partial(add_DeadLettersServicer_to_server, DeadLettersApi(DeadLetters(people))),
         partial(add_MessagesServicer_to_server, MessagesApi(Messages(people))),
-        partial(add_GroupsServicer_to_server, GroupsApi(groups, delivery)),
+        partial(add_GroupsServicer_to_server, GroupsApi(groups, delivery, group_checks)),
         partial(add_TopicsServicer_to_server, TopicsApi(TopicSettings(people))),
         connections_max=connections_max,
     )
@@ -221,6 +228,7 @@ async def _serve(
             tasks.create_task(retention.run(), name="retention"),
             tasks.create_task(topics.run(config.topic_refresh_s), name="topics"),
             tasks.create_task(checks.run(), name="checks"),
+            tasks.create_task(group_checks.run(), name="check policies"),
             tasks.create_task(scheduler.run(), name="scheduler"),
             tasks.create_task(delivery.run(), name="delivery"),
             tasks.create_task(membership.run(), name="membership"),

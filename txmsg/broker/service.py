@@ -110,8 +110,12 @@ class NotifyService:
         producer = await self.topics.producer(group, fence_id) if half else 0
         problems: dict[bytes, TxmsgError] = {}
         columns = Columns()
+        refused = await self.topics.make_missing([each.topic for each in batches])
         for batch in batches:
-            await self._add(columns, batch, producer, problems)
+            if batch.topic in refused:
+                problems.update(dict.fromkeys(batch.ids, refused[batch.topic]))
+            else:
+                await self._add(columns, batch, producer, problems)
         if half:
             problems |= _incomplete(columns)
         if problems:

@@ -137,6 +137,12 @@ class CheckLoop:
         self._sweep_wanted = self._sweep_wanted or sweep
         self._wake.set()
 
+    def use(self, policies: CheckPolicies) -> None:
+        """From the next look on these policies hold. Halves that are due by shorter ones are looked for at once."""
+        if policies != self._policies:
+            self._policies = policies
+            self.wake(sweep=True)
+
     def forget(self, _: str) -> None:
         """The database has gone back: the next look is at all halves, for times before the window may be due again."""
         self._through = None

@@ -100,6 +100,27 @@ class _Seconds(click.FloatRange):
     help="Seconds between two checks of a half message.",
 )
 @click.option(
+    "--checks-max",
+    type=click.IntRange(1),
+    default=15,
+    show_default=True,
+    help="Checks after which a half message is parked in doubt.",
+)
+@click.option(
+    "--check-timeout-s",
+    type=_Seconds(min=0, min_open=True),
+    default=10.0,
+    show_default=True,
+    help="Seconds that a client may take to answer a check; at most 0.9 of --check-interval-s.",
+)
+@click.option(
+    "--no-client-park-s",
+    type=_Seconds(min=0, min_open=True),
+    default=86_400.0,
+    show_default=True,
+    help="Seconds that a half message stays due while no client of its group can be asked, before it is parked.",
+)
+@click.option(
     "--topic-auto-create/--no-topic-auto-create",
     default=True,
     show_default=True,
@@ -162,6 +183,9 @@ def broker(
     data_dir: Path | None,
     first_check_s: float,
     check_interval_s: float,
+    checks_max: int,
+    check_timeout_s: float,
+    no_client_park_s: float,
     topic_auto_create: bool,
     topic_queues: int,
     body_size_max: int,
@@ -191,6 +215,9 @@ def broker(
         storage_wait_s=storage_wait_s,
         first_check_s=first_check_s,
         check_interval_s=check_interval_s,
+        checks_max=checks_max,
+        check_timeout_s=check_timeout_s,
+        no_client_park_s=no_client_park_s,
         topic_auto_create=topic_auto_create,
         topic_queues=topic_queues,
         body_size_bytes_max=body_size_max,

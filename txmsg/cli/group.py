@@ -14,6 +14,7 @@ from txmsg.cli.admin import ask_broker, broker_option, json_option, yes_option
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.quantities import MOMENT, duration, shown_duration
 from txmsg.cli.showing import moment, print_facts, print_table, say
+from txmsg.errors import UnknownGroup
 
 if TYPE_CHECKING:
     from txmsg.wire.v1 import groups_pb2 as pb
@@ -27,7 +28,8 @@ _DELAYS_MAX = 1000
 def group() -> None:
     """Look at consumer groups, change their settings, send them to other offsets, delete them.
 
-    A group is made when a consumer of it asks for messages first.
+    A group is made when a consumer of it asks for messages first. A producer group, whose half messages are checked,
+    may have the same name.
     """
 
 
@@ -41,8 +43,12 @@ def list_(*, limit: int, broker: str, as_json: bool) -> None:
 
     reply = ask_broker(broker, "Groups.List", pb.ListGroupsRequest(limit=limit))
     if as_json:
-        click.echo(json.dumps({"groups": [_summary(each) for each in reply.groups], "more": reply.more}))
+        producers = [_checks(each) for each in reply.producer_groups]
+        summaries = [_summary(each) for each in reply.groups]
+        click.echo(json.dumps({"groups": summaries, "producer_groups": producers, "more": reply.more}))
         return
+    if reply.producer_groups:
+        click.echo(f"producer groups: {', '.join(each.group for each in reply.producer_groups)}")
     if not reply.groups:
         click.echo("there is no consumer group yet")
         return
@@ -70,16 +76,29 @@ def show(*, name: str, broker: str, as_json: bool) -> None:
     """
     from txmsg.wire.v1 import groups_pb2 as pb
 
-    reply = ask_broker(broker, "Groups.Show", pb.ShowGroupRequest(group=name))
+    try:
+        checks = _checks(ask_broker(broker, "Groups.ShowChecks", pb.ShowChecksRequest(group=name)).settings)
+    except UnknownGroup:  # it only consumes
+        checks = None
+    try:
+        reply = ask_broker(broker, "Groups.Show", pb.ShowGroupRequest(group=name))
+    except UnknownGroup:
+        if checks is None:
+            raise
+        if as_json:
+            click.echo(json.dumps({"group": name, "checks": checks}))
+        else:
+            print_facts(checks)
+        return
     values = {**_settings(reply.settings), "created_at": moment(reply.created_at_us), "paused": reply.paused}
     if reply.paused:
         values |= {"paused_s": round(reply.paused_s, 1), "last_error": reply.last_error}
     members = [{"client_id": each.client_id, "silent_s": round(each.silent_s, 1)} for each in reply.members]
     if as_json:
         queues = [_queue(each) for each in reply.queues]
-        click.echo(json.dumps({**values, "members": members, "queues": queues}))
+        click.echo(json.dumps({**values, "checks": checks, "members": members, "queues": queues}))
         return
-    print_facts(values)
+    print_facts({**values, **({} if checks is None else {"checks": checks})})
     for member in members:
         say(f" member {member['client_id']}, asked {member['silent_s']} s ago")
     _print_queues(reply.queues)
@@ -175,6 +194,15 @@ def _destination(to: str) -> dict[str, Any]:
     help="What becomes of an ordering key whose message is dead: it goes on, or waits for a person.",
 )
 @click.option("--rate", type=click.FloatRange(0), help="Messages per second that each broker delivers; 0: no limit.")
+@click.option("--first-check-s", type=click.FloatRange(0), help="Seconds before a half message is first checked.")
+@click.option("--check-interval-s", type=click.FloatRange(0), help="Seconds between two checks of a half message.")
+@click.option("--checks-max", type=click.IntRange(1), help="Checks after which a half message is parked in doubt.")
+@click.option(
+    "--no-client-park-s",
+    type=click.FloatRange(0),
+    help="Seconds that a half message stays due while no client of the group can be asked, before it is parked.",
+)
+@click.option("--default-checks", is_flag=True, help="Checks that are not named here are the broker's again.")
 @broker_option
 @json_option
 def alter(
@@ -186,12 +214,34 @@ def alter(
     default_retries: bool,
     poisoned_key: str | None,
     rate: float | None,
+    default_checks: bool,
     broker: str,
     as_json: bool,
+    **checks: float | None,
 ) -> None:
-    """Change settings of a group while messages are under way. Brokers know within a second or two."""
+    """Change settings of a group while messages are under way. Brokers know within a second or two.
+
+    Checks are those of the producer group of this name, all else is of the consumer group. The first check of halves
+    that are stored already stays when it was.
+    """
     from txmsg.wire.v1 import groups_pb2 as pb
 
+    named: dict[str, Any] = {option: value for option, value in checks.items() if value is not None}
+    if named or default_checks:
+        if (
+            retry_delays
+            or retry_exponential
+            or default_retries
+            or any(each is not None for each in (retries, poisoned_key, rate))
+        ):
+            raise click.UsageError("checks are of a producer group, the rest of a consumer group: change one at a time")
+        request = pb.AlterChecksRequest(group=name, default_checks=default_checks, **named)
+        settings = _checks(ask_broker(broker, "Groups.AlterChecks", request).settings)
+        if as_json:
+            click.echo(json.dumps(settings))
+        else:
+            print_facts(settings)
+        return
     if retry_delays is not None and retry_exponential is not None:
         raise click.UsageError("--retry-delays and --retry-exponential say the same: give one of them")
     delays_s = None
@@ -268,6 +318,17 @@ def _summary(each: pb.GroupSummary) -> dict[str, object]:
             for one in each.topics
         ],
         "created_at": moment(each.created_at_us),
+    }
+
+
+def _checks(settings: pb.CheckSettings) -> dict[str, object]:
+    return {
+        "group": settings.group,
+        "first_check_s": settings.first_check_s,
+        "check_interval_s": settings.check_interval_s,
+        "checks_max": settings.checks_max,
+        "no_client_park_s": settings.no_client_park_s,
+        "own": list(settings.own),
     }
 
 

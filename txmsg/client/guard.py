@@ -162,9 +162,9 @@ class SessionGuard:
             "part that may fail"
         )
 
-    def _refuse(self, why: str) -> NoReturn:
-        self._refusal = MisuseError(why)
-        raise self._refusal
+    def _refuse(self, refusal: MisuseError) -> NoReturn:
+        self._refusal = refusal
+        raise refusal
 
     # ---- what is heard meanwhile
 
@@ -187,28 +187,36 @@ class SessionGuard:
 
     def _refuse_commit(self) -> NoReturn:
         self._refuse(
-            f"commit inside {self._owner}: it commits by itself at its end, so that the broker hears of exactly one "
-            "outcome; use session.flush() to send statements, session.begin_nested() for savepoints"
+            MisuseError(
+                f"commit inside {self._owner}: it commits by itself at its end, so that the broker hears of exactly "
+                "one outcome; use session.flush() to send statements, session.begin_nested() for savepoints"
+            )
         )
 
     def begun(self, connection: Connection) -> None:
         """A transaction of the session has its first statement on this connection."""
         if self._root is not None and self._root is not self._session.get_transaction():
             self._refuse(
-                f"a statement after the rollback of the transaction of {self._owner}: it would not belong to the "
-                "message any more; let the exception out, or use session.begin_nested() for the part that may fail"
+                MisuseError(
+                    f"a statement after the rollback of the transaction of {self._owner}: it would not belong to the "
+                    "message any more; let the exception out, or use session.begin_nested() for the part that may fail"
+                )
             )
         if connection is self._connection:
             return
         if self._connection is not None:
             self._refuse(
-                f"the transaction of {self._owner} works on {self._connection.engine.url} and now on "
-                f"{connection.engine.url}: one transaction is one database, or its two halves could end differently"
+                MisuseError(
+                    f"the transaction of {self._owner} works on {self._connection.engine.url} and now on "
+                    f"{connection.engine.url}: one transaction is one database, or its two halves could end differently"
+                )
             )
         if in_autocommit(connection):
             self._refuse(
-                f"the connection of {self._owner} is in AUTOCOMMIT, so that each statement is committed by itself: "
-                "use a transactional isolation level"
+                MisuseError(
+                    f"the connection of {self._owner} is in AUTOCOMMIT, so that each statement is committed by itself: "
+                    "use a transactional isolation level"
+                )
             )
         self._connection = connection
         _listen_to_engine(connection.engine)
@@ -221,8 +229,10 @@ class SessionGuard:
         for kind, what in steps(sql, connection.dialect.name):
             if kind is Kind.END:
                 self._refuse(
-                    f"{what} as SQL inside {self._owner} would end its transaction: raise an exception to roll back, "
-                    "use session.begin_nested() for savepoints, and run DDL of MySQL outside"
+                    MisuseError(
+                        f"{what} as SQL inside {self._owner} would end its transaction: raise an exception to roll "
+                        "back, use session.begin_nested() for savepoints, and run DDL of MySQL outside"
+                    )
                 )
             if self._savepoints is not None:
                 self._tell_of_savepoint(self._savepoints, kind, what)

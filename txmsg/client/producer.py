@@ -20,6 +20,7 @@ from txmsg.client.async_producer import AsyncProducer
 from txmsg.client.batch import EndEntry, FreshEntry, SendEntry, messages_of
 from txmsg.client.half import Half, check_half, id_bytes_of
 from txmsg.client.late import LateTransaction
+from txmsg.client.sender import half_unavailable
 from txmsg.errors import BrokerUnavailable, MisuseError, OutcomeUnknown
 from txmsg.message import (
     Message,
@@ -193,7 +194,10 @@ class Producer:
         waiter: concurrent.futures.Future[bytes] = concurrent.futures.Future()
         entry = (FreshEntry if transaction_id is None else SendEntry)(id_bytes, messages_of(messages), waiter)
         thread.post(self._core._sender_started.halves.offer, entry)
-        home = self._wait(waiter)
+        try:
+            home = self._wait(waiter)
+        except OutcomeUnknown as exc:
+            raise half_unavailable(exc) from exc
         return Half(entry.transaction_id, home)
 
     def end(self, half: Half, state: TransactionState, *, timeout_s: float | None = None) -> None:

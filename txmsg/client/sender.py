@@ -17,7 +17,7 @@ from txmsg.client.coalescer import Coalescer
 from txmsg.errors import BrokerUnavailable, OutcomeUnknown, TxmsgError
 from txmsg.wire.v1.txmsg_pb2 import ItemError, RecallReply, RecallRequest, SendReply, SendRequest
 
-__all__ = ["Elsewhere", "Sender"]
+__all__ = ["Elsewhere", "Sender", "half_unavailable"]
 
 E = TypeVar("E", bound=Entry)
 FIRST_PAUSE_S_MAX = 0.02
@@ -164,10 +164,15 @@ def _worst(error: TxmsgError, ambiguous: bool) -> TxmsgError:
     return error
 
 
+def half_unavailable(error: OutcomeUnknown) -> BrokerUnavailable:
+    """What a half that nobody has answered is for the caller, whoever gave up waiting."""
+    return BrokerUnavailable(f"{error}; if a half message was stored, its check-back removes it")
+
+
 def _as_unavailable(error: TxmsgError, _ambiguous: bool) -> TxmsgError:
     """A half that may be stored but is never committed is never delivered: for the caller nothing has happened."""
     if isinstance(error, OutcomeUnknown):
-        return BrokerUnavailable(f"{error}; if a half message was stored, its check-back removes it")
+        return half_unavailable(error)
     return error
 
 

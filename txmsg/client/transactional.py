@@ -19,6 +19,7 @@ from txmsg.checker.fence import FenceCheckListener
 from txmsg.client.async_producer import AsyncProducer
 from txmsg.client.body import Key, MessagePlan
 from txmsg.client.flow import run_async, run_in_async_session, run_in_session, run_sync
+from txmsg.client.outer import refuse_outer_transaction
 from txmsg.client.producer import Producer
 from txmsg.errors import MisuseError, shown
 from txmsg.message import Message
@@ -125,7 +126,11 @@ def transactional_message(
     session: Callable[[], Session] | Callable[[], AsyncSession] | None = None,
     message: Build = None,
 ) -> Any:
-    """Decorates a function or method: half message before it, outcome after it.
+    """Decorates a function that owns its transaction: without session=, call it in no outer one, which may roll back.
+
+    The half message leaves before the function runs, the outcome after it: when it returns, the message is delivered.
+    Without session= an outer transaction that is seen is refused: Django's `transaction.atomic()`, and a Session or
+    Connection among the arguments whose transaction was begun by the caller. No other can be seen.
 
     producer: a Producer for `def`, an AsyncProducer for `async def`; it needs a check_listener.
     topic, tag: of the message. key: the name of the argument that is the message's key, or a function of the
@@ -184,6 +189,7 @@ def _wrapper(
         async def call_async(*args: Any, **kwargs: Any) -> Any:
             messages = plan.messages(args, kwargs)
             if session is None:
+                refuse_outer_transaction(plan.owner, args, kwargs)
                 return await run_async(producer, messages, lambda: function(*args, **kwargs))
             return await run_in_async_session(
                 producer,
@@ -199,6 +205,7 @@ def _wrapper(
     def call(*args: Any, **kwargs: Any) -> Any:
         messages = plan.messages(args, kwargs)
         if session is None:
+            refuse_outer_transaction(plan.owner, args, kwargs)
             return run_sync(producer, messages, lambda: function(*args, **kwargs))
         return run_in_session(
             producer,

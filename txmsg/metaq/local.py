@@ -84,7 +84,12 @@ class LocalLog:
         return reader
 
     def queues_of(self, topic: str) -> list[int]:
-        return queues_of_topic(self._of_groups.root_of(topic) or self.root, topic)
+        root = self._of_groups.root_of(topic)
+        if root is not None:
+            return queues_of_topic(root, topic)
+        known = self._require_reader().checkpoint()  # a queue whose cells are lost is there, too
+        lost = {queue for of, queue in (known.ends if known else ()) if of == topic}
+        return sorted(lost.union(queues_of_topic(self.root, topic)))
 
     def fetch(
         self,

@@ -97,9 +97,8 @@ def offsets_of(sets: Iterable[QueueOffsets]) -> dict[QueueId, int | None]:
 
 def log_error_of(error: TxmsgError) -> LogError:
     """What became of one queue, beside others."""
-    return LogError(
-        code=error.code, text=str(error)[:1000], begin=getattr(error, "begin", 0), end=getattr(error, "end", 0)
-    )
+    end = (error.next_offset or 0) if isinstance(error, CorruptLog) else getattr(error, "end", 0)
+    return LogError(code=error.code, text=str(error)[:1000], begin=getattr(error, "begin", 0), end=end)
 
 
 def error_of_log_error(told: LogError) -> TxmsgError:

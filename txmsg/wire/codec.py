@@ -131,6 +131,8 @@ def error_of_told(code: str, text: str, begin: int, end: int) -> TxmsgError:
     error = error_of_code(code, text)
     if isinstance(error, OffsetOutOfRange):
         error.begin, error.end = begin, end
+    elif isinstance(error, CorruptLog):
+        error.next_offset = end or None
     return error
 
 

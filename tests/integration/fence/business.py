@@ -5,7 +5,20 @@ from __future__ import annotations
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, create_engine, func, insert, select, text
+from sqlalchemy import (
+    Column,
+    Connection,
+    Engine,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    create_engine,
+    func,
+    insert,
+    select,
+    text,
+)
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
@@ -55,14 +68,19 @@ _UNKNOWN_THREAD = 1094
 def kill(engine: Engine, connection_id: int) -> None:
     """Ends a connection of the server, if it is there; its transaction is over then on PostgreSQL, on MariaDB soon."""
     with engine.connect() as connection:
-        if engine.dialect.name == "postgresql":
-            connection.execute(text("select pg_terminate_backend(:id, 60000)"), {"id": connection_id})
-            return
-        try:
-            connection.execute(text(f"kill {connection_id:d}"))
-        except OperationalError as exc:
-            if exc.orig is None or exc.orig.args[0] != _UNKNOWN_THREAD:
-                raise
+        kill_by(connection, connection_id)
+
+
+def kill_by(connection: Connection, connection_id: int) -> None:
+    """The same by a connection."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("select pg_terminate_backend(:id, 60000)"), {"id": connection_id})
+        return
+    try:
+        connection.execute(text(f"kill {connection_id:d}"))
+    except OperationalError as exc:
+        if exc.orig is None or exc.orig.args[0] != _UNKNOWN_THREAD:
+            raise
 
 
 def message(transaction_id: TransactionId) -> ReceivedMessage:

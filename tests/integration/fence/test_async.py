@@ -14,8 +14,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engin
 
 from tests.integration.fence.business import (
     COMMIT,
+    CONNECTION_ID,
     ROLLBACK,
     UNKNOWN,
+    kill_by,
     message,
 )
 from txmsg.checker.fence import Fence, FenceCheckListener, fence_table
@@ -44,6 +46,18 @@ async def _states_of_a_transaction(engine: AsyncEngine) -> None:
     answer = listener.check(message(done))
     assert not isinstance(answer, TransactionState)
     assert await answer is COMMIT
+
+
+async def _break_in_the_pool(engine: AsyncEngine) -> None:
+    fence = Fence(engine)
+    await fence.create_tables_async()
+    async with engine.connect() as pooled:
+        connection_id = await pooled.scalar(CONNECTION_ID[engine.dialect.name])
+    others = create_async_engine(engine.url)
+    async with others.connect() as other:
+        await other.run_sync(kill_by, int(connection_id or 0))
+    assert await fence.check_async(new_transaction_id()) is ROLLBACK
+    await others.dispose()
 
 
 async def _purge(engine: AsyncEngine) -> None:
@@ -94,5 +108,15 @@ def test_the_async_fence_behaves_as_the_sync_one(
             await scenario(engine)
         finally:
             await engine.dispose()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("async_url", ["postgresql", "asyncpg", "mariadb"], indirect=True)
+def test_a_check_whose_connection_broke_in_the_pool_is_answered_by_another(async_url: str) -> None:
+    async def run() -> None:
+        engine = create_async_engine(async_url)
+        await _break_in_the_pool(engine)
+        await engine.dispose()
 
     asyncio.run(run())

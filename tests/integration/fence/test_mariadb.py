@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from tests.integration.fence.business import COMMIT, LEVELS, ROLLBACK, UNKNOWN, recorded, register, users_count
 from txmsg.checker.fence import Fence, fence_table
+from txmsg.client.sql_text import Kind, steps
 from txmsg.errors import TransactionRefused
 from txmsg.message import TransactionState, new_transaction_id
 
@@ -99,3 +100,38 @@ def test_effects_written_before_a_refusal_are_rolled_back_with_the_session(maria
         session.commit()
     assert users_count(mariadb_engine) == 0
     assert recorded(mariadb_engine) == {late: "rollback"}
+
+
+COMMITTING = """create table made (id int) | alter table other add column b int | drop table other
+truncate table other
+rename table other to another | create index i on other (a) | drop index if exists i on other | analyze table other
+lock tables users write | begin | start transaction | commit | set autocommit = 1 | /*!50000 commit */ | flush tables
+optimize table other | repair table other | grant select on other to current_user | create view v as select 1
+check table other
+set statement max_statement_time = 10 for create table made (id int) | create or replace table other (a int)"""
+FREE = """create temporary table made (id int) | select 1 | analyze select 1 | savepoint a | set @a = 1 | show tables
+insert into users (email) values ('it''s; commit') | explain select 1 | set session sort_buffer_size = 262144 | do 1"""
+
+
+@pytest.mark.parametrize(("texts", "commits"), [(COMMITTING, True), (FREE, False)])
+def test_text_that_commits_by_itself_is_known_and_other_text_does_not(
+    mariadb_engine: Engine, texts: str, commits: bool
+) -> None:
+    """As this server has it: is what was written before the statement there after a rollback?"""
+    wrong = []
+    for sql in [each.strip() for line in texts.splitlines() for each in line.split(" | ")]:
+        with mariadb_engine.connect() as connection:
+            connection.exec_driver_sql("drop view if exists v")
+            connection.exec_driver_sql("drop table if exists other, another, made")
+            connection.exec_driver_sql("create table other (a int)")
+            connection.exec_driver_sql("delete from users")
+            connection.commit()
+            connection.exec_driver_sql("insert into users (email) values ('before')")
+            connection.exec_driver_sql(sql)
+            connection.exec_driver_sql("rollback")
+            connection.invalidate()
+        survived = users_count(mariadb_engine) > 0
+        known = any(step.kind is Kind.END for step in steps(sql, "mariadb"))
+        if (survived, known) != (commits, commits):
+            wrong.append((sql, survived, known))
+    assert wrong == []

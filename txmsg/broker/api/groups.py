@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from txmsg.broker.check_policies import CheckChange, GroupChecks
+from txmsg.broker.store.check_policies import CheckPolicyRow
 from txmsg.broker.store.consumer_groups import GroupRow
 from txmsg.broker.store.group_administration import Destination, GroupAdministration, GroupChange, GroupQueueRow
 from txmsg.errors import MisuseError, ProtocolError
@@ -14,6 +16,8 @@ from txmsg.wire.v1 import groups_pb2 as pb
 from txmsg.wire.v1 import groups_pb2_grpc as rpc
 
 __all__ = ["GroupsApi"]
+
+_CHECKS = ("first_check_s", "check_interval_s", "checks_max", "no_client_park_s")
 
 
 class Presence(Protocol):
@@ -31,8 +35,9 @@ class Presence(Protocol):
 class GroupsApi(rpc.GroupsServicer):
     """The service Groups."""
 
-    def __init__(self, groups: GroupAdministration, presence: Presence) -> None:
+    def __init__(self, groups: GroupAdministration, presence: Presence, checks: GroupChecks) -> None:
         self._groups = groups
+        self._checks = checks
         self._presence = presence
 
     @answering
@@ -48,7 +53,40 @@ class GroupsApi(rpc.GroupsServicer):
                 groups[each.group].topics.append(
                     pb.TopicLag(topic=each.topic, waiting=each.waiting, retrying=each.retrying, dead=each.dead)
                 )
-        return pb.ListGroupsReply(groups=groups.values(), more=len(rows) > limit)
+        producers = await self._checks.list(limit + 1)
+        return pb.ListGroupsReply(
+            groups=groups.values(),
+            more=max(len(rows), len(producers)) > limit,
+            producer_groups=[self._check_settings(each) for each in producers[:limit]],
+        )
+
+    @answering
+    async def ShowChecks(self, request: pb.ShowChecksRequest, context: Context) -> pb.ShowChecksReply:  # noqa: N802
+        row = await self._checks.show(check_name("group", request.group))
+        return pb.ShowChecksReply(settings=self._check_settings(row))
+
+    @answering
+    async def AlterChecks(self, request: pb.AlterChecksRequest, context: Context) -> pb.AlterChecksReply:  # noqa: N802
+        change = CheckChange(
+            default_checks=request.default_checks,
+            **{name: getattr(request, name) for name in _CHECKS if request.HasField(name)},
+        )
+        row = await self._checks.alter(check_name("group", request.group), change)
+        return pb.AlterChecksReply(settings=self._check_settings(row))
+
+    def _check_settings(self, row: CheckPolicyRow) -> pb.CheckSettings:
+        try:
+            policy = self._checks.policy_of(row)
+        except ValueError:  # it does not fit the settings of this broker, which goes by its own
+            policy = self._checks.policy_of(CheckPolicyRow(group_name=row.group_name))
+        return pb.CheckSettings(
+            group=row.group_name,
+            first_check_s=policy.first_check_s,
+            check_interval_s=policy.interval_s,
+            checks_max=policy.checks_max,
+            no_client_park_s=policy.no_client_park_s,
+            own=[name for name in _CHECKS if getattr(row, name) is not None],
+        )
 
     @answering
     async def Show(self, request: pb.ShowGroupRequest, context: Context) -> pb.ShowGroupReply:  # noqa: N802

@@ -108,6 +108,8 @@ class Loader:
         incarnation = await self._database.incarnation()  # first: what is looked up from here on is of this one
         known = self._state.groups.get(name)
         places: dict[int, Place] = {}
+        for error in (await self._topics.make_missing(topics)).values():
+            raise error
         for topic in topics:
             places |= await self._missing(known, topic)
         self._state.leases.require()

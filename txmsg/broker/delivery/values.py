@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from txmsg.broker.store.rows import GroupLag, Row
+from txmsg.errors import UnknownTopic
 
 __all__ = ["GroupLag", "Handout", "Receipt", "Refusal", "Start", "Subscription", "Topics"]
 
@@ -69,6 +70,10 @@ class Topics(Protocol):
     async def ensure(self, topic: str) -> Sequence[tuple[int, int]]:
         """The (queue id, number) pairs of a topic that may be read. It is created if unknown and that is allowed; else
         UnknownTopic."""
+        ...
+
+    async def make_missing(self, topics: Collection[str]) -> Mapping[str, UnknownTopic]:
+        """Creates those that are unknown, if that is allowed. None when they are too many: then one error for each."""
         ...
 
     async def find(self, topic: str) -> Sequence[tuple[int, int]]:

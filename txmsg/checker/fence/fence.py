@@ -163,13 +163,32 @@ class Fence:
     def _run(self, step: Callable[..., T], *args: Any) -> T:
         if isinstance(self._engine, AsyncEngine):
             raise MisuseError("this fence has an AsyncEngine: await the method of the same name that ends in _async")
-        with self._engine.connect() as connection:
+        try:
+            return self._run_once(self._engine, step, *args)
+        except exc.DBAPIError as error:
+            if not error.connection_invalidated:
+                raise
+        # It broke while it lay in the pool, which SQLAlchemy has emptied now. All steps are idempotent.
+        return self._run_once(self._engine, step, *args)
+
+    @staticmethod
+    def _run_once(engine: Engine, step: Callable[..., T], *args: Any) -> T:
+        with engine.connect() as connection:
             return step(_read_committed(connection), *args)
 
     async def _run_async(self, step: Callable[..., T], *args: Any) -> T:
         if isinstance(self._engine, Engine):
             raise MisuseError("this fence has a (sync) Engine: call the method of the same name without _async")
-        async with self._engine.connect() as connection:
+        try:
+            return await self._run_once_async(self._engine, step, *args)
+        except exc.DBAPIError as error:
+            if not error.connection_invalidated:
+                raise
+        return await self._run_once_async(self._engine, step, *args)
+
+    @staticmethod
+    async def _run_once_async(engine: AsyncEngine, step: Callable[..., T], *args: Any) -> T:
+        async with engine.connect() as connection:
             return await connection.run_sync(lambda sync_connection: step(_read_committed(sync_connection), *args))
 
 
@@ -183,7 +202,9 @@ def _read_committed(connection: Connection) -> Connection:
         # MySQL's drivers send a statement here, and SQLAlchemy does not wrap what comes of it on a connection that
         # broke while it lay in the pool.
         connection.invalidate(error)
-        raise exc.OperationalError("SET SESSION TRANSACTION ISOLATION LEVEL", None, error) from error
+        said = exc.OperationalError("SET SESSION TRANSACTION ISOLATION LEVEL", None, error)
+        said.connection_invalidated = True
+        raise said from error
 
 
 class FenceCheckListener:

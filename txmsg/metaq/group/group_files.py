@@ -50,7 +50,7 @@ _FILE_SIZE = _OWNER_AT + _OWNER_SIZE
 def locked(directory: Path) -> Iterator[None]:
     """One process at a time changes who is a member, and what is sought. Raises FileNotFoundError for no group."""
     while True:
-        fd = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
             if not _is_at(fd, directory / "lock"):
@@ -93,7 +93,7 @@ class MemberFile:
         members.mkdir(exist_ok=True)
         self._path = members / member.id
         beside = members / f".{member.id}"  # not seen before it is locked
-        self._fd = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        self._fd = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._fd, fcntl.LOCK_EX)
         os.write(self._fd, json.dumps({"topics": member.topics, "strategy": member.strategy}).encode())
         beside.rename(self._path)
@@ -171,7 +171,7 @@ class OwnedQueue:
     def taken(cls, path: Path, owner: str) -> OwnedQueue | None:
         """The queue, if nobody owns it."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             if _try_lock(fd, fcntl.LOCK_EX) and _is_at(fd, path):
                 return cls(path, fd, owner)

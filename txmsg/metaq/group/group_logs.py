@@ -87,7 +87,7 @@ def _end_of(cell: Cell) -> int:
 @contextmanager
 def turn(path: Path) -> Iterator[None]:
     """Waits for others to have appended to the log whose lock this is. Raises StorageError if that takes too long."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         deadline = time.monotonic() + _WAIT_S_MAX
         while True:

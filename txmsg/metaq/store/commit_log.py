@@ -89,7 +89,7 @@ class CommitLogWriter:
 
     def _open(self, first: int) -> int:
         try:
-            fd = os.open(log_file(self.directory, first), os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            fd = os.open(log_file(self.directory, first), os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
             sync_directory(self.directory)
         except OSError as exc:
             raise StorageError(f"the log {self.directory} takes no more: {exc.strerror}; nothing was appended") from exc

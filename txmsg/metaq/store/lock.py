@@ -15,6 +15,12 @@ __all__ = ["WriteLock"]
 _LOGGER = logging.getLogger(__name__)
 
 
+def make_private(directory: Path) -> None:
+    """Makes a directory that no other user can look into, and those above as usual. What is there stays as it is."""
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(mode=0o700, exist_ok=True)
+
+
 class WriteLock:
     """Held until `release` by the process that made it, and by no child that is forked from it.
 
@@ -26,8 +32,9 @@ class WriteLock:
         self.is_copy = False
         """Whether this process was forked from the one that holds it."""
         try:
-            (root / "commitlog").mkdir(parents=True, exist_ok=True)
-            self._fd = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            make_private(root)
+            make_private(root / "commitlog")
+            self._fd = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as exc:
             raise StorageError(
                 f"the log {root} cannot be written: {exc.strerror}; to read it needs no right to write"

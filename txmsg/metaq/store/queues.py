@@ -82,10 +82,10 @@ class OpenFiles:
     def _open(self, path: str) -> int:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         try:
-            fd = os.open(path, flags, 0o644)
+            fd = os.open(path, flags, 0o600)
         except FileNotFoundError:
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            fd = os.open(path, flags, 0o644)
+            fd = os.open(path, flags, 0o600)
         self.unsynced.directories.add(os.path.dirname(path))
         self._fds[path] = fd
         if len(self._fds) > self._count_max:
@@ -312,7 +312,7 @@ def mark_end(directory: Path, end: int) -> None:
     """Notes where a queue goes on of which nothing is kept: an empty file of cells."""
     directory.mkdir(parents=True, exist_ok=True)
     remove_cells(directory)
-    cells_file(directory, end).touch()
+    cells_file(directory, end).touch(0o600)
     sync_directory(directory)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
@@ -28,7 +29,8 @@ from txmsg.metaq.format.frame import (
 from txmsg.metaq.store.cells import CELLS_PER_FILE_MAX, Cell, Cells, queue_directory, queues_of, seed_of, while_cut
 from txmsg.metaq.store.commit_log import CommitLogReader
 from txmsg.metaq.store.finding import KeyFinder
-from txmsg.metaq.store.state import checkpoint_of, identity_of
+from txmsg.metaq.store.recovery import DamagedFrame, frames
+from txmsg.metaq.store.state import Checkpoint, checkpoint_of, identity_of
 
 __all__ = ["LogReader", "QueueReader"]
 
@@ -49,16 +51,39 @@ class LogReader:
         self.commit_log = CommitLogReader(root / "commitlog")
         self._queues: dict[tuple[str, int], QueueReader] = {}
         self._finder: KeyFinder | None = None
+        self._checkpoint: tuple[tuple[int, int, int], Checkpoint | None] | None = None
 
     @cached_property
     def log_id(self) -> int:
         """Of `log.json`: frames and cells of another log are none. Raises CorruptLog."""
         return identity_of(self.root, create=False).log_id
 
+    def checkpoint(self) -> Checkpoint | None:
+        """What the writer noted last: cells reach at least to where queues ended then."""
+        try:
+            found = (self.root / "checkpoint").stat()
+        except FileNotFoundError:
+            return None
+        mark = (found.st_ino, found.st_mtime_ns, found.st_size)
+        if self._checkpoint is None or self._checkpoint[0] != mark:
+            self._checkpoint = mark, checkpoint_of(self.root, self.log_id)
+        return self._checkpoint[1]
+
+    def begin(self) -> int:
+        """The first position that is kept. Raises CorruptLog when a file is missing that nobody has deleted."""
+        begin, known = self.commit_log.begin(), self.checkpoint()  # in this order: it is noted before files go
+        if known is not None and begin > known.begin:
+            raise CorruptLog(
+                f"the log {self.root} is damaged: it begins at position {begin}, and is kept from {known.begin} on; "
+                "run `txmsg metaq check`"
+            )
+        return begin
+
     def topics(self) -> dict[str, list[int]]:
-        """The topics, and the numbers of their queues."""
+        """The topics, and the numbers of their queues. Those, too, whose cells are lost: reading them says so."""
+        known = self.checkpoint()
         found: dict[str, list[int]] = {}
-        for topic, queue in queues_of(self.root):
+        for topic, queue in sorted({*queues_of(self.root), *(known.ends if known else ())}):
             found.setdefault(topic, []).append(queue)
         return found
 
@@ -130,22 +155,55 @@ class QueueReader:
         return not self._cells.files()
 
     def range(self) -> tuple[int, int]:
-        """The offset of the first message that is kept, and the one after the last. (0, 0): nothing was written yet."""
+        """The offset of the first message that is kept, and the one after the last. (0, 0): nothing was written yet.
+
+        Raises CorruptLog.
+        """
         end = self.end()
-        first = self._cells.first(_position, self._log.commit_log.begin())
+        self._require_first()
+        first = self._cells.first(_position, self._log.begin())
         return (end if first is None else self._whole(first).base_offset), end
 
     def end(self) -> int:
         """The offset after the last message. Raises CorruptLog."""
+        known = self._log.checkpoint()  # before the cells, which are never behind it
         last = self._cells.last()
-        return self._cells.mark() or 0 if last is None else self._end_of(last)
+        end = self._cells.mark() or 0 if last is None else self._end_of(last)
+        self._require_end(end, known)
+        return end
+
+    def _require_end(self, end: int, known: Checkpoint | None) -> None:
+        """Raises CorruptLog for a queue that ended higher, and was not cut since: its cells are lost."""
+        expected = known.ends.get((self.topic, self.number), 0) if known else 0
+        if known and end < expected and not self._is_cut_since(known.position):
+            raise CorruptLog(
+                f"topic {self.topic} queue {self.number} is damaged at offset {end}: its cells end there, and were on "
+                f"disk up to offset {expected}; run `txmsg metaq check`"
+            )
+
+    def _require_first(self) -> None:
+        """Raises CorruptLog when the first file of cells does not begin with the cell that it is named by."""
+        with suppress(FileNotFoundError):  # deleted by retention meanwhile
+            for base in self._cells.files()[:1]:
+                with self._cells.open(base) as file:
+                    for cell in file.read(0, 1):
+                        if cell.base_offset != base:
+                            raise self._damaged(cell, f"the cell of offset {base} is missing")
+
+    def _is_cut_since(self, position: int) -> bool:
+        log = self._log.commit_log
+        with suppress(DamagedFrame, CorruptLog):  # the end may be half written
+            for header in frames(log, self._log.log_id, position, log.end()):
+                if header.kind in {Kind.CUT, Kind.LOST} and (header.topic, header.queue) == (self.topic, self.number):
+                    return True
+        return False
 
     def _end_of(self, cell: Cell) -> int:
         self._whole(cell)
         if cell.count:
             return cell.base_offset + cell.count
         if cell.position < self._log.commit_log.begin():  # retention has noted where a hole ended
-            known = checkpoint_of(self._log.root, self._log.log_id)
+            known = self._log.checkpoint()
             return max(cell.base_offset, known.ends.get((self.topic, self.number), 0) if known else 0)
         frame = self._frame(cell)
         return self._missing(frame).end if frame.header.is_hole else cell.base_offset
@@ -198,18 +256,50 @@ class QueueReader:
         Empty at the end. Raises OffsetOutOfRange before the begin or past the end, OffsetsMissing, CorruptLog.
         """
         for _ in range(_LOOKS_MAX):  # the queue may be cut, or grow, in the middle of a look
+            known = self._log.checkpoint()  # before the cells, which are never behind it
             try:
-                return self._fetch(offset, size_bytes_max)
+                batches = self._fetch(offset, size_bytes_max)
+                if not batches:
+                    self._require_end(offset, known)
+                return batches
             except OffsetsMissing:
                 raise
             except (CorruptLog, OffsetOutOfRange, FileNotFoundError, IndexError) as exc:
-                begin, end = self.range()
+                failure, self._next = exc, None
+                try:
+                    begin, end = self.range()
+                except CorruptLog as damage:
+                    failure = damage if isinstance(exc, OffsetOutOfRange) else exc
+                    continue
                 if not begin <= offset <= end:
                     raise self._out_of_range(offset, begin, end) from exc  # or deleted by retention
-                failure, self._next = exc, None
         if isinstance(failure, FileNotFoundError):
-            raise CorruptLog(f"{failure.filename} is gone") from failure
+            failure = CorruptLog(f"{failure.filename} is gone")
+        if isinstance(failure, CorruptLog):
+            raise self._with_way_on(failure, offset) from failure
         raise failure
+
+    def _with_way_on(self, damage: CorruptLog, offset: int) -> CorruptLog:
+        """The same, which says where what is whole begins behind this offset."""
+        on = next((cell.base_offset for cell in self._whole_after(offset)), None)
+        if on is None:
+            return CorruptLog(f"{damage}; nothing behind it is whole")
+        return CorruptLog(
+            f"{damage}; what is whole goes on at offset {on}: read on there, a group by `txmsg metaq group seek LOG "
+            f"GROUP --topic {self.topic} --queue {self.number} --to {on}`",
+            on,
+        )
+
+    def _whole_after(self, offset: int) -> Iterator[Cell]:
+        """The cells behind an offset whose frames are whole, one by one."""
+        for base in self._cells.files():
+            with suppress(CorruptLog):
+                cells = self._cells.load(base)
+                for each in cells[cells["base_offset"] > offset]:
+                    with suppress(CorruptLog):
+                        cell = self._whole(Cell._make(each.item()))
+                        self._frame(cell)
+                        yield cell
 
     def _fetch(self, offset: int, size_bytes_max: int) -> list[LogBatch]:
         batches: list[LogBatch] = []

@@ -56,7 +56,7 @@ def write_whole(path: Path, data: bytes) -> None:
     """Replaces a file so that after a power cut it is the old one or the new one. Raises StorageError."""
     beside = path.with_name(path.name + ".new")
     try:
-        with beside.open("wb") as file:
+        with open(beside, "wb", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

@@ -6,6 +6,56 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class CheckSettings(_message.Message):
+    __slots__ = ("group", "first_check_s", "check_interval_s", "checks_max", "no_client_park_s", "own")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    FIRST_CHECK_S_FIELD_NUMBER: _ClassVar[int]
+    CHECK_INTERVAL_S_FIELD_NUMBER: _ClassVar[int]
+    CHECKS_MAX_FIELD_NUMBER: _ClassVar[int]
+    NO_CLIENT_PARK_S_FIELD_NUMBER: _ClassVar[int]
+    OWN_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    first_check_s: float
+    check_interval_s: float
+    checks_max: int
+    no_client_park_s: float
+    own: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, group: _Optional[str] = ..., first_check_s: _Optional[float] = ..., check_interval_s: _Optional[float] = ..., checks_max: _Optional[int] = ..., no_client_park_s: _Optional[float] = ..., own: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ShowChecksRequest(_message.Message):
+    __slots__ = ("group",)
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    def __init__(self, group: _Optional[str] = ...) -> None: ...
+
+class ShowChecksReply(_message.Message):
+    __slots__ = ("settings",)
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    settings: CheckSettings
+    def __init__(self, settings: _Optional[_Union[CheckSettings, _Mapping]] = ...) -> None: ...
+
+class AlterChecksRequest(_message.Message):
+    __slots__ = ("group", "default_checks", "first_check_s", "check_interval_s", "checks_max", "no_client_park_s")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_CHECKS_FIELD_NUMBER: _ClassVar[int]
+    FIRST_CHECK_S_FIELD_NUMBER: _ClassVar[int]
+    CHECK_INTERVAL_S_FIELD_NUMBER: _ClassVar[int]
+    CHECKS_MAX_FIELD_NUMBER: _ClassVar[int]
+    NO_CLIENT_PARK_S_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    default_checks: bool
+    first_check_s: float
+    check_interval_s: float
+    checks_max: int
+    no_client_park_s: float
+    def __init__(self, group: _Optional[str] = ..., default_checks: _Optional[bool] = ..., first_check_s: _Optional[float] = ..., check_interval_s: _Optional[float] = ..., checks_max: _Optional[int] = ..., no_client_park_s: _Optional[float] = ...) -> None: ...
+
+class AlterChecksReply(_message.Message):
+    __slots__ = ("settings",)
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    settings: CheckSettings
+    def __init__(self, settings: _Optional[_Union[CheckSettings, _Mapping]] = ...) -> None: ...
+
 class TopicLag(_message.Message):
     __slots__ = ("topic", "waiting", "retrying", "dead")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
@@ -35,12 +85,14 @@ class ListGroupsRequest(_message.Message):
     def __init__(self, limit: _Optional[int] = ...) -> None: ...
 
 class ListGroupsReply(_message.Message):
-    __slots__ = ("groups", "more")
+    __slots__ = ("groups", "more", "producer_groups")
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     MORE_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_GROUPS_FIELD_NUMBER: _ClassVar[int]
     groups: _containers.RepeatedCompositeFieldContainer[GroupSummary]
     more: bool
-    def __init__(self, groups: _Optional[_Iterable[_Union[GroupSummary, _Mapping]]] = ..., more: _Optional[bool] = ...) -> None: ...
+    producer_groups: _containers.RepeatedCompositeFieldContainer[CheckSettings]
+    def __init__(self, groups: _Optional[_Iterable[_Union[GroupSummary, _Mapping]]] = ..., more: _Optional[bool] = ..., producer_groups: _Optional[_Iterable[_Union[CheckSettings, _Mapping]]] = ...) -> None: ...
 
 class GroupSettings(_message.Message):
     __slots__ = ("group", "retry_delays_s", "retries_max", "poisoned_key", "deliver_rate_max", "version")

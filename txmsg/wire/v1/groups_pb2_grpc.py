@@ -59,6 +59,16 @@ class GroupsStub:
                 request_serializer=txmsg_dot_wire_dot_v1_dot_groups__pb2.DeleteGroupRequest.SerializeToString,
                 response_deserializer=txmsg_dot_wire_dot_v1_dot_groups__pb2.DeleteGroupReply.FromString,
                 _registered_method=True)
+        self.ShowChecks = channel.unary_unary(
+                '/txmsg.v1.Groups/ShowChecks',
+                request_serializer=txmsg_dot_wire_dot_v1_dot_groups__pb2.ShowChecksRequest.SerializeToString,
+                response_deserializer=txmsg_dot_wire_dot_v1_dot_groups__pb2.ShowChecksReply.FromString,
+                _registered_method=True)
+        self.AlterChecks = channel.unary_unary(
+                '/txmsg.v1.Groups/AlterChecks',
+                request_serializer=txmsg_dot_wire_dot_v1_dot_groups__pb2.AlterChecksRequest.SerializeToString,
+                response_deserializer=txmsg_dot_wire_dot_v1_dot_groups__pb2.AlterChecksReply.FromString,
+                _registered_method=True)
 
 
 class GroupsServicer:
@@ -96,6 +106,19 @@ class GroupsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ShowChecks(self, request, context):
+        """When the half messages of a producer group are checked: looked at, and changed.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AlterChecks(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_GroupsServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -123,6 +146,16 @@ def add_GroupsServicer_to_server(servicer, server):
                     servicer.Delete,
                     request_deserializer=txmsg_dot_wire_dot_v1_dot_groups__pb2.DeleteGroupRequest.FromString,
                     response_serializer=txmsg_dot_wire_dot_v1_dot_groups__pb2.DeleteGroupReply.SerializeToString,
+            ),
+            'ShowChecks': grpc.unary_unary_rpc_method_handler(
+                    servicer.ShowChecks,
+                    request_deserializer=txmsg_dot_wire_dot_v1_dot_groups__pb2.ShowChecksRequest.FromString,
+                    response_serializer=txmsg_dot_wire_dot_v1_dot_groups__pb2.ShowChecksReply.SerializeToString,
+            ),
+            'AlterChecks': grpc.unary_unary_rpc_method_handler(
+                    servicer.AlterChecks,
+                    request_deserializer=txmsg_dot_wire_dot_v1_dot_groups__pb2.AlterChecksRequest.FromString,
+                    response_serializer=txmsg_dot_wire_dot_v1_dot_groups__pb2.AlterChecksReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -260,6 +293,60 @@ class Groups:
             '/txmsg.v1.Groups/Delete',
             txmsg_dot_wire_dot_v1_dot_groups__pb2.DeleteGroupRequest.SerializeToString,
             txmsg_dot_wire_dot_v1_dot_groups__pb2.DeleteGroupReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ShowChecks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/txmsg.v1.Groups/ShowChecks',
+            txmsg_dot_wire_dot_v1_dot_groups__pb2.ShowChecksRequest.SerializeToString,
+            txmsg_dot_wire_dot_v1_dot_groups__pb2.ShowChecksReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AlterChecks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/txmsg.v1.Groups/AlterChecks',
+            txmsg_dot_wire_dot_v1_dot_groups__pb2.AlterChecksRequest.SerializeToString,
+            txmsg_dot_wire_dot_v1_dot_groups__pb2.AlterChecksReply.FromString,
             options,
             channel_credentials,
             insecure,

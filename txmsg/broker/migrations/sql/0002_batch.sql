@@ -46,6 +46,8 @@ declare
     v_memory_previous int;
     v_queues int[];
     v_bases bigint[];
+    v_first_ids int[];  -- the producers whose first check has a time of its own
+    v_firsts interval[];
     v_stepped boolean;  -- the clock was set back
     v_ordered boolean := cardinality(p_plain_ordering_key) > 0;
     v_order_seq bigint;
@@ -118,11 +120,16 @@ begin
 
     -- ---- halves
     if cardinality(p_half_id) > 0 then
+        select array_agg(p.id), array_agg(make_interval(secs => c.first_check_s)) into v_first_ids, v_firsts
+          from txmsg.check_policy c join txmsg.producer p on p.group_name = c.group_name
+         where c.first_check_s is not null;
         insert into txmsg.half_message as h
             (transaction_id, n, queue, producer, key, tag, headers, body, born_at, next_check_at, ordering_key,
              order_seq, deliver_at)
         select u.id, u.n, u.queue, u.producer, u.key, u.tag, u.headers, u.body, u.born_at,
-               case when u.n = 0 then now() + p_first_check end, u.ordering_key,
+               case when u.n = 0
+                    then now() + coalesce(v_firsts[array_position(v_first_ids, u.producer)], p_first_check) end,
+               u.ordering_key,
                case when u.ordering_key is not null then v_order_seq + u.place end, u.deliver_at
           from unnest(p_half_id, p_half_n, p_half_queue, p_half_producer, p_half_key, p_half_tag, p_half_headers,
                       p_half_body, p_half_born_at, p_half_ordering_key, p_half_deliver_at) with ordinality

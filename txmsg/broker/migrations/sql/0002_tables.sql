@@ -72,6 +72,15 @@ alter table txmsg.message
 -- committed: all its messages were taken away before they entered their queues: recalled, or deleted with their topic.
 alter table txmsg.rolled_back add column committed boolean not null default false;
 
+-- When halves of a producer group are checked, where that is not as the brokers say. null: as they say.
+create table txmsg.check_policy (
+    group_name text primary key check (length(group_name) between 1 and 127),
+    first_check_s float8 check (first_check_s >= 0),
+    check_interval_s float8 check (check_interval_s > 0),
+    checks_max int check (checks_max >= 1),
+    no_client_park_s float8 check (no_client_park_s > 0)
+);
+
 -- Where a queue goes on with earlier times than before, for the clock was set back: from each of these offsets to the next
 -- stored_at only rises. See offset_at_2.
 create table txmsg.clock_step (

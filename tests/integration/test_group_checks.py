@@ -1,0 +1,86 @@
+"""`txmsg group alter --first-check-s`: when halves of a producer group are checked, changed while brokers run."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+
+from tests.acceptance.waiting import until
+from tests.conftest import StartBroker
+from tests.integration.cli_harness import json_of, said
+from txmsg.client import Producer
+from txmsg.message import Message, ReceivedMessage, TransactionState
+
+
+class Asked:
+    """A listener that never knows, and notes how often it was asked."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def check(self, message: ReceivedMessage) -> TransactionState:
+        self.count += 1
+        return TransactionState.UNKNOWN
+
+
+def test_a_producer_group_is_checked_as_was_set_for_it_at_all_brokers_and_others_as_before(
+    start_broker: StartBroker, notify_url: str
+) -> None:
+    here = start_broker("--first-check-s", "600", "--check-interval-s", "600", "--checks-max", "7")
+    there = start_broker("--first-check-s", "600", "--check-interval-s", "600")
+    asked, other = Asked(), Asked()
+    with (
+        Producer(there.address, group="shop", check_listener=asked) as shop,
+        Producer(there.address, group="other", check_listener=other) as others,
+    ):
+        shop.half([Message("t", b"1")])
+        others.half([Message("t", b"1")])
+        command = ("group", "alter", "shop", "--broker", here.address)
+        show = ("group", "show", "shop", "--broker", here.address)
+        defaults = {"first_check_s": 600, "check_interval_s": 600, "checks_max": 7, "no_client_park_s": 86400}
+        assert json_of(*show) == {"group": "shop", "checks": {"group": "shop", **defaults, "own": []}}
+        set_values = {"first_check_s": 0, "check_interval_s": 0.5, "checks_max": 3, "no_client_park_s": 60}
+        options = [word for name, each in set_values.items() for word in (f"--{name.replace('_', '-')}", str(each))]
+        assert json_of(*command, *options) == {"group": "shop", **set_values, "own": list(set_values)}
+        assert json_of(*show)["checks"] == {"group": "shop", **set_values, "own": list(set_values)}
+
+        def parked() -> list[tuple[str, int]]:
+            with psycopg.connect(notify_url, connect_timeout=10) as connection:
+                return connection.execute(
+                    "select p.group_name, h.checks from txmsg.half_message h "
+                    "join txmsg.producer p on p.id = h.producer where h.parked_reason = 'checks used up'"
+                ).fetchall()
+
+        def answered() -> bool:
+            return parked() == [("shop", 3)]
+
+        shop.half([Message("t", b"2")])
+        others.half([Message("t", b"2")])
+        until(answered)
+        assert (asked.count, other.count) == (3, 0)
+        changed = json_of(*command, "--default-checks", "--checks-max", "9")
+        assert changed == {"group": "shop", **defaults, "checks_max": 9, "own": ["checks_max"]}
+        (listed,) = [
+            each
+            for each in json_of("group", "list", "--broker", here.address)["producer_groups"]
+            if each["group"] == "shop"
+        ]
+        assert listed == changed
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--check-interval-s", "90000"), "make no_client_park_s the longer one"),
+        (("--no-client-park-s", "1"), "make no_client_park_s the longer one"),
+        (("--check-interval-s", "0"), "cannot be checked like this"),
+        (("--first-check-s", "1e12"), "give 0 to"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(start_broker: StartBroker, options: tuple[str, ...], told: str) -> None:
+    broker = start_broker()
+    command = ("group", "alter", "shop", *options, "--broker", broker.address)
+    assert "producer group 'shop' is unknown" in said(*command, status=1)
+    with Producer(broker.address, group="shop", check_listener=Asked()) as shop:
+        shop.half([Message("t", b"1")])
+    assert told in said(*command, status=1)

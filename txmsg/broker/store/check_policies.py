@@ -1,0 +1,71 @@
+"""Every statement on when half messages of producer groups are checked, where that is not as the broker says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from psycopg.rows import class_row
+
+from txmsg.broker.store.connect import Pool, session
+from txmsg.broker.store.notices import notify
+
+__all__ = ["CheckPolicies", "CheckPolicyRow"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckPolicyRow:
+    """The settings of a producer group. None: the broker's."""
+
+    group_name: str
+    first_check_s: float | None = None
+    check_interval_s: float | None = None
+    checks_max: int | None = None
+    no_client_park_s: float | None = None
+
+
+class CheckPolicies:
+    """The check policies of one Notify database. Every method is its own transaction."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def own(self) -> Sequence[CheckPolicyRow]:
+        """Those of groups that have any of their own."""
+        async with session(self._pool) as conn, conn.cursor(row_factory=class_row(CheckPolicyRow)) as cursor:
+            await cursor.execute("select * from txmsg.check_policy")
+            return await cursor.fetchall()
+
+    async def list(self, limit: int) -> Sequence[CheckPolicyRow]:
+        """Of the first producer groups by name."""
+        async with session(self._pool) as conn, conn.cursor(row_factory=class_row(CheckPolicyRow)) as cursor:
+            await cursor.execute(f"{_SELECT} order by group_name limit %s", (limit,))
+            return await cursor.fetchall()
+
+    async def find(self, group: str) -> CheckPolicyRow | None:
+        """Of a producer group; None: there is none of this name, for it has never sent a half message."""
+        async with session(self._pool) as conn, conn.cursor(row_factory=class_row(CheckPolicyRow)) as cursor:
+            await cursor.execute(f"{_SELECT} where group_name = %s", (group,))
+            return await cursor.fetchone()
+
+    async def set(self, row: CheckPolicyRow) -> None:
+        """Writes all settings of a group, and tells the brokers."""
+        values = {name: getattr(row, name) for name in CheckPolicyRow.__slots__}
+        async with session(self._pool) as conn, conn.transaction():
+            await conn.execute(_SET, values)
+            await notify(conn, "checks")
+
+
+_SELECT = """
+select group_name, c.first_check_s, c.check_interval_s, c.checks_max, c.no_client_park_s
+  from (select distinct group_name from txmsg.producer where id <> 0) p
+  left join txmsg.check_policy c using (group_name)
+"""
+
+_SET = """
+insert into txmsg.check_policy (group_name, first_check_s, check_interval_s, checks_max, no_client_park_s)
+values (%(group_name)s, %(first_check_s)s, %(check_interval_s)s, %(checks_max)s, %(no_client_park_s)s)
+on conflict (group_name) do update
+   set first_check_s = excluded.first_check_s, check_interval_s = excluded.check_interval_s,
+       checks_max = excluded.checks_max, no_client_park_s = excluded.no_client_park_s
+"""
