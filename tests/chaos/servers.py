@@ -107,6 +107,8 @@ class Servers:
         wait(for_s)
         moment = self._query(self.primary, "select pg_current_wal_flush_lsn()")[0][0]
         wait(for_s / 2)
+        # There must be something behind the moment, or a recovery does not reach it.
+        self._query(self.primary, "select pg_logical_emit_message(true, 'chaos', '')")
         died = self._kill_primary()
         if to_moment:
             self._recover_until(backup, moment)
