@@ -7,6 +7,7 @@ read what it held: the difference is what may be missing afterwards, and nothing
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import time
@@ -28,6 +29,7 @@ from tests.chaos.plan import Cut, Standby
 
 DATABASE = "notify"
 _COPIES_MAX = 4
+_DEAD_WAL = "dead_wal"
 
 
 class Servers:
@@ -117,6 +119,7 @@ class Servers:
         if to_moment:
             for name in ("restore_command", "recovery_target_lsn", "recovery_target_action"):
                 self._query(backup, f"alter system reset {name}")
+            shutil.rmtree(backup.data_dir / "cluster" / _DEAD_WAL)
         if self.standby is not None:
             self._remove(self.standby)
             self.standby = None
@@ -138,10 +141,15 @@ class Servers:
     def _recover_until(self, backup: ClockedPostgres, moment: str) -> None:
         """Says how: from the log that the dead primary has left."""
         cluster = backup.data_dir / "cluster"
-        with (cluster / "postgresql.auto.conf").open("a") as file:
-            file.write(f'restore_command = \'cp "{self.primary.data_dir}/cluster/pg_wal/%f" "%p"\'\n')
-            file.write(f"recovery_target_lsn = '{moment}'\nrecovery_target_action = 'promote'\n")
+        # The server may be another user, who does not reach other directories than its own.
+        log, owner = cluster / _DEAD_WAL, cluster.stat()
+        shutil.copytree(self.primary.data_dir / "cluster" / "pg_wal", log)
         (cluster / "recovery.signal").touch()
+        for path in (log, *log.rglob("*"), cluster / "recovery.signal"):
+            os.chown(path, owner.st_uid, owner.st_gid)
+        with (cluster / "postgresql.auto.conf").open("a") as file:
+            file.write('restore_command = \'cp "dead_wal/%f" "%p"\'\n')
+            file.write(f"recovery_target_lsn = '{moment}'\nrecovery_target_action = 'promote'\n")
 
     def _kill_primary(self) -> float:
         processes = processes_of(self.primary)
