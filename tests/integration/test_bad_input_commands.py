@@ -205,7 +205,7 @@ def test_a_role_that_may_not_use_the_tables_is_told_so(database_url: str, poor_r
         connection.execute(sql.SQL("grant usage on schema txmsg to {}").format(role))
         connection.execute(sql.SQL("grant select on txmsg.revision to {}").format(role))
     said = failing("broker", "--storage", poor_role, "--listen", "127.0.0.1:0")
-    assert "permission denied for table segment" in said
+    assert "permission denied for table notify_db" in said
     assert "run the broker as the role that ran `txmsg db upgrade`" in said
     assert is_documented(StorageError(said)), said
 

@@ -11,8 +11,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from unittest.mock import patch
 
-import psycopg
-
 from tests.model.model import Defect
 from txmsg.broker.store.batch import Applied, Batch
 from txmsg.broker.writer import Work, Writer
@@ -21,6 +19,7 @@ from txmsg.checker import policy as policy_module
 from txmsg.checker.policy import CheckPolicy, Decision
 from txmsg.errors import BrokerUnavailable
 from txmsg.message import TransactionState
+from txmsg.postgres import connect
 
 Change = tuple[str, str, str]
 """A function of the schema txmsg, what stands in its source, and what is put there instead (at every place)."""
@@ -37,7 +36,7 @@ class Plant:
 
     def install(self, url: str) -> None:
         """Changes the functions of a database. Raises AssertionError when the source is no longer as it was."""
-        with psycopg.connect(url, autocommit=True) as connection:
+        with connect(url) as connection:  # whatever the settings of the database are
             for function, old, new in self.changes:
                 found = connection.execute(
                     "select pg_get_functiondef(oid) from pg_proc "
