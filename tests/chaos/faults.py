@@ -22,7 +22,7 @@ from tests.chaos.moments import pause_in
 from tests.chaos.plan import BROKERS, Done, Fault, Kind, Moment
 from tests.chaos.process import Process
 
-_END_S_MAX = 150.0
+_END_S_MAX = 600.0
 _COMMAND_S_MAX = 60.0
 _STEP_S = 0.5
 
