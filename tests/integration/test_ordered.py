@@ -253,11 +253,11 @@ async def test_what_a_broker_left_behind_between_two_batches_is_found(db: Notify
 
 
 _NOTE_ORDER = (
-    "create table stored (order_seq bigint, transaction_id uuid, n int, queue int, ordering_key text)",
-    "create function note() returns trigger language plpgsql as $$ begin insert into public.stored values "
+    "create table public.stored (order_seq bigint, transaction_id uuid, n int, queue int, ordering_key text)",
+    "create function public.note() returns trigger language plpgsql as $$ begin insert into public.stored values "
     "(new.order_seq, new.transaction_id, new.n, new.queue, new.ordering_key); return null; end $$",
     "create trigger note after insert on txmsg.half_message for each row when (new.ordering_key is not null) "
-    "execute function note()",
+    "execute function public.note()",
 )
 """Keeps the order in which halves were stored, which goes with their rows."""
 
@@ -307,7 +307,8 @@ async def test_many_writers_and_few_keys_keep_the_order_in_which_halves_were_sto
     await db.apply(Batch(commit=left))
     assert await db.rows("select count(*) from txmsg.half_message") == [(0,)], "all are decided, and some wait still"
     rows = await db.rows(
-        "select m.queue, m.ordering_key, min(s.order_seq) from txmsg.message m join stored s using (transaction_id, n) "
+        "select m.queue, m.ordering_key, min(s.order_seq) "
+        "from txmsg.message m join public.stored s using (transaction_id, n) "
         "where m.ordering_key is not null group by m.queue, m.ordering_key, m.queue_offset order by 1, m.queue_offset"
     )
     by_key: dict[tuple[int, str], list[int]] = {}
