@@ -69,7 +69,8 @@ async def take_delivery(conn: Connection, ttl_s: float) -> int | None:
             insert into txmsg.lease as l (name, broker_id, epoch, expires_at)
             values (%(name)s, %(together)s, txmsg.epoch_of_now_2(), now() + make_interval(secs => %(ttl_s)s))
             on conflict (name) do update
-               set broker_id = excluded.broker_id, epoch = l.epoch + 1, expires_at = excluded.expires_at
+               set broker_id = excluded.broker_id, epoch = greatest(l.epoch + 1, excluded.epoch),
+                   expires_at = excluded.expires_at
              where l.broker_id <> excluded.broker_id and l.expires_at < now()
             returning epoch),
         freed as (
