@@ -21,7 +21,7 @@ def send(sent: Sent, text: str) -> None:
 def test_what_was_sent_after_a_savepoint_goes_with_it() -> None:
     sent = Sent()
     send(sent, "a")
-    sent.savepoint("X")
+    sent.savepoint("X", replaces=False)
     send(sent, "bc")
     sent.rolled_back_to("X")
     send(sent, "d")
@@ -32,15 +32,26 @@ def test_what_was_sent_after_a_savepoint_goes_with_it() -> None:
 
 def test_of_two_savepoints_of_one_name_the_later_is_meant_until_it_is_released() -> None:
     sent = Sent()
-    sent.savepoint("X")
+    sent.savepoint("X", replaces=False)
     send(sent, "a")
-    sent.savepoint("X")
+    sent.savepoint("X", replaces=False)
     send(sent, "b")
     sent.rolled_back_to("X")
     assert bodies(sent) == "a"
     sent.released("X")
     sent.rolled_back_to("X")
     assert bodies(sent) == ""
+
+
+def test_in_mysql_a_savepoint_takes_the_place_of_one_of_its_name() -> None:
+    sent = Sent()
+    sent.savepoint("X", replaces=True)
+    send(sent, "a")
+    sent.savepoint("X", replaces=True)
+    send(sent, "b")
+    sent.released("X")
+    sent.rolled_back_to("X")  # which the server refuses: none is left
+    assert bodies(sent) == "ab"
 
 
 def test_a_name_that_is_not_known_changes_nothing() -> None:
@@ -63,7 +74,7 @@ def test_nested_savepoints_are_those_of_a_stack(does: list[str]) -> None:
             sent.add(Message("t", each.encode()), None)
             stack[-1].append(each)
         elif do == "savepoint":
-            sent.savepoint(f"S{len(stack)}")
+            sent.savepoint(f"S{len(stack)}", replaces=False)
             stack.append([])
         elif len(stack) > 1 and do == "release":
             sent.released(name)

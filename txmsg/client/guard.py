@@ -35,7 +35,7 @@ _IN_ABORTED: Final = "25P02"
 class SavepointListener(Protocol):
     """Hears of savepoints: what was done inside one that is rolled back has not happened."""
 
-    def savepoint(self, name: str) -> None: ...
+    def savepoint(self, name: str, *, replaces: bool) -> None: ...
     def released(self, name: str) -> None: ...
     def rolled_back_to(self, name: str) -> None: ...
     def rolled_back(self, transaction: SessionTransaction) -> None: ...
@@ -61,6 +61,8 @@ class SessionGuard:
         self._owner = owner
         self._root: SessionTransaction | None = None
         self._connection: Connection | None = None
+        self._watched: list[Connection] = []
+        """That connection, and others that were refused: a session goes on using what it was refused."""
         self._work_ended = False
         self._refusal: MisuseError | None = None
         self._noted: BaseException | None = None
@@ -89,8 +91,8 @@ class SessionGuard:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         _remove(_of_sessions, self._session, self)
-        if self._connection is not None:
-            _remove(_of_connections, self._connection, self)
+        for connection in self._watched:
+            _remove(_of_connections, connection, self)
 
     # ---- the end
 
@@ -195,6 +197,7 @@ class SessionGuard:
 
     def begun(self, connection: Connection) -> None:
         """A transaction of the session has its first statement on this connection."""
+        self._watch(connection)
         if self._root is not None and self._root is not self._session.get_transaction():
             self._refuse(
                 MisuseError(
@@ -219,11 +222,17 @@ class SessionGuard:
                 )
             )
         self._connection = connection
-        _listen_to_engine(connection.engine)
-        _add(_of_connections, connection, self)
+
+    def _watch(self, connection: Connection) -> None:
+        if connection not in self._watched:
+            _listen_to_engine(connection.engine)
+            _add(_of_connections, connection, self)
+            self._watched.append(connection)
 
     def executing(self, connection: Connection, sql: str) -> None:
         """A statement is about to be sent."""
+        if connection is not self._connection and self._refusal is not None:
+            raise self._refusal  # of this connection, which the session uses nevertheless
         if self._lost is not None:
             raise self._rolled_back(self._lost) from self._lost
         for kind, what in steps(sql, connection.dialect.name):
@@ -235,17 +244,17 @@ class SessionGuard:
                     )
                 )
             if self._savepoints is not None:
-                self._tell_of_savepoint(self._savepoints, kind, what)
+                self._tell_of_savepoint(self._savepoints, kind, what, connection.dialect)
         if connection.dialect.name == "sqlite":
             self._was_open = driver_state(connection) is DriverState.OPEN
             if not self._was_open and first_word(sql) not in _BEGUN_BY_DRIVER:
                 # The driver would not: a savepoint's release, or the statement itself, would commit.
                 connection.connection.cursor().execute("BEGIN")
 
-    def _tell_of_savepoint(self, listener: SavepointListener, kind: Kind, name: str) -> None:
+    def _tell_of_savepoint(self, listener: SavepointListener, kind: Kind, name: str, dialect: Dialect) -> None:
         match kind:
             case Kind.SAVEPOINT:
-                listener.savepoint(name)
+                listener.savepoint(name, replaces=_is_mysql(dialect))
             case Kind.RELEASE:
                 listener.released(name)
             case Kind.ROLLBACK_TO:

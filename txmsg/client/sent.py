@@ -38,8 +38,13 @@ class Sent:
         """nested: the session's innermost savepoint now."""
         self._entries.append(_Entry(message, nested))
 
-    def savepoint(self, name: str) -> None:
-        """SAVEPOINT is sent, by the session, by its connection, or as text."""
+    def savepoint(self, name: str, *, replaces: bool) -> None:
+        """SAVEPOINT is sent, by the session, by its connection, or as text.
+
+        replaces: whether one of the same name is gone by this, as in MySQL; elsewhere it is hidden for a while.
+        """
+        if replaces and (place := self._place_of(name)) is not None:
+            del self._savepoints[place]
         self._savepoints.append((name, len(self._entries)))
 
     def released(self, name: str) -> None:
