@@ -48,7 +48,7 @@ test: $(STAMP) ## Run the tests (PYTEST_ARGS='-k fence'; PYTEST_ARGS='--postgres
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) -m 'not long' $(PYTEST_ARGS)
 
 test-all: test ## Run the tests, then those that need Java or take minutes
-	$(BIN)/python -m pytest -n $(TEST_PROCESSES) -m long $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 3 -m long $(PYTEST_ARGS)  # each may start a JVM, or measure
 
 races: $(STAMP) ## Race RACES=10000 transactions against checks on each database and driver; prints how they ended
 	$(BIN)/python -m pytest tests/integration/fence/test_races.py -n 0 --fence-races $(RACES) $(PYTEST_ARGS)

@@ -140,7 +140,7 @@ def test_an_incarnation_is_over_when_its_row_is(notify_url: str, change: str) ->
     async def scenario(db: Notify) -> None:
         (((first,),), (((same,)),)) = [await db.rows("select txmsg.begin_incarnation_2()") for _ in range(2)]
         assert first == same
-        await db.connection.execute("insert into txmsg.lease values ('delivery', 'b', 7, now())")
+        await db.connection.execute("insert into txmsg.lease values ('delivery', '(cluster)', 7, now())")
         await db.connection.execute(CHANGES[change].encode())
         with pytest.raises(psycopg.DatabaseError) as refused:
             await apply(db.connection, Batch(), segment=1, previous=0, first_check_s=6, incarnation=first)
