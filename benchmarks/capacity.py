@@ -61,7 +61,7 @@ LOADS: Final = (
         consumers=CLIENTS,
     ),
     _A_DAY,
-    replace(_A_DAY, name="the same, each process at one home", is_split=True),
+    replace(_A_DAY, name="the same, each process at one shard", is_split=True),
     Load(
         name="The live room: 131,000 writes/s mirrored, 278,000/s read from the log, which keeps a day",
         transactions_per_s=131_000,

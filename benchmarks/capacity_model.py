@@ -3,8 +3,8 @@
 It multiplies: a cost is taken to be the same on a larger machine and beside more of its kind. docs/scaling.md says what
 of this was measured and what was not.
 
-A home is a Notify database and all that belongs to it alone: its brokers, its tailer, its log. Homes know nothing of
-each other, so what one home cannot carry is spread over more of them.
+A shard is a Notify database and all that belongs to it alone: its brokers, its tailer, its log. Shards know nothing of
+each other, so what one shard cannot carry is spread over more of them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ POLLS_PER_S: Final = 1
 """A consumer that gets nothing asks each broker so often."""
 REPLY_COUNT_BACKLOGGED: Final = 8
 """A consumer asks for more when a quarter of what its 16 handlers may hold at once, twice their number, is free."""
-BROKERS_PER_HOME: Final = 2
+BROKERS_PER_SHARD: Final = 2
 """At least, so that one may die."""
 
 
@@ -128,7 +128,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What is to be carried, by all homes together."""
+    """What is to be carried, by all shards together."""
 
     name: str
     transactions_per_s: float = 0.0
@@ -151,7 +151,7 @@ class Load:
     """Processes."""
     consumers: int = 1
     is_split: bool = False
-    """Whether each process uses one home only, as applications can that do not talk to those of others."""
+    """Whether each process uses one shard only, as applications can that do not talk to those of others."""
     call_s: float = 0.05
     """How long a call may take. What a process sends meanwhile shares its next request, and what comes for it its next
     reply: so calls grow with the load, and busy brokers are asked less often."""
@@ -164,16 +164,16 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """How many homes are needed for the sake of one thing. A broken number, so that needs can be compared."""
+    """How many shards are needed for the sake of one thing. A broken number, so that needs can be compared."""
 
     part: Part
     of: str
-    homes: float
+    shards: float
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One part, in all homes together."""
+    """One part, in all shards together."""
 
     part: Part
     processes: int
@@ -189,7 +189,7 @@ class Plan:
     """What a load needs."""
 
     load: Load
-    homes: int
+    shards: int
     needs: tuple[Need, ...]
     """The greatest first: it is the bottleneck."""
     rows: tuple[Row, ...]
@@ -214,12 +214,12 @@ def plan(costs: Costs, load: Load, machine: Machine) -> Plan:
         Part.DATABASE: load.kept * _cost(costs, Work.TRANSACTION, Part.DATABASE).kept_bytes,
         Part.LOG: load.log_kept * _cost(costs, Work.MIRROR, Part.LOG).kept_bytes,
     }
-    needs = sorted(_needs(costs, load, machine, takes, kept_bytes), key=lambda need: need.homes, reverse=True)
-    homes = max(1, ceil(needs[0].homes))
+    needs = sorted(_needs(costs, load, machine, takes, kept_bytes), key=lambda need: need.shards, reverse=True)
+    shards = max(1, ceil(needs[0].shards))
     rows = [Row(Part.PRODUCER, load.producers, 0, takes[Part.PRODUCER])]
     of_brokers: dict[str, float] = {}
     if load.transactions_per_s or load.sends_per_s or load.deliveries_per_s:
-        brokers, spent = _brokers(costs, load, machine, takes[Part.BROKER], homes)
+        brokers, spent = _brokers(costs, load, machine, takes[Part.BROKER], shards)
         brokers_take = sum(spent.values(), start=NOTHING)
         of_brokers = {name: each.cores for name, each in spent.items()}
         copies = 2 if load.is_replicated else 1
@@ -227,21 +227,25 @@ def plan(costs: Costs, load: Load, machine: Machine) -> Plan:
         rows += [
             Row(Part.BROKER, brokers, _machines_for_processes(brokers, brokers_take, machine), brokers_take),
             Row(
-                Part.DATABASE, copies * homes, copies * homes, takes[Part.DATABASE] + upkeep, kept_bytes[Part.DATABASE]
+                Part.DATABASE,
+                copies * shards,
+                copies * shards,
+                takes[Part.DATABASE] + upkeep,
+                kept_bytes[Part.DATABASE],
             ),
             Row(Part.CONSUMER, load.consumers, 0, takes[Part.CONSUMER]),
         ]
     if load.is_mirrored:
-        rows.append(Row(Part.TAILER, 2 * homes, 0, takes[Part.TAILER]))  # one of each two stands by, beside the log
+        rows.append(Row(Part.TAILER, 2 * shards, 0, takes[Part.TAILER]))  # one of each two stands by, beside the log
     if load.is_mirrored or load.log_appends_per_s or load.log_reads_per_s:
         both = takes[Part.LOG] + takes[Part.TAILER]
-        processes = homes * (3 if load.is_mirrored else 1)
+        processes = shards * (3 if load.is_mirrored else 1)
         machines = max(
             _machines_for_processes(processes, both, machine), ceil(kept_bytes[Part.LOG] / _planned_disk(machine))
         )
-        rows.append(Row(Part.LOG, homes, min(homes, machines), takes[Part.LOG], kept_bytes[Part.LOG]))
+        rows.append(Row(Part.LOG, shards, min(shards, machines), takes[Part.LOG], kept_bytes[Part.LOG]))
         rows.append(Row(Part.READER, 0, 0, takes[Part.READER]))
-    return Plan(load, homes, tuple(needs), tuple(rows), of_brokers, _catch_up(costs, load, takes, homes))
+    return Plan(load, shards, tuple(needs), tuple(rows), of_brokers, _catch_up(costs, load, takes, shards))
 
 
 def _takes(costs: Costs, load: Load) -> dict[Part, Cost]:
@@ -279,7 +283,7 @@ def _planned_disk(machine: Machine) -> float:
 def _needs(
     costs: Costs, load: Load, machine: Machine, takes: Mapping[Part, Cost], kept_bytes: Mapping[Part, float]
 ) -> Iterator[Need]:
-    """What bounds a home: the machine of its database, that of its log, and whatever is one process of one core."""
+    """What bounds a shard: the machine of its database, that of its log, and whatever is one process of one core."""
     for part, kept in kept_bytes.items():
         rate = takes[part]
         network_bytes = max(rate.in_bytes, rate.out_bytes + (rate.wal_bytes if load.is_replicated else 0.0))
@@ -294,23 +298,25 @@ def _needs(
     yield Need(Part.LOG, "its one core", takes[Part.LOG].cores / machine.filled)
 
 
-def _brokers(costs: Costs, load: Load, machine: Machine, for_messages: Cost, homes: int) -> tuple[int, dict[str, Cost]]:
+def _brokers(
+    costs: Costs, load: Load, machine: Machine, for_messages: Cost, shards: int
+) -> tuple[int, dict[str, Cost]]:
     """How many broker processes there are, each on a core of its own, and what they spend on what, together.
 
-    Every client stays attached to every broker of its homes, and every consumer polls all of them. So a broker more
+    Every client stays attached to every broker of its shards, and every consumer polls all of them. So a broker more
     takes a share of the messages from the others, and nothing of that.
     """
-    producers, consumers = (each / (homes if load.is_split else 1) for each in (load.producers, load.consumers))
+    producers, consumers = (each / (shards if load.is_split else 1) for each in (load.producers, load.consumers))
     poll = _cost(costs, Work.POLL, Part.BROKER)
     idle = _cost(costs, Work.ATTACHED, Part.BROKER) * producers + _cost(costs, Work.UPKEEP, Part.BROKER)
     idle_cores = (idle + poll * consumers * POLLS_PER_S).cores
     if idle_cores >= machine.filled:
         raise TooManyClients(
             f"{producers:,.0f} producers and {consumers:,.0f} consumers that do nothing take {idle_cores:.2f} of a "
-            f"core of every broker, and {machine.filled:g} is planned for: let not every process use every home"
+            f"core of every broker, and {machine.filled:g} is planned for: let not every process use every shard"
         )
     replies_per_s = load.deliveries_per_s / (REPLY_COUNT_BACKLOGGED if load.is_backlogged else 1)
-    brokers = BROKERS_PER_HOME * homes
+    brokers = BROKERS_PER_SHARD * shards
     while True:
         lines = consumers * brokers
         replies_per_s_max = min(replies_per_s, lines / load.call_s)
@@ -335,7 +341,7 @@ def _machines_for_processes(processes: int, takes: Cost, machine: Machine) -> in
     )
 
 
-def _catch_up(costs: Costs, load: Load, takes: Mapping[Part, Cost], homes: int) -> float | None:
+def _catch_up(costs: Costs, load: Load, takes: Mapping[Part, Cost], shards: int) -> float | None:
     """See Plan. The log server has its readers meanwhile, too."""
     per_s = load.transactions_per_s + load.sends_per_s
     if not load.is_mirrored or not per_s:
@@ -343,5 +349,5 @@ def _catch_up(costs: Costs, load: Load, takes: Mapping[Part, Cost], homes: int) 
     decoding, tailing, appending = (
         _cost(costs, Work.MIRROR, part).cores for part in (Part.DATABASE, Part.TAILER, Part.LOG)
     )
-    free = 1.0 - (takes[Part.LOG].cores - appending * per_s) / homes
-    return homes / per_s / max(decoding, tailing, appending / free)
+    free = 1.0 - (takes[Part.LOG].cores - appending * per_s) / shards
+    return shards / per_s / max(decoding, tailing, appending / free)

@@ -33,11 +33,11 @@ def show_costs(table: Mapping[str, Any], console: Console) -> None:
 def show_plan(found: Plan, console: Console) -> None:
     """The bottleneck, what comes next, and a line for each part."""
     first, *rest = found.needs
-    others = ", ".join(f"{each.part}: {each.of} {each.homes:.1f}" for each in rest[:3])
+    others = ", ".join(f"{each.part}: {each.of} {each.shards:.1f}" for each in rest[:3])
     console.print(f"\n[bold]{found.load.name}[/]")
     console.print(
-        f"{found.machines:,} machines; homes: {found.homes:,}, for the {first.part}: {first.of} ({first.homes:.1f}); "
-        f"then {others}"
+        f"{found.machines:,} machines; shards: {found.shards:,}, for the {first.part}: {first.of} ({first.shards:.1f})"
+        f"; then {others}"
     )
     if found.of_brokers:
         spent = ", ".join(f"{cores:,.1f} on {name}" for name, cores in found.of_brokers.items())
@@ -66,11 +66,11 @@ def plan_figures(found: Plan) -> dict[str, Any]:
     """For JSON."""
     rows = {row.part: {"processes": row.processes, "machines": row.machines} for row in found.rows}
     cores = {row.part: round(row.takes.cores, 2) for row in found.rows}
-    needs = [{"part": each.part, "of": each.of, "homes": round(each.homes, 3)} for each in found.needs]
+    needs = [{"part": each.part, "of": each.of, "shards": round(each.shards, 3)} for each in found.needs]
     return {
         "load": found.load.name,
         "machines": found.machines,
-        "homes": found.homes,
+        "shards": found.shards,
         "needs": needs,
         "rows": rows,
         "cores": cores,
@@ -96,7 +96,7 @@ def _markdown_costs(table: Mapping[str, Any]) -> Iterator[str]:
 
 def _markdown_plans(plans: Sequence[Plan]) -> Iterator[str]:
     yield (
-        "| Load | Homes | because of | Brokers | Their cores for messages, calls, idle clients "
+        "| Load | Shards | because of | Brokers | Their cores for messages, calls, idle clients "
         "| Machines for them, databases, logs | All | Kept |"
     )
     yield "|---|---|---|---|---|---|---|---|"
@@ -108,6 +108,6 @@ def _markdown_plans(plans: Sequence[Plan]) -> Iterator[str]:
         brokers = f"{rows[Part.BROKER].processes:,} | {spent}" if spent else "- | -"
         kept_bytes = sum(row.keeps_bytes for row in each.rows)
         yield (
-            f"| {each.load.name} | {each.homes} | {need.part}: {need.of} ({need.homes:.1f}) | {brokers} | {machines} |"
-            f" {each.machines} | {kept_bytes / 1e12:.2g} TB |"
+            f"| {each.load.name} | {each.shards} | {need.part}: {need.of} ({need.shards:.1f}) | {brokers} "
+            f"| {machines} | {each.machines} | {kept_bytes / 1e12:.2g} TB |"
         )

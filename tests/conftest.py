@@ -282,7 +282,7 @@ def _notify_database(postgres: PostgresServer, notify_template: str) -> Iterator
     name = _new_name()
     url = postgres.create_database(name, template=notify_template)
     with psycopg.connect(url, connect_timeout=10) as connection:
-        connection.execute("update txmsg.notify_db set home = gen_random_uuid()")
+        connection.execute("update txmsg.notify_db set shard = gen_random_uuid()")
     yield url
     postgres.drop_database(name)
 

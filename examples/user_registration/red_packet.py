@@ -21,7 +21,7 @@ __all__ = ["Base", "RedPacket", "SessionLocal", "consumer", "create_tables", "en
 engine = create_engine(os.environ["DATABASE_URL"], pool_size=16, pool_pre_ping=True)
 SessionLocal = sessionmaker(engine)
 consumer = Consumer(
-    os.environ.get("TXMSG_BROKERS", "localhost:7700"), group="red_packet", concurrency=8, invisible_s=10
+    os.environ.get("TXMSG_BROKERS", "localhost:7700"), group="red_packet", concurrency=8, visibility_timeout_s=10
 )
 
 

@@ -22,7 +22,7 @@ __all__ = ["Base", "SessionLocal", "SocialImport", "consumer", "create_tables", 
 engine = create_engine(os.environ["DATABASE_URL"], pool_size=24, pool_pre_ping=True)
 SessionLocal = sessionmaker(engine)
 consumer = Consumer(
-    os.environ.get("TXMSG_BROKERS", "localhost:7700"), group="social_import", concurrency=16, invisible_s=10
+    os.environ.get("TXMSG_BROKERS", "localhost:7700"), group="social_import", concurrency=16, visibility_timeout_s=10
 )
 
 

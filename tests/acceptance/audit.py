@@ -89,7 +89,7 @@ class Audit:
                 subscriptions=[pb.Subscription(topic=self._topic, tags="*")],
                 max_messages=0 if self._stop.is_set() else 100,
                 wait_ms=_POLL_WAIT_MS,
-                invisible_ms=60_000,
+                visibility_timeout_ms=60_000,
                 acks=acks,
             )
             with self._lock:

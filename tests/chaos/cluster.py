@@ -20,7 +20,7 @@ from tests.chaos.broker import BrokerOrders
 from tests.chaos.client import Orders
 from tests.chaos.history import DURABILITY, STORY_TOPIC
 from tests.chaos.network import Link, Network
-from tests.chaos.plan import BROKERS, CONSUMERS, OF_OTHER_HOME, PRODUCERS
+from tests.chaos.plan import BROKERS, CONSUMERS, OF_OTHER_SHARD, PRODUCERS
 from tests.chaos.plant import Plant
 from tests.chaos.process import Process
 from tests.chaos.servers import Servers
@@ -153,7 +153,7 @@ class Cluster:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             address = cast("tuple[str, int]", free.getsockname())
-        is_other = number == OF_OTHER_HOME
+        is_other = number == OF_OTHER_SHARD
         database = self.network.link(_target(self.other_url)) if is_other else self.servers.link()
         clients = self.network.link(address)
         process = self._process(
@@ -181,13 +181,13 @@ class Cluster:
 
     def _client(self, role: str, number: int) -> Process:
         addresses = [f"127.0.0.1:{broker.clients.port}" for broker in self.brokers]
-        homes = [addresses[:BROKERS], addresses[BROKERS:]]
+        shards = [addresses[:BROKERS], addresses[BROKERS:]]
 
         def argument(life: int) -> str:
             name = f"{role}-{number}.{life}"
             told = Orders(
                 name=name,
-                brokers=homes[:1] if role == "producer" and number == 0 else homes,
+                brokers=shards[:1] if role == "producer" and number == 0 else shards,
                 business_url=_through(self.business, self.business_url),
                 journal=str(self.journals / f"{name}.jsonl"),
                 seed=self._seed,

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
 from tests.chaos import business
 from tests.chaos.client import orders, quiet_event
-from tests.chaos.history import GROUPS, INVISIBLE_S
+from tests.chaos.history import GROUPS, VISIBILITY_TIMEOUT_S
 from tests.chaos.journal import Journal
 from txmsg import AsyncConsumer, ReceivedMessage, idempotent
 
@@ -38,8 +38,8 @@ def handlers(url: str, rng: random.Random) -> dict[str, Handler]:
             raise Failed(f"attempt {message.attempt}: не сейчас, „Müller“ ☃")
 
     async def sleeper(message: ReceivedMessage) -> None:
-        longer_than_invisible = message.attempt == 1 and rng.random() < 0.01
-        await asyncio.sleep(INVISIBLE_S * 1.2 if longer_than_invisible else rng.expovariate(1 / 0.05))
+        longer_than_visible = message.attempt == 1 and rng.random() < 0.01
+        await asyncio.sleep(VISIBILITY_TIMEOUT_S * 1.2 if longer_than_visible else rng.expovariate(1 / 0.05))
 
     async def watcher(message: ReceivedMessage) -> None:
         """Sees everything, too."""
@@ -71,13 +71,13 @@ async def main() -> None:
     calls = count(1)
     async with AsyncExitStack() as consumers:
         for group, handle in handlers(told.business_url, rng).items():
-            brokers = [rng.sample(home, len(home)) for home in told.brokers]
+            brokers = [rng.sample(shard, len(shard)) for shard in told.brokers]
             instance = told.name.partition(".")[0].rpartition("-")[2]  # the same in every life
             consumer = AsyncConsumer(
                 brokers,
                 group,
                 concurrency=8,
-                invisible_s=INVISIBLE_S,
+                visibility_timeout_s=VISIBILITY_TIMEOUT_S,
                 stop_timeout_s=10,
                 start="earliest",
                 broadcast=instance if group == "watcher" else False,

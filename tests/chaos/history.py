@@ -32,9 +32,9 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
 """What each group subscribes to: topics, and which tags of them."""
 SOUGHT_TOPICS, SOUGHT_GROUPS = ("trade", "user", STORY_TOPIC), ("ledger", "grumbler")
 """Where groups are sent back."""
-OTHER_HOME = 1000
+OTHER_SHARD = 1000
 """Added to the numbers of queues in the second Notify database."""
-INVISIBLE_S = 4.0
+VISIBILITY_TIMEOUT_S = 4.0
 """What consumers ask for."""
 EXACTLY_ONCE = "ledger"
 """The group whose effects are in the business database, beside an inbox."""
@@ -139,7 +139,7 @@ class Row(NamedTuple):
     @property
     def shown_place(self) -> Place:
         """As a consumer is told it."""
-        return self.topic, self.queue % OTHER_HOME, self.offset
+        return self.topic, self.queue % OTHER_SHARD, self.offset
 
     @property
     def serial(self) -> str:

@@ -25,7 +25,7 @@ from tests.chaos.history import (
     DURABILITY,
     EXACTLY_ONCE,
     GROUPS,
-    INVISIBLE_S,
+    VISIBILITY_TIMEOUT_S,
     Handling,
     Place,
     Record,
@@ -304,8 +304,8 @@ def _handled_in_causal_order(record: Record) -> Iterator[str]:
 def _one_at_a_time(record: Record) -> Iterator[str]:
     """Two messages of one key are not in the hands of one group at once: of a dead process, until its last words.
 
-    What takes longer than half of its invisible time may be given to somebody else meanwhile: it is cut there. So it is
-    where its group was sent back, which takes from consumers what they hold.
+    What takes longer than half of its visibility timeout may be redelivered meanwhile: it is cut there. So
+    it is where its group was sent back, which takes from consumers what they hold.
     """
     keys = {row.body: (row.topic, row.ordering_key) for row in record.rows if row.ordering_key}
     handlings: defaultdict[tuple[str, tuple[str, str]], list[Handling]] = defaultdict(list)
@@ -319,7 +319,7 @@ def _one_at_a_time(record: Record) -> Iterator[str]:
                 yield f"key {ordering_key}: group {group} had {holder} and {each.body} in its hands at once"
             ended = each.ended if each.ended is not None else record.last_words.get(each.process, each.got)
             sent_back = [seek.begun for seek in record.seeks if seek.group == group and seek.ended > each.got]
-            until = min(ended, each.got + INVISIBLE_S / 2, *sent_back)
+            until = min(ended, each.got + VISIBILITY_TIMEOUT_S / 2, *sent_back)
             if until > busy_until:
                 busy_until, holder = until, each.body
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from tests.chaos.history import DURABILITY, INVISIBLE_S, Handling, Loss, Record, Sending, serial_of
+from tests.chaos.history import DURABILITY, VISIBILITY_TIMEOUT_S, Handling, Loss, Record, Sending, serial_of
 
 ASYNC_TAIL_S = 2.0
 """PostgreSQL writes what it has promised to write after 0.6 s at the latest; on a busy machine, later."""
@@ -60,7 +60,9 @@ class Losses:
         sending = self._record.sendings.get(serial_of(handling.body))
         if sending is None:
             return False
-        is_late = any(crash - ASYNC_TAIL_S < handling.got < crash + INVISIBLE_S for crash in self._record.crashes)
+        is_late = any(
+            crash - ASYNC_TAIL_S < handling.got < crash + VISIBILITY_TIMEOUT_S for crash in self._record.crashes
+        )
         return self.may_lack(sending, int(handling.body.rpartition("/")[2])) or (_is_async(sending) and is_late)
 
     def _takes(self, loss: Loss, sending: Sending) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 MINUTE_S = 60.0
 BROKERS, PRODUCERS, CONSUMERS = 3, 2, 2
-OF_OTHER_HOME = BROKERS
+OF_OTHER_SHARD = BROKERS
 """The number of the one broker of the second Notify database."""
 LATE_S_MAX = 20.0
 """A fault counts for its minute though it had to wait for the one before, which took long on a busy machine."""
@@ -121,7 +121,7 @@ def _minute(rng: random.Random, start_s: float) -> Iterator[Fault]:
     others = [(kind, 0) for kind in (Kind.BUSINESS, Kind.REDRIVE, Kind.CLOCK)]
     others += [(kind, rng.randrange(BROKERS)) for kind in (Kind.TWIN, Kind.STOP, Kind.DRAIN)]
     others += [(Kind.PRODUCER, rng.randrange(PRODUCERS)), *((Kind.CONSUMER, each) for each in range(CONSUMERS))]
-    others += [(Kind.KILL, OF_OTHER_HOME), (Kind.CUT_DATABASE, OF_OTHER_HOME)]
+    others += [(Kind.KILL, OF_OTHER_SHARD), (Kind.CUT_DATABASE, OF_OTHER_SHARD)]
     for kind, target in others:
         yield _fault(rng, kind, target, start_s + rng.uniform(0, MINUTE_S - 10))
     for again, earliest_s in ((True, 20), (False, 35), (rng.random() < 0.5, 45)):

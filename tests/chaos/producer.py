@@ -195,7 +195,7 @@ async def main() -> None:
     serials = count(1)
 
     def producer(group: str, listener: FenceCheckListener | business.AttemptListener) -> AsyncProducer:
-        brokers = [rng.sample(home, len(home)) for home in told.brokers]
+        brokers = [rng.sample(shard, len(shard)) for shard in told.brokers]
         return AsyncProducer(brokers, group, listener, timeout_s=8)
 
     async with (

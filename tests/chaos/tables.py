@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from tests.chaos.history import GROUPS, OTHER_HOME, Passed, Record, Row, Stand
+from tests.chaos.history import GROUPS, OTHER_SHARD, Passed, Record, Row, Stand
 
 _STEP_S = 0.2
 
@@ -129,7 +129,7 @@ def cursors(url: str, group: str, topic: str) -> dict[int, int]:
 
 def read_notify(url: str, record: Record, *, is_other: bool = False) -> None:
     """Adds what a Notify database says."""
-    shift = OTHER_HOME if is_other else 0
+    shift = OTHER_SHARD if is_other else 0
     with _connection(url) as connection:
 
         def rows(statement: str) -> list[tuple[Any, ...]]:

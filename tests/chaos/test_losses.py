@@ -10,7 +10,7 @@ import pytest
 from tests.chaos.history import (
     DURABILITY,
     GROUPS,
-    OTHER_HOME,
+    OTHER_SHARD,
     STORY_TOPIC,
     Handling,
     Loss,
@@ -198,6 +198,6 @@ def replace_passed(record: Record, next_offset: int) -> Any:
     return next(iter(record.cursors.values()))._replace(next_offset=next_offset)
 
 
-def test_queues_of_the_other_home_have_numbers_of_their_own() -> None:
-    row = sample().rows[0]._replace(queue=OTHER_HOME + 1)
+def test_queues_of_the_other_shard_have_numbers_of_their_own() -> None:
+    row = sample().rows[0]._replace(queue=OTHER_SHARD + 1)
     assert row.shown_place == (row.topic, 1, row.offset)

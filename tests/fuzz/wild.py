@@ -86,7 +86,7 @@ _FIELDS: dict[str, SearchStrategy[Any]] = {
     "commit": _IDS,
     "fence_id": st.sampled_from([b"", IDS[0]]) | st.binary(max_size=20),
     "group": _mostly(st.sampled_from(GROUPS), _NAME),
-    "home": st.just(b"") | st.binary(max_size=17),
+    "shard": st.just(b"") | st.binary(max_size=17),
     "rollback": _IDS,
     "tags": st.just("*") | _TEXT,
     "topic": _mostly(st.sampled_from(TOPICS), _NAME),
@@ -187,7 +187,7 @@ def _receive(draw: DrawFn) -> pb.ReceiveRequest:
         subscriptions=draw(st.lists(topics, max_size=3)),
         max_messages=draw(_UINT32),
         wait_ms=draw(_FIELDS["wait_ms"]),
-        invisible_ms=draw(_UINT32),
+        visibility_timeout_ms=draw(_UINT32),
         acks=draw(st.lists(wild(pb.Receipt.DESCRIPTOR), max_size=3)),
         refusals=draw(st.lists(wild(pb.Refusal.DESCRIPTOR), max_size=3)),
     )

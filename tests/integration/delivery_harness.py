@@ -234,7 +234,7 @@ async def receive(
     count: int = 100,
     *,
     wait_s: float = 30.0,
-    invisible_s: float = 60.0,
+    visibility_timeout_s: float = 60.0,
     group: str = "g",
     **how: Any,
 ) -> list[Delivered]:
@@ -245,7 +245,7 @@ async def receive(
     got: list[Delivered] = []
     while len(got) < count:
         more = await delivery.receive(
-            group, how.get("client", "c"), how.get("topics", T), count - len(got), wait_s, invisible_s
+            group, how.get("client", "c"), how.get("topics", T), count - len(got), wait_s, visibility_timeout_s
         )
         if not more:
             break

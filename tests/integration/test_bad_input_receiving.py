@@ -186,7 +186,7 @@ def test_a_handler_that_hangs_is_named_while_others_work_and_nobody_else_is_give
     caplog.set_level(logging.INFO, logger="txmsg.client")
     began, go_on = threading.Event(), threading.Event()
     handled: queue.Queue[ReceivedMessage] = queue.Queue()
-    consumer = Consumer(broker.address, group="hang", concurrency=2, invisible_s=4)
+    consumer = Consumer(broker.address, group="hang", concurrency=2, visibility_timeout_s=4)
 
     @consumer.subscribe("hang")
     def handle(message: ReceivedMessage) -> None:
@@ -199,7 +199,9 @@ def test_a_handler_that_hangs_is_named_while_others_work_and_nobody_else_is_give
     hung = producer.send(Message("hang", b"hangs"))
     assert began.wait(WAIT_S)
     with consumer, collecting(broker.address, "hang", group="hang") as elsewhere:
-        said = waited_for(caplog, f"the handler of topic 'hang' has held message {hung} for longer than invisible_s=4")
+        said = waited_for(
+            caplog, f"the handler of topic 'hang' has held message {hung} for longer than visibility_timeout_s=4"
+        )
         assert "of 2 handlers are late" in said
         fine = {b"fine %d" % n for n in range(20)}
         producer.send_many([Message("hang", body) for body in sorted(fine)])
@@ -208,7 +210,7 @@ def test_a_handler_that_hangs_is_named_while_others_work_and_nobody_else_is_give
             for each in (handled, elsewhere):
                 with suppress(queue.Empty):
                     bodies.append(each.get(timeout=0.05).body)
-        assert nothing_comes(elsewhere, within_s=4.5), "more than an invisible time, and one has passed before"
+        assert nothing_comes(elsewhere, within_s=4.5), "more than a visibility timeout, and one has passed before"
         go_on.set()
         assert handled.get(timeout=WAIT_S).body == b"hangs"
     assert "came too late" not in caplog.text
@@ -260,7 +262,7 @@ def test_a_receipt_that_is_not_good_acknowledges_nothing_and_is_told_one_by_one(
             """A receipt for each of the three messages."""
             taken: list[pb.Receipt] = []
             while len(taken) < 3:
-                for each in receive(group, invisible_ms=60_000).batches:
+                for each in receive(group, visibility_timeout_ms=60_000).batches:
                     taken += [like(each.receipt, offset=[offset]) for offset in each.receipt.offset]
             return taken
 
@@ -305,14 +307,14 @@ def test_a_receipt_whose_time_is_over_settles_nothing(broker: BrokerProcess, pro
             reply: pb.ReceiveReply = notify.Receive(request, timeout=WAIT_S)
             return reply
 
-        def one(*, invisible_ms: int) -> pb.DeliveredColumns:
-            while not (batches := receive(max_messages=1, invisible_ms=invisible_ms).batches):
+        def one(*, visibility_timeout_ms: int) -> pb.DeliveredColumns:
+            while not (batches := receive(max_messages=1, visibility_timeout_ms=visibility_timeout_ms).batches):
                 continue
             delivered: pb.DeliveredColumns = batches[0]
             return delivered
 
         producer.send(Message("slow", b"x"))
-        first, second = one(invisible_ms=1000), one(invisible_ms=600_000)
+        first, second = one(visibility_timeout_ms=1000), one(visibility_timeout_ms=600_000)
         assert (list(first.attempt), list(second.attempt)) == ([], [2])
         assert list(receive(acks=[first.receipt]).expired) == [first.receipt]
         assert list(receive(acks=[second.receipt]).expired) == []

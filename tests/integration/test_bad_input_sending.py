@@ -291,7 +291,7 @@ def test_an_outcome_is_refused_where_another_stands_or_none_is_known(producer: P
     committed, rolled_back = producer.half([Message("known", b"")]), producer.half([Message("known", b"")])
     producer.end(committed, COMMIT)
     producer.end(rolled_back, ROLLBACK)
-    unknown = Half(new_transaction_id().bytes, committed.home)
+    unknown = Half(new_transaction_id().bytes, committed.shard)
     refused(
         OutcomeConflict,
         f"{rolled_back.transaction_id} already has the other outcome",

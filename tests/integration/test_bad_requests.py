@@ -42,7 +42,7 @@ _REFUSED: list[tuple[str, object, str, str]] = [
         "message_too_large",
         "9437184 bytes of bodies",
     ),
-    ("Notify/EndTransactions", pb.EndTransactionsRequest(home=b"short"), "protocol", "16 bytes, not 5"),
+    ("Notify/EndTransactions", pb.EndTransactionsRequest(shard=b"short"), "protocol", "16 bytes, not 5"),
     ("Notify/EndTransactions", pb.EndTransactionsRequest(commit=_ID + b"x"), "protocol", "17 bytes"),
     ("Notify/EndTransactions", pb.EndTransactionsRequest(rollback=_MANY), "invalid_message", "4097 items"),
     ("Notify/Held", pb.HeldRequest(transaction_ids=_MANY), "invalid_message", "4097 items"),

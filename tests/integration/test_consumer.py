@@ -150,7 +150,7 @@ def test_a_stop_lets_handlers_finish_and_acknowledges_them(broker: BrokerProcess
 
 def test_a_handler_that_outlasts_the_stop_gets_its_message_again(broker: BrokerProcess, producer: Producer) -> None:
     began, go_on = threading.Event(), threading.Event()
-    consumer = Consumer(broker.address, group="c", stop_timeout_s=0.2, invisible_s=2)
+    consumer = Consumer(broker.address, group="c", stop_timeout_s=0.2, visibility_timeout_s=2)
 
     @consumer.subscribe("t")
     def handle(message: ReceivedMessage) -> None:
@@ -183,8 +183,8 @@ def test_a_consumer_stopped_while_its_broker_says_nothing_sends_nothing_more(bro
             await consumer.start()
             await asyncio.wait_for(handled.wait(), WAIT_S)
             await consumer.stop()
-            [home] = consumer._homes
-            [line] = home.links._all()
+            [shard] = consumer._shards
+            [line] = shard.links._all()
             line.link._call = lambda **_: calls.append(1)  # type: ignore[assignment, method-assign]
             await asyncio.sleep(0.2)  # a flush would come every 5 ms
             broker.resume()

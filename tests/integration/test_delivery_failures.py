@@ -57,14 +57,14 @@ def test_message_not_acknowledged_in_time_comes_again(notify_url: str) -> None:
             delivering(notify, monotonic=lambda: now, **settings) as delivery,
         ):
             await notify.add(2)
-            kept, late = await receive(delivery, 2, invisible_s=60)
+            kept, late = await receive(delivery, 2, visibility_timeout_s=60)
             assert await delivery.settle("g", "c", [kept.receipt], []) == []
             now += 61
             (again,) = await receive(delivery, 1)
             assert (again.offset, again.attempt) == (late.offset, 2)
             assert await delivery.settle("g", "c", [late.receipt], []) == [late.receipt]
             ((error,),) = notify.query("select last_error from txmsg.retry")
-            assert "invisible" in error
+            assert "visibility timeout" in error
 
     asyncio.run(scenario())
 
@@ -202,7 +202,7 @@ def test_what_fails_of_a_topic_or_group_that_was_deleted_is_forgotten_and_holds_
             for topic in ("gone", "t"):
                 await notify.add(1, topic=topic)
             for group, topic in (("deleted", "t"), ("reads-gone", "gone"), ("other", "t")):
-                assert await receive(delivery, 1, group=group, topics=[(topic, "*")], invisible_s=2)
+                assert await receive(delivery, 1, group=group, topics=[(topic, "*")], visibility_timeout_s=2)
             notify.query("update txmsg.topic set permission = 0, write_changed_at = '-infinity' where name = 'gone'")
             await TopicSettings(notify.topics._pool).delete("gone", force=True)
             await GroupAdministration(notify.topics._pool).delete("deleted", force=True)

@@ -352,7 +352,7 @@ def test_a_broker_that_gets_its_own_queue_back_waits_only_for_what_it_had_given_
                 assert offsets(await receive(delivery, 1, wait_s=0)) == [1]
                 clock.now += 5
                 await lost_and_back()
-                assert await opens_in_s() == 55, "until the invisible time of what is out ends, and not until the note"
+                assert await opens_in_s() == 55, "until the visibility timeout of what is out ends, not until the note"
                 clock.now += 5
                 await lost_and_back()
                 assert await opens_in_s() == 50, "what was out before is out still"

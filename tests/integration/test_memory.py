@@ -225,7 +225,7 @@ def test_what_is_gone_is_given_up_although_nothing_new_comes(notify_url: str, ca
             (queue,) = await memory_topic(notify_url, "t")
             await db.apply(Batch(plain=columns_of([queue] * 8)))
             await rotate(db)
-            assert len(await receive(here, 2, invisible_s=60)) == 2
+            assert len(await receive(here, 2, visibility_timeout_s=60)) == 2
             crash(notify_url)
             await until_noticed(here)
             async with open_pool(notify_url) as pool:

@@ -145,7 +145,7 @@ NUMBERS: Refused = {
     f"{name}={value}": (partial(make, **{name: value}), MisuseError, f"{name}={value!r}{note} must be {rule}")
     for make, name, rule, values in (
         (producer, "timeout_s", "a number of seconds from 0.001 to 86400", (0, -1, "10", None, float("inf"), True)),
-        (consumer, "invisible_s", "a number of seconds from 1 to 43200", (0.5, "60", float("inf"))),
+        (consumer, "visibility_timeout_s", "a number of seconds from 1 to 43200", (0.5, "60", float("inf"))),
         (consumer, "stop_timeout_s", "a number of seconds from 0 to 86400", (-1, None)),
         (consumer, "concurrency", "a whole number from 1 to 4096", (0, -1, 1.5, "3", None, True, 5000)),
     )

@@ -49,11 +49,11 @@ LOAD = Load(name="a load", transactions_per_s=100_000, producers=1, call_s=0.01)
 
 def bottleneck_of(found: Plan) -> tuple[Part, str, object]:
     first = found.needs[0]
-    return first.part, first.of, first.homes
+    return first.part, first.of, first.shards
 
 
 def need_of(found: Plan, part: Part, of: str) -> float:
-    return next(each.homes for each in found.needs if (each.part, each.of) == (part, of))
+    return next(each.shards for each in found.needs if (each.part, each.of) == (part, of))
 
 
 def row_of(found: Plan, part: Part) -> Row:
@@ -66,7 +66,7 @@ def test_the_bottleneck_is_what_fills_a_machine_first() -> None:
     # 100,000/s of 20 us are 2 cores, of 4 that are to be filled by half; of 1,500 B, 150 MB/s of 500.
     assert bottleneck_of(found) == (Part.DATABASE, "cores", pytest.approx(1.0))
     assert need_of(found, Part.DATABASE, "disk speed") == pytest.approx(0.3)
-    assert found.homes == 1
+    assert found.shards == 1
 
 
 def test_ten_times_the_load_needs_ten_times_as_much() -> None:
@@ -74,8 +74,8 @@ def test_ten_times_the_load_needs_ten_times_as_much() -> None:
 
     large = plan(COSTS, replace(LOAD, transactions_per_s=1_000_000), MACHINE)
 
-    assert [need.homes for need in large.needs] == pytest.approx([10 * need.homes for need in small.needs])
-    assert large.homes == 10
+    assert [need.shards for need in large.needs] == pytest.approx([10 * need.shards for need in small.needs])
+    assert large.shards == 10
 
 
 def test_what_is_kept_fills_disks_and_takes_no_cores() -> None:
@@ -120,13 +120,13 @@ def test_clients_whose_idleness_fills_every_broker_are_refused() -> None:
         plan(COSTS, replace(load, consumers=3_000), MACHINE)
 
 
-def test_brokers_of_many_homes_are_spared_the_clients_of_others() -> None:
+def test_brokers_of_many_shards_are_spared_the_clients_of_others() -> None:
     load = replace(LOAD, transactions_per_s=500_000, deliveries_per_s=500_000, producers=100, consumers=100)
 
     everywhere = plan(COSTS, load, MACHINE)
     split = plan(COSTS, replace(load, is_split=True), MACHINE)
 
-    assert everywhere.homes == split.homes == 6
+    assert everywhere.shards == split.shards == 6
     # 9 cores for messages and 2 for requests; replies and polls at 1/100 s of each line: 2 cores of every broker, which
     # none has, so there are brokers enough for a reply a message: 100 cores. Of a sixth of the clients, 0.33 of a core.
     assert everywhere.of_brokers["calls"] == pytest.approx(102, abs=0.1)
@@ -138,9 +138,9 @@ def test_a_mirror_is_bounded_by_the_one_core_that_decodes() -> None:
     found = plan(COSTS, replace(LOAD, is_mirrored=True), MACHINE)
 
     assert bottleneck_of(found) == (Part.DATABASE, "the one core that decodes its log", pytest.approx(5.0))
-    assert found.homes == 5
+    assert found.shards == 5
     assert row_of(found, Part.TAILER).processes == 10  # one of each two stands by
-    assert found.catch_up == pytest.approx(40_000 / 20_000)  # a core decodes 40,000/s, and 20,000/s come to each home
+    assert found.catch_up == pytest.approx(40_000 / 20_000)  # a core decodes 40,000/s, and 20,000/s come to each shard
 
 
 def test_readers_of_a_log_leave_its_server_less_to_catch_up_with() -> None:
@@ -151,7 +151,7 @@ def test_readers_of_a_log_leave_its_server_less_to_catch_up_with() -> None:
 
     # 4.6 cores to serve and 0.5 to append are 10.2 servers filled by half.
     assert bottleneck_of(found) == (Part.LOG, "its one core", pytest.approx(10.2))
-    assert found.homes == 11
+    assert found.shards == 11
     assert found.catch_up == pytest.approx((1 - 4.6 / 11) / 5e-6 / (100_000 / 11))
 
 

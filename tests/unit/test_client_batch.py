@@ -22,7 +22,7 @@ from txmsg.message import BODY_SIZE_BYTES_MAX, Message, TransactionState
 from txmsg.wire.codec import unpack_headers
 from txmsg.wire.v1.txmsg_pb2 import ItemError
 
-HOME = b"h" * 16
+SHARD = b"h" * 16
 
 
 def id_of(number: int) -> bytes:
@@ -67,8 +67,8 @@ def test_one_transaction_must_fit_a_request() -> None:
 
 def test_outcomes_travel_by_kind() -> None:
     states = [TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN, TransactionState.COMMIT]
-    request = end_request(HOME, [EndEntry(id_of(i), state, None) for i, state in enumerate(states)])
-    assert request.home == HOME
+    request = end_request(SHARD, [EndEntry(id_of(i), state, None) for i, state in enumerate(states)])
+    assert request.shard == SHARD
     assert request.commit == id_of(0) + id_of(3)
     assert request.rollback == id_of(1)
     assert request.unknown == id_of(2)
@@ -81,8 +81,8 @@ def test_who_is_not_named_by_an_error_has_succeeded() -> None:
         ItemError(transaction_id=id_of(1), code="unknown_topic", text="no topic"),
         ItemError(transaction_id=id_of(2), code="outcome_unknown", text="standby"),
     ]
-    again, error = settle(entries, HOME, errors)
-    assert waiters[0].result(0) == HOME
+    again, error = settle(entries, SHARD, errors)
+    assert waiters[0].result(0) == SHARD
     with pytest.raises(UnknownTopic, match="no topic"):
         waiters[1].result(0)
     assert not waiters[2].done()
@@ -96,7 +96,7 @@ def test_of_several_to_send_again_one_that_may_be_stored_speaks_for_all(unknown:
     codes[unknown] = "outcome_unknown"
     entries = [EndEntry(id_of(i), TransactionState.COMMIT, None) for i in range(2)]
     errors = [ItemError(transaction_id=id_of(i), code=code, text="told so") for i, code in enumerate(codes)]
-    again, error = settle(entries, HOME, errors)
+    again, error = settle(entries, SHARD, errors)
     assert again == entries
     assert isinstance(error, OutcomeUnknown)
 

@@ -26,9 +26,9 @@ def with_brokers(case: Callable[[Brokers], None], *addresses: str) -> None:
 
 
 def route(
-    this: str, *brokers: str, draining: tuple[str, ...] = (), home: bytes = b"", is_cut_off: bool = False
+    this: str, *brokers: str, draining: tuple[str, ...] = (), shard: bytes = b"", is_cut_off: bool = False
 ) -> RouteChanged:
-    return RouteChanged(this=this, brokers=brokers, draining=draining, home=home, is_cut_off=is_cut_off)
+    return RouteChanged(this=this, brokers=brokers, draining=draining, shard=shard, is_cut_off=is_cut_off)
 
 
 def test_others_are_learned_and_forgotten_and_the_given_one_stays() -> None:
@@ -107,10 +107,10 @@ def test_a_client_leaves_a_broker_that_begins_to_drain() -> None:
 def test_a_broker_of_another_database_in_the_list_is_not_sent_to(caplog: pytest.LogCaptureFixture) -> None:
     def case(brokers: Brokers) -> None:
         for address in ("a:1", "b:1"):
-            brokers.learn(address, route(address, "a:1", "b:1", home=A))
+            brokers.learn(address, route(address, "a:1", "b:1", shard=A))
         for _ in range(2):
-            brokers.learn("strange:1", route("strange:1", "strange:1", "stranger:1", home=B))
-        assert brokers.home == A
+            brokers.learn("strange:1", route("strange:1", "strange:1", "stranger:1", shard=B))
+        assert brokers.shard == A
         assert brokers.addresses == ["a:1", "b:1", "strange:1"]
         for _ in range(50):
             assert brokers._choice().address != "strange:1"
@@ -123,23 +123,23 @@ def test_a_broker_of_another_database_in_the_list_is_not_sent_to(caplog: pytest.
 
 def test_a_database_that_was_made_anew_takes_the_place_of_the_one_before() -> None:
     def case(brokers: Brokers) -> None:
-        for home in (A, B):
-            brokers.learn("a:1", route("a:1", "a:1", "b:1", home=home))
-            brokers.learn("b:1", route("b:1", "a:1", "b:1", home=home))
-            assert brokers.home == home
+        for shard in (A, B):
+            brokers.learn("a:1", route("a:1", "a:1", "b:1", shard=shard))
+            brokers.learn("b:1", route("b:1", "a:1", "b:1", shard=shard))
+            assert brokers.shard == shard
             assert {brokers._choice().address for _ in range(100)} == {"a:1", "b:1"}
-            brokers.learn("b:1", route("b:1", "b:1", home=home))
+            brokers.learn("b:1", route("b:1", "b:1", shard=shard))
 
     with_brokers(case, "a:1", "b:1")
 
 
 def test_a_database_is_failing_when_each_of_its_brokers_is_cut_off() -> None:
     def case(brokers: Brokers) -> None:
-        brokers.learn("a:1", route("a:1", "a:1", "b:1", home=A))
+        brokers.learn("a:1", route("a:1", "a:1", "b:1", shard=A))
         for cut_off in (True, False):
-            brokers.learn("a:1", route("a:1", home=A, is_cut_off=cut_off))
+            brokers.learn("a:1", route("a:1", shard=A, is_cut_off=cut_off))
             assert not brokers.is_failing
-            brokers.learn("b:1", route("b:1", home=A, is_cut_off=True))
+            brokers.learn("b:1", route("b:1", shard=A, is_cut_off=True))
             assert brokers.is_failing == brokers.are_cut_off == cut_off
 
     with_brokers(case, "a:1")

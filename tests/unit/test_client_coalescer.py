@@ -12,7 +12,7 @@ from txmsg.client.batch import Entry
 from txmsg.client.coalescer import Coalescer
 from txmsg.errors import BrokerUnavailable, MisuseError, Overloaded
 
-HOME = b"h" * 16
+SHARD = b"h" * 16
 
 
 class Broker:
@@ -28,7 +28,7 @@ class Broker:
         self.arrived.set()
         await self.release.wait()
         for entry in entries:
-            entry.succeed(HOME)
+            entry.succeed(SHARD)
 
 
 def run(case: Callable[[], Awaitable[None]]) -> None:
@@ -56,7 +56,7 @@ def test_calls_of_one_turn_of_the_loop_leave_in_one_request() -> None:
         broker = Broker()
         broker.release.set()
         queue = queue_to(broker)
-        assert await asyncio.gather(*offered(queue, 100)) == [HOME] * 100
+        assert await asyncio.gather(*offered(queue, 100)) == [SHARD] * 100
         assert [len(request) for request in broker.requests] == [100]
         await queue.drain()
 
@@ -125,11 +125,11 @@ def test_a_full_queue_slows_callers_then_refuses_them(monkeypatch: pytest.Monkey
             with pytest.raises(Overloaded, match="3 messages wait"):
                 await waiter
         broker.release.set()
-        assert await under_way[0] == HOME
+        assert await under_way[0] == SHARD
         for waiter in waiting:  # in the queue, but never sent
             with pytest.raises(BrokerUnavailable, match="not sent within"):
                 await waiter
-        assert await asyncio.gather(*offered(queue, 3)) == [HOME] * 3
+        assert await asyncio.gather(*offered(queue, 3)) == [SHARD] * 3
         await queue.drain()
 
     run(case)
@@ -143,7 +143,7 @@ def test_callers_outside_a_full_queue_get_in_when_there_is_room(monkeypatch: pyt
         queue = queue_to(broker)
         waiters = offered(queue, 20)
         broker.release.set()
-        assert await asyncio.gather(*waiters) == [HOME] * 20
+        assert await asyncio.gather(*waiters) == [SHARD] * 20
         await queue.drain()
 
     run(case)
@@ -161,7 +161,7 @@ def test_draining_settles_what_was_taken_and_takes_nothing_more() -> None:
             await late
         broker.release.set()
         await draining
-        assert await asyncio.gather(*waiters) == [HOME] * 5
+        assert await asyncio.gather(*waiters) == [SHARD] * 5
 
     run(case)
 

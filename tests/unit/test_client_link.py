@@ -12,7 +12,7 @@ from txmsg.message import ReceivedMessage
 from txmsg.wire.v1 import txmsg_pb2 as pb
 
 HAND = Hand(7, 1, 3)
-INVISIBLE_S = 60.0
+VISIBILITY_TIMEOUT_S = 60.0
 DEADLINE_S = 60.0
 
 
@@ -51,10 +51,12 @@ def columns(*offsets: int, attempt: int = 1) -> pb.DeliveredColumns:
     )
 
 
-def with_link(case: Callable[[Link, Broker], Awaitable[None]], *, invisible_s: float = INVISIBLE_S) -> None:
+def with_link(
+    case: Callable[[Link, Broker], Awaitable[None]], *, visibility_timeout_s: float = VISIBILITY_TIMEOUT_S
+) -> None:
     async def scenario() -> None:
         broker, got = Broker(), asyncio.Event()
-        polling = Polling(group="g", client_id="c", subscriptions=(), invisible_s=invisible_s)
+        polling = Polling(group="g", client_id="c", subscriptions=(), visibility_timeout_s=visibility_timeout_s)
         broker.replies = [pb.ReceiveReply(batches=[columns(5, 6, attempt=2), columns(8, 9)])]
         taken: list[int | None] = []
 
@@ -85,7 +87,7 @@ def test_what_came_of_one_queue_in_two_parts_is_held_in_both() -> None:
     async def case(link: Link, broker: Broker) -> None:
         assert all(link.holds(HAND, offset, now()) for offset in (5, 6, 8, 9))
         assert not link.holds(HAND, 7, now())
-        assert not link.holds(HAND, 5, now() + 2 * INVISIBLE_S)
+        assert not link.holds(HAND, 5, now() + 2 * VISIBILITY_TIMEOUT_S)
 
     with_link(case)
 
@@ -95,14 +97,14 @@ def test_the_broker_is_told_what_is_still_held_and_only_that() -> None:
         link.ack(HAND, 5)
         link.refuse(HAND, 8, "boom")
         link.drop(HAND, 9)
-        for _ in range(RENEWALS + 1):  # for longer than the invisible time
+        for _ in range(RENEWALS + 1):  # for longer than the visibility timeout
             (receipt,) = await broker.held.get()
             assert receipt == HAND.receipt([6])
         assert link.holds(HAND, 6, now())
         link.ack(HAND, 6)
         assert not link.holds(HAND, 6, now())
 
-    with_link(case, invisible_s=2.0)
+    with_link(case, visibility_timeout_s=2.0)
 
 
 def test_what_the_broker_does_not_leave_to_us_is_not_handled() -> None:
@@ -117,4 +119,4 @@ def test_what_the_broker_does_not_leave_to_us_is_not_handled() -> None:
             link.ack(HAND, offset)
         await link.idle()
 
-    with_link(case, invisible_s=4.0)
+    with_link(case, visibility_timeout_s=4.0)

@@ -20,7 +20,7 @@ from txmsg.wire.codec import CODE_KEY
 from txmsg.wire.v1 import txmsg_pb2 as pb
 from txmsg.wire.v1.txmsg_pb2_grpc import NotifyServicer, add_NotifyServicer_to_server
 
-HOME = b"h" * 16
+SHARD = b"h" * 16
 X = Message("t", b"x")
 
 Step = Callable[[Any, Any], Coroutine[Any, Any, Any]]
@@ -38,7 +38,7 @@ class Script(NotifyServicer):
         self.sends.append(request)
         if self.steps:
             return await self.steps.popleft()(request, context)
-        return pb.SendReply(home=HOME)
+        return pb.SendReply(shard=SHARD)
 
     async def EndTransactions(  # noqa: N802
         self, request: pb.EndTransactionsRequest, context: Any
@@ -69,7 +69,7 @@ def fail_item(place: int, code: str, reply: type[Any]) -> Step:
     async def step(request: Any, context: Any) -> Any:
         ids = request.batches[0].transaction_ids if isinstance(request, pb.SendRequest) else request.commit
         error = pb.ItemError(transaction_id=ids[16 * place : 16 * place + 16], code=code, text="told so")
-        return reply(home=HOME, errors=[error]) if reply is pb.SendReply else reply(errors=[error])
+        return reply(shard=SHARD, errors=[error]) if reply is pb.SendReply else reply(errors=[error])
 
     return step
 

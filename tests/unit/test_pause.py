@@ -49,7 +49,7 @@ def test_probes_come_one_at_a_time_at_growing_intervals_until_one_succeeds() -> 
     assert (pause.is_on, pause.room(now)) == (False, math.inf)
 
 
-def test_a_probe_without_an_answer_is_given_up_after_its_invisible_time() -> None:
+def test_a_probe_without_an_answer_is_given_up_after_its_visibility_timeout() -> None:
     pause = Pause(1)
     pause.failed(1, "boom", 0)
     pause.given(7, 1, 60)
@@ -115,7 +115,7 @@ def test_all_members_failing_pause_the_group_and_one_success_frees_all() -> None
     failed = [members.failed(name, 1, "boom", token=1, now=1) for name in ("a", "a", "b", "b")]
     assert failed == [False, False, True, True]
     assert members.room("a", 1) == members.room("b", 1) == 0
-    members.given("a", 1, token=9, now=2, invisible_s=60)
+    members.given("a", 1, token=9, now=2, visibility_timeout_s=60)
     assert members.room("b", 2) == 0, "one probe for all"
     assert not members.failed("a", 1, "boom", token=9, now=2), "a failed probe counts as any failure"
     assert members.succeeded("b", 3)
@@ -132,7 +132,7 @@ def test_a_rate_is_kept_over_all_members() -> None:
     members = members_of("a", "b")
     members.limit(10.0, 0)
     assert members.room("a", 0) == 5
-    members.given("a", 5, token=1, now=0, invisible_s=60)
+    members.given("a", 5, token=1, now=0, visibility_timeout_s=60)
     assert members.room("b", 0) == 0
     assert members.blocked_s("b", 0) == pytest.approx(0.1)
     assert members.room("b", 0.1) == 1

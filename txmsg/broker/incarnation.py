@@ -22,7 +22,7 @@ class Incarnation:
     """The incarnation that memory is of. All that is kept in memory registers how it is forgotten."""
 
     def __init__(self) -> None:
-        self.home: UUID | None = None
+        self.shard: UUID | None = None
         """Which Notify database this is, as last read; a backup has the same, one that was made anew another."""
         self._id: UUID | None = None
         self._forget: list[Forget] = []
@@ -36,10 +36,10 @@ class Incarnation:
         """Has this called when an incarnation ends, with the reason: it drops what it has read, at once."""
         self._forget.append(forget)
 
-    def begin(self, found: UUID, home: UUID) -> UUID:
+    def begin(self, found: UUID, shard: UUID) -> UUID:
         """This is the current one, as just read; unless another caller was faster. The one that holds."""
         if self._id is None:
-            self._id, self.home = found, home
+            self._id, self.shard = found, shard
         return self._id
 
     def end(self, over: UUID | None, why: str) -> None:

@@ -50,7 +50,7 @@ Table(
     "notify_db",
     metadata,
     Column("only_row", Boolean, primary_key=True, server_default=text("true")),
-    Column("home", Uuid, nullable=False, server_default=text("gen_random_uuid()")),
+    Column("shard", Uuid, nullable=False, server_default=text("gen_random_uuid()")),
     Column("works_from", Text, nullable=False, server_default=text("'0001'")),
 )
 Table(

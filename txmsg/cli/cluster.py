@@ -121,7 +121,7 @@ def resume(*, broker_id: str, broker: str, as_json: bool) -> None:
 
 def _values(reply: pb.ShowClusterReply, *, with_queues: bool) -> dict[str, object]:
     values: dict[str, object] = {
-        "home": str(UUID(bytes=reply.home)),
+        "shard": str(UUID(bytes=reply.shard)),
         "schema_revision": reply.schema_revision,
         "brokers": [
             {

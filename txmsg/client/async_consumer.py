@@ -20,7 +20,7 @@ from txmsg.client.channel import Brokers
 from txmsg.client.epochs import Epochs
 from txmsg.client.link import Hand, Link, Polling
 from txmsg.client.links import Links
-from txmsg.client.options import homes_of
+from txmsg.client.options import shards_of
 from txmsg.client.workers import Job, LoopWorkers, ThreadWorkers
 from txmsg.errors import InvalidMessage, MisuseError, shown
 from txmsg.message import ReceivedMessage, check_name
@@ -37,12 +37,12 @@ H = TypeVar("H", bound=Callable[[ReceivedMessage], Any])
 
 WATCH_INTERVAL_S_MAX = 5.0
 CONCURRENCY_MAX = 4096
-INVISIBLE_S_MAX = 12 * 3600.0
+VISIBILITY_TIMEOUT_S_MAX = 12 * 3600.0
 STOP_TIMEOUT_S_MAX = 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Home:
+class _Shard:
     """The lines to the brokers of one Notify database."""
 
     brokers: Brokers
@@ -56,8 +56,8 @@ class AsyncConsumer:
     brokers: "host:port", several of them in a list or separated by commas; those of several Notify databases separated
     by semicolons, or as a list of such lists. group: whose progress this is.
     concurrency: handlers at once, of each kind; `def` handlers run on threads, `async def` ones on the loop.
-    invisible_s: when nothing is heard of this process for so long, others are given what it holds. A handler may take
-    longer than that: its message is left to it while the process lives, up to 12 hours.
+    visibility_timeout_s: when nothing is heard of this process for so long, others are given what it holds. A handler
+    may take longer than that: its message is left to it while the process lives, up to 12 hours.
     stop_timeout_s: how long a stop waits for handlers. Per broker, twice `concurrency` messages are fetched ahead, or
     what the handlers do in a fifth of a second.
 
@@ -77,12 +77,12 @@ class AsyncConsumer:
         group: str = "default",
         *,
         concurrency: int = 16,
-        invisible_s: float = 60.0,
+        visibility_timeout_s: float = 60.0,
         stop_timeout_s: float = 30.0,
         start: Literal["earliest", "latest"] | datetime | None = None,
         broadcast: bool | str = False,
     ) -> None:
-        self._addresses = homes_of(brokers)
+        self._addresses = shards_of(brokers)
         self.group = check_name("consumer group", group)
         if broadcast is not False:
             self.group = broadcast_group_of(self.group, broadcast)
@@ -90,10 +90,12 @@ class AsyncConsumer:
             start = "earliest" if broadcast is False else "latest"
         self._start = start_of(start)
         self._concurrency = check_count("concurrency", concurrency, most=CONCURRENCY_MAX)
-        self._invisible_s = check_seconds("invisible_s", invisible_s, least_s=1, most_s=INVISIBLE_S_MAX)
+        self._visibility_timeout_s = check_seconds(
+            "visibility_timeout_s", visibility_timeout_s, least_s=1, most_s=VISIBILITY_TIMEOUT_S_MAX
+        )
         self._stop_timeout_s = check_seconds("stop_timeout_s", stop_timeout_s, least_s=0, most_s=STOP_TIMEOUT_S_MAX)
         self._subscriptions = Subscriptions(self.group)
-        self._homes: list[_Home] = []
+        self._shards: list[_Shard] = []
         self._coroutines: LoopWorkers | None = None
         self._threads: ThreadWorkers | None = None
         self._stopping: asyncio.Task[None] | None = None
@@ -113,7 +115,7 @@ class AsyncConsumer:
         """Begins to receive. Does not wait for a broker: one that is away is waited for in the background."""
         if self._stopping is not None:
             raise MisuseError("the consumer was stopped: make a new one")
-        if self._homes:
+        if self._shards:
             return self
         self._subscriptions.close(need_handlers=True)
         kinds = {each.function.is_coroutine for each in self._subscriptions.handlers.values()}
@@ -125,14 +127,14 @@ class AsyncConsumer:
             group=self.group,
             client_id=uuid4().hex,
             subscriptions=tuple(Subscription(topic=topic, tags=tag) for topic, tag in self._subscriptions.tags.items()),
-            invisible_s=self._invisible_s,
+            visibility_timeout_s=self._visibility_timeout_s,
             start=self._start,
         )
-        self._homes = [self._new_home(addresses, polling) for addresses in self._addresses]
+        self._shards = [self._new_shard(addresses, polling) for addresses in self._addresses]
         self._watching = asyncio.create_task(self._watch())
         return self
 
-    def _new_home(self, addresses: Sequence[str], polling: Polling) -> _Home:
+    def _new_shard(self, addresses: Sequence[str], polling: Polling) -> _Shard:
         brokers = Brokers(addresses)
         take = partial(self._take, Epochs())
 
@@ -141,7 +143,7 @@ class AsyncConsumer:
 
         links = Links(brokers, new_link, group=self.group)
         presence = Presence(brokers, client_id=polling.client_id)
-        return _Home(brokers, links, asyncio.create_task(presence.run(), name=f"txmsg-attach-{self.group}"))
+        return _Shard(brokers, links, asyncio.create_task(presence.run(), name=f"txmsg-attach-{self.group}"))
 
     async def stop(self) -> None:
         """Stops receiving, lets handlers finish for up to stop_timeout_s, settles what they did. Idempotent.
@@ -176,27 +178,27 @@ class AsyncConsumer:
 
     async def _stop(self) -> None:
         try:
-            if not self._homes:
+            if not self._shards:
                 return
             try:
                 async with asyncio.timeout(self._stop_timeout_s):
-                    await asyncio.gather(*(home.links.stop() for home in self._homes))
+                    await asyncio.gather(*(shard.links.stop() for shard in self._shards))
             except TimeoutError:
                 _log.warning(
                     "group %s: handlers still ran after %s s; their messages come again",
                     self.group,
                     self._stop_timeout_s,
                 )
-            tasks = [self._watching, *(home.presence for home in self._homes)]
+            tasks = [self._watching, *(shard.presence for shard in self._shards)]
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*(home.links.close() for home in self._homes), *tasks, return_exceptions=True)
+            await asyncio.gather(*(shard.links.close() for shard in self._shards), *tasks, return_exceptions=True)
             if self._coroutines is not None:
                 await self._coroutines.close()
             if self._threads is not None:
                 self._threads.close()
-            await asyncio.gather(*(home.links.flush() for home in self._homes))
-            await asyncio.gather(*(home.brokers.close() for home in self._homes))
+            await asyncio.gather(*(shard.links.flush() for shard in self._shards))
+            await asyncio.gather(*(shard.brokers.close() for shard in self._shards))
         finally:
             self._stopped.set()
 
@@ -223,7 +225,7 @@ class AsyncConsumer:
                 assert message.offset is not None
                 link.refuse(hand, message.offset, str(error))
             return
-        late_at = now + self._invisible_s
+        late_at = now + self._visibility_timeout_s
         jobs = [Job(link, hand, message, handler, late_at) for message in messages]
         workers = self._coroutines if handler.function.is_coroutine else self._threads
         assert workers is not None
@@ -234,7 +236,7 @@ class AsyncConsumer:
         loop = asyncio.get_running_loop()
         told: list[Job] = []
         while True:
-            await asyncio.sleep(min(self._invisible_s / 4, WATCH_INTERVAL_S_MAX))
+            await asyncio.sleep(min(self._visibility_timeout_s / 4, WATCH_INTERVAL_S_MAX))
             if self._coroutines is not None:
                 self._coroutines.revive()
             running = [each for workers in (self._coroutines, self._threads) if workers for each in workers.running]
@@ -242,9 +244,16 @@ class AsyncConsumer:
             for job in late:
                 if not any(job is each for each in told):
                     _log.warning(
-                        "group %s: the handler of topic %r has held message %s for longer than invisible_s=%g: nobody "
-                        "else is given it while this process lives, for up to 12 hours. %d of %d handlers are late; "
-                        "one that hangs is never ended: give its calls timeouts",
-                        *(self.group, job.handler.topic, job.message.id, self._invisible_s, len(late), len(running)),
+                        "group %s: handler of topic %r has held message %s for longer than visibility_timeout_s=%g: "
+                        "others do not get it while this process lives, for up to 12 hours. %d of %d handlers are "
+                        "late; one that hangs is never ended: give its calls timeouts",
+                        *(
+                            self.group,
+                            job.handler.topic,
+                            job.message.id,
+                            self._visibility_timeout_s,
+                            len(late),
+                            len(running),
+                        ),
                     )
             told = late

@@ -22,10 +22,10 @@ from txmsg.client.attach import Presence
 from txmsg.client.batch import EndEntry, FreshEntry, SendEntry, messages_of, recalled
 from txmsg.client.channel import Brokers
 from txmsg.client.half import Half, check_half, id_bytes_of
-from txmsg.client.homes import Homes, find_homes
 from txmsg.client.late import AsyncLateTransaction
-from txmsg.client.options import check_listener_of, homes_of
+from txmsg.client.options import check_listener_of, shards_of
 from txmsg.client.sender import Sender
+from txmsg.client.shards import Shards, find_shards
 from txmsg.errors import MisuseError, OutcomeUnknown
 from txmsg.message import (
     Message,
@@ -71,7 +71,7 @@ class AsyncProducer:
         *,
         timeout_s: float = 10.0,
     ) -> None:
-        self._addresses = homes_of(brokers)
+        self._addresses = shards_of(brokers)
         self.group = check_name("producer group", group)
         self.check_listener = check_listener_of(check_listener)
         self.timeout_s = check_seconds("timeout_s", timeout_s, least_s=0.001, most_s=TIMEOUT_S_MAX)
@@ -81,7 +81,7 @@ class AsyncProducer:
         self._closed = False
         self._starting: asyncio.Lock | None = None
         self._brokers: list[Brokers] = []
-        self._sender: Sender | Homes | None = None
+        self._sender: Sender | Shards | None = None
         self._presences: list[asyncio.Task[None]] = []
 
     @property
@@ -117,7 +117,7 @@ class AsyncProducer:
     ) -> None:
         await self.close()
 
-    async def _started(self) -> Sender | Homes:
+    async def _started(self) -> Sender | Shards:
         loop = asyncio.get_running_loop()
         if self._loop is None:
             self._loop, self._pid, self._starting = loop, os.getpid(), asyncio.Lock()
@@ -138,7 +138,7 @@ class AsyncProducer:
         if not self._brokers:
             self._brokers = [Brokers(addresses) for addresses in self._addresses]
         if len(self._brokers) > 1:
-            await find_homes(self._brokers, timeout_s=self.timeout_s)
+            await find_shards(self._brokers, timeout_s=self.timeout_s)
         senders: list[Sender] = []
         for brokers in self._brokers:
             senders.append(Sender(brokers, group=self.group, timeout_s=self.timeout_s))
@@ -151,7 +151,7 @@ class AsyncProducer:
                 listener=self.check_listener,
             )
             self._presences.append(asyncio.create_task(presence.run(), name=f"txmsg-attach-{self.group}"))
-        self._sender = Homes(senders, timeout_s=self.timeout_s) if len(senders) > 1 else senders[0]
+        self._sender = Shards(senders, timeout_s=self.timeout_s) if len(senders) > 1 else senders[0]
 
     async def _fence_id(self) -> bytes:
         fence = self.fence
@@ -217,8 +217,8 @@ class AsyncProducer:
         waiter = sender.new_waiter()
         entry = (FreshEntry if transaction_id is None else SendEntry)(id_bytes, messages_of(messages), waiter)
         sender.halves.offer(entry)
-        home = await waiter
-        return Half(entry.transaction_id, home)
+        shard = await waiter
+        return Half(entry.transaction_id, shard)
 
     async def end(self, half: Half, state: TransactionState, *, timeout_s: float | None = None) -> None:
         """Tells what became of the local transaction. Returns when the outcome is on disk.
@@ -229,7 +229,7 @@ class AsyncProducer:
         """
         sender = self._sender_here() or await self._started()
         waiter = sender.new_waiter()
-        sender.end(check_half(half).home, EndEntry(half.id_bytes, state, waiter))
+        sender.end(check_half(half).shard, EndEntry(half.id_bytes, state, waiter))
         if timeout_s is None:
             await waiter
             return
@@ -242,15 +242,15 @@ class AsyncProducer:
     def end_soon(self, half: Half, state: TransactionState) -> None:
         """Like `end`, but waits for nothing: for a caller that is being cancelled. To be called on the loop."""
         if self._sender is not None:
-            self._sender.end(half.home, EndEntry(half.id_bytes, state, None))
+            self._sender.end(half.shard, EndEntry(half.id_bytes, state, None))
 
     @property
-    def _sender_started(self) -> Sender | Homes:
+    def _sender_started(self) -> Sender | Shards:
         """The hot path, for the sync producer. Only after `start`."""
         assert self._sender is not None, "start() comes first"
         return self._sender
 
-    def _sender_here(self) -> Sender | Homes | None:
+    def _sender_here(self) -> Sender | Shards | None:
         """The sender if everything is as usual; None sends the caller the long way, which says what is wrong."""
         # A forked child has another loop, or none: no need to ask for the pid each time.
         return None if self._closed or self._loop is not asyncio.get_running_loop() else self._sender

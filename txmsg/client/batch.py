@@ -81,10 +81,10 @@ class Entry:
         """Nobody waits any more, and the entry is not worth sending."""
         return False
 
-    def succeed(self, home: bytes) -> None:
+    def succeed(self, shard: bytes) -> None:
         """Tells the caller, if it still waits."""
         if self.waiter is not None and not self.waiter.done():
-            self.waiter.set_result(home)
+            self.waiter.set_result(shard)
 
     def fail(self, error: BaseException) -> None:
         """Tells the caller, if it still waits. `error` is to be its own: tracebacks grow on shared ones."""
@@ -261,21 +261,21 @@ def recalled(message_id: str, result: int) -> bool:
     )
 
 
-def end_request(home: bytes, entries: Sequence[EndEntry]) -> EndTransactionsRequest:
+def end_request(shard: bytes, entries: Sequence[EndEntry]) -> EndTransactionsRequest:
     """One request for the outcomes of transactions of one Notify database."""
 
     def ids_of(state: TransactionState) -> bytes:
         return b"".join([entry.transaction_id for entry in entries if entry.state is state])
 
     return EndTransactionsRequest(
-        home=home,
+        shard=shard,
         commit=ids_of(TransactionState.COMMIT),
         rollback=ids_of(TransactionState.ROLLBACK),
         unknown=ids_of(TransactionState.UNKNOWN),
     )
 
 
-def settle(entries: Sequence[E], home: bytes, errors: Sequence[ItemError]) -> tuple[list[E], TxmsgError | None]:
+def settle(entries: Sequence[E], shard: bytes, errors: Sequence[ItemError]) -> tuple[list[E], TxmsgError | None]:
     """Tells the callers what the reply says of their items. Returns those to send again, and one of their errors.
 
     If one of them may have been carried out, it is that one's.
@@ -284,7 +284,7 @@ def settle(entries: Sequence[E], home: bytes, errors: Sequence[ItemError]) -> tu
         for entry in entries:  # `succeed` by hand: this is the hot path
             waiter = entry.waiter
             if waiter is not None and not waiter.done():
-                waiter.set_result(home)
+                waiter.set_result(shard)
         return [], None
     by_id = {error.transaction_id: error for error in errors}
     again: list[E] = []
@@ -292,7 +292,7 @@ def settle(entries: Sequence[E], home: bytes, errors: Sequence[ItemError]) -> tu
     for entry in entries:
         item = by_id.get(entry.transaction_id)
         if item is None:
-            entry.succeed(home)
+            entry.succeed(shard)
             continue
         error = error_of_code(item.code, item.text)
         if isinstance(error, BrokerUnavailable | OutcomeUnknown):

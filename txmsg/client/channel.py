@@ -34,7 +34,7 @@ RETRYABLE = (BrokerUnavailable, OutcomeUnknown)
 _ATTEMPT_S_MIN = 0.25
 _AVOIDED_S = 5.0
 """How long a broker that failed is chosen only where there is no other."""
-_HOME_SIZE_BYTES = 16
+_SHARD_SIZE_BYTES = 16
 _LINGER_S = 15.0
 """How long a broker that has gone may still be told what became of its messages."""
 _OPTIONS = [
@@ -51,7 +51,7 @@ _OPTIONS = [
 class _Broker:
     """A broker as this client reaches it. name: its address as the brokers know it, "" before it has said so.
 
-    home: its Notify database, empty before it has said so.
+    shard: its Notify database, empty before it has said so.
     """
 
     address: str
@@ -59,7 +59,7 @@ class _Broker:
     channel: grpc.aio.Channel
     stub: Any
     name: str = ""
-    home: bytes = b""
+    shard: bytes = b""
     is_cut_off: bool = False
     failed_at: float = -math.inf
 
@@ -68,12 +68,12 @@ class Brokers:
     """The brokers of one Notify database, for one producer or consumer. Belongs to the loop it is first used on.
 
     The addresses that the user gave stay; `learn` adds those of the others, and takes them away when they have gone.
-    home: that database, empty before one of them has said it.
+    shard: that database, empty before one of them has said it.
     """
 
     def __init__(self, addresses: Sequence[str]) -> None:
         claim_process()
-        self.home = b""
+        self.shard = b""
         self._brokers = {address: _new_broker(address, is_given=True) for address in addresses}
         self._gone: set[_Broker] = set()
         self._listed: list[str] = []
@@ -101,7 +101,7 @@ class Brokers:
         One of release 0.1 knows no others, and one that is cut off from its database says none.
         """
         here = self._brokers.get(address)
-        if here is None or not self._is_at_home(here, route.home):
+        if here is None or not self._is_of_shard(here, route.shard):
             return
         here.is_cut_off = route.is_cut_off
         if not route.this or not route.brokers:
@@ -121,17 +121,17 @@ class Brokers:
             for changed in self._watchers:
                 changed()
 
-    def note_home(self, home: bytes) -> None:
+    def note_shard(self, shard: bytes) -> None:
         """Takes which database it is from a reply, if no broker has said it before."""
-        if not self.home and len(home) == _HOME_SIZE_BYTES:
-            self.home = home
+        if not self.shard and len(shard) == _SHARD_SIZE_BYTES:
+            self.shard = shard
 
-    async def find_home(self, timeout_s: float) -> None:
+    async def find_shard(self, timeout_s: float) -> None:
         """Asks the brokers, each once at most, which database it is. Raises what the last one asked raised."""
         for left in range(len(self._brokers) - 1, -1, -1):
             try:
                 reply: RouteReply = await self.call("Route", RouteRequest(), timeout_s=timeout_s)
-                self.note_home(reply.home)
+                self.note_shard(reply.shard)
                 return
             except RETRYABLE:
                 if not left:
@@ -179,25 +179,25 @@ class Brokers:
         elif count and random.random() < count / len(able):
             self._current = random.choice([each for each in able if each.address in new] or able)
 
-    def _is_at_home(self, broker: _Broker, home: bytes) -> bool:
+    def _is_of_shard(self, broker: _Broker, shard: bytes) -> bool:
         """Notes the database of a broker; one of release 0.1 says none. False if the others of the list have another.
 
         A database that was made anew is another one, too: it counts when no broker is left that has the one before.
         """
-        if len(home) != _HOME_SIZE_BYTES:
+        if len(shard) != _SHARD_SIZE_BYTES:
             return True
-        changed, broker.home = broker.home != home, home
-        if self.home != home and any(each.home == self.home for each in self._brokers.values() if each.home):
+        changed, broker.shard = broker.shard != shard, shard
+        if self.shard != shard and any(each.shard == self.shard for each in self._brokers.values() if each.shard):
             if changed:
                 _log.error(
                     "broker %s is not used: it writes to Notify database %s, and others of its list to %s; put a "
                     "semicolon between the brokers of two databases",
-                    *(broker.address, UUID(bytes=home), UUID(bytes=self.home)),
+                    *(broker.address, UUID(bytes=shard), UUID(bytes=self.shard)),
                 )
             if self._current is broker:
                 self._current = self._choice()
             return False
-        self.home = home
+        self.shard = shard
         return True
 
     def _able(self) -> list[_Broker]:
@@ -212,7 +212,7 @@ class Brokers:
 
     def _ours(self) -> list[_Broker]:
         """Those that do not write to another database."""
-        return [each for each in self._brokers.values() if each.home in {b"", self.home}] or list(
+        return [each for each in self._brokers.values() if each.shard in {b"", self.shard}] or list(
             self._brokers.values()
         )
 

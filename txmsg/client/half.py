@@ -17,12 +17,12 @@ __all__ = ["AsyncHalves", "Half", "Halves", "check_half", "id_bytes_of"]
 class Half(NamedTuple):
     """A transaction whose half messages are on disk and whose outcome is still to be told.
 
-    home is the Notify database that holds them. One is made per transaction on the hot path: hence a NamedTuple, and
+    shard is the Notify database that holds them. One is made per transaction on the hot path: hence a NamedTuple, and
     the id as bytes, of which a UUID is made when somebody asks for it.
     """
 
     id_bytes: bytes
-    home: bytes
+    shard: bytes
 
     @property
     def transaction_id(self) -> TransactionId:

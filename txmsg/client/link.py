@@ -38,7 +38,7 @@ AHEAD_S = 0.2
 to take them."""
 AHEAD_COUNT_MAX = 5000
 RENEWALS = 4
-"""How often within an invisible time the broker is told what is still held: all but one of these calls may be lost."""
+"""How often within a visibility timeout the broker is told what is still held: all but one of the calls may be lost."""
 HELD_COUNT_MAX = 1000
 """Receipts in such a call."""
 PACE_INTERVAL_S = 0.1
@@ -51,7 +51,7 @@ class Polling:
     group: str
     client_id: str
     subscriptions: tuple[Subscription, ...]
-    invisible_s: float
+    visibility_timeout_s: float
     start: str = ""
 
 
@@ -122,7 +122,7 @@ class Link:
         self._settled(hand, offset)
 
     def drop(self, hand: Hand, offset: int) -> None:
-        """The message is not settled at all: it is delivered again when its invisible time ends."""
+        """The message is not settled at all: it is delivered again when its visibility timeout ends."""
         self._out -= 1
         held = self._held.get(hand)
         if held is not None:
@@ -196,7 +196,7 @@ class Link:
                 hand = Hand(receipt.queue_id, receipt.token, receipt.epoch)
                 messages, unreadable = delivered(columns)
                 self._out += len(messages) + len(unreadable)
-                until = asyncio.get_running_loop().time() + self._polling.invisible_s
+                until = asyncio.get_running_loop().time() + self._polling.visibility_timeout_s
                 # What came before from one queue and under one token came in this reply: a part are retries.
                 self._held.setdefault(hand, _Held(set(), until)).offsets.update(receipt.offset)
                 for offset, error in unreadable.items():
@@ -206,18 +206,22 @@ class Link:
 
     async def keep(self) -> None:
         """Tells the broker for ever what is held for long, so that it leaves it to us. Quick handlers cost nothing."""
-        invisible_s = self._polling.invisible_s
+        visibility_timeout_s = self._polling.visibility_timeout_s
         while True:
-            await asyncio.sleep(invisible_s / RENEWALS)
+            await asyncio.sleep(visibility_timeout_s / RENEWALS)
             now = asyncio.get_running_loop().time()
-            old = [hand for hand, held in self._held.items() if held.until < now + invisible_s * (1 - 1 / RENEWALS)]
+            old = [
+                hand
+                for hand, held in self._held.items()
+                if held.until < now + visibility_timeout_s * (1 - 1 / RENEWALS)
+            ]
             for start in range(0, len(old), HELD_COUNT_MAX):
                 hands = old[start : start + HELD_COUNT_MAX]
                 receipts = [hand.receipt(sorted(self._held[hand].offsets)) for hand in hands if hand in self._held]
                 if receipts and await self._call(max_messages=0, wait_s=0, held=receipts) is not None:
                     for hand in hands:
                         if hand in self._held:
-                            self._held[hand].until = now + invisible_s
+                            self._held[hand].until = now + visibility_timeout_s
 
     async def idle(self) -> None:
         """Returns when nothing is out any more."""
@@ -265,7 +269,7 @@ class Link:
             subscriptions=self._polling.subscriptions,
             max_messages=max_messages,
             wait_ms=int(wait_s * 1000),
-            invisible_ms=int(self._polling.invisible_s * 1000),
+            visibility_timeout_ms=int(self._polling.visibility_timeout_s * 1000),
             acks=[hand.receipt(offsets) for hand, offsets in acks.items()],
             refusals=refusals,
             held=held,

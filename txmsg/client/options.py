@@ -12,7 +12,7 @@ from txmsg.wire.address import check_address
 __all__ = [
     "addresses_of",
     "check_listener_of",
-    "homes_of",
+    "shards_of",
 ]
 
 
@@ -29,23 +29,23 @@ def addresses_of(brokers: object) -> list[str]:
     return list(dict.fromkeys(check_address("broker address", text) for text in texts))
 
 
-def homes_of(brokers: object) -> list[list[str]]:
+def shards_of(brokers: object) -> list[list[str]]:
     """The addresses of each Notify database: several are separated by semicolons, or are lists in a list.
 
     Raises InvalidName, and MisuseError for an address that is listed for two of them.
     """
     if isinstance(brokers, str):
-        homes = [addresses_of(each) for each in brokers.split(";")]
+        shards = [addresses_of(each) for each in brokers.split(";")]
     else:
         items = list(brokers) if isinstance(brokers, Iterable) else [brokers]
         are_lists = any(isinstance(each, Iterable) and not isinstance(each, str | bytes) for each in items)
-        homes = [addresses_of(each) for each in items] if are_lists else [addresses_of(items)]
+        shards = [addresses_of(each) for each in items] if are_lists else [addresses_of(items)]
     seen: set[str] = set()
-    for address in (address for home in homes for address in home):
+    for address in (address for shard in shards for address in shard):
         if address in seen:
             raise MisuseError(f"broker address {address} is listed for two Notify databases: it has one, list it once")
         seen.add(address)
-    return homes
+    return shards
 
 
 def check_listener_of(listener: CheckMessageListener | None) -> CheckMessageListener | None:

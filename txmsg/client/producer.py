@@ -195,10 +195,10 @@ class Producer:
         entry = (FreshEntry if transaction_id is None else SendEntry)(id_bytes, messages_of(messages), waiter)
         thread.post(self._core._sender_started.halves.offer, entry)
         try:
-            home = self._wait(waiter)
+            shard = self._wait(waiter)
         except OutcomeUnknown as exc:
             raise half_unavailable(exc) from exc
-        return Half(entry.transaction_id, home)
+        return Half(entry.transaction_id, shard)
 
     def end(self, half: Half, state: TransactionState, *, timeout_s: float | None = None) -> None:
         """Tells what became of the local transaction. Returns when the outcome is on disk.
@@ -210,7 +210,7 @@ class Producer:
         thread = self._started()
         waiter: concurrent.futures.Future[bytes] = concurrent.futures.Future()
         entry = EndEntry(check_half(half).id_bytes, state, waiter)
-        thread.post(self._core._sender_started.end, half.home, entry)
+        thread.post(self._core._sender_started.end, half.shard, entry)
         try:
             self._wait(waiter, timeout_s)
         except (OutcomeUnknown, KeyboardInterrupt):

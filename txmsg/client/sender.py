@@ -50,15 +50,15 @@ class Sender:
         )
         self._ends: dict[bytes, Coalescer[EndEntry]] = {}
 
-    def end(self, home: bytes, entry: EndEntry) -> None:
-        """Queues the outcome of a transaction whose halves are in the Notify database `home`."""
-        ends = self._ends.get(home)
+    def end(self, shard: bytes, entry: EndEntry) -> None:
+        """Queues the outcome of a transaction whose halves are in the Notify database `shard`."""
+        ends = self._ends.get(shard)
         if ends is None:
 
             async def send_ends(entries: list[EndEntry]) -> None:
-                await self._send_ends(home, entries)
+                await self._send_ends(shard, entries)
 
-            ends = self._ends[home] = Coalescer(
+            ends = self._ends[shard] = Coalescer(
                 send_ends, timeout_s=self._timeout_s, loop=self._loop, crowd=self._crowd
             )
         ends.offer(entry)
@@ -88,7 +88,7 @@ class Sender:
         async def attempt(left: list[SendEntry], timeout_s: float) -> Reply:
             request = SendRequest(group=self._group, batches=columns_of(left))
             reply: SendReply = await self.brokers.call("Send", request, timeout_s=timeout_s)
-            return reply.home, reply.errors
+            return reply.shard, reply.errors
 
         await self._settle_all(entries, attempt, _worst, self.plain_elsewhere)
 
@@ -97,15 +97,15 @@ class Sender:
             batches = columns_of(left)
             request = SendRequest(group=self._group, fence_id=self.fence_id, half=True, batches=batches)
             reply: SendReply = await self.brokers.call("Send", request, timeout_s=timeout_s)
-            self.brokers.note_home(reply.home)
-            return reply.home, reply.errors
+            self.brokers.note_shard(reply.shard)
+            return reply.shard, reply.errors
 
         await self._settle_all(entries, attempt, _as_unavailable, self.halves_elsewhere)
 
-    async def _send_ends(self, home: bytes, entries: list[EndEntry]) -> None:
+    async def _send_ends(self, shard: bytes, entries: list[EndEntry]) -> None:
         async def attempt(left: list[EndEntry], timeout_s: float) -> Reply:
-            reply = await self.brokers.call("EndTransactions", end_request(home, left), timeout_s=timeout_s)
-            return home, reply.errors
+            reply = await self.brokers.call("EndTransactions", end_request(shard, left), timeout_s=timeout_s)
+            return shard, reply.errors
 
         await self._settle_all(entries, attempt, _worst)
 
@@ -125,8 +125,8 @@ class Sender:
         async def once() -> None:
             nonlocal left, ambiguous, told
             try:
-                home, errors = await attempt(left, max(deadline - self._loop.time(), 0.001))
-                left, error = settle(left, home, errors)
+                shard, errors = await attempt(left, max(deadline - self._loop.time(), 0.001))
+                left, error = settle(left, shard, errors)
                 if error is not None:
                     raise error
             except RETRYABLE as exc:

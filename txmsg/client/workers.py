@@ -33,7 +33,7 @@ _TURN_COUNT = 50
 
 
 class Job(NamedTuple):
-    """One message to be handled. From `late_at` on the loop's clock on its handler takes longer than invisible_s."""
+    """One message to be handled. From `late_at` (of the loop) its handler takes longer than the visibility timeout."""
 
     link: Link
     hand: Hand
@@ -48,7 +48,7 @@ class Job(NamedTuple):
             return False
         _log.warning(
             "group %s: a message of topic %r that waited here is given to somebody else: its broker did not hear of "
-            "this process within invisible_s, has ended, or has handed the queue over",
+            "this process within visibility_timeout_s, has ended, or has handed the queue over",
             self.handler.group,
             self.handler.topic,
         )

@@ -1,8 +1,8 @@
 """Moves the time: what waits for a moment in the Notify database waits for an earlier one.
 
 Every broker decides what is due by the database's clock, and the moments stand in tables; so moving them is as good
-as moving the clock. What is measured in memory goes by the machine's clock and is not moved: invisible times, leases,
-time-outs of calls, and the pause of a group whose handlers all fail.
+as moving the clock. What is measured in memory goes by the machine's clock and is not moved: visibility timeouts,
+leases, time-outs of calls, and the pause of a group whose handlers all fail.
 """
 
 from __future__ import annotations

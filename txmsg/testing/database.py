@@ -41,7 +41,7 @@ class NotifyDatabase:
         with connect(self.url, autocommit=False, connect_timeout=_CONNECT_S_MAX) as connection:
             for table in tables:
                 connection.execute(sql.SQL("delete from {}").format(sql.Identifier(*table.split("."))))
-            connection.execute("update txmsg.notify_db set home = gen_random_uuid()")
+            connection.execute("update txmsg.notify_db set shard = gen_random_uuid()")
 
     @classmethod
     @contextmanager

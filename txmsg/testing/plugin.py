@@ -42,7 +42,9 @@ class MakeProducer(Protocol):
 class MakeConsumer(Protocol):
     """What the fixture `txmsg_consumer` gives."""
 
-    def __call__(self, group: str | None = None, *, concurrency: int = 4, invisible_s: float = 60.0) -> Consumer:
+    def __call__(
+        self, group: str | None = None, *, concurrency: int = 4, visibility_timeout_s: float = 60.0
+    ) -> Consumer:
         """A Consumer at the test's broker: subscribe, then start it. group: default one of its own."""
         ...
 
@@ -122,12 +124,12 @@ def txmsg_consumer(txmsg_broker: Broker) -> Iterator[MakeConsumer]:
 
     made: list[Consumer] = []
 
-    def make(group: str | None = None, *, concurrency: int = 4, invisible_s: float = 60.0) -> Consumer:
+    def make(group: str | None = None, *, concurrency: int = 4, visibility_timeout_s: float = 60.0) -> Consumer:
         consumer = Consumer(
             txmsg_broker.address,
             group or _new_group(),
             concurrency=concurrency,
-            invisible_s=invisible_s,
+            visibility_timeout_s=visibility_timeout_s,
             stop_timeout_s=_STOP_S_MAX,
         )
         made.append(consumer)

@@ -22,7 +22,7 @@ class ClusterApi(rpc.ClusterServicer):
     async def Show(self, request: pb.ShowClusterRequest, context: Context) -> pb.ShowClusterReply:  # noqa: N802
         state = await self._registry.show(with_queues=request.with_queues)
         return pb.ShowClusterReply(
-            home=state.home.bytes,
+            shard=state.shard.bytes,
             schema_revision=state.schema_revision,
             brokers=[
                 pb.ClusterBroker(

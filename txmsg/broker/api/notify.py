@@ -27,7 +27,7 @@ _HEARTBEAT_S = 5.0
 _CHECKS_WAITING_MAX = 64
 _WAIT_S_MAX = 30.0
 _MESSAGES_MAX = 10_000
-_INVISIBLE_S = (1.0, 12 * 3600.0)
+_VISIBILITY_TIMEOUT_S = (1.0, 12 * 3600.0)
 _CLIENT_ID_LENGTH_MAX = 200
 _FENCES_MAX = 100
 _START_US_MAX = 253_402_300_799_000_000  # the year 9999
@@ -55,7 +55,7 @@ class DeliveryService(Protocol):
         subscriptions: Sequence[Subscription],
         max_messages: int,
         wait_s: float,
-        invisible_s: float,
+        visibility_timeout_s: float,
         start: Start | None = None,
     ) -> Sequence[Handout]:
         """Messages for a member of a group, waiting up to wait_s for the first."""
@@ -67,8 +67,8 @@ class DeliveryService(Protocol):
         """Takes acknowledgements and refusals; returns those that came too late."""
         ...
 
-    def renew(self, group: str, held: Sequence[Receipt], invisible_s: float) -> Sequence[Receipt]:
-        """Begins the invisible time anew of what a member still holds; returns what it does not."""
+    def renew(self, group: str, held: Sequence[Receipt], visibility_timeout_s: float) -> Sequence[Receipt]:
+        """Restarts the visibility timeout of what a member still holds; returns what it does not."""
         ...
 
     async def flush(self) -> None:
@@ -129,11 +129,11 @@ class NotifyApi(rpc.NotifyServicer):
         """Where this broker is reached; set when the port is known."""
 
     @property
-    def _home(self) -> bytes:
+    def _shard(self) -> bytes:
         """Which Notify database this is. Another one may have taken its place under the same address."""
-        home = self._incarnation.home
-        assert home is not None, "a broker reads it before it answers"
-        return home.bytes
+        shard = self._incarnation.shard
+        assert shard is not None, "a broker reads it before it answers"
+        return shard.bytes
 
     @answering
     async def Send(self, request: pb.SendRequest, context: Context) -> pb.SendReply:  # noqa: N802 - gRPC's name
@@ -160,18 +160,18 @@ class NotifyApi(rpc.NotifyServicer):
                 for each in request.batches
             ],
         )
-        return pb.SendReply(home=self._home, errors=_item_errors(problems))
+        return pb.SendReply(shard=self._shard, errors=_item_errors(problems))
 
     @answering
     async def EndTransactions(  # noqa: N802
         self, request: pb.EndTransactionsRequest, context: Context
     ) -> pb.EndTransactionsReply:
-        if len(request.home) not in (0, 16):
-            raise ProtocolError(f"the id of a Notify database has 16 bytes, not {len(request.home)}")
-        if request.home and request.home != self._home:
+        if len(request.shard) not in (0, 16):
+            raise ProtocolError(f"the id of a Notify database has 16 bytes, not {len(request.shard)}")
+        if request.shard and request.shard != self._shard:
             raise InvalidMessage(
-                f"these transactions belong to Notify database {UUID(bytes=request.home)}, and this broker writes to "
-                f"{UUID(bytes=self._home)}: send their outcome to a broker of their own database"
+                f"these transactions belong to Notify database {UUID(bytes=request.shard)}, and this broker writes to "
+                f"{UUID(bytes=self._shard)}: send their outcome to a broker of their own database"
             )
         commit, rollback, unknown = map(slices_of_ids, (request.commit, request.rollback, request.unknown))
         _check_items(len(commit) + len(rollback) + len(unknown))
@@ -195,11 +195,13 @@ class NotifyApi(rpc.NotifyServicer):
     async def Receive(self, request: pb.ReceiveRequest, context: Context) -> pb.ReceiveReply:  # noqa: N802
         check_name("group", request.group)
         _check_client_id(request.client_id)
-        invisible_s = max(_INVISIBLE_S[0], min(request.invisible_ms / 1000, _INVISIBLE_S[1]))
+        visibility_timeout_s = max(
+            _VISIBILITY_TIMEOUT_S[0], min(request.visibility_timeout_ms / 1000, _VISIBILITY_TIMEOUT_S[1])
+        )
         expired: list[Receipt] = []
         if request.held:
             held = [_receipt(each) for each in request.held]
-            expired += self._delivery.renew(request.group, held, invisible_s)
+            expired += self._delivery.renew(request.group, held, visibility_timeout_s)
         if request.acks or request.refusals:
             expired += await self._delivery.settle(
                 request.group,
@@ -220,7 +222,7 @@ class NotifyApi(rpc.NotifyServicer):
                 [Subscription(check_name("topic", each.topic), each.tags or "*") for each in request.subscriptions],
                 min(request.max_messages, _MESSAGES_MAX),
                 min(request.wait_ms / 1000, _WAIT_S_MAX),
-                invisible_s,
+                visibility_timeout_s,
                 _start(request.start),
             )
         return pb.ReceiveReply(
@@ -262,7 +264,7 @@ class NotifyApi(rpc.NotifyServicer):
                 if getting.done():
                     half = getting.result()
                     if half.transaction_id in client.asked:  # else its time to answer is over
-                        yield pb.BrokerFrame(check=_check(half, self._home))
+                        yield pb.BrokerFrame(check=_check(half, self._shard))
                 else:
                     getting.cancel()
                     yield pb.BrokerFrame(heartbeat=pb.Heartbeat())
@@ -280,7 +282,7 @@ class NotifyApi(rpc.NotifyServicer):
             brokers=routes.addresses(),
             this=self.address,
             draining=routes.draining(),
-            home=self._home,
+            shard=self._shard,
             is_cut_off=routes.is_cut_off,
         )
 
@@ -317,7 +319,7 @@ class NotifyApi(rpc.NotifyServicer):
     async def Route(self, request: pb.RouteRequest, context: Context) -> pb.RouteReply:  # noqa: N802
         route = self._route()
         return pb.RouteReply(
-            home=self._home,
+            shard=self._shard,
             brokers=route.brokers,
             this=route.this,
             draining=route.draining,
@@ -381,10 +383,10 @@ def _columns(handout: Handout) -> pb.DeliveredColumns:
     )
 
 
-def _check(half: DueHalf, home: bytes) -> pb.Check:
+def _check(half: DueHalf, shard: bytes) -> pb.Check:
     message = half.message
     return pb.Check(
-        home=home,
+        shard=shard,
         attempt=half.checks,
         transaction_id=half.transaction_id.bytes,
         topic=message.topic,

@@ -19,7 +19,7 @@ __all__ = ["ClusterState", "Registry"]
 class ClusterState:
     """The cluster at one moment. holder: of lease 'delivery'; leases: None where they were not asked for."""
 
-    home: UUID
+    shard: UUID
     schema_revision: str
     brokers: Sequence[brokers_store.BrokerRow]
     queue_counts: dict[str, int]
@@ -37,9 +37,9 @@ class Registry:
     async def show(self, *, with_queues: bool) -> ClusterState:
         """The cluster as it is. Raises BrokerUnavailable."""
         async with session(self._pool) as conn:
-            home, revision, holder, queue_count = await brokers_store.database_facts(conn)
+            shard, revision, holder, queue_count = await brokers_store.database_facts(conn)
             return ClusterState(
-                home=home,
+                shard=shard,
                 schema_revision=revision,
                 brokers=await brokers_store.all_brokers(conn),
                 queue_counts=await leases_store.queue_counts(conn),

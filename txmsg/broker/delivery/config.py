@@ -77,7 +77,7 @@ class DeliveryConfig:
     """Seconds between writes of the cursors. Default 0.25: what is unflushed at a crash is delivered again."""
 
     expire_s: float = 0.2
-    """Seconds between looks for messages whose invisible time has ended. Default 0.2."""
+    """Seconds between looks for messages whose visibility timeout has ended. Default 0.2."""
 
     poll_s: float = 0.5
     """Seconds between looks for messages that other brokers wrote. Default 0.5; own writes wake at once."""

@@ -63,25 +63,25 @@ class Delivery:
         subscriptions: Sequence[Subscription | tuple[str, str]],
         max_messages: int,
         wait_s: float,
-        invisible_s: float,
+        visibility_timeout_s: float,
         start: Start | None = None,
     ) -> list[Handout]:
         """Up to max_messages for a member of a group, or nothing after wait_s.
 
-        Each is in this member's hands for invisible_s; if it is neither settled nor renewed by then, it is retried.
-        start: where the group begins if it is new to a topic. Raises BrokerUnavailable, InvalidName for a bad tag
-        expression, and UnknownTopic.
+        Each is in this member's hands for visibility_timeout_s; if it is neither settled nor renewed by then, it is
+        retried. start: where the group begins if it is new to a topic. Raises BrokerUnavailable, InvalidName for a bad
+        tag expression, and UnknownTopic.
         """
         wants = wants_of(tuple(subscriptions))
         loaded = await self._loader.group(group, wants, start)
         loaded.members.join(client_id, wants, self._state.monotonic(), self._state.config.member_ttl_s)
-        messages = self._take(loaded, client_id, wants, max_messages, invisible_s)
+        messages = self._take(loaded, client_id, wants, max_messages, visibility_timeout_s)
         if not messages and wait_s > 0:
-            messages = await self._wait(loaded, client_id, wants, max_messages, invisible_s, wait_s)
+            messages = await self._wait(loaded, client_id, wants, max_messages, visibility_timeout_s, wait_s)
         feeds = [loaded.feeds[each.receipt.queue_id] for each in messages]
-        if held := to_note(feeds, self._state.monotonic(), invisible_s):
+        if held := to_note(feeds, self._state.monotonic(), visibility_timeout_s):
             try:
-                await self.writing.note_held(held, invisible_s)
+                await self.writing.note_held(held, visibility_timeout_s)
                 self._state.leases.require()  # not if it was paused meanwhile, and others deliver these queues by now
             except BaseException:  # also when whoever asked has gone
                 loaded.untake(messages)
@@ -95,7 +95,7 @@ class Delivery:
         client_id: str,
         wants: Mapping[str, TagExpression],
         max_messages: int,
-        invisible_s: float,
+        visibility_timeout_s: float,
         wait_s: float,
     ) -> list[Handout]:
         messages: list[Handout] = []
@@ -109,7 +109,7 @@ class Delivery:
                         await loaded.wait(wants)
                         if loaded.members.blocked_s(client_id, self._state.monotonic()) > 0:
                             loaded.wake(wants, 1)  # it was woken for a message that it may not have now: others may
-                    messages = self._take(loaded, client_id, wants, max_messages, invisible_s)
+                    messages = self._take(loaded, client_id, wants, max_messages, visibility_timeout_s)
         except TimeoutError:
             return []
         except asyncio.CancelledError:  # the call was cancelled, as gRPC does when its connection ends
@@ -117,11 +117,11 @@ class Delivery:
             raise
         return messages
 
-    def renew(self, group: str, held: Sequence[Receipt], invisible_s: float) -> list[Receipt]:
-        """A member still holds these messages: their invisible time begins anew. Returns what it does not hold."""
+    def renew(self, group: str, held: Sequence[Receipt], visibility_timeout_s: float) -> list[Receipt]:
+        """A member still holds these messages: their visibility timeout restarts. Returns what it does not hold."""
         self._state.leases.require()
         loaded = self._state.groups.get(group)
-        return [*held] if loaded is None else loaded.renew(held, self._state.monotonic() + invisible_s)
+        return [*held] if loaded is None else loaded.renew(held, self._state.monotonic() + visibility_timeout_s)
 
     async def settle(
         self, group: str, client_id: str, acks: Sequence[Receipt], refusals: Sequence[Refusal]
@@ -225,7 +225,7 @@ class Delivery:
         self._state.given.clear()
 
     def _take(
-        self, group: Group, client_id: str, wants: Mapping[str, TagExpression], count: int, invisible_s: float
+        self, group: Group, client_id: str, wants: Mapping[str, TagExpression], count: int, visibility_timeout_s: float
     ) -> list[Handout]:
         self._state.leases.require()
         if self._state.groups.get(group.name) is not group:
@@ -240,12 +240,12 @@ class Delivery:
             count,
             self._state.config.reply_size_bytes_max,
             token=self._token,
-            deadline=now + invisible_s,
-            deadline_max=now + max(invisible_s, self._state.config.held_s_max),
+            deadline=now + visibility_timeout_s,
+            deadline_max=now + max(visibility_timeout_s, self._state.config.held_s_max),
         )
         if messages:
             given = sum(len(each.rows) for each in messages)
-            group.members.given(client_id, given, token=self._token, now=now, invisible_s=invisible_s)
+            group.members.given(client_id, given, token=self._token, now=now, visibility_timeout_s=visibility_timeout_s)
         for topic in wants:
             for feed in group.topics[topic]:
                 self._state.read_soon(feed)

@@ -30,7 +30,7 @@ class Feed:
     be closed). queued: whether it waits for a reader, or is being read. leaving: another broker is to deliver the
     queue; nothing more is read or given, and settling goes on. opens_at: nothing is given before, for consumers may
     hold ordered messages that the queue's former broker gave; None: it is open. held_until: what the cursor says of
-    those that this one gives (0: nothing), for invisible times of held_s. Moments are of the monotonic clock.
+    those that this one gives (0: nothing), for visibility timeouts of held_s. Moments are of the monotonic clock.
     """
 
     group: Group

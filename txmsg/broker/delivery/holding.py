@@ -19,7 +19,7 @@ from txmsg.broker.delivery.handing import still_out
 __all__ = ["MARGIN_S", "Given", "expiring", "given_of", "idle", "to_note"]
 
 MARGIN_S = 10.0
-"""Noted beyond the invisible time, so that one note is good for many deliveries."""
+"""Noted beyond the visibility timeout, so that one note is good for many deliveries."""
 _IDLE_S = 5.0
 
 
@@ -46,9 +46,9 @@ def given_of(feeds: Iterable[Feed], now: float) -> dict[tuple[int, int], Given]:
     return given
 
 
-def to_note(feeds: Iterable[Feed], now: float, invisible_s: float) -> list[Feed]:
-    """Of feeds that are about to give messages for invisible_s: those whose cursors do not say so yet."""
-    return [feed for feed in feeds if feed.window.is_ordered and feed.held_until < now + invisible_s]
+def to_note(feeds: Iterable[Feed], now: float, visibility_timeout_s: float) -> list[Feed]:
+    """Of feeds that are about to give messages for visibility_timeout_s: those whose cursors do not say so yet."""
+    return [feed for feed in feeds if feed.window.is_ordered and feed.held_until < now + visibility_timeout_s]
 
 
 def expiring(feeds: Iterable[Feed], now: float) -> list[Feed]:

@@ -34,7 +34,7 @@ class InFlight(Generic[K]):
     """Keys given to consumers under a token until a deadline.
 
     One entry of the deadline heap per batch, not per message. A finished batch lets go of its keys at once and
-    its entry is swept when half of the heap is finished, so that long invisible times cost no memory.
+    its entry is swept when half of the heap is finished, so that long visibility timeouts cost no memory.
     """
 
     def __init__(self) -> None:

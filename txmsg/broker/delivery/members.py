@@ -107,10 +107,10 @@ class Members:
         rate_s = 0.0 if self.rate is None or self.rate.room(now) else max(self.rate.wait_s(now), _RATE_WAIT_S_MIN)
         return max(opens_at - now, rate_s)
 
-    def given(self, client_id: str, count: int, *, token: int, now: float, invisible_s: float) -> None:
+    def given(self, client_id: str, count: int, *, token: int, now: float, visibility_timeout_s: float) -> None:
         """So many messages went out to this member under this token."""
         for each in self._pauses_of(client_id):
-            each.given(token, now, invisible_s, client_id)
+            each.given(token, now, visibility_timeout_s, client_id)
         if self.rate is not None:
             self.rate.take(count)
 

@@ -55,10 +55,10 @@ class Pause:
         """When `room` will be more than it is now."""
         return self._probe_at if self.is_on else now
 
-    def given(self, token: int, now: float, invisible_s: float, client_id: str | None = None) -> None:
+    def given(self, token: int, now: float, visibility_timeout_s: float, client_id: str | None = None) -> None:
         """Messages went out under this token: during a pause they are the probe. One without an answer is given up."""
         if self.is_on:
-            self._probe, self._probe_at = token, now + max(self._delay_s, invisible_s)
+            self._probe, self._probe_at = token, now + max(self._delay_s, visibility_timeout_s)
             self._probed, self._given_at = client_id, now
 
     def left(self, client_id: str) -> None:

@@ -13,7 +13,7 @@ __all__ = ["GroupLag", "Handout", "Receipt", "Refusal", "Start", "Subscription",
 
 
 class Receipt(NamedTuple):
-    """Messages of one queue in the hand of one consumer; good until the invisible time ends.
+    """Messages of one queue in the hand of one consumer; good until the visibility timeout ends.
 
     token: rises with each delivery under a lease, so an old receipt of the same message is refused.
     epoch: of the delivery lease under which the messages were given.

@@ -19,7 +19,7 @@ from txmsg.wire.tags import ALL_TAGS, TagExpression
 __all__ = ["BEHIND", "EXPIRED", "Failure", "Progress", "Window"]
 
 _KEY_OF = itemgetter(9)
-EXPIRED = "not acknowledged within its invisible time"
+EXPIRED = "not acknowledged within its visibility timeout"
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,13 +118,13 @@ class Writing:
         except BrokerUnavailable as exc:
             _log.debug("group %s: what failed is not written yet: %s", group.name, exc)
 
-    async def note_held(self, feeds: Sequence[Feed], invisible_s: float | None) -> None:
+    async def note_held(self, feeds: Sequence[Feed], visibility_timeout_s: float | None) -> None:
         """Has cursors say for how long consumers may hold ordered messages from now on; None: they hold none."""
         feeds = [feed for feed in feeds if self._state.is_delivered(feed)]
         if not feeds:
             return
         now = self._state.monotonic()
-        held_s = None if invisible_s is None else invisible_s + MARGIN_S
+        held_s = None if visibility_timeout_s is None else visibility_timeout_s + MARGIN_S
         cursors = [(feed.group.id, feed.queue_id, feed.epoch) for feed in feeds]
         leases, incarnation = self._state.leases, self._state.leases.incarnation
         async with self._database.session() as conn:
@@ -134,7 +134,7 @@ class Writing:
             raise BrokerUnavailable("leases of these queues are over: another broker delivers them, or nobody")
         for feed in feeds:
             feed.held_until = 0.0 if held_s is None else now + held_s
-            feed.held_s = max(feed.held_s, invisible_s or 0.0)
+            feed.held_s = max(feed.held_s, visibility_timeout_s or 0.0)
             feed.idle_since = None
 
 

@@ -224,7 +224,7 @@ async def database_facts(conn: Connection) -> tuple[UUID, str, str | None, int]:
     """The database's id and revision, who holds lease 'delivery' (None: nobody), and how many queues there are."""
     cursor = await plain_cursor(conn).execute(
         """
-        select d.home, (select version_num from txmsg.revision),
+        select d.shard, (select version_num from txmsg.revision),
                (select broker_id from txmsg.lease where name = %s and expires_at >= now()),
                (select count(*) from txmsg.queue)
           from txmsg.notify_db d

@@ -67,24 +67,24 @@ class SendRequest(_message.Message):
     def __init__(self, group: _Optional[str] = ..., fence_id: _Optional[bytes] = ..., half: _Optional[bool] = ..., batches: _Optional[_Iterable[_Union[MessageColumns, _Mapping]]] = ...) -> None: ...
 
 class SendReply(_message.Message):
-    __slots__ = ("home", "errors")
-    HOME_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("shard", "errors")
+    SHARD_FIELD_NUMBER: _ClassVar[int]
     ERRORS_FIELD_NUMBER: _ClassVar[int]
-    home: bytes
+    shard: bytes
     errors: _containers.RepeatedCompositeFieldContainer[ItemError]
-    def __init__(self, home: _Optional[bytes] = ..., errors: _Optional[_Iterable[_Union[ItemError, _Mapping]]] = ...) -> None: ...
+    def __init__(self, shard: _Optional[bytes] = ..., errors: _Optional[_Iterable[_Union[ItemError, _Mapping]]] = ...) -> None: ...
 
 class EndTransactionsRequest(_message.Message):
-    __slots__ = ("home", "commit", "rollback", "unknown")
-    HOME_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("shard", "commit", "rollback", "unknown")
+    SHARD_FIELD_NUMBER: _ClassVar[int]
     COMMIT_FIELD_NUMBER: _ClassVar[int]
     ROLLBACK_FIELD_NUMBER: _ClassVar[int]
     UNKNOWN_FIELD_NUMBER: _ClassVar[int]
-    home: bytes
+    shard: bytes
     commit: bytes
     rollback: bytes
     unknown: bytes
-    def __init__(self, home: _Optional[bytes] = ..., commit: _Optional[bytes] = ..., rollback: _Optional[bytes] = ..., unknown: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, shard: _Optional[bytes] = ..., commit: _Optional[bytes] = ..., rollback: _Optional[bytes] = ..., unknown: _Optional[bytes] = ...) -> None: ...
 
 class EndTransactionsReply(_message.Message):
     __slots__ = ("errors",)
@@ -147,13 +147,13 @@ class Refusal(_message.Message):
     def __init__(self, receipt: _Optional[_Union[Receipt, _Mapping]] = ..., error: _Optional[str] = ..., delay_ms: _Optional[int] = ...) -> None: ...
 
 class ReceiveRequest(_message.Message):
-    __slots__ = ("group", "client_id", "subscriptions", "max_messages", "wait_ms", "invisible_ms", "acks", "refusals", "start", "held")
+    __slots__ = ("group", "client_id", "subscriptions", "max_messages", "wait_ms", "visibility_timeout_ms", "acks", "refusals", "start", "held")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
     MAX_MESSAGES_FIELD_NUMBER: _ClassVar[int]
     WAIT_MS_FIELD_NUMBER: _ClassVar[int]
-    INVISIBLE_MS_FIELD_NUMBER: _ClassVar[int]
+    VISIBILITY_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     ACKS_FIELD_NUMBER: _ClassVar[int]
     REFUSALS_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
@@ -163,12 +163,12 @@ class ReceiveRequest(_message.Message):
     subscriptions: _containers.RepeatedCompositeFieldContainer[Subscription]
     max_messages: int
     wait_ms: int
-    invisible_ms: int
+    visibility_timeout_ms: int
     acks: _containers.RepeatedCompositeFieldContainer[Receipt]
     refusals: _containers.RepeatedCompositeFieldContainer[Refusal]
     start: str
     held: _containers.RepeatedCompositeFieldContainer[Receipt]
-    def __init__(self, group: _Optional[str] = ..., client_id: _Optional[str] = ..., subscriptions: _Optional[_Iterable[_Union[Subscription, _Mapping]]] = ..., max_messages: _Optional[int] = ..., wait_ms: _Optional[int] = ..., invisible_ms: _Optional[int] = ..., acks: _Optional[_Iterable[_Union[Receipt, _Mapping]]] = ..., refusals: _Optional[_Iterable[_Union[Refusal, _Mapping]]] = ..., start: _Optional[str] = ..., held: _Optional[_Iterable[_Union[Receipt, _Mapping]]] = ...) -> None: ...
+    def __init__(self, group: _Optional[str] = ..., client_id: _Optional[str] = ..., subscriptions: _Optional[_Iterable[_Union[Subscription, _Mapping]]] = ..., max_messages: _Optional[int] = ..., wait_ms: _Optional[int] = ..., visibility_timeout_ms: _Optional[int] = ..., acks: _Optional[_Iterable[_Union[Receipt, _Mapping]]] = ..., refusals: _Optional[_Iterable[_Union[Refusal, _Mapping]]] = ..., start: _Optional[str] = ..., held: _Optional[_Iterable[_Union[Receipt, _Mapping]]] = ...) -> None: ...
 
 class DeliveredColumns(_message.Message):
     __slots__ = ("topic", "queue", "receipt", "transaction_ids", "n", "body", "key", "tag", "headers", "born_at_us", "stored_at_us", "attempt", "ordering_key", "generation")
@@ -253,8 +253,8 @@ class ClientFrame(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., check_answer: _Optional[_Union[CheckAnswer, _Mapping]] = ...) -> None: ...
 
 class Check(_message.Message):
-    __slots__ = ("home", "attempt", "transaction_id", "topic", "body", "key", "tag", "headers", "born_at_us", "stored_at_us")
-    HOME_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("shard", "attempt", "transaction_id", "topic", "body", "key", "tag", "headers", "born_at_us", "stored_at_us")
+    SHARD_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     TRANSACTION_ID_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
@@ -264,7 +264,7 @@ class Check(_message.Message):
     HEADERS_FIELD_NUMBER: _ClassVar[int]
     BORN_AT_US_FIELD_NUMBER: _ClassVar[int]
     STORED_AT_US_FIELD_NUMBER: _ClassVar[int]
-    home: bytes
+    shard: bytes
     attempt: int
     transaction_id: bytes
     topic: str
@@ -274,21 +274,21 @@ class Check(_message.Message):
     headers: bytes
     born_at_us: int
     stored_at_us: int
-    def __init__(self, home: _Optional[bytes] = ..., attempt: _Optional[int] = ..., transaction_id: _Optional[bytes] = ..., topic: _Optional[str] = ..., body: _Optional[bytes] = ..., key: _Optional[str] = ..., tag: _Optional[str] = ..., headers: _Optional[bytes] = ..., born_at_us: _Optional[int] = ..., stored_at_us: _Optional[int] = ...) -> None: ...
+    def __init__(self, shard: _Optional[bytes] = ..., attempt: _Optional[int] = ..., transaction_id: _Optional[bytes] = ..., topic: _Optional[str] = ..., body: _Optional[bytes] = ..., key: _Optional[str] = ..., tag: _Optional[str] = ..., headers: _Optional[bytes] = ..., born_at_us: _Optional[int] = ..., stored_at_us: _Optional[int] = ...) -> None: ...
 
 class RouteChanged(_message.Message):
-    __slots__ = ("brokers", "this", "draining", "home", "is_cut_off")
+    __slots__ = ("brokers", "this", "draining", "shard", "is_cut_off")
     BROKERS_FIELD_NUMBER: _ClassVar[int]
     THIS_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
-    HOME_FIELD_NUMBER: _ClassVar[int]
+    SHARD_FIELD_NUMBER: _ClassVar[int]
     IS_CUT_OFF_FIELD_NUMBER: _ClassVar[int]
     brokers: _containers.RepeatedScalarFieldContainer[str]
     this: str
     draining: _containers.RepeatedScalarFieldContainer[str]
-    home: bytes
+    shard: bytes
     is_cut_off: bool
-    def __init__(self, brokers: _Optional[_Iterable[str]] = ..., this: _Optional[str] = ..., draining: _Optional[_Iterable[str]] = ..., home: _Optional[bytes] = ..., is_cut_off: _Optional[bool] = ...) -> None: ...
+    def __init__(self, brokers: _Optional[_Iterable[str]] = ..., this: _Optional[str] = ..., draining: _Optional[_Iterable[str]] = ..., shard: _Optional[bytes] = ..., is_cut_off: _Optional[bool] = ...) -> None: ...
 
 class BrokerFrame(_message.Message):
     __slots__ = ("heartbeat", "check", "route_changed")
@@ -305,18 +305,18 @@ class RouteRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class RouteReply(_message.Message):
-    __slots__ = ("home", "brokers", "this", "draining", "is_cut_off")
-    HOME_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("shard", "brokers", "this", "draining", "is_cut_off")
+    SHARD_FIELD_NUMBER: _ClassVar[int]
     BROKERS_FIELD_NUMBER: _ClassVar[int]
     THIS_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
     IS_CUT_OFF_FIELD_NUMBER: _ClassVar[int]
-    home: bytes
+    shard: bytes
     brokers: _containers.RepeatedScalarFieldContainer[str]
     this: str
     draining: _containers.RepeatedScalarFieldContainer[str]
     is_cut_off: bool
-    def __init__(self, home: _Optional[bytes] = ..., brokers: _Optional[_Iterable[str]] = ..., this: _Optional[str] = ..., draining: _Optional[_Iterable[str]] = ..., is_cut_off: _Optional[bool] = ...) -> None: ...
+    def __init__(self, shard: _Optional[bytes] = ..., brokers: _Optional[_Iterable[str]] = ..., this: _Optional[str] = ..., draining: _Optional[_Iterable[str]] = ..., is_cut_off: _Optional[bool] = ...) -> None: ...
 
 class HeldRequest(_message.Message):
     __slots__ = ("transaction_ids",)

@@ -2,10 +2,10 @@
 
 create schema if not exists txmsg;
 
--- Which Notify database this is. A transaction has one home; its id travels with the reply to the half message.
+-- Which Notify database this is. A transaction has one shard; its id travels with the reply to the half message.
 create table txmsg.notify_db (
     only_row boolean primary key default true check (only_row),
-    home uuid not null default gen_random_uuid()
+    shard uuid not null default gen_random_uuid()
 );
 insert into txmsg.notify_db default values;
 

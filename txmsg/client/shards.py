@@ -1,9 +1,9 @@
-"""Spreads what a producer sends over several Notify databases, its homes. Nothing of this is used where there is one.
+"""Spreads what a producer sends over several Notify databases, its shards. Nothing of this is used where there is one.
 
-A transaction has one home. What has no ordering key goes where least is waiting; a home that fails or stands still
+A transaction has one shard. What has no ordering key goes where least is waiting; a shard that fails or stands still
 hands to the others what is certainly not stored in it, and halves also when that is not certain, under another
 transaction id: those that may be there are never committed, and their check-back removes them. An ordering key has one
-home, always the same, and waits for it. Belongs to one loop.
+shard, always the same, and waits for it. Belongs to one loop.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from txmsg.errors import BrokerUnavailable, InvalidMessage, Overloaded, TxmsgErr
 from txmsg.message import new_transaction_id_bytes
 from txmsg.wire.v1.txmsg_pb2 import RecallReply
 
-__all__ = ["Homes", "find_homes"]
+__all__ = ["Shards", "find_shards"]
 
 _log = logging.getLogger(__name__)
 
 FIND_S_MAX = 2.0
 """How long a start waits for each database to say which it is."""
 STILL_S = 1.0
-"""A home one of whose requests is under way for longer gets nothing new that may go to another."""
+"""A shard one of whose requests is under way for longer gets nothing new that may go to another."""
 LOOK_INTERVAL_S = 0.25
 
 
-async def find_homes(homes: Sequence[Brokers], *, timeout_s: float) -> None:
-    """Learns which databases they are, so that ordering keys have their homes from the beginning.
+async def find_shards(shards: Sequence[Brokers], *, timeout_s: float) -> None:
+    """Learns which databases they are, so that ordering keys have their shards from the beginning.
 
     One that is away is learned later; messages with ordering keys are refused until then.
     """
     found = await asyncio.gather(
-        *(each.find_home(min(timeout_s, FIND_S_MAX)) for each in homes), return_exceptions=True
+        *(each.find_shard(min(timeout_s, FIND_S_MAX)) for each in shards), return_exceptions=True
     )
     for error in found:
         if isinstance(error, RETRYABLE):
@@ -53,8 +53,8 @@ async def find_homes(homes: Sequence[Brokers], *, timeout_s: float) -> None:
             raise error
 
 
-class Homes:
-    """The senders of one producer, one per home, and the choice among them. Has what a `Sender` offers."""
+class Shards:
+    """The senders of one producer, one per shard, and the choice among them. Has what a `Sender` offers."""
 
     def __init__(self, senders: Sequence[Sender], *, timeout_s: float) -> None:
         self._senders = senders
@@ -64,20 +64,20 @@ class Homes:
         for sender, plain, half in zip(senders, self.plain.ways, self.halves.ways, strict=True):
             sender.plain_elsewhere = partial(self.plain.elsewhere, plain)
             sender.halves_elsewhere = partial(self.halves.elsewhere, half)
-        self._looking = asyncio.create_task(self._look(), name="txmsg-homes")
+        self._looking = asyncio.create_task(self._look(), name="txmsg-shards")
 
-    def end(self, home: bytes, entry: EndEntry) -> None:
-        """Queues the outcome of a transaction for a broker of its home."""
+    def end(self, shard: bytes, entry: EndEntry) -> None:
+        """Queues the outcome of a transaction for a broker of its shard."""
         for sender in self._senders:
-            if sender.brokers.home == home:
-                sender.end(home, entry)
+            if sender.brokers.shard == shard:
+                sender.end(shard, entry)
                 return
-        entry.fail(_unknown_home(home, [each.brokers for each in self._senders]))
+        entry.fail(_unknown_shard(shard, [each.brokers for each in self._senders]))
 
     async def recall(self, transaction_id: bytes, n: int) -> int:
-        """Asks every home for a delayed message, for its id does not tell where it is. A `RecallReply.Result`.
+        """Asks every shard for a delayed message, for its id does not tell where it is. A `RecallReply.Result`.
 
-        Raises what a home raised, unless another one knows of the message.
+        Raises what a shard raised, unless another one knows of the message.
         """
         asking = [asyncio.create_task(sender.recall(transaction_id, n)) for sender in self._senders]
         error: TxmsgError | None = None
@@ -118,7 +118,7 @@ class Homes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Way:
-    """One lane of one home."""
+    """One lane of one shard."""
 
     brokers: Brokers
     coalescer: Coalescer[SendEntry]
@@ -128,10 +128,10 @@ class _Way:
 
 
 class _Lane:
-    """Plain messages, or halves: stands where one `Coalescer` is when there is one home.
+    """Plain messages, or halves: stands where one `Coalescer` is when there is one shard.
 
-    may_leave: whether an entry without an ordering key may go to another home. Those with one wait here while their
-    home is not known or says that it is cut off, at most as many as in a Coalescer; then Overloaded.
+    may_leave: whether an entry without an ordering key may go to another shard. Those with one wait here while their
+    shard is not known or says that it is cut off, at most as many as in a Coalescer; then Overloaded.
     """
 
     def __init__(self, ways: Sequence[_Way], may_leave: _MayLeave, timeout_s: float) -> None:
@@ -159,7 +159,7 @@ class _Lane:
             way.coalescer.offer(entry)
 
     def place_waiting(self) -> None:
-        """Sends on what waits for its home, if that is there now. What has waited for too long fails: never sent."""
+        """Sends on what waits for its shard, if that is there now. What has waited for too long fails: never sent."""
         waiting, self._waiting = self._waiting, deque()
         for entry in waiting:
             try:
@@ -175,12 +175,12 @@ class _Lane:
                 way.coalescer.take_over([entry])
 
     def close(self) -> None:
-        """Nothing goes elsewhere any more, and nothing waits for its home."""
+        """Nothing goes elsewhere any more, and nothing waits for its shard."""
         self._is_closing = True
         self.place_waiting()
 
     def elsewhere(self, way: _Way, entries: list[SendEntry], may_be_stored: bool) -> list[SendEntry]:
-        """After an attempt that failed: hands on what may leave, if this home is failing and another is well.
+        """After an attempt that failed: hands on what may leave, if this shard is failing and another is well.
 
         Returns what is to be tried here again.
         """
@@ -200,7 +200,7 @@ class _Lane:
         return stay
 
     def clear(self) -> None:
-        """Hands on what waits at homes that fail or stand still, and was never sent."""
+        """Hands on what waits at shards that fail or stand still, and was never sent."""
         for way in self.ways:
             if not way.is_well() and (other := self._best(but=way)) is not None:
                 other.coalescer.take_over(way.coalescer.release(lambda entry: not _ordering_keys(entry)))
@@ -221,26 +221,26 @@ class _Lane:
 
     def _way_of_keys(self, entry: SendEntry) -> _Way:
         """By rendezvous hashing: one more database takes its share of keys, and moves no other."""
-        unseen = sum(not way.brokers.home for way in self.ways)
+        unseen = sum(not way.brokers.shard for way in self.ways)
         if unseen:
             raise BrokerUnavailable(
-                f"{unseen} of {len(self.ways)} Notify databases have not answered this producer yet, so the home of an "
-                "ordering key is not known: start their brokers, or correct their addresses"
+                f"{unseen} of {len(self.ways)} Notify databases have not answered this producer yet, so the shard of "
+                "an ordering key is not known: start their brokers, or correct their addresses"
             )
         keys = _ordering_keys(entry)
-        homes = {max(self.ways, key=lambda way: _weight(way.brokers.home, key)) for key in keys}
-        if len(homes) > 1:
+        shards = {max(self.ways, key=lambda way: _weight(way.brokers.shard, key)) for key in keys}
+        if len(shards) > 1:
             raise InvalidMessage(
                 f"the ordering keys {', '.join(map(repr, sorted(keys)[:5]))} of one transaction have different Notify "
                 "databases: give its messages one ordering key, or send them in transactions of their own"
             )
-        home = homes.pop()
-        if home.brokers.are_cut_off:
+        shard = shards.pop()
+        if shard.brokers.are_cut_off:
             raise BrokerUnavailable(
-                f"Notify database {UUID(bytes=home.brokers.home)}, the home of ordering key {min(keys)!r}, is away, as "
-                "its brokers say: messages of its keys can be sent when it is back"
+                f"Notify database {UUID(bytes=shard.brokers.shard)}, the shard of ordering key {min(keys)!r}, is away, "
+                "as its brokers say: messages of its keys can be sent when it is back"
             )
-        return home
+        return shard
 
 
 class _MayLeave(Protocol):
@@ -263,14 +263,14 @@ def _ordering_keys(entry: SendEntry) -> set[str]:
     return {message.ordering_key for message in entry.messages if message.ordering_key is not None}
 
 
-def _weight(home: bytes, ordering_key: str) -> bytes:
-    return hashlib.blake2b(home + ordering_key.encode(), digest_size=8).digest()
+def _weight(shard: bytes, ordering_key: str) -> bytes:
+    return hashlib.blake2b(shard + ordering_key.encode(), digest_size=8).digest()
 
 
-def _unknown_home(home: bytes, known: Sequence[Brokers]) -> TxmsgError:
-    if all(each.home for each in known):
+def _unknown_shard(shard: bytes, known: Sequence[Brokers]) -> TxmsgError:
+    if all(each.shard for each in known):
         return InvalidMessage(
-            f"this transaction belongs to Notify database {home.hex()}, which is none of those of this producer: "
+            f"this transaction belongs to Notify database {shard.hex()}, which is none of those of this producer: "
             "give it the brokers of that one, too"
         )
-    return BrokerUnavailable(f"no broker of Notify database {home.hex()} has answered yet")
+    return BrokerUnavailable(f"no broker of Notify database {shard.hex()} has answered yet")

@@ -17,8 +17,8 @@ from tests.unit.test_client_sender import Script, lose_reply, refuse, run
 from txmsg.checker.fence import FenceCheckListener
 from txmsg.client import AsyncProducer
 from txmsg.client.batch import SendEntry
-from txmsg.client.homes import Homes
-from txmsg.client.options import homes_of
+from txmsg.client.options import shards_of
+from txmsg.client.shards import Shards
 from txmsg.errors import BrokerUnavailable, InvalidMessage, InvalidName, MisuseError, OutcomeUnknown, TxmsgError
 from txmsg.message import Message, TransactionState, message_id, new_transaction_id
 from txmsg.wire.v1 import txmsg_pb2 as pb
@@ -28,25 +28,25 @@ A, B, ELSEWHERE = b"a" * 16, b"b" * 16, b"e" * 16
 X = Message("t", b"x")
 
 
-class Home(Script):
+class Shard(Script):
     """A broker of one database, which does the next step for each request, and answers well when none is left."""
 
-    def __init__(self, home: bytes) -> None:
+    def __init__(self, shard: bytes) -> None:
         super().__init__()
-        self.home = home
+        self.shard = shard
         self.recalls = pb.RecallReply.UNKNOWN
 
     async def Send(self, request: pb.SendRequest, context: Any) -> Any:  # noqa: N802
         self.sends.append(request)
         if self.steps:
             return await self.steps.popleft()(request, context)
-        return pb.SendReply(home=self.home)
+        return pb.SendReply(shard=self.shard)
 
     async def Recall(self, request: pb.RecallRequest, context: Any) -> Any:  # noqa: N802
         return pb.RecallReply(results=[self.recalls])
 
     async def Route(self, request: pb.RouteRequest, context: Any) -> Any:  # noqa: N802
-        return pb.RouteReply(home=self.home)
+        return pb.RouteReply(shard=self.shard)
 
     def always(self, step: Any) -> None:
         self.steps.extend([step] * 1000)
@@ -55,41 +55,41 @@ class Home(Script):
         return [request.batches[0].transaction_ids for request in self.sends]
 
 
-Case = Callable[[Home, Home, AsyncProducer], Coroutine[Any, Any, None]]
+Case = Callable[[Shard, Shard, AsyncProducer], Coroutine[Any, Any, None]]
 
 
 @asynccontextmanager
-async def two_homes(timeout_s: float, **options: Any) -> AsyncIterator[tuple[Home, Home, AsyncProducer]]:
-    homes = Home(A), Home(B)
+async def two_shards(timeout_s: float, **options: Any) -> AsyncIterator[tuple[Shard, Shard, AsyncProducer]]:
+    shards = Shard(A), Shard(B)
     servers, addresses = [], []
-    for home in homes:
+    for shard in shards:
         server = grpc.aio.server()
-        add_NotifyServicer_to_server(home, server)
+        add_NotifyServicer_to_server(shard, server)
         addresses.append(f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}")
         await server.start()
         servers.append(server)
     try:
         async with AsyncProducer(";".join(addresses), group="g", timeout_s=timeout_s, **options) as producer:
-            yield *homes, producer
+            yield *shards, producer
     finally:
         await asyncio.gather(*(server.stop(None) for server in servers))
 
 
-def with_homes(case: Case, *, timeout_s: float = 20.0, **options: Any) -> None:
+def with_shards(case: Case, *, timeout_s: float = 20.0, **options: Any) -> None:
     async def bounded() -> None:
-        async with two_homes(timeout_s, **options) as (a, b, producer):
+        async with two_shards(timeout_s, **options) as (a, b, producer):
             await case(a, b, producer)
 
     run(bounded)
 
 
-async def first_error(call: Callable[[], Coroutine[Any, Any, Any]], home: Home) -> TxmsgError:
-    """That of the first call that goes to the home that fails, as sooner or later one does."""
+async def first_error(call: Callable[[], Coroutine[Any, Any, Any]], shard: Shard) -> TxmsgError:
+    """That of the first call that goes to the shard that fails, as sooner or later one does."""
     for _ in range(100):
         try:
             await call()
         except TxmsgError as exc:
-            if home.sends:  # else a busy machine has let the other one fail, too
+            if shard.sends:  # else a busy machine has let the other one fail, too
                 return exc
     raise AssertionError("no call has failed")
 
@@ -100,117 +100,117 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-def key_of(home: bytes, producer: AsyncProducer) -> str:
-    """An ordering key that has its home there."""
+def key_of(shard: bytes, producer: AsyncProducer) -> str:
+    """An ordering key that has its shard there."""
     lanes = producer._sender
-    assert isinstance(lanes, Homes)
+    assert isinstance(lanes, Shards)
     for number in range(1000):
         message = Message("t", b"x", ordering_key=f"k{number}")
-        if lanes.plain._way_of_keys(SendEntry(b"i" * 16, (message,), None)).brokers.home == home:
+        if lanes.plain._way_of_keys(SendEntry(b"i" * 16, (message,), None)).brokers.shard == shard:
             return f"k{number}"
-    raise AssertionError("no key has this home")
+    raise AssertionError("no key has this shard")
 
 
-def test_sends_are_spread_over_the_homes_and_outcomes_go_where_the_halves_are() -> None:
-    async def case(a: Home, b: Home, producer: AsyncProducer) -> None:
+def test_sends_are_spread_over_the_shards_and_outcomes_go_where_the_halves_are() -> None:
+    async def case(a: Shard, b: Shard, producer: AsyncProducer) -> None:
         for _ in range(60):
             await producer.send(X)
         assert min(len(a.sends), len(b.sends)) > 10
         halves = [await producer.half([X]) for _ in range(40)]
-        assert {half.home for half in halves} == {A, B}
+        assert {half.shard for half in halves} == {A, B}
         await asyncio.gather(*(producer.end(half, TransactionState.COMMIT) for half in halves))
-        for home in (a, b):
-            ended = b"".join(request.commit for request in home.ends)
+        for shard in (a, b):
+            ended = b"".join(request.commit for request in shard.ends)
             assert {ended[i : i + 16] for i in range(0, len(ended), 16)} == {
-                half.id_bytes for half in halves if half.home == home.home
+                half.id_bytes for half in halves if half.shard == shard.shard
             }
 
-    with_homes(case)
+    with_shards(case)
 
 
 def test_what_is_sent_at_once_leaves_in_few_requests() -> None:
-    async def case(a: Home, b: Home, producer: AsyncProducer) -> None:
+    async def case(a: Shard, b: Shard, producer: AsyncProducer) -> None:
         await asyncio.gather(*(producer.send(X) for _ in range(500)))
         assert len(a.sends) + len(b.sends) <= 6
 
-    with_homes(case)
+    with_shards(case)
 
 
-def test_what_is_certainly_not_stored_goes_to_the_other_home_under_the_id_that_its_caller_gets(
+def test_what_is_certainly_not_stored_goes_to_the_other_shard_under_the_id_that_its_caller_gets(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("txmsg.client.channel._AVOIDED_S", 600.0)
 
-    async def case(a: Home, b: Home, producer: AsyncProducer) -> None:
+    async def case(a: Shard, b: Shard, producer: AsyncProducer) -> None:
         a.always(refuse("broker_unavailable"))
         sent = {await producer.send(X) for _ in range(20)}
         halves = [await producer.half([X]) for _ in range(20)]
         at_b = {UUID(bytes=each) for each in b.ids()}
         assert {UUID(each.partition(".")[0]) for each in sent} <= at_b
         assert {half.transaction_id for half in halves} <= at_b
-        assert {half.home for half in halves} == {B}
-        assert len(a.sends) <= 4, "a home that fails is left alone for a while"
+        assert {half.shard for half in halves} == {B}
+        assert len(a.sends) <= 4, "a shard that fails is left alone for a while"
 
-    with_homes(case)
+    with_shards(case)
 
 
 @pytest.mark.parametrize("failure", [lose_reply, refuse("outcome_unknown")])
-def test_a_plain_send_that_may_be_stored_is_tried_again_in_its_home_only(failure: Any) -> None:
-    async def case(a: Home, b: Home, producer: AsyncProducer) -> None:
+def test_a_plain_send_that_may_be_stored_is_tried_again_in_its_shard_only(failure: Any) -> None:
+    async def case(a: Shard, b: Shard, producer: AsyncProducer) -> None:
         a.always(failure)
         assert isinstance(await first_error(lambda: producer.send(X), a), OutcomeUnknown)
         assert set(a.ids()).isdisjoint(b.ids())
         assert len(set(a.ids())) == 1
 
-    with_homes(case, timeout_s=1.0)
+    with_shards(case, timeout_s=1.0)
 
 
-def test_a_fenced_half_that_may_be_stored_goes_to_the_other_home_under_another_id(tmp_path: Path) -> None:
+def test_a_fenced_half_that_may_be_stored_goes_to_the_other_shard_under_another_id(tmp_path: Path) -> None:
     listener = FenceCheckListener(create_engine(f"sqlite:///{tmp_path / 'fence.db'}"))
     listener.fence.create_tables()
 
-    async def case(a: Home, b: Home, producer: AsyncProducer) -> None:
+    async def case(a: Shard, b: Shard, producer: AsyncProducer) -> None:
         a.always(lose_reply)
         while not a.sends:
             half = await producer.half([X])
-        assert half.home == B
+        assert half.shard == B
         assert half.id_bytes == b.ids()[-1]
         assert half.id_bytes not in a.ids()
 
-    with_homes(case, check_listener=listener)
+    with_shards(case, check_listener=listener)
 
 
 def test_a_half_that_may_be_stored_stays_where_its_listener_or_its_caller_knows_it_by_its_id(tmp_path: Path) -> None:
     listener = FenceCheckListener(create_engine(f"sqlite:///{tmp_path / 'fence.db'}"))
     listener.fence.create_tables()
 
-    async def given(a: Home, b: Home, producer: AsyncProducer) -> None:
+    async def given(a: Shard, b: Shard, producer: AsyncProducer) -> None:
         a.always(lose_reply)
         error = await first_error(lambda: producer.half([X], transaction_id=new_transaction_id()), a)
         assert "its check-back removes it" in str(error)
         assert len(set(a.ids())) == 1
         assert set(a.ids()).isdisjoint(b.ids())
 
-    async def unfenced(a: Home, b: Home, producer: AsyncProducer) -> None:
+    async def unfenced(a: Shard, b: Shard, producer: AsyncProducer) -> None:
         a.always(lose_reply)
         error = await first_error(lambda: producer.half([X]), a)
         assert "its check-back removes it" in str(error)
         assert len(set(a.ids())) == 1
         assert set(a.ids()).isdisjoint(b.ids())
 
-    with_homes(given, timeout_s=1.0, check_listener=listener)
-    with_homes(unfenced, timeout_s=1.0)
+    with_shards(given, timeout_s=1.0, check_listener=listener)
+    with_shards(unfenced, timeout_s=1.0)
 
 
-def test_what_waits_at_a_home_that_stands_still_leaves_through_the_other() -> None:
-    async def case(a: Home, b: Home, producer: AsyncProducer) -> None:
+def test_what_waits_at_a_shard_that_stands_still_leaves_through_the_other() -> None:
+    async def case(a: Shard, b: Shard, producer: AsyncProducer) -> None:
         lanes = producer._sender
-        assert isinstance(lanes, Homes)
+        assert isinstance(lanes, Shards)
         go_on = asyncio.Event()
 
         async def stand_still(request: Any, context: Any) -> pb.SendReply:
             await go_on.wait()
-            return pb.SendReply(home=A)
+            return pb.SendReply(shard=A)
 
         a.always(stand_still)
         way = lanes.plain.ways[0]
@@ -228,7 +228,7 @@ def test_what_waits_at_a_home_that_stands_still_leaves_through_the_other() -> No
         go_on.set()
         await asyncio.gather(*stuck)
 
-    with_homes(case, timeout_s=20.0)
+    with_shards(case, timeout_s=20.0)
 
 
 async def _offered(way: Any, producer: AsyncProducer) -> None:
@@ -238,8 +238,8 @@ async def _offered(way: Any, producer: AsyncProducer) -> None:
     await waiter
 
 
-def test_an_ordering_key_has_one_home_and_waits_for_it() -> None:
-    async def case(a: Home, b: Home, producer: AsyncProducer) -> None:
+def test_an_ordering_key_has_one_shard_and_waits_for_it() -> None:
+    async def case(a: Shard, b: Shard, producer: AsyncProducer) -> None:
         of_a, of_b = key_of(A, producer), key_of(B, producer)
         for _ in range(10):
             await producer.send(Message("t", b"x", ordering_key=of_a))
@@ -251,24 +251,24 @@ def test_an_ordering_key_has_one_home_and_waits_for_it() -> None:
         await producer.send(Message("t", b"x", ordering_key=of_b))
         assert len(b.sends) == 11
 
-    with_homes(case, timeout_s=3.0)
+    with_shards(case, timeout_s=3.0)
 
 
-def test_a_transaction_whose_ordering_keys_have_different_homes_is_refused() -> None:
-    async def case(a: Home, b: Home, producer: AsyncProducer) -> None:
-        messages = [Message("t", b"x", ordering_key=key_of(home, producer)) for home in (A, B)]
+def test_a_transaction_whose_ordering_keys_have_different_shards_is_refused() -> None:
+    async def case(a: Shard, b: Shard, producer: AsyncProducer) -> None:
+        messages = [Message("t", b"x", ordering_key=key_of(shard, producer)) for shard in (A, B)]
         with pytest.raises(InvalidMessage, match="have different Notify databases"):
             await producer.half(messages)
         assert not a.sends
         assert not b.sends
 
-    with_homes(case)
+    with_shards(case)
 
 
 def test_ordered_messages_are_refused_until_every_database_was_seen() -> None:
     async def case() -> None:
-        home, server = Home(A), grpc.aio.server()
-        add_NotifyServicer_to_server(home, server)
+        shard, server = Shard(A), grpc.aio.server()
+        add_NotifyServicer_to_server(shard, server)
         address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
         await server.start()
         try:
@@ -276,7 +276,7 @@ def test_ordered_messages_are_refused_until_every_database_was_seen() -> None:
                 await producer.send(X)
                 with pytest.raises(BrokerUnavailable, match="1 of 2 Notify databases have not answered"):
                     await producer.send(Message("t", b"x", ordering_key="k"))
-                assert len(home.sends) == 1
+                assert len(shard.sends) == 1
         finally:
             await server.stop(None)
 
@@ -284,31 +284,31 @@ def test_ordered_messages_are_refused_until_every_database_was_seen() -> None:
 
 
 def test_an_outcome_of_a_foreign_transaction_is_refused() -> None:
-    async def case(a: Home, b: Home, producer: AsyncProducer) -> None:
-        half = (await producer.half([X]))._replace(home=ELSEWHERE)
+    async def case(a: Shard, b: Shard, producer: AsyncProducer) -> None:
+        half = (await producer.half([X]))._replace(shard=ELSEWHERE)
         with pytest.raises(InvalidMessage, match="none of those of this producer"):
             await producer.end(half, TransactionState.COMMIT)
 
-    with_homes(case)
+    with_shards(case)
 
 
-def test_a_recall_finds_the_message_in_whichever_home_it_is() -> None:
-    async def case(a: Home, b: Home, producer: AsyncProducer) -> None:
+def test_a_recall_finds_the_message_in_whichever_shard_it_is() -> None:
+    async def case(a: Shard, b: Shard, producer: AsyncProducer) -> None:
         sent = message_id(new_transaction_id(), 0)
-        for home in (a, b):
-            home.recalls = pb.RecallReply.RECALLED
+        for shard in (a, b):
+            shard.recalls = pb.RecallReply.RECALLED
             assert await producer.recall(sent)
-            home.recalls = pb.RecallReply.UNKNOWN
+            shard.recalls = pb.RecallReply.UNKNOWN
 
-    with_homes(case)
+    with_shards(case)
 
 
 def test_databases_are_separated_by_semicolons_or_lists() -> None:
-    assert homes_of("a:1, b:1; c:1") == homes_of([["a:1", "b:1"], "c:1"]) == [["a:1", "b:1"], ["c:1"]]
-    assert homes_of(["a:1", "b:1"]) == homes_of("a:1,b:1") == [["a:1", "b:1"]]
+    assert shards_of("a:1, b:1; c:1") == shards_of([["a:1", "b:1"], "c:1"]) == [["a:1", "b:1"], ["c:1"]]
+    assert shards_of(["a:1", "b:1"]) == shards_of("a:1,b:1") == [["a:1", "b:1"]]
     wrong: object
     for wrong in ("a:1;", ";", [[]], [["a:1"], []], ["a:1;b:1"], 7, None):
         with pytest.raises(InvalidName):
-            homes_of(wrong)
+            shards_of(wrong)
     with pytest.raises(MisuseError, match="listed for two Notify databases"):
-        homes_of("a:1;a:1")
+        shards_of("a:1;a:1")
