@@ -200,7 +200,7 @@ def test_a_handler_that_hangs_is_named_while_others_work_and_nobody_else_is_give
     assert began.wait(WAIT_S)
     with consumer, collecting(broker.address, "hang", group="hang") as elsewhere:
         said = waited_for(
-            caplog, f"the handler of topic 'hang' has held message {hung} for longer than visibility_timeout_s=4"
+            caplog, f"handler of topic 'hang' has held message {hung} for longer than visibility_timeout_s=4"
         )
         assert "of 2 handlers are late" in said
         fine = {b"fine %d" % n for n in range(20)}
