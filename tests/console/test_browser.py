@@ -143,7 +143,7 @@ _DIGITS_SAY = """digits => digits == [...document.querySelectorAll("rolling-numb
 """That the digits which are seen, after all rolling, are these."""
 _STANDS = """() => [...document.querySelectorAll("rolling-number .digit > span")].every((strip) => {
     const place = (parseFloat(strip.style.transform.slice("translateY(".length)) / -100) * 11;
-    return Math.abs(place - Math.round(place)) < 0.0001;
+    return Math.abs(place - Math.round(place)) < 1e-9;
 })"""
 """That no digit is between two places any more."""
 _ROLL_ON = """(counter, digit) => {
