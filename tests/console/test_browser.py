@@ -141,11 +141,15 @@ _DIGITS_SAY = """digits => digits == [...document.querySelectorAll("rolling-numb
     return Math.round((parseFloat(strip.style.transform.slice("translateY(".length)) / -100) * 11) % 10;
 }).join("")"""
 """That the digits which are seen, after all rolling, are these."""
-_STANDS = """() => [...document.querySelectorAll("rolling-number .digit > span")].every((strip) => {
-    const place = (parseFloat(strip.style.transform.slice("translateY(".length)) / -100) * 11;
-    return Math.abs(place - Math.round(place)) < 1e-9;
-})"""
-"""That no digit is between two places any more."""
+_STANDS = """async () => {
+    const places = () => [...document.querySelectorAll("rolling-number .digit > span")].map((strip) => {
+        return strip.style.transform;
+    }).join();
+    const before = places();
+    for (let frame = 0; frame < 5; frame++) await new Promise(requestAnimationFrame);
+    return places() === before;
+}"""
+"""That no digit moves any more."""
 _ROLL_ON = """(counter, digit) => {
     counter.lastElementChild.firstChild.style.transform = `translateY(${(-digit / 11) * 100}%)`;
 }"""
