@@ -1,22 +1,32 @@
-"""docs/errors.md as data: which error is promised with which text. `…` in the page stands for any text."""
+"""The texts of errors as data: those that the code can raise, and those that docs/errors.md explains.
+
+`…` stands for any text in both.
+"""
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["PAGE", "Row", "is_documented", "pattern_of", "rows"]
+import txmsg
+from txmsg import errors
+
+__all__ = ["CLASSES", "PAGE", "Row", "is_documented", "pattern_of", "rows", "rows_of_code"]
 
 PAGE = Path(__file__).parents[1] / "docs" / "errors.md"
+CLASSES = {name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, Exception)}
+_EITHER = "error"  # the name of parameters that take a class, such as InvalidName or InvalidMessage
 _CELL_BORDER = re.compile(r"(?<!\\)\|")
 _CLASS_AND_TEXT = re.compile(r"`([A-Za-z]+)` (.+)")
 _VALUES_IN_A_ROW = re.compile(r"…(\s*…)+")
 
 
 class Row(NamedTuple):
-    """One promise of the page: this class with a text that matches the pattern."""
+    """One text of an error: this class with a text that matches the pattern."""
 
     kind: str
     text: str
@@ -31,7 +41,7 @@ def pattern_of(text: str) -> re.Pattern[str]:
 
 @cache
 def rows() -> tuple[Row, ...]:
-    """Every row whose second cell begins with the name of an error class."""
+    """Every row of the page whose second cell begins with the name of an error class."""
     found = []
     for line in PAGE.read_text(encoding="utf-8").splitlines():
         cells = [cell.strip().replace(r"\|", "|") for cell in _CELL_BORDER.split(line)]
@@ -40,6 +50,37 @@ def rows() -> tuple[Row, ...]:
     return tuple(found)
 
 
+@cache
+def rows_of_code() -> tuple[Row, ...]:
+    """Every text that an error is made with somewhere in txmsg."""
+    sources = [path for path in Path(txmsg.__file__).parent.rglob("*.py") if "wire/v1" not in path.as_posix()]
+    texts = [found for path in sources for found in _texts_of(path)]
+    return tuple(Row(kind, text, pattern_of(text)) for kind, text in texts)
+
+
+def _texts_of(path: Path) -> Iterator[tuple[str, str]]:
+    """The class and the text of every error that a file makes."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args:
+            text = _text_of(node.args[0])
+            if node.func.id in CLASSES | {_EITHER} and text.strip("… "):
+                yield node.func.id, text
+
+
+def _text_of(node: ast.expr) -> str:
+    """A literal, or one put together of literals and values."""
+    match node:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.JoinedStr(values=parts):
+            return "".join(map(_text_of, parts))
+        case ast.BinOp(left=left, right=right):
+            return _text_of(left) + _text_of(right)
+        case _:
+            return "…"
+
+
 def is_documented(error: BaseException) -> bool:
-    """Whether a row promises this class with this text."""
-    return any(row.kind == type(error).__name__ and row.pattern.fullmatch(str(error)) for row in rows())
+    """Whether this text is one that the code gives this class: it says what to do, or the page does."""
+    kinds = (type(error).__name__, _EITHER)
+    return any(row.kind in kinds and row.pattern.fullmatch(str(error)) for row in rows_of_code())

@@ -17,7 +17,7 @@ from tests.acceptance.served import served
 from tests.acceptance.waiting import until
 from tests.broker_process import BrokerProcess
 from tests.conftest import PostgresServer
-from tests.errors_page import rows
+from tests.errors_page import rows_of_code
 from tests.postgres_proxy import CUT_BEFORE, FORWARD, PostgresProxy, Request, Verdict
 from txmsg.broker.config import BrokerConfig
 from txmsg.client import Producer
@@ -28,8 +28,8 @@ NOWHERE = "postgresql://notify@127.0.0.1:1/notify"
 
 
 def is_promised(kind: str, text: str) -> bool:
-    """Whether docs/errors.md has a row with this class and text."""
-    return any(row.kind == kind and row.pattern.fullmatch(text) for row in rows())
+    """Whether the code has this text for this class."""
+    return any(row.kind == kind and row.pattern.fullmatch(text) for row in rows_of_code())
 
 
 def error_of(*args: str) -> str:
