@@ -37,6 +37,13 @@ from txmsg.embedded import EmbeddedPostgres
 hypothesis.settings.register_profile("suite", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("suite")
 
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """Coroutine functions are tests: they run on a loop of their own."""
+    return "asyncio"
+
+
 StartBroker = Callable[..., BrokerProcess]
 
 _numbers = itertools.count(1)

@@ -14,47 +14,38 @@ async def next_of(bulletins: AsyncIterator[bytes]) -> bytes:
     return await asyncio.wait_for(anext(bulletins), _WAIT_S)
 
 
-def test_who_comes_later_begins_with_the_newest() -> None:
-    async def play() -> None:
-        feed = Feed()
-        feed.put(b"old")
-        feed.put(b"new")
-        assert feed.newest == b"new"
-        assert await next_of(feed.bulletins()) == b"new"
-
-    asyncio.run(play())
+async def test_who_comes_later_begins_with_the_newest() -> None:
+    feed = Feed()
+    feed.put(b"old")
+    feed.put(b"new")
+    assert feed.newest == b"new"
+    assert await next_of(feed.bulletins()) == b"new"
 
 
-def test_who_is_slow_misses_bulletins_and_gets_the_newest_once() -> None:
-    async def play() -> None:
-        feed = Feed()
-        slow, quick = feed.bulletins(), feed.bulletins()
-        feed.put(b"1")
-        assert await next_of(slow) == b"1"
-        for bulletin in (b"2", b"3", b"4"):
-            feed.put(bulletin)
-            assert await next_of(quick) == bulletin
-        assert await next_of(slow) == b"4"
-        waiting = asyncio.ensure_future(anext(slow))
-        await asyncio.sleep(0)
-        assert not waiting.done(), "a bulletin came twice"
-        feed.put(b"5")
-        assert await asyncio.wait_for(waiting, _WAIT_S) == b"5"
-
-    asyncio.run(play())
+async def test_who_is_slow_misses_bulletins_and_gets_the_newest_once() -> None:
+    feed = Feed()
+    slow, quick = feed.bulletins(), feed.bulletins()
+    feed.put(b"1")
+    assert await next_of(slow) == b"1"
+    for bulletin in (b"2", b"3", b"4"):
+        feed.put(bulletin)
+        assert await next_of(quick) == bulletin
+    assert await next_of(slow) == b"4"
+    waiting = asyncio.ensure_future(anext(slow))
+    await asyncio.sleep(0)
+    assert not waiting.done(), "a bulletin came twice"
+    feed.put(b"5")
+    assert await asyncio.wait_for(waiting, _WAIT_S) == b"5"
 
 
-def test_closing_ends_those_who_wait_and_those_who_come() -> None:
-    async def play() -> None:
-        feed = Feed()
-        waiting = asyncio.ensure_future(_all(feed.bulletins()))
-        await asyncio.sleep(0)
-        feed.close()
-        assert await asyncio.wait_for(waiting, _WAIT_S) == []
-        feed.put(b"late")
-        assert await _all(feed.bulletins()) == []
-
-    asyncio.run(play())
+async def test_closing_ends_those_who_wait_and_those_who_come() -> None:
+    feed = Feed()
+    waiting = asyncio.ensure_future(_all(feed.bulletins()))
+    await asyncio.sleep(0)
+    feed.close()
+    assert await asyncio.wait_for(waiting, _WAIT_S) == []
+    feed.put(b"late")
+    assert await _all(feed.bulletins()) == []
 
 
 async def _all(bulletins: AsyncIterator[bytes]) -> list[bytes]:

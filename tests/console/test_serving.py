@@ -247,16 +247,13 @@ def test_more_browsers_than_there_is_room_for_are_told_to_come_again(
     play(database_url, story)
 
 
-def test_who_looks_is_let_go_when_the_server_ends(database_url: str) -> None:
-    async def run() -> None:
-        async with serving(database_url) as served:
-            bulletins = served.bulletins()
-            await anext(bulletins)
-        async with asyncio.timeout(WAIT_S):
-            async for _ in bulletins:  # which ends
-                pass
-
-    asyncio.run(run())
+async def test_who_looks_is_let_go_when_the_server_ends(database_url: str) -> None:
+    async with serving(database_url) as served:
+        bulletins = served.bulletins()
+        await anext(bulletins)
+    async with asyncio.timeout(WAIT_S):
+        async for _ in bulletins:  # which ends
+            pass
 
 
 def test_an_address_that_is_taken_is_refused(database_url: str) -> None:

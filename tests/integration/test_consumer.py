@@ -106,23 +106,20 @@ def test_a_handler_that_raises_gets_the_message_again(broker: BrokerProcess, pro
         assert [attempts.get(timeout=WAIT_S), attempts.get(timeout=WAIT_S)] == [1, 2]
 
 
-def test_async_handlers_run_side_by_side(broker: BrokerProcess) -> None:
-    async def case() -> None:
-        consumer = AsyncConsumer(broker.address, group="c", concurrency=5)
-        together = asyncio.Barrier(5)
-        done: asyncio.Queue[bytes] = asyncio.Queue()
+async def test_async_handlers_run_side_by_side(broker: BrokerProcess) -> None:
+    consumer = AsyncConsumer(broker.address, group="c", concurrency=5)
+    together = asyncio.Barrier(5)
+    done: asyncio.Queue[bytes] = asyncio.Queue()
 
-        @consumer.subscribe("t")
-        async def handle(message: ReceivedMessage) -> None:
-            await together.wait()  # passes only when five handlers are in it
-            done.put_nowait(message.body)
+    @consumer.subscribe("t")
+    async def handle(message: ReceivedMessage) -> None:
+        await together.wait()  # passes only when five handlers are in it
+        done.put_nowait(message.body)
 
-        async with consumer, AsyncProducer(broker.address, group="p", timeout_s=WAIT_S) as producer:
-            await producer.send_many([Message("t", b"%d" % i) for i in range(10)])
-            async with asyncio.timeout(WAIT_S):
-                assert {await done.get() for _ in range(10)} == {b"%d" % i for i in range(10)}
-
-    asyncio.run(case())
+    async with consumer, AsyncProducer(broker.address, group="p", timeout_s=WAIT_S) as producer:
+        await producer.send_many([Message("t", b"%d" % i) for i in range(10)])
+        async with asyncio.timeout(WAIT_S):
+            assert {await done.get() for _ in range(10)} == {b"%d" % i for i in range(10)}
 
 
 def test_a_stop_lets_handlers_finish_and_acknowledges_them(broker: BrokerProcess, producer: Producer) -> None:

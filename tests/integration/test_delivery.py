@@ -27,224 +27,176 @@ from txmsg.broker.store import delivery as store
 from txmsg.errors import StorageError, UnknownTopic
 
 
-def test_every_message_comes_once_in_order_of_its_queue(notify_url: str) -> None:
-    async def scenario() -> None:
-        async with notify_at(notify_url, queues=4) as notify, delivering(notify, read_count_max=100) as delivery:
-            await notify.add(777)
-            got: list[Delivered] = []
-            while len(got) < 4 * 777:
-                batch = each_of(await delivery.receive("g", "c", T, 64, 30, 60))
-                assert await delivery.settle("g", "c", receipts(batch), []) == []
-                got += batch
-            for number in range(4):
-                assert offsets([m for m in got if m.queue == number]) == list(range(777))
-            assert await delivery.receive("g", "c", T, 64, 0, 60) == []
-
-    asyncio.run(scenario())
+async def test_every_message_comes_once_in_order_of_its_queue(notify_url: str) -> None:
+    async with notify_at(notify_url, queues=4) as notify, delivering(notify, read_count_max=100) as delivery:
+        await notify.add(777)
+        got: list[Delivered] = []
+        while len(got) < 4 * 777:
+            batch = each_of(await delivery.receive("g", "c", T, 64, 30, 60))
+            assert await delivery.settle("g", "c", receipts(batch), []) == []
+            got += batch
+        for number in range(4):
+            assert offsets([m for m in got if m.queue == number]) == list(range(777))
+        assert await delivery.receive("g", "c", T, 64, 0, 60) == []
 
 
-def test_message_comes_as_it_was_stored(notify_url: str) -> None:
-    async def scenario() -> None:
-        async with notify_at(notify_url) as notify, delivering(notify) as delivery:
-            await notify.add(1, tag="x", body=b"\x00\xff")
-            notify.query("update txmsg.message set ordering_key = 'k'")
-            (message,) = await receive(delivery, 1)
-            ((transaction_id, born_us, stored_us),) = notify.query(
-                "select transaction_id, (extract(epoch from born_at) * 1000000)::bigint, "
-                "(extract(epoch from stored_at) * 1000000)::bigint from txmsg.message"
-            )
-            assert message.transaction_id == transaction_id.bytes
-            assert (message.born_at_us, message.stored_at_us) == (born_us, stored_us)
-            assert (message.topic, message.queue, message.n, message.attempt) == ("t", 0, 0, 1)
-            assert (message.key, message.tag, message.headers, message.body) == ("k0", "x", None, b"\x00\xff")
-            assert (message.ordering_key, message.generation) == ("k", 0)
-
-    asyncio.run(scenario())
+async def test_message_comes_as_it_was_stored(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify, delivering(notify) as delivery:
+        await notify.add(1, tag="x", body=b"\x00\xff")
+        notify.query("update txmsg.message set ordering_key = 'k'")
+        (message,) = await receive(delivery, 1)
+        ((transaction_id, born_us, stored_us),) = notify.query(
+            "select transaction_id, (extract(epoch from born_at) * 1000000)::bigint, "
+            "(extract(epoch from stored_at) * 1000000)::bigint from txmsg.message"
+        )
+        assert message.transaction_id == transaction_id.bytes
+        assert (message.born_at_us, message.stored_at_us) == (born_us, stored_us)
+        assert (message.topic, message.queue, message.n, message.attempt) == ("t", 0, 0, 1)
+        assert (message.key, message.tag, message.headers, message.body) == ("k0", "x", None, b"\x00\xff")
+        assert (message.ordering_key, message.generation) == ("k", 0)
 
 
-def test_waiting_member_gets_a_new_message_without_polling(notify_url: str) -> None:
-    async def scenario() -> None:
-        async with notify_at(notify_url) as notify, delivering(notify, poll_s=NEVER_S) as delivery:
-            assert await receive(delivery, 1, wait_s=0) == []
-            waiting = asyncio.create_task(delivery.receive("g", "c", T, 10, 30, 60))
-            await until(lambda: delivery._state.groups["g"].has_waiting)
-            ends = await notify.add(1)
-            delivery.wake(ends)
-            assert len(await waiting) == 1
-
-    asyncio.run(scenario())
+async def test_waiting_member_gets_a_new_message_without_polling(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify, delivering(notify, poll_s=NEVER_S) as delivery:
+        assert await receive(delivery, 1, wait_s=0) == []
+        waiting = asyncio.create_task(delivery.receive("g", "c", T, 10, 30, 60))
+        await until(lambda: delivery._state.groups["g"].has_waiting)
+        ends = await notify.add(1)
+        delivery.wake(ends)
+        assert len(await waiting) == 1
 
 
-def test_message_written_by_another_broker_is_found_by_polling(notify_url: str) -> None:
-    async def scenario() -> None:
-        async with notify_at(notify_url) as notify, delivering(notify, poll_s=0.05) as delivery:
-            waiting = asyncio.create_task(delivery.receive("g", "c", T, 10, 30, 60))
-            await until(lambda: "g" in delivery._state.groups and delivery._state.groups["g"].has_waiting)
-            await notify.add(1)
-            assert len(await waiting) == 1
-
-    asyncio.run(scenario())
+async def test_message_written_by_another_broker_is_found_by_polling(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify, delivering(notify, poll_s=0.05) as delivery:
+        waiting = asyncio.create_task(delivery.receive("g", "c", T, 10, 30, 60))
+        await until(lambda: "g" in delivery._state.groups and delivery._state.groups["g"].has_waiting)
+        await notify.add(1)
+        assert len(await waiting) == 1
 
 
-def test_receive_that_finds_nothing_returns_nothing_in_time(notify_url: str) -> None:
-    async def scenario() -> None:
-        async with notify_at(notify_url) as notify, delivering(notify) as delivery:
-            assert await delivery.receive("g", "c", T, 10, 0.05, 60) == []
-            assert not delivery._state.groups["g"].has_waiting
-
-    asyncio.run(scenario())
+async def test_receive_that_finds_nothing_returns_nothing_in_time(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify, delivering(notify) as delivery:
+        assert await delivery.receive("g", "c", T, 10, 0.05, 60) == []
+        assert not delivery._state.groups["g"].has_waiting
 
 
-def test_members_that_come_together_load_the_group_once(notify_url: str) -> None:
-    async def scenario() -> None:
-        async with notify_at(notify_url) as notify, delivering(notify) as delivery:
-            await notify.add(50)
-            batches = await asyncio.gather(*(delivery.receive("g", f"c{n}", T, 10, 30, 60) for n in range(5)))
-            assert sorted(offset for batch in batches for offset in offsets(each_of(batch))) == list(range(50))
-
-    asyncio.run(scenario())
+async def test_members_that_come_together_load_the_group_once(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify, delivering(notify) as delivery:
+        await notify.add(50)
+        batches = await asyncio.gather(*(delivery.receive("g", f"c{n}", T, 10, 30, 60) for n in range(5)))
+        assert sorted(offset for batch in batches for offset in offsets(each_of(batch))) == list(range(50))
 
 
-def test_unknown_topic_is_said_when_none_is_created(notify_url: str) -> None:
-    async def scenario() -> None:
-        async with notify_at(notify_url) as notify, delivering(notify) as delivery:
-            notify.topics._auto_create = False
-            with pytest.raises(UnknownTopic):
-                await delivery.receive("g", "c", T, 1, 0, 60)
-            notify.topics._auto_create = True
-            assert await delivery.receive("g", "c", T, 1, 0, 60) == []
-
-    asyncio.run(scenario())
+async def test_unknown_topic_is_said_when_none_is_created(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify, delivering(notify) as delivery:
+        notify.topics._auto_create = False
+        with pytest.raises(UnknownTopic):
+            await delivery.receive("g", "c", T, 1, 0, 60)
+        notify.topics._auto_create = True
+        assert await delivery.receive("g", "c", T, 1, 0, 60) == []
 
 
-def test_each_group_gets_all_messages_and_a_new_one_starts_at_the_earliest_kept(notify_url: str) -> None:
-    async def scenario() -> None:
-        async with notify_at(notify_url) as notify, delivering(notify) as delivery:
-            await notify.add(3)
-            assert offsets(await receive(delivery, 3, group="one")) == [0, 1, 2]
-            assert offsets(await receive(delivery, 3, group="two")) == [0, 1, 2]
+async def test_each_group_gets_all_messages_and_a_new_one_starts_at_the_earliest_kept(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify, delivering(notify) as delivery:
+        await notify.add(3)
+        assert offsets(await receive(delivery, 3, group="one")) == [0, 1, 2]
+        assert offsets(await receive(delivery, 3, group="two")) == [0, 1, 2]
+        notify.rotate()
+        await notify.add(2)
+        notify.query("alter table txmsg.message detach partition txmsg.message_1")
+        notify.query("delete from txmsg.segment where id = 1")
+        assert offsets(await receive(delivery, 2, group="three")) == [3, 4]
+
+
+async def test_messages_flow_across_segments(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify, delivering(notify, read_count_max=4) as delivery:
+        for count in (3, 5, 4):
+            await notify.add(count)
             notify.rotate()
-            await notify.add(2)
-            notify.query("alter table txmsg.message detach partition txmsg.message_1")
-            notify.query("delete from txmsg.segment where id = 1")
-            assert offsets(await receive(delivery, 2, group="three")) == [3, 4]
-
-    asyncio.run(scenario())
+        notify.rotate()  # a segment without messages
+        assert offsets(await receive(delivery, 12)) == list(range(12))
+        delivery.wake(await notify.add(2))
+        assert offsets(await receive(delivery, 2)) == [12, 13]
 
 
-def test_messages_flow_across_segments(notify_url: str) -> None:
-    async def scenario() -> None:
-        async with notify_at(notify_url) as notify, delivering(notify, read_count_max=4) as delivery:
-            for count in (3, 5, 4):
-                await notify.add(count)
-                notify.rotate()
-            notify.rotate()  # a segment without messages
-            assert offsets(await receive(delivery, 12)) == list(range(12))
-            delivery.wake(await notify.add(2))
-            assert offsets(await receive(delivery, 2)) == [12, 13]
-
-    asyncio.run(scenario())
-
-
-def test_dropped_segment_is_skipped_and_said(notify_url: str, caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario() -> None:
-        async with notify_at(notify_url) as notify, delivering(notify, read_count_max=2) as delivery:
-            await notify.add(10)
-            assert offsets(await receive(delivery, 1)) == [0]
-            notify.rotate()
-            delivery.wake(await notify.add(2))
-            notify.query("drop table txmsg.message_1")
-            notify.query("delete from txmsg.segment where id = 1")
-            got = offsets(await receive_until(delivery, lambda got: 11 in offsets(got)))
-            assert got[-2:] == [10, 11]
-            assert "has lost offsets" in caplog.text
-
-    asyncio.run(scenario())
+async def test_dropped_segment_is_skipped_and_said(notify_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    async with notify_at(notify_url) as notify, delivering(notify, read_count_max=2) as delivery:
+        await notify.add(10)
+        assert offsets(await receive(delivery, 1)) == [0]
+        notify.rotate()
+        delivery.wake(await notify.add(2))
+        notify.query("drop table txmsg.message_1")
+        notify.query("delete from txmsg.segment where id = 1")
+        got = offsets(await receive_until(delivery, lambda got: 11 in offsets(got)))
+        assert got[-2:] == [10, 11]
+        assert "has lost offsets" in caplog.text
 
 
-def test_missing_offset_stops_the_queue_loudly(notify_url: str, caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario() -> None:
-        async with notify_at(notify_url) as notify, delivering(notify, poll_s=0.05) as delivery:
-            await notify.add(3)
-            notify.query("delete from txmsg.message where queue_offset = 1")
-            waiting = asyncio.create_task(receive(delivery, 3))
-            await until(lambda: StorageError.__name__ in caplog.text)
-            assert not waiting.done(), "something of the queue was given"
-            waiting.cancel()
-            await asyncio.wait({waiting})
-
-    asyncio.run(scenario())
+async def test_missing_offset_stops_the_queue_loudly(notify_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    async with notify_at(notify_url) as notify, delivering(notify, poll_s=0.05) as delivery:
+        await notify.add(3)
+        notify.query("delete from txmsg.message where queue_offset = 1")
+        waiting = asyncio.create_task(receive(delivery, 3))
+        await until(lambda: StorageError.__name__ in caplog.text)
+        assert not waiting.done(), "something of the queue was given"
+        waiting.cancel()
+        await asyncio.wait({waiting})
 
 
-def test_large_bodies_are_read_and_given_piece_by_piece(notify_url: str) -> None:
-    async def scenario() -> None:
-        limits: dict[str, Any] = {"window_size_bytes_max": 3000, "reply_size_bytes_max": 2500}
-        async with notify_at(notify_url) as notify, delivering(notify, **limits) as delivery:
-            await notify.add(9, body=b"x" * 1000)
-            sizes = [0]
-            while sum(sizes) < 9:
-                sizes.append(len(each_of(await delivery.receive("g", "c", T, 100, 30, 60))))
-            assert max(sizes) == 2
-            assert await receive(delivery, 1, wait_s=0) == []
-
-    asyncio.run(scenario())
+async def test_large_bodies_are_read_and_given_piece_by_piece(notify_url: str) -> None:
+    limits: dict[str, Any] = {"window_size_bytes_max": 3000, "reply_size_bytes_max": 2500}
+    async with notify_at(notify_url) as notify, delivering(notify, **limits) as delivery:
+        await notify.add(9, body=b"x" * 1000)
+        sizes = [0]
+        while sum(sizes) < 9:
+            sizes.append(len(each_of(await delivery.receive("g", "c", T, 100, 30, 60))))
+        assert max(sizes) == 2
+        assert await receive(delivery, 1, wait_s=0) == []
 
 
-def test_messages_with_other_tags_are_passed_over(notify_url: str) -> None:
-    async def scenario() -> None:
-        async with notify_at(notify_url) as notify, delivering(notify, read_count_max=10) as delivery:
-            await notify.add(100, tag="noise")
-            await notify.add(2, tag="signup")
-            await notify.add(1, tag="import")
-            await notify.add(1)
-            topics = [("t", "signup || import")]
-            got = await receive(delivery, 3, topics=topics)
-            assert offsets(got) == [100, 101, 102]
-            assert await receive(delivery, 1, wait_s=0.2, topics=topics) == []
-            await delivery.settle("g", "c", receipts(got), [])
-            await delivery.writing.flush_once()
-            assert notify.query("select next_offset from txmsg.cursor") == [(104,)]
-
-    asyncio.run(scenario())
+async def test_messages_with_other_tags_are_passed_over(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify, delivering(notify, read_count_max=10) as delivery:
+        await notify.add(100, tag="noise")
+        await notify.add(2, tag="signup")
+        await notify.add(1, tag="import")
+        await notify.add(1)
+        topics = [("t", "signup || import")]
+        got = await receive(delivery, 3, topics=topics)
+        assert offsets(got) == [100, 101, 102]
+        assert await receive(delivery, 1, wait_s=0.2, topics=topics) == []
+        await delivery.settle("g", "c", receipts(got), [])
+        await delivery.writing.flush_once()
+        assert notify.query("select next_offset from txmsg.cursor") == [(104,)]
 
 
-def test_members_with_different_tags_get_each_their_own(notify_url: str) -> None:
-    async def scenario() -> None:
-        async with notify_at(notify_url) as notify, delivering(notify) as delivery:
-            waiting = [asyncio.create_task(delivery.receive("g", tag, [("t", tag)], 10, 30, 60)) for tag in ("a", "b")]
-            await until(lambda: "g" in delivery._state.groups and len(delivery._state.groups["g"]._waiting) == 2)
-            await notify.add(1, tag="b")
-            delivery.wake(await notify.add(1, tag="a"))
-            assert [[m.tag for m in each_of(await each)] for each in waiting] == [["a"], ["b"]]
-
-    asyncio.run(scenario())
+async def test_members_with_different_tags_get_each_their_own(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify, delivering(notify) as delivery:
+        waiting = [asyncio.create_task(delivery.receive("g", tag, [("t", tag)], 10, 30, 60)) for tag in ("a", "b")]
+        await until(lambda: "g" in delivery._state.groups and len(delivery._state.groups["g"]._waiting) == 2)
+        await notify.add(1, tag="b")
+        delivery.wake(await notify.add(1, tag="a"))
+        assert [[m.tag for m in each_of(await each)] for each in waiting] == [["a"], ["b"]]
 
 
-def test_reading_uses_the_primary_key_of_the_partition(notify_url: str) -> None:
-    async def scenario() -> None:
-        async with notify_at(notify_url) as notify:
-            await notify.add(5000)
-            notify.query("analyze txmsg.message_1")
-            with psycopg.connect(notify.url, connect_timeout=10) as conn:
-                explain = sql.SQL("explain ") + store._read_messages_in(1)
-                values = {"queue_id": 1, "start": 100, "end": 200, "size_bytes": 1000}
-                plan = "\n".join(line for (line,) in conn.execute(explain, values))
-                assert "Index Scan using message_1_pkey" in plan
-                assert "Seq Scan" not in plan
-                assert "Sort" not in plan
-                explain = sql.SQL("explain ") + store._queue_ends_in(1)
-                plan = "\n".join(line for (line,) in conn.execute(explain, ([1],)))
-                assert "Index Only Scan Backward using message_1_pkey" in plan
-
-    asyncio.run(scenario())
+async def test_reading_uses_the_primary_key_of_the_partition(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify:
+        await notify.add(5000)
+        notify.query("analyze txmsg.message_1")
+        with psycopg.connect(notify.url, connect_timeout=10) as conn:
+            explain = sql.SQL("explain ") + store._read_messages_in(1)
+            values = {"queue_id": 1, "start": 100, "end": 200, "size_bytes": 1000}
+            plan = "\n".join(line for (line,) in conn.execute(explain, values))
+            assert "Index Scan using message_1_pkey" in plan
+            assert "Seq Scan" not in plan
+            assert "Sort" not in plan
+            explain = sql.SQL("explain ") + store._queue_ends_in(1)
+            plan = "\n".join(line for (line,) in conn.execute(explain, ([1],)))
+            assert "Index Only Scan Backward using message_1_pkey" in plan
 
 
-def test_lag_counts_what_is_not_acknowledged(notify_url: str) -> None:
-    async def scenario() -> None:
-        async with notify_at(notify_url, queues=2) as notify, delivering(notify) as delivery:
-            await notify.add(10)
-            got = await receive(delivery, 6)
-            await delivery.settle("g", "c", receipts(got[:3]), [Refusal(got[3].receipt, "boom", 60.0)])
-            assert await notify.lag(delivery) == [GroupLag(group="g", topic="t", waiting=16, retrying=1, dead=0)]
-
-    asyncio.run(scenario())
+async def test_lag_counts_what_is_not_acknowledged(notify_url: str) -> None:
+    async with notify_at(notify_url, queues=2) as notify, delivering(notify) as delivery:
+        await notify.add(10)
+        got = await receive(delivery, 6)
+        await delivery.settle("g", "c", receipts(got[:3]), [Refusal(got[3].receipt, "boom", 60.0)])
+        assert await notify.lag(delivery) == [GroupLag(group="g", topic="t", waiting=16, retrying=1, dead=0)]

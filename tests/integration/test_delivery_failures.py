@@ -25,204 +25,171 @@ from txmsg.broker.store.topic_settings import TopicSettings
 from txmsg.runtime.backoff import Backoff
 
 
-def test_refused_message_comes_again_and_its_acknowledgement_removes_it(notify_url: str) -> None:
-    async def scenario() -> None:
-        async with notify_at(notify_url) as notify, delivering(notify, retry_poll_s=0.02) as delivery:
-            await notify.add(3)
-            first = await receive(delivery, 3)
-            assert (
-                await delivery.settle("g", "c", receipts(first[1:]), [Refusal(first[0].receipt, "boom\0\n", 0.0)]) == []
+async def test_refused_message_comes_again_and_its_acknowledgement_removes_it(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify, delivering(notify, retry_poll_s=0.02) as delivery:
+        await notify.add(3)
+        first = await receive(delivery, 3)
+        assert await delivery.settle("g", "c", receipts(first[1:]), [Refusal(first[0].receipt, "boom\0\n", 0.0)]) == []
+        ((attempt, error, key, body),) = notify.query("select attempt, last_error, key, body from txmsg.retry")
+        assert (attempt, error, key, bytes(body)) == (1, "boom\\0\n", "k0", b"body")
+        await delivery.writing.flush_once()
+        assert notify.query("select next_offset from txmsg.cursor") == [(3,)]
+        (again,) = await receive(delivery, 1)
+        assert (again.offset, again.attempt, again.transaction_id) == (0, 2, first[0].transaction_id)
+        assert (again.born_at_us, again.stored_at_us) == (first[0].born_at_us, first[0].stored_at_us)
+        assert await delivery.settle("g", "c", receipts(first[:1]), []) == receipts(first[:1])
+        assert await delivery.settle("g", "c", [again.receipt], []) == []
+        assert notify.query("select * from txmsg.retry") == []
+        assert await receive(delivery, 1, wait_s=0.2) == []
+
+
+async def test_message_not_acknowledged_in_time_comes_again(notify_url: str) -> None:
+    now = 1000.0
+    settings: dict[str, Any] = {"expire_s": 0.02, "retry_poll_s": 0.02, "backoff": AT_ONCE, "lease_ttl_s": 1e9}
+    async with (
+        notify_at(notify_url) as notify,
+        delivering(notify, monotonic=lambda: now, **settings) as delivery,
+    ):
+        await notify.add(2)
+        kept, late = await receive(delivery, 2, visibility_timeout_s=60)
+        assert await delivery.settle("g", "c", [kept.receipt], []) == []
+        now += 61
+        (again,) = await receive(delivery, 1)
+        assert (again.offset, again.attempt) == (late.offset, 2)
+        assert await delivery.settle("g", "c", [late.receipt], []) == [late.receipt]
+        ((error,),) = notify.query("select last_error from txmsg.retry")
+        assert "visibility timeout" in error
+
+
+async def test_default_back_off_delays_the_first_retry_by_a_second(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify, delivering(notify) as delivery:
+        await notify.add(1)
+        for attempt, delay_s in ((1, 1), (2, 5)):
+            (message,) = await receive(delivery, 1)
+            ((before,),) = notify.query("select clock_timestamp()")
+            await delivery.settle("g", "c", [], [Refusal(message.receipt, "boom", None)])
+            ((failed, is_due_then),) = notify.query(
+                "select attempt, due_at - make_interval(secs => %s) between %s and clock_timestamp() from txmsg.retry",
+                *(delay_s, before),
             )
-            ((attempt, error, key, body),) = notify.query("select attempt, last_error, key, body from txmsg.retry")
-            assert (attempt, error, key, bytes(body)) == (1, "boom\\0\n", "k0", b"body")
-            await delivery.writing.flush_once()
-            assert notify.query("select next_offset from txmsg.cursor") == [(3,)]
-            (again,) = await receive(delivery, 1)
-            assert (again.offset, again.attempt, again.transaction_id) == (0, 2, first[0].transaction_id)
-            assert (again.born_at_us, again.stored_at_us) == (first[0].born_at_us, first[0].stored_at_us)
-            assert await delivery.settle("g", "c", receipts(first[:1]), []) == receipts(first[:1])
-            assert await delivery.settle("g", "c", [again.receipt], []) == []
-            assert notify.query("select * from txmsg.retry") == []
-            assert await receive(delivery, 1, wait_s=0.2) == []
-
-    asyncio.run(scenario())
-
-
-def test_message_not_acknowledged_in_time_comes_again(notify_url: str) -> None:
-    async def scenario() -> None:
-        now = 1000.0
-        settings: dict[str, Any] = {"expire_s": 0.02, "retry_poll_s": 0.02, "backoff": AT_ONCE, "lease_ttl_s": 1e9}
-        async with (
-            notify_at(notify_url) as notify,
-            delivering(notify, monotonic=lambda: now, **settings) as delivery,
-        ):
-            await notify.add(2)
-            kept, late = await receive(delivery, 2, visibility_timeout_s=60)
-            assert await delivery.settle("g", "c", [kept.receipt], []) == []
-            now += 61
-            (again,) = await receive(delivery, 1)
-            assert (again.offset, again.attempt) == (late.offset, 2)
-            assert await delivery.settle("g", "c", [late.receipt], []) == [late.receipt]
-            ((error,),) = notify.query("select last_error from txmsg.retry")
-            assert "visibility timeout" in error
-
-    asyncio.run(scenario())
-
-
-def test_default_back_off_delays_the_first_retry_by_a_second(notify_url: str) -> None:
-    async def scenario() -> None:
-        async with notify_at(notify_url) as notify, delivering(notify) as delivery:
-            await notify.add(1)
-            for attempt, delay_s in ((1, 1), (2, 5)):
-                (message,) = await receive(delivery, 1)
-                ((before,),) = notify.query("select clock_timestamp()")
-                await delivery.settle("g", "c", [], [Refusal(message.receipt, "boom", None)])
-                ((failed, is_due_then),) = notify.query(
-                    "select attempt, due_at - make_interval(secs => %s) between %s and clock_timestamp() "
-                    "from txmsg.retry",
-                    *(delay_s, before),
-                )
-                assert (failed, is_due_then) == (attempt, True)
-
-    asyncio.run(scenario())
+            assert (failed, is_due_then) == (attempt, True)
 
 
 @pytest.mark.parametrize("retries_max", [0, 1, 3])
-def test_message_that_always_fails_ends_as_a_dead_letter(notify_url: str, retries_max: int) -> None:
-    async def scenario() -> None:
-        backoff = Backoff(delays_s=(0.0,), retries_max=retries_max)
-        async with (
-            notify_at(notify_url) as notify,
-            delivering(notify, retry_poll_s=0.02, backoff=backoff) as delivery,
-        ):
-            await notify.add(1)
-            for attempt in range(1, retries_max + 2):
-                (message,) = await receive(delivery, 1)
-                assert message.attempt == attempt
-                await delivery.settle("g", "c", [], [Refusal(message.receipt, f"boom {attempt}", None)])
-            assert await receive(delivery, 1, wait_s=0.2) == []
-            assert notify.query("select attempts, last_error, key from txmsg.dead_letter") == [
-                (retries_max + 1, f"boom {retries_max + 1}", "k0")
-            ]
-            assert notify.query("select * from txmsg.retry") == []
-            assert await notify.lag(delivery) == [GroupLag(group="g", topic="t", waiting=0, retrying=0, dead=1)]
-
-    asyncio.run(scenario())
-
-
-def test_refused_message_comes_once_after_a_crash_before_the_cursor_is_written(notify_url: str) -> None:
-    async def scenario() -> None:
-        async with notify_at(notify_url) as notify:
-            await notify.add(2)
-            async with delivering(notify, graceful=False, flush_s=NEVER_S) as delivery:
-                got = await receive(delivery, 2)
-                await delivery.settle("g", "c", [], [Refusal(got[0].receipt, "boom", 0.0)])
-            assert notify.query("select next_offset from txmsg.cursor") == [(0,)]
-            notify.bury("b1")
-            async with delivering(notify, retry_poll_s=0.02) as delivery:
-                again = await receive_only(delivery, 2)
-                assert sorted((m.offset, m.attempt) for m in again) == [(0, 2), (1, 1)]
-
-    asyncio.run(scenario())
-
-
-def test_retry_in_flight_at_a_crash_comes_again(notify_url: str) -> None:
-    async def scenario() -> None:
-        async with notify_at(notify_url) as notify:
-            await notify.add(1)
-            async with delivering(notify, graceful=False, retry_poll_s=0.02) as delivery:
-                (message,) = await receive(delivery, 1)
-                await delivery.settle("g", "c", [], [Refusal(message.receipt, "boom", 0.0)])
-                (message,) = await receive(delivery, 1)
-                assert message.attempt == 2
-            notify.bury("b1")
-            async with delivering(notify, retry_poll_s=0.02) as delivery:
-                (message,) = await receive(delivery, 1)
-                assert message.attempt == 2
-
-    asyncio.run(scenario())
-
-
-def test_interrupted_refusal_is_finished_in_the_background(notify_url: str) -> None:
-    async def scenario() -> None:
-        async with notify_at(notify_url) as notify, delivering(notify, expire_s=0.02) as delivery:
-            await notify.add(1)
+async def test_message_that_always_fails_ends_as_a_dead_letter(notify_url: str, retries_max: int) -> None:
+    backoff = Backoff(delays_s=(0.0,), retries_max=retries_max)
+    async with (
+        notify_at(notify_url) as notify,
+        delivering(notify, retry_poll_s=0.02, backoff=backoff) as delivery,
+    ):
+        await notify.add(1)
+        for attempt in range(1, retries_max + 2):
             (message,) = await receive(delivery, 1)
-            settling = asyncio.create_task(delivery.settle("g", "c", [], [Refusal(message.receipt, "boom", 60.0)]))
-            await asyncio.sleep(0)
-            settling.cancel()
-            await asyncio.wait({settling})
-            await until(lambda: bool(notify.query("select * from txmsg.retry")))
-            await until(lambda: not delivery._state.groups["g"].feeds[message.receipt.queue_id].window.failing())
+            assert message.attempt == attempt
+            await delivery.settle("g", "c", [], [Refusal(message.receipt, f"boom {attempt}", None)])
+        assert await receive(delivery, 1, wait_s=0.2) == []
+        assert notify.query("select attempts, last_error, key from txmsg.dead_letter") == [
+            (retries_max + 1, f"boom {retries_max + 1}", "k0")
+        ]
+        assert notify.query("select * from txmsg.retry") == []
+        assert await notify.lag(delivery) == [GroupLag(group="g", topic="t", waiting=0, retrying=0, dead=1)]
 
-    asyncio.run(scenario())
+
+async def test_refused_message_comes_once_after_a_crash_before_the_cursor_is_written(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify:
+        await notify.add(2)
+        async with delivering(notify, graceful=False, flush_s=NEVER_S) as delivery:
+            got = await receive(delivery, 2)
+            await delivery.settle("g", "c", [], [Refusal(got[0].receipt, "boom", 0.0)])
+        assert notify.query("select next_offset from txmsg.cursor") == [(0,)]
+        notify.bury("b1")
+        async with delivering(notify, retry_poll_s=0.02) as delivery:
+            again = await receive_only(delivery, 2)
+            assert sorted((m.offset, m.attempt) for m in again) == [(0, 2), (1, 1)]
 
 
-def test_retries_of_a_topic_that_nobody_asks_for_any_more_keep_none_of_another_waiting(notify_url: str) -> None:
-    async def scenario() -> None:
-        now = 1000.0
-        settings: dict[str, Any] = {"backoff": AT_ONCE, "retry_count_max": 2, "lease_ttl_s": 1e9, "background": False}
-        async with (
-            notify_at(notify_url) as notify,
-            delivering(notify, monotonic=lambda: now, **settings) as delivery,
-        ):
+async def test_retry_in_flight_at_a_crash_comes_again(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify:
+        await notify.add(1)
+        async with delivering(notify, graceful=False, retry_poll_s=0.02) as delivery:
+            (message,) = await receive(delivery, 1)
+            await delivery.settle("g", "c", [], [Refusal(message.receipt, "boom", 0.0)])
+            (message,) = await receive(delivery, 1)
+            assert message.attempt == 2
+        notify.bury("b1")
+        async with delivering(notify, retry_poll_s=0.02) as delivery:
+            (message,) = await receive(delivery, 1)
+            assert message.attempt == 2
 
-            async def ask(client: str, topic: str) -> list[Delivered]:
-                return each_of(await delivery.receive("g", client, [(topic, "*")], 10, 0, 60))
 
-            for client, topic in (("left", "t"), ("stays", "u")):
-                await ask(client, topic)
-                delivery.wake(await notify.add(3, topic=topic))
-                while len(delivery._state.to_read):
-                    await delivery.rounds.read_once(delivery._state.to_read.pop())
-                refusals = [Refusal(each.receipt, "boom", None) for each in await ask(client, topic)]
-                assert await delivery.settle("g", client, [], refusals) == []
-                await delivery.rounds.retries_once()
-            assert len(await ask("stays", "u")) == 0, "there is room for two, of the topic that came first"
-            now += 61
-            await ask("stays", "u")
-            for _ in range(2):
-                await delivery.rounds.retries_once()
-            got = await ask("stays", "u")
-            assert [(each.topic, each.attempt) for each in got] == [("u", 2), ("u", 2)]
-            await ask("left", "t")
-            assert await delivery.settle("g", "stays", receipts(got), []) == []
+async def test_interrupted_refusal_is_finished_in_the_background(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify, delivering(notify, expire_s=0.02) as delivery:
+        await notify.add(1)
+        (message,) = await receive(delivery, 1)
+        settling = asyncio.create_task(delivery.settle("g", "c", [], [Refusal(message.receipt, "boom", 60.0)]))
+        await asyncio.sleep(0)
+        settling.cancel()
+        await asyncio.wait({settling})
+        await until(lambda: bool(notify.query("select * from txmsg.retry")))
+        await until(lambda: not delivery._state.groups["g"].feeds[message.receipt.queue_id].window.failing())
+
+
+async def test_retries_of_a_topic_that_nobody_asks_for_any_more_keep_none_of_another_waiting(notify_url: str) -> None:
+    now = 1000.0
+    settings: dict[str, Any] = {"backoff": AT_ONCE, "retry_count_max": 2, "lease_ttl_s": 1e9, "background": False}
+    async with (
+        notify_at(notify_url) as notify,
+        delivering(notify, monotonic=lambda: now, **settings) as delivery,
+    ):
+
+        async def ask(client: str, topic: str) -> list[Delivered]:
+            return each_of(await delivery.receive("g", client, [(topic, "*")], 10, 0, 60))
+
+        for client, topic in (("left", "t"), ("stays", "u")):
+            await ask(client, topic)
+            delivery.wake(await notify.add(3, topic=topic))
+            while len(delivery._state.to_read):
+                await delivery.rounds.read_once(delivery._state.to_read.pop())
+            refusals = [Refusal(each.receipt, "boom", None) for each in await ask(client, topic)]
+            assert await delivery.settle("g", client, [], refusals) == []
             await delivery.rounds.retries_once()
-            assert {each.topic for each in await ask("left", "t")} == {"t"}, "what was put back is in its table"
+        assert len(await ask("stays", "u")) == 0, "there is room for two, of the topic that came first"
+        now += 61
+        await ask("stays", "u")
+        for _ in range(2):
+            await delivery.rounds.retries_once()
+        got = await ask("stays", "u")
+        assert [(each.topic, each.attempt) for each in got] == [("u", 2), ("u", 2)]
+        await ask("left", "t")
+        assert await delivery.settle("g", "stays", receipts(got), []) == []
+        await delivery.rounds.retries_once()
+        assert {each.topic for each in await ask("left", "t")} == {"t"}, "what was put back is in its table"
 
-    asyncio.run(scenario())
 
-
-def test_what_fails_of_a_topic_or_group_that_was_deleted_is_forgotten_and_holds_up_no_other_group(
+async def test_what_fails_of_a_topic_or_group_that_was_deleted_is_forgotten_and_holds_up_no_other_group(
     notify_url: str,
 ) -> None:
-    async def scenario() -> None:
-        settings: dict[str, Any] = {"retry_poll_s": 0.02, "backoff": AT_ONCE, "settings_s": NEVER_S}
-        async with notify_at(notify_url) as notify, delivering(notify, **settings) as delivery:
-            for topic in ("gone", "t"):
-                await notify.add(1, topic=topic)
-            for group, topic in (("deleted", "t"), ("reads-gone", "gone"), ("other", "t")):
-                assert await receive(delivery, 1, group=group, topics=[(topic, "*")], visibility_timeout_s=2)
-            notify.query("update txmsg.topic set permission = 0, write_changed_at = '-infinity' where name = 'gone'")
-            await TopicSettings(notify.topics._pool).delete("gone", force=True)
-            await GroupAdministration(notify.topics._pool).delete("deleted", force=True)
-            (again,) = await receive(delivery, 1, group="other")
-            assert again.attempt == 2
-            await until(lambda: not delivery._state.groups["reads-gone"].feeds)
-
-    asyncio.run(scenario())
+    settings: dict[str, Any] = {"retry_poll_s": 0.02, "backoff": AT_ONCE, "settings_s": NEVER_S}
+    async with notify_at(notify_url) as notify, delivering(notify, **settings) as delivery:
+        for topic in ("gone", "t"):
+            await notify.add(1, topic=topic)
+        for group, topic in (("deleted", "t"), ("reads-gone", "gone"), ("other", "t")):
+            assert await receive(delivery, 1, group=group, topics=[(topic, "*")], visibility_timeout_s=2)
+        notify.query("update txmsg.topic set permission = 0, write_changed_at = '-infinity' where name = 'gone'")
+        await TopicSettings(notify.topics._pool).delete("gone", force=True)
+        await GroupAdministration(notify.topics._pool).delete("deleted", force=True)
+        (again,) = await receive(delivery, 1, group="other")
+        assert again.attempt == 2
+        await until(lambda: not delivery._state.groups["reads-gone"].feeds)
 
 
-def test_failures_of_several_segments_become_retries(notify_url: str) -> None:
-    async def scenario() -> None:
-        async with notify_at(notify_url) as notify, delivering(notify) as delivery:
-            await notify.add(2)
-            notify.rotate()
-            await notify.add(2)
-            got = await receive(delivery, 4)
-            await delivery.settle("g", "c", [], [Refusal(m.receipt, f"boom {m.offset}", 60.0) for m in got])
-            assert notify.query("select queue_offset, last_error from txmsg.retry order by 1") == [
-                (offset, f"boom {offset}") for offset in range(4)
-            ]
-
-    asyncio.run(scenario())
+async def test_failures_of_several_segments_become_retries(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify, delivering(notify) as delivery:
+        await notify.add(2)
+        notify.rotate()
+        await notify.add(2)
+        got = await receive(delivery, 4)
+        await delivery.settle("g", "c", [], [Refusal(m.receipt, f"boom {m.offset}", 60.0) for m in got])
+        assert notify.query("select queue_offset, last_error from txmsg.retry order by 1") == [
+            (offset, f"boom {offset}") for offset in range(4)
+        ]

@@ -33,329 +33,284 @@ from txmsg.errors import BrokerUnavailable, MisuseError
 LEASE_S = 5.0
 
 
-def test_acknowledged_messages_do_not_come_again_after_a_graceful_stop(notify_url: str) -> None:
-    async def scenario() -> None:
-        async with notify_at(notify_url) as notify:
-            await notify.add(10)
-            async with delivering(notify, flush_s=NEVER_S) as delivery:
-                got = await receive(delivery, 10)
-                await delivery.settle("g", "c", receipts([got[n] for n in (0, 1, 2, 5, 7)]), [])
-            ((next_offset, acked),) = notify.query("select next_offset, acked::text from txmsg.cursor")
-            assert (next_offset, acked) == (3, "{[5,6),[7,8)}")
-            async with delivering(notify, "b2") as delivery:
-                assert offsets(await receive_only(delivery, 5)) == [3, 4, 6, 8, 9]
-
-    asyncio.run(scenario())
+async def test_acknowledged_messages_do_not_come_again_after_a_graceful_stop(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify:
+        await notify.add(10)
+        async with delivering(notify, flush_s=NEVER_S) as delivery:
+            got = await receive(delivery, 10)
+            await delivery.settle("g", "c", receipts([got[n] for n in (0, 1, 2, 5, 7)]), [])
+        ((next_offset, acked),) = notify.query("select next_offset, acked::text from txmsg.cursor")
+        assert (next_offset, acked) == (3, "{[5,6),[7,8)}")
+        async with delivering(notify, "b2") as delivery:
+            assert offsets(await receive_only(delivery, 5)) == [3, 4, 6, 8, 9]
 
 
-def test_after_a_crash_only_unflushed_acknowledgements_come_again(notify_url: str) -> None:
-    async def scenario() -> None:
-        async with notify_at(notify_url) as notify:
-            await notify.add(10)
-            async with delivering(notify, graceful=False, flush_s=NEVER_S) as delivery:
-                got = await receive(delivery, 10)
-                await delivery.settle("g", "c", receipts(got[:4]), [])
-                await delivery.writing.flush_once()
-                await delivery.settle("g", "c", receipts(got[4:6]), [])
-            notify.bury("b1")
-            async with delivering(notify) as delivery:
-                assert offsets(await receive_only(delivery, 6)) == [4, 5, 6, 7, 8, 9]
-
-    asyncio.run(scenario())
+async def test_after_a_crash_only_unflushed_acknowledgements_come_again(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify:
+        await notify.add(10)
+        async with delivering(notify, graceful=False, flush_s=NEVER_S) as delivery:
+            got = await receive(delivery, 10)
+            await delivery.settle("g", "c", receipts(got[:4]), [])
+            await delivery.writing.flush_once()
+            await delivery.settle("g", "c", receipts(got[4:6]), [])
+        notify.bury("b1")
+        async with delivering(notify) as delivery:
+            assert offsets(await receive_only(delivery, 6)) == [4, 5, 6, 7, 8, 9]
 
 
-def test_stale_epoch_cannot_write_cursors_and_stops_delivering(notify_url: str) -> None:
-    async def scenario() -> None:
-        async with notify_at(notify_url) as notify:
-            await notify.add(4)
-            async with delivering(notify, "old", graceful=False, background=False) as old:
-                assert await old.receive("g", "c", T, 4, 0, 60) == []
-                await old.rounds.read_once(next(iter(old._state.groups["g"].feeds.values())))
-                got = await old.receive("g", "c", T, 4, 0, 60)
-                await old.settle("g", "c", [each.receipt for each in got], [])
-                notify.bury("old")
-                async with delivering(notify, "new") as new:
-                    assert offsets(await receive(new, 4)) == [0, 1, 2, 3]
-                    await old.writing.flush_once()
-                    assert notify.query("select next_offset from txmsg.cursor") == [(0,)]
-                    assert await old.receive("g", "c", T, 4, 0, 60) == []
-                    await old._membership.step_once()
-                    assert not old._state.leases.is_member, "it was taken for dead, and drops everything"
-
-    asyncio.run(scenario())
-
-
-def test_stale_epoch_cannot_make_retries(notify_url: str) -> None:
-    async def scenario() -> None:
-        async with notify_at(notify_url) as notify:
-            await notify.add(1)
-            async with delivering(notify, "old", graceful=False, background=False) as old:
-                await old.receive("g", "c", T, 4, 0, 60)
-                await old.rounds.read_once(next(iter(old._state.groups["g"].feeds.values())))
-                (message,) = await old.receive("g", "c", T, 4, 0, 60)
-                notify.bury("old")
-                async with delivering(notify, "new") as new:
-                    await until(lambda: bool(new._state.leases.epochs()))
-                    with pytest.raises(BrokerUnavailable):
-                        await old.settle("g", "c", [], [Refusal(message.receipt, "boom", 0.0)])
-                    assert notify.query("select * from txmsg.retry") == []
-
-    asyncio.run(scenario())
-
-
-def test_a_queue_is_delivered_by_one_broker_and_after_its_stop_by_the_other(notify_url: str) -> None:
-    async def scenario() -> None:
-        async with notify_at(notify_url) as notify, delivering(notify, "first") as first:
-            await notify.add(1)
-            async with delivering(notify, "second", background=False, graceful=False) as second:
-                assert await second.receive("g", "c", T, 1, 0, 60) == []
-                assert not second._state.groups["g"].feeds
-                await first.close()
-                await second._membership.step_once()
-                await second.rounds.queues_once()
-                assert list(second._state.groups["g"].feeds) == await notify.queue_ids()
-
-    asyncio.run(scenario())
-
-
-def test_a_stop_takes_acknowledgements_until_nothing_is_out(notify_url: str) -> None:
-    async def scenario() -> None:
-        async with notify_at(notify_url) as notify:
-            await notify.add(2)
-            async with delivering(notify, flush_s=NEVER_S, hand_over_s=NEVER_S) as delivery:
-                got = await receive(delivery, 2)
-                (feed,) = delivery._state.groups["g"].feeds.values()
-                closing = asyncio.create_task(delivery.close())
-                await until(lambda: feed.leaving)
-                assert await delivery.settle("g", "c", receipts(got[:1]), []) == []
-                assert not closing.done(), "one message is still out"
-                assert await delivery.settle("g", "c", receipts(got[1:]), []) == []
-                await asyncio.wait_for(closing, 60)
-            assert notify.query("select next_offset from txmsg.cursor") == [(2,)]
-
-    asyncio.run(scenario())
-
-
-def test_a_newcomer_gets_its_queue_when_what_is_out_of_it_is_acknowledged(notify_url: str) -> None:
-    async def scenario() -> None:
-        async with (
-            notify_at(notify_url, queues=2) as notify,
-            delivering(notify, "old", flush_s=NEVER_S, hand_over_s=NEVER_S) as old,
-        ):
-            await notify.add(3)
-            got = await receive(old, 6)
+async def test_stale_epoch_cannot_write_cursors_and_stops_delivering(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify:
+        await notify.add(4)
+        async with delivering(notify, "old", graceful=False, background=False) as old:
+            assert await old.receive("g", "c", T, 4, 0, 60) == []
+            await old.rounds.read_once(next(iter(old._state.groups["g"].feeds.values())))
+            got = await old.receive("g", "c", T, 4, 0, 60)
+            await old.settle("g", "c", [each.receipt for each in got], [])
+            notify.bury("old")
             async with delivering(notify, "new") as new:
-                await until(lambda: any(feed.leaving for feed in old._state.groups["g"].feeds.values()))
-                assert not new._state.leases.epochs()
-                assert await old.settle("g", "c", receipts(got), []) == []
-                await until(lambda: len(new._state.leases.epochs()) == 1)
-                assert len(old._state.leases.epochs()) == 1
-                assert await new.receive("g", "c", T, 9, 0.2, 60) == [], "nothing comes twice"
-
-    asyncio.run(scenario())
+                assert offsets(await receive(new, 4)) == [0, 1, 2, 3]
+                await old.writing.flush_once()
+                assert notify.query("select next_offset from txmsg.cursor") == [(0,)]
+                assert await old.receive("g", "c", T, 4, 0, 60) == []
+                await old._membership.step_once()
+                assert not old._state.leases.is_member, "it was taken for dead, and drops everything"
 
 
-def test_nothing_is_delivered_past_the_deadline_of_the_lease(notify_url: str) -> None:
-    async def scenario() -> None:
-        now = [100.0]
-        async with (
-            notify_at(notify_url) as notify,
-            delivering(
-                notify, background=False, graceful=False, monotonic=lambda: now[0], lease_ttl_s=LEASE_S
-            ) as delivery,
-        ):
-            await notify.add(1)
-            await delivery.receive("g", "c", T, 1, 0, 60)
-            (feed,) = delivery._state.groups["g"].feeds.values()
-            first_epoch = feed.epoch
-            await delivery.rounds.read_once(feed)
-            now[0] += LEASE_S
-            with pytest.raises(BrokerUnavailable, match="ran out"):
-                await delivery.receive("g", "c", T, 1, 0, 60)
-            await delivery._membership.step_once()
-            assert await delivery.receive("g", "c", T, 1, 0, 60) == []
-            (feed,) = delivery._state.groups["g"].feeds.values()
-            await delivery.rounds.read_once(feed)
-            (message,) = await delivery.receive("g", "c", T, 1, 0, 60)
-            assert message.receipt.epoch > first_epoch
-
-    asyncio.run(scenario())
+async def test_stale_epoch_cannot_make_retries(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify:
+        await notify.add(1)
+        async with delivering(notify, "old", graceful=False, background=False) as old:
+            await old.receive("g", "c", T, 4, 0, 60)
+            await old.rounds.read_once(next(iter(old._state.groups["g"].feeds.values())))
+            (message,) = await old.receive("g", "c", T, 4, 0, 60)
+            notify.bury("old")
+            async with delivering(notify, "new") as new:
+                await until(lambda: bool(new._state.leases.epochs()))
+                with pytest.raises(BrokerUnavailable):
+                    await old.settle("g", "c", [], [Refusal(message.receipt, "boom", 0.0)])
+                assert notify.query("select * from txmsg.retry") == []
 
 
-def test_waiting_members_hear_of_a_lost_database_and_delivery_comes_back(notify_url: str) -> None:
-    async def scenario() -> None:
-        database = str(psycopg.conninfo.conninfo_to_dict(notify_url)["dbname"])
-        elsewhere = psycopg.conninfo.make_conninfo(notify_url, dbname="postgres")
-        async with notify_at(notify_url) as notify, delivering(notify, flush_s=NEVER_S, poll_s=0.05) as delivery:
-            await notify.add(5)
+async def test_a_queue_is_delivered_by_one_broker_and_after_its_stop_by_the_other(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify, delivering(notify, "first") as first:
+        await notify.add(1)
+        async with delivering(notify, "second", background=False, graceful=False) as second:
+            assert await second.receive("g", "c", T, 1, 0, 60) == []
+            assert not second._state.groups["g"].feeds
+            await first.close()
+            await second._membership.step_once()
+            await second.rounds.queues_once()
+            assert list(second._state.groups["g"].feeds) == await notify.queue_ids()
+
+
+async def test_a_stop_takes_acknowledgements_until_nothing_is_out(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify:
+        await notify.add(2)
+        async with delivering(notify, flush_s=NEVER_S, hand_over_s=NEVER_S) as delivery:
             got = await receive(delivery, 2)
-            await delivery.settle("g", "c", receipts(got), [])
-            other = asyncio.create_task(delivery.receive("other", "c", [("u", "*")], 1, 30, 60))
-            await until(lambda: "other" in delivery._state.groups and delivery._state.groups["other"].has_waiting)
-            with psycopg.connect(elsewhere, autocommit=True, connect_timeout=10) as admin:
-                name = sql.Identifier(database)
-                admin.execute(sql.SQL("alter database {} with allow_connections false").format(name))
-                admin.execute("select pg_terminate_backend(pid) from pg_stat_activity where datname = %s", (database,))
-                with pytest.raises(BrokerUnavailable):
-                    await asyncio.wait_for(other, 60)
-                with pytest.raises(BrokerUnavailable):
-                    await delivery.receive("g", "c", T, 1, 0, 60)
-                admin.execute(sql.SQL("alter database {} with allow_connections true").format(name))
-            again = await eventually(lambda: receive(delivery, 5))
-            assert offsets(again) == [0, 1, 2, 3, 4], "the unflushed acknowledgements come again"
-            assert await delivery.settle("g", "c", receipts(got), []) == receipts(got), "receipts of before are void"
-            assert await delivery.settle("g", "c", receipts(again), []) == []
-
-    asyncio.run(scenario())
+            (feed,) = delivery._state.groups["g"].feeds.values()
+            closing = asyncio.create_task(delivery.close())
+            await until(lambda: feed.leaving)
+            assert await delivery.settle("g", "c", receipts(got[:1]), []) == []
+            assert not closing.done(), "one message is still out"
+            assert await delivery.settle("g", "c", receipts(got[1:]), []) == []
+            await asyncio.wait_for(closing, 60)
+        assert notify.query("select next_offset from txmsg.cursor") == [(2,)]
 
 
-def test_a_broker_stopped_while_it_writes_failures_holds_up_nobody_and_loses_that_queue_later(notify_url: str) -> None:
+async def test_a_newcomer_gets_its_queue_when_what_is_out_of_it_is_acknowledged(notify_url: str) -> None:
+    async with (
+        notify_at(notify_url, queues=2) as notify,
+        delivering(notify, "old", flush_s=NEVER_S, hand_over_s=NEVER_S) as old,
+    ):
+        await notify.add(3)
+        got = await receive(old, 6)
+        async with delivering(notify, "new") as new:
+            await until(lambda: any(feed.leaving for feed in old._state.groups["g"].feeds.values()))
+            assert not new._state.leases.epochs()
+            assert await old.settle("g", "c", receipts(got), []) == []
+            await until(lambda: len(new._state.leases.epochs()) == 1)
+            assert len(old._state.leases.epochs()) == 1
+            assert await new.receive("g", "c", T, 9, 0.2, 60) == [], "nothing comes twice"
+
+
+async def test_nothing_is_delivered_past_the_deadline_of_the_lease(notify_url: str) -> None:
+    now = [100.0]
+    async with (
+        notify_at(notify_url) as notify,
+        delivering(notify, background=False, graceful=False, monotonic=lambda: now[0], lease_ttl_s=LEASE_S) as delivery,
+    ):
+        await notify.add(1)
+        await delivery.receive("g", "c", T, 1, 0, 60)
+        (feed,) = delivery._state.groups["g"].feeds.values()
+        first_epoch = feed.epoch
+        await delivery.rounds.read_once(feed)
+        now[0] += LEASE_S
+        with pytest.raises(BrokerUnavailable, match="ran out"):
+            await delivery.receive("g", "c", T, 1, 0, 60)
+        await delivery._membership.step_once()
+        assert await delivery.receive("g", "c", T, 1, 0, 60) == []
+        (feed,) = delivery._state.groups["g"].feeds.values()
+        await delivery.rounds.read_once(feed)
+        (message,) = await delivery.receive("g", "c", T, 1, 0, 60)
+        assert message.receipt.epoch > first_epoch
+
+
+async def test_waiting_members_hear_of_a_lost_database_and_delivery_comes_back(notify_url: str) -> None:
+    database = str(psycopg.conninfo.conninfo_to_dict(notify_url)["dbname"])
+    elsewhere = psycopg.conninfo.make_conninfo(notify_url, dbname="postgres")
+    async with notify_at(notify_url) as notify, delivering(notify, flush_s=NEVER_S, poll_s=0.05) as delivery:
+        await notify.add(5)
+        got = await receive(delivery, 2)
+        await delivery.settle("g", "c", receipts(got), [])
+        other = asyncio.create_task(delivery.receive("other", "c", [("u", "*")], 1, 30, 60))
+        await until(lambda: "other" in delivery._state.groups and delivery._state.groups["other"].has_waiting)
+        with psycopg.connect(elsewhere, autocommit=True, connect_timeout=10) as admin:
+            name = sql.Identifier(database)
+            admin.execute(sql.SQL("alter database {} with allow_connections false").format(name))
+            admin.execute("select pg_terminate_backend(pid) from pg_stat_activity where datname = %s", (database,))
+            with pytest.raises(BrokerUnavailable):
+                await asyncio.wait_for(other, 60)
+            with pytest.raises(BrokerUnavailable):
+                await delivery.receive("g", "c", T, 1, 0, 60)
+            admin.execute(sql.SQL("alter database {} with allow_connections true").format(name))
+        again = await eventually(lambda: receive(delivery, 5))
+        assert offsets(again) == [0, 1, 2, 3, 4], "the unflushed acknowledgements come again"
+        assert await delivery.settle("g", "c", receipts(got), []) == receipts(got), "receipts of before are void"
+        assert await delivery.settle("g", "c", receipts(again), []) == []
+
+
+async def test_a_broker_stopped_while_it_writes_failures_holds_up_nobody_and_loses_that_queue_later(
+    notify_url: str,
+) -> None:
     """Writing failures locks the leases concerned for some statements: a broker may be paused between two."""
 
-    async def scenario() -> None:
+    async with (
+        notify_at(notify_url, queues=2) as notify,
+        open_pool(notify_url, idle_in_transaction_s=1.0) as pool,
+        delivering(notify, "paused", background=False, graceful=False) as paused,
+    ):
+        queue_ids = await notify.queue_ids()
+        await paused._membership.step_once()
+        leases = dict(paused._state.leases.epochs())
+        incarnation = paused._state.leases.incarnation
+        assert leases.keys() == set(queue_ids)
+        holding, is_locked, taken_over = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+        async def set_timeout(connection: AsyncConnection[Any], value: str) -> str:
+            """That of a transaction in which nothing is done; what it was before."""
+            cursor = await connection.execute(
+                "select current_setting(name), set_config(name, %s, true) "
+                "from (values ('idle_in_transaction_session_timeout')) setting (name)",
+                (value,),
+            )
+            row = await cursor.fetchone()
+            assert row is not None
+            return str(row[0])
+
+        async def write() -> None:
+            async with session(pool, timeout_s=120) as connection, connection.transaction():
+                timeout = await set_timeout(connection, "0")  # for as long as the other one looks
+                assert await leases_store.hold(connection, incarnation, "paused", {queue_ids[0]: leases[queue_ids[0]]})
+                holding.set()
+                await is_locked.wait()
+                await set_timeout(connection, timeout)
+                await taken_over.wait()
+
+        writing = asyncio.create_task(write())
+        await holding.wait()
+        notify.bury("paused")
         async with (
-            notify_at(notify_url, queues=2) as notify,
-            open_pool(notify_url, idle_in_transaction_s=1.0) as pool,
-            delivering(notify, "paused", background=False, graceful=False) as paused,
+            asyncio.timeout(120),
+            delivering(notify, "other", background=False, graceful=False) as other,
         ):
-            queue_ids = await notify.queue_ids()
-            await paused._membership.step_once()
-            leases = dict(paused._state.leases.epochs())
-            incarnation = paused._state.leases.incarnation
-            assert leases.keys() == set(queue_ids)
-            holding, is_locked, taken_over = asyncio.Event(), asyncio.Event(), asyncio.Event()
-
-            async def set_timeout(connection: AsyncConnection[Any], value: str) -> str:
-                """That of a transaction in which nothing is done; what it was before."""
-                cursor = await connection.execute(
-                    "select current_setting(name), set_config(name, %s, true) "
-                    "from (values ('idle_in_transaction_session_timeout')) setting (name)",
-                    (value,),
-                )
-                row = await cursor.fetchone()
-                assert row is not None
-                return str(row[0])
-
-            async def write() -> None:
-                async with session(pool, timeout_s=120) as connection, connection.transaction():
-                    timeout = await set_timeout(connection, "0")  # for as long as the other one looks
-                    assert await leases_store.hold(
-                        connection, incarnation, "paused", {queue_ids[0]: leases[queue_ids[0]]}
-                    )
-                    holding.set()
-                    await is_locked.wait()
-                    await set_timeout(connection, timeout)
-                    await taken_over.wait()
-
-            writing = asyncio.create_task(write())
-            await holding.wait()
-            notify.bury("paused")
-            async with (
-                asyncio.timeout(120),
-                delivering(notify, "other", background=False, graceful=False) as other,
-            ):
-                assert set(other._state.leases.epochs()) == {queue_ids[1]}, "the locked one is left for the next time"
-                is_locked.set()
-                while set(other._state.leases.epochs()) != set(queue_ids):
-                    await other._membership.step_once()
-                assert min(other._state.leases.epochs().values()) > max(leases.values())
-            taken_over.set()
-            with pytest.raises(BrokerUnavailable):
-                await writing
-
-    asyncio.run(scenario())
+            assert set(other._state.leases.epochs()) == {queue_ids[1]}, "the locked one is left for the next time"
+            is_locked.set()
+            while set(other._state.leases.epochs()) != set(queue_ids):
+                await other._membership.step_once()
+            assert min(other._state.leases.epochs().values()) > max(leases.values())
+        taken_over.set()
+        with pytest.raises(BrokerUnavailable):
+            await writing
 
 
-def test_of_two_brokers_that_are_drained_at_the_same_moment_one_goes_on(notify_url: str) -> None:
-    async def scenario() -> None:
-        async with notify_at(notify_url) as notify, open_pool(notify_url) as pool:
-            notify.query("insert into txmsg.broker (id, address, release, schema_revision, expires_at) "
-                         "select id, '', '', '', now() + interval '1 h' from unnest(array['a', 'b']) id")  # fmt: skip
-            with psycopg.connect(notify_url, connect_timeout=10) as heartbeat:
-                heartbeat.execute("update txmsg.broker set heartbeat_at = now()")
-                draining = [asyncio.create_task(Registry(pool).drain(each)) for each in ("a", "b")]
-                waiting = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and query ~ 'set state'"
-                await until(lambda: notify.query(waiting) == [(2,)])
-            outcomes = await asyncio.wait_for(asyncio.gather(*draining, return_exceptions=True), 60)
-            (refusal,) = [each for each in outcomes if isinstance(each, MisuseError)]
-            assert "no other broker is active" in str(refusal)
-            assert notify.query("select state from txmsg.broker order by state") == [("active",), ("draining",)]
-
-    asyncio.run(scenario())
+async def test_of_two_brokers_that_are_drained_at_the_same_moment_one_goes_on(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify, open_pool(notify_url) as pool:
+        notify.query("insert into txmsg.broker (id, address, release, schema_revision, expires_at) "
+                     "select id, '', '', '', now() + interval '1 h' from unnest(array['a', 'b']) id")  # fmt: skip
+        with psycopg.connect(notify_url, connect_timeout=10) as heartbeat:
+            heartbeat.execute("update txmsg.broker set heartbeat_at = now()")
+            draining = [asyncio.create_task(Registry(pool).drain(each)) for each in ("a", "b")]
+            waiting = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and query ~ 'set state'"
+            await until(lambda: notify.query(waiting) == [(2,)])
+        outcomes = await asyncio.wait_for(asyncio.gather(*draining, return_exceptions=True), 60)
+        (refusal,) = [each for each in outcomes if isinstance(each, MisuseError)]
+        assert "no other broker is active" in str(refusal)
+        assert notify.query("select state from txmsg.broker order by state") == [("active",), ("draining",)]
 
 
-def test_draining_answers_those_who_wait(notify_url: str) -> None:
-    async def scenario() -> None:
-        async with notify_at(notify_url) as notify, delivering(notify) as delivery:
-            waiting = asyncio.create_task(delivery.receive("g", "c", T, 1, 30, 60))
-            await until(lambda: "g" in delivery._state.groups and delivery._state.groups["g"].has_waiting)
-            delivery.drain()
-            assert await asyncio.wait_for(waiting, 29) == [], "it waited for messages"
-            with pytest.raises(BrokerUnavailable, match="closing"):
-                await delivery.receive("g", "c", T, 1, 0, 60)
-
-    asyncio.run(scenario())
+async def test_draining_answers_those_who_wait(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify, delivering(notify) as delivery:
+        waiting = asyncio.create_task(delivery.receive("g", "c", T, 1, 30, 60))
+        await until(lambda: "g" in delivery._state.groups and delivery._state.groups["g"].has_waiting)
+        delivery.drain()
+        assert await asyncio.wait_for(waiting, 29) == [], "it waited for messages"
+        with pytest.raises(BrokerUnavailable, match="closing"):
+            await delivery.receive("g", "c", T, 1, 0, 60)
 
 
-def test_closing_twice_and_before_running_is_fine(notify_url: str) -> None:
-    async def scenario() -> None:
-        async with notify_at(notify_url) as notify:
-            pool = open_pool(notify.url)
-            await pool.open()
-            delivery = new_delivery(pool, notify)
-            await delivery.close()
-            await delivery.close()
-            await asyncio.wait_for(delivery.run(), 60)
-            async with delivering(notify) as running:
-                await running.close()
-                await running.close()
-            ((free,),) = notify.query("select expires_at <= now() from txmsg.lease where name = 'delivery'")
-            assert free, "a broker of 0.1 may deliver at once"
-            assert notify.query("select id from txmsg.broker") == []
-            await pool.close()
-
-    asyncio.run(scenario())
+async def test_closing_twice_and_before_running_is_fine(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify:
+        pool = open_pool(notify.url)
+        await pool.open()
+        delivery = new_delivery(pool, notify)
+        await delivery.close()
+        await delivery.close()
+        await asyncio.wait_for(delivery.run(), 60)
+        async with delivering(notify) as running:
+            await running.close()
+            await running.close()
+        ((free,),) = notify.query("select expires_at <= now() from txmsg.lease where name = 'delivery'")
+        assert free, "a broker of 0.1 may deliver at once"
+        assert notify.query("select id from txmsg.broker") == []
+        await pool.close()
 
 
-def test_a_group_that_is_loaded_while_its_queue_is_handed_over_gets_nothing_of_it_any_more(notify_url: str) -> None:
-    async def scenario() -> None:
-        # Nothing but the group that is loaded is to wait for its retries.
-        settings: dict[str, Any] = {"poll_s": 0.05, "retry_poll_s": NEVER_S}
-        async with notify_at(notify_url) as notify, delivering(notify, **settings) as delivery:
-            await notify.add(1)
-            await receive(delivery, 1, wait_s=0)
-            with psycopg.connect(notify_url, connect_timeout=10) as other:
-                other.execute("lock table txmsg.retry")
-                late = asyncio.create_task(delivery.receive("late", "c", T, 1, 1, 60))
-                waits = "select 1 from pg_locks where not granted and relation = 'txmsg.retry'::regclass"
-                await until(lambda: notify.query(waits) != [])
-                await delivery.finish(await notify.queue_ids())
-            assert await late == []
-            (feed,) = delivery._state.groups["late"].feeds.values()
-            assert feed.window.ready_count + feed.window.out_count == 0
+async def test_a_group_that_is_loaded_while_its_queue_is_handed_over_gets_nothing_of_it_any_more(
+    notify_url: str,
+) -> None:
+    # Nothing but the group that is loaded is to wait for its retries.
+    settings: dict[str, Any] = {"poll_s": 0.05, "retry_poll_s": NEVER_S}
+    async with notify_at(notify_url) as notify, delivering(notify, **settings) as delivery:
+        await notify.add(1)
+        await receive(delivery, 1, wait_s=0)
+        with psycopg.connect(notify_url, connect_timeout=10) as other:
+            other.execute("lock table txmsg.retry")
+            late = asyncio.create_task(delivery.receive("late", "c", T, 1, 1, 60))
+            waits = "select 1 from pg_locks where not granted and relation = 'txmsg.retry'::regclass"
+            await until(lambda: notify.query(waits) != [])
+            await delivery.finish(await notify.queue_ids())
+        assert await late == []
+        (feed,) = delivery._state.groups["late"].feeds.values()
+        assert feed.window.ready_count + feed.window.out_count == 0
 
-    asyncio.run(scenario())
 
+async def test_a_group_that_is_deleted_while_its_queues_are_looked_at_does_not_come_back(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify, delivering(notify, background=False, graceful=False) as delivery:
+        await receive(delivery, 1, wait_s=0)
+        looked, going_on = asyncio.Event(), asyncio.Event()
 
-def test_a_group_that_is_deleted_while_its_queues_are_looked_at_does_not_come_back(notify_url: str) -> None:
-    async def scenario() -> None:
-        async with notify_at(notify_url) as notify, delivering(notify, background=False, graceful=False) as delivery:
-            await receive(delivery, 1, wait_s=0)
-            looked, going_on = asyncio.Event(), asyncio.Event()
+        async def find(topic: str) -> Sequence[tuple[int, int]]:
+            looked.set()
+            await going_on.wait()
+            return await notify.find(topic)
 
-            async def find(topic: str) -> Sequence[tuple[int, int]]:
-                looked.set()
-                await going_on.wait()
-                return await notify.find(topic)
-
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(delivery.rounds, "_topics", SimpleNamespace(ensure=notify.ensure, find=find))
-                looking = asyncio.create_task(delivery.rounds.queues_once())
-                await looked.wait()
-                notify.query("delete from txmsg.consumer_group")
-                await delivery.rounds.settings_once()
-                going_on.set()
-                await looking
-            assert notify.query("select name from txmsg.consumer_group") == []
-
-    asyncio.run(scenario())
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(delivery.rounds, "_topics", SimpleNamespace(ensure=notify.ensure, find=find))
+            looking = asyncio.create_task(delivery.rounds.queues_once())
+            await looked.wait()
+            notify.query("delete from txmsg.consumer_group")
+            await delivery.rounds.settings_once()
+            going_on.set()
+            await looking
+        assert notify.query("select name from txmsg.consumer_group") == []

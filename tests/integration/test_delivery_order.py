@@ -55,365 +55,314 @@ def retry_rows(notify: Notify) -> list[tuple[Any, ...]]:
     return notify.query("select queue_offset, attempt, due_at = 'infinity' from txmsg.retry order by 1")
 
 
-def test_messages_of_a_key_come_one_after_the_other(notify_url: str) -> None:
-    async def scenario() -> None:
-        async with notify_at(notify_url) as notify, delivering(notify) as delivery:
-            await add_keyed(notify, "a", "a", "b", None, "a")
-            first = await receive_only(delivery, 3)
-            assert offsets(first) == [0, 2, 3]
-            await settle(delivery, *first[1:])
-            assert await receive(delivery, 5, wait_s=0.2) == []
-            await settle(delivery, first[0])
-            (second,) = await receive_only(delivery, 1)
-            await settle(delivery, second)
-            assert [second.offset, *offsets(await receive_only(delivery, 1))] == [1, 4]
-
-    asyncio.run(scenario())
+async def test_messages_of_a_key_come_one_after_the_other(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify, delivering(notify) as delivery:
+        await add_keyed(notify, "a", "a", "b", None, "a")
+        first = await receive_only(delivery, 3)
+        assert offsets(first) == [0, 2, 3]
+        await settle(delivery, *first[1:])
+        assert await receive(delivery, 5, wait_s=0.2) == []
+        await settle(delivery, first[0])
+        (second,) = await receive_only(delivery, 1)
+        await settle(delivery, second)
+        assert [second.offset, *offsets(await receive_only(delivery, 1))] == [1, 4]
 
 
-def test_an_acknowledgement_wakes_the_member_that_waits_for_the_next_of_the_key(notify_url: str) -> None:
-    async def scenario() -> None:
-        async with notify_at(notify_url) as notify, delivering(notify) as delivery:
-            await add_keyed(notify, "a", "a")
-            (first,) = await receive(delivery, 1)
-            waiting = asyncio.create_task(receive(delivery, 1, wait_s=30))
-            await until(lambda: delivery._state.groups["g"].has_waiting)
-            await settle(delivery, first)
-            assert offsets(await asyncio.wait_for(waiting, 60)) == [1]
-
-    asyncio.run(scenario())
+async def test_an_acknowledgement_wakes_the_member_that_waits_for_the_next_of_the_key(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify, delivering(notify) as delivery:
+        await add_keyed(notify, "a", "a")
+        (first,) = await receive(delivery, 1)
+        waiting = asyncio.create_task(receive(delivery, 1, wait_s=30))
+        await until(lambda: delivery._state.groups["g"].has_waiting)
+        await settle(delivery, first)
+        assert offsets(await asyncio.wait_for(waiting, 60)) == [1]
 
 
-def test_a_failing_message_holds_back_its_own_key_in_order_and_no_other(notify_url: str) -> None:
-    async def scenario() -> None:
-        async with notify_at(notify_url) as notify, delivering(notify, **QUICK) as delivery:
-            await add_keyed(notify, "a", "a", "b", "a")
+async def test_a_failing_message_holds_back_its_own_key_in_order_and_no_other(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify, delivering(notify, **QUICK) as delivery:
+        await add_keyed(notify, "a", "a", "b", "a")
+        head, other = await receive(delivery, 2)
+        await fail(delivery, head)
+        assert [row[:2] for row in retry_rows(notify)] == [(0, 1), (1, 0), (3, 0)]
+        delivery.wake(await add_keyed(notify, "a", "b"))
+        await settle(delivery, other)
+        done: list[tuple[int, int]] = []
+        while len(done) < 5:
+            for message in await receive(delivery, 1):
+                done.append((message.offset, message.attempt))
+                await settle(delivery, message)
+        assert [each for each in done if each[0] != 5] == [(0, 2), (1, 1), (3, 1), (4, 1)]
+        assert (5, 1) in done
+        delivery.wake(await add_keyed(notify, "a"))
+        (message,) = await receive(delivery, 1)
+        assert (message.offset, message.attempt, retry_rows(notify)) == (6, 1, []), "the key has left the table"
+
+
+async def test_later_messages_of_a_failing_key_are_due_only_when_those_before_are_done(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify, delivering(notify, retry_poll_s=0.02) as delivery:
+        await add_keyed(notify, "a", "a", "a")
+        (head,) = await receive(delivery, 1)
+        assert await delivery.settle("g", "c", [], [Refusal(head.receipt, "boom", 0.0)]) == []
+        assert retry_rows(notify)[1:] == [(1, 0, True), (2, 0, True)]
+        (again,) = await receive_only(delivery, 1)
+        await settle(delivery, again)
+        assert [row[2] for row in retry_rows(notify)] == [False, True]
+
+
+async def test_a_key_that_failed_stays_in_order_over_a_crash(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify:
+        await add_keyed(notify, "a", "a", "b")
+        async with delivering(notify, graceful=False) as delivery:
+            (head, _) = await receive(delivery, 2)
+            assert await delivery.settle("g", "c", [], [Refusal(head.receipt, "boom", 0.0)]) == []
+        await add_keyed(notify, "a")
+        notify.bury("b1")
+        notify.query("update txmsg.cursor set held_until = now()")  # as when that time has passed
+        async with delivering(notify, **QUICK) as delivery:
+            got: list[int] = []
+            while len(got) < 4:
+                (message,) = await receive(delivery, 1)
+                got.append(message.offset)
+                await settle(delivery, message)
+            assert [offset for offset in got if offset != 2] == [0, 1, 3]
+
+
+async def test_a_key_goes_on_when_its_message_is_dead(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify, delivering(notify, **DEAD_AT_ONCE) as delivery:
+        await add_keyed(notify, "a", "a")
+        (head,) = await receive(delivery, 1)
+        await fail(delivery, head)
+        assert notify.query("select queue_offset, blocks_key from txmsg.dead_letter") == [(0, False)]
+        assert offsets(await receive(delivery, 1)) == [1]
+
+
+async def test_a_parked_key_waits_for_a_person_over_a_restart(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify:
+        await add_keyed(notify, "a", "a", "b")
+        async with delivering(notify, **DEAD_AT_ONCE) as delivery:
+            await receive(delivery, 1, wait_s=0, topics=[("other", "*")])
+            notify.query("update txmsg.consumer_group set poisoned_key = 'park', version = version + 1")
+            await until(lambda: delivery._state.groups["g"].settings.parks_keys)
             head, other = await receive(delivery, 2)
             await fail(delivery, head)
-            assert [row[:2] for row in retry_rows(notify)] == [(0, 1), (1, 0), (3, 0)]
-            delivery.wake(await add_keyed(notify, "a", "b"))
             await settle(delivery, other)
-            done: list[tuple[int, int]] = []
-            while len(done) < 5:
-                for message in await receive(delivery, 1):
-                    done.append((message.offset, message.attempt))
-                    await settle(delivery, message)
-            assert [each for each in done if each[0] != 5] == [(0, 2), (1, 1), (3, 1), (4, 1)]
-            assert (5, 1) in done
-            delivery.wake(await add_keyed(notify, "a"))
-            (message,) = await receive(delivery, 1)
-            assert (message.offset, message.attempt, retry_rows(notify)) == (6, 1, []), "the key has left the table"
-
-    asyncio.run(scenario())
-
-
-def test_later_messages_of_a_failing_key_are_due_only_when_those_before_are_done(notify_url: str) -> None:
-    async def scenario() -> None:
-        async with notify_at(notify_url) as notify, delivering(notify, retry_poll_s=0.02) as delivery:
-            await add_keyed(notify, "a", "a", "a")
-            (head,) = await receive(delivery, 1)
-            assert await delivery.settle("g", "c", [], [Refusal(head.receipt, "boom", 0.0)]) == []
-            assert retry_rows(notify)[1:] == [(1, 0, True), (2, 0, True)]
-            (again,) = await receive_only(delivery, 1)
-            await settle(delivery, again)
-            assert [row[2] for row in retry_rows(notify)] == [False, True]
-
-    asyncio.run(scenario())
-
-
-def test_a_key_that_failed_stays_in_order_over_a_crash(notify_url: str) -> None:
-    async def scenario() -> None:
-        async with notify_at(notify_url) as notify:
-            await add_keyed(notify, "a", "a", "b")
-            async with delivering(notify, graceful=False) as delivery:
-                (head, _) = await receive(delivery, 2)
-                assert await delivery.settle("g", "c", [], [Refusal(head.receipt, "boom", 0.0)]) == []
-            await add_keyed(notify, "a")
-            notify.bury("b1")
-            notify.query("update txmsg.cursor set held_until = now()")  # as when that time has passed
-            async with delivering(notify, **QUICK) as delivery:
-                got: list[int] = []
-                while len(got) < 4:
-                    (message,) = await receive(delivery, 1)
-                    got.append(message.offset)
-                    await settle(delivery, message)
-                assert [offset for offset in got if offset != 2] == [0, 1, 3]
-
-    asyncio.run(scenario())
-
-
-def test_a_key_goes_on_when_its_message_is_dead(notify_url: str) -> None:
-    async def scenario() -> None:
-        async with notify_at(notify_url) as notify, delivering(notify, **DEAD_AT_ONCE) as delivery:
-            await add_keyed(notify, "a", "a")
-            (head,) = await receive(delivery, 1)
-            await fail(delivery, head)
-            assert notify.query("select queue_offset, blocks_key from txmsg.dead_letter") == [(0, False)]
-            assert offsets(await receive(delivery, 1)) == [1]
-
-    asyncio.run(scenario())
-
-
-def test_a_parked_key_waits_for_a_person_over_a_restart(notify_url: str) -> None:
-    async def scenario() -> None:
-        async with notify_at(notify_url) as notify:
-            await add_keyed(notify, "a", "a", "b")
-            async with delivering(notify, **DEAD_AT_ONCE) as delivery:
-                await receive(delivery, 1, wait_s=0, topics=[("other", "*")])
-                notify.query("update txmsg.consumer_group set poisoned_key = 'park', version = version + 1")
-                await until(lambda: delivery._state.groups["g"].settings.parks_keys)
-                head, other = await receive(delivery, 2)
-                await fail(delivery, head)
-                await settle(delivery, other)
-                assert notify.query("select queue_offset, blocks_key, ordering_key from txmsg.dead_letter") == [
-                    (0, True, "a")
-                ]
-                assert await receive(delivery, 1, wait_s=0.3) == []
-            await add_keyed(notify, "a")
-            async with delivering(notify, **DEAD_AT_ONCE) as delivery:
-                assert await receive(delivery, 1, wait_s=0.5) == []
-                assert retry_rows(notify) == [(1, 0, True), (3, 0, True)]
-                notify.query("delete from txmsg.dead_letter")
-                for offset in (1, 3):
-                    (message,) = await receive(delivery, 1)
-                    assert message.offset == offset
-                    await settle(delivery, message)
-                delivery.wake(await add_keyed(notify, "a"))
-                assert offsets(await receive(delivery, 1)) == [4]
-
-    asyncio.run(scenario())
-
-
-def test_a_dead_letter_redriven_waits_while_a_message_of_its_key_is_out(notify_url: str) -> None:
-    async def scenario() -> None:
-        async with notify_at(notify_url) as notify, delivering(notify, **DEAD_AT_ONCE) as delivery:
-            await add_keyed(notify, "a", "a", "a")
-            (head,) = await receive(delivery, 1)
-            await fail(delivery, head)
-            (second,) = await receive(delivery, 1)
-            assert second.offset == 1
-            notify.query(
-                "with gone as (delete from txmsg.dead_letter returning *) "
-                "insert into txmsg.retry (group_id, queue_id, queue_offset, attempt, due_at, transaction_id, n, body, "
-                "born_at, stored_at, ordering_key, failures, generation) "
-                "select group_id, queue_id, queue_offset, 0, now(), transaction_id, n, body, born_at, stored_at, "
-                "ordering_key, failures, generation + 1 from gone"
-            )
-            assert await receive(delivery, 2, wait_s=0.3) == []
-            await settle(delivery, second)
-            (redriven,) = await receive(delivery, 1)
-            assert (redriven.offset, redriven.attempt, redriven.generation) == (0, 1, 1)
-            assert await receive(delivery, 2, wait_s=0.3) == []
-            await settle(delivery, redriven)
-            assert offsets(await receive(delivery, 1)) == [2]
-
-    asyncio.run(scenario())
-
-
-def test_what_is_redriven_while_the_last_retry_of_its_key_is_done_comes_at_once(notify_url: str) -> None:
-    async def scenario() -> None:
-        async with (
-            notify_at(notify_url) as notify,
-            delivering(notify, retry_poll_s=0.02, backoff=Backoff(retries_max=0)) as delivery,
-            await psycopg.AsyncConnection.connect(notify_url) as broker,
-        ):
-            dead_letters = DeadLetters(notify.topics._pool)
-            await add_keyed(notify, "a", "a")
-            for _ in range(2):
-                (head,) = await receive(delivery, 1)
-                await fail(delivery, head)
-            assert await dead_letters.redrive(DeadLetterFilter(group="g"), 1) == 1
-            assert retry_rows(notify) == [(0, 0, False)]
-            # As a broker writes that it is done, and sees nothing else of the key.
-            await broker.execute("delete from txmsg.retry")
-            redriving = asyncio.create_task(dead_letters.redrive(DeadLetterFilter(group="g"), 1))
-            waits = "select 1 from pg_stat_activity where wait_event_type = 'Lock' and query ~ 'txmsg.retry'"
-            await until(lambda: redriving.done() or bool(notify.query(waits)))
-            await broker.commit()
-            assert await redriving == 1
-            assert retry_rows(notify) == [(1, 0, False)]
-
-    asyncio.run(scenario())
-
-
-def test_what_is_dead_and_tried_again_at_once_is_redriven_all_the_same(notify_url: str) -> None:
-    async def scenario() -> None:
-        async with (
-            notify_at(notify_url) as notify,
-            delivering(notify, retry_poll_s=NEVER_S, backoff=Backoff(retries_max=0)) as delivery,
-        ):
-            dead_letters = DeadLetters(notify.topics._pool)
-            await notify.add(2)
-            for message in await receive(delivery, 2):
-                await fail(delivery, message)
-            notify.query(
-                "insert into txmsg.retry (group_id, queue_id, queue_offset, attempt, due_at, transaction_id, n, body, "
-                "born_at, stored_at) select group_id, queue_id, queue_offset, 1, now(), transaction_id, n, body, "
-                "born_at, stored_at from txmsg.dead_letter where queue_offset = 0"
-            )
-            assert await dead_letters.redrive(DeadLetterFilter(group="g"), 10) == 2
-            assert notify.query("select queue_offset, generation from txmsg.retry order by 1") == [(0, 1), (1, 1)]
-            assert await dead_letters.redrive(DeadLetterFilter(group="g"), 10) == 0
-
-    asyncio.run(scenario())
-
-
-def test_every_attempt_leaves_its_error_with_the_dead_letter(notify_url: str) -> None:
-    async def scenario() -> None:
-        settings: dict[str, Any] = {"retry_poll_s": 0.02, "backoff": Backoff(delays_s=(0.0,), retries_max=2)}
-        async with notify_at(notify_url) as notify, delivering(notify, **settings) as delivery:
-            await add_keyed(notify, "a", "a")
-            for attempt in (1, 2, 3):
+            assert notify.query("select queue_offset, blocks_key, ordering_key from txmsg.dead_letter") == [
+                (0, True, "a")
+            ]
+            assert await receive(delivery, 1, wait_s=0.3) == []
+        await add_keyed(notify, "a")
+        async with delivering(notify, **DEAD_AT_ONCE) as delivery:
+            assert await receive(delivery, 1, wait_s=0.5) == []
+            assert retry_rows(notify) == [(1, 0, True), (3, 0, True)]
+            notify.query("delete from txmsg.dead_letter")
+            for offset in (1, 3):
                 (message,) = await receive(delivery, 1)
-                refusal = Refusal(message.receipt, f"boom {attempt} " + 400 * "x", None)
-                assert await delivery.settle("g", "c", [], [refusal]) == []
-                if attempt < 3:
-                    ((follower,),) = notify.query("select failures from txmsg.retry where queue_offset = 1")
-                    assert follower == []
-            ((attempts, failures),) = notify.query("select attempts, failures from txmsg.dead_letter")
-            assert attempts == 3
-            assert [each["attempt"] for each in failures] == [1, 2, 3]
-            assert [each["error"][:7] for each in failures] == ["boom 1 ", "boom 2 ", "boom 3 "]
-            assert {len(each["error"]) for each in failures} == {300}
-            assert all(each["at"] for each in failures)
-
-    asyncio.run(scenario())
+                assert message.offset == offset
+                await settle(delivery, message)
+            delivery.wake(await add_keyed(notify, "a"))
+            assert offsets(await receive(delivery, 1)) == [4]
 
 
-def test_a_group_goes_on_elsewhere_in_an_ordered_queue_as_soon_as_what_is_out_of_it_is_settled(
+async def test_a_dead_letter_redriven_waits_while_a_message_of_its_key_is_out(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify, delivering(notify, **DEAD_AT_ONCE) as delivery:
+        await add_keyed(notify, "a", "a", "a")
+        (head,) = await receive(delivery, 1)
+        await fail(delivery, head)
+        (second,) = await receive(delivery, 1)
+        assert second.offset == 1
+        notify.query(
+            "with gone as (delete from txmsg.dead_letter returning *) "
+            "insert into txmsg.retry (group_id, queue_id, queue_offset, attempt, due_at, transaction_id, n, body, "
+            "born_at, stored_at, ordering_key, failures, generation) "
+            "select group_id, queue_id, queue_offset, 0, now(), transaction_id, n, body, born_at, stored_at, "
+            "ordering_key, failures, generation + 1 from gone"
+        )
+        assert await receive(delivery, 2, wait_s=0.3) == []
+        await settle(delivery, second)
+        (redriven,) = await receive(delivery, 1)
+        assert (redriven.offset, redriven.attempt, redriven.generation) == (0, 1, 1)
+        assert await receive(delivery, 2, wait_s=0.3) == []
+        await settle(delivery, redriven)
+        assert offsets(await receive(delivery, 1)) == [2]
+
+
+async def test_what_is_redriven_while_the_last_retry_of_its_key_is_done_comes_at_once(notify_url: str) -> None:
+    async with (
+        notify_at(notify_url) as notify,
+        delivering(notify, retry_poll_s=0.02, backoff=Backoff(retries_max=0)) as delivery,
+        await psycopg.AsyncConnection.connect(notify_url) as broker,
+    ):
+        dead_letters = DeadLetters(notify.topics._pool)
+        await add_keyed(notify, "a", "a")
+        for _ in range(2):
+            (head,) = await receive(delivery, 1)
+            await fail(delivery, head)
+        assert await dead_letters.redrive(DeadLetterFilter(group="g"), 1) == 1
+        assert retry_rows(notify) == [(0, 0, False)]
+        # As a broker writes that it is done, and sees nothing else of the key.
+        await broker.execute("delete from txmsg.retry")
+        redriving = asyncio.create_task(dead_letters.redrive(DeadLetterFilter(group="g"), 1))
+        waits = "select 1 from pg_stat_activity where wait_event_type = 'Lock' and query ~ 'txmsg.retry'"
+        await until(lambda: redriving.done() or bool(notify.query(waits)))
+        await broker.commit()
+        assert await redriving == 1
+        assert retry_rows(notify) == [(1, 0, False)]
+
+
+async def test_what_is_dead_and_tried_again_at_once_is_redriven_all_the_same(notify_url: str) -> None:
+    async with (
+        notify_at(notify_url) as notify,
+        delivering(notify, retry_poll_s=NEVER_S, backoff=Backoff(retries_max=0)) as delivery,
+    ):
+        dead_letters = DeadLetters(notify.topics._pool)
+        await notify.add(2)
+        for message in await receive(delivery, 2):
+            await fail(delivery, message)
+        notify.query(
+            "insert into txmsg.retry (group_id, queue_id, queue_offset, attempt, due_at, transaction_id, n, body, "
+            "born_at, stored_at) select group_id, queue_id, queue_offset, 1, now(), transaction_id, n, body, "
+            "born_at, stored_at from txmsg.dead_letter where queue_offset = 0"
+        )
+        assert await dead_letters.redrive(DeadLetterFilter(group="g"), 10) == 2
+        assert notify.query("select queue_offset, generation from txmsg.retry order by 1") == [(0, 1), (1, 1)]
+        assert await dead_letters.redrive(DeadLetterFilter(group="g"), 10) == 0
+
+
+async def test_every_attempt_leaves_its_error_with_the_dead_letter(notify_url: str) -> None:
+    settings: dict[str, Any] = {"retry_poll_s": 0.02, "backoff": Backoff(delays_s=(0.0,), retries_max=2)}
+    async with notify_at(notify_url) as notify, delivering(notify, **settings) as delivery:
+        await add_keyed(notify, "a", "a")
+        for attempt in (1, 2, 3):
+            (message,) = await receive(delivery, 1)
+            refusal = Refusal(message.receipt, f"boom {attempt} " + 400 * "x", None)
+            assert await delivery.settle("g", "c", [], [refusal]) == []
+            if attempt < 3:
+                ((follower,),) = notify.query("select failures from txmsg.retry where queue_offset = 1")
+                assert follower == []
+        ((attempts, failures),) = notify.query("select attempts, failures from txmsg.dead_letter")
+        assert attempts == 3
+        assert [each["attempt"] for each in failures] == [1, 2, 3]
+        assert [each["error"][:7] for each in failures] == ["boom 1 ", "boom 2 ", "boom 3 "]
+        assert {len(each["error"]) for each in failures} == {300}
+        assert all(each["at"] for each in failures)
+
+
+async def test_a_group_goes_on_elsewhere_in_an_ordered_queue_as_soon_as_what_is_out_of_it_is_settled(
     notify_url: str,
 ) -> None:
-    async def scenario() -> None:
-        async with (
-            notify_at(notify_url) as notify,
-            delivering(notify, settings_s=0.05, hand_over_s=NEVER_S) as delivery,
-        ):
-            groups = GroupAdministration(notify.topics._pool)
-            await add_keyed(notify, "a", "a", "a")
-            await settle(delivery, *await receive(delivery, 1))
-            (held,) = await receive(delivery, 1)
+    async with (
+        notify_at(notify_url) as notify,
+        delivering(notify, settings_s=0.05, hand_over_s=NEVER_S) as delivery,
+    ):
+        groups = GroupAdministration(notify.topics._pool)
+        await add_keyed(notify, "a", "a", "a")
+        await settle(delivery, *await receive(delivery, 1))
+        (held,) = await receive(delivery, 1)
+        (feed,) = delivery._state.groups["g"].feeds.values()
+        await groups.seek("g", "t", None, Destination(earliest=True), again=False)
+        await until(lambda: feed.leaving)
+        assert await receive(delivery, 1, wait_s=0.3) == []
+        await settle(delivery, held)
+        (again,) = await receive(delivery, 1)
+        assert again.offset == 0
+        await settle(delivery, again)
+
+
+async def test_after_a_crash_an_ordered_queue_waits_until_nobody_can_hold_its_messages(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify:
+        await add_keyed(notify, "a", "a")
+        async with delivering(notify, "b1", graceful=False) as crashed:
+            assert offsets(await receive_only(crashed, 1)) == [0]
+            (noted,) = notify.query("select held_until > now() + interval '60 s' from txmsg.cursor")
+            assert noted == (True,)
+        notify.bury("b1")
+        notify.query("update txmsg.cursor set held_until = held_until + interval '1 h'")  # the clock was set back
+        clock = Clock()
+        async with delivering(notify, "b2", monotonic=clock, lease_ttl_s=1e6, background=False) as delivery:
+            assert await receive(delivery, 5, wait_s=0.2) == []
             (feed,) = delivery._state.groups["g"].feeds.values()
-            await groups.seek("g", "t", None, Destination(earliest=True), again=False)
-            await until(lambda: feed.leaving)
-            assert await receive(delivery, 1, wait_s=0.3) == []
-            await settle(delivery, held)
-            (again,) = await receive(delivery, 1)
-            assert again.offset == 0
-            await settle(delivery, again)
-
-    asyncio.run(scenario())
+            await delivery.rounds.read_once(feed)
+            assert await receive(delivery, 5, wait_s=0) == [], "the consumer of the dead broker may be at it"
+            clock.now += 71
+            await delivery.rounds.holding_once()
+            assert offsets(await receive(delivery, 5, wait_s=0)) == [0]
 
 
-def test_after_a_crash_an_ordered_queue_waits_until_nobody_can_hold_its_messages(notify_url: str) -> None:
-    async def scenario() -> None:
-        async with notify_at(notify_url) as notify:
-            await add_keyed(notify, "a", "a")
-            async with delivering(notify, "b1", graceful=False) as crashed:
-                assert offsets(await receive_only(crashed, 1)) == [0]
-                (noted,) = notify.query("select held_until > now() + interval '60 s' from txmsg.cursor")
-                assert noted == (True,)
-            notify.bury("b1")
-            notify.query("update txmsg.cursor set held_until = held_until + interval '1 h'")  # the clock was set back
-            clock = Clock()
-            async with delivering(notify, "b2", monotonic=clock, lease_ttl_s=1e6, background=False) as delivery:
-                assert await receive(delivery, 5, wait_s=0.2) == []
-                (feed,) = delivery._state.groups["g"].feeds.values()
-                await delivery.rounds.read_once(feed)
-                assert await receive(delivery, 5, wait_s=0) == [], "the consumer of the dead broker may be at it"
-                clock.now += 71
-                await delivery.rounds.holding_once()
-                assert offsets(await receive(delivery, 5, wait_s=0)) == [0]
+async def test_a_broker_that_gets_its_own_queue_back_waits_only_for_what_it_had_given_of_it(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify:
+        clock = Clock()
+        await add_keyed(notify, "a", "a", "a", "a")
+        async with delivering(notify, monotonic=clock, lease_ttl_s=1e6, background=False) as delivery:
 
-    asyncio.run(scenario())
-
-
-def test_a_broker_that_gets_its_own_queue_back_waits_only_for_what_it_had_given_of_it(notify_url: str) -> None:
-    async def scenario() -> None:
-        async with notify_at(notify_url) as notify:
-            clock = Clock()
-            await add_keyed(notify, "a", "a", "a", "a")
-            async with delivering(notify, monotonic=clock, lease_ttl_s=1e6, background=False) as delivery:
-
-                async def lost_and_back() -> None:
-                    delivery.drop("the database was away")
-                    await delivery._membership.step_once()
-
-                async def opens_in_s() -> float:
-                    await receive(delivery, 1, wait_s=0)
-                    (feed,) = delivery._state.groups["g"].feeds.values()
-                    await delivery.rounds.read_once(feed)
-                    return 0 if feed.opens_at is None else round(feed.opens_at - clock.now, 3)
-
-                assert await opens_in_s() == 0
-                await settle(delivery, *await receive(delivery, 1, wait_s=0))
-                await delivery.writing.flush_once()
-                await lost_and_back()
-                assert await opens_in_s() == 0, "nobody has anything of it"
-                assert offsets(await receive(delivery, 1, wait_s=0)) == [1]
-                clock.now += 5
-                await lost_and_back()
-                assert await opens_in_s() == 55, "until the visibility timeout of what is out ends, not until the note"
-                clock.now += 5
-                await lost_and_back()
-                assert await opens_in_s() == 50, "what was out before is out still"
-                clock.now += 50
-                await delivery.rounds.holding_once()
-                assert offsets(await receive(delivery, 1, wait_s=0)) == [1]
+            async def lost_and_back() -> None:
                 delivery.drop("the database was away")
-                notify.query("update txmsg.cursor set epoch = epoch + 1")  # another broker had it meanwhile
                 await delivery._membership.step_once()
-                assert 60 < await opens_in_s() <= 70
 
-    asyncio.run(scenario())
-
-
-def test_an_ordered_queue_that_is_handed_over_waits_for_nothing(notify_url: str) -> None:
-    async def scenario() -> None:
-        async with notify_at(notify_url) as notify:
-            await add_keyed(notify, "a", "a")
-            async with delivering(notify, "b1") as delivery:
-                await settle(delivery, *await receive(delivery, 1))
-            async with delivering(notify, "b2") as delivery:
-                assert offsets(await receive(delivery, 1)) == [1]
-
-    asyncio.run(scenario())
-
-
-def test_after_a_crash_a_queue_without_ordering_keys_waits_for_nothing(notify_url: str) -> None:
-    async def scenario() -> None:
-        async with notify_at(notify_url) as notify:
-            await add_keyed(notify, None)
-            async with delivering(notify, "b1", graceful=False) as crashed:
-                await receive(crashed, 1)
-            notify.bury("b1")
-            async with delivering(notify, "b2") as delivery:
-                assert offsets(await receive(delivery, 1)) == [0]
-
-    asyncio.run(scenario())
-
-
-def test_what_is_held_is_noted_as_long_as_it_is_held_and_no_longer(notify_url: str) -> None:
-    async def scenario() -> None:
-        async with notify_at(notify_url) as notify:
-            clock = Clock()
-            await add_keyed(notify, "a")
-            async with delivering(notify, monotonic=clock, lease_ttl_s=1e6, background=False) as delivery:
+            async def opens_in_s() -> float:
                 await receive(delivery, 1, wait_s=0)
                 (feed,) = delivery._state.groups["g"].feeds.values()
                 await delivery.rounds.read_once(feed)
-                (first,) = await receive(delivery, 1, wait_s=0)
-                notify.query("update txmsg.cursor set held_until = now()")
-                clock.now += 30  # renewed meanwhile, or not: it is out
-                await delivery.rounds.holding_once()
-                assert notify.query("select held_until > now() + interval '60 s' from txmsg.cursor") == [(True,)]
-                await settle(delivery, first)
-                await delivery.rounds.holding_once()
-                assert notify.query("select held_until is null from txmsg.cursor") == [(False,)]
-                clock.now += 6
-                await delivery.rounds.holding_once()
-                assert notify.query("select held_until is null from txmsg.cursor") == [(True,)]
+                return 0 if feed.opens_at is None else round(feed.opens_at - clock.now, 3)
 
-    asyncio.run(scenario())
+            assert await opens_in_s() == 0
+            await settle(delivery, *await receive(delivery, 1, wait_s=0))
+            await delivery.writing.flush_once()
+            await lost_and_back()
+            assert await opens_in_s() == 0, "nobody has anything of it"
+            assert offsets(await receive(delivery, 1, wait_s=0)) == [1]
+            clock.now += 5
+            await lost_and_back()
+            assert await opens_in_s() == 55, "until the visibility timeout of what is out ends, not until the note"
+            clock.now += 5
+            await lost_and_back()
+            assert await opens_in_s() == 50, "what was out before is out still"
+            clock.now += 50
+            await delivery.rounds.holding_once()
+            assert offsets(await receive(delivery, 1, wait_s=0)) == [1]
+            delivery.drop("the database was away")
+            notify.query("update txmsg.cursor set epoch = epoch + 1")  # another broker had it meanwhile
+            await delivery._membership.step_once()
+            assert 60 < await opens_in_s() <= 70
+
+
+async def test_an_ordered_queue_that_is_handed_over_waits_for_nothing(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify:
+        await add_keyed(notify, "a", "a")
+        async with delivering(notify, "b1") as delivery:
+            await settle(delivery, *await receive(delivery, 1))
+        async with delivering(notify, "b2") as delivery:
+            assert offsets(await receive(delivery, 1)) == [1]
+
+
+async def test_after_a_crash_a_queue_without_ordering_keys_waits_for_nothing(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify:
+        await add_keyed(notify, None)
+        async with delivering(notify, "b1", graceful=False) as crashed:
+            await receive(crashed, 1)
+        notify.bury("b1")
+        async with delivering(notify, "b2") as delivery:
+            assert offsets(await receive(delivery, 1)) == [0]
+
+
+async def test_what_is_held_is_noted_as_long_as_it_is_held_and_no_longer(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify:
+        clock = Clock()
+        await add_keyed(notify, "a")
+        async with delivering(notify, monotonic=clock, lease_ttl_s=1e6, background=False) as delivery:
+            await receive(delivery, 1, wait_s=0)
+            (feed,) = delivery._state.groups["g"].feeds.values()
+            await delivery.rounds.read_once(feed)
+            (first,) = await receive(delivery, 1, wait_s=0)
+            notify.query("update txmsg.cursor set held_until = now()")
+            clock.now += 30  # renewed meanwhile, or not: it is out
+            await delivery.rounds.holding_once()
+            assert notify.query("select held_until > now() + interval '60 s' from txmsg.cursor") == [(True,)]
+            await settle(delivery, first)
+            await delivery.rounds.holding_once()
+            assert notify.query("select held_until is null from txmsg.cursor") == [(False,)]
+            clock.now += 6
+            await delivery.rounds.holding_once()
+            assert notify.query("select held_until is null from txmsg.cursor") == [(True,)]
 
 
 class Clock:
@@ -426,19 +375,16 @@ class Clock:
         return self.now
 
 
-def test_what_was_taken_for_a_member_that_went_away_is_given_to_the_next_one_at_once(notify_url: str) -> None:
-    async def scenario() -> None:
-        async with notify_at(notify_url) as notify, delivering(notify, flush_s=NEVER_S, poll_s=0.05) as delivery:
-            assert await receive(delivery, 1, wait_s=0) == []
-            (feed,) = delivery._state.groups["g"].feeds.values()
-            with psycopg.connect(notify_url, connect_timeout=10) as other:
-                other.execute("select from txmsg.cursor for update")  # what is given is noted there, before it is given
-                delivery.wake(await add_keyed(notify, "a", "b"))
-                gone = asyncio.create_task(delivery.receive("g", "gone", T, 9, 30, 60))
-                await until(lambda: feed.window.out_count == 2)
-                gone.cancel()
-                await asyncio.wait({gone})
-            got = await eventually(lambda: receive(delivery, 2))
-            assert [(each.offset, each.attempt) for each in got] == [(0, 1), (1, 1)]
-
-    asyncio.run(scenario())
+async def test_what_was_taken_for_a_member_that_went_away_is_given_to_the_next_one_at_once(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify, delivering(notify, flush_s=NEVER_S, poll_s=0.05) as delivery:
+        assert await receive(delivery, 1, wait_s=0) == []
+        (feed,) = delivery._state.groups["g"].feeds.values()
+        with psycopg.connect(notify_url, connect_timeout=10) as other:
+            other.execute("select from txmsg.cursor for update")  # what is given is noted there, before it is given
+            delivery.wake(await add_keyed(notify, "a", "b"))
+            gone = asyncio.create_task(delivery.receive("g", "gone", T, 9, 30, 60))
+            await until(lambda: feed.window.out_count == 2)
+            gone.cancel()
+            await asyncio.wait({gone})
+        got = await eventually(lambda: receive(delivery, 2))
+        assert [(each.offset, each.attempt) for each in got] == [(0, 1), (1, 1)]

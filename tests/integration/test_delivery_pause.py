@@ -58,239 +58,214 @@ async def read_all(delivery: Delivery) -> None:
         await delivery.rounds.read_once(delivery._state.to_read.pop())
 
 
-def test_a_group_whose_back_end_is_down_writes_next_to_nothing_and_loses_nothing(notify_url: str) -> None:
-    async def scenario() -> None:
-        clock = Clock()
-        settings: dict[str, Any] = {"background": False, "monotonic": clock, "lease_ttl_s": 1e9, "pause_failures": 50}
-        async with notify_at(notify_url) as notify, delivering(notify, **settings) as delivery:
-            await notify.add(2000)
-            await take(delivery, 1)
-            await read_all(delivery)
-            for _ in range(3):
-                await refuse(delivery, await take(delivery, 20))
-            pause = delivery._state.groups["g"].members.pause
-            assert (pause.is_on, pause.last_error) == (True, "the back end is down")
-            assert written(notify) == 49, "the fiftieth failure in a row began the pause"
-            assert await take(delivery, 100) == []
+async def test_a_group_whose_back_end_is_down_writes_next_to_nothing_and_loses_nothing(notify_url: str) -> None:
+    clock = Clock()
+    settings: dict[str, Any] = {"background": False, "monotonic": clock, "lease_ttl_s": 1e9, "pause_failures": 50}
+    async with notify_at(notify_url) as notify, delivering(notify, **settings) as delivery:
+        await notify.add(2000)
+        await take(delivery, 1)
+        await read_all(delivery)
+        for _ in range(3):
+            await refuse(delivery, await take(delivery, 20))
+        pause = delivery._state.groups["g"].members.pause
+        assert (pause.is_on, pause.last_error) == (True, "the back end is down")
+        assert written(notify) == 49, "the fiftieth failure in a row began the pause"
+        assert await take(delivery, 100) == []
 
-            probes = 0
-            for _ in range(600):  # ten minutes, second by second
-                clock.now += 1
-                await delivery.rounds.expire_once()
-                await delivery.rounds.retries_once()
-                await read_all(delivery)
-                if got := await take(delivery, 100):
-                    assert len(got) == 1
-                    probes += 1
-                    await refuse(delivery, got)
-                assert await take(delivery, 100) == []
-            assert 20 <= probes <= 25
-            assert written(notify) <= 49 + probes
-
-            clock.now += 30
-            await read_all(delivery)
-            (probe,) = await take(delivery, 100)
-            assert await delivery.settle("g", "c", [probe.receipt], []) == []
-            assert not pause.is_on
-            done = {probe.offset}
-            notify.query("update txmsg.retry set due_at = now()")
-            while len(done) < 2000:
-                await delivery.rounds.retries_once()
-                await read_all(delivery)
-                more = await take(delivery, 500)
-                assert await delivery.settle("g", "c", receipts(more), []) == []
-                done |= set(offsets(more))
-            assert done == set(range(2000))
-            assert notify.query("select * from txmsg.retry") == []
-            await delivery.writing.flush_once()
-            assert notify.query("select next_offset, acked::text from txmsg.cursor") == [(2000, "{}")]
-
-    asyncio.run(scenario())
-
-
-def test_what_was_out_when_the_pause_began_comes_again_as_if_it_had_not_been_given(notify_url: str) -> None:
-    async def scenario() -> None:
-        clock = Clock()
-        settings: dict[str, Any] = {"background": False, "monotonic": clock, "lease_ttl_s": 1e9, "pause_failures": 5}
-        async with notify_at(notify_url) as notify, delivering(notify, **settings) as delivery:
-            await notify.add(100)
-            await take(delivery, 1)
-            await read_all(delivery)
-            out = await take(delivery, 90)
-            await refuse(delivery, out[:30])
-            assert written(notify) == 4
-            clock.now += 60
-            await delivery.rounds.expire_once()
-            assert written(notify) == 4, "what expires is not written either"
-            await read_all(delivery)
-            (probe,) = await take(delivery, 100)
-            assert await delivery.settle("g", "c", [probe.receipt], []) == []
-            await read_all(delivery)
-            got = await take(delivery, 1000)
-            assert {probe.offset, *offsets(got)} == set(range(4, 100))
-            assert {each.attempt for each in got} == {1}
-
-    asyncio.run(scenario())
-
-
-def test_other_groups_and_members_that_succeed_are_not_held_up(notify_url: str) -> None:
-    async def scenario() -> None:
-        async with notify_at(notify_url) as notify, delivering(notify, pause_failures=5) as delivery:
-            await notify.add(300)
-            good = each_of(await delivery.receive("g", "good", T, 1, 30, 60))
-            assert await delivery.settle("g", "good", receipts(good), []) == []
-            await refuse(delivery, each_of(await delivery.receive("g", "bad", T, 20, 30, 60)), "bad")
-            members = delivery._state.groups["g"].members
-            assert not members.pause.is_on
-            assert members.room("bad", delivery._state.monotonic()) <= 1
-            got = each_of(await delivery.receive("g", "good", T, 100, 30, 60))
-            assert len(got) == 100
-            assert len(await receive(delivery, 300, group="other")) == 300
-
-    asyncio.run(scenario())
-
-
-def test_the_probe_of_a_member_that_went_away_does_not_keep_the_others_waiting_for_its_answer(notify_url: str) -> None:
-    async def scenario() -> None:
-        clock = Clock()
-        settings: dict[str, Any] = {"background": False, "monotonic": clock, "lease_ttl_s": 1e9, "pause_failures": 2}
-        async with notify_at(notify_url) as notify, delivering(notify, **settings) as delivery:
-            await notify.add(10)
-            await take(delivery, 1)
-            await read_all(delivery)
-            await refuse(delivery, await take(delivery, 2))
+        probes = 0
+        for _ in range(600):  # ten minutes, second by second
             clock.now += 1
-            (probe,) = await take(delivery, 10, "gone")
-            polls = asyncio.create_task(delivery.receive("g", "gone", T, 10, 30, 60))
-            clock.now += 5
-            await until(lambda: ("gone", 0) in delivery.members_of("g"))
-            assert await take(delivery, 10, "other") == []
-            polls.cancel()
-            await asyncio.wait({polls})
-            (next_probe,) = await take(delivery, 10, "other")
-            assert next_probe.offset != probe.offset
-            assert await delivery.settle("g", "other", [next_probe.receipt], []) == []
+            await delivery.rounds.expire_once()
+            await delivery.rounds.retries_once()
             await read_all(delivery)
-            assert len(await take(delivery, 10, "other")) > 1
+            if got := await take(delivery, 100):
+                assert len(got) == 1
+                probes += 1
+                await refuse(delivery, got)
+            assert await take(delivery, 100) == []
+        assert 20 <= probes <= 25
+        assert written(notify) <= 49 + probes
 
-    asyncio.run(scenario())
-
-
-def test_a_success_wakes_the_members_that_wait_out_the_pause(notify_url: str) -> None:
-    async def scenario() -> None:
-        # By this clock the pause never lets a probe through.
-        settings: dict[str, Any] = {"monotonic": Clock(), "lease_ttl_s": 1e9, "pause_failures": 2}
-        async with notify_at(notify_url) as notify, delivering(notify, **settings) as delivery:
-            await notify.add(10)
-            got = await receive(delivery, 3)
-            await refuse(delivery, got[:2])
-            assert delivery._state.groups["g"].members.pause.is_on
-            waiting = asyncio.create_task(delivery.receive("g", "c", T, 10, 30, 60))
-            await until(lambda: delivery._state.groups["g"].members.blocked_s("c", delivery._state.monotonic()) > 0)
-            assert await delivery.settle("g", "c", [got[2].receipt], []) == []
-            assert len(each_of(await waiting)) > 1
-
-    asyncio.run(scenario())
-
-
-def test_a_member_that_fails_passes_on_what_it_was_woken_for_and_may_not_have(notify_url: str) -> None:
-    async def scenario() -> None:
-        settings: dict[str, Any] = {"monotonic": Clock(), "lease_ttl_s": 1e9, "pause_failures": 5}
-        settings |= {"backoff": Backoff(delays_s=(NEVER_S,))}
-        async with notify_at(notify_url) as notify, delivering(notify, **settings) as delivery:
-            await notify.add(11)
-            good = each_of(await delivery.receive("g", "good", T, 1, 30, 60))
-            assert await delivery.settle("g", "good", receipts(good), []) == []
-            failing = each_of(await delivery.receive("g", "bad", T, 10, 30, 60))
-            members = delivery._state.groups["g"].members
-            bad_waits = asyncio.create_task(delivery.receive("g", "bad", T, 10, 30, 60))
-            await asyncio.sleep(0)
-            good_waits = asyncio.create_task(delivery.receive("g", "good", T, 10, 30, 60))
-            await until(lambda: len(delivery._state.groups["g"]._waiting) == 2)
-            await refuse(delivery, failing, "bad")
-            assert members.blocked_s("bad", delivery._state.monotonic()) > 0
-            delivery.wake(await notify.add(1))
-            await asyncio.wait({bad_waits, good_waits}, timeout=60, return_when=asyncio.FIRST_COMPLETED)
-            assert (bad_waits.done(), offsets(each_of(await good_waits))) == (False, [11])
-            bad_waits.cancel()
-
-    asyncio.run(scenario())
-
-
-def test_a_rate_set_for_a_group_holds_at_once_and_its_members_get_no_more(notify_url: str) -> None:
-    async def scenario() -> None:
-        clock = Clock()
-        settings: dict[str, Any] = {"background": False, "monotonic": clock, "lease_ttl_s": 1e9}
-        async with notify_at(notify_url) as notify, delivering(notify, **settings) as delivery:
-            await notify.add(1000)
-            await take(delivery, 1)
+        clock.now += 30
+        await read_all(delivery)
+        (probe,) = await take(delivery, 100)
+        assert await delivery.settle("g", "c", [probe.receipt], []) == []
+        assert not pause.is_on
+        done = {probe.offset}
+        notify.query("update txmsg.retry set due_at = now()")
+        while len(done) < 2000:
+            await delivery.rounds.retries_once()
             await read_all(delivery)
-            notify.query("update txmsg.consumer_group set deliver_rate_max = 10, version = version + 1")
-            await delivery.rounds.settings_once()
-            given = 0
-            for _ in range(100):  # ten seconds
-                clock.now += 0.1
-                given += len(await take(delivery, 100, f"c{given % 3}"))
-            assert 100 <= given <= 106
+            more = await take(delivery, 500)
+            assert await delivery.settle("g", "c", receipts(more), []) == []
+            done |= set(offsets(more))
+        assert done == set(range(2000))
+        assert notify.query("select * from txmsg.retry") == []
+        await delivery.writing.flush_once()
+        assert notify.query("select next_offset, acked::text from txmsg.cursor") == [(2000, "{}")]
 
-    asyncio.run(scenario())
+
+async def test_what_was_out_when_the_pause_began_comes_again_as_if_it_had_not_been_given(notify_url: str) -> None:
+    clock = Clock()
+    settings: dict[str, Any] = {"background": False, "monotonic": clock, "lease_ttl_s": 1e9, "pause_failures": 5}
+    async with notify_at(notify_url) as notify, delivering(notify, **settings) as delivery:
+        await notify.add(100)
+        await take(delivery, 1)
+        await read_all(delivery)
+        out = await take(delivery, 90)
+        await refuse(delivery, out[:30])
+        assert written(notify) == 4
+        clock.now += 60
+        await delivery.rounds.expire_once()
+        assert written(notify) == 4, "what expires is not written either"
+        await read_all(delivery)
+        (probe,) = await take(delivery, 100)
+        assert await delivery.settle("g", "c", [probe.receipt], []) == []
+        await read_all(delivery)
+        got = await take(delivery, 1000)
+        assert {probe.offset, *offsets(got)} == set(range(4, 100))
+        assert {each.attempt for each in got} == {1}
+
+
+async def test_other_groups_and_members_that_succeed_are_not_held_up(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify, delivering(notify, pause_failures=5) as delivery:
+        await notify.add(300)
+        good = each_of(await delivery.receive("g", "good", T, 1, 30, 60))
+        assert await delivery.settle("g", "good", receipts(good), []) == []
+        await refuse(delivery, each_of(await delivery.receive("g", "bad", T, 20, 30, 60)), "bad")
+        members = delivery._state.groups["g"].members
+        assert not members.pause.is_on
+        assert members.room("bad", delivery._state.monotonic()) <= 1
+        got = each_of(await delivery.receive("g", "good", T, 100, 30, 60))
+        assert len(got) == 100
+        assert len(await receive(delivery, 300, group="other")) == 300
+
+
+async def test_the_probe_of_a_member_that_went_away_does_not_keep_the_others_waiting_for_its_answer(
+    notify_url: str,
+) -> None:
+    clock = Clock()
+    settings: dict[str, Any] = {"background": False, "monotonic": clock, "lease_ttl_s": 1e9, "pause_failures": 2}
+    async with notify_at(notify_url) as notify, delivering(notify, **settings) as delivery:
+        await notify.add(10)
+        await take(delivery, 1)
+        await read_all(delivery)
+        await refuse(delivery, await take(delivery, 2))
+        clock.now += 1
+        (probe,) = await take(delivery, 10, "gone")
+        polls = asyncio.create_task(delivery.receive("g", "gone", T, 10, 30, 60))
+        clock.now += 5
+        await until(lambda: ("gone", 0) in delivery.members_of("g"))
+        assert await take(delivery, 10, "other") == []
+        polls.cancel()
+        await asyncio.wait({polls})
+        (next_probe,) = await take(delivery, 10, "other")
+        assert next_probe.offset != probe.offset
+        assert await delivery.settle("g", "other", [next_probe.receipt], []) == []
+        await read_all(delivery)
+        assert len(await take(delivery, 10, "other")) > 1
+
+
+async def test_a_success_wakes_the_members_that_wait_out_the_pause(notify_url: str) -> None:
+    # By this clock the pause never lets a probe through.
+    settings: dict[str, Any] = {"monotonic": Clock(), "lease_ttl_s": 1e9, "pause_failures": 2}
+    async with notify_at(notify_url) as notify, delivering(notify, **settings) as delivery:
+        await notify.add(10)
+        got = await receive(delivery, 3)
+        await refuse(delivery, got[:2])
+        assert delivery._state.groups["g"].members.pause.is_on
+        waiting = asyncio.create_task(delivery.receive("g", "c", T, 10, 30, 60))
+        await until(lambda: delivery._state.groups["g"].members.blocked_s("c", delivery._state.monotonic()) > 0)
+        assert await delivery.settle("g", "c", [got[2].receipt], []) == []
+        assert len(each_of(await waiting)) > 1
+
+
+async def test_a_member_that_fails_passes_on_what_it_was_woken_for_and_may_not_have(notify_url: str) -> None:
+    settings: dict[str, Any] = {"monotonic": Clock(), "lease_ttl_s": 1e9, "pause_failures": 5}
+    settings |= {"backoff": Backoff(delays_s=(NEVER_S,))}
+    async with notify_at(notify_url) as notify, delivering(notify, **settings) as delivery:
+        await notify.add(11)
+        good = each_of(await delivery.receive("g", "good", T, 1, 30, 60))
+        assert await delivery.settle("g", "good", receipts(good), []) == []
+        failing = each_of(await delivery.receive("g", "bad", T, 10, 30, 60))
+        members = delivery._state.groups["g"].members
+        bad_waits = asyncio.create_task(delivery.receive("g", "bad", T, 10, 30, 60))
+        await asyncio.sleep(0)
+        good_waits = asyncio.create_task(delivery.receive("g", "good", T, 10, 30, 60))
+        await until(lambda: len(delivery._state.groups["g"]._waiting) == 2)
+        await refuse(delivery, failing, "bad")
+        assert members.blocked_s("bad", delivery._state.monotonic()) > 0
+        delivery.wake(await notify.add(1))
+        await asyncio.wait({bad_waits, good_waits}, timeout=60, return_when=asyncio.FIRST_COMPLETED)
+        assert (bad_waits.done(), offsets(each_of(await good_waits))) == (False, [11])
+        bad_waits.cancel()
+
+
+async def test_a_rate_set_for_a_group_holds_at_once_and_its_members_get_no_more(notify_url: str) -> None:
+    clock = Clock()
+    settings: dict[str, Any] = {"background": False, "monotonic": clock, "lease_ttl_s": 1e9}
+    async with notify_at(notify_url) as notify, delivering(notify, **settings) as delivery:
+        await notify.add(1000)
+        await take(delivery, 1)
+        await read_all(delivery)
+        notify.query("update txmsg.consumer_group set deliver_rate_max = 10, version = version + 1")
+        await delivery.rounds.settings_once()
+        given = 0
+        for _ in range(100):  # ten seconds
+            clock.now += 0.1
+            given += len(await take(delivery, 100, f"c{given % 3}"))
+        assert 100 <= given <= 106
 
 
 @pytest.mark.parametrize("share", [0.0, 0.02, 0.2])
-def test_a_back_end_that_seldom_works_keeps_the_backlog_in_the_log(notify_url: str, share: float) -> None:
+async def test_a_back_end_that_seldom_works_keeps_the_backlog_in_the_log(notify_url: str, share: float) -> None:
     """With so many successes between, there is seldom a long row of failures."""
 
-    async def scenario() -> None:
-        clock, lot = Clock(), random.Random(14)
-        settings: dict[str, Any] = {"background": False, "monotonic": clock, "lease_ttl_s": 1e9}
-        settings |= {"pause_failures": 50 if share else 10_000, "pause_retries": 100}
-        settings |= {"backoff": Backoff(delays_s=(3600.0,))}
-        async with notify_at(notify_url) as notify, delivering(notify, **settings) as delivery:
-            await notify.add(3000)
-            await take(delivery, 1)
-            done: set[int] = set()
+    clock, lot = Clock(), random.Random(14)
+    settings: dict[str, Any] = {"background": False, "monotonic": clock, "lease_ttl_s": 1e9}
+    settings |= {"pause_failures": 50 if share else 10_000, "pause_retries": 100}
+    settings |= {"backoff": Backoff(delays_s=(3600.0,))}
+    async with notify_at(notify_url) as notify, delivering(notify, **settings) as delivery:
+        await notify.add(3000)
+        await take(delivery, 1)
+        done: set[int] = set()
 
-            async def work(share: float) -> int:
-                await delivery.rounds.expire_once()
-                await delivery.rounds.retries_once()
-                await read_all(delivery)
-                got = await take(delivery, 20)
-                good = [each for each in got if lot.random() < share]
-                assert await delivery.settle("g", "c", receipts(good), []) == []
-                await refuse(delivery, [each for each in got if each not in good])
-                done.update(offsets(good))
-                return len(got)
+        async def work(share: float) -> int:
+            await delivery.rounds.expire_once()
+            await delivery.rounds.retries_once()
+            await read_all(delivery)
+            got = await take(delivery, 20)
+            good = [each for each in got if lot.random() < share]
+            assert await delivery.settle("g", "c", receipts(good), []) == []
+            await refuse(delivery, [each for each in got if each not in good])
+            done.update(offsets(good))
+            return len(got)
 
-            given = 0
-            for _ in range(300):
-                clock.now += 1
-                given += await work(share)
-            ((rows,),) = notify.query("select count(*) from txmsg.retry")
-            assert rows <= 100 + 20 + 120, "the number, what was out when it was reached, and the probes"
-            assert given < 1000
-            assert len(done) < 400
+        given = 0
+        for _ in range(300):
+            clock.now += 1
+            given += await work(share)
+        ((rows,),) = notify.query("select count(*) from txmsg.retry")
+        assert rows <= 100 + 20 + 120, "the number, what was out when it was reached, and the probes"
+        assert given < 1000
+        assert len(done) < 400
 
-            while len(done) < 3000:
-                clock.now += 30
-                notify.query("update txmsg.retry set due_at = now()")
-                await work(1.0)
-            assert notify.query("select * from txmsg.retry") == []
-
-    asyncio.run(scenario())
+        while len(done) < 3000:
+            clock.now += 30
+            notify.query("update txmsg.retry set due_at = now()")
+            await work(1.0)
+        assert notify.query("select * from txmsg.retry") == []
 
 
-def test_a_group_of_which_most_succeeds_may_have_many_retries(notify_url: str) -> None:
-    async def scenario() -> None:
-        settings: dict[str, Any] = {"background": False, "pause_retries": 10, "backoff": Backoff(delays_s=(3600.0,))}
-        async with notify_at(notify_url) as notify, delivering(notify, **settings) as delivery:
-            await notify.add(200)
-            await take(delivery, 1)
-            for _ in range(20):
-                await read_all(delivery)
-                got = await take(delivery, 10)
-                assert await delivery.settle("g", "c", receipts(got[3:]), []) == []
-                await refuse(delivery, got[:3])
-            assert not delivery._state.groups["g"].members.pause.is_on
-            assert notify.query("select count(*) > 50 from txmsg.retry") == [(True,)]
-
-    asyncio.run(scenario())
+async def test_a_group_of_which_most_succeeds_may_have_many_retries(notify_url: str) -> None:
+    settings: dict[str, Any] = {"background": False, "pause_retries": 10, "backoff": Backoff(delays_s=(3600.0,))}
+    async with notify_at(notify_url) as notify, delivering(notify, **settings) as delivery:
+        await notify.add(200)
+        await take(delivery, 1)
+        for _ in range(20):
+            await read_all(delivery)
+            got = await take(delivery, 10)
+            assert await delivery.settle("g", "c", receipts(got[3:]), []) == []
+            await refuse(delivery, got[:3])
+        assert not delivery._state.groups["g"].members.pause.is_on
+        assert notify.query("select count(*) > 50 from txmsg.retry") == [(True,)]

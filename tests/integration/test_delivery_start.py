@@ -36,149 +36,122 @@ async def begin(delivery: Delivery, start: Start | None, count: int = 0, *, grou
     return got
 
 
-def test_a_new_group_begins_at_the_latest_message_and_misses_none_after_it(notify_url: str) -> None:
-    async def scenario() -> None:
-        async with notify_at(notify_url, queues=2) as notify, delivering(notify) as delivery:
-            await notify.add(3)
-            assert await begin(delivery, Start()) == []
-            delivery.wake(await notify.add(2))
-            assert sorted(await begin(delivery, Start(), 4)) == [3, 3, 4, 4]
-
-    asyncio.run(scenario())
+async def test_a_new_group_begins_at_the_latest_message_and_misses_none_after_it(notify_url: str) -> None:
+    async with notify_at(notify_url, queues=2) as notify, delivering(notify) as delivery:
+        await notify.add(3)
+        assert await begin(delivery, Start()) == []
+        delivery.wake(await notify.add(2))
+        assert sorted(await begin(delivery, Start(), 4)) == [3, 3, 4, 4]
 
 
-def test_the_latest_is_the_end_of_the_queue_also_where_the_open_segment_is_empty(notify_url: str) -> None:
-    async def scenario() -> None:
-        async with notify_at(notify_url) as notify, delivering(notify) as delivery:
-            await notify.add(3)
-            notify.rotate()
-            assert await begin(delivery, Start()) == []
-            assert notify.query("select next_offset from txmsg.cursor") == [(3,)]
-
-    asyncio.run(scenario())
+async def test_the_latest_is_the_end_of_the_queue_also_where_the_open_segment_is_empty(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify, delivering(notify) as delivery:
+        await notify.add(3)
+        notify.rotate()
+        assert await begin(delivery, Start()) == []
+        assert notify.query("select next_offset from txmsg.cursor") == [(3,)]
 
 
-def test_a_new_group_begins_at_a_time_and_one_after_all_messages_at_the_latest(notify_url: str) -> None:
-    async def scenario() -> None:
-        async with notify_at(notify_url) as notify, delivering(notify) as delivery:
-            await notify.add(6)
-            notify.query(
-                "update txmsg.message set stored_at = timestamptz '2026-01-01T00:00Z' + queue_offset * interval '1 h'"
-            )
-            moment_us = 1_767_225_600_000_000 + 3 * 3600 * 1_000_000 - 1
-            assert await begin(delivery, Start(moment_us), 3) == [3, 4, 5]
-            assert await begin(delivery, Start(moment_us + 10**13), group="later") == []
-            assert notify.query("select max(next_offset) from txmsg.cursor") == [(6,)]
-
-    asyncio.run(scenario())
+async def test_a_new_group_begins_at_a_time_and_one_after_all_messages_at_the_latest(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify, delivering(notify) as delivery:
+        await notify.add(6)
+        notify.query(
+            "update txmsg.message set stored_at = timestamptz '2026-01-01T00:00Z' + queue_offset * interval '1 h'"
+        )
+        moment_us = 1_767_225_600_000_000 + 3 * 3600 * 1_000_000 - 1
+        assert await begin(delivery, Start(moment_us), 3) == [3, 4, 5]
+        assert await begin(delivery, Start(moment_us + 10**13), group="later") == []
+        assert notify.query("select max(next_offset) from txmsg.cursor") == [(6,)]
 
 
-def test_a_group_that_was_there_goes_on_where_it_was_whatever_its_members_ask_for(notify_url: str) -> None:
-    async def scenario() -> None:
-        async with notify_at(notify_url) as notify:
-            await notify.add(3)
-            async with delivering(notify) as delivery:
-                (first,) = await receive(delivery, 1)
-                await delivery.settle("g", "c", receipts([first]), [])
-            async with delivering(notify, "b2") as delivery:
-                assert await begin(delivery, Start(), 2) == [1, 2]
-
-    asyncio.run(scenario())
+async def test_a_group_that_was_there_goes_on_where_it_was_whatever_its_members_ask_for(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify:
+        await notify.add(3)
+        async with delivering(notify) as delivery:
+            (first,) = await receive(delivery, 1)
+            await delivery.settle("g", "c", receipts([first]), [])
+        async with delivering(notify, "b2") as delivery:
+            assert await begin(delivery, Start(), 2) == [1, 2]
 
 
-def test_a_queue_that_a_topic_gets_later_is_read_from_its_start(notify_url: str) -> None:
-    async def scenario() -> None:
-        async with notify_at(notify_url) as notify, delivering(notify, poll_s=0.05) as delivery:
-            assert await begin(delivery, Start()) == []
-            await notify.topics.raise_queue_count("t", 2)
-            await notify.add(1)
-            got = [each.queue for each in await receive(delivery, 2)]
-            assert sorted(got) == [0, 1]
-
-    asyncio.run(scenario())
+async def test_a_queue_that_a_topic_gets_later_is_read_from_its_start(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify, delivering(notify, poll_s=0.05) as delivery:
+        assert await begin(delivery, Start()) == []
+        await notify.topics.raise_queue_count("t", 2)
+        await notify.add(1)
+        got = [each.queue for each in await receive(delivery, 2)]
+        assert sorted(got) == [0, 1]
 
 
-def test_queues_and_topics_that_may_not_be_read_wait_until_they_may(notify_url: str) -> None:
-    async def scenario() -> None:
-        async with notify_at(notify_url, queues=3) as notify, delivering(notify, poll_s=0.05) as delivery:
+async def test_queues_and_topics_that_may_not_be_read_wait_until_they_may(notify_url: str) -> None:
+    async with notify_at(notify_url, queues=3) as notify, delivering(notify, poll_s=0.05) as delivery:
 
-            async def allow(what: str) -> None:
-                notify.query(f"update txmsg.topic set {what}, version = version + 1")
-                await notify.topics.refresh_once()
-                await delivery.rounds.queues_once()
-
-            await notify.add(1)
-            await delivery.receive("g", "c", [("t", "*")], 1, 0, 60)
-            await allow("read_queues = 2")
-            assert sorted(each.queue for each in await receive_only(delivery, 2)) == [0, 1]
-            await allow("permission = 2")
-            delivery.wake(await notify.add(1))
-            assert await receive(delivery, 9, wait_s=0.3) == []
-            waiting = asyncio.create_task(delivery.receive("g", "c", [("t", "*")], 9, 30, 60))
-            await until(lambda: delivery._state.groups["g"].has_waiting)
-            await allow("permission = 6, read_queues = null")
-            got = each_of(await waiting)
-            assert got, "nobody has woken it"
-            got += await receive(delivery, 4 - len(got))
-            assert sorted(each.queue for each in got) == [0, 1, 2, 2]
-
-    asyncio.run(scenario())
-
-
-def test_a_group_that_expires_is_deleted_when_nobody_uses_it_and_not_before(notify_url: str) -> None:
-    async def scenario() -> None:
-        settings: dict[str, Any] = {"broadcast_expires_s": 1000.0, "settings_s": 0.05}
-        async with notify_at(notify_url) as notify, delivering(notify, **settings) as delivery:
-            await receive(delivery, 1, wait_s=0, group="g%host-1")
-            await receive(delivery, 1, wait_s=0, group="g")
-            rows = "select name, expires_after_s from txmsg.consumer_group order by name"
-            assert notify.query(rows) == [("g", None), ("g%host-1", 1000.0)]
-            notify.query("update txmsg.consumer_group set seen_at = now() - interval '2 h'")
-            await delivery.rounds.upkeep_once()
-            assert len(notify.query(rows)) == 2, "its member was there just now"
-            delivery._state.groups["g%host-1"].members._members.clear()
-            notify.query("update txmsg.consumer_group set seen_at = now() - interval '2 h'")
-            await delivery.rounds.upkeep_once()
-            assert notify.query(rows) == [("g", None)]
-            await until(lambda: list(delivery._state.groups) == ["g"])
-
-    asyncio.run(scenario())
-
-
-def test_a_group_whose_members_have_gone_holds_no_memory_and_goes_on_where_it_was(notify_url: str) -> None:
-    async def scenario() -> None:
-        async with notify_at(notify_url) as notify, delivering(notify) as delivery:
-            await notify.add(10)
-            got = await receive(delivery, 2)
-            members = delivery._state.groups["g"].members._members
-            await delivery.rounds.upkeep_once()
-            assert "g" in delivery._state.groups, "its member was there just now"
-            members.clear()
-            await delivery.rounds.upkeep_once()
-            assert "g" in delivery._state.groups, "a consumer may still acknowledge what it holds"
-            await delivery.settle("g", "c", receipts(got), [])
-            await delivery.writing.flush_once()
-            assert delivery._state.memory.size_bytes > 0
-            await delivery.rounds.upkeep_once()
-            assert "g" not in delivery._state.groups
-            assert delivery._state.memory.size_bytes == 0
-            assert offsets(await receive(delivery, 8)) == list(range(2, 10))
-
-    asyncio.run(scenario())
-
-
-def test_a_topic_that_was_deleted_is_not_made_anew_for_groups_that_have_read_it(notify_url: str) -> None:
-    async def scenario() -> None:
-        async with notify_at(notify_url) as notify, delivering(notify, background=False, graceful=False) as delivery:
-            await receive(delivery, 1, wait_s=0)
-            for table in ("cursor", "queue", "topic"):
-                notify.query(f"delete from txmsg.{table}")
-            assert await notify.topics.refresh_once() == ["t"]
+        async def allow(what: str) -> None:
+            notify.query(f"update txmsg.topic set {what}, version = version + 1")
+            await notify.topics.refresh_once()
             await delivery.rounds.queues_once()
-            assert notify.query("select name from txmsg.topic") == []
-            assert await delivery.receive("g", "c", [("t", "*")], 1, 0, 60) == [], "whoever polls it waits"
 
-    asyncio.run(scenario())
+        await notify.add(1)
+        await delivery.receive("g", "c", [("t", "*")], 1, 0, 60)
+        await allow("read_queues = 2")
+        assert sorted(each.queue for each in await receive_only(delivery, 2)) == [0, 1]
+        await allow("permission = 2")
+        delivery.wake(await notify.add(1))
+        assert await receive(delivery, 9, wait_s=0.3) == []
+        waiting = asyncio.create_task(delivery.receive("g", "c", [("t", "*")], 9, 30, 60))
+        await until(lambda: delivery._state.groups["g"].has_waiting)
+        await allow("permission = 6, read_queues = null")
+        got = each_of(await waiting)
+        assert got, "nobody has woken it"
+        got += await receive(delivery, 4 - len(got))
+        assert sorted(each.queue for each in got) == [0, 1, 2, 2]
+
+
+async def test_a_group_that_expires_is_deleted_when_nobody_uses_it_and_not_before(notify_url: str) -> None:
+    settings: dict[str, Any] = {"broadcast_expires_s": 1000.0, "settings_s": 0.05}
+    async with notify_at(notify_url) as notify, delivering(notify, **settings) as delivery:
+        await receive(delivery, 1, wait_s=0, group="g%host-1")
+        await receive(delivery, 1, wait_s=0, group="g")
+        rows = "select name, expires_after_s from txmsg.consumer_group order by name"
+        assert notify.query(rows) == [("g", None), ("g%host-1", 1000.0)]
+        notify.query("update txmsg.consumer_group set seen_at = now() - interval '2 h'")
+        await delivery.rounds.upkeep_once()
+        assert len(notify.query(rows)) == 2, "its member was there just now"
+        delivery._state.groups["g%host-1"].members._members.clear()
+        notify.query("update txmsg.consumer_group set seen_at = now() - interval '2 h'")
+        await delivery.rounds.upkeep_once()
+        assert notify.query(rows) == [("g", None)]
+        await until(lambda: list(delivery._state.groups) == ["g"])
+
+
+async def test_a_group_whose_members_have_gone_holds_no_memory_and_goes_on_where_it_was(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify, delivering(notify) as delivery:
+        await notify.add(10)
+        got = await receive(delivery, 2)
+        members = delivery._state.groups["g"].members._members
+        await delivery.rounds.upkeep_once()
+        assert "g" in delivery._state.groups, "its member was there just now"
+        members.clear()
+        await delivery.rounds.upkeep_once()
+        assert "g" in delivery._state.groups, "a consumer may still acknowledge what it holds"
+        await delivery.settle("g", "c", receipts(got), [])
+        await delivery.writing.flush_once()
+        assert delivery._state.memory.size_bytes > 0
+        await delivery.rounds.upkeep_once()
+        assert "g" not in delivery._state.groups
+        assert delivery._state.memory.size_bytes == 0
+        assert offsets(await receive(delivery, 8)) == list(range(2, 10))
+
+
+async def test_a_topic_that_was_deleted_is_not_made_anew_for_groups_that_have_read_it(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify, delivering(notify, background=False, graceful=False) as delivery:
+        await receive(delivery, 1, wait_s=0)
+        for table in ("cursor", "queue", "topic"):
+            notify.query(f"delete from txmsg.{table}")
+        assert await notify.topics.refresh_once() == ["t"]
+        await delivery.rounds.queues_once()
+        assert notify.query("select name from txmsg.topic") == []
+        assert await delivery.receive("g", "c", [("t", "*")], 1, 0, 60) == [], "whoever polls it waits"
 
 
 def test_every_broadcasting_member_gets_every_message_from_its_start_on(broker: BrokerProcess, notify_url: str) -> None:

@@ -6,7 +6,6 @@ redrive of its dead letter. A plain seek, a takeover, a lost acknowledgement or 
 
 from __future__ import annotations
 
-import asyncio
 import random
 import secrets
 from collections import Counter
@@ -196,41 +195,35 @@ class History:
 
 
 @pytest.mark.parametrize("seed", [None, 1], ids=["new", "1"])
-def test_each_message_takes_effect_as_often_as_it_was_asked_to(notify_url: str, seed: int | None) -> None:
-    async def scenario() -> None:
-        async with notify_at(notify_url, queues=QUEUES) as notify, AsyncExitStack() as stack:
-            history = History(notify, stack, secrets.randbelow(10**6) if seed is None else seed)
-            await history.play()
+async def test_each_message_takes_effect_as_often_as_it_was_asked_to(notify_url: str, seed: int | None) -> None:
+    async with notify_at(notify_url, queues=QUEUES) as notify, AsyncExitStack() as stack:
+        history = History(notify, stack, secrets.randbelow(10**6) if seed is None else seed)
+        await history.play()
 
-            assert all(history.counts[what] for what in ("handled", "lost", "failed", "held", "takeover"))
-
-    asyncio.run(scenario())
+        assert all(history.counts[what] for what in ("handled", "lost", "failed", "held", "takeover"))
 
 
-def test_places_of_again_are_bounded_and_forgotten_where_they_are_of_no_use(notify_url: str) -> None:
-    async def scenario() -> None:
-        async with notify_at(notify_url) as notify, AsyncExitStack() as stack:
-            history = History(notify, stack, 0)
-            await history.open()
-            notify.query(
-                "update txmsg.cursor set again_from = array(select generate_series(0, 999)), "
-                "again_generations = array(select generate_series(1, 1000)), generation = 1000"
-            )
-            notify.query(
-                "insert into txmsg.message (segment, queue, queue_offset, transaction_id, n, body, born_at) "
-                "select 1, (select id from txmsg.queue), g, gen_random_uuid(), 0, '', now() "
-                "from generate_series(3, 1001) g"
-            )
-            with pytest.raises(MisuseError, match="1000 different offsets"):
-                await history.admin.seek("g", "t", 0, Destination(offset=1001), again=True)
-            await history.admin.seek("g", "t", 0, Destination(offset=3), again=True)
-            ((starts, generations),) = notify.query("select again_from, again_generations from txmsg.cursor")
-            assert (starts, generations[:3], generations[3] > 1000) == ([0, 1, 2, 3], [1, 2, 3], True)
-            notify.rotate()
-            notify.query("update txmsg.segment set dropping = true where state = 'closed'")
-            notify.query("update txmsg.segment_base set base = 1002 where segment = 2")
-            await history.admin.seek("g", "t", 0, Destination(offset=1002), again=True)
-            ((starts,),) = notify.query("select again_from from txmsg.cursor")
-            assert starts == [3, 1002]
-
-    asyncio.run(scenario())
+async def test_places_of_again_are_bounded_and_forgotten_where_they_are_of_no_use(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify, AsyncExitStack() as stack:
+        history = History(notify, stack, 0)
+        await history.open()
+        notify.query(
+            "update txmsg.cursor set again_from = array(select generate_series(0, 999)), "
+            "again_generations = array(select generate_series(1, 1000)), generation = 1000"
+        )
+        notify.query(
+            "insert into txmsg.message (segment, queue, queue_offset, transaction_id, n, body, born_at) "
+            "select 1, (select id from txmsg.queue), g, gen_random_uuid(), 0, '', now() "
+            "from generate_series(3, 1001) g"
+        )
+        with pytest.raises(MisuseError, match="1000 different offsets"):
+            await history.admin.seek("g", "t", 0, Destination(offset=1001), again=True)
+        await history.admin.seek("g", "t", 0, Destination(offset=3), again=True)
+        ((starts, generations),) = notify.query("select again_from, again_generations from txmsg.cursor")
+        assert (starts, generations[:3], generations[3] > 1000) == ([0, 1, 2, 3], [1, 2, 3], True)
+        notify.rotate()
+        notify.query("update txmsg.segment set dropping = true where state = 'closed'")
+        notify.query("update txmsg.segment_base set base = 1002 where segment = 2")
+        await history.admin.seek("g", "t", 0, Destination(offset=1002), again=True)
+        ((starts,),) = notify.query("select again_from from txmsg.cursor")
+        assert starts == [3, 1002]

@@ -69,32 +69,31 @@ async def settle(delivery: Delivery, messages: Sequence[Delivered]) -> None:
     await delivery.writing.flush_once()
 
 
-def test_messages_in_offsets_that_a_window_counts_as_done_are_delivered(proxy: PostgresProxy, past: GoingBack) -> None:
-    async def scenario() -> None:
-        async with notify_at(proxy.url) as notify, delivering(notify, graceful=False, **BY_ITSELF_NOTHING) as delivery:
-            await notify.add(10)
-            await settle(delivery, await receive(delivery, 10))
-            await asyncio.to_thread(past.keep)
-            delivery.wake(await notify.add(10))
-            await settle(delivery, await receive(delivery, 10))
-            await asyncio.to_thread(past.go_back)
+async def test_messages_in_offsets_that_a_window_counts_as_done_are_delivered(
+    proxy: PostgresProxy, past: GoingBack
+) -> None:
+    async with notify_at(proxy.url) as notify, delivering(notify, graceful=False, **BY_ITSELF_NOTHING) as delivery:
+        await notify.add(10)
+        await settle(delivery, await receive(delivery, 10))
+        await asyncio.to_thread(past.keep)
+        delivery.wake(await notify.add(10))
+        await settle(delivery, await receive(delivery, 10))
+        await asyncio.to_thread(past.go_back)
 
-            delivery.wake(await notify.add(15))
-            rows = notify.query("select transaction_id from txmsg.message where queue_offset >= 10")
-            new = {transaction_id.bytes for (transaction_id,) in rows}
-            ahead = await receive(delivery, 5)
-            assert offsets(ahead) == [20, 21, 22, 23, 24], "the window is of before"
-            assert await delivery.settle("g", "c", receipts(ahead), []) == []  # in memory, and refused when written
-            await eventually(delivery._membership.step_once)
+        delivery.wake(await notify.add(15))
+        rows = notify.query("select transaction_id from txmsg.message where queue_offset >= 10")
+        new = {transaction_id.bytes for (transaction_id,) in rows}
+        ahead = await receive(delivery, 5)
+        assert offsets(ahead) == [20, 21, 22, 23, 24], "the window is of before"
+        assert await delivery.settle("g", "c", receipts(ahead), []) == []  # in memory, and refused when written
+        await eventually(delivery._membership.step_once)
 
-            after = await receive(delivery, 15)
-            assert ids(after) == new
-            assert min(each.receipt.epoch for each in after) > max(each.receipt.epoch for each in ahead)
-            assert await delivery.settle("g", "c", receipts(ahead), []) == receipts(ahead)
-            await settle(delivery, after)
-            assert notify.query("select next_offset from txmsg.cursor") == [(25,)]
-
-    asyncio.run(scenario())
+        after = await receive(delivery, 15)
+        assert ids(after) == new
+        assert min(each.receipt.epoch for each in after) > max(each.receipt.epoch for each in ahead)
+        assert await delivery.settle("g", "c", receipts(ahead), []) == receipts(ahead)
+        await settle(delivery, after)
+        assert notify.query("select next_offset from txmsg.cursor") == [(25,)]
 
 
 def test_brokers_that_run_on_send_to_the_queues_that_there_are_and_deliver_all_of_it(

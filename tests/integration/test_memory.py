@@ -6,7 +6,6 @@ tests it is one.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from dataclasses import replace
@@ -171,78 +170,71 @@ async def test_an_outcome_that_a_crash_took_is_expired_and_one_that_it_left_is_r
     assert await offsets_of(db, queue) == [(-1, LIFE)], "what was undecided is delivered"
 
 
-def test_groups_go_on_after_a_crash_wherever_they_stood(notify_url: str) -> None:
-    async def scenario() -> None:
-        async with notify(notify_url) as db, notify_at(notify_url) as seen, delivering(seen, retry_poll_s=0.02) as here:
-            (queue,) = await memory_topic(notify_url, "t")
-            here.wake((await db.apply(Batch(plain=columns_of([queue] * 8)))).ends)
-            first = await receive(here, 4)
-            await here.settle("g", "c", receipts(first[1:3]), [Refusal(first[0].receipt, "boom", 0.0)])
-            (retried,) = await receive(here, 1, group="absent")
-            await here.settle("absent", "c", [retried.receipt], [])
-            await here.writing.flush_once()
-            await run(db, "insert into txmsg.consumer_group (name) values ('away')")  # no member of it is there
-            await run(db, f"insert into txmsg.cursor select max(id), {queue}, 5, '{{}}', 0 from txmsg.consumer_group")
-            crash(notify_url)
-            await until_noticed(here)
-            here.wake((await db.apply(Batch(plain=columns_of([queue] * 3)))).ends)
-            new = [LIFE, LIFE + 1, LIFE + 2]
-            must = {(0, 2), *((offset, 1) for offset in new)}
-            got = await receive_until(here, lambda got: must <= {(each.offset, each.attempt) for each in got})
-            assert [each for each in offsets(got) if each >= LIFE] == new  # what is retried stands in a logged table
-            assert offsets(await receive_only(here, 3, group="new")) == new
-            assert await here.settle("g", "c", receipts([*got, first[3]]), []) == receipts([first[3]])
-            lag = {each.group: (each.waiting, each.retrying) for each in await seen.lag(here)}
-            assert lag.pop("absent")[0] in range(3, 11)
-            assert lag == {"g": (0, 0), "new": (3, 0), "away": (3, 0)}
-        async with notify_at(notify_url) as seen, delivering(seen, "b2") as there:
-            assert offsets(await receive_only(there, 3, group="absent")) == new
-            assert await receive(there, 9, wait_s=0.2) == []
-
-    asyncio.run(scenario())
+async def test_groups_go_on_after_a_crash_wherever_they_stood(notify_url: str) -> None:
+    async with notify(notify_url) as db, notify_at(notify_url) as seen, delivering(seen, retry_poll_s=0.02) as here:
+        (queue,) = await memory_topic(notify_url, "t")
+        here.wake((await db.apply(Batch(plain=columns_of([queue] * 8)))).ends)
+        first = await receive(here, 4)
+        await here.settle("g", "c", receipts(first[1:3]), [Refusal(first[0].receipt, "boom", 0.0)])
+        (retried,) = await receive(here, 1, group="absent")
+        await here.settle("absent", "c", [retried.receipt], [])
+        await here.writing.flush_once()
+        await run(db, "insert into txmsg.consumer_group (name) values ('away')")  # no member of it is there
+        await run(db, f"insert into txmsg.cursor select max(id), {queue}, 5, '{{}}', 0 from txmsg.consumer_group")
+        crash(notify_url)
+        await until_noticed(here)
+        here.wake((await db.apply(Batch(plain=columns_of([queue] * 3)))).ends)
+        new = [LIFE, LIFE + 1, LIFE + 2]
+        must = {(0, 2), *((offset, 1) for offset in new)}
+        got = await receive_until(here, lambda got: must <= {(each.offset, each.attempt) for each in got})
+        assert [each for each in offsets(got) if each >= LIFE] == new  # what is retried stands in a logged table
+        assert offsets(await receive_only(here, 3, group="new")) == new
+        assert await here.settle("g", "c", receipts([*got, first[3]]), []) == receipts([first[3]])
+        lag = {each.group: (each.waiting, each.retrying) for each in await seen.lag(here)}
+        assert lag.pop("absent")[0] in range(3, 11)
+        assert lag == {"g": (0, 0), "new": (3, 0), "away": (3, 0)}
+    async with notify_at(notify_url) as seen, delivering(seen, "b2") as there:
+        assert offsets(await receive_only(there, 3, group="absent")) == new
+        assert await receive(there, 9, wait_s=0.2) == []
 
 
-def test_a_queue_that_a_group_has_never_read_begins_after_a_crash_where_it_goes_on(notify_url: str) -> None:
-    async def scenario() -> None:
-        async with notify(notify_url) as db, notify_at(notify_url, queues=2) as seen:
-            old, new = await memory_topic(notify_url, "t", queues=2)
-            await db.apply(Batch(plain=columns_of([old, new])))
-            await run(db, "insert into txmsg.consumer_group (name) values ('g')")
-            await run(db, f"insert into txmsg.cursor select id, {old}, 1, '{{}}', 0 from txmsg.consumer_group")
-            crash(notify_url)
-            await db.apply(Batch(plain=columns_of([new] * 3)))
-            async with delivering(seen) as delivery:
-                (lag,) = await seen.lag(delivery)
-                assert (lag.group, lag.waiting) == ("g", 3)
-                assert offsets(await receive_only(delivery, 3)) == [LIFE, LIFE + 1, LIFE + 2]
-
-    asyncio.run(scenario())
+async def test_a_queue_that_a_group_has_never_read_begins_after_a_crash_where_it_goes_on(notify_url: str) -> None:
+    async with notify(notify_url) as db, notify_at(notify_url, queues=2) as seen:
+        old, new = await memory_topic(notify_url, "t", queues=2)
+        await db.apply(Batch(plain=columns_of([old, new])))
+        await run(db, "insert into txmsg.consumer_group (name) values ('g')")
+        await run(db, f"insert into txmsg.cursor select id, {old}, 1, '{{}}', 0 from txmsg.consumer_group")
+        crash(notify_url)
+        await db.apply(Batch(plain=columns_of([new] * 3)))
+        async with delivering(seen) as delivery:
+            (lag,) = await seen.lag(delivery)
+            assert (lag.group, lag.waiting) == ("g", 3)
+            assert offsets(await receive_only(delivery, 3)) == [LIFE, LIFE + 1, LIFE + 2]
 
 
-def test_what_is_gone_is_given_up_although_nothing_new_comes(notify_url: str, caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario() -> None:
-        async with notify(notify_url) as db, notify_at(notify_url) as seen, delivering(seen) as here:
-            (queue,) = await memory_topic(notify_url, "t")
-            await db.apply(Batch(plain=columns_of([queue] * 8)))
-            await rotate(db)
-            assert len(await receive(here, 2, visibility_timeout_s=60)) == 2
-            crash(notify_url)
-            await until_noticed(here)
-            async with open_pool(notify_url) as pool:
-                with caplog.at_level(logging.ERROR):
-                    await Segments(pool, BrokerConfig(storage=notify_url)).run_once()
-                assert "1 queues of durability memory have lost their messages" in caplog.text
-                caplog.clear()
+async def test_what_is_gone_is_given_up_although_nothing_new_comes(
+    notify_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with notify(notify_url) as db, notify_at(notify_url) as seen, delivering(seen) as here:
+        (queue,) = await memory_topic(notify_url, "t")
+        await db.apply(Batch(plain=columns_of([queue] * 8)))
+        await rotate(db)
+        assert len(await receive(here, 2, visibility_timeout_s=60)) == 2
+        crash(notify_url)
+        await until_noticed(here)
+        async with open_pool(notify_url) as pool:
+            with caplog.at_level(logging.ERROR):
                 await Segments(pool, BrokerConfig(storage=notify_url)).run_once()
-                assert "have lost their messages" not in caplog.text, "it was said before"
-            here.wake(await db_apply(notify_url, queue, segment=2, previous=1))
-            got = offsets(await receive_until(here, lambda got: 8 + LIFE in offsets(got)))
-            assert [each for each in got if each >= LIFE] == [8 + LIFE]
-            assert offsets(await receive_only(here, 1, group="new")) == [8 + LIFE]
-        async with notify_at(notify_url) as seen, delivering(seen, "b2") as there:
-            assert offsets(await receive_only(there, 1, group="newer")) == [8 + LIFE]
-
-    asyncio.run(scenario())
+            assert "1 queues of durability memory have lost their messages" in caplog.text
+            caplog.clear()
+            await Segments(pool, BrokerConfig(storage=notify_url)).run_once()
+            assert "have lost their messages" not in caplog.text, "it was said before"
+        here.wake(await db_apply(notify_url, queue, segment=2, previous=1))
+        got = offsets(await receive_until(here, lambda got: 8 + LIFE in offsets(got)))
+        assert [each for each in got if each >= LIFE] == [8 + LIFE]
+        assert offsets(await receive_only(here, 1, group="new")) == [8 + LIFE]
+    async with notify_at(notify_url) as seen, delivering(seen, "b2") as there:
+        assert offsets(await receive_only(there, 1, group="newer")) == [8 + LIFE]
 
 
 async def db_apply(url: str, queue: int, *, segment: int, previous: int) -> dict[int, int]:
@@ -250,30 +242,27 @@ async def db_apply(url: str, queue: int, *, segment: int, previous: int) -> dict
         return (await db.apply(Batch(plain=columns_of([queue])), segment=segment, previous=previous)).ends
 
 
-def test_messages_in_memory_are_read_found_and_begun_at_across_segments(notify_url: str) -> None:
-    async def scenario() -> None:
-        async with notify(notify_url) as db, notify_at(notify_url) as seen, delivering(seen) as here:
-            (queue,) = await memory_topic(notify_url, "t")
-            old, new = columns_of([queue] * 3), columns_of([queue] * 2)
-            old.key = ["k"] * 3
-            await db.apply(Batch(plain=old))
-            await rotate(db)
-            ((middle_us,),) = await db.rows("select extract(epoch from now()) * 1000000")
-            await run(db, "update txmsg.message set stored_at = stored_at - interval '1 h'")
-            await db.apply(Batch(plain=new), segment=2, previous=1)
-            assert offsets(await receive(here, 5)) == [0, 1, 2, 3, 4]
-            for group, start, wanted in (("late", Start(), []), ("middle", Start(at_us=int(middle_us)), [3, 4])):
-                given = await here.receive(group, "c", delivery_harness.T, 9, 30 if wanted else 0.5, 60.0, start)
-                assert offsets(delivery_harness.each_of(given)) == wanted
-            async with open_pool(notify_url) as pool:
-                messages = Messages(pool)
-                how: dict[str, Any] = {"limit": 9, "with_bodies": True, "size_bytes_max": 1000}
-                found = await messages.of_key("k", topic="t", **how)
-                assert sorted((each.segment, each.queue_offset) for each in found) == [(1, 0), (1, 1), (1, 2)]
-                (one,) = await messages.of_id(found[0].transaction_id, 0, **how)
-                assert one == replace(found[0], more=False)
-
-    asyncio.run(scenario())
+async def test_messages_in_memory_are_read_found_and_begun_at_across_segments(notify_url: str) -> None:
+    async with notify(notify_url) as db, notify_at(notify_url) as seen, delivering(seen) as here:
+        (queue,) = await memory_topic(notify_url, "t")
+        old, new = columns_of([queue] * 3), columns_of([queue] * 2)
+        old.key = ["k"] * 3
+        await db.apply(Batch(plain=old))
+        await rotate(db)
+        ((middle_us,),) = await db.rows("select extract(epoch from now()) * 1000000")
+        await run(db, "update txmsg.message set stored_at = stored_at - interval '1 h'")
+        await db.apply(Batch(plain=new), segment=2, previous=1)
+        assert offsets(await receive(here, 5)) == [0, 1, 2, 3, 4]
+        for group, start, wanted in (("late", Start(), []), ("middle", Start(at_us=int(middle_us)), [3, 4])):
+            given = await here.receive(group, "c", delivery_harness.T, 9, 30 if wanted else 0.5, 60.0, start)
+            assert offsets(delivery_harness.each_of(given)) == wanted
+        async with open_pool(notify_url) as pool:
+            messages = Messages(pool)
+            how: dict[str, Any] = {"limit": 9, "with_bodies": True, "size_bytes_max": 1000}
+            found = await messages.of_key("k", topic="t", **how)
+            assert sorted((each.segment, each.queue_offset) for each in found) == [(1, 0), (1, 1), (1, 2)]
+            (one,) = await messages.of_id(found[0].transaction_id, 0, **how)
+            assert one == replace(found[0], more=False)
 
 
 @on_database

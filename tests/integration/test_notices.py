@@ -66,44 +66,35 @@ async def listening(url: str) -> AsyncIterator[tuple[Notices, Heard]]:
             await asyncio.wait({task})
 
 
-def test_ends_of_queues_are_told_together_and_the_last_one_counts(notify_url: str) -> None:
-    async def scenario() -> None:
-        async with listening(notify_url) as (teller, _), listening(notify_url) as (_, heard):
-            for n in range(3000):
-                teller.hint({n % 1500: n, 77: n})
-            async with asyncio.timeout(WAIT_S), heard.changed:
-                await heard.changed.wait_for(lambda: len(heard.all_ends()) == 1500 and heard.all_ends()[77] == 2999)
-            assert heard.all_ends()[1499] == 2999
-            assert len(heard.ends) < 20, "a few notices for 6,000 ends"
-
-    asyncio.run(scenario())
+async def test_ends_of_queues_are_told_together_and_the_last_one_counts(notify_url: str) -> None:
+    async with listening(notify_url) as (teller, _), listening(notify_url) as (_, heard):
+        for n in range(3000):
+            teller.hint({n % 1500: n, 77: n})
+        async with asyncio.timeout(WAIT_S), heard.changed:
+            await heard.changed.wait_for(lambda: len(heard.all_ends()) == 1500 and heard.all_ends()[77] == 2999)
+        assert heard.all_ends()[1499] == 2999
+        assert len(heard.ends) < 20, "a few notices for 6,000 ends"
 
 
-def test_a_notice_reaches_every_listener_and_nonsense_harms_none(notify_url: str) -> None:
-    async def scenario() -> None:
-        async with listening(notify_url) as (teller, first), listening(notify_url) as (_, second):
-            with psycopg.connect(notify_url, autocommit=True, connect_timeout=10) as connection:
-                for nonsense in ("", "ends", "ends x:y 1 :", "unheard-of 1"):
-                    connection.execute("select pg_notify('txmsg', %s)", (nonsense,))
-            await teller.say("topic", "user.registered")
-            for heard in (first, second):
-                await heard.hears("user.registered")
-                assert heard.all_ends() == {}
-
-    asyncio.run(scenario())
+async def test_a_notice_reaches_every_listener_and_nonsense_harms_none(notify_url: str) -> None:
+    async with listening(notify_url) as (teller, first), listening(notify_url) as (_, second):
+        with psycopg.connect(notify_url, autocommit=True, connect_timeout=10) as connection:
+            for nonsense in ("", "ends", "ends x:y 1 :", "unheard-of 1"):
+                connection.execute("select pg_notify('txmsg', %s)", (nonsense,))
+        await teller.say("topic", "user.registered")
+        for heard in (first, second):
+            await heard.hears("user.registered")
+            assert heard.all_ends() == {}
 
 
-def test_a_cut_listener_listens_again_and_is_told_that_it_may_have_missed_something(notify_url: str) -> None:
-    async def scenario() -> None:
-        async with listening(notify_url) as (teller, heard):
-            with psycopg.connect(notify_url, autocommit=True, connect_timeout=10) as connection:
-                connection.execute(
-                    "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'txmsg listener' "
-                    "and datname = current_database()"
-                )
-            async with asyncio.timeout(WAIT_S), heard.changed:
-                await heard.changed.wait_for(lambda: heard.connects == 2)
-            await teller.say("topic", "t")
-            await heard.hears("t")
-
-    asyncio.run(scenario())
+async def test_a_cut_listener_listens_again_and_is_told_that_it_may_have_missed_something(notify_url: str) -> None:
+    async with listening(notify_url) as (teller, heard):
+        with psycopg.connect(notify_url, autocommit=True, connect_timeout=10) as connection:
+            connection.execute(
+                "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'txmsg listener' "
+                "and datname = current_database()"
+            )
+        async with asyncio.timeout(WAIT_S), heard.changed:
+            await heard.changed.wait_for(lambda: heard.connects == 2)
+        await teller.say("topic", "t")
+        await heard.hears("t")

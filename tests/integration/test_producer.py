@@ -168,7 +168,7 @@ def test_a_cancelled_caller_harms_no_other(broker: BrokerProcess, notify_url: st
     assert message_count(notify_url) == 10
 
 
-def test_an_async_producer_belongs_to_one_loop(broker: BrokerProcess) -> None:
+async def test_an_async_producer_belongs_to_one_loop(broker: BrokerProcess) -> None:
     producer = AsyncProducer(broker.address, group="p", timeout_s=WAIT_S)
 
     async def on_first_loop() -> None:
@@ -178,12 +178,9 @@ def test_an_async_producer_belongs_to_one_loop(broker: BrokerProcess) -> None:
         with pytest.raises(MisuseError, match="another event loop"):
             await producer.send(Message("user", b"x"))
 
-    async def both() -> None:
-        await on_first_loop()
-        await asyncio.to_thread(asyncio.run, on_second_loop())
-        await producer.close()
-
-    asyncio.run(both())
+    await on_first_loop()
+    await asyncio.to_thread(asyncio.run, on_second_loop())
+    await producer.close()
 
 
 def test_a_closed_producer_says_so(broker: BrokerProcess) -> None:

@@ -359,42 +359,39 @@ async def test_one_broker_at_a_time_drops_segments(notify: Notify, retention: Re
 # ---- queues that a topic gets while a group is away
 
 
-def test_what_enters_a_queue_that_is_newer_than_the_last_visit_of_a_group_waits_for_it(notify_url: str) -> None:
-    async def scenario() -> None:
-        async with notify_at(notify_url) as notify, open_pool(notify_url) as pool:
-            admin = GroupAdministration(pool)
+async def test_what_enters_a_queue_that_is_newer_than_the_last_visit_of_a_group_waits_for_it(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify, open_pool(notify_url) as pool:
+        admin = GroupAdministration(pool)
 
-            async def waiting() -> tuple[list[tuple[str, int]], dict[int, int]]:
-                (_, lag), (*_, queues) = await admin.list(10), await admin.show("g")
-                return [(each.group, each.waiting) for each in lag], {each.number: each.waiting for each in queues}
+        async def waiting() -> tuple[list[tuple[str, int]], dict[int, int]]:
+            (_, lag), (*_, queues) = await admin.list(10), await admin.show("g")
+            return [(each.group, each.waiting) for each in lag], {each.number: each.waiting for each in queues}
 
-            await notify.add(3)
-            async with delivering(notify) as delivery:
-                await delivery.settle("g", "c", receipts(await receive(delivery, 3)), [])
-            assert await waiting() == ([("g", 0)], {0: 0})
+        await notify.add(3)
+        async with delivering(notify) as delivery:
+            await delivery.settle("g", "c", receipts(await receive(delivery, 3)), [])
+        assert await waiting() == ([("g", 0)], {0: 0})
 
-            await notify.topics.raise_queue_count("t", 2)
-            await notify.add(5)
-            assert await waiting() == ([("g", 10)], {0: 5, 1: 5})
-            notify.query("update txmsg.cursor set next_offset = 8")  # of queue 0: the group has no other cursor
-            for _ in range(2):
-                notify.rotate()
-            aged(notify, OLD_S)
-            retention = Retention(BrokerConfig(storage=notify_url))
-            with patient():
-                assert await retention.run_once() == 0
-            assert await waiting() == ([("g", 5)], {0: 0, 1: 5})
-            async with delivering(notify, "b2") as delivery:
-                got = await receive(delivery, 5)
-                assert [(each.queue, each.offset) for each in got] == [(1, offset) for offset in range(5)]
-                await delivery.settle("g", "c", receipts(got), [])
-            with patient():
-                assert await retention.run_once() == 1
+        await notify.topics.raise_queue_count("t", 2)
+        await notify.add(5)
+        assert await waiting() == ([("g", 10)], {0: 5, 1: 5})
+        notify.query("update txmsg.cursor set next_offset = 8")  # of queue 0: the group has no other cursor
+        for _ in range(2):
+            notify.rotate()
+        aged(notify, OLD_S)
+        retention = Retention(BrokerConfig(storage=notify_url))
+        with patient():
+            assert await retention.run_once() == 0
+        assert await waiting() == ([("g", 5)], {0: 0, 1: 5})
+        async with delivering(notify, "b2") as delivery:
+            got = await receive(delivery, 5)
+            assert [(each.queue, each.offset) for each in got] == [(1, offset) for offset in range(5)]
+            await delivery.settle("g", "c", receipts(got), [])
+        with patient():
+            assert await retention.run_once() == 1
 
-            await notify.topics.raise_queue_count("t", 3)
-            await notify.add(2)
-            assert await waiting() == ([("g", 6)], {0: 2, 1: 2, 2: 2})
-            await admin.seek("g", "t", 2, Destination(latest=True), again=False)
-            assert await waiting() == ([("g", 4)], {0: 2, 1: 2, 2: 0})
-
-    asyncio.run(scenario())
+        await notify.topics.raise_queue_count("t", 3)
+        await notify.add(2)
+        assert await waiting() == ([("g", 6)], {0: 2, 1: 2, 2: 2})
+        await admin.seek("g", "t", 2, Destination(latest=True), again=False)
+        assert await waiting() == ([("g", 4)], {0: 2, 1: 2, 2: 0})

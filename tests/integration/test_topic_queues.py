@@ -46,16 +46,13 @@ def test_raising_the_number_of_queues_at_the_same_moment_leaves_the_higher_one(n
     assert rows == [(9, list(range(9)))]
 
 
-def test_a_number_of_queues_out_of_range_or_of_no_topic_is_refused(notify_url: str) -> None:
-    async def run() -> None:
-        async with notify_at(notify_url) as notify:
-            for count in (0, QUEUES_MAX + 1):
-                with pytest.raises(MisuseError, match=f"{count} queues"):
-                    await notify.topics.raise_queue_count("t", count)
-            with pytest.raises(UnknownTopic, match="nowhere"):
-                await notify.topics.raise_queue_count("nowhere", 2)
-
-    asyncio.run(run())
+async def test_a_number_of_queues_out_of_range_or_of_no_topic_is_refused(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify:
+        for count in (0, QUEUES_MAX + 1):
+            with pytest.raises(MisuseError, match=f"{count} queues"):
+                await notify.topics.raise_queue_count("t", count)
+        with pytest.raises(UnknownTopic, match="nowhere"):
+            await notify.topics.raise_queue_count("nowhere", 2)
 
 
 @pytest.mark.parametrize("neighbours_count", [0, 50])
@@ -132,19 +129,16 @@ def test_copies_that_cross_each_other_into_other_queues_are_repeated_until_each_
     on_database(run)(notify_url)
 
 
-def test_a_group_that_waits_gets_messages_from_the_new_queues(notify_url: str) -> None:
-    async def run() -> None:
-        async with notify_at(notify_url) as notify, delivering(notify, poll_s=0.05) as delivery:
-            waiting = asyncio.create_task(receive(delivery, 10))
-            await until(lambda: "g" in delivery._state.groups)
-            await notify.topics.raise_queue_count("t", 5)
-            await notify.add(2)
-            got = await waiting
-            assert sorted((each.queue, each.offset) for each in got) == [
-                (number, offset) for number in range(5) for offset in range(2)
-            ]
-
-    asyncio.run(run())
+async def test_a_group_that_waits_gets_messages_from_the_new_queues(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify, delivering(notify, poll_s=0.05) as delivery:
+        waiting = asyncio.create_task(receive(delivery, 10))
+        await until(lambda: "g" in delivery._state.groups)
+        await notify.topics.raise_queue_count("t", 5)
+        await notify.add(2)
+        got = await waiting
+        assert sorted((each.queue, each.offset) for each in got) == [
+            (number, offset) for number in range(5) for offset in range(2)
+        ]
 
 
 def test_brokers_under_load_take_to_the_new_queues_and_lose_nothing(start_broker: StartBroker, notify_url: str) -> None:
@@ -198,31 +192,29 @@ def test_a_topic_without_permission_to_write_refuses_its_messages_and_no_others(
     assert rows == [("open",)]
 
 
-def test_what_a_broker_knows_of_a_topic_is_looked_at_again_before_it_is_used_after_a_pause(notify_url: str) -> None:
+async def test_what_a_broker_knows_of_a_topic_is_looked_at_again_before_it_is_used_after_a_pause(
+    notify_url: str,
+) -> None:
     now_s = 0.0
 
-    async def run() -> None:
-        nonlocal now_s
-        async with notify_at(notify_url, queues=2) as notify:
-            topics = TopicRegistry(notify.topics._pool, auto_create=True, queues=2, monotonic=lambda: now_s)
-            await topics.ensure("t")
-            notify.query("update txmsg.topic set permission = 4, version = version + 1")
-            now_s = 7.9
-            known = topics.known("t")
-            assert known is not None
-            assert known.is_writable, "nobody has looked yet"
-            now_s = 8.1
-            assert topics.known("t") is None
-            assert not (await topics.ensure("t")).is_writable
-            notify.query("delete from txmsg.queue")
-            notify.query("delete from txmsg.topic")
-            assert await topics.refresh_once() == ["t"]
-            assert topics.known("t") is None
-            first = (await topics.ensure("t")).queue_ids
-            notify.query("delete from txmsg.queue")
-            notify.query("delete from txmsg.topic")
-            await notify.topics.create("t", 2)
-            assert await topics.refresh_once() == ["t"], "it was made anew by another broker"
-            assert (await topics.ensure("t")).queue_ids != first
-
-    asyncio.run(run())
+    async with notify_at(notify_url, queues=2) as notify:
+        topics = TopicRegistry(notify.topics._pool, auto_create=True, queues=2, monotonic=lambda: now_s)
+        await topics.ensure("t")
+        notify.query("update txmsg.topic set permission = 4, version = version + 1")
+        now_s = 7.9
+        known = topics.known("t")
+        assert known is not None
+        assert known.is_writable, "nobody has looked yet"
+        now_s = 8.1
+        assert topics.known("t") is None
+        assert not (await topics.ensure("t")).is_writable
+        notify.query("delete from txmsg.queue")
+        notify.query("delete from txmsg.topic")
+        assert await topics.refresh_once() == ["t"]
+        assert topics.known("t") is None
+        first = (await topics.ensure("t")).queue_ids
+        notify.query("delete from txmsg.queue")
+        notify.query("delete from txmsg.topic")
+        await notify.topics.create("t", 2)
+        assert await topics.refresh_once() == ["t"], "it was made anew by another broker"
+        assert (await topics.ensure("t")).queue_ids != first

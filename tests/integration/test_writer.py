@@ -24,69 +24,57 @@ def _writable(url: str) -> str:
     return make_url(url).update_query_dict(options).render_as_string(hide_password=False)
 
 
-def test_a_poison_item_fails_alone_in_a_batch(notify_url: str) -> None:
-    async def run() -> None:
-        async with running_writer(BrokerConfig(storage=notify_url)) as (writer, queue, ends):
-            plain = columns_of([queue] * 100)
-            plain.key[-1] = "poison\0"  # the service refuses it; the database does, too
-            problems = await writer.write(Batch(plain=plain), 100)
-            assert problems == {plain.ids[-1]: FAILED}
-            assert ends == {queue: 99}
-
-    asyncio.run(run())
+async def test_a_poison_item_fails_alone_in_a_batch(notify_url: str) -> None:
+    async with running_writer(BrokerConfig(storage=notify_url)) as (writer, queue, ends):
+        plain = columns_of([queue] * 100)
+        plain.key[-1] = "poison\0"  # the service refuses it; the database does, too
+        problems = await writer.write(Batch(plain=plain), 100)
+        assert problems == {plain.ids[-1]: FAILED}
+        assert ends == {queue: 99}
 
 
-def test_a_rotation_by_another_broker_is_followed(notify_url: str) -> None:
-    async def run() -> None:
-        async with running_writer(BrokerConfig(storage=notify_url)) as (writer, queue, ends):
-            await writer.write(Batch(plain=columns_of([queue])), 1)
-            with psycopg.connect(notify_url) as other:
-                other.execute("select txmsg.rotate_1(1)")
-            assert await writer.write(Batch(plain=columns_of([queue])), 1) == {}
-            assert ends == {queue: 2}
-
-    asyncio.run(run())
+async def test_a_rotation_by_another_broker_is_followed(notify_url: str) -> None:
+    async with running_writer(BrokerConfig(storage=notify_url)) as (writer, queue, ends):
+        await writer.write(Batch(plain=columns_of([queue])), 1)
+        with psycopg.connect(notify_url) as other:
+            other.execute("select txmsg.rotate_1(1)")
+        assert await writer.write(Batch(plain=columns_of([queue])), 1) == {}
+        assert ends == {queue: 2}
 
 
-def test_a_read_only_database_is_unavailable_and_no_message_is_called_invalid(notify_url: str) -> None:
+async def test_a_read_only_database_is_unavailable_and_no_message_is_called_invalid(notify_url: str) -> None:
     with psycopg.connect(notify_url, autocommit=True) as connection:
         name = connection.info.dbname
         connection.execute(f'alter database "{name}" set default_transaction_read_only = on'.encode())
 
-    async def run() -> None:
-        config = BrokerConfig(storage=notify_url, request_timeout_s=0.5)
-        pool_config = BrokerConfig(storage=_writable(notify_url))
-        async with running_writer(pool_config, running=False) as (_, queue, _ends):
-            pool = open_pool(notify_url)
-            await pool.open(wait=True)
-            segments = Segments(pool, config)
-            await segments.refresh()
-            writer = Writer(config, segments, on_ends=lambda _: None)
-            task = asyncio.create_task(writer.run())
-            error: Exception | None = None
-            async with asyncio.timeout(120):
-                # What the database says may come later than a request waits for it.
-                while not (isinstance(error, OutcomeUnknown) and "read-only" in str(error)):
-                    with pytest.raises((OutcomeUnknown, BrokerUnavailable)) as refused:
-                        await writer.write(Batch(plain=columns_of([queue])), 1)
-                    error = refused.value
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
-            await pool.close()
-
-    asyncio.run(run())
+    config = BrokerConfig(storage=notify_url, request_timeout_s=0.5)
+    pool_config = BrokerConfig(storage=_writable(notify_url))
+    async with running_writer(pool_config, running=False) as (_, queue, _ends):
+        pool = open_pool(notify_url)
+        await pool.open(wait=True)
+        segments = Segments(pool, config)
+        await segments.refresh()
+        writer = Writer(config, segments, on_ends=lambda _: None)
+        task = asyncio.create_task(writer.run())
+        error: Exception | None = None
+        async with asyncio.timeout(120):
+            # What the database says may come later than a request waits for it.
+            while not (isinstance(error, OutcomeUnknown) and "read-only" in str(error)):
+                with pytest.raises((OutcomeUnknown, BrokerUnavailable)) as refused:
+                    await writer.write(Batch(plain=columns_of([queue])), 1)
+                error = refused.value
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        await pool.close()
 
 
-def test_when_as_much_waits_as_is_kept_senders_wait_and_are_then_refused(notify_url: str) -> None:
-    async def run() -> None:
-        config = BrokerConfig(storage=notify_url, waiting_items_max=1, request_timeout_s=0.2)
-        async with running_writer(config, running=False) as (writer, queue, _):
-            first = asyncio.create_task(writer.write(Batch(plain=columns_of([queue])), 1))
-            await asyncio.sleep(0)
-            with pytest.raises(Overloaded, match="nothing was stored"):
-                await writer.write(Batch(plain=columns_of([queue])), 1)
-            with pytest.raises(BrokerUnavailable):
-                await first
-
-    asyncio.run(run())
+async def test_when_as_much_waits_as_is_kept_senders_wait_and_are_then_refused(notify_url: str) -> None:
+    config = BrokerConfig(storage=notify_url, waiting_items_max=1, request_timeout_s=0.2)
+    async with running_writer(config, running=False) as (writer, queue, _):
+        first = asyncio.create_task(writer.write(Batch(plain=columns_of([queue])), 1))
+        await asyncio.sleep(0)
+        with pytest.raises(Overloaded, match="nothing was stored"):
+            await writer.write(Batch(plain=columns_of([queue])), 1)
+        with pytest.raises(BrokerUnavailable):
+            await first

@@ -139,20 +139,17 @@ def test_an_unexpected_failure_is_told_and_the_next_append_goes_through(log: Loc
     assert readable(tmp_path, "t", 0) == bodies("t", 0, 0, 100)
 
 
-def test_what_goes_to_the_logs_of_groups_says_nothing_of_the_log(log: LocalLog) -> None:
-    async def run() -> None:
-        log.join("g", ["t"]).leave({})
-        with ThreadPoolExecutor(1) as thread:
-            appender = Appender(
-                lambda: Placer(log), thread, size_bytes_max=100, on_appended=lambda queues: None, clock=lambda: 0.0
-            )
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(appender.run())
-                appender.failure = "the disk is full"
-                assert await appender.append(call(1, at_end("%RETRY%g", 0, 0, 1))) == (0,)
-                assert appender.failure == "the disk is full"
-                assert await appender.append(call(2, at_end("t", 0, 0, 1))) == (0,)
-                assert not appender.failure
-                appender.stop()
-
-    asyncio.run(run())
+async def test_what_goes_to_the_logs_of_groups_says_nothing_of_the_log(log: LocalLog) -> None:
+    log.join("g", ["t"]).leave({})
+    with ThreadPoolExecutor(1) as thread:
+        appender = Appender(
+            lambda: Placer(log), thread, size_bytes_max=100, on_appended=lambda queues: None, clock=lambda: 0.0
+        )
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(appender.run())
+            appender.failure = "the disk is full"
+            assert await appender.append(call(1, at_end("%RETRY%g", 0, 0, 1))) == (0,)
+            assert appender.failure == "the disk is full"
+            assert await appender.append(call(2, at_end("t", 0, 0, 1))) == (0,)
+            assert not appender.failure
+            appender.stop()

@@ -15,16 +15,13 @@ def topic(*, permission: int = 6, rate: float | None = None) -> Topic:
     return Topic("t", (1, 2, 3), 3, 3, 0, read_queues=2, permission=permission, send_rate_max=rate)
 
 
-def test_only_a_topic_that_may_be_written_takes_messages() -> None:
-    async def scenario() -> None:
-        admission = Admission()
-        for permission in (2, 6):
-            await admission.admit(topic(permission=permission), 1000)
-        for permission in (0, 4):
-            with pytest.raises(TopicClosed, match="takes no messages now"):
-                await admission.admit(topic(permission=permission), 1)
-
-    asyncio.run(scenario())
+async def test_only_a_topic_that_may_be_written_takes_messages() -> None:
+    admission = Admission()
+    for permission in (2, 6):
+        await admission.admit(topic(permission=permission), 1000)
+    for permission in (0, 4):
+        with pytest.raises(TopicClosed, match="takes no messages now"):
+            await admission.admit(topic(permission=permission), 1)
 
 
 def test_only_the_first_read_queues_of_a_topic_that_may_be_read_are_delivered() -> None:
@@ -32,46 +29,37 @@ def test_only_the_first_read_queues_of_a_topic_that_may_be_read_are_delivered() 
     assert topic(permission=2).readable_queue_ids == ()
 
 
-def test_senders_over_the_rate_wait_their_turn_and_past_the_limit_are_refused() -> None:
-    async def scenario() -> None:
-        now = [0.0]
-        admission = Admission(8.0, lambda: now[0])
-        slow = topic(rate=10)
-        for _ in range(3):
-            await admission.admit(slow, 5)  # 5 at once, 10 to be paid for
-            now[0] += 1
-        await admission.admit(slow, 1000)
-        with pytest.raises(Overloaded, match=r"takes 10 messages/s.*--send-rate"):
-            await admission.admit(slow, 1)
-        await admission.admit(topic(rate=1000), 1)
-        await admission.admit(topic(), 10**6)
-
-    asyncio.run(scenario())
+async def test_senders_over_the_rate_wait_their_turn_and_past_the_limit_are_refused() -> None:
+    now = [0.0]
+    admission = Admission(8.0, lambda: now[0])
+    slow = topic(rate=10)
+    for _ in range(3):
+        await admission.admit(slow, 5)  # 5 at once, 10 to be paid for
+        now[0] += 1
+    await admission.admit(slow, 1000)
+    with pytest.raises(Overloaded, match=r"takes 10 messages/s.*--send-rate"):
+        await admission.admit(slow, 1)
+    await admission.admit(topic(rate=1000), 1)
+    await admission.admit(topic(), 10**6)
 
 
-def test_a_request_over_the_rate_waits_for_those_before_it() -> None:
-    async def scenario() -> None:
-        admission = Admission(60.0, lambda: 0.0)
-        slow = topic(rate=1000)
-        await admission.admit(slow, 520)
-        waiting = asyncio.create_task(admission.admit(slow, 1))
+async def test_a_request_over_the_rate_waits_for_those_before_it() -> None:
+    admission = Admission(60.0, lambda: 0.0)
+    slow = topic(rate=1000)
+    await admission.admit(slow, 520)
+    waiting = asyncio.create_task(admission.admit(slow, 1))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    await asyncio.wait_for(waiting, 30)
+
+
+async def test_a_sender_that_gives_up_while_it_waits_costs_the_others_nothing() -> None:
+    admission = Admission(60.0, lambda: 0.0)
+    slow = topic(rate=100)
+    await admission.admit(slow, 51)  # one more than goes through at once
+    for _ in range(3):
+        impatient = asyncio.create_task(admission.admit(slow, 100_000))
         await asyncio.sleep(0)
-        assert not waiting.done()
-        await asyncio.wait_for(waiting, 30)
-
-    asyncio.run(scenario())
-
-
-def test_a_sender_that_gives_up_while_it_waits_costs_the_others_nothing() -> None:
-    async def scenario() -> None:
-        admission = Admission(60.0, lambda: 0.0)
-        slow = topic(rate=100)
-        await admission.admit(slow, 51)  # one more than goes through at once
-        for _ in range(3):
-            impatient = asyncio.create_task(admission.admit(slow, 100_000))
-            await asyncio.sleep(0)
-            impatient.cancel()
-            await asyncio.wait({impatient})
-        await asyncio.wait_for(admission.admit(slow, 1), 30)
-
-    asyncio.run(scenario())
+        impatient.cancel()
+        await asyncio.wait({impatient})
+    await asyncio.wait_for(admission.admit(slow, 1), 30)

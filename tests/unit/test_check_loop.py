@@ -119,7 +119,7 @@ def test_a_client_that_hangs_counts_as_unknown_after_the_timeout() -> None:
     assert (world.loop.counts.unknown, world.loop.in_flight) == (1, 0)
 
 
-def test_a_hanging_client_does_not_hold_up_the_checks_of_others() -> None:
+async def test_a_hanging_client_does_not_hold_up_the_checks_of_others() -> None:
     async def answer(half: DueHalf) -> TransactionState:
         return await never(half) if half.group == "stuck" else COMMIT
 
@@ -128,16 +128,13 @@ def test_a_hanging_client_does_not_hold_up_the_checks_of_others() -> None:
     world.store.add(group="stuck")
     world.store.add()
 
-    async def scenario() -> None:
-        run = asyncio.create_task(world.loop.run())
-        await until(lambda: len(world.outcomes.commits) == 1)
-        world.store.add()
-        world.loop.wake()
-        await until(lambda: len(world.outcomes.commits) == 2)
-        run.cancel()
-        await asyncio.gather(run, return_exceptions=True)
-
-    asyncio.run(scenario())
+    run = asyncio.create_task(world.loop.run())
+    await until(lambda: len(world.outcomes.commits) == 1)
+    world.store.add()
+    world.loop.wake()
+    await until(lambda: len(world.outcomes.commits) == 2)
+    run.cancel()
+    await asyncio.gather(run, return_exceptions=True)
 
 
 @pytest.mark.parametrize("error", [OutcomeConflict("other outcome"), BrokerUnavailable("away"), ValueError("a bug")])

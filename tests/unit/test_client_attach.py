@@ -72,29 +72,23 @@ class OneBroker:
         return self._stream
 
 
-def test_a_presence_ends_though_grpc_loses_its_cancellation() -> None:
-    async def scenario() -> None:
-        began = asyncio.Event()
-        brokers = cast(Brokers, OneBroker(StreamThatLosesACancellation(began)))
-        presence = Presence(brokers, group="g", client_id="c", fence_id=b"", listener=Listener())
-        running = asyncio.create_task(presence.run())
-        await asyncio.wait_for(began.wait(), DEADLINE_S)
-        running.cancel()
-        done, _ = await asyncio.wait({running}, timeout=DEADLINE_S)
-        assert done == {running}
-
-    asyncio.run(scenario())
+async def test_a_presence_ends_though_grpc_loses_its_cancellation() -> None:
+    began = asyncio.Event()
+    brokers = cast(Brokers, OneBroker(StreamThatLosesACancellation(began)))
+    presence = Presence(brokers, group="g", client_id="c", fence_id=b"", listener=Listener())
+    running = asyncio.create_task(presence.run())
+    await asyncio.wait_for(began.wait(), DEADLINE_S)
+    running.cancel()
+    done, _ = await asyncio.wait({running}, timeout=DEADLINE_S)
+    assert done == {running}
 
 
-def test_a_presence_ends_though_a_frame_comes_at_the_same_moment() -> None:
-    async def scenario() -> None:
-        began, comes = asyncio.Event(), asyncio.Event()
-        brokers = cast(Brokers, OneBroker(StreamOfHeartbeats(began, comes)))
-        running = asyncio.create_task(Presence(brokers, group="g", client_id="c").run())
-        await asyncio.wait_for(began.wait(), DEADLINE_S)
-        comes.set()
-        running.cancel()
-        done, _ = await asyncio.wait({running}, timeout=DEADLINE_S)
-        assert done == {running}
-
-    asyncio.run(scenario())
+async def test_a_presence_ends_though_a_frame_comes_at_the_same_moment() -> None:
+    began, comes = asyncio.Event(), asyncio.Event()
+    brokers = cast(Brokers, OneBroker(StreamOfHeartbeats(began, comes)))
+    running = asyncio.create_task(Presence(brokers, group="g", client_id="c").run())
+    await asyncio.wait_for(began.wait(), DEADLINE_S)
+    comes.set()
+    running.cancel()
+    done, _ = await asyncio.wait({running}, timeout=DEADLINE_S)
+    assert done == {running}

@@ -47,18 +47,15 @@ class SilentLink:
     def stop(self) -> None: ...
 
 
-def test_a_consumer_stops_while_a_broker_that_has_gone_is_being_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_consumer_stops_while_a_broker_that_has_gone_is_being_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links_module, "SETTLE_S_MAX", 0.05)
 
-    async def check() -> None:
-        brokers, link = OneBroker(), SilentLink()
-        links = Links(cast(Brokers, brokers), lambda address: cast(Link, link), group="g")
-        await asyncio.sleep(0)
-        brokers.addresses = []
-        brokers.changed()
-        async with asyncio.timeout(60):
-            await links.stop()  # the poll that it waits for is cancelled under it
-            await links.close()
-            await links.flush()
-
-    asyncio.run(check())
+    brokers, link = OneBroker(), SilentLink()
+    links = Links(cast(Brokers, brokers), lambda address: cast(Link, link), group="g")
+    await asyncio.sleep(0)
+    brokers.addresses = []
+    brokers.changed()
+    async with asyncio.timeout(60):
+        await links.stop()  # the poll that it waits for is cancelled under it
+        await links.close()
+        await links.flush()

@@ -172,27 +172,26 @@ def test_a_handler_that_cancels_its_own_task_costs_no_worker() -> None:
     with_workers(1, case, "loop")
 
 
-def test_a_handler_that_swallows_its_cancellation_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_handler_that_swallows_its_cancellation_does_not_hold_up_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("txmsg.client.workers._CANCEL_S_MAX", 0.01)
 
-    async def scenario() -> None:
-        workers, told, began, go = LoopWorkers(1), Told(), asyncio.Event(), asyncio.Event()
+    workers, told, began, go = LoopWorkers(1), Told(), asyncio.Event(), asyncio.Event()
 
-        async def call(message: ReceivedMessage) -> None:
-            began.set()
-            while not go.is_set():
-                with contextlib.suppress(asyncio.CancelledError):
-                    await go.wait()
+    async def call(message: ReceivedMessage) -> None:
+        began.set()
+        while not go.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await go.wait()
 
-        workers.put(jobs(told, 2, call))
-        await asyncio.wait_for(began.wait(), DEADLINE_S)
-        await asyncio.wait_for(workers.close(), DEADLINE_S)
-        go.set()
-        await told.until(1)
-        await asyncio.sleep(0)
-        assert told.acked == [0], "the one that went on to its end, and none after it"
-
-    asyncio.run(scenario())
+    workers.put(jobs(told, 2, call))
+    await asyncio.wait_for(began.wait(), DEADLINE_S)
+    await asyncio.wait_for(workers.close(), DEADLINE_S)
+    go.set()
+    await told.until(1)
+    await asyncio.sleep(0)
+    assert told.acked == [0], "the one that went on to its end, and none after it"
 
 
 def test_no_more_handlers_run_at_once_than_there_are_workers() -> None:
@@ -265,20 +264,17 @@ def test_a_slow_handler_does_not_hold_up_those_behind_it() -> None:
     with_workers(2, case, "loop")
 
 
-def test_what_is_being_handled_when_workers_end_is_dropped() -> None:
-    async def scenario() -> None:
-        workers, told, began = LoopWorkers(2), Told(), asyncio.Event()
+async def test_what_is_being_handled_when_workers_end_is_dropped() -> None:
+    workers, told, began = LoopWorkers(2), Told(), asyncio.Event()
 
-        async def call(message: ReceivedMessage) -> None:
-            began.set()
-            await asyncio.Event().wait()
+    async def call(message: ReceivedMessage) -> None:
+        began.set()
+        await asyncio.Event().wait()
 
-        workers.put(jobs(told, 1, call))
-        await asyncio.wait_for(began.wait(), DEADLINE_S)
-        await workers.close()
-        assert (told.acked, told.refused, told.dropped) == ([], {}, 1)
-
-    asyncio.run(scenario())
+    workers.put(jobs(told, 1, call))
+    await asyncio.wait_for(began.wait(), DEADLINE_S)
+    await workers.close()
+    assert (told.acked, told.refused, told.dropped) == ([], {}, 1)
 
 
 def test_a_thread_that_outlives_its_loop_ends_without_a_word() -> None:

@@ -180,55 +180,43 @@ async def _waiters(group: Group, count: int) -> list[asyncio.Task[None]]:
     return tasks
 
 
-def test_as_many_members_wake_as_there_are_messages_in_the_order_they_came() -> None:
-    async def scenario() -> None:
-        group = group_of(0)
-        tasks = await _waiters(group, 3)
-        group.wake(["other"], 5)
-        group.wake(["t"], 2)
-        await asyncio.wait(tasks[:2], timeout=5)
-        assert [task.done() for task in tasks] == [True, True, False]
-        group.wake_all()
-        await asyncio.wait_for(tasks[2], 5)
-        assert not group.has_waiting
-
-    asyncio.run(scenario())
+async def test_as_many_members_wake_as_there_are_messages_in_the_order_they_came() -> None:
+    group = group_of(0)
+    tasks = await _waiters(group, 3)
+    group.wake(["other"], 5)
+    group.wake(["t"], 2)
+    await asyncio.wait(tasks[:2], timeout=5)
+    assert [task.done() for task in tasks] == [True, True, False]
+    group.wake_all()
+    await asyncio.wait_for(tasks[2], 5)
+    assert not group.has_waiting
 
 
-def test_member_that_gives_up_when_woken_passes_it_on() -> None:
-    async def scenario() -> None:
-        group = group_of(0)
-        first, second = await _waiters(group, 2)
-        group.wake(["t"], 1)
-        first.cancel()
-        await asyncio.wait({second}, timeout=5)
-        assert first.cancelled()
-        assert second.done()
-
-    asyncio.run(scenario())
+async def test_member_that_gives_up_when_woken_passes_it_on() -> None:
+    group = group_of(0)
+    first, second = await _waiters(group, 2)
+    group.wake(["t"], 1)
+    first.cancel()
+    await asyncio.wait({second}, timeout=5)
+    assert first.cancelled()
+    assert second.done()
 
 
-def test_all_members_wake_where_tags_differ() -> None:
-    async def scenario() -> None:
-        group = group_of(0)
-        a, b = {"t": parse_tags("a")}, {"t": parse_tags("b")}
-        group.members.join("a", a, 0, 60)
-        group.members.join("b", b, 0, 60)
-        tasks = [asyncio.create_task(group.wait(wants)) for wants in (a, b)]
-        await asyncio.sleep(0)
-        group.wake(["t"], 1)
-        done, _ = await asyncio.wait(tasks, timeout=5)
-        assert len(done) == 2
-
-    asyncio.run(scenario())
+async def test_all_members_wake_where_tags_differ() -> None:
+    group = group_of(0)
+    a, b = {"t": parse_tags("a")}, {"t": parse_tags("b")}
+    group.members.join("a", a, 0, 60)
+    group.members.join("b", b, 0, 60)
+    tasks = [asyncio.create_task(group.wait(wants)) for wants in (a, b)]
+    await asyncio.sleep(0)
+    group.wake(["t"], 1)
+    done, _ = await asyncio.wait(tasks, timeout=5)
+    assert len(done) == 2
 
 
-def test_dropped_group_tells_those_who_wait() -> None:
-    async def scenario() -> None:
-        group = group_of(0)
-        (task,) = await _waiters(group, 1)
-        group.drop(BrokerUnavailable("gone"))
-        with pytest.raises(BrokerUnavailable, match="gone"):
-            await task
-
-    asyncio.run(scenario())
+async def test_dropped_group_tells_those_who_wait() -> None:
+    group = group_of(0)
+    (task,) = await _waiters(group, 1)
+    group.drop(BrokerUnavailable("gone"))
+    with pytest.raises(BrokerUnavailable, match="gone"):
+        await task

@@ -99,24 +99,18 @@ async def _cancelled_check(engine: AsyncEngine) -> None:
 
 
 @pytest.mark.parametrize("scenario", [_states_of_a_transaction, _purge, _cancelled_check])
-def test_the_async_fence_behaves_as_the_sync_one(
+async def test_the_async_fence_behaves_as_the_sync_one(
     async_url: str, scenario: Callable[[AsyncEngine], Awaitable[None]]
 ) -> None:
-    async def run() -> None:
-        engine = create_async_engine(async_url)
-        try:
-            await scenario(engine)
-        finally:
-            await engine.dispose()
-
-    asyncio.run(run())
+    engine = create_async_engine(async_url)
+    try:
+        await scenario(engine)
+    finally:
+        await engine.dispose()
 
 
 @pytest.mark.parametrize("async_url", ["postgresql", "asyncpg", "mariadb"], indirect=True)
-def test_a_check_whose_connection_broke_in_the_pool_is_answered_by_another(async_url: str) -> None:
-    async def run() -> None:
-        engine = create_async_engine(async_url)
-        await _break_in_the_pool(engine)
-        await engine.dispose()
-
-    asyncio.run(run())
+async def test_a_check_whose_connection_broke_in_the_pool_is_answered_by_another(async_url: str) -> None:
+    engine = create_async_engine(async_url)
+    await _break_in_the_pool(engine)
+    await engine.dispose()

@@ -86,20 +86,17 @@ def test_a_session_of_a_database_without_the_fences_tables_is_told_so(
     other.dispose()
 
 
-def test_an_async_session_of_a_database_without_the_fences_tables_is_told_so(async_url: str) -> None:
-    async def case() -> None:
-        engine = create_async_engine(async_url)
-        fence = Fence(engine)
-        await fence.create_tables_async()
-        await fence.fence_id_async()
-        async with engine.begin() as connection:
-            await connection.run_sync(fence_metadata.drop_all)
-        async with AsyncSession(engine) as session:
-            with pytest.raises(StorageError, match=r"table txmsg_fence is absent from .*, which session= opens"):
-                await fence.write_async(session, new_transaction_id())
-        await engine.dispose()
-
-    asyncio.run(case())
+async def test_an_async_session_of_a_database_without_the_fences_tables_is_told_so(async_url: str) -> None:
+    engine = create_async_engine(async_url)
+    fence = Fence(engine)
+    await fence.create_tables_async()
+    await fence.fence_id_async()
+    async with engine.begin() as connection:
+        await connection.run_sync(fence_metadata.drop_all)
+    async with AsyncSession(engine) as session:
+        with pytest.raises(StorageError, match=r"table txmsg_fence is absent from .*, which session= opens"):
+            await fence.write_async(session, new_transaction_id())
+    await engine.dispose()
 
 
 def test_a_late_transaction_on_a_database_without_the_fences_tables_is_told_so_and_rolled_back(

@@ -98,50 +98,46 @@ def test_a_coroutine_cancelled_in_its_body_rolls_back(broker: BrokerProcess, eng
     assert (users(engine), half_count(notify_url), message_count(notify_url)) == (0, 0, 0)
 
 
-def test_a_coroutine_cancelled_in_its_commit_is_decided_by_the_fence(broker: BrokerProcess, engine: Engine) -> None:
+async def test_a_coroutine_cancelled_in_its_commit_is_decided_by_the_fence(
+    broker: BrokerProcess, engine: Engine
+) -> None:
     """The row may be there though the caller saw a cancellation: then the message must be, too."""
 
-    async def case() -> None:
-        producer, sessions = await in_async(broker, engine)
-        calls: list[asyncio.Task[None]] = []
+    producer, sessions = await in_async(broker, engine)
+    calls: list[asyncio.Task[None]] = []
 
-        @transactional_message(producer, topic="user", session=sessions)
-        async def register(session: AsyncSession, email: str) -> None:
-            session.add(User(id=uuid4(), email=email))
-            event.listen(session.sync_session, "before_commit", lambda _: calls[0].cancel())
+    @transactional_message(producer, topic="user", session=sessions)
+    async def register(session: AsyncSession, email: str) -> None:
+        session.add(User(id=uuid4(), email=email))
+        event.listen(session.sync_session, "before_commit", lambda _: calls[0].cancel())
 
-        calls.append(asyncio.create_task(register("e")))
-        with pytest.raises(asyncio.CancelledError):
-            await calls[0]
-        with collecting(broker.address, "user") as got:
-            count = await asyncio.to_thread(users, engine)
-            if count:
-                message = await asyncio.to_thread(got.get, timeout=WAIT_S)
-                assert json.loads(message.body) == {"email": "e"}
-            else:
-                assert await asyncio.to_thread(nothing_comes, got, within_s=1)
-        await producer.close()
-        await sessions.kw["bind"].dispose()
-
-    asyncio.run(case())
+    calls.append(asyncio.create_task(register("e")))
+    with pytest.raises(asyncio.CancelledError):
+        await calls[0]
+    with collecting(broker.address, "user") as got:
+        count = await asyncio.to_thread(users, engine)
+        if count:
+            message = await asyncio.to_thread(got.get, timeout=WAIT_S)
+            assert json.loads(message.body) == {"email": "e"}
+        else:
+            assert await asyncio.to_thread(nothing_comes, got, within_s=1)
+    await producer.close()
+    await sessions.kw["bind"].dispose()
 
 
-def test_a_coroutine_whose_listener_has_a_plain_engine_raises_its_own_error(
+async def test_a_coroutine_whose_listener_has_a_plain_engine_raises_its_own_error(
     broker: BrokerProcess, engine: Engine, notify_url: str
 ) -> None:
-    async def case() -> None:
-        async_engine = create_async_engine(engine.url)
-        async with AsyncProducer(
-            broker.address, group="u", timeout_s=WAIT_S, check_listener=FenceCheckListener(engine)
-        ) as producer:
+    async_engine = create_async_engine(engine.url)
+    async with AsyncProducer(
+        broker.address, group="u", timeout_s=WAIT_S, check_listener=FenceCheckListener(engine)
+    ) as producer:
 
-            @transactional_message(producer, topic="user", session=async_sessionmaker(async_engine))
-            async def register(session: AsyncSession) -> None:
-                raise ZeroDivisionError
+        @transactional_message(producer, topic="user", session=async_sessionmaker(async_engine))
+        async def register(session: AsyncSession) -> None:
+            raise ZeroDivisionError
 
-            with pytest.raises(ZeroDivisionError):
-                await register()
-        await async_engine.dispose()
-        assert half_count(notify_url) == 0
-
-    asyncio.run(case())
+        with pytest.raises(ZeroDivisionError):
+            await register()
+    await async_engine.dispose()
+    assert half_count(notify_url) == 0
