@@ -65,7 +65,7 @@ chaos: $(STAMP) ## Three brokers under faults for DURATION=60 seconds, and a ver
 mirror: $(STAMP) ## The demo and MESSAGES=1000000 mirrored by a tailer that is killed at random, RUNS=3 times; then compared (SEED=n SERVER=1)
 	$(BIN)/python -m tests.mirror --messages $(MESSAGES) --runs $(RUNS) $(if $(SEED),--seed $(SEED)) $(if $(SERVER),--server)
 
-lint: $(STAMP) ## Check style, format, types, the layers, and that generated files are as generated
+lint: docs ## Check style, format, types, the layers, the documentation, and that generated files are as generated
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -78,8 +78,9 @@ generate: $(STAMP) ## Generate the modules of txmsg/wire anew from the .proto fi
 bench: $(STAMP) ## Measure (BENCH_ARGS='--quick metaq_append': a short run, one benchmark)
 	$(BIN)/python -m benchmarks.run_all $(BENCH_ARGS)
 
-docs: $(STAMP) ## Check the links of all pages and write them as HTML to build/docs
-	$(BIN)/python tools/docs.py build/docs
+docs: $(STAMP) ## Build the documentation as a site in build/docs; a broken link is an error
+	$(BIN)/sphinx-build --quiet --fresh-env --write-all --fail-on-warning --keep-going --nitpicky --conf-dir docs . build/docs
+	@echo "open build/docs/index.html"
 
 clean: ## Remove .venv and all that was made here; your databases stay
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
