@@ -68,7 +68,7 @@ def test_a_damaged_queue_says_where_to_go_on_also_from_a_server(tmp_path: Path) 
         [damaged] = reading.fetch({QueueId("t", 0): 2})
         assert isinstance(damaged.error, CorruptLog)
         assert damaged.error.next_offset == 6
-        assert "metaq group seek LOG GROUP --topic t --queue 0 --to 6" in str(damaged.error)
+        assert "txmsg group seek GROUP --log LOG --topic t --queue 0 --to 6" in str(damaged.error)
         assert [each.body for each in reading.fetch({QueueId("t", 0): 6})[0].batches[0].messages()] == bodies(
             "t", 0, 6, 2
         )

@@ -101,33 +101,54 @@ def test_a_topic_that_is_not_there_is_named_with_those_that_are(root: Path) -> N
     assert "topic 'trad' is not in this log: its topics are trade, user" in result.stderr
 
 
+def group(verb: str, where: Path, *words: object) -> Result:
+    return CliRunner().invoke(main, ["group", verb, *map(str, words), "--log", str(where)])
+
+
 def test_a_group_is_shown_sent_elsewhere_and_deleted(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert run("group", "list", root).stdout == "the log has no group yet\n"
+    assert group("list", root).stdout == "there is no consumer group yet\n"
     zero, one = QueueId("trade", 0), QueueId("trade", 1)
     with open_log(root) as access:
         member = access.join("g", ["trade"])
         member.take([zero])
         member.store({zero: 4})
         access.append([Append("%DLQ%g", 0, encode(Columns([b"x"], [1])))])
-        [row] = lines(run("group", "list", root, "--json"))[0]["groups"]
-        assert (row["behind"], row["retrying"], row["dead"], row["members"]) == (1, 0, 1, [member.id])
-        [shown] = lines(run("group", "show", root, "g", "--json"))
-        assert [(each["queue"], each["owner"], each["offset"], each["behind"]) for each in shown["queues"]] == [
-            (0, member.id, 4, 1)
-        ]
-        assert member.id in run("group", "show", root, "g").stdout
-        sought = lines(run("group", "seek", root, "g", "--topic", "trade", "--to", "earliest", "--json"))[0]
-        assert [(each["queue"], each["offset"]) for each in sought["queues"]] == [(0, 0), (1, 0)]
+        [row] = lines(group("list", root, "--json"))[0]["groups"]
+        assert (row["waiting"], row["retrying"], row["dead"], row["members"]) == (1, 0, 1, 1)
+        assert row["topics"] == [{"topic": "trade", "waiting": 1, "retrying": None, "dead": None}]
+        [shown] = lines(group("show", root, "g", "--json"))
+        assert [
+            (state["queue"], state["owner"], state["next_offset"], state["waiting"]) for state in shown["queues"]
+        ] == [(0, member.id, 4, 1)]
+        assert [reader["id"] for reader in shown["members"]] == [member.id]
+        assert member.id in group("show", root, "g").stdout
+        assert lines(group("lag", root, "g", "--json"))[0]["waiting"] == 1
+        sought = lines(group("seek", root, "g", "--topic", "trade", "--to", "earliest", "--json"))[0]
+        assert [(state["queue"], state["next_offset"]) for state in sought["queues"]] == [(0, 0), (1, 0)]
         assert dict(member.view().sought) == {zero: 0}
-        run("group", "seek", root, "g", "--topic", "trade", "--to", "1970-01-01T00:00:02Z")
+        group("seek", root, "g", "--topic", "trade", "--to", "1970-01-01T00:00:02Z")
         assert dict(member.view().sought) == {zero: 5}
-        run("group", "seek", root, "g", "--topic", "trade", "--queue", "1", "--to", "1")
+        group("seek", root, "g", "--topic", "trade", "--queue", "1", "--to", "1")
         assert member.take([one]) == {one: 1}
-        assert "group g has 1 members" in run("group", "delete", root, "g", "--yes").stderr
+        assert "group g has 1 members" in group("delete", root, "g", "--yes", "--force").stderr
         member.leave({})
-    assert run("group", "seek", root, "g", "--topic", "trade", "--to", "1").exit_code == 2
-    assert "topic 'x' has no queue" in run("group", "seek", root, "g", "--topic", "x", "--to", "latest").stderr
-    assert run("group", "delete", root, "g", "--yes").stdout == "group g is deleted\n"
-    assert "group g is unknown to this log" in run("group", "show", root, "g").stderr
+    seek_all = group("seek", root, "g", "--topic", "trade", "--to", "1")
+    assert "offset 1 is one of a queue, and topic 'trade' has 2: name one by --queue" in seek_all.stderr
+    assert "topic 'x' has no queue" in group("seek", root, "g", "--topic", "x", "--to", "latest").stderr
+    kept = group("delete", root, "g", "--yes")
+    assert "group 'g' has 0 messages in retry and 1 dead letters: --force deletes it with them" in kept.stderr
+    assert group("delete", root, "g", "--yes", "--force").stdout == "group g deleted\n"
+    assert "group g is unknown to this log" in group("show", root, "g").stderr
     monkeypatch.setattr(LocalLog, "groups", lambda _: ["gone"])
-    assert run("group", "list", root).stdout == "the log has no group yet\n"
+    assert group("list", root).stdout == "there is no consumer group yet\n"
+
+
+def test_what_a_log_cannot_do_is_refused_and_named(root: Path) -> None:
+    with open_log(root) as access:
+        access.join("g", ["trade"]).leave({})
+    assert "groups of a log have no settings" in group("alter", root, "g", "--retries", "3").stderr
+    assert "producer groups are those of Notify" in group("alter", root, "g", "--checks-max", "3").stderr
+    again = group("seek", root, "g", "--topic", "trade", "--to", "earliest", "--again")
+    assert "a log has no generations: --again is for groups of Notify" in again.stderr
+    both = group("list", root, "--broker", "localhost:1")
+    assert (both.exit_code, "--broker is for groups of Notify, --log for those of a log" in both.stderr) == (2, True)

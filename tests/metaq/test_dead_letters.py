@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,13 @@ from click.testing import CliRunner, Result
 from tests.metaq.consumers import Seen, on_loop, until
 from tests.metaq.logs import fill
 from tests.metaq.servers import served
+from txmsg.administration import DeadLetter, DeadLetterFilter
+from txmsg.administration.log import LogAdministration
 from txmsg.cli.main import main
 from txmsg.errors import MisuseError, StorageError
-from txmsg.message import ReceivedMessage
+from txmsg.message import ReceivedMessage, datetime_of_us
 from txmsg.metaq import AsyncLogConsumer, Log, LogAccess, open_log
 from txmsg.metaq.access import DEAD_LETTERS, RETRIES, QueueId
-from txmsg.metaq.consumer.dead_letters import Which, dead_letters, purge, redrive
 from txmsg.metaq.consumer.retries import Tried, appends_of
 from txmsg.metaq.format.frame import Columns, encode
 from txmsg.metaq.group.group_logs import GroupLogs
@@ -61,8 +62,25 @@ def die(access: LogAccess, keys: list[str]) -> None:
         access.append(dead)
 
 
-def bodies(access: LogAccess, which: Which = Which()) -> list[str]:  # noqa: B008 - it is frozen
-    return [each.message.body.decode() for each in dead_letters(access, "g", which)]
+def dead_letters(access: LogAccess, **which: Any) -> Sequence[DeadLetter]:
+    """The dead letters of the group that are as described."""
+    return LogAdministration(access).list_dead_letters(DeadLetterFilter(group="g", **which), limit=100).letters
+
+
+def bodies(access: LogAccess, **which: Any) -> list[str]:
+    return [letter.body.decode() for letter in dead_letters(access, **which)]
+
+
+def redrive(access: LogAccess, **which: Any) -> int:
+    """How many were redriven."""
+    administration = LogAdministration(access)
+    return sum(administration.redrive(administration.select(DeadLetterFilter(group="g", **which))))
+
+
+def purge(access: LogAccess) -> int:
+    """How many were purged."""
+    administration = LogAdministration(access)
+    return sum(administration.purge(administration.select(DeadLetterFilter(group="g"))))
 
 
 def retried(access: LogAccess) -> list[ReceivedMessage]:
@@ -72,27 +90,27 @@ def retried(access: LogAccess) -> list[ReceivedMessage]:
 @pytest.mark.parametrize(
     ("which", "expected"),
     [
-        (Which(), "01234"),
-        (Which(key="a"), "02"),
-        (Which(topic="u"), ""),
-        (Which(error="for b"), "14"),
-        (Which(error="first"), ""),
-        (Which(since_us=2_000_000, until_us=4_000_000), "12"),
+        ({}, "01234"),
+        ({"key": "a"}, "02"),
+        ({"topic": "u"}, ""),
+        ({"error": "FOR b"}, "14"),
+        ({"error": "first"}, ""),
+        ({"since": datetime_of_us(2_000_000), "until": datetime_of_us(4_000_000)}, "12"),
     ],
 )
 def test_those_that_are_meant_are_found_and_redriven_and_the_others_stay(
-    access: LogAccess, which: Which, expected: str
+    access: LogAccess, which: dict[str, Any], expected: str
 ) -> None:
-    assert "".join(bodies(access, which)) == expected
-    assert redrive(access, "g", which) == len(expected)
+    assert "".join(bodies(access, **which)) == expected
+    assert redrive(access, **which) == len(expected)
     assert [each.body.decode() for each in retried(access)] == list(expected)
     left = bodies(access)
     assert sorted(left) == sorted(set("01234") - set(expected))
-    assert {each.message.key: each.tried.errors[-1] for each in dead_letters(access, "g")}.items() <= {
+    assert {letter.key: letter.last_error for letter in dead_letters(access)}.items() <= {
         key: f"no room for {key}" for key in KEYS
     }.items()
-    assert redrive(access, "g", which) == 0, "what was redriven is dead still"
-    assert purge(access, "g") == len(left)
+    assert redrive(access, **which) == 0, "what was redriven is dead still"
+    assert purge(access) == len(left)
     assert bodies(access) == []
     assert access.group("g").members == ()
 
@@ -109,7 +127,7 @@ async def test_a_redriven_message_comes_as_if_it_were_new_and_of_the_next_genera
         with open_log(tmp_path) as access:
             await until(lambda: access.ranges([DEAD])[DEAD].end == 1)
             cured.append(True)
-            assert redrive(access, "g") == 1
+            assert redrive(access) == 1
             await until(lambda: len(seen.messages) == 5)
             again = seen.messages[-1]
             assert (again.topic, again.offset, again.attempt, again.generation) == ("t", 1, 1, 1)
@@ -122,10 +140,10 @@ async def test_a_redriven_message_comes_as_if_it_were_new_and_of_the_next_genera
 def test_one_deals_with_dead_letters_at_a_time(access: LogAccess) -> None:
     member = access.join("g", ())
     member.take([DEAD])
-    with pytest.raises(MisuseError, match="are being dealt with by somebody else"):
-        purge(access, "g")
+    with pytest.raises(MisuseError, match="are being dealt with by another process"):
+        purge(access)
     member.leave({})
-    assert purge(access, "g") == 5
+    assert purge(access) == 5
 
 
 def test_a_crash_between_any_two_steps_loses_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,10 +163,10 @@ def test_a_crash_between_any_two_steps_loses_none(tmp_path: Path, monkeypatch: p
 
         monkeypatch.setattr(type(access), "append", failing)
         with pytest.raises(StorageError):
-            redrive(access, "g", Which(key="b"))
+            redrive(access, key="b")
         seen = {each.body.decode() for each in retried(access)} | set(bodies(access))
         assert seen == set("01234")
-        assert redrive(access, "g", Which(key="b")) == 1
+        assert redrive(access, key="b") == 1
         assert sorted(bodies(access)) == ["0", "2", "3"]
 
 
@@ -164,10 +182,10 @@ def test_files_of_dead_letters_that_were_dealt_with_go(tmp_path: Path) -> None:
         for _ in range(6):
             logs.append(root, [dead])
         assert access.ranges([DEAD])[DEAD] == (0, 6), "what nobody has dealt with was deleted"
-        assert purge(access, "g") == 6
+        assert purge(access) == 6
         logs.append(root, [dead])
         assert access.ranges([DEAD])[DEAD] == (6, 7)
-        assert [each.offset for each in dead_letters(access, "g")] == [6]
+        assert [letter.offset for letter in dead_letters(access)] == [6]
 
 
 @on_loop
@@ -183,43 +201,57 @@ async def test_what_is_no_copy_holds_no_other_retry_back_and_ends_as_a_dead_lett
         async with consumer:
             await until(lambda: (1, 2) in seen.attempts)
             await until(lambda: bodies(access) == ["no copy"])
-        [letter] = dead_letters(access, "g")
-        assert (letter.message.topic, "no handler" in letter.tried.errors[-1]) == (RETRY.topic, True)
+        [letter] = dead_letters(access)
+        assert (letter.topic, "no handler" in (letter.last_error or "")) == (RETRY.topic, True)
 
 
-def run(*words: object) -> Result:
-    return CliRunner().invoke(main, ["metaq", "dead-letter", *map(str, words)])
+def run(access: LogAccess, verb: str, *words: object) -> Result:
+    where = str(getattr(access, "address", None) or getattr(access, "root", None))
+    return CliRunner().invoke(main, [*verb.split(), *map(str, words), "--log", where], input="n\n")
 
 
-def told(*words: object) -> Any:
-    result = run(*words, "--json")
+def told(access: LogAccess, verb: str, *words: object) -> Any:
+    result = run(access, verb, *words, "--json")
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)
 
 
-def where_of(access: LogAccess) -> str:
-    return str(getattr(access, "address", None) or getattr(access, "root", None))
-
-
 def test_the_commands_list_show_redrive_and_purge(access: LogAccess) -> None:
-    where = where_of(access)
-    rows = told("list", where, "g", "--key", "b")["dead_letters"]
+    rows = told(access, "dead-letter list", "--group", "g", "--key", "b")["dead_letters"]
     assert [(row["offset"], row["key"], row["attempts"], row["last_error"]) for row in rows] == [
         (1, "b", 17, "no room for b"),
         (4, "b", 17, "no room for b"),
     ]
-    [letter] = told("show", where, "g", rows[0]["id"])["dead_letters"]
-    assert (letter["body"], letter["errors"]) == ("1", ["first 1", "no room for b"])
-    assert "no room for b" in run("show", where, "g", rows[0]["id"]).stdout
-    assert "has no dead letter 01000000" in run("show", where, "g", "01000000-0000-0000-0000-000000000000").stderr
-    assert "only the first 2" in run("list", where, "g", "--limit", 2).stderr
-    assert told("redrive", where, "g", "--id", rows[0]["id"]) == {"redriven": 1}
-    assert run("redrive", where, "g", "--error", "for a").stdout == "dead letters redriven: 2\n"
-    asked = CliRunner().invoke(main, ["metaq", "dead-letter", "purge", where, "g"], input="n\n")
-    assert asked.exit_code == 1
-    assert "purge 2 dead letter(s)" in asked.stderr
-    assert told("purge", where, "g", "--yes", "--until", "1970-01-01T00:00:04.5Z") == {"purged": 1}
-    [row] = json.loads(CliRunner().invoke(main, ["metaq", "group", "list", where, "--json"]).stdout)["groups"]
+    [letter] = told(access, "dead-letter show", rows[0]["id"])["dead_letters"]
+    assert (letter["body"], [failure["error"] for failure in letter["failures"]]) == ("1", ["first 1", "no room for b"])
+    assert " attempt 2: no room for b\n" in run(access, "dead-letter show", rows[0]["id"]).stdout
+    unknown = run(access, "dead-letter show", "01000000-0000-0000-0000-000000000000")
+    assert "there is no dead letter 01000000" in unknown.stderr
+    assert told(access, "dead-letter redrive", "--id", rows[0]["id"]) == {"redriven": 1}
+    assert run(access, "dead-letter redrive", "--error", "for a").stdout == "dead letters redriven: 2\n"
+    asked = run(access, "dead-letter purge", "--group", "g")
+    assert (asked.exit_code, "purge 2 dead letter(s)" in asked.stderr + asked.stdout) == (1, True)
+    until = ("--group", "g", "--until", "1970-01-01T00:00:04.5Z")
+    assert told(access, "dead-letter purge", "--yes", *until) == {"purged": 1}
+    [row] = told(access, "group list")["groups"]
     assert (row["dead"], row["retrying"]) == (1, 3)
-    assert run("list", where, "g", "--topic", "u").stdout == "there is no dead letter like that\n"
-    assert "group x is unknown" in run("list", where, "x").stderr
+    assert run(access, "dead-letter list", "--topic", "u").stdout == "there is no dead letter like that\n"
+    assert "group x is unknown" in run(access, "dead-letter list", "--group", "x").stderr
+    rate = run(access, "dead-letter redrive", "--group", "g", "--rate", "5")
+    assert "all at once: --rate is for groups of Notify" in rate.stderr
+
+
+def test_pages_hold_the_dead_letters_of_all_groups_once_also_when_clocks_go_back(access: LogAccess) -> None:
+    access.join("h", ["t"]).leave({})
+    for at_us in (3_000_000, 1_000_000, 6_000_000):  # the second one died by a clock that is behind
+        failed = Tried(ReceivedMessage("t", b"h%d" % at_us, queue=0, offset=0, attempt=17, id_bytes=bytes(16)))
+        access.append(appends_of("h", [failed], Backoff(retries_max=16), at_us)[1])
+    administration = LogAdministration(access)
+    seen: list[str] = []
+    page: str | None = ""
+    while page is not None:
+        found = administration.list_dead_letters(DeadLetterFilter(), limit=3, page=page)
+        seen += [letter.body.decode() for letter in found.letters]
+        page = found.next
+    assert seen == ["0", "1", "h3000000", "h1000000", "2", "3", "4", "h6000000"]
+    assert "is not where a page of dead letters ended" in run(access, "dead-letter list", "--page", "7").stderr

@@ -1,17 +1,19 @@
-"""What the commands that talk to a broker share: the option that names it, and one call of a service."""
+"""What commands share: options, the broker or log that they talk to, and one call of a broker's service."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any, Final
 
 import click
+from click.core import ParameterSource
 
 from txmsg.errors import BrokerUnavailable, TxmsgError
 
-__all__ = ["Decorator", "ask_broker", "broker_option", "json_option", "yes_option"]
+__all__ = ["Decorator", "administered", "ask_broker", "broker_option", "json_option", "yes_option"]
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -36,6 +38,11 @@ broker_option: Decorator = click.option(
     default="localhost:7700",
     show_default=True,
     help="Any broker of the Notify database.",
+)
+log_option: Decorator = click.option(
+    "--log",
+    metavar="LOG",
+    help="Instead of Notify: a MetaQ log, by its directory or the address of its server.",
 )
 json_option: Decorator = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 yes_option: Decorator = click.option("--yes", is_flag=True, help="Do not ask.")
@@ -64,3 +71,26 @@ def ask_broker(broker: str, method: str, request: object) -> Any:
             "Name another one with --broker"
         )
         raise error from exc
+
+
+def administered(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds --broker and --log; the command gets what they name as `administration`."""
+
+    @functools.wraps(command)
+    def with_administration(*, broker: str, log: str | None, **others: Any) -> Any:
+        if log is None:
+            from txmsg.administration.notify import NotifyAdministration
+
+            return command(administration=NotifyAdministration(functools.partial(ask_broker, broker)), **others)
+        if click.get_current_context().get_parameter_source("broker") is ParameterSource.COMMANDLINE:
+            raise click.UsageError("--broker is for groups of Notify, --log for those of a log: give one of them")
+        from txmsg.cli.metaq_check import require_metaq
+
+        require_metaq()
+        from txmsg.administration.log import LogAdministration
+        from txmsg.metaq.location import open_log
+
+        with open_log(log) as access:
+            return command(administration=LogAdministration(access), **others)
+
+    return broker_option(log_option(with_administration))

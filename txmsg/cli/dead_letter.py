@@ -1,32 +1,24 @@
-"""`txmsg dead-letter`: messages that a group could not process. Talks to the service DeadLetters."""
+"""`txmsg dead-letter`: messages that a group of Notify or of a log could not process."""
 
 from __future__ import annotations
 
 import functools
-import json
 import sys
-import time
 from collections.abc import Callable, Iterator
-from datetime import datetime
-from typing import TYPE_CHECKING, Any
-from uuid import UUID
+from dataclasses import asdict, fields
+from typing import Any, Final
 
 import click
 
-from txmsg.cli.admin import Decorator, ask_broker, broker_option, json_option, yes_option
+from txmsg.administration import Administration, DeadLetter, DeadLetterFilter
+from txmsg.cli.admin import Decorator, administered, json_option, yes_option
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.quantities import MOMENT
-from txmsg.cli.showing import content, first_line, moment, print_facts, print_table, say
+from txmsg.cli.showing import content, first_line, json_text, print_facts, print_rows, say
 from txmsg.errors import MisuseError, TxmsgError
 
-if TYPE_CHECKING:
-    from txmsg.wire.v1 import dead_letters_pb2 as pb
-
-__all__ = ["dead_letter"]
-
-_BATCH_MAX = 1000
-_BATCHES_PER_S = 2.0
-_INTERRUPTED = 130  # as a shell says it of SIGINT
+_INTERRUPTED: Final = 130  # as a shell says it of SIGINT
+_SHOWN_MAX: Final = 1000
 
 _WHICH: tuple[Decorator, ...] = (
     click.option("--group", default="", metavar="NAME", help="Of this consumer group."),
@@ -34,39 +26,18 @@ _WHICH: tuple[Decorator, ...] = (
     click.option("--since", type=MOMENT, help="Dead since then: 2026-05-01T10:00:00Z, or 2h for two hours ago."),
     click.option("--until", type=MOMENT, help="Dead before then."),
     click.option("--error", default="", metavar="TEXT", help="With this in the last error."),
-    click.option("--id", "id_", default="", metavar="ID", help="This message, or those of this transaction."),
+    click.option("--id", default="", metavar="ID", help="This message, or those of this transaction."),
     click.option("--key", default="", metavar="KEY", help="With this key."),
 )
 
 
 def _which(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the options that say which dead letters; the command gets them as `which`, a DeadLetterFilter."""
+    """Adds the options that say which dead letters; the command gets them as `which`."""
 
     @functools.wraps(command)
-    def with_filter(
-        *,
-        group: str,
-        topic: str,
-        since: datetime | None,
-        until: datetime | None,
-        error: str,
-        id_: str,
-        key: str,
-        **others: Any,
-    ) -> Any:
-        from txmsg.message import us_of_datetime
-        from txmsg.wire.v1 import dead_letters_pb2 as pb
-
-        which = pb.DeadLetterFilter(
-            group=group,
-            topic=topic,
-            since_us=us_of_datetime(since) if since else 0,
-            until_us=us_of_datetime(until) if until else 0,
-            error=error,
-            id=id_,
-            key=key,
-        )
-        return command(which=which, **others)
+    def with_filter(**options: Any) -> Any:
+        which = DeadLetterFilter(**{field.name: options.pop(field.name) for field in fields(DeadLetterFilter)})
+        return command(which=which, **options)
 
     decorated: Callable[..., Any] = with_filter
     for option in reversed(_WHICH):
@@ -79,6 +50,7 @@ def dead_letter() -> None:
     """Look at messages that a group could not process, deliver them again, or purge them.
 
     A message whose handler failed at every attempt is a dead letter of that group; other groups know nothing of it.
+    Groups are those of a Notify database (--broker) or of a MetaQ log (--log).
     """
 
 
@@ -88,41 +60,22 @@ def dead_letter() -> None:
 @_which
 @click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="On one page, at most.")
 @click.option("--page", default="", metavar="NEXT", help="The next page, as the page before named it.")
-@broker_option
+@administered
 @json_option
-def list_(*, which: pb.DeadLetterFilter, limit: int, page: str, broker: str, as_json: bool) -> None:
+def list_(*, which: DeadLetterFilter, limit: int, page: str, administration: Administration, as_json: bool) -> None:
     """List dead letters, the longest dead first."""
-    from txmsg.wire.v1 import dead_letters_pb2 as pb
-
-    request = pb.ListDeadLettersRequest(filter=which, limit=limit, after=page)
-    reply = ask_broker(broker, "DeadLetters.List", request)
+    found = administration.list_dead_letters(which, limit=limit, page=page)
     if as_json:
-        letters = [_values(each) for each in reply.letters]
-        click.echo(json.dumps({"dead_letters": letters, "next": reply.next or None}))
+        click.echo(json_text({"dead_letters": [_values(letter) for letter in found.letters], "next": found.next}))
         return
-    if not reply.letters:
-        click.echo("there is no dead letter" + (" like that" if which.ByteSize() else ""))
+    if not found.letters:
+        click.echo("there is no dead letter" + (" like that" if which != DeadLetterFilter() else ""))
         return
-    from rich.table import Table
-
-    table = Table(box=None)
-    table.add_column("Message", no_wrap=True, min_width=38)  # an id cut short cannot be copied
-    for name in ("Group", "Topic", "Key", "Died", "Attempts", "Last error"):
-        table.add_column(name)
-    for each in reply.letters:
-        values = _values(each)
-        table.add_row(
-            str(values["id"]),
-            each.group,
-            each.topic,
-            each.key,
-            str(values["died_at"]),
-            str(each.attempts),
-            first_line(each.last_error),
-        )
-    print_table(table)
-    if reply.next:
-        click.echo(f"only the first {len(reply.letters)}: go on with --page {reply.next}", err=True)
+    names = ("id", "group", "topic", "key", "died_at", "attempts", "last_error")
+    rows = [{**asdict(letter), "last_error": first_line(letter.last_error)} for letter in found.letters]
+    print_rows({name: row[name] for name in names} for row in rows)
+    if found.next:
+        click.echo(f"only the first {len(found.letters)}: go on with --page {found.next}", err=True)
 
 
 @dead_letter.command(
@@ -131,33 +84,30 @@ def list_(*, which: pb.DeadLetterFilter, limit: int, page: str, broker: str, as_
 )
 @click.argument("id_", metavar="ID")
 @click.option("--group", default="", metavar="NAME", help="Only as the dead letter of this consumer group.")
-@broker_option
+@administered
 @json_option
-def show(*, id_: str, group: str, broker: str, as_json: bool) -> None:
+def show(*, id_: str, group: str, administration: Administration, as_json: bool) -> None:
     """Show a dead letter whole: headers, body, and the reason of each attempt.
 
     ID is that of the message, as `txmsg dead-letter list` prints it, or of its transaction.
     """
-    from txmsg.wire.v1 import dead_letters_pb2 as pb
-
-    which = pb.DeadLetterFilter(id=id_, group=group)
-    request = pb.ListDeadLettersRequest(filter=which, limit=1000, with_bodies=True)
-    reply = ask_broker(broker, "DeadLetters.List", request)
-    if not reply.letters:
+    which = DeadLetterFilter(id=id_, group=group)
+    found = administration.list_dead_letters(which, limit=_SHOWN_MAX, whole=True)
+    if not found.letters:
         raise MisuseError(f"there is no dead letter {id_}: `txmsg dead-letter list` shows those there are")
     if as_json:
-        letters = [_values(each, whole=True) for each in reply.letters]
-        click.echo(json.dumps({"dead_letters": letters, "next": reply.next or None}))
+        letters = [_values(letter, whole=True) for letter in found.letters]
+        click.echo(json_text({"dead_letters": letters, "next": found.next}))
         return
-    for each in reply.letters:
-        values = _values(each, whole=True)
-        failures = values.pop("failures")
+    for letter in found.letters:
+        values = _values(letter, whole=True)
+        del values["failures"]
         print_facts(values)
-        assert isinstance(failures, list)
-        for failure in failures:
-            say(f" attempt {failure['attempt']} at {failure['at']}: {failure['error']}")
-    if reply.next:
-        click.echo(f"only the first {len(reply.letters)}: name one message, or a --group", err=True)
+        for failure in letter.failures:
+            at = f" at {failure.at.isoformat(timespec='seconds')}" if failure.at else ""
+            say(f" attempt {failure.attempt}{at}: {failure.error}")
+    if found.next:
+        click.echo(f"only the first {len(found.letters)}: name one message, or a --group", err=True)
 
 
 @dead_letter.command(
@@ -165,27 +115,21 @@ def show(*, id_: str, group: str, broker: str, as_json: bool) -> None:
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg dead-letter redrive --group mailer --error timeout --rate 100",
 )
 @_which
-@click.option("--rate", type=click.FloatRange(0.1), help="Messages per second.  [default: as fast as it goes]")
-@broker_option
+@click.option(
+    "--rate", type=click.FloatRange(0.1), help="Messages per second. Only in Notify.  [default: as fast as it goes]"
+)
+@administered
 @json_option
-def redrive(*, which: pb.DeadLetterFilter, rate: float | None, broker: str, as_json: bool) -> None:
+def redrive(*, which: DeadLetterFilter, rate: float | None, administration: Administration, as_json: bool) -> None:
     """Deliver dead letters again, as if they were new to their group.
 
     Handlers under @idempotent run again, too. Messages of one ordering key come in their order. Can be interrupted,
     and called again: what is not redriven yet stays a dead letter.
     """
-    from txmsg.wire.v1 import dead_letters_pb2 as pb
-
     _check_named(which, "redrive")
-    counted = ask_broker(broker, "DeadLetters.Redrive", pb.RedriveRequest(filter=which))
-
-    def redrive_some(limit: int) -> int:
-        request = pb.RedriveRequest(filter=which, limit=limit, as_of_us=counted.as_of_us)
-        redriven: int = ask_broker(broker, "DeadLetters.Redrive", request).redriven
-        return redriven
-
-    redriven = _in_batches(redrive_some, counted.left, "redriven", rate=rate)
-    click.echo(json.dumps({"redriven": redriven}) if as_json else f"dead letters redriven: {redriven}")
+    selection = administration.select(which)
+    redriven = _sum(administration.redrive(selection, rate=rate), selection.count, "redriven")
+    click.echo(json_text({"redriven": redriven}) if as_json else f"dead letters redriven: {redriven}")
 
 
 @dead_letter.command(
@@ -193,45 +137,33 @@ def redrive(*, which: pb.DeadLetterFilter, rate: float | None, broker: str, as_j
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg dead-letter purge --group mailer --until 30d",
 )
 @_which
-@broker_option
+@administered
 @yes_option
 @json_option
-def purge(*, which: pb.DeadLetterFilter, broker: str, yes: bool, as_json: bool) -> None:
+def purge(*, which: DeadLetterFilter, administration: Administration, yes: bool, as_json: bool) -> None:
     """Delete dead letters for good. Nobody processes them any more.
 
     Where a group parks ordering keys, the messages that waited behind them are delivered.
     """
-    from txmsg.wire.v1 import dead_letters_pb2 as pb
-
     _check_named(which, "purge")
-    counted = ask_broker(broker, "DeadLetters.Purge", pb.PurgeRequest(filter=which))
-    if counted.left and not yes:
-        click.confirm(f"purge {counted.left} dead letter(s), for good?", abort=True, err=as_json)
-
-    def purge_some(limit: int) -> int:
-        request = pb.PurgeRequest(filter=which, limit=limit, as_of_us=counted.as_of_us)
-        purged: int = ask_broker(broker, "DeadLetters.Purge", request).purged
-        return purged
-
-    purged = _in_batches(purge_some, counted.left, "purged", rate=None)
-    click.echo(json.dumps({"purged": purged}) if as_json else f"dead letters purged: {purged}")
+    selection = administration.select(which)
+    if selection.count and not yes:
+        click.confirm(f"purge {selection.count} dead letter(s), for good?", abort=True, err=as_json)
+    purged = _sum(administration.purge(selection), selection.count, "purged")
+    click.echo(json_text({"purged": purged}) if as_json else f"dead letters purged: {purged}")
 
 
-def _check_named(which: pb.DeadLetterFilter, what: str) -> None:
-    if not which.ByteSize():
+def _check_named(which: DeadLetterFilter, what: str) -> None:
+    if which == DeadLetterFilter():
         raise click.UsageError(f"name which dead letters to {what}: by --group, --topic, --since, --error, --id, ...")
 
 
-def _in_batches(step: Callable[[int], int], total: int, done_word: str, *, rate: float | None) -> int:
-    """Repeats `step(how many at most)` until it finds none, `rate` of them a second; how many they were."""
-    limit = _BATCH_MAX if rate is None else max(1, min(_BATCH_MAX, round(rate / _BATCHES_PER_S)))
+def _sum(steps: Iterator[int], total: int, done_word: str) -> int:
+    """How many were dealt with in all steps."""
     done = 0
-    started_at = time.monotonic()
     try:
-        for count in _bar(iter(functools.partial(step, limit), 0), total, done_word):
+        for count in _bar(steps, total, done_word):
             done += count
-            if rate is not None and done < total:
-                time.sleep(max(0.0, started_at + done / rate - time.monotonic()))
     except (KeyboardInterrupt, TxmsgError) as exc:
         click.echo(f"at least {done} of {total} {done_word}; the rest is as it was: call it again", err=True)
         if isinstance(exc, KeyboardInterrupt):
@@ -254,29 +186,9 @@ def _bar(counts: Iterator[int], total: int, title: str) -> Iterator[int]:
             yield count
 
 
-def _values(letter: pb.DeadLetter, *, whole: bool = False) -> dict[str, object]:
-    """A dead letter for people and for JSON: ids and times as text, what is not set as None."""
-    values: dict[str, object] = {
-        "id": f"{UUID(bytes=letter.transaction_id)}.{letter.n}",
-        "group": letter.group,
-        "topic": letter.topic,
-        "queue": letter.queue,
-        "offset": letter.offset,
-        "key": letter.key or None,
-        "tag": letter.tag or None,
-        "ordering_key": letter.ordering_key or None,
-        "blocks_key": letter.blocks_key,
-        "born_at": moment(letter.born_at_us),
-        "stored_at": moment(letter.stored_at_us),
-        "died_at": moment(letter.died_at_us),
-        "attempts": letter.attempts,
-        "generation": letter.generation,
-        "last_error": letter.last_error or None,
-        "body_size_bytes": letter.size_bytes,
-    }
+def _values(letter: DeadLetter, *, whole: bool = False) -> dict[str, Any]:
+    """A dead letter for people and for JSON."""
+    values = asdict(letter)
     if whole:
-        values |= content(letter.headers, letter.body)
-        values["failures"] = [
-            {"attempt": each.attempt, "at": moment(each.at_us), "error": each.error} for each in letter.failures
-        ]
-    return values
+        return values | content(letter.headers, letter.body)
+    return {name: value for name, value in values.items() if name not in {"headers", "body", "failures"}}

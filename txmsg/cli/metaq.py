@@ -5,9 +5,7 @@ from __future__ import annotations
 import click
 
 from txmsg.cli.metaq_check import check
-from txmsg.cli.metaq_dead_letter import dead_letter
 from txmsg.cli.metaq_dump import dump
-from txmsg.cli.metaq_group import group
 from txmsg.cli.metaq_serve import serve
 from txmsg.cli.metaq_status import status
 from txmsg.cli.metaq_tail import tail
@@ -21,5 +19,5 @@ def metaq() -> None:
     """Serve logs, look at them and their groups, check and repair them."""
 
 
-for _command in (check, dead_letter, dump, group, serve, set_, status, tail, topics):
+for _command in (check, dump, serve, set_, status, tail, topics):
     metaq.add_command(_command)

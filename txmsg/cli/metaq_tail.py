@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Iterator
 from datetime import datetime
@@ -13,7 +12,7 @@ import click
 
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.metaq_check import require_metaq
-from txmsg.cli.quantities import MOMENT
+from txmsg.cli.quantities import POSITION
 from txmsg.cli.showing import moment, say
 
 if TYPE_CHECKING:
@@ -21,26 +20,10 @@ if TYPE_CHECKING:
     from txmsg.message import ReceivedMessage
     from txmsg.metaq.access import LogAccess
 
-__all__ = ["PLACE", "message_values", "tail"]
+__all__ = ["message_values", "tail"]
 
 _WAIT_S = 1.0
 _SHOWN_BYTES = 200
-
-
-class _Place(click.ParamType):  # type: ignore[type-arg]
-    """Where to begin: earliest, latest, an offset, or a time."""
-
-    name = "place"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str | int | datetime:
-        if not isinstance(value, str) or value in {"earliest", "latest"}:
-            return value  # type: ignore[no-any-return]
-        if re.fullmatch(r"\d{1,18}", value):
-            return int(value)
-        return MOMENT.convert(value, param, ctx)
-
-
-PLACE = _Place()
 
 
 @click.command(
@@ -53,8 +36,8 @@ PLACE = _Place()
 @click.option(
     "--from",
     "place",
-    metavar="PLACE",
-    type=PLACE,
+    metavar="POSITION",
+    type=POSITION,
     help="Where to begin: earliest, latest, an offset, or a time (2026-05-01T10:00:00Z, or 2h ago as 2h).  "
     "[default: earliest; with --follow latest]",
 )

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-__all__ = ["MOMENT", "duration", "shown_duration", "size"]
+if TYPE_CHECKING:
+    from txmsg.administration import Position
+
+__all__ = ["MOMENT", "POSITION", "duration", "shown_duration", "size"]
 
 _UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _PART: Final = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)(ms|s|m|h|d)")
@@ -67,3 +70,27 @@ class _Moment(click.ParamType):  # type: ignore[type-arg]
 
 
 MOMENT = _Moment()
+
+
+class _Position(click.ParamType):  # type: ignore[type-arg]
+    """Where to read on: earliest, latest, an offset, or a time."""
+
+    name = "position"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Position:
+        if not isinstance(value, str) or value in {"earliest", "latest"}:
+            return value  # type: ignore[no-any-return]
+        if re.fullmatch(r"\d{1,18}", value):
+            return int(value)
+        try:
+            return MOMENT.convert(value, None, None)
+        except click.BadParameter:
+            self.fail(
+                f"{value!r} is not a position: give earliest, latest, an offset, or a time such as "
+                "2026-05-01T10:00:00Z or 2h.",
+                param,
+                ctx,
+            )
+
+
+POSITION = _Position()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-__all__ = ["content", "first_line", "moment", "print_facts", "print_table", "say"]
+__all__ = ["content", "first_line", "json_text", "moment", "print_facts", "print_rows", "print_table", "say"]
 
 _BODY_SHOWN_BYTES = 2000
 
@@ -27,12 +28,24 @@ def moment(us: int) -> str | None:
     return datetime_of_us(us).isoformat(timespec="seconds") if us else None
 
 
-def content(headers: bytes, body: bytes) -> dict[str, object]:
-    """What a message holds, for people and for JSON. The beginning of a body is enough to recognise it."""
-    from txmsg.wire.codec import unpack_headers
+def json_text(values: Mapping[str, object]) -> str:
+    """What a command prints under --json. Times as ISO 8601."""
+    return json.dumps(values, default=_iso)
 
+
+def _iso(value: object) -> str:
+    assert isinstance(value, datetime)
+    return value.isoformat(timespec="seconds")
+
+
+def content(headers: bytes | Mapping[str, str], body: bytes) -> dict[str, object]:
+    """What a message holds, for people and for JSON. The beginning of a body is enough to recognise it."""
+    if isinstance(headers, bytes):
+        from txmsg.wire.codec import unpack_headers
+
+        headers = unpack_headers(headers)
     return {
-        "headers": dict(unpack_headers(headers)),
+        "headers": dict(headers),
         "body_size_bytes": len(body),
         # Bytes that are no text show as \\xNN.
         "body": body[:_BODY_SHOWN_BYTES].decode(errors="backslashreplace"),
@@ -47,9 +60,30 @@ def print_facts(facts: Mapping[str, object]) -> None:
     table = Table(show_header=False, box=None)
     for name, value in facts.items():
         if value is not None:
-            text = json.dumps(value) if isinstance(value, dict) else str(value)
+            text = json.dumps(value) if isinstance(value, dict) else _cell(value)
             table.add_row(name, Text(printable(text, lines=True)))
     print_table(table)
+
+
+def print_rows(rows: Iterable[Mapping[str, object]]) -> None:
+    """Things of one kind: a line for each, and a column for each of their names, but for what none of them has."""
+    from rich.table import Table
+
+    rows = list(rows)
+    names = [name for name in (rows[0] if rows else ()) if any(row[name] is not None for row in rows)]
+    table = Table(box=None)
+    for name in names:
+        if name == "id":
+            table.add_column("Message", no_wrap=True, min_width=38)  # an id cut short cannot be copied
+        else:
+            table.add_column(name.replace("_", " ").capitalize())
+    for row in rows:
+        table.add_row(*("" if row[name] is None else _cell(row[name]) for name in names))
+    print_table(table)
+
+
+def _cell(value: object) -> str:
+    return _iso(value) if isinstance(value, datetime) else str(value)
 
 
 def say(text: str, *, err: bool = False) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -44,28 +43,25 @@ class DeadLettersApi(rpc.DeadLettersServicer):
         )
 
     @answering
+    async def Count(self, request: pb.CountRequest, context: Context) -> pb.CountReply:  # noqa: N802
+        count, as_of = await self._dead_letters.count(_filter(request.filter))
+        return pb.CountReply(count=count, as_of_us=us_of_datetime(as_of))
+
+    @answering
     async def Redrive(self, request: pb.RedriveRequest, context: Context) -> pb.RedriveReply:  # noqa: N802
-        which = _filter(request.filter, as_of_us=request.as_of_us)
-        if not request.limit:
-            left, as_of = await self._dead_letters.count(which)
-            return pb.RedriveReply(left=left, as_of_us=us_of_datetime(as_of))
-        redriven = await self._dead_letters.redrive(which, min(request.limit, _BATCH_MAX))
-        return pb.RedriveReply(redriven=redriven, as_of_us=request.as_of_us)
+        limit = min(request.limit, _BATCH_MAX)
+        return pb.RedriveReply(redriven=await self._dead_letters.redrive(_filter(request.filter), limit))
 
     @answering
     async def Purge(self, request: pb.PurgeRequest, context: Context) -> pb.PurgeReply:  # noqa: N802
-        which = _filter(request.filter, as_of_us=request.as_of_us)
-        if not request.limit:
-            left, as_of = await self._dead_letters.count(which)
-            return pb.PurgeReply(left=left, as_of_us=us_of_datetime(as_of))
-        purged = await self._dead_letters.purge(which, min(request.limit, _BATCH_MAX))
-        return pb.PurgeReply(purged=purged, as_of_us=request.as_of_us)
+        limit = min(request.limit, _BATCH_MAX)
+        return pb.PurgeReply(purged=await self._dead_letters.purge(_filter(request.filter), limit))
 
 
-def _filter(asked: pb.DeadLetterFilter, *, as_of_us: int = 0) -> DeadLetterFilter:
-    """Raises InvalidName or InvalidMessage for what names nothing. as_of_us: an `until` besides the one asked for."""
+def _filter(asked: pb.DeadLetterFilter) -> DeadLetterFilter:
+    """Raises InvalidName or InvalidMessage for what names nothing."""
     transaction_id, n = parse_id(asked.id) if asked.id else (None, None)
-    which = DeadLetterFilter(
+    return DeadLetterFilter(
         group=check_name("group", asked.group) if asked.group else None,
         topic=check_name("topic", asked.topic) if asked.topic else None,
         since=datetime_of_us(asked.since_us) if asked.since_us else None,
@@ -75,9 +71,6 @@ def _filter(asked: pb.DeadLetterFilter, *, as_of_us: int = 0) -> DeadLetterFilte
         n=n,
         key=asked.key or None,
     )
-    if as_of_us and (not asked.until_us or as_of_us < asked.until_us):
-        return replace(which, until=datetime_of_us(as_of_us))
-    return which
 
 
 def _token(place: Place) -> str:

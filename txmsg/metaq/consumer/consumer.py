@@ -146,7 +146,7 @@ class LogConsumer:
     def seek(self, topic: str, queue: int, where: int | datetime | Literal["earliest", "latest"]) -> None:
         """Goes on at this offset or time of a queue that this member owns, and stores it.
 
-        A group whose members run elsewhere is moved by `txmsg metaq group seek`. Raises MisuseError.
+        A group whose members run elsewhere is moved by `txmsg group seek --log`. Raises MisuseError.
         """
         self._running().call(self._core.seek(topic, queue, where))
 

@@ -285,8 +285,8 @@ class QueueReader:
         if on is None:
             return CorruptLog(f"{damage}; nothing behind it is whole")
         return CorruptLog(
-            f"{damage}; what is whole goes on at offset {on}: read on there, a group by `txmsg metaq group seek LOG "
-            f"GROUP --topic {self.topic} --queue {self.number} --to {on}`",
+            f"{damage}; what is whole goes on at offset {on}: read on there, a group by `txmsg group seek GROUP "
+            f"--log LOG --topic {self.topic} --queue {self.number} --to {on}`",
             on,
         )
 

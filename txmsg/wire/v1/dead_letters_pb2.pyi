@@ -98,42 +98,44 @@ class ListDeadLettersReply(_message.Message):
     next: str
     def __init__(self, letters: _Optional[_Iterable[_Union[DeadLetter, _Mapping]]] = ..., next: _Optional[str] = ...) -> None: ...
 
+class CountRequest(_message.Message):
+    __slots__ = ("filter",)
+    FILTER_FIELD_NUMBER: _ClassVar[int]
+    filter: DeadLetterFilter
+    def __init__(self, filter: _Optional[_Union[DeadLetterFilter, _Mapping]] = ...) -> None: ...
+
+class CountReply(_message.Message):
+    __slots__ = ("count", "as_of_us")
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    AS_OF_US_FIELD_NUMBER: _ClassVar[int]
+    count: int
+    as_of_us: int
+    def __init__(self, count: _Optional[int] = ..., as_of_us: _Optional[int] = ...) -> None: ...
+
 class RedriveRequest(_message.Message):
-    __slots__ = ("filter", "limit", "as_of_us")
+    __slots__ = ("filter", "limit")
     FILTER_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
-    AS_OF_US_FIELD_NUMBER: _ClassVar[int]
     filter: DeadLetterFilter
     limit: int
-    as_of_us: int
-    def __init__(self, filter: _Optional[_Union[DeadLetterFilter, _Mapping]] = ..., limit: _Optional[int] = ..., as_of_us: _Optional[int] = ...) -> None: ...
+    def __init__(self, filter: _Optional[_Union[DeadLetterFilter, _Mapping]] = ..., limit: _Optional[int] = ...) -> None: ...
 
 class RedriveReply(_message.Message):
-    __slots__ = ("redriven", "left", "as_of_us")
+    __slots__ = ("redriven",)
     REDRIVEN_FIELD_NUMBER: _ClassVar[int]
-    LEFT_FIELD_NUMBER: _ClassVar[int]
-    AS_OF_US_FIELD_NUMBER: _ClassVar[int]
     redriven: int
-    left: int
-    as_of_us: int
-    def __init__(self, redriven: _Optional[int] = ..., left: _Optional[int] = ..., as_of_us: _Optional[int] = ...) -> None: ...
+    def __init__(self, redriven: _Optional[int] = ...) -> None: ...
 
 class PurgeRequest(_message.Message):
-    __slots__ = ("filter", "limit", "as_of_us")
+    __slots__ = ("filter", "limit")
     FILTER_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
-    AS_OF_US_FIELD_NUMBER: _ClassVar[int]
     filter: DeadLetterFilter
     limit: int
-    as_of_us: int
-    def __init__(self, filter: _Optional[_Union[DeadLetterFilter, _Mapping]] = ..., limit: _Optional[int] = ..., as_of_us: _Optional[int] = ...) -> None: ...
+    def __init__(self, filter: _Optional[_Union[DeadLetterFilter, _Mapping]] = ..., limit: _Optional[int] = ...) -> None: ...
 
 class PurgeReply(_message.Message):
-    __slots__ = ("purged", "left", "as_of_us")
+    __slots__ = ("purged",)
     PURGED_FIELD_NUMBER: _ClassVar[int]
-    LEFT_FIELD_NUMBER: _ClassVar[int]
-    AS_OF_US_FIELD_NUMBER: _ClassVar[int]
     purged: int
-    left: int
-    as_of_us: int
-    def __init__(self, purged: _Optional[int] = ..., left: _Optional[int] = ..., as_of_us: _Optional[int] = ...) -> None: ...
+    def __init__(self, purged: _Optional[int] = ...) -> None: ...

@@ -39,6 +39,11 @@ class DeadLettersStub:
                 request_serializer=txmsg_dot_wire_dot_v1_dot_dead__letters__pb2.ListDeadLettersRequest.SerializeToString,
                 response_deserializer=txmsg_dot_wire_dot_v1_dot_dead__letters__pb2.ListDeadLettersReply.FromString,
                 _registered_method=True)
+        self.Count = channel.unary_unary(
+                '/txmsg.v1.DeadLetters/Count',
+                request_serializer=txmsg_dot_wire_dot_v1_dot_dead__letters__pb2.CountRequest.SerializeToString,
+                response_deserializer=txmsg_dot_wire_dot_v1_dot_dead__letters__pb2.CountReply.FromString,
+                _registered_method=True)
         self.Redrive = channel.unary_unary(
                 '/txmsg.v1.DeadLetters/Redrive',
                 request_serializer=txmsg_dot_wire_dot_v1_dot_dead__letters__pb2.RedriveRequest.SerializeToString,
@@ -57,6 +62,12 @@ class DeadLettersServicer:
     def List(self, request, context):
         """Pages of them, the longest dead first.
         """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Count(self, request, context):
+        """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -82,6 +93,11 @@ def add_DeadLettersServicer_to_server(servicer, server):
                     servicer.List,
                     request_deserializer=txmsg_dot_wire_dot_v1_dot_dead__letters__pb2.ListDeadLettersRequest.FromString,
                     response_serializer=txmsg_dot_wire_dot_v1_dot_dead__letters__pb2.ListDeadLettersReply.SerializeToString,
+            ),
+            'Count': grpc.unary_unary_rpc_method_handler(
+                    servicer.Count,
+                    request_deserializer=txmsg_dot_wire_dot_v1_dot_dead__letters__pb2.CountRequest.FromString,
+                    response_serializer=txmsg_dot_wire_dot_v1_dot_dead__letters__pb2.CountReply.SerializeToString,
             ),
             'Redrive': grpc.unary_unary_rpc_method_handler(
                     servicer.Redrive,
@@ -121,6 +137,33 @@ class DeadLetters:
             '/txmsg.v1.DeadLetters/List',
             txmsg_dot_wire_dot_v1_dot_dead__letters__pb2.ListDeadLettersRequest.SerializeToString,
             txmsg_dot_wire_dot_v1_dot_dead__letters__pb2.ListDeadLettersReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Count(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/txmsg.v1.DeadLetters/Count',
+            txmsg_dot_wire_dot_v1_dot_dead__letters__pb2.CountRequest.SerializeToString,
+            txmsg_dot_wire_dot_v1_dot_dead__letters__pb2.CountReply.FromString,
             options,
             channel_credentials,
             insecure,

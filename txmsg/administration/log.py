@@ -1,0 +1,345 @@
+"""Administration of a log, in a directory or at the address of its server.
+
+Dead letters of a group stand in %DLQ%GROUP in the order in which they died, and the group's own offset there says
+before which one all are dealt with. So dealing with a few in the middle puts those before them, which stay dead, to the
+end. A crash in between may leave some twice, and loses none.
+"""
+
+from __future__ import annotations
+
+import heapq
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from datetime import datetime
+from itertools import islice
+from typing import NamedTuple, NoReturn
+
+from txmsg.administration import (
+    CheckChange,
+    CheckSettings,
+    DeadLetter,
+    DeadLetterFilter,
+    DeadLetterPage,
+    Failure,
+    GroupChange,
+    GroupDetails,
+    GroupList,
+    GroupMember,
+    GroupQueue,
+    GroupSettings,
+    GroupSummary,
+    Position,
+    Selection,
+    TopicLag,
+    moment,
+)
+from txmsg.errors import CorruptLog, MisuseError, OffsetsMissing, ProtocolError, UnknownGroup, UnknownTopic, shown
+from txmsg.message import ReceivedMessage, now_us, parse_id, us_of_datetime
+from txmsg.metaq.access import DEAD_LETTERS, RETRIES, GroupState, LogAccess, QueueId, QueueState
+from txmsg.metaq.access import GroupMember as Membership
+from txmsg.metaq.consumer.retries import Tried, again_of, dead_again_of, tried_of
+
+_PAGE = re.compile(r"(\d{1,17})\.(\d{1,18})\.(.+)")
+
+
+class LogAdministration:
+    """See `Administration` for what each method promises."""
+
+    def __init__(self, log: LogAccess) -> None:
+        self._log = log
+
+    # ---- groups
+
+    def list_groups(self, limit: int) -> GroupList:
+        names = self._log.groups()
+        groups: list[GroupSummary] = []
+        for name in names[:limit]:
+            with suppress(UnknownGroup):  # deleted this moment, as that of a broadcasting member that ends
+                groups.append(self._summary(self._log.group(name)))
+        return GroupList(groups=groups, producer_groups=[], more=len(names) > limit)
+
+    def show_group(self, group: str) -> GroupDetails:
+        state = self._log.group(group)
+        summary = self._summary(state)
+        return GroupDetails(
+            settings=GroupSettings(),
+            created_at=None,
+            paused_s=None,
+            last_error=None,
+            waiting=summary.waiting,
+            retrying=summary.retrying,
+            dead=summary.dead,
+            members=[
+                GroupMember(id=member.id, topics=member.topics, strategy=member.strategy) for member in state.members
+            ],
+            queues=[_queue(queue) for queue in state.queues],
+        )
+
+    def show_checks(self, group: str) -> CheckSettings | None:
+        return None
+
+    def alter_group(self, group: str, change: GroupChange) -> NoReturn:
+        raise MisuseError("groups of a log have no settings: retries are options of each LogConsumer")
+
+    def alter_checks(self, group: str, change: CheckChange) -> NoReturn:
+        raise MisuseError("groups of a log have no half messages to check: producer groups are those of Notify")
+
+    def seek(
+        self, group: str, topic: str, to: Position, *, queue: int | None = None, again: bool = False
+    ) -> Sequence[GroupQueue]:
+        if again:
+            raise MisuseError("a log has no generations: --again is for groups of Notify")
+        self._log.group(group)
+        offsets = self._offsets(topic, queue, to)
+        self._log.seek(group, offsets)
+        return [_queue(state) for state in self._log.group(group).queues if state.queue in offsets]
+
+    def _offsets(self, topic: str, queue: int | None, to: Position) -> dict[QueueId, int]:
+        numbers = self._log.queues_of(topic)
+        if not numbers or (queue is not None and queue not in numbers):
+            there = f"its queues are {', '.join(map(str, numbers))}" if numbers else "it is not in this log"
+            raise UnknownTopic(f"topic {topic!r} has no queue to go on in: {there}")
+        queues = [QueueId(topic, number) for number in ([queue] if queue is not None else numbers)]
+        if isinstance(to, datetime):
+            return self._log.offsets_at(queues, us_of_datetime(to))
+        if isinstance(to, int):
+            if len(queues) > 1:
+                raise MisuseError(
+                    f"offset {to} is one of a queue, and topic {topic!r} has {len(queues)}: name one by --queue"
+                )
+            return {queues[0]: to}
+        kept = self._log.ranges(queues)
+        return {queue: kept[queue].begin if to == "earliest" else kept[queue].end for queue in queues}
+
+    def delete_group(self, group: str, *, force: bool = False) -> None:
+        summary = self._summary(self._log.group(group))
+        if (summary.retrying or summary.dead) and not force:
+            raise MisuseError(
+                f"group {group!r} has {summary.retrying} messages in retry and {summary.dead} dead letters: --force "
+                "deletes it with them"
+            )
+        self._log.delete_group(group)
+
+    def _summary(self, state: GroupState) -> GroupSummary:
+        topics = {topic: 0 for member in state.members for topic in member.topics}
+        for queue in state.queues:
+            topics[queue.queue.topic] = topics.get(queue.queue.topic, 0) + _waiting(queue)
+        lags = [
+            TopicLag(topic=topic, waiting=waiting, retrying=None, dead=None)
+            for topic, waiting in sorted(topics.items())
+            if not topic.startswith((RETRIES, DEAD_LETTERS))
+        ]
+        return GroupSummary(
+            group=state.group,
+            members=len(state.members),
+            waiting=sum(lag.waiting for lag in lags),
+            retrying=self._left(state, RETRIES + state.group),
+            dead=self._left(state, DEAD_LETTERS + state.group),
+            topics=lags,
+            created_at=None,
+        )
+
+    def _left(self, state: GroupState, topic: str) -> int:
+        """What the group has not dealt with of one of its own topics, also in queues that nobody has owned yet."""
+        done = {queue.queue: queue.offset or 0 for queue in state.queues}
+        kept = self._log.ranges([QueueId(topic, number) for number in self._log.queues_of(topic)])
+        return sum(end - max(begin, done.get(queue, 0)) for queue, (begin, end) in kept.items())
+
+    # ---- dead letters
+
+    def list_dead_letters(
+        self, which: DeadLetterFilter, *, limit: int, page: str = "", whole: bool = False
+    ) -> DeadLetterPage:
+        after = _place_of(page) if page else _Place(0, -1, "")
+        found = list(islice(self._letters(which, after), limit + 1))
+        following = "{}.{}.{}".format(*found[limit - 1][0]) if len(found) > limit else None
+        return DeadLetterPage(letters=[_value(letter) for _, letter in found[:limit]], next=following)
+
+    def select(self, which: DeadLetterFilter) -> Selection:
+        fits = _fits(which)
+        return Selection(
+            which=which, count=sum(fits(letter) for group in self._groups(which) for letter in self._letters_of(group))
+        )
+
+    def redrive(self, selection: Selection, *, rate: float | None = None) -> Iterator[int]:
+        if rate is not None:
+            raise MisuseError("a log hands dead letters to its groups all at once: --rate is for groups of Notify")
+        return self._deal(selection.which, again=True)
+
+    def purge(self, selection: Selection) -> Iterator[int]:
+        return self._deal(selection.which, again=False)
+
+    def _letters(self, which: DeadLetterFilter, after: _Place) -> Iterator[tuple[_Place, _Letter]]:
+        fits = _fits(which)
+        placed = heapq.merge(*(self._placed(group, after) for group in self._groups(which)))
+        return ((place, letter) for place, letter in placed if fits(letter))
+
+    def _placed(self, group: str, after: _Place) -> Iterator[tuple[_Place, _Letter]]:
+        """The dead letters of a group behind a place, each with its own. Places never go back, though clocks do."""
+        place = after if group == after.group else _Place(0, -1, group)
+        for letter in self._letters_of(group, place.offset + 1):
+            place = _Place(max(place.died_at_us, letter.copy.stored_at_us), letter.offset, group)
+            if place > after:
+                yield place, letter
+
+    def _groups(self, which: DeadLetterFilter) -> list[str]:
+        if which.group:
+            return [which.group]
+        return [group for group in self._log.groups() if self._log.queues_of(DEAD_LETTERS + group)]
+
+    def _letters_of(self, group: str, begin: int = 0) -> Iterator[_Letter]:
+        """The dead letters of a group from this offset on. Raises UnknownGroup."""
+        dead = QueueId(DEAD_LETTERS + group, 0)
+        done = next((state.offset for state in self._log.group(group).queues if state.queue == dead), None)
+        kept = self._log.ranges([dead])[dead]
+        for chunk in self._chunks(group, max(begin, done or 0, kept.begin), kept.end):
+            yield from chunk.letters
+
+    def _chunks(self, group: str, begin: int, end: int) -> Iterator[_Chunk]:
+        """All dead letters between these offsets, some at a time. Raises CorruptLog where they are damaged."""
+        dead = QueueId(DEAD_LETTERS + group, 0)
+        while begin < end and (found := self._log.fetch({dead: begin})):
+            [fetched] = found
+            if isinstance(fetched.error, OffsetsMissing):
+                begin = fetched.error.end  # a repair has taken them out
+                continue
+            if fetched.error is not None:
+                raise fetched.error
+            for batch in fetched.batches:
+                letters = [_letter(group, copy) for copy in batch.messages()]
+                begin = min(end, batch.end_offset)
+                yield _Chunk([letter for letter in letters if letter.offset < end], begin)
+
+    def _deal(self, which: DeadLetterFilter, *, again: bool) -> Iterator[int]:
+        fits = _fits(which)
+        for group in self._groups(which):
+            last = max((letter.offset for letter in self._letters_of(group) if fits(letter)), default=None)
+            if last is None:
+                continue
+            dead = QueueId(DEAD_LETTERS + group, 0)
+            member = self._log.join(group, ())  # it reads nothing: others keep what they own
+            try:
+                offset = member.take([dead]).get(dead)
+                if offset is None:
+                    raise MisuseError(
+                        f"dead letters of group {group} are being dealt with by another process: try again later"
+                    )
+                for chunk in self._chunks(group, max(offset, self._log.ranges([dead])[dead].begin), last + 1):
+                    yield self._deal_with(member, chunk, fits, again=again)
+            finally:
+                member.leave({})
+
+    def _deal_with(self, member: Membership, chunk: _Chunk, fits: Callable[[_Letter], bool], *, again: bool) -> int:
+        """Those that are wanted go to the retries, or nowhere; the others to the end; then the group goes past all."""
+        wanted = [letter for letter in chunk.letters if fits(letter)]
+        others = [letter.copy for letter in chunk.letters if not fits(letter)]
+        if wanted and again:
+            self._log.append([again_of(member.group, [letter.tried for letter in wanted], now_us())])
+        if others:
+            self._log.append([dead_again_of(member.group, others)])
+        member.store({QueueId(DEAD_LETTERS + member.group, 0): chunk.end})
+        return len(wanted)
+
+
+class _Place(NamedTuple):
+    """Where a dead letter stands among those of all groups, the longest dead first."""
+
+    died_at_us: int
+    offset: int
+    group: str
+
+
+class _Letter(NamedTuple):
+    """A dead letter as it stands in the log. offset: of the copy."""
+
+    group: str
+    offset: int
+    tried: Tried
+    copy: ReceivedMessage
+
+
+class _Chunk(NamedTuple):
+    letters: list[_Letter]
+    end: int
+
+
+def _place_of(page: str) -> _Place:
+    found = _PAGE.fullmatch(page)
+    if found is None:
+        raise ProtocolError(f"{shown(page)} is not where a page of dead letters ended: give what `next` said")
+    return _Place(int(found[1]), int(found[2]), found[3])
+
+
+def _letter(group: str, copy: ReceivedMessage) -> _Letter:
+    tried = Tried(copy)  # what another program has put there
+    with suppress(CorruptLog):
+        tried = tried_of(copy)
+    assert copy.offset is not None
+    return _Letter(group, copy.offset, tried, copy)
+
+
+def _fits(which: DeadLetterFilter) -> Callable[[_Letter], bool]:
+    """Whether a dead letter is one of these. Raises InvalidMessage for an id that is none."""
+    transaction_id, n = parse_id(which.id) if which.id else (None, None)
+    since_us = us_of_datetime(which.since) if which.since else 0
+    until_us = us_of_datetime(which.until) if which.until else None
+    error = which.error.casefold()
+
+    def fits(letter: _Letter) -> bool:
+        message = letter.tried.message
+        return (
+            which.topic in {"", message.topic}
+            and which.key in {"", message.key}
+            and error in (letter.tried.errors or ("",))[-1].casefold()
+            and transaction_id in {None, message.transaction_id}
+            and n in {None, message.n}
+            and since_us <= letter.copy.stored_at_us
+            and (until_us is None or letter.copy.stored_at_us < until_us)
+        )
+
+    return fits
+
+
+def _value(letter: _Letter) -> DeadLetter:
+    message, errors = letter.tried.message, letter.tried.errors
+    return DeadLetter(
+        id=message.id,
+        group=letter.group,
+        topic=message.topic,
+        queue=message.queue,
+        offset=message.offset,
+        key=message.key,
+        tag=message.tag,
+        ordering_key=message.ordering_key,
+        blocks_key=False,
+        born_at=moment(message.born_at_us),
+        stored_at=moment(message.stored_at_us),
+        died_at=moment(letter.copy.stored_at_us),
+        attempts=message.attempt,
+        generation=message.generation,
+        last_error=errors[-1] if errors else None,
+        body_size_bytes=len(message.body),
+        headers=dict(message.headers),
+        body=message.body,
+        failures=[Failure(attempt=attempt, at=None, error=error) for attempt, error in enumerate(errors, 1)],
+    )
+
+
+def _waiting(state: QueueState) -> int:
+    return state.kept.end - max(state.offset or 0, state.kept.begin)
+
+
+def _queue(state: QueueState) -> GroupQueue:
+    return GroupQueue(
+        topic=state.queue.topic,
+        queue=state.queue.queue,
+        owner=state.owner,
+        next_offset=state.offset,
+        begin=state.kept.begin,
+        end=state.kept.end,
+        waiting=_waiting(state),
+        retrying=None,
+        dead=None,
+        seeking=None,
+    )

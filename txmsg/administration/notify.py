@@ -1,0 +1,210 @@
+"""Administration of a Notify database, by the services Groups and DeadLetters of any of its brokers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, replace
+from datetime import datetime
+from typing import Any, Final, TypeAlias
+from uuid import UUID
+
+from txmsg.administration import (
+    CheckChange,
+    CheckSettings,
+    DeadLetter,
+    DeadLetterFilter,
+    DeadLetterPage,
+    Failure,
+    GroupChange,
+    GroupDetails,
+    GroupList,
+    GroupMember,
+    GroupQueue,
+    GroupSettings,
+    GroupSummary,
+    Position,
+    Selection,
+    TopicLag,
+    moment,
+)
+from txmsg.errors import UnknownGroup
+from txmsg.message import datetime_of_us, message_id, us_of_datetime
+from txmsg.wire.codec import unpack_headers
+from txmsg.wire.v1 import dead_letters_pb2, groups_pb2
+
+Ask: TypeAlias = Callable[[str, Any], Any]
+"""The reply to one call, named SERVICE.METHOD. Raises the errors of errors.py."""
+
+_BATCH_MAX: Final = 1000
+_BATCHES_PER_S: Final = 2.0
+_CHECKS: Final = ("first_check_s", "check_interval_s", "checks_max", "no_client_park_s")
+_QUEUE: Final = ("topic", "queue", "next_offset", "begin", "end", "waiting", "retrying", "dead", "seeking")
+
+
+class NotifyAdministration:
+    """See `Administration` for what each method promises."""
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+
+    # ---- groups
+
+    def list_groups(self, limit: int) -> GroupList:
+        reply = self._ask("Groups.List", groups_pb2.ListGroupsRequest(limit=limit))
+        return GroupList(
+            groups=[_summary(group) for group in reply.groups],
+            producer_groups=[_checks(settings) for settings in reply.producer_groups],
+            more=reply.more,
+        )
+
+    def show_group(self, group: str) -> GroupDetails:
+        reply = self._ask("Groups.Show", groups_pb2.ShowGroupRequest(group=group))
+        queues = _queues(reply.queues)
+        return GroupDetails(
+            settings=_settings(reply.settings),
+            created_at=moment(reply.created_at_us),
+            paused_s=round(reply.paused_s, 1) if reply.paused else None,
+            last_error=reply.last_error or None,
+            waiting=sum(queue.waiting for queue in reply.queues),
+            retrying=sum(queue.retrying for queue in reply.queues),
+            dead=sum(queue.dead for queue in reply.queues),
+            members=[GroupMember(id=member.client_id, silent_s=round(member.silent_s, 1)) for member in reply.members],
+            queues=queues,
+        )
+
+    def show_checks(self, group: str) -> CheckSettings | None:
+        try:
+            return _checks(self._ask("Groups.ShowChecks", groups_pb2.ShowChecksRequest(group=group)).settings)
+        except UnknownGroup:
+            return None
+
+    def alter_group(self, group: str, change: GroupChange) -> GroupSettings:
+        return _settings(
+            self._ask("Groups.Alter", groups_pb2.AlterGroupRequest(group=group, **_given(change))).settings
+        )
+
+    def alter_checks(self, group: str, change: CheckChange) -> CheckSettings:
+        request = groups_pb2.AlterChecksRequest(group=group, **_given(change))
+        return _checks(self._ask("Groups.AlterChecks", request).settings)
+
+    def seek(
+        self, group: str, topic: str, to: Position, *, queue: int | None = None, again: bool = False
+    ) -> Sequence[GroupQueue]:
+        destination: dict[str, Any]
+        if isinstance(to, datetime):
+            destination = {"at_us": us_of_datetime(to)}
+        else:
+            destination = {"offset": to} if isinstance(to, int) else {to: True}
+        request = groups_pb2.SeekRequest(group=group, topic=topic, queue=queue, again=again, **destination)
+        return _queues(self._ask("Groups.Seek", request).queues)
+
+    def delete_group(self, group: str, *, force: bool = False) -> None:
+        self._ask("Groups.Delete", groups_pb2.DeleteGroupRequest(group=group, force=force))
+
+    # ---- dead letters
+
+    def list_dead_letters(
+        self, which: DeadLetterFilter, *, limit: int, page: str = "", whole: bool = False
+    ) -> DeadLetterPage:
+        request = dead_letters_pb2.ListDeadLettersRequest(
+            filter=_filter(which), limit=limit, after=page, with_bodies=whole
+        )
+        reply = self._ask("DeadLetters.List", request)
+        return DeadLetterPage(letters=[_letter(letter) for letter in reply.letters], next=reply.next or None)
+
+    def select(self, which: DeadLetterFilter) -> Selection:
+        reply = self._ask("DeadLetters.Count", dead_letters_pb2.CountRequest(filter=_filter(which)))
+        now = datetime_of_us(reply.as_of_us)
+        return Selection(which=replace(which, until=min(which.until or now, now)), count=reply.count)
+
+    def redrive(self, selection: Selection, *, rate: float | None = None) -> Iterator[int]:
+        limit = _BATCH_MAX if rate is None else max(1, min(_BATCH_MAX, round(rate / _BATCHES_PER_S)))
+        request = dead_letters_pb2.RedriveRequest(filter=_filter(selection.which), limit=limit)
+        done, started_at = 0, time.monotonic()
+        while redriven := self._ask("DeadLetters.Redrive", request).redriven:
+            yield redriven
+            done += redriven
+            if rate is not None and done < selection.count:
+                time.sleep(max(0.0, started_at + done / rate - time.monotonic()))
+
+    def purge(self, selection: Selection) -> Iterator[int]:
+        request = dead_letters_pb2.PurgeRequest(filter=_filter(selection.which), limit=_BATCH_MAX)
+        while purged := self._ask("DeadLetters.Purge", request).purged:
+            yield purged
+
+
+def _given(change: GroupChange | CheckChange) -> dict[str, Any]:
+    return {name: value for name, value in asdict(change).items() if value is not None}
+
+
+def _summary(summary: groups_pb2.GroupSummary) -> GroupSummary:
+    return GroupSummary(
+        group=summary.group,
+        members=None,
+        waiting=sum(lag.waiting for lag in summary.topics),
+        retrying=sum(lag.retrying for lag in summary.topics),
+        dead=sum(lag.dead for lag in summary.topics),
+        topics=[
+            TopicLag(topic=lag.topic, waiting=lag.waiting, retrying=lag.retrying, dead=lag.dead)
+            for lag in summary.topics
+        ],
+        created_at=moment(summary.created_at_us),
+    )
+
+
+def _checks(settings: groups_pb2.CheckSettings) -> CheckSettings:
+    values = {name: getattr(settings, name) for name in _CHECKS}
+    return CheckSettings(group=settings.group, own=list(settings.own), **values)
+
+
+def _settings(settings: groups_pb2.GroupSettings) -> GroupSettings:
+    return GroupSettings(
+        retry_delays_s=list(settings.retry_delays_s) or None,
+        retries=settings.retries_max if settings.HasField("retries_max") else None,
+        poisoned_key=settings.poisoned_key,
+        rate=settings.deliver_rate_max or None,
+    )
+
+
+def _queues(queues: Sequence[groups_pb2.GroupQueue]) -> list[GroupQueue]:
+    return [GroupQueue(owner=None, **{name: getattr(queue, name) for name in _QUEUE}) for queue in queues]
+
+
+def _filter(which: DeadLetterFilter) -> dead_letters_pb2.DeadLetterFilter:
+    return dead_letters_pb2.DeadLetterFilter(
+        group=which.group,
+        topic=which.topic,
+        since_us=us_of_datetime(which.since) if which.since else 0,
+        until_us=us_of_datetime(which.until) if which.until else 0,
+        error=which.error,
+        id=which.id,
+        key=which.key,
+    )
+
+
+def _letter(letter: dead_letters_pb2.DeadLetter) -> DeadLetter:
+    return DeadLetter(
+        id=message_id(UUID(bytes=letter.transaction_id), letter.n),
+        group=letter.group,
+        topic=letter.topic,
+        queue=letter.queue,
+        offset=letter.offset,
+        key=letter.key or None,
+        tag=letter.tag or None,
+        ordering_key=letter.ordering_key or None,
+        blocks_key=letter.blocks_key,
+        born_at=moment(letter.born_at_us),
+        stored_at=moment(letter.stored_at_us),
+        died_at=moment(letter.died_at_us),
+        attempts=letter.attempts,
+        generation=letter.generation,
+        last_error=letter.last_error or None,
+        body_size_bytes=letter.size_bytes,
+        headers=dict(unpack_headers(letter.headers)),
+        body=letter.body,
+        failures=[
+            Failure(attempt=failure.attempt, at=moment(failure.at_us), error=failure.error)
+            for failure in letter.failures
+        ],
+    )
