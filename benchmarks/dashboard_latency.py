@@ -17,14 +17,14 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.surroundings import parser_of, progress_of
-from examples.trade_dashboard.load import Load
-from examples.trade_dashboard.play.supervisor import Plan, Result, play
+from txmsg.demo.trades.load import Load
+from txmsg.demo.trades.supervisor import Plan, Result, run
 
 RATES_PER_S = (100, 1_000, 5_000)
 
 
 class Nobody:
-    """Watches no play."""
+    """Watches no demo."""
 
     def phase(self, title: str, steps: int) -> None: ...
 
@@ -37,7 +37,7 @@ def measure(rate_per_s: float, seconds: float) -> Result:
     """One day."""
     with tempfile.TemporaryDirectory(prefix="txmsg-bench-") as name:
         plan = Plan(load=Load(rate=rate_per_s, seconds=seconds), with_browser=False)
-        return play(plan, Path(name), Nobody())
+        return run(plan, Path(name), Nobody())
 
 
 def figures_of(result: Result) -> dict[str, float | None]:

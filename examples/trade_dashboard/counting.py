@@ -14,9 +14,10 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from examples.trade_dashboard.figures import BAD_KEPT_MAX, BadMessage, Deltas, Sums
-from examples.trade_dashboard.offsets import Span
 from txmsg.errors import shown
+
+from .figures import BAD_KEPT_MAX, BadMessage, Deltas, Sums
+from .offsets import Span
 
 __all__ = ["BODY_SIZE_BYTES_MAX", "BadTrade", "Counted", "Trade", "count", "trade_of"]
 

@@ -15,7 +15,7 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import class_row
 
-from examples.trade_dashboard.latency import Latency, buckets, percentiles
+from .latency import Latency, buckets, percentiles
 
 __all__ = [
     "BAD_KEPT_MAX",

@@ -27,14 +27,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import expr
 from pyspark.sql.streaming.query import StreamingQuery
 
-from examples.trade_dashboard import figures, offsets
-from examples.trade_dashboard.counting import BODY_SIZE_BYTES_MAX, count
-from examples.trade_dashboard.figures import Deltas
-from examples.trade_dashboard.offsets import Span
-from examples.trade_dashboard.restarts import Restarts
 from txmsg.message import Message
 from txmsg.metaq import Log, LogProducer
 from txmsg.spark import session, write_idempotent
+
+from . import figures, offsets
+from .counting import BODY_SIZE_BYTES_MAX, count
+from .figures import Deltas
+from .offsets import Span
+from .restarts import Restarts
 
 __all__ = ["SETTINGS", "main", "start"]
 

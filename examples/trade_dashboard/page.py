@@ -21,13 +21,14 @@ from typing import Any, Final
 import click
 import psycopg
 
-from examples.trade_dashboard import figures
-from examples.trade_dashboard.figures import Entry, Figures
-from examples.trade_dashboard.names import CATEGORIES, PROVINCES, Name, seller_name
 from txmsg.console.board import Snapshot
 from txmsg.console.page import Page, Words
 from txmsg.console.running import ConsoleConfig, serve
 from txmsg.errors import TxmsgError
+
+from . import figures
+from .figures import Entry, Figures
+from .names import CATEGORIES, PROVINCES, Name, seller_name
 
 __all__ = ["PAGE", "read", "shown"]
 

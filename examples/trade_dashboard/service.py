@@ -37,8 +37,9 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 
-from examples.trade_dashboard.orders import Order, telling
 from txmsg import AsyncProducer, FenceCheckListener, transactional_message
+
+from .orders import Order, telling
 
 __all__ = [
     "SessionLocal",

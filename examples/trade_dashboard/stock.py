@@ -27,8 +27,9 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 
-from examples.trade_dashboard.orders import TOPIC
 from txmsg import Consumer, ReceivedMessage, create_inbox_tables, idempotent
+
+from .orders import TOPIC
 
 __all__ = ["SessionLocal", "consumer", "create_tables", "deductions", "engine", "metadata", "stock", "take_in"]
 

@@ -1,4 +1,4 @@
-"""Verifies a finished play of the example. Reads the databases and nothing else, and shares no code with the rest.
+"""Verifies a finished demo of the example. Reads the databases and nothing else, and shares no code with the rest.
 
     python -m examples.user_registration.verify postgresql://user@host:port/postgres
 

@@ -1,4 +1,4 @@
-"""The registration example is played small, with real processes, and holds; interrupted, it leaves none behind."""
+"""The registration example runs small, with real processes, and holds; interrupted, it leaves none behind."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from examples.user_registration.demo import GROUPS
+from txmsg.demo.registration import GROUPS
 
 COMMAND = [sys.executable, "-m", "txmsg.cli.main", "demo", "registration"]
 
@@ -46,20 +46,20 @@ def test_every_committed_user_reaches_every_subscriber_once_though_processes_are
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_play_ends_all_its_processes(tmp_path: Path, signum: signal.Signals) -> None:
+def test_an_interrupted_demo_ends_all_its_processes(tmp_path: Path, signum: signal.Signals) -> None:
     keep = tmp_path / "kept"
     with subprocess.Popen(
         [*COMMAND, "--users", "60", "--keep", str(keep)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    ) as play:
+    ) as demo:
         broker_log = keep / "logs" / "broker.log"
-        while not broker_log.exists() or b"listening on" not in broker_log.read_bytes():
-            assert play.poll() is None, play.stdout and play.stdout.read().decode()
-            psutil.wait_procs([psutil.Process(play.pid)], timeout=0.05)
-        children = psutil.Process(play.pid).children(recursive=True)
+        while not broker_log.exists() or b" listens on " not in broker_log.read_bytes():
+            assert demo.poll() is None, demo.stdout and demo.stdout.read().decode()
+            psutil.wait_procs([psutil.Process(demo.pid)], timeout=0.05)
+        children = psutil.Process(demo.pid).children(recursive=True)
         assert len(children) >= 2
-        play.send_signal(signum)
-        play.communicate(timeout=60)
-        assert play.returncode != 0
+        demo.send_signal(signum)
+        demo.communicate(timeout=60)
+        assert demo.returncode != 0
     _, alive = psutil.wait_procs(children, timeout=60)
     assert alive == []
 

@@ -30,8 +30,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgre
 
 
 @pytest.fixture
-def played(server: EmbeddedPostgres) -> EmbeddedPostgres:
-    """The databases after a play in which all went well."""
+def finished(server: EmbeddedPostgres) -> EmbeddedPostgres:
+    """The databases after a demo in which all went well."""
     run(server, "attempts", "truncate attempt")
     run(server, "users", "truncate users")
     run(server, "notify", "truncate txmsg.half_message")
@@ -55,8 +55,8 @@ def take_effect(server: EmbeddedPostgres, group: str, user_id: UUID) -> None:
     run(server, group, f"insert into {EFFECT_TABLES[group]} values (%s)", user_id)
 
 
-def test_a_good_play_is_clean(played: EmbeddedPostgres) -> None:
-    verdict = verify(played.url("postgres"))
+def test_a_good_demo_is_clean(finished: EmbeddedPostgres) -> None:
+    verdict = verify(finished.url("postgres"))
     assert verdict.clean
     assert (verdict.users, verdict.committed, verdict.rolled_back) == (3, 2, 1)
     assert verdict.effects == dict.fromkeys(EFFECT_TABLES, 2)
@@ -64,59 +64,59 @@ def test_a_good_play_is_clean(played: EmbeddedPostgres) -> None:
 
 
 @pytest.mark.parametrize("group", EFFECT_TABLES)
-def test_a_missing_effect_is_found(played: EmbeddedPostgres, group: str) -> None:
-    run(played, group, f"delete from {EFFECT_TABLES[group]} where user_id = %s", BERT)
-    verdict = verify(played.url("postgres"))
+def test_a_missing_effect_is_found(finished: EmbeddedPostgres, group: str) -> None:
+    run(finished, group, f"delete from {EFFECT_TABLES[group]} where user_id = %s", BERT)
+    verdict = verify(finished.url("postgres"))
     assert (verdict.missing, verdict.duplicated, verdict.phantom) == (1, 0, 0)
     assert f"{group}: user {BERT} has no effect" in verdict.findings
 
 
 @pytest.mark.parametrize("group", EFFECT_TABLES)
-def test_a_duplicated_effect_is_found(played: EmbeddedPostgres, group: str) -> None:
-    take_effect(played, group, ANNE)
-    take_effect(played, group, ANNE)
-    verdict = verify(played.url("postgres"))
+def test_a_duplicated_effect_is_found(finished: EmbeddedPostgres, group: str) -> None:
+    take_effect(finished, group, ANNE)
+    take_effect(finished, group, ANNE)
+    verdict = verify(finished.url("postgres"))
     assert (verdict.missing, verdict.duplicated, verdict.phantom) == (0, 2, 0)
     assert not verdict.clean
 
 
 @pytest.mark.parametrize("group", EFFECT_TABLES)
-def test_an_effect_of_somebody_who_was_rolled_back_is_found(played: EmbeddedPostgres, group: str) -> None:
-    take_effect(played, group, CARL)
-    verdict = verify(played.url("postgres"))
+def test_an_effect_of_somebody_who_was_rolled_back_is_found(finished: EmbeddedPostgres, group: str) -> None:
+    take_effect(finished, group, CARL)
+    verdict = verify(finished.url("postgres"))
     assert (verdict.missing, verdict.duplicated, verdict.phantom) == (0, 0, 1)
     assert not verdict.clean
 
 
-def test_an_effect_of_somebody_who_never_asked_is_found(played: EmbeddedPostgres) -> None:
-    take_effect(played, "red_packet", uuid4())
-    assert verify(played.url("postgres")).phantom == 1
+def test_an_effect_of_somebody_who_never_asked_is_found(finished: EmbeddedPostgres) -> None:
+    take_effect(finished, "red_packet", uuid4())
+    assert verify(finished.url("postgres")).phantom == 1
 
 
-def test_one_missing_and_one_duplicated_do_not_cancel_out(played: EmbeddedPostgres) -> None:
-    run(played, "red_packet", "delete from red_packets where user_id = %s", ANNE)
-    take_effect(played, "red_packet", BERT)
-    verdict = verify(played.url("postgres"))
+def test_one_missing_and_one_duplicated_do_not_cancel_out(finished: EmbeddedPostgres) -> None:
+    run(finished, "red_packet", "delete from red_packets where user_id = %s", ANNE)
+    take_effect(finished, "red_packet", BERT)
+    verdict = verify(finished.url("postgres"))
     assert verdict.effects["red_packet"] == verdict.committed
     assert (verdict.missing, verdict.duplicated) == (1, 1)
 
 
-def test_a_user_who_was_told_of_success_and_is_not_there_is_found(played: EmbeddedPostgres) -> None:
-    run(played, "attempts", "insert into attempt values (%s, 'registered')", uuid4())
-    assert verify(played.url("postgres")).missing == 1
+def test_a_user_who_was_told_of_success_and_is_not_there_is_found(finished: EmbeddedPostgres) -> None:
+    run(finished, "attempts", "insert into attempt values (%s, 'registered')", uuid4())
+    assert verify(finished.url("postgres")).missing == 1
 
 
-def test_a_user_who_was_refused_and_is_there_is_found(played: EmbeddedPostgres) -> None:
-    run(played, "users", "insert into users values (%s)", CARL)
+def test_a_user_who_was_refused_and_is_there_is_found(finished: EmbeddedPostgres) -> None:
+    run(finished, "users", "insert into users values (%s)", CARL)
     for group in EFFECT_TABLES:
-        take_effect(played, group, CARL)
-    assert verify(played.url("postgres")).phantom == 1
+        take_effect(finished, group, CARL)
+    assert verify(finished.url("postgres")).phantom == 1
 
 
-def test_a_half_message_that_is_left_is_found(played: EmbeddedPostgres) -> None:
+def test_a_half_message_that_is_left_is_found(finished: EmbeddedPostgres) -> None:
     transaction_id = uuid4()
     for n in (0, 1):
-        run(played, "notify", "insert into txmsg.half_message values (%s, %s)", transaction_id, n)
-    verdict = verify(played.url("postgres"))
+        run(finished, "notify", "insert into txmsg.half_message values (%s, %s)", transaction_id, n)
+    verdict = verify(finished.url("postgres"))
     assert verdict.in_doubt == 1
     assert not verdict.clean

@@ -1,4 +1,4 @@
-"""The trade dashboard is played small, with real processes, and page, trade database and log agree to the cent."""
+"""The trade dashboard runs small, with real processes, and page, trade database and log agree to the cent."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from examples.trade_dashboard.load import Load, steps
-from examples.trade_dashboard.play.browser import find_browser
 from tests.acceptance.waiting import until
+from txmsg.demo.trades.browser import find_browser
+from txmsg.demo.trades.load import Load, steps
 
 COMMAND = [sys.executable, "-m", "txmsg.cli.main", "demo", "trades"]
 

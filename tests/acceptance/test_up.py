@@ -43,7 +43,7 @@ class Up:
     def parts(self) -> dict[str, psutil.Process]:
         """Its processes, by the command that each runs; PostgreSQL's belong to nobody."""
         children = psutil.Process(self.process.pid).children(recursive=True)
-        return {command[command.index("txmsg.cli.parts") + 1]: each for each in children if (command := each.cmdline())}
+        return {command[command.index("txmsg.cli.main") + 1]: each for each in children if (command := each.cmdline())}
 
     def require_nothing_left(self, parts: dict[str, psutil.Process]) -> None:
         """No process, no port, no database."""

@@ -18,11 +18,11 @@ import pytest
 from playwright.sync_api import Browser
 
 from examples.trade_dashboard import figures
-from examples.trade_dashboard.play.browser import find_browser
 from tests.conftest import PostgresServer
 from tests.console.chromium import HOW_TO_INSTALL, chromium
 from tests.console.day import add_day
 from tests.console.page_process import PageProcess
+from txmsg.demo.trades.browser import find_browser
 
 _numbers = itertools.count(1)
 _TELL_EVERY_S = 0.5

@@ -15,8 +15,8 @@ from typing import Final, Literal, NamedTuple
 from PIL import Image
 from playwright.sync_api import Browser
 
-from examples.trade_dashboard.play.browser import find_browser
 from tests.console.chromium import HOW_TO_INSTALL, chromium
+from txmsg.demo.trades.browser import find_browser
 
 _DAY: Final = ("demo", "trades", "--rate", "300", "--seconds", "150", "--no-browser")
 _SAYS: Final = "the page is at "

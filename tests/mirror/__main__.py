@@ -21,13 +21,14 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from examples.user_registration.demo.supervisor import Plan, play
 from tests.broker_process import BrokerProcess
 from tests.metaq.servers import MetaQProcess
 from tests.mirror.killing import Killed
 from tests.mirror.tailer_process import TailerProcess
 from txmsg.broker import migrate
 from txmsg.client import AsyncProducer
+from txmsg.demo.registration import supervisor
+from txmsg.demo.registration.supervisor import Plan
 from txmsg.embedded import EmbeddedPostgres
 from txmsg.message import Message
 from txmsg.verifier.compare import verify
@@ -133,7 +134,7 @@ def run(directory: Path, messages: int, seed: int, with_server: bool, bar: Bar) 
             killed = killers.enter_context(Killed(tailer, tailer.launch, seed))
             if with_server:
                 killed_server = killers.enter_context(Killed(metaq, metaq.start, seed + 1))
-            demo = play(DEMO, directory, bar)
+            demo = supervisor.run(DEMO, directory, bar)
             began_at = time.perf_counter()
             sent_s = load(storage, messages, seed, directory / "broker.log", bar)
         if with_server:

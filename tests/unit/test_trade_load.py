@@ -7,10 +7,10 @@ from itertools import islice, pairwise
 
 import pytest
 
-from examples.trade_dashboard.load import MIDNIGHT, Load, initial_stock, steps
-from examples.trade_dashboard.market import ITEMS
 from examples.trade_dashboard.names import CATEGORIES, PROVINCES
 from examples.trade_dashboard.orders import EVENTS
+from txmsg.demo.trades.load import MIDNIGHT, Load, initial_stock, steps
+from txmsg.demo.trades.market import ITEMS
 
 DAY = Load(rate=100, seconds=60, seed=3)
 AFTER: dict[str, set[str | None]] = {

@@ -1,4 +1,4 @@
-"""`txmsg demo`: the examples, played with real processes."""
+"""`txmsg demo`: the examples, run with real processes and crashes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ demo.add_command(demo_trades.trades)
 @click.argument("directory", type=click.Path(path_type=Path, file_okay=False, exists=True))
 @click.argument("database", type=click.Choice(list(DATABASES)), default="users")
 def connect(directory: Path, database: str) -> None:
-    """Open psql on a DATABASE that a play with `--keep DIRECTORY` left. Ends the server when you leave."""
+    """Open psql on a DATABASE that a demo with `--keep DIRECTORY` left. Ends the server when you leave."""
     from txmsg.embedded import EmbeddedPostgres, binaries_dir
 
     with EmbeddedPostgres(directory / "postgres") as postgres:

@@ -1,4 +1,4 @@
-"""What the commands that play an example share: progress, the directory, and Ctrl-C."""
+"""What the commands that run a demo share: progress, the directory, and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rich.table import Column
 
 from txmsg.cli.admin import Decorator
 
-__all__ = ["Bars", "Interrupts", "failures_told", "keep_option", "play_directory", "print_connect"]
+__all__ = ["Bars", "Interrupts", "demo_directory", "failures_told", "keep_option", "print_connect"]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -27,7 +27,7 @@ keep_option: Decorator = click.option(
 
 
 class Bars:
-    """The audience of the play: one progress bar per phase, behind titles of at most so many characters."""
+    """The audience of the demo: one progress bar per phase, behind titles of at most so many characters."""
 
     def __init__(self, console: Console, interrupts: Interrupts, *, title_width: int) -> None:
         self._interrupts = interrupts
@@ -80,7 +80,7 @@ def print_connect(console: Console, keep: Path, databases: Sequence[str]) -> Non
 
 
 @contextlib.contextmanager
-def play_directory(keep: Path | None) -> Iterator[Path]:
+def demo_directory(keep: Path | None) -> Iterator[Path]:
     """The empty directory that is to be kept, or one that is removed afterwards. Raises UsageError."""
     if keep is not None:
         try:
@@ -97,8 +97,8 @@ def play_directory(keep: Path | None) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def failures_told() -> Iterator[None]:
-    """A process of the play that fails is an error of the command: the end of its log is said, and no traceback."""
-    from examples.play.processes import ChildFailed
+    """A process of the demo that fails is an error of the command: the end of its log is said, and no traceback."""
+    from txmsg.runtime.child import ChildFailed
 
     try:
         yield
@@ -107,7 +107,7 @@ def failures_told() -> Iterator[None]:
 
 
 class Interrupts:
-    """Ctrl-C, SIGTERM and a terminal that is closed end the play in order, with all its processes.
+    """Ctrl-C, SIGTERM and a terminal that is closed end the demo in order, with all its processes.
 
     Raised where the main thread is just then, KeyboardInterrupt may be lost (in a finalizer, in a callback of a
     library). So it is remembered, and `check` raises it again.

@@ -1,4 +1,4 @@
-"""`txmsg demo registration`: draws progress and the result; examples/user_registration/ does the work."""
+"""`txmsg demo registration`: draws progress and the result; txmsg/demo/registration/ does the work."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from examples.user_registration.demo import GROUPS
-from txmsg.cli.demo_frame import Bars, Interrupts, failures_told, keep_option, play_directory, print_connect
+from txmsg.cli.demo_frame import Bars, Interrupts, demo_directory, failures_told, keep_option, print_connect
 from txmsg.cli.main import EXAMPLE_FORMAT
+from txmsg.demo.registration import GROUPS
 
 if TYPE_CHECKING:
-    from examples.user_registration.demo.supervisor import Result
+    from txmsg.demo.registration.supervisor import Result
 
 __all__ = ["DATABASES", "registration"]
 
@@ -57,7 +57,7 @@ def registration(*, users: int, crash: int, slow_ms: int, down: str, keep: Path 
 
     Exit status 1 if an effect is missing, duplicated or phantom, or a transaction is still undecided.
     """
-    from examples.user_registration.demo.supervisor import Plan, play
+    from txmsg.demo.registration.supervisor import Plan, run
 
     try:
         plan = Plan(users=users, crashes=crash, slow_ms=slow_ms, down=None if down == "none" else down)
@@ -66,11 +66,11 @@ def registration(*, users: int, crash: int, slow_ms: int, down: str, keep: Path 
     console = Console(stderr=as_json)  # stdout is for the JSON then
     with (
         failures_told(),
-        play_directory(keep) as directory,
+        demo_directory(keep) as directory,
         Interrupts() as interrupts,
         Bars(console, interrupts, title_width=33) as bars,
     ):
-        result = play(plan, directory, bars)
+        result = run(plan, directory, bars)
         interrupts.check()
     _print_table(console, result, users_waited=plan.compared)
     if keep is not None:

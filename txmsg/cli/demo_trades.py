@@ -1,4 +1,4 @@
-"""`txmsg demo trades`: draws progress and the result; examples/trade_dashboard/ does the work."""
+"""`txmsg demo trades`: draws progress and the result; txmsg/demo/trades/ does the work."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from txmsg.cli.demo_frame import Bars, Interrupts, failures_told, keep_option, play_directory, print_connect
+from txmsg.cli.demo_frame import Bars, Interrupts, demo_directory, failures_told, keep_option, print_connect
 from txmsg.cli.main import EXAMPLE_FORMAT
 
 if TYPE_CHECKING:
-    from examples.trade_dashboard.play.supervisor import Result
+    from txmsg.demo.trades.supervisor import Result
 
 __all__ = ["DATABASES", "trades"]
 
@@ -53,8 +53,8 @@ def trades(
 
     Exit status 1 unless page, trade database and log agree to the cent and nothing was sold that was not in stock.
     """
-    from examples.trade_dashboard.load import Load
-    from examples.trade_dashboard.play.supervisor import Plan, play
+    from txmsg.demo.trades.load import Load
+    from txmsg.demo.trades.supervisor import Plan, run
 
     try:
         plan = Plan(load=Load(rate=rate, seconds=seconds, seed=seed), kill=kill, with_browser=not no_browser)
@@ -63,11 +63,11 @@ def trades(
     console = Console(stderr=as_json)  # stdout is for the JSON then
     with (
         failures_told(),
-        play_directory(keep) as directory,
+        demo_directory(keep) as directory,
         Interrupts() as interrupts,
         Bars(console, interrupts, title_width=22) as bars,
     ):
-        result = play(plan, directory, bars)
+        result = run(plan, directory, bars)
         interrupts.check()
     _print_table(console, result)
     if keep is not None:

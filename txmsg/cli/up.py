@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import signal
 import sys
-from contextlib import ExitStack
+import threading
+import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Any, Final
 
 import click
 
 from txmsg.cli.admin import json_option
 from txmsg.cli.main import EXAMPLE_FORMAT
-from txmsg.cli.parts import Part, PartEnded
+from txmsg.runtime.child import Child, ChildFailed
+from txmsg.runtime.signals import signals_set
 
-__all__ = ["up"]
-
+WATCH_INTERVAL_S: Final = 0.1
 START_S_MAX: Final = 60.0
 STOP_S_MAX: Final = 30.0
 """For all parts together; then they are killed."""
@@ -58,77 +58,80 @@ def up(*, listen: str, metaq_listen: str, data_dir: Path | None, as_json: bool) 
     from txmsg.embedded import EmbeddedPostgres, default_data_dir
 
     root = (data_dir or default_data_dir()).expanduser().resolve()
-    with ExitStack() as stack:
-        postgres = stack.enter_context(EmbeddedPostgres(root / "pg"))
+    stop = threading.Event()
+    with EmbeddedPostgres(root / "pg") as postgres, signals_set(stop):
         storage = postgres.create_database("txmsg")
         migrate.upgrade(storage)
-        together = _Together(storage, root / "metaq", listen, metaq_listen)
-        problem = asyncio.run(together.run(as_json=as_json))
-    if problem is not None:
-        raise click.ClickException(problem)
-
-
-class _Together:
-    """The parts, and the order in which they start and stop."""
-
-    def __init__(self, storage: str, log: Path, listen: str, metaq_listen: str) -> None:
-        self._storage = storage
-        self._quiet = ("--log-level", "warning", "--json")
-        self._log = log
-        self._broker = self._part("broker", "broker", "--storage", storage, "--listen", listen)
-        self._metaq = self._part("metaq", "metaq", "serve", "--data-dir", str(log), "--listen", metaq_listen)
-        self._tailer: Part | None = None
-
-    def _part(self, name: str, *command: str) -> Part:
-        return Part(name, *command, *self._quiet, trouble=_show)
-
-    async def run(self, *, as_json: bool) -> str | None:
-        """Runs until it is told to stop, or a part ends: what is wrong, or None."""
-        loop = asyncio.get_running_loop()
-        working = asyncio.create_task(self._work(as_json=as_json))
-        for signum in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(signum, working.cancel)
+        parts = _Parts(stop)
         problem: str | None = None
         try:
-            await working
-        except PartEnded as exc:
+            parts.start("broker", "broker", "--storage", storage, "--listen", listen)
+            parts.start("metaq", "metaq", "serve", "--data-dir", str(root / "metaq"), "--listen", metaq_listen)
+            facts = {name: parts.await_ready(name)["listening"] for name in ("broker", "metaq")}
+            parts.start("tailer", "tailer", "run", "--storage", storage, "--metaq", facts["metaq"])
+            parts.await_ready("tailer")
+            _print({**facts, "storage": storage, "log": str(root / "metaq")}, as_json=as_json)
+            while True:
+                parts.watch()
+        except ChildFailed as exc:
             problem = str(exc)
-        except asyncio.CancelledError:
-            pass  # by a signal
-        slow = await self._stop_all()
-        return problem or slow
-
-    async def _work(self, *, as_json: bool) -> NoReturn:
-        """Starts all, tells where they are, and waits. Raises PartEnded for the first part that ends."""
-        broker, metaq = await asyncio.gather(self._broker.start(START_S_MAX), self._metaq.start(START_S_MAX))
-        self._tailer = self._part("tailer", "tailer", "run", "--storage", self._storage, "--metaq", metaq["listening"])
-        await self._tailer.start(START_S_MAX)
-        facts = {
-            "broker": broker["listening"],
-            "metaq": metaq["listening"],
-            "storage": self._storage,
-            "log": str(self._log),
-        }
-        if as_json:
-            click.echo(json.dumps(facts))
-        else:
-            for name, value in facts.items():
-                click.echo(f"{name:8} {value}")
-            click.echo("ready; Ctrl-C stops all of them")
-        sys.stdout.flush()
-        parts = (self._broker, self._metaq, self._tailer)
-        ends = {asyncio.create_task(part.ended()): part.name for part in parts}
-        done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-        raise PartEnded("; ".join(f"{ends[each]} ended by itself, {each.result()}" for each in done))
-
-    async def _stop_all(self) -> str | None:
-        """Senders first, then who passes on, then who keeps; names those that had to be killed."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + STOP_S_MAX
-        parts = [part for part in (self._broker, self._tailer, self._metaq) if part is not None]
-        slow = [part.name for part in parts if not await part.stop(max(0.1, deadline - loop.time()))]
-        return f"{', '.join(slow)} did not end within {STOP_S_MAX:g} s, and was killed" if slow else None
+        except _Stopped:
+            pass
+        finally:
+            slow = parts.stop()
+    if problem or slow:
+        raise click.ClickException(problem or slow)
 
 
-def _show(name: str, line: str) -> None:
-    click.echo(f"{name:8} {line}", err=True)
+class _Stopped(Exception):
+    """A signal ends all parts."""
+
+
+class _Parts:
+    """The servers: `txmsg` commands in processes of their own, which run until one ends or `stop` is set."""
+
+    def __init__(self, stop: threading.Event) -> None:
+        self._stop = stop
+        self._children: dict[str, Child] = {}
+
+    def start(self, name: str, *command: str) -> None:
+        self._children[name] = Child(
+            name,
+            ["txmsg.runtime.child", "txmsg.cli.main", *command, "--log-level", "warning", "--json"],
+            log=lambda line: click.echo(f"{name:8} {line}", err=True),
+            ready="",
+        )
+
+    def await_ready(self, name: str) -> dict[str, Any]:
+        """The line of JSON that a part prints when it is ready. Raises as `watch` does."""
+        child, deadline = self._children[name], time.monotonic() + START_S_MAX
+        while not child.is_ready:
+            if time.monotonic() >= deadline:
+                raise ChildFailed(f"{name} was not ready after {START_S_MAX:g} s")
+            self.watch()
+        facts: dict[str, Any] = json.loads(child.address)
+        return facts
+
+    def watch(self) -> None:
+        """Looks at all parts, after a moment. Raises ChildFailed when one has ended, and _Stopped."""
+        if self._stop.wait(WATCH_INTERVAL_S):
+            raise _Stopped
+        for child in self._children.values():
+            child.require_running()
+
+    def stop(self) -> str:
+        """Ends senders first, then what passes on, then what keeps; names those that had to be killed."""
+        deadline = time.monotonic() + STOP_S_MAX
+        children = [self._children[name] for name in ("broker", "tailer", "metaq") if name in self._children]
+        slow = [child.name for child in children if not child.stop(max(0.1, deadline - time.monotonic()))]
+        return f"{', '.join(slow)} did not end within {STOP_S_MAX:g} s, and was killed" if slow else ""
+
+
+def _print(facts: Mapping[str, str], *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(facts))
+    else:
+        for name, value in facts.items():
+            click.echo(f"{name:8} {value}")
+        click.echo("ready; Ctrl-C stops all of them")
+    sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""The processes of a play end with what they have started, however they end."""
+"""Child processes end with what they have started, however they end, and say how."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from examples.play.processes import Child, ChildFailed
 from tests.acceptance.waiting import until
+from txmsg.runtime.child import Child, ChildFailed
 
 FAMILY = """
 import subprocess, sys, time
@@ -31,7 +31,7 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def family(programs: Path, *arguments: str) -> tuple[Child, list[psutil.Process]]:
-    child = Child("family", [*arguments, "family"], env={}, log=programs / "family.log")
+    child = Child("family", [*arguments, "family"], log=programs / "family.log")
     return child, [psutil.Process(child.pid), psutil.Process(int(child.wait_ready()))]
 
 
@@ -59,7 +59,7 @@ def test_a_child_takes_what_it_has_started_with_it(programs: Path, how: object) 
     child.stop()
 
 
-def test_a_child_that_was_killed_by_somebody_else_leaves_nothing_either(programs: Path) -> None:
+def test_a_child_that_was_killed_from_outside_leaves_nothing_either(programs: Path) -> None:
     child, processes = family(programs)
     processes[0].kill()
     child.wait(ENDS_S_MAX)
@@ -69,8 +69,8 @@ def test_a_child_that_was_killed_by_somebody_else_leaves_nothing_either(programs
 
 def test_a_program_that_knows_nothing_of_its_parent_ends_with_it(programs: Path) -> None:
     code = (
-        "import os; from pathlib import Path; from examples.play.processes import Child\n"
-        "child = Child('quiet', ['examples.play.processes', 'quiet'], env={}, log=Path('quiet.log'))\n"
+        "import os; from pathlib import Path; from txmsg.runtime.child import Child\n"
+        "child = Child('quiet', ['txmsg.runtime.child', 'quiet'], log=Path('quiet.log'))\n"
         "child.wait_ready(); print(child.pid, flush=True); os.kill(os.getpid(), 9)"
     )
     (programs / "quiet.py").write_text("import time\nprint('listening on nothing', flush=True)\ntime.sleep(600)\n")
@@ -82,12 +82,48 @@ def test_a_program_that_knows_nothing_of_its_parent_ends_with_it(programs: Path)
         require_ended([psutil.Process(int(parent.stdout))])
 
 
-def test_a_child_that_ends_before_it_is_ready_is_told_with_its_last_words(programs: Path) -> None:
+def test_a_child_that_ends_before_it_is_ready_is_named_with_the_end_of_its_log(programs: Path) -> None:
     (programs / "broken.py").write_text("raise SystemExit('no more')\n")
-    child = Child("broken", ["broken"], env={}, log=programs / "broken.log")
-    with pytest.raises(ChildFailed, match="no more"):
+    child = Child("broken", ["broken"], log=programs / "broken.log")
+    with pytest.raises(ChildFailed, match=r"broken ended with exit status 1 while it started.*\n.*no more"):
         child.wait_ready()
-    child.wait(ENDS_S_MAX)  # it has closed its output, and may be about to end still
-    with pytest.raises(ChildFailed, match="broken ended unasked with 1"):
+    with pytest.raises(ChildFailed, match="broken ended by itself, with exit status 1"):
         child.require_running()
     child.stop()
+
+
+def test_a_child_that_is_never_ready_is_named_after_the_time_limit(programs: Path) -> None:
+    child, _ = family(programs)
+    silent = Child("silent", ["family"], log=programs / "silent.log", ready="never")
+    with pytest.raises(ChildFailed, match="silent was not ready after"):
+        silent.wait_ready(0.1)
+    silent.stop()
+    child.stop()
+
+
+def test_a_child_that_does_not_end_in_time_is_killed_and_stop_says_so(programs: Path) -> None:
+    (programs / "stubborn.py").write_text(
+        "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "print('listening on nothing', flush=True)\ntime.sleep(600)\n"
+    )
+    child = Child("stubborn", ["stubborn"], log=programs / "stubborn.log")
+    child.wait_ready()
+    assert not child.stop(0.1)
+    assert child.ending == "by SIGKILL"
+
+
+def test_lines_go_to_functions_in_order_and_all_have_come_when_it_is_stopped(programs: Path) -> None:
+    (programs / "talks.py").write_text(
+        "import sys\nfor number in range(100): print(number); print(-number, file=sys.stderr)\n"
+        "print('told:', sys.stdin.readline().strip())\n"
+    )
+    printed: list[str] = []
+    logged: list[str] = []
+    child = Child("talks", ["talks"], log=logged.append, ready="0", on_line=printed.append)
+    child.wait_ready()
+    child.tell("that is all")
+    assert child.wait(ENDS_S_MAX) == 0
+    assert child.stop()
+    assert printed == [*map(str, range(100)), "told: that is all"]
+    assert logged == [str(-number) for number in range(100)]
+    assert child.last_line == "told: that is all"

@@ -1,6 +1,6 @@
 """Reads the totals from the page as a browser shows it: what a person sees, where it is shown in full.
 
-    python -m examples.trade_dashboard.play.browser HOST:PORT orders paid ...
+    python -m txmsg.demo.trades.browser HOST:PORT orders paid ...
 
 prints them as one JSON object. A total that is shown short (12.3K) is read from its element's `data-value`. Needs the
 Python package `playwright`, and Chromium: Debian's will do.
@@ -18,7 +18,7 @@ import time
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
-from examples.play.processes import ChildFailed
+from txmsg.runtime.child import ChildFailed
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator

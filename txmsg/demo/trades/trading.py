@@ -12,10 +12,10 @@ from typing import Final
 from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
 
-from examples.trade_dashboard import service
-from examples.trade_dashboard.load import Load, Step, steps
-from examples.trade_dashboard.orders import EVENTS, Event, Order
 from txmsg import BrokerUnavailable, TransactionRefused
+from txmsg.demo.examples.trade_dashboard import service
+from txmsg.demo.examples.trade_dashboard.orders import EVENTS, Event, Order
+from txmsg.demo.trades.load import Load, Step, steps
 
 __all__ = ["Trading"]
 

@@ -1,6 +1,6 @@
 """Runs one subscriber: the module one directory up, and a door for direct calls, which the old ways need.
 
-    python -m examples.user_registration.demo.run_subscriber red_packet
+    python -m txmsg.demo.registration.run_subscriber red_packet
 
 prints `listening on HOST:PORT` when direct calls are answered; messages are consumed from then on.
 """
@@ -14,8 +14,8 @@ import threading
 from typing import Any
 from uuid import UUID
 
-from examples.play.processes import LISTENING, exit_with_parent, say
-from examples.user_registration.demo.web import Server
+from txmsg.demo.registration.web import Server
+from txmsg.runtime.child import LISTENING, exit_with_parent, say
 
 EFFECTS = {
     "red_packet": "give_red_packet",
@@ -29,7 +29,7 @@ EFFECTS = {
 def main(group: str) -> None:
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     exit_with_parent()
-    module = importlib.import_module(f"examples.user_registration.{group}")
+    module = importlib.import_module(f"txmsg.demo.examples.user_registration.{group}")
     effect = getattr(module, EFFECTS[group])
     module.create_tables()
 

@@ -13,9 +13,9 @@ from typing import Final, Self
 
 import grpc
 
-from examples.trade_dashboard.play.stage import TOPIC, TradeStage
 from txmsg.binlog import table
 from txmsg.binlog.database import connect, translated
+from txmsg.demo.trades.stage import TOPIC, TradeStage
 from txmsg.errors import TxmsgError
 from txmsg.metaq import QueueId, open_log
 from txmsg.wire.v1.txmsg_pb2 import StatsRequest

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final, NamedTuple
 
-from examples.trade_dashboard.market import ITEMS, PROVINCE_WEIGHTS
-from examples.trade_dashboard.orders import Event, Order
+from txmsg.demo.examples.trade_dashboard.orders import Event, Order
+from txmsg.demo.trades.market import ITEMS, PROVINCE_WEIGHTS
 
 __all__ = ["MIDNIGHT", "Load", "Step", "initial_stock", "steps"]
 

@@ -1,4 +1,4 @@
-"""The play: users register in three ways, then with messages while processes are killed; in the end all is verified.
+"""The demo: users register in three ways, then with messages while processes are killed; in the end all is verified.
 
 Decides who dies when. Knows neither how processes are started (stage) nor what is right (verify, a process apart).
 """
@@ -21,11 +21,11 @@ from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
-from examples.play.audience import Audience
-from examples.user_registration.demo import GROUPS
-from examples.user_registration.demo.cluster import ServiceCluster
-from examples.user_registration.demo.stage import RegistrationStage
-from examples.user_registration.demo.users import (
+from txmsg.demo.audience import Audience
+from txmsg.demo.registration import GROUPS
+from txmsg.demo.registration.cluster import ServiceCluster
+from txmsg.demo.registration.stage import RegistrationStage
+from txmsg.demo.registration.users import (
     Answer,
     Attempt,
     AttemptLog,
@@ -35,9 +35,9 @@ from examples.user_registration.demo.users import (
     invent,
     latency_of,
 )
-from examples.user_registration.demo.web import Caller
+from txmsg.demo.registration.web import Caller
 
-__all__ = ["Plan", "Result", "play"]
+__all__ = ["Plan", "Result", "run"]
 
 SERVICES = 2
 CALLERS_COMPARING = 32
@@ -68,7 +68,7 @@ DOWN_FROM, BROKER_DIES, DOWN_UNTIL = 0.1, 0.4, 0.7
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How big the play is."""
+    """How big the demo is."""
 
     users: int
     """Attempts in all. A tenth (at least 5, at most 50) in each of the three ways, the rest under crashes."""
@@ -134,8 +134,8 @@ class Result:
         return not (self.missing or self.duplicated or self.phantom or self.in_doubt)
 
 
-def play(plan: Plan, directory: Path, audience: Audience) -> Result:
-    """Plays it all under `directory`. Ends every process it started, also when interrupted. Raises ChildFailed when a
+def run(plan: Plan, directory: Path, audience: Audience) -> Result:
+    """Runs it all under `directory`. Ends every process it started, also when interrupted. Raises ChildFailed when a
     process fails that nobody killed."""
     started = time.monotonic()
     audience.phase("starting all processes", 1)
@@ -153,7 +153,7 @@ def play(plan: Plan, directory: Path, audience: Audience) -> Result:
                 latency[way] = latency_of(
                     crowd.register(attempts, callers=CALLERS_COMPARING, per_s=plan.compared_per_s)
                 )
-            checks = _play_crashes(plan, stage, cluster, crowd, audience)
+            checks = _run_crashes(plan, stage, cluster, crowd, audience)
             verdict = _settle(stage, audience)
             checks += CheckCount.of(stage)
     return Result(
@@ -270,7 +270,7 @@ def _outcome(attempt: Attempt, answer: Answer, comes_at: float) -> Outcome:
     return Outcome(attempt=attempt, answer=answer, waited_ms=(time.perf_counter() - comes_at) * 1000)
 
 
-def _play_crashes(
+def _run_crashes(
     plan: Plan, stage: RegistrationStage, cluster: ServiceCluster, crowd: Crowd, audience: Audience
 ) -> CheckCount:
     """Everybody else registers while processes die. Returns the checks that the broker counted before it was killed."""
@@ -345,7 +345,7 @@ def _drained(stage: RegistrationStage) -> bool:
 
 def _verify(stage: RegistrationStage) -> dict[str, Any]:
     """Runs the verifier, which shares no code with this. Its exit status 1 only says that something is wrong."""
-    command = [sys.executable, "-m", "examples.user_registration.verify", stage.url("postgres")]
+    command = [sys.executable, "-m", "txmsg.demo.examples.user_registration.verify", stage.url("postgres")]
     run = subprocess.run(command, capture_output=True, timeout=60, check=False)
     if run.returncode not in (0, 1) or not run.stdout:
         raise RuntimeError(f"the verifier failed:\n{run.stderr.decode(errors='replace')}")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from examples.trade_dashboard.names import CATEGORIES, PROVINCES
+from txmsg.demo.examples.trade_dashboard.names import CATEGORIES, PROVINCES
 
 __all__ = ["ITEMS", "PROVINCE_WEIGHTS", "Item"]
 

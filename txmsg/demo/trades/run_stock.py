@@ -1,6 +1,6 @@
 """Runs the stock consumer, with what the load of these numbers needs, more or less, in stock.
 
-    python -m examples.trade_dashboard.play.run_stock RATE SECONDS SEED
+    python -m txmsg.demo.trades.run_stock RATE SECONDS SEED
 
 prints `consuming GROUP` when it begins.
 """
@@ -10,9 +10,9 @@ from __future__ import annotations
 import logging
 import sys
 
-from examples.play.processes import exit_with_parent, say
-from examples.trade_dashboard import stock
-from examples.trade_dashboard.load import Load, initial_stock
+from txmsg.demo.examples.trade_dashboard import stock
+from txmsg.demo.trades.load import Load, initial_stock
+from txmsg.runtime.child import exit_with_parent, say
 
 
 def main(load: Load) -> None:

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from uuid import UUID
 
-from examples.user_registration.demo.web import Caller
-from examples.user_registration.service import SessionLocal, create_user
+from txmsg.demo.examples.user_registration.service import SessionLocal, create_user
+from txmsg.demo.registration.web import Caller
 
 __all__ = ["DirectCalls"]
 

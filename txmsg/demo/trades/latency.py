@@ -9,8 +9,8 @@ from datetime import datetime, timedelta
 
 import psycopg
 
-from examples.trade_dashboard.latency import percentiles
-from examples.trade_dashboard.play.watching import Seen, shown_after
+from txmsg.demo.examples.trade_dashboard.latency import percentiles
+from txmsg.demo.trades.watching import Seen, shown_after
 
 __all__ = ["Percentiles", "Times", "times_since"]
 

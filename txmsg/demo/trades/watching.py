@@ -12,8 +12,8 @@ from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any, Self
 
-from examples.play.processes import ChildFailed
-from examples.trade_dashboard.play.browser import read_totals
+from txmsg.demo.trades.browser import read_totals
+from txmsg.runtime.child import ChildFailed
 
 __all__ = ["PageWatch", "Seen", "Shown", "read_page", "shown_after"]
 

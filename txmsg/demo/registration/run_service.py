@@ -1,6 +1,6 @@
 """Runs the registration service: `register` of service.py behind HTTP, the old ways beside it, crash points around it.
 
-    SUBSCRIBERS='{"red_packet": "127.0.0.1:4000", ...}' python -m examples.user_registration.demo.run_service
+    SUBSCRIBERS='{"red_packet": "127.0.0.1:4000", ...}' python -m txmsg.demo.registration.run_service
 
 A request holds user_id, email, way ("serial", "parallel" or "message") and, if this process is to die, crash: the
 point. Answers: 201 registered, 409 there is such a user, 422 the business says no, 503 nothing has happened: try again.
@@ -16,12 +16,12 @@ from uuid import UUID
 
 from sqlalchemy.exc import IntegrityError
 
-from examples.play.processes import LISTENING, exit_with_parent, say
-from examples.user_registration import service
-from examples.user_registration.demo import crash_points
-from examples.user_registration.demo.ways import DirectCalls
-from examples.user_registration.demo.web import Server
+from txmsg.demo.examples.user_registration import service
+from txmsg.demo.registration import crash_points
+from txmsg.demo.registration.ways import DirectCalls
+from txmsg.demo.registration.web import Server
 from txmsg.errors import BrokerUnavailable
+from txmsg.runtime.child import LISTENING, exit_with_parent, say
 
 CALLERS_MAX = 16
 

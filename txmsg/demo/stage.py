@@ -1,6 +1,6 @@
-"""What a play stands on: a PostgreSQL, a broker, and processes, which can be killed and started again.
+"""What a demo stands on: a PostgreSQL, a broker, and processes, which can be killed and started again.
 
-    postgres/      one embedded PostgreSQL with a database for the broker ("notify") and those that the play names
+    postgres/      one embedded PostgreSQL with a database for the broker ("notify") and those that the demo names
     logs/          what each process said
 
 Knows how to start them, not why.
@@ -16,9 +16,9 @@ from typing import Self
 
 import grpc
 
-from examples.play.processes import LISTENING, Child, ChildFailed
 from txmsg.broker.migrate import upgrade
 from txmsg.embedded import EmbeddedPostgres
+from txmsg.runtime.child import LISTENING, Child, ChildFailed
 from txmsg.wire.v1.txmsg_pb2 import StatsReply, StatsRequest
 from txmsg.wire.v1.txmsg_pb2_grpc import AdminStub
 
@@ -59,7 +59,7 @@ class Stage:
         self._exits.close()
 
     def _set_up(self) -> None:
-        """What a play starts before anything else; all of it ends if this raises."""
+        """What a demo starts before anything else; all of it ends if this raises."""
 
     def url(self, database: str) -> str:
         """Conninfo of a database, for psycopg and psql."""
@@ -80,6 +80,10 @@ class Stage:
             before.stop()
         self.children[name] = self.child(name, *arguments, ready=ready, **env)
         return self.children[name]
+
+    def start_program(self, name: str, module: str, *arguments: str, **ready: str) -> Child:
+        """The same for a module that does not end by itself when its parent is gone."""
+        return self.start(name, "txmsg.runtime.child", module, *arguments, **ready)
 
     def child(self, name: str, *arguments: str, ready: str = LISTENING, **env: str) -> Child:
         """The same, but the caller ends it."""
@@ -109,7 +113,7 @@ class Stage:
         """Starts the broker; always on the same address, so that clients find it again."""
         options = ("--storage", self.url("notify"), "--listen", self.broker_address)
         checks = ("--first-check-s", str(FIRST_CHECK_S), "--check-interval-s", str(CHECK_INTERVAL_S))
-        return self.start("broker", "txmsg.cli.parts", "broker", *options, *checks)
+        return self.start_program("broker", "txmsg.cli.main", "broker", *options, *checks)
 
     def broker_stats(self) -> StatsReply:
         """What the broker counted since it started."""

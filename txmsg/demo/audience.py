@@ -1,4 +1,4 @@
-"""Who watches a play."""
+"""Who watches a demo."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["Audience"]
 
 
 class Audience(Protocol):
-    """Is told how the play goes on. Called from the supervisor's main thread only."""
+    """Is told how the demo goes on. Called from the supervisor's main thread only."""
 
     def phase(self, title: str, steps: int) -> None:
         """A phase of so many steps begins."""

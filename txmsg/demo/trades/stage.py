@@ -10,16 +10,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from examples.play.processes import Child
-from examples.play.stage import Stage
-from examples.trade_dashboard.load import Load
+from txmsg.demo.stage import Stage
+from txmsg.demo.trades.load import Load
 from txmsg.metaq import QueueId, open_log
+from txmsg.runtime.child import Child
 
 __all__ = ["DATABASES", "TOPIC", "TradeStage"]
 
 DATABASES: Final = ("notify", "trades", "stock", "dashboard")
 TOPIC: Final = "trade.order"
-_PACKAGE: Final = "examples.trade_dashboard"
+_EXAMPLE: Final = "txmsg.demo.examples.trade_dashboard"
 
 
 class TradeStage(Stage):
@@ -45,7 +45,7 @@ class TradeStage(Stage):
         self.start_broker()
         self._start_tailer().wait_ready()  # it makes the log, which the job reads
         self._start_stock()
-        service = f"{_PACKAGE}.service"
+        service = f"{_EXAMPLE}.service"
         if self._with_dashboard:
             self._start_spark()
             self._start_page()
@@ -61,7 +61,7 @@ class TradeStage(Stage):
         began_at = (before.address,) if before is not None and before.is_ready else ()
         return self.start(
             "trade_service",
-            f"{_PACKAGE}.play.run_service",
+            f"{__package__}.run_service",
             *self._load,
             *began_at,
             ready="trading since ",
@@ -70,12 +70,12 @@ class TradeStage(Stage):
 
     def _start_tailer(self) -> Child:
         options = ("--storage", self.url("notify"), "--metaq", str(self.log))
-        return self.start("tailer", "txmsg.cli.parts", "tailer", "run", *options, ready="tailing ")
+        return self.start_program("tailer", "txmsg.cli.main", "tailer", "run", *options, ready="tailing ")
 
     def _start_stock(self) -> Child:
         return self.start(
             "stock",
-            f"{_PACKAGE}.play.run_stock",
+            f"{__package__}.run_stock",
             *self._load,
             ready="consuming ",
             STOCK_DATABASE_URL=self.sqlalchemy_url("stock"),
@@ -84,14 +84,11 @@ class TradeStage(Stage):
     def _start_spark(self) -> Child:
         where = ("--metaq", str(self.log), "--results", self.url("dashboard"))
         checkpoint = ("--checkpoint", str(self.directory / "job"))
-        return self._start_program("spark", f"{_PACKAGE}.job", *where, *checkpoint, ready="counting ")
+        return self.start_program("spark", f"{_EXAMPLE}.job", *where, *checkpoint, ready="counting ")
 
     def _start_page(self) -> Child:
         options = ("--results", self.url("dashboard"), "--listen", "127.0.0.1:0", "--health", str(self.health))
-        return self._start_program("page", f"{_PACKAGE}.page", *options)
-
-    def _start_program(self, name: str, module: str, *arguments: str, **ready: str) -> Child:
-        return self.start(name, "examples.play.processes", module, *arguments, **ready)
+        return self.start_program("page", f"{_EXAMPLE}.page", *options)
 
     # ---- looking
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from examples.play.processes import Child
-from examples.play.stage import Stage
-from examples.user_registration.demo import GROUPS
+from txmsg.demo.registration import GROUPS
+from txmsg.demo.stage import Stage
+from txmsg.runtime.child import Child
 
 __all__ = ["RegistrationStage"]
 
@@ -29,7 +29,7 @@ class RegistrationStage(Stage):
         self.start_broker()
         for group in GROUPS:
             self.start_subscriber(group)
-        service = "examples.user_registration.service"
+        service = "txmsg.demo.examples.user_registration.service"
         self.run("users-tables", service, USERS_DATABASE_URL=self.sqlalchemy_url("users"))
         for child in self.children.values():
             child.wait_ready()
@@ -37,7 +37,7 @@ class RegistrationStage(Stage):
     def start_subscriber(self, group: str) -> None:
         self.start(
             group,
-            "examples.user_registration.demo.run_subscriber",
+            "txmsg.demo.registration.run_subscriber",
             group,
             DATABASE_URL=self.sqlalchemy_url(group),
             STEP_MS=str(round(self._slow_ms * STEP_SHARES[group])),
@@ -47,7 +47,7 @@ class RegistrationStage(Stage):
         """A process of the registration service. The caller ends it."""
         return self.child(
             name,
-            "examples.user_registration.demo.run_service",
+            "txmsg.demo.registration.run_service",
             USERS_DATABASE_URL=self.sqlalchemy_url("users"),
             SUBSCRIBERS=json.dumps({group: self.children[group].address for group in GROUPS}),
         )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from examples.play.processes import Child, ChildFailed
+from txmsg.runtime.child import Child, ChildFailed
 
 __all__ = ["Instance", "ServiceCluster"]
 

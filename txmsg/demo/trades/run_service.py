@@ -1,6 +1,6 @@
 """Runs the trade service, with a load that uses it.
 
-    python -m examples.trade_dashboard.play.run_service RATE SECONDS SEED [BEGAN_AT]
+    python -m txmsg.demo.trades.run_service RATE SECONDS SEED [BEGAN_AT]
 
 prints `trading since BEGAN_AT` when it begins, then lines `made COUNT late SECONDS`, and goes on until it is told to
 end: it answers check-backs. With BEGAN_AT it goes on with what a process that was killed had begun.
@@ -14,10 +14,10 @@ import signal
 import sys
 import time
 
-from examples.play.processes import exit_with_parent, say
-from examples.trade_dashboard import service
-from examples.trade_dashboard.load import Load
-from examples.trade_dashboard.play.trading import Trading
+from txmsg.demo.examples.trade_dashboard import service
+from txmsg.demo.trades.load import Load
+from txmsg.demo.trades.trading import Trading
+from txmsg.runtime.child import exit_with_parent, say
 
 TELL_S = 0.2
 

@@ -1,4 +1,4 @@
-"""The play: a day of trades, in which processes are killed; in the end page, trade database and log are compared.
+"""The demo: a day of trades, in which processes are killed; in the end page, trade database and log are compared.
 
 Decides who dies when. Knows neither how processes are started (stage) nor what is right (verify, a process apart).
 """
@@ -18,15 +18,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from examples.play.audience import Audience
-from examples.play.processes import ChildFailed
-from examples.trade_dashboard.load import MIDNIGHT, Load
-from examples.trade_dashboard.play.health import HealthWriter
-from examples.trade_dashboard.play.latency import Percentiles, Times, times_since
-from examples.trade_dashboard.play.stage import TradeStage
-from examples.trade_dashboard.play.watching import PageWatch, Shown, read_page
+from txmsg.demo.audience import Audience
+from txmsg.demo.trades.health import HealthWriter
+from txmsg.demo.trades.latency import Percentiles, Times, times_since
+from txmsg.demo.trades.load import MIDNIGHT, Load
+from txmsg.demo.trades.stage import TradeStage
+from txmsg.demo.trades.watching import PageWatch, Shown, read_page
+from txmsg.runtime.child import ChildFailed
 
-__all__ = ["Plan", "Public", "Result", "play"]
+__all__ = ["Plan", "Public", "Result", "run"]
 
 KILLED_AT: Final = {"trade_service": 0.30, "broker": 0.42, "tailer": 0.54, "spark": 0.66}
 """Who dies when, as shares of the trades."""
@@ -39,7 +39,7 @@ SUMS: Final = ("orders", "paid", "shipped", "refunded", "turnover_cents")
 
 
 class Public(Audience, Protocol):
-    """Who watches this play."""
+    """Who watches this demo."""
 
     def say(self, text: str) -> None:
         """Something that stays to be read."""
@@ -47,7 +47,7 @@ class Public(Audience, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is played."""
+    """How big the day is, and what takes part."""
 
     load: Load
     kill: bool = False
@@ -87,8 +87,8 @@ class Result:
         return self.equal and not self.stock_oversold
 
 
-def play(plan: Plan, directory: Path, public: Public) -> Result:
-    """Plays it all under `directory`. Ends every process it started, also when interrupted. Raises ChildFailed when a
+def run(plan: Plan, directory: Path, public: Public) -> Result:
+    """Runs it all under `directory`. Ends every process it started, also when interrupted. Raises ChildFailed when a
     process fails that nobody killed."""
     began = time.monotonic()
     public.phase("starting all processes", 1)
@@ -210,7 +210,13 @@ class _Day:
 
 def _verify(stage: TradeStage) -> dict[str, Any]:
     """Runs the verifier, which shares no code with this. Its exit status 1 only says that something is wrong."""
-    command = [sys.executable, "-m", "examples.trade_dashboard.verify", stage.url("postgres"), str(stage.log)]
+    command = [
+        sys.executable,
+        "-m",
+        "txmsg.demo.examples.trade_dashboard.verify",
+        stage.url("postgres"),
+        str(stage.log),
+    ]
     run = subprocess.run(command, capture_output=True, timeout=600, check=False)
     if run.returncode not in (0, 1) or not run.stdout:
         raise ChildFailed(f"the verifier failed:\n{run.stderr.decode(errors='replace')}")

@@ -1,0 +1,10 @@
+"""The demos: examples run as real processes, some of them killed at bad moments; then the results are verified.
+
+    registration   users register (examples/user_registration)
+    trades         a day of trades, live on a page (examples/trade_dashboard)
+    stage          what both run on: a PostgreSQL, a broker, processes
+    audience       who is told of their progress
+    examples       the examples themselves: in the repository a link, in a wheel their files
+
+`txmsg demo` draws progress and results. Nothing here is needed to use txmsg.
+"""

@@ -1,0 +1,241 @@
+"""A child process: started, awaited until it is ready, killed or stopped in order. Knows nothing of what it runs.
+
+`txmsg up`, the demos, the tests and the benchmarks start their processes by this. Run as a program, this module runs
+another one that need not know its parent, and that ends in order when the parent is gone:
+
+    python -m txmsg.runtime.child MODULE ARGUMENTS...
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Final, Protocol
+
+LISTENING: Final = "listening on "
+"""How the line begins by which servers say that they are ready; the address follows."""
+
+
+class ChildFailed(RuntimeError):
+    """A child did not get ready, or ended by itself. The text holds the end of its log."""
+
+
+class Process(Protocol):
+    """What a Child needs of a process; subprocess.Popen is one. Its stdout is a pipe."""
+
+    @property
+    def pid(self) -> int: ...
+    @property
+    def stdin(self) -> IO[bytes] | None: ...
+    @property
+    def stdout(self) -> IO[bytes] | None: ...
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def send_signal(self, signum: int, /) -> None: ...
+
+
+Spawn = Callable[[Sequence[str], Mapping[str, str], IO[bytes]], Process]
+"""Starts `python -m COMMAND` in a session of its own, with this environment and stderr, and pipes to the parent."""
+
+
+def spawn(command: Sequence[str], environment: Mapping[str, str], stderr: IO[bytes]) -> Process:
+    """The usual way."""
+    return subprocess.Popen(
+        [sys.executable, "-m", *command],
+        env=environment,
+        stdin=subprocess.PIPE,  # its end tells the child that the parent is gone
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        start_new_session=True,  # Ctrl-C is for the parent, which ends its children in order
+    )
+
+
+class Child:
+    """One process, started by the constructor, and those that it starts: all of them end with it.
+
+    name: how errors call it. log: the file to which its stderr is appended, or what is called with each line of it, on
+    another thread. ready: how the line of its stdout begins that says it is ready. env: what is added to this process's
+    environment. on_line: called with each line of its stdout, on another thread.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        *,
+        log: Path | Callable[[str], object],
+        ready: str = LISTENING,
+        env: Mapping[str, str] | None = None,
+        on_line: Callable[[str], object] | None = None,
+        start: Spawn = spawn,
+    ) -> None:
+        self.name = name
+        self.address = ""
+        """What it printed after `ready`."""
+        self.last_line = ""
+        """What it printed last."""
+        self._log, self._ready_prefix, self._on_line = log, ready, on_line
+        self._is_ready = self._is_stopped = False
+        self._is_ready_or_ended = threading.Event()
+        environment = {**os.environ, **(env or {}), "PYTHONUNBUFFERED": "1"}
+        self._readers: list[threading.Thread] = []
+        if isinstance(log, Path):
+            with log.open("ab") as stderr:
+                self._process = start(command, environment, stderr)
+        else:
+            reading, writing = os.pipe()
+            with os.fdopen(writing, "wb") as stderr:
+                self._process = start(command, environment, stderr)
+            self._read_on_thread(lambda: _pass_on(reading, log), "log")
+        self._read_on_thread(self._read, "output")
+
+    def _read_on_thread(self, read: Callable[[], None], what: str) -> None:
+        thread = threading.Thread(target=read, name=f"{what} of {self.name}", daemon=True)
+        thread.start()
+        self._readers.append(thread)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it has said so."""
+        return self._is_ready
+
+    @property
+    def returncode(self) -> int | None:
+        """Its exit status; negative: the signal that killed it; None: it runs."""
+        return self._process.poll()
+
+    @property
+    def ending(self) -> str:
+        """How it ended: "by SIGKILL", "with exit status 1"."""
+        status = self.returncode
+        assert status is not None, f"{self.name} runs"
+        return f"by {signal.Signals(-status).name}" if status < 0 else f"with exit status {status}"
+
+    def wait_ready(self, timeout_s: float = 240.0) -> str:
+        """Returns its address when it is ready. Raises ChildFailed if it ends first or takes too long."""
+        if not self._is_ready_or_ended.wait(timeout_s):
+            raise ChildFailed(f"{self.name} was not ready after {timeout_s:g} s{self._log_says()}")
+        if not self._is_ready:
+            with contextlib.suppress(subprocess.TimeoutExpired):  # it has closed its output, and is about to end
+                self.wait(timeout_s)
+            ended = "closed its output" if self.returncode is None else f"ended {self.ending}"
+            raise ChildFailed(f"{self.name} {ended} while it started{self._log_says()}")
+        return self.address
+
+    def require_running(self) -> None:
+        """Raises ChildFailed when it has ended."""
+        if self.returncode is not None:
+            raise ChildFailed(f"{self.name} ended by itself, {self.ending}{self._log_says()}")
+
+    def wait(self, timeout_s: float | None = None) -> int:
+        """Its exit status, when it has ended. Raises subprocess.TimeoutExpired."""
+        return self._process.wait(timeout_s)
+
+    def send_signal(self, signum: int) -> None:
+        """To it alone. Nothing if it has ended."""
+        self._process.send_signal(signum)
+
+    def tell(self, line: str) -> None:
+        """Writes a line to its stdin."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{line}\n".encode())
+        self._process.stdin.flush()
+
+    def kill(self) -> None:
+        """SIGKILL for it and for what it has started, as a crash would be: nothing is flushed, nothing is said."""
+        if self.returncode is None:
+            self._kill_session()
+
+    def stop(self, timeout_s: float = 10.0, signum: int = signal.SIGTERM) -> bool:
+        """Ends it by the signal, or by SIGKILL after this time; whether it ended in time. May be called again.
+
+        Returns when it is gone, with all that it has started, and its output is read.
+        """
+        if self._is_stopped:
+            return True
+        is_in_time = True
+        self.send_signal(signum)
+        try:
+            self.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            is_in_time = False
+        self._kill_session()  # what it has left behind, or all of it
+        self._process.wait()
+        self._is_stopped = True
+        for reader in self._readers:
+            reader.join(timeout_s)
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
+        return is_in_time
+
+    def log_tail(self, size_bytes: int = 3000) -> str:
+        """The end of the log, if it is a file."""
+        return self._log.read_bytes()[-size_bytes:].decode(errors="replace") if isinstance(self._log, Path) else ""
+
+    def _log_says(self) -> str:
+        tail = self.log_tail()
+        return f"; the end of its log:\n{tail}" if tail else ""
+
+    def _kill_session(self) -> None:
+        self._process.send_signal(signal.SIGKILL)  # it may not have begun its session yet
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self.last_line = text = line.decode(errors="replace").strip()
+            if not self._is_ready and text.startswith(self._ready_prefix):
+                self.address = text.removeprefix(self._ready_prefix)
+                self._is_ready = True
+                self._is_ready_or_ended.set()
+            if self._on_line is not None:
+                self._on_line(text)
+        self._is_ready_or_ended.set()
+
+
+def _pass_on(fd: int, receive: Callable[[str], object]) -> None:
+    with os.fdopen(fd, "rb") as lines:
+        for line in lines:
+            receive(line.decode(errors="replace").rstrip())
+
+
+# ---- in the child
+
+
+def say(line: str) -> None:
+    """Tells the parent at once."""
+    print(line, flush=True)
+
+
+def exit_with_parent() -> None:
+    """Ends this process at once when the parent is gone, however it went."""
+    _when_parent_is_gone(lambda: os._exit(3))
+
+
+def _when_parent_is_gone(end: Callable[[], None]) -> None:
+    def watch() -> None:
+        while os.read(0, 1024):
+            pass
+        end()
+
+    threading.Thread(target=watch, name="parent-watch", daemon=True).start()
+
+
+if __name__ == "__main__":
+    _when_parent_is_gone(lambda: os.kill(os.getpid(), signal.SIGTERM))
+    del sys.argv[0]
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
