@@ -19,6 +19,7 @@ BENCHMARKS = (
     "fence",
     "backlog",
     "held_xmin",
+    "idle_groups",
     "backend_down",
     "ordered",
     "delayed",

@@ -14,6 +14,7 @@ from benchmarks.run_all import BENCHMARKS
 SMALLEST = {
     "backlog": ["--levels", "2000", "--turns", "1"],
     "backend_down": ["--seconds", "1.5", "--count", "1000"],
+    "idle_groups": ["--groups", "200"],
     "tailer": ["--rows", "1000", "--turns", "1", "--seconds", "0.3"],
     "capacity": ["--seconds", "0.5", "--clients", "10"],
     "peers": ["--waiting", "500", "--seconds", "1"],

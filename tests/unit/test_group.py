@@ -140,15 +140,15 @@ def test_a_queue_that_went_takes_its_retries_along_and_leaves_the_others_alone()
     assert group.retrying.expire(31) == [(2, [(11, 8)])], "the retry of the other queue is still out"
 
 
-def test_what_can_expire_or_must_be_written_is_always_among_what_is_looked_at() -> None:
-    """Through whatever happens to the queues of a group; and a group of which nothing is out is not looked at."""
+def test_busy_feeds_are_always_among_those_that_the_rounds_look_at_and_idle_groups_are_not() -> None:
+    """Whatever happens to the queues of a group."""
     rng = random.Random(7)
     for _ in range(100):
         group = group_of(0, 0, 0)
         now, given = 0.0, list[Handout]()
         for step in range(60):
             feed = rng.choice(list(group.feeds.values()))
-            match rng.randrange(7):
+            match rng.randrange(9):
                 case 0:
                     start = feed.window.position
                     keys = [rng.choice((None, "a", "b")) for _ in range(rng.randrange(1, 4))]
@@ -164,14 +164,21 @@ def test_what_can_expire_or_must_be_written_is_always_among_what_is_looked_at() 
                 case 5:
                     now += rng.randrange(4)
                     group.expire(now)
+                case 6:
+                    feed.window.written(feed.window.progress())
+                case 7:
+                    feed.window.release(feed.window.held_keys())
+                    group.sweep()
                 case _:
                     feed.window.stored(feed.window.failing())
-            assert {each for each in group.feeds.values() if each.window.out_count} <= group.out
+            assert {feed for feed in group.feeds.values() if feed.is_busy} <= group.busy
         group.expire(now + 99)
         for feed in group.feeds.values():
             feed.window.stored(feed.window.failing())
-        group.expire(now + 99)
-        assert group.is_idle
+            feed.window.written(feed.window.progress())
+            feed.window.release(feed.window.held_keys())
+        assert group.sweep(), "it is idle"
+        assert not group.busy
 
 
 async def _waiters(group: Group, count: int) -> list[asyncio.Task[None]]:

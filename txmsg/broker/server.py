@@ -65,7 +65,7 @@ _WRITE_S_MIN = 1.0
 """For writing what was accepted, at a stop that has used up its time on requests under way."""
 
 
-class _DeliveryTopics:
+class DeliveryTopics:
     """The topic registry as delivery wants to see it."""
 
     def __init__(self, topics: TopicRegistry) -> None:
@@ -154,7 +154,7 @@ async def _serve(
         schema_revision=migrate.REVISIONS[-1],
         heartbeat_s=config.delivery.heartbeat_s,
     )
-    delivery = Delivery(pool, membership, config.delivery, topics=_DeliveryTopics(topics))
+    delivery = Delivery(pool, membership, config.delivery, topics=DeliveryTopics(topics))
     notices = Notices(
         config.storage,
         pool,

@@ -85,6 +85,8 @@ class Delivery:
                 self._state.leases.require()  # not if it was paused meanwhile, and others deliver these queues by now
             except BaseException:  # also when whoever asked has gone
                 loaded.untake(messages)
+                for feed in feeds:
+                    self._state.read_soon(feed)
                 loaded.members.left(client_id)
                 raise
         return messages
@@ -106,7 +108,8 @@ class Delivery:
                     if (blocked_s := loaded.members.blocked_s(client_id, self._state.monotonic())) > 0:
                         await asyncio.sleep(min(blocked_s, _NAP_S_MAX))
                     else:
-                        await loaded.wait(wants)
+                        with self._state.waiting_for(wants):
+                            await loaded.wait(wants)
                         if loaded.members.blocked_s(client_id, self._state.monotonic()) > 0:
                             loaded.wake(wants, 1)  # it was woken for a message that it may not have now: others may
                     messages = self._take(loaded, client_id, wants, max_messages, visibility_timeout_s)
@@ -202,7 +205,7 @@ class Delivery:
         """Forgets the windows and retries of these queues, for all groups."""
         _log.info("delivers %d queues no more: %s", len(queue_ids), why)
         self._state.leaving.difference_update(queue_ids)
-        for group in self._state.groups.values():
+        for group in {feed.group for queue_id in queue_ids for feed in self._state.feeds_of.get(queue_id, ())}:
             self._state.remove(group, queue_ids)
 
     async def finish(self, queue_ids: Collection[int]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import repeat
@@ -19,6 +19,10 @@ from txmsg.broker.store.rows import NO_GENERATIONS, Generations, RetryRow, Row, 
 from txmsg.wire.tags import TagExpression
 
 __all__ = ["Feed", "Group"]
+
+
+def _ignore() -> None:
+    pass
 
 
 @dataclass(slots=True, eq=False)
@@ -52,10 +56,15 @@ class Feed:
     idle_since: float | None = None
 
     def __post_init__(self) -> None:
-        self.window.on_out = partial(self.group.out.add, self)
+        self.window.on_busy = partial(self.group.mark_busy, self)
 
     def __str__(self) -> str:
         return f"topic {self.topic} queue {self.number}"
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a round of delivery has, or will have, something to do for it."""
+        return self.window.is_busy or self.held_until > 0 or self.opens_at is not None
 
     @property
     def is_open(self) -> bool:
@@ -85,8 +94,10 @@ class Group:
     """Held while failures are written: of two sessions at once, neither would see the other's rows of a key."""
     feeds: dict[int, Feed] = field(default_factory=dict)
     topics: dict[str, list[Feed]] = field(default_factory=dict)
-    out: set[Feed] = field(default_factory=set)
-    """Those of which something is in the hands of consumers or has failed, and perhaps some of which nothing is."""
+    busy: set[Feed] = field(default_factory=set)
+    """All feeds that are busy, and perhaps some that no longer are."""
+    on_busy: Callable[[], object] = _ignore
+    """Called whenever a feed may have become busy."""
     _waiting: dict[asyncio.Future[None], Mapping[str, TagExpression]] = field(default_factory=dict)
     _turn: int = 0
 
@@ -97,6 +108,8 @@ class Group:
         for feed in feeds:
             self.feeds[feed.queue_id] = feed
             self.topics[feed.topic].append(feed)
+            if feed.is_busy:
+                self.mark_busy(feed)
 
     def remove(self, queue_ids: Collection[int]) -> list[Feed]:
         """Delivers these queues no more: their windows and retries are void. Returns the feeds that there were."""
@@ -104,7 +117,7 @@ class Group:
         for feed in gone:
             self.topics[feed.topic].remove(feed)
             feed.window.close()
-            self.out.discard(feed)
+            self.busy.discard(feed)
         self.retrying.forget({feed.queue_id for feed in gone})
         return gone
 
@@ -268,17 +281,20 @@ class Group:
                     expired.append(receipt._replace(offsets=late))
         return expired
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether nothing can expire, and nothing that failed is to be written."""
-        return not self.out and self.retrying.is_empty
+    def mark_busy(self, feed: Feed) -> None:
+        """This feed may have become busy."""
+        self.busy.add(feed)
+        self.on_busy()
+
+    def sweep(self) -> bool:
+        """Leaves only busy feeds in `busy`. Returns whether the group is idle: no feed is busy, no retry in memory."""
+        self.busy = {feed for feed in self.busy if feed.is_busy}
+        return not self.busy and self.retrying.is_empty
 
     def expire(self, now: float) -> None:
         """What was not acknowledged in time has failed."""
         failure = Failure(EXPIRED)
-        for feed in list(self.out):
-            if not feed.window.out_count:
-                self.out.discard(feed)
+        for feed in list(self.busy):
             for token, offsets in feed.window.expire(now):
                 self._fail(None, token, {feed: offsets}, [], failure, now)
         for token, keys in self.retrying.expire(now):

@@ -39,6 +39,11 @@ class Keys:
         """The keys whose later messages go straight to the table `retry`."""
         return list(self._held)
 
+    @property
+    def has_held(self) -> bool:
+        """Whether any key is held."""
+        return bool(self._held)
+
     def is_busy(self, key: str) -> bool:
         """Whether a message of this key is ready or in flight."""
         return key in self._behind

@@ -72,9 +72,13 @@ class Loader:
                 group = await self._load(name, missing, start)
             return group
 
-    async def more_queues(self, group: Group, topic: str) -> None:
-        """Begins to deliver what this broker has got of queues of a topic since the group was loaded."""
-        if await self._missing(group, topic):
+    async def more_queues(self, topic: str, queues: Sequence[tuple[int, int]]) -> None:
+        """Begins to deliver what this broker has got of these queues since the groups of the topic were loaded."""
+        places = await self._places(topic, queues)
+        groups = self._state.groups_of[topic]
+        if all(len(self._state.feeds_of[queue_id]) == len(groups) for queue_id in places):
+            return
+        for group in [group for group in groups if not group.feeds.keys() >= places.keys()]:
             async with self._loading(group.name):
                 if self._state.groups.get(group.name) is group:  # else it was deleted, or is loaded anew
                     await self._load(group.name, [topic])
@@ -111,7 +115,9 @@ class Loader:
         for error in (await self._topics.make_missing(topics)).values():
             raise error
         for topic in topics:
-            places |= await self._missing(known, topic)
+            found = await self._places(topic, await self._topics.ensure(topic))
+            loaded = () if known is None else known.feeds
+            places |= {queue_id: place for queue_id, place in found.items() if queue_id not in loaded}
         self._state.leases.require()
         async with self._database.session() as conn, conn.transaction():
             group = known or await _load_group(conn, name, self._state.config)
@@ -129,23 +135,18 @@ class Loader:
         feeds = [feed for feed in feeds if self._state.leases.epochs().get(feed.queue_id) == feed.epoch]  # others went
         if len(feeds) < len(places):
             self._membership.doubt()
-        self._state.groups[name] = group
         if known is None:
             group.members.limit(group.settings.deliver_rate_max, self._state.monotonic())
-        group.add(topics, feeds)
         for feed in feeds:
             if feed.opens_at is not None and feed.queue_id in mine:
                 until = min(feed.opens_at, mine[feed.queue_id].until)
                 feed.opens_at = until if until > self._state.monotonic() else None
-            feed.leaving = feed.queue_id in self._state.leaving  # its hand-over may have begun meanwhile
-            feed.end = max(feed.end, self._state.ends.get(feed.queue_id, 0))
-            self._state.feeds_of[feed.queue_id].append(feed)
-            self._state.read_soon(feed)
             if feed.opens_at is not None:
                 _log.info(
                     "group %s: %s waits %.0f s, for consumers may hold ordered messages that were given before",
                     *(group.name, feed, feed.opens_at - self._state.monotonic()),
                 )
+        self._state.add(group, topics, feeds)
         return group
 
     async def _claimed_by_none_but_me(
@@ -156,17 +157,16 @@ class Loader:
         epochs = await store.cursor_epochs(conn, group_id, list(given)) if given else {}
         return {each: given[each] for each, epoch in epochs.items() if given[each].epoch == epoch}
 
-    async def _missing(self, group: Group | None, topic: str) -> dict[int, Place]:
-        """The queues of a topic that this broker delivers, and that the group has not in memory, by id."""
-        queues = await self._topics.ensure(topic)
+    async def _places(self, topic: str, queues: Sequence[tuple[int, int]]) -> dict[int, Place]:
+        """Those of a topic's queues that this broker delivers, by id."""
         if not self._state.known.issuperset(queue_id for queue_id, _ in queues):
             await self._membership.step_once()  # they may be so new that nobody delivers them
             self._state.known.update(queue_id for queue_id, _ in queues)
-        epochs, loaded = self._state.leases.epochs(), {} if group is None else group.feeds
+        epochs = self._state.leases.epochs()
         return {
             queue_id: Place(topic, number, epochs[queue_id])
             for queue_id, number in queues
-            if queue_id in epochs and queue_id not in loaded and queue_id not in self._state.leaving
+            if queue_id in epochs and queue_id not in self._state.leaving
         }
 
 

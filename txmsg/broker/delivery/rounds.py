@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import islice
 
 from txmsg.broker.delivery.database import Database
 from txmsg.broker.delivery.group import Feed
@@ -40,88 +42,94 @@ class Rounds:
         self._topics = topics
         self.gained = asyncio.Event()
         self.changed = asyncio.Event()
+        self._settings_seen: tuple[int, tuple[int, ...]] | None = None
 
     async def run(self) -> None:
         """Repeats the steps until `state.closed` is set, or cancellation."""
-        config = self._state.config
         async with asyncio.TaskGroup() as tasks:
-            for step, interval_s in (
-                (self._writing.flush_once, config.flush_s),
-                (self.expire_once, config.expire_s),
-                (self.retries_once, config.retry_poll_s),
-                (self.poll_once, config.poll_s),
-                (self.holding_once, config.poll_s),
-                (self.keys_once, config.settings_s),
-                (self.upkeep_once, config.upkeep_s),
-            ):
-                tasks.create_task(repeat(step, interval_s, self._state.closed), name=f"delivery {step.__name__}")
-            tasks.create_task(
-                repeat(self.settings_once, config.settings_s, self._state.closed, self.changed), name="settings"
-            )
-            tasks.create_task(repeat(self.queues_once, config.poll_s, self._state.closed, self.gained), name="queues")
-            readers = [tasks.create_task(self._read(), name="delivery reader") for _ in range(config.readers)]
+            for step, interval_s, soon in self.steps():
+                tasks.create_task(repeat(step, interval_s, self._state.closed, soon), name=f"delivery {step.__name__}")
+            readers = [
+                tasks.create_task(self._read(), name="delivery reader") for _ in range(self._state.config.readers)
+            ]
             await self._state.closed.wait()
             for reader in readers:
                 reader.cancel()
 
+    def steps(self) -> Sequence[tuple[Callable[[], Awaitable[None]], float, asyncio.Event | None]]:
+        """The steps, the seconds between two runs of each, and what is set to run it at once."""
+        config = self._state.config
+        return (
+            (self._writing.flush_once, config.flush_s, None),
+            (self.expire_once, config.expire_s, None),
+            (self.retries_once, config.retry_poll_s, None),
+            (self.poll_once, config.poll_s, None),
+            (self.holding_once, config.poll_s, None),
+            (self.queues_once, config.poll_s, self.gained),
+            (self.settings_once, config.settings_s, self.changed),
+            (self.keys_once, config.settings_s, None),
+            (self.upkeep_once, config.upkeep_s, None),
+        )
+
     async def expire_once(self) -> None:
         """Makes retries of what was not settled in time, and finishes writes that were interrupted."""
         now = self._state.monotonic()
-        for group in [each for each in self._state.groups.values() if not each.is_idle]:
+        for group in list(self._state.busy):
             group.expire(now)
-            await self._writing.try_to_write_outcomes(group, list(group.out))
+            feeds = list(group.busy)
+            await self._writing.try_to_write_outcomes(group, feeds)
+            for feed in filter(self._state.is_delivered, feeds):
+                self._state.read_soon(feed)  # what has come back unread
+            if group.sweep():
+                self._state.busy.discard(group)
         self._state.settling.settled()
 
     async def retries_once(self) -> None:
         """Reads the retries that are due into memory, as far as there is room, of the topics that members ask for."""
         now = self._state.monotonic()
-        for group in self._state.groups.values():
+        for group in self._state.busy:
             if group.retrying.ready_count:
                 group.retrying.keep(group.asked_for(now))
-        groups = {
-            group.id: group
-            for group in self._state.groups.values()
-            if group.retrying.room_count() and not (group.members.pause.is_on and group.retrying.ready_count)
-        }
-        if not groups or not self._state.leases.is_held():
+        if not self._state.groups or not self._state.leases.is_held():
             return
         async with self._database.session() as conn:
-            for group_id in await failures_store.groups_with_due_retries(conn, list(groups)):
-                group = groups[group_id]
-                box, feeds = group.retrying, group.asked_for(now)
+            for name in await failures_store.groups_with_due_retries(conn):
+                if (known := self._state.groups.get(name)) is None:
+                    continue
+                group, box, feeds = known, known.retrying, known.asked_for(now)
                 count = 1 if group.members.pause.is_on else box.room_count()
+                if not feeds or not box.room_count() or (group.members.pause.is_on and box.ready_count):
+                    continue
                 rows = await failures_store.due_retries(
-                    conn, group_id, list(feeds), box.known(), count=count, size_bytes=box.room_bytes()
+                    conn, group.id, list(feeds), box.known(), count=count, size_bytes=box.room_bytes()
                 )
                 rows = [row for row in rows if group.feeds.get(row[0]) is feeds[row[0]]]  # others have gone meanwhile
                 # What was redelivered on request waits for the message of its key that is out.
                 rows = [row for row in rows if row[3][9] is None or feeds[row[0]].window.hold(row[3][9])]
                 box.put(rows)
+                if rows:
+                    self._state.busy.add(group)
                 group.wake({feeds[queue_id].topic for queue_id, *_ in rows}, len(rows))
 
     async def poll_once(self) -> None:
         """Looks for messages that other brokers wrote to queues for which somebody waits."""
+        self._state.waiting = +self._state.waiting  # without those of which none is left
         queue_ids = sorted(
-            {
-                feed.queue_id
-                for group in self._state.groups.values()
-                if group.has_waiting
-                for feed in group.feeds.values()
-                if feed.window.position >= feed.end
-            }
+            queue_id
+            for queue_id, feeds in self._state.feeds_of.items()
+            if any(feed.topic in self._state.waiting for feed in islice(feeds, 1))
         )
         if queue_ids and self._state.leases.is_held():
             async with self._database.session() as conn:
                 ends = await store.queue_ends(conn, await store.open_segment(conn), queue_ids)
             self._state.wake(ends)
-        for feeds in self._state.feeds_of.values():
-            for feed in feeds:
-                self._state.read_soon(feed)  # one whose last read failed
+        for feed in list(self._state.behind):
+            self._state.read_soon(feed)
 
     async def holding_once(self) -> None:
         """Opens queues whose former messages nobody holds any more; keeps true what cursors say of those given here."""
         now = self._state.monotonic()
-        feeds = self._state.feeds()
+        feeds = self._state.busy_feeds()
         for feed in feeds:
             if feed.opens_at is not None and feed.opens_at <= now:
                 feed.opens_at = None
@@ -132,19 +140,26 @@ class Rounds:
 
     async def queues_once(self) -> None:
         """Begins to deliver the queues that this broker or their topics have got since they were subscribed to."""
-        for group in list(self._state.groups.values()):
-            for topic in list(group.topics):
-                queues = await self._topics.find(topic)  # none of one that was deleted: it is not made anew for this
-                group.allow(topic, {queue_id for queue_id, _ in queues})
-                if queues:
-                    await self._loader.more_queues(group, topic)
+        for topic in [topic for topic, groups in self._state.groups_of.items() if groups]:
+            queues = await self._topics.find(topic)  # none of one that was deleted: it is not made anew for this
+            readable = frozenset(queue_id for queue_id, _ in queues)
+            if self._state.readable.get(topic) != readable:
+                self._state.readable[topic] = readable
+                for group in self._state.groups_of[topic]:
+                    group.allow(topic, readable)
+            if queues:
+                await self._loader.more_queues(topic, queues)
 
     async def settings_once(self) -> None:
         """Takes the settings of groups that a person has changed. A group that was deleted is dropped."""
-        groups = list(self._state.groups.values())
-        if not groups or not self._state.leases.is_held():
+        if not self._state.groups or not self._state.leases.is_held():
             return
         async with self._database.session() as conn:
+            # A group that is being loaded may have the settings of before, so each that was loaded is looked at.
+            seen = (self._state.loaded_count, await groups_store.groups_version(conn))
+            if seen == self._settings_seen:
+                return
+            groups = list(self._state.groups.values())
             rows = await groups_store.group_rows(conn, [group.id for group in groups])
         for group in groups:
             row = rows.get(group.id)
@@ -156,6 +171,7 @@ class Rounds:
                 _log.info("group %s: the settings are those of version %d now", group.name, row.version)
                 if await self._loader.seek(group):
                     self.gained.set()
+        self._settings_seen = seen
 
     async def upkeep_once(self) -> None:
         """Notes which groups are used, forgets those that are not, and deletes what is kept only while it is used."""
@@ -175,8 +191,8 @@ class Rounds:
 
     async def keys_once(self) -> None:
         """Lets the ordering keys go on that wait for nothing any more, as when a dead letter was purged."""
-        for group in list(self._state.groups.values()):
-            held = [(feed.queue_id, key) for feed in group.feeds.values() for key in feed.window.held_keys()]
+        for group in list(self._state.busy):
+            held = [(feed.queue_id, key) for feed in group.busy for key in feed.window.held_keys()]
             for start in range(0, len(held), _KEYS_PER_STATEMENT):
                 async with group.writing, self._database.session() as conn:
                     chunk = held[start : start + _KEYS_PER_STATEMENT]
@@ -193,14 +209,14 @@ class Rounds:
             async with self._database.session() as conn:
                 count = await read_feed(conn, feed, count_max, size_bytes_max)
         finally:
-            feed.queued = False
+            self._state.was_read(feed)
         if count:
             feed.group.wake((feed.topic,), count)
             self._state.read_soon(feed)
 
     async def _read(self) -> None:
         while True:
-            await self._state.readable.acquire()
+            await self._state.reads.acquire()
             feed = self._state.to_read.pop()
             try:
                 await self.read_once(feed)

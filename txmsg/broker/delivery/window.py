@@ -88,8 +88,8 @@ class Window:
         self._size_bytes_max = size_bytes_max
         self._version = 0
         self._written = 0
-        self.on_out: Callable[[], object] = _ignore
-        """Called when something goes out or fails: nobody else need be looked at for what expires."""
+        self.on_busy: Callable[[], object] = _ignore
+        """Called whenever `is_busy` may have become true."""
         self._advance()
 
     # ---- reading
@@ -120,6 +120,11 @@ class Window:
     def out_count(self) -> int:
         """Messages in the hands of consumers, and those whose failure is not yet written."""
         return len(self._in_flight) + len(self._failing)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything of it may expire, is to be written, or waits for the table `retry`."""
+        return bool(self.out_count or self.is_dirty or self._keys.has_held)
 
     @property
     def out_until(self) -> float:
@@ -164,12 +169,13 @@ class Window:
         self._acked.add(start, offset)
         self._advance()
         self._version += 1
+        self.on_busy()
 
     def close(self) -> None:
         """The window is given up: what it holds weighs nothing any more."""
         self._memory.size_bytes -= self._weight
         self._memory, self._weight = Memory(), 0
-        self.on_out = _ignore
+        self.on_busy = _ignore
 
     # ---- giving
 
@@ -206,7 +212,7 @@ class Window:
         self._weigh()
         if taken:
             self._in_flight.give([row[0] for row in taken], token, deadline, deadline_max)
-            self.on_out()
+            self.on_busy()
         return taken
 
     def _take_matching(
@@ -259,7 +265,7 @@ class Window:
     def fail(self, offsets: Sequence[int], failure: Failure) -> None:
         """Marks what was taken back as failing: not acked before `stored`. What follows its key does so, too."""
         self._failing.update(dict.fromkeys(offsets, failure))
-        self.on_out()
+        self.on_busy()
         if self._keys:
             self._follow(self._keys.failed(offsets))
             self._weigh()
@@ -313,12 +319,13 @@ class Window:
         """A message of this key is to be given from the table `retry`: whether none of this window is out meanwhile."""
         self._follow(self._keys.hold(key))
         self._weigh()
+        self.on_busy()
         return not self._keys.is_busy(key)
 
     def _follow(self, offsets: Sequence[int]) -> None:
         if offsets:
             self._failing.update(dict.fromkeys(offsets, BEHIND))
-            self.on_out()
+            self.on_busy()
 
     def release(self, keys: Iterable[str]) -> None:
         """The table `retry` has no messages of these keys any more, and no dead letter blocks them."""
@@ -350,6 +357,7 @@ class Window:
             self._weigh()
         self._advance()
         self._version += 1
+        self.on_busy()
 
     def _make_ready(self, rows: Sequence[Row]) -> None:
         self._ready.extend(rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from psycopg.errors import ForeignKeyViolation
@@ -45,9 +46,13 @@ class Writing:
         """
         for feed in feeds:
             feed.leaving = True
+        feeds = [feed for feed in feeds if feed.group in self._state.busy]  # all others are finished
         await self._state.settling.wait(lambda: not still_out(feeds), self._state.config.hand_over_s)
-        for group in {feed.group for feed in feeds}:
-            await self.try_to_write_outcomes(group, [feed for feed in feeds if feed.group is group])
+        by_group: defaultdict[Group, list[Feed]] = defaultdict(list)
+        for feed in feeds:
+            by_group[feed.group].append(feed)
+        for group, its_feeds in by_group.items():
+            await self.try_to_write_outcomes(group, its_feeds)
         await self.note_held([feed for feed in feeds if feed.held_until and not still_out([feed])], None)
         await self.flush_once()
 
@@ -57,7 +62,7 @@ class Writing:
             await self._flush()
 
     async def _flush(self) -> None:
-        dirty = [feed for feed in self._state.feeds() if feed.window.is_dirty]
+        dirty = [feed for feed in self._state.busy_feeds() if feed.window.is_dirty]
         dirty.sort(key=lambda feed: (feed.group.id, feed.queue_id))
         for start in range(0, len(dirty), _CURSORS_PER_STATEMENT):
             async with self._database.session() as conn:

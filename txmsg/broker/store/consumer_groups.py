@@ -15,6 +15,7 @@ __all__ = [
     "delete_unused_groups",
     "group_row",
     "group_rows",
+    "groups_version",
     "subscribe_at",
     "touch_groups",
 ]
@@ -47,6 +48,17 @@ async def group_rows(conn: Connection, groups: Collection[int]) -> dict[int, Gro
     async with conn.cursor(row_factory=class_row(GroupRow)) as cursor:
         await cursor.execute(f"select {_COLUMNS} from txmsg.consumer_group where id = any(%s)", (list(groups),))
         return {row.id: row for row in await cursor.fetchall()}
+
+
+async def groups_version(conn: Connection) -> tuple[int, int, int]:
+    """Another value after each change of a group's settings or place, after a new group, and after one was deleted.
+
+    Ids and versions only rise: two states of the table with the same number of groups and the same sum of ids have the
+    same groups, and then the same sum of versions means that none of them has changed.
+    """
+    cursor = await conn.execute("select count(*), sum(id), sum(version) from txmsg.consumer_group")
+    ((count, ids, versions),) = await cursor.fetchall()
+    return count, ids, versions
 
 
 async def create_group(conn: Connection, name: str, expires_after_s: float | None) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from functools import lru_cache
+from typing import LiteralString
 
 from psycopg import sql
 
@@ -14,6 +15,7 @@ from txmsg.broker.store.delivery import MESSAGE_COLUMNS, QUEUE_END, Connection, 
 from txmsg.broker.store.rows import GroupLag, RetryRow
 
 __all__ = [
+    "GROUPS_WITH_DUE_RETRIES",
     "RetryKey",
     "bury",
     "count_retries",
@@ -237,16 +239,25 @@ async def free_keys(conn: Connection, group: int, keys: Collection[tuple[int, st
     return await cursor.fetchall()
 
 
-async def groups_with_due_retries(conn: Connection, groups: Collection[int]) -> list[int]:
-    """Those of the groups that have a retry whose time has come. One index descent per group."""
-    cursor = await plain_cursor(conn).execute(
-        """
-        select g.id from unnest(%s::int[]) g(id)
-         where exists (select from txmsg.retry r where r.group_id = g.id and r.due_at <= now())
-        """,
-        (list(groups),),
+GROUPS_WITH_DUE_RETRIES: LiteralString = """
+    with recursive earliest as (
+        (select r.group_id, r.due_at from txmsg.retry r order by r.group_id, r.due_at limit 1)
+         union all
+        select next.group_id, next.due_at from earliest e cross join lateral (
+               select r.group_id, r.due_at from txmsg.retry r
+                where r.group_id > e.group_id order by r.group_id, r.due_at limit 1) next
     )
-    return [group for (group,) in await cursor.fetchall()]
+    select g.name from earliest e join txmsg.consumer_group g on g.id = e.group_id where e.due_at <= now()
+"""
+
+
+async def groups_with_due_retries(conn: Connection) -> list[str]:
+    """The names of the groups that have a retry whose time has come.
+
+    One descent of the index `retry_due` per group that has retries, to its first; groups without any cost nothing.
+    """
+    cursor = await plain_cursor(conn).execute(GROUPS_WITH_DUE_RETRIES)
+    return [name for (name,) in await cursor.fetchall()]
 
 
 async def due_retries(
