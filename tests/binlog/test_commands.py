@@ -87,8 +87,8 @@ def test_a_log_that_has_diverged_goes_on_under_a_new_generation(table: Table, tm
     assert logged(tmp_path, "t") == before
     told = said(*fork, "--yes")
     assert f"queue 0: from offset 20 on, 10 messages of the log give way to {grown} of the table" in told
-    assert "goes on under generation 2" in told
-    assert "group ahead was further, and goes on where the log does" in told
+    assert "continues under generation 2" in told
+    assert "group ahead was further, and is set back" in told
     assert "group behind" not in told
     assert stored(tmp_path, "ahead") == {T0: 20, T1: 3}
     assert stored(tmp_path, "behind") == {T0: 4}

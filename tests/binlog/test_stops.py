@@ -82,7 +82,7 @@ def test_a_queue_whose_table_has_changed_stops_alone(
         assert running.tailer.progress.stopped == 1
     assert list(stops(table)) == ["bad/0"]
     told = CliRunner().invoke(main, ["tailer", "status", "--storage", table.url]).stdout
-    assert "topic bad queue 0 is mirrored no further: topic bad queue 0: " in told
+    assert "topic bad queue 0 has stopped: topic bad queue 0: " in told
     assert "topic bad queue 0 is mirrored no further, the others go on: " in caplog.text
     assert logged(tmp_path, "bad") == before, "something was overwritten"
     [(next_offset,)] = table.query("select next_offset from txmsg.mirror_queue where queue = %s", table.id_of("bad"))

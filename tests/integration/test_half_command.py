@@ -23,7 +23,7 @@ from txmsg.wire.v1 import txmsg_pb2 as pb
 
 
 def test_half_list_shows_what_waits_and_filters_by_group(broker: BrokerProcess) -> None:
-    assert "no half message waits" in said("half", "list", "--broker", broker.address)
+    assert "no half messages" in said("half", "list", "--broker", broker.address)
     first, second = store_half(broker), store_half(broker, group="other")
     assert listed(broker) == [first, second]
     assert listed(broker, "--group", "other") == [second]

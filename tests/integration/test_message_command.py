@@ -55,7 +55,7 @@ def test_messages_are_found_by_key_in_all_segments_and_by_id(broker: BrokerProce
     assert not json_of("message", "find", "--key", "42", "--limit", "3", *where)["more"]
     assert last in said("message", "find", "--key", "42", *where)
     assert "café" in said("message", "find", "--key", "42", "--bodies", *where)
-    assert said("message", "find", "--key", "nobody", *where) == "there is no such message here\n"
+    assert said("message", "find", "--key", "nobody", *where) == "no such message\n"
 
 
 def test_looking_for_a_key_takes_one_index_descent_per_segment(broker: BrokerProcess, notify_url: str) -> None:

@@ -41,97 +41,97 @@ class _Seconds(click.FloatRange):
     epilog=f"{EXAMPLE_FORMAT}\n"
     "  txmsg broker                                 # on the embedded database\n"
     "  txmsg broker --storage postgresql://notify@db/notify --listen 0.0.0.0:7700\n\n"
-    "Prints `listening on HOST:PORT` when it is ready. SIGTERM and Ctrl-C end it in order: requests under way are "
-    "answered and cursors written."
+    "Prints `listening on HOST:PORT` when it is ready. SIGTERM and Ctrl-C stop it gracefully: pending requests are "
+    "answered, and cursors are written."
 )
 @click.option(
     "--storage",
     metavar="URL",
     envvar="TXMSG_STORAGE",
     show_envvar=True,
-    help="The Notify database, upgraded beforehand by `txmsg db upgrade`. "
-    "Default: the embedded PostgreSQL, upgraded by the broker.",
+    help="The Notify database; run `txmsg db upgrade` first. Default: the embedded PostgreSQL, which the broker "
+    "upgrades itself.",
 )
 @click.option(
     "--listen",
     metavar="HOST:PORT",
     default="127.0.0.1:7700",
     show_default=True,
-    help="Where to serve. Port 0 takes a free one.",
+    help="Address to listen on. Port 0 picks a free port.",
 )
 @click.option(
     "--advertise",
     metavar="HOST:PORT",
     default="",
-    help="Where clients reach this broker, if not at --listen: behind a proxy, or in a container. "
-    "Default: --listen, with the machine's name in place of 0.0.0.0.",
+    help="Address at which clients reach this broker, if not --listen: behind a proxy, or in a container. "
+    "Default: --listen, with the host name in place of 0.0.0.0.",
 )
 @click.option(
     "--id",
     "broker_id",
     metavar="NAME",
-    help="Names this broker among those of its database.  [default: host, process id and a random part]",
+    help="Name of this broker, unique in its database.  [default: host, process id and a random part]",
 )
 @click.option(
     "--storage-wait-s",
     type=_Seconds(min=0),
     default=30.0,
     show_default=True,
-    help="Seconds to wait at the start for a database that is not there yet.",
+    help="Seconds to wait for the database at the start.",
 )
 @click.option(
     "--data-dir",
     metavar="DIR",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Where the embedded PostgreSQL keeps its data (in DIR/pg). Default: the user's data directory.",
+    help="Directory of the embedded PostgreSQL (in DIR/pg). Default: the user's data directory.",
 )
 @click.option(
     "--first-check-s",
     type=_Seconds(min=0),
     default=6.0,
     show_default=True,
-    help="Seconds before a half message is first checked.",
+    help="Seconds before the first check of a half message.",
 )
 @click.option(
     "--check-interval-s",
     type=_Seconds(min=0, min_open=True, max=86_400, max_open=True),  # a group without a client is given up after a day
     default=30.0,
     show_default=True,
-    help="Seconds between two checks of a half message.",
+    help="Seconds between checks of a half message.",
 )
 @click.option(
     "--checks-max",
     type=click.IntRange(1),
     default=15,
     show_default=True,
-    help="Checks after which a half message is parked in doubt.",
+    help="Number of checks after which a half message is parked.",
 )
 @click.option(
     "--check-timeout-s",
     type=_Seconds(min=0, min_open=True),
     default=10.0,
     show_default=True,
-    help="Seconds that a client may take to answer a check; at most 0.9 of --check-interval-s.",
+    help="Seconds a client has to answer a check; at most 0.9 of --check-interval-s.",
 )
 @click.option(
     "--no-client-park-s",
     type=_Seconds(min=0, min_open=True),
     default=86_400.0,
     show_default=True,
-    help="Seconds that a half message stays due while no client of its group can be asked, before it is parked.",
+    help="Seconds without a client of its group after which a half message is parked.",
 )
 @click.option(
     "--topic-auto-create/--no-topic-auto-create",
     default=True,
     show_default=True,
-    help="Whether sending or subscribing to an unknown topic creates it; if not, `txmsg topic create` does.",
+    help="Create unknown topics on the first send or subscription. Otherwise use `txmsg topic create`.",
 )
 @click.option(
     "--topic-queues",
     type=click.IntRange(1, QUEUES_MAX),
     default=4,
     show_default=True,
-    help="Queues of a topic for which nobody says how many.",
+    help="Number of queues of a new topic, unless it is given at creation.",
 )
 @click.option(
     "--body-size-max",
@@ -139,7 +139,7 @@ class _Seconds(click.FloatRange):
     type=click.IntRange(1, BODY_SIZE_BYTES_CEILING),
     default=BODY_SIZE_BYTES_MAX,
     show_default=True,
-    help="The largest body that is taken. Give all brokers of a database the same.",
+    help="Largest body accepted. Use the same value for all brokers of a database.",
 )
 @click.option(
     "--retention",
@@ -147,7 +147,7 @@ class _Seconds(click.FloatRange):
     type=duration,
     default="7d",
     show_default=True,
-    help="How long messages are kept that every group has read.",
+    help="How long to keep messages that every group has read.",
 )
 @click.option(
     "--retention-size",
@@ -155,7 +155,7 @@ class _Seconds(click.FloatRange):
     type=size,
     default="100GiB",
     show_default=True,
-    help="Size of all messages past which the oldest that every group has read are dropped. 0: no bound.",
+    help="Total size above which the oldest messages that every group has read are dropped. 0: unlimited.",
 )
 @click.option(
     "--retention-max",
@@ -163,14 +163,14 @@ class _Seconds(click.FloatRange):
     type=duration,
     default="30d",
     show_default=True,
-    help="How long messages are kept that a group has not read, in topics that drop them then.",
+    help="How long to keep messages that a group has not read, in topics with unread=drop.",
 )
 @click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="info",
     show_default=True,
-    help="What to log on stderr.",
+    help="Lowest level logged to stderr.",
 )
 @json_option
 def broker(
@@ -195,7 +195,7 @@ def broker(
     log_level: str,
     as_json: bool,
 ) -> None:
-    """Run a broker: takes messages, checks back half messages, and delivers."""
+    """Run a broker, which accepts messages, checks back half messages, and delivers."""
     if storage is not None and data_dir is not None:
         raise click.UsageError("--data-dir is where the embedded database lives: leave it out with --storage")
     if retention_max < retention:

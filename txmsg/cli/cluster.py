@@ -23,20 +23,20 @@ _LOOK_S = 0.25
 
 @click.group()
 def cluster() -> None:
-    """Look at the brokers of a Notify database, and take one out for maintenance."""
+    """Show the brokers of a Notify database, and drain one for maintenance."""
 
 
 @cluster.command(
     short_help="Show the brokers.",
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg cluster show\n  txmsg cluster show --by-queue --json",
 )
-@click.option("--by-queue", is_flag=True, help="Print each queue, too, and which broker delivers it.")
+@click.option("--by-queue", is_flag=True, help="Also print which broker delivers each queue.")
 @broker_option
 @json_option
 def show(*, by_queue: bool, broker: str, as_json: bool) -> None:
-    """Show the brokers: their state, when they were heard of last, and how many queues each delivers.
+    """Show the brokers: state, last heartbeat, and number of queues.
 
-    A broker that died is shown for a day.
+    A dead broker is shown for a day.
     """
     from txmsg.wire.v1 import cluster_pb2 as pb
 
@@ -57,16 +57,16 @@ def show(*, by_queue: bool, broker: str, as_json: bool) -> None:
     if reply.release_01:
         click.echo(f"broker {reply.release_01} of release 0.1 delivers all of them until it is stopped")
     elif reply.queues_unassigned:
-        click.echo(f"{reply.queues_unassigned} of them are delivered by nobody at this moment")
+        click.echo(f"{reply.queues_unassigned} of them have no broker at this moment")
     if by_queue:
         table = Table("Topic", "Queue", "Broker", "Goes to", box=None)
         for lease in reply.leases:
-            table.add_row(lease.topic, str(lease.queue), lease.broker or "nobody", lease.wanted_by)
+            table.add_row(lease.topic, str(lease.queue), lease.broker or "none", lease.wanted_by)
         print_table(table)
 
 
 @cluster.command(
-    short_help="Have a broker give its work to the others.",
+    short_help="Drain a broker: move its work to the others.",
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg cluster drain broker-2 && systemctl restart txmsg-broker\n\n"
     "BROKER is an id as `txmsg cluster show` prints it. `txmsg cluster resume` undoes it; so does a restart of the "
     "broker.",
@@ -77,14 +77,14 @@ def show(*, by_queue: bool, broker: str, as_json: bool) -> None:
     type=click.FloatRange(min=0, max=86_400),
     default=60.0,
     show_default=True,
-    help="Seconds to wait until it delivers nothing more; 0 waits not at all.",
+    help="Seconds to wait until it no longer delivers; 0: do not wait.",
 )
 @broker_option
 @json_option
 def drain(*, broker_id: str, wait_s: float, broker: str, as_json: bool) -> None:
-    """Have a broker give its queues to the others and take no more messages. Waits until it is done.
+    """Drain a broker: it hands its queues over and accepts no more messages. Waits until it is done.
 
-    Clients move to the other brokers by themselves. Exit status 1 if the time is over before it is done.
+    Clients move to the other brokers by themselves. Exit status 1 on a timeout.
     """
     from txmsg.wire.v1 import cluster_pb2 as pb
 
@@ -99,20 +99,20 @@ def drain(*, broker_id: str, wait_s: float, broker: str, as_json: bool) -> None:
     elif left:
         click.echo(f"broker {broker_id} is draining, and still delivers {left} queues")
     else:
-        click.echo(f"broker {broker_id} delivers nothing and takes no more messages")
+        click.echo(f"broker {broker_id} is drained: it delivers nothing, and accepts no messages")
     if left and wait_s:
         raise SystemExit(1)
 
 
 @cluster.command(
-    short_help="Let a draining broker work again.",
+    short_help="Undo a drain.",
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg cluster resume broker-2",
 )
 @click.argument("broker_id", metavar="BROKER")
 @broker_option
 @json_option
 def resume(*, broker_id: str, broker: str, as_json: bool) -> None:
-    """Let a draining broker work again: it takes messages, and gets its share of the queues back."""
+    """Undo a drain: the broker accepts messages, and gets its share of the queues back."""
     from txmsg.wire.v1 import cluster_pb2 as pb
 
     ask_broker(broker, "Cluster.Resume", pb.ResumeRequest(broker=broker_id))

@@ -29,9 +29,9 @@ _as_json: Callable[[Callable[..., Any]], Callable[..., Any]] = click.option(
 
 @click.group()
 def db() -> None:
-    """Look after the schema of a Notify database.
+    """Manage the schema of a Notify database.
 
-    The embedded database needs none of this: the broker upgrades it by itself.
+    Not needed for the embedded database, which the broker upgrades itself.
     """
 
 
@@ -39,7 +39,7 @@ def db() -> None:
 @_storage
 @_as_json
 def upgrade(*, storage: str, as_json: bool) -> None:
-    """Create or upgrade the tables. Doing so twice is fine, and brokers may be running."""
+    """Create or upgrade the tables. Idempotent, and safe while brokers run."""
     from txmsg.broker import migrate
 
     revision = migrate.upgrade(storage)
@@ -53,7 +53,7 @@ def upgrade(*, storage: str, as_json: bool) -> None:
 @_storage
 @_as_json
 def current(*, storage: str, as_json: bool) -> None:
-    """Print the revision of the database, and the range this release works with."""
+    """Print the revision of the database, and the range this release supports."""
     from txmsg.broker import migrate
 
     revision = migrate.current(storage)
@@ -61,19 +61,19 @@ def current(*, storage: str, as_json: bool) -> None:
         click.echo(json.dumps({"revision": revision, "works_with": list(migrate.REVISIONS)}))
     else:
         known = " to ".join(dict.fromkeys((migrate.REVISIONS[0], migrate.REVISIONS[-1])))
-        click.echo(f"{revision or 'no txmsg tables'} (this release works with {known})")
+        click.echo(f"{revision or 'no txmsg tables'} (this release supports {known})")
 
 
 @db.command(
-    short_help="Look at version, settings, rights, standbys and revision.",
+    short_help="Check version, settings, rights, standbys and revision.",
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg db check --storage postgresql://notify@db/notify",
 )
 @_storage
 @_as_json
 def check(*, storage: str, as_json: bool) -> None:
-    """Look at version, settings, rights, standbys and revision. Exit status 1 if something is to be mended.
+    """Check version, settings, rights, standbys and revision. Exit status 1 on a problem.
 
-    It only reads, so it may be asked of a hot standby, too.
+    It only reads, so it also works on a hot standby.
     """
     from txmsg.broker import migrate
 

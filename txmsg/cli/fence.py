@@ -29,7 +29,7 @@ _database: Callable[[Callable[..., Any]], Callable[..., Any]] = click.option(
     envvar="TXMSG_FENCE_DATABASE",
     show_envvar=True,
     required=True,
-    help="The business database, as SQLAlchemy names it: postgresql+psycopg://user@host/shop.",
+    help="The business database as a SQLAlchemy URL: postgresql+psycopg://user@host/shop.",
 )
 _as_json: Callable[[Callable[..., Any]], Callable[..., Any]] = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object."
@@ -38,11 +38,11 @@ _as_json: Callable[[Callable[..., Any]], Callable[..., Any]] = click.option(
 
 @click.group()
 def fence() -> None:
-    """Look after the fence of a business database: purge its rows, show its id, renew the id of a copy."""
+    """Manage the fence of a business database."""
 
 
 @fence.command(
-    short_help="Delete the rows of what is decided; for a daily job.",
+    short_help="Delete rows of decided transactions; run it daily.",
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg fence purge --database postgresql+psycopg://shop@db/shop --broker notify:7700",
 )
 @_database
@@ -52,20 +52,20 @@ def fence() -> None:
     metavar="HOST:PORT",
     multiple=True,
     required=True,
-    help="A broker of a Notify database that services of this database send to; once for each Notify database.",
+    help="A broker of each Notify database that services of this database send to; repeatable.",
 )
 @click.option(
     "--older-than-days",
     type=float,
     default=7.0,
     show_default=True,
-    help="Younger rows stay. Longer than any process of yours is ever paused.",
+    help="Age of the rows to delete. Choose it longer than any of your processes is ever paused.",
 )
 @_as_json
 def purge(*, database: str, brokers: tuple[str, ...], older_than_days: float, as_json: bool) -> None:
-    """Delete the rows of transactions that no Notify database holds any more. For a daily job.
+    """Delete rows of transactions that no Notify database holds any more. Run it daily.
 
-    Ends with an error, and deletes nothing more, when one of the Notify databases cannot be asked.
+    If a Notify database cannot be reached, it stops with an error and deletes nothing more.
     """
     from txmsg.client.held import held_by
 
@@ -78,7 +78,7 @@ def purge(*, database: str, brokers: tuple[str, ...], older_than_days: float, as
 @_database
 @_as_json
 def id_(*, database: str, as_json: bool) -> None:
-    """Print the fence id. Two databases with the same one are the trouble that `renew-id` mends."""
+    """Print the fence id. No two databases may have the same one: see `renew-id`."""
     with _fence_of(database) as opened:
         found = opened.fence_id()
     click.echo(json.dumps({"fence_id": str(found)}) if as_json else str(found))
@@ -86,16 +86,16 @@ def id_(*, database: str, as_json: bool) -> None:
 
 @fence.command(
     "renew-id",
-    short_help="Give a copy of a database a fence id of its own.",
+    short_help="Give a copy of a database its own fence id.",
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg fence renew-id --database postgresql+psycopg://shop@staging/shop",
 )
 @_database
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @_as_json
 def renew_id(*, database: str, yes: bool, as_json: bool) -> None:
-    """Give a copy of a business database a fence id of its own, before its services start.
+    """Give a copy of a business database its own fence id, before its services start.
 
-    Not for the original: its halves that are undecided now could not be checked any more.
+    Never use it on the original: its undecided half messages could not be checked any more.
     """
     with _fence_of(database) as opened:
         old = opened.fence_id()

@@ -23,17 +23,19 @@ _transaction: Decorator = click.argument("transaction_id", type=click.UUID)
 
 @click.group()
 def half() -> None:
-    """Look at half messages, and decide those that nobody could answer for.
+    """Show half messages, and decide those that no client could answer.
 
-    A half message waits for the outcome of a local transaction. After too many checks without an answer it is
-    parked, in doubt, until its client tells the outcome after all or a person acts: has it checked again, or decides.
+    A half message waits for the outcome of a local transaction. After too many checks without an answer it is parked
+    until its client reports the outcome, or an operator resumes or decides it.
     """
 
 
 @half.command("list", epilog=f"{EXAMPLE_FORMAT}\n  txmsg half list --parked --group user-service")
-@click.option("--group", default="", metavar="NAME", help="Only of this producer group.")
-@click.option("--parked", is_flag=True, help="Only those that are parked in doubt.")
-@click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Messages at most.")
+@click.option("--group", default="", metavar="NAME", help="Only half messages of this producer group.")
+@click.option("--parked", is_flag=True, help="Only parked ones.")
+@click.option(
+    "--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Maximum number of messages."
+)
 @broker_option
 @json_option
 def list_(*, group: str, parked: bool, limit: int, broker: str, as_json: bool) -> None:
@@ -47,7 +49,7 @@ def list_(*, group: str, parked: bool, limit: int, broker: str, as_json: bool) -
         click.echo(json.dumps({"halves": [_values(each) for each in halves], "more": reply.more}))
         return
     if not halves:
-        click.echo("no half message" + (" is in doubt" if parked else " waits for its outcome"))
+        click.echo("no half messages" + (" are parked" if parked else ""))
         return
     from rich.table import Table
 
@@ -99,7 +101,7 @@ def show(*, transaction_id: UUID, broker: str, as_json: bool) -> None:
 
 
 @half.command(
-    short_help="Decide that its messages are delivered.",
+    short_help="Commit: deliver its messages.",
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg half commit 0197f3a2-8d5e-7c11-b0a4-5f1f6f3f9c01",
 )
 @_transaction
@@ -107,12 +109,12 @@ def show(*, transaction_id: UUID, broker: str, as_json: bool) -> None:
 @yes_option
 @json_option
 def commit(*, transaction_id: UUID, broker: str, yes: bool, as_json: bool) -> None:
-    """Decide that the local transaction committed: its messages are delivered. This is final."""
+    """Commit: deliver the messages of the transaction. This is final."""
     _decide(broker, transaction_id, committed=True, yes=yes, as_json=as_json)
 
 
 @half.command(
-    short_help="Decide that its messages are dropped.",
+    short_help="Roll back: drop its messages.",
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg half rollback 0197f3a2-8d5e-7c11-b0a4-5f1f6f3f9c01 --yes",
 )
 @_transaction
@@ -120,23 +122,23 @@ def commit(*, transaction_id: UUID, broker: str, yes: bool, as_json: bool) -> No
 @yes_option
 @json_option
 def rollback(*, transaction_id: UUID, broker: str, yes: bool, as_json: bool) -> None:
-    """Decide that the local transaction did not commit: its messages are dropped. This is final."""
+    """Roll back: drop the messages of the transaction. This is final."""
     _decide(broker, transaction_id, committed=False, yes=yes, as_json=as_json)
 
 
 @half.command(
-    short_help="Have parked half messages checked again.",
+    short_help="Check parked half messages again.",
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg half resume 0197f3a2-8d5e-7c11-b0a4-5f1f6f3f9c01\n"
     "  txmsg half resume --group user-service",
 )
 @click.argument("transaction_id", type=click.UUID, required=False)
-@click.option("--group", default="", metavar="NAME", help="Instead of one: all that are parked of this producer group.")
+@click.option("--group", default="", metavar="NAME", help="All parked half messages of this producer group.")
 @broker_option
 @json_option
 def resume(*, transaction_id: UUID | None, group: str, broker: str, as_json: bool) -> None:
-    """Have parked half messages checked again, from now on, as if they were new.
+    """Check parked half messages again, starting now, as if they were new.
 
-    For when a client that can answer is there (again): nobody asks about a parked one by itself.
+    Use it when a client that can answer is back: parked half messages are not checked by themselves.
     """
     from txmsg.wire.v1 import txmsg_pb2 as pb
 

@@ -17,7 +17,7 @@ from txmsg.errors import TxmsgError, printable
 __all__ = ["EXAMPLE_FORMAT", "main"]
 
 EXAMPLE_FORMAT: Final = "\b\nExample:"
-"""How an epilog begins that click shall not re-wrap."""
+"""How an epilog begins that click must not re-wrap."""
 
 COMMANDS: Final = {
     "broker": "Run a broker.",
@@ -78,7 +78,7 @@ class _Commands(click.Group):
 )
 @click.version_option(version("txmsg"), prog_name="txmsg", message="%(prog)s %(version)s")
 def main() -> None:
-    """Transactional messages: told to others exactly when your database committed."""
+    """Transactional messages: delivered if and only if your database transaction commits."""
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ _DECISIONS = {
 
 @click.group()
 def message() -> None:
-    """Find messages by key or id, see what became of them, and take back what is not due yet."""
+    """Find messages by key or id, trace them, and recall delayed ones."""
 
 
 @message.command(
@@ -38,17 +38,19 @@ def message() -> None:
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg message find --key 42 --topic order.placed\n"
     "  txmsg message find --id 0197f3a2-8d5e-7c11-b0a4-5f1f6f3f9c01 --bodies",
 )
-@click.option("--key", default="", metavar="KEY", help="Messages with this key, that are committed and due.")
-@click.option("--id", "id_", default="", metavar="ID", help="This message, or those of this transaction, in any state.")
-@click.option("--topic", default="", metavar="NAME", help="With --key: only of this topic.")
-@click.option("--bodies", is_flag=True, help="Print each whole: headers and body, too.")
-@click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Messages at most.")
+@click.option("--key", default="", metavar="KEY", help="Committed and due messages with this key.")
+@click.option("--id", "id_", default="", metavar="ID", help="This message, or all of this transaction, in any state.")
+@click.option("--topic", default="", metavar="NAME", help="With --key: only in this topic.")
+@click.option("--bodies", is_flag=True, help="Also print headers and bodies.")
+@click.option(
+    "--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Maximum number of messages."
+)
 @broker_option
 @json_option
 def find(*, key: str, id_: str, topic: str, bodies: bool, limit: int, broker: str, as_json: bool) -> None:
-    """Find messages by key or id: which topic, queue and offset, or what they wait for.
+    """Find messages by key or id: topic, queue and offset, or what they wait for.
 
-    The newest come first. Those of dropped segments are gone, but for copies in retry or among the dead letters.
+    Newest first. Messages of dropped segments are gone, except for retries and dead letters.
     """
     from txmsg.wire.v1 import messages_pb2 as pb
 
@@ -63,7 +65,7 @@ def find(*, key: str, id_: str, topic: str, bodies: bool, limit: int, broker: st
         click.echo(json.dumps({"messages": messages, "more": reply.more}))
         return
     if not reply.messages:
-        click.echo("there is no such message here")
+        click.echo("no such message")
         return
     if bodies:
         for each in reply.messages:
@@ -90,17 +92,17 @@ def _print_found(reply: pb.FindMessagesReply) -> None:
 
 
 @message.command(
-    short_help="See what became of a message.",
+    short_help="Trace a message.",
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg message trace 0197f3a2-8d5e-7c11-b0a4-5f1f6f3f9c01.0",
 )
 @click.argument("id_", metavar="ID")
 @broker_option
 @json_option
 def trace(*, id_: str, broker: str, as_json: bool) -> None:
-    """See what became of a message, or of each message of a transaction.
+    """Trace a message, or each message of a transaction.
 
-    When its half was stored, who decided, where it is, and for each group: waiting (or in the hands of a consumer),
-    done, in retry or dead, with the reason of each failure.
+    Shows when its half message was stored, who decided it, where it is, and its state in each group: waiting or in
+    flight, done, in retry, or dead, with the error of each attempt.
     """
     from txmsg.wire.v1 import messages_pb2 as pb
 
@@ -126,7 +128,7 @@ def trace(*, id_: str, broker: str, as_json: bool) -> None:
 
 
 @message.command(
-    short_help="Take back a delayed message that is not due yet.",
+    short_help="Recall a delayed message that is not due yet.",
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg message recall 0197f3a2-8d5e-7c11-b0a4-5f1f6f3f9c01.0",
 )
 @click.argument("id_", metavar="ID")
@@ -134,9 +136,9 @@ def trace(*, id_: str, broker: str, as_json: bool) -> None:
 @yes_option
 @json_option
 def recall(*, id_: str, broker: str, yes: bool, as_json: bool) -> None:
-    """Take back a delayed message that is not due yet: it is not delivered. This is final.
+    """Recall a delayed message that is not due yet: it is not delivered. This is final.
 
-    ID is that of a message, as `send` returned it. Taking it back twice is fine. Exit status 1 if it is too late.
+    ID is the message id that `send` returned. Idempotent. Exit status 1 if it is too late.
     """
     from txmsg.message import parse_message_id
     from txmsg.wire.v1 import txmsg_pb2 as pb

@@ -16,7 +16,7 @@ __all__ = ["metaq"]
 
 @click.group()
 def metaq() -> None:
-    """Serve logs, look at them and their groups, check and repair them."""
+    """Serve, inspect, check and repair logs."""
 
 
 for _command in (check, dump, serve, set_, status, tail, topics):

@@ -47,25 +47,25 @@ def require_metaq() -> None:
 @click.option(
     "--repair",
     is_flag=True,
-    help="Take out what is damaged, and keep it in a file of DIR/damaged. Nothing else may write the log meanwhile.",
+    help="Replace damaged parts, and keep a copy in DIR/damaged. Stop the log's writer first.",
 )
 @click.option(
     "--storage",
     metavar="URL",
-    help="With --repair: the Notify database whose mirror this is. What it still has of what is lost comes back.",
+    help="With --repair: the Notify database that this log mirrors. Restores what it still has.",
 )
 @click.option(
     "--name",
     metavar="NAME",
     default="metaq",
     show_default=True,
-    help="Names the mirror in that database.",
+    help="Name of the mirror in that database.",
 )
 @json_option
 def check(*, directory: Path, repair: bool, storage: str | None, name: str, as_json: bool) -> None:
-    """Read all of a log: every frame, every cell, every file. It may be read and written meanwhile.
+    """Check every frame, cell and file of a log. Safe while it is read and written.
 
-    Says of each damage where it is, which messages are lost, and the way out.
+    Reports each damage with its position, the lost messages, and how to repair it.
     """
     require_metaq()
     from txmsg.metaq.fsck.groups import check_with_groups, repair_with_groups, size_bytes_with_groups

@@ -22,20 +22,25 @@ __all__ = ["dump"]
 
 
 @click.command(
-    short_help="Print the frames of a log as they stand in it.",
+    short_help="Print the frames of a log.",
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg metaq dump /var/lib/metaq --position 1073741824 --limit 20 --bodies",
 )
 @click.argument("directory", type=LOG_DIRECTORY)
-@click.option("--position", type=click.IntRange(0), default=0, help="Where a frame begins.  [default: the first one]")
-@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="Frames at most.")
+@click.option(
+    "--position",
+    type=click.IntRange(0),
+    default=0,
+    help="Position of the first frame to print.  [default: the first one]",
+)
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="Maximum number of frames.")
 @click.option("--topic", metavar="TOPIC", help="Only frames of this topic.")
 @click.option("--queue", type=click.IntRange(0, 9999), help="Only frames of this queue.")
-@click.option("--bodies", is_flag=True, help="Print the messages, too.")
+@click.option("--bodies", is_flag=True, help="Also print the messages.")
 @json_option
 def dump(
     *, directory: Path, position: int, limit: int, topic: str | None, queue: int | None, bodies: bool, as_json: bool
 ) -> None:
-    """Print the frames of a log as they stand in it, one by one: what their headers say, and where one is damaged."""
+    """Print the frames of a log in the order of the file: headers, and where one is damaged."""
     require_metaq()
     shown = 0
     printed: list[dict[str, Any]] = []

@@ -22,44 +22,44 @@ __all__ = ["serve"]
 
 
 @click.command(
-    short_help="Serve a log to other machines.",
+    short_help="Serve a log over the network.",
     epilog=f"{EXAMPLE_FORMAT}\n"
     "  txmsg metaq serve --data-dir /var/lib/metaq --listen 0.0.0.0:7720\n\n"
-    "Prints `listening on HOST:PORT` when it is ready. SIGTERM and Ctrl-C end it in order: appends under way are "
-    "carried out and answered, members of groups give their queues back.",
+    "Prints `listening on HOST:PORT` when it is ready. SIGTERM and Ctrl-C stop it gracefully: pending appends are "
+    "answered, and group members release their queues.",
 )
 @click.option(
     "--data-dir",
     metavar="DIR",
     type=click.Path(path_type=Path, file_okay=False),
     required=True,
-    help="The directory of the log; made when missing. This process is its one writer.",
+    help="Directory of the log; created if it is missing. This process is its only writer.",
 )
 @click.option(
     "--listen",
     metavar="ADDRESS",
     default="127.0.0.1:7720",
     show_default=True,
-    help="Where to serve: HOST:PORT (port 0 takes a free one), or unix:PATH.",
+    help="Address to listen on: HOST:PORT (port 0 picks a free port), or unix:PATH.",
 )
 @click.option(
     "--retention",
     metavar="TIME",
     type=duration,
-    help="How long messages are kept, in whole files of the log.  [default: for ever]",
+    help="How long to keep messages; whole files are deleted.  [default: forever]",
 )
 @click.option(
     "--retention-size",
     metavar="SIZE",
     type=size,
-    help="Size of the log past which its oldest files are deleted.  [default: no bound]",
+    help="Size above which the oldest files are deleted.  [default: unlimited]",
 )
 @click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="info",
     show_default=True,
-    help="What to log on stderr.",
+    help="Lowest level logged to stderr.",
 )
 @json_option
 def serve(
@@ -71,7 +71,7 @@ def serve(
     log_level: str,
     as_json: bool,
 ) -> None:
-    """Serve a log to other machines: appends, reads, and groups of consumers."""
+    """Serve a log over the network: appends, reads, and consumer groups."""
     from txmsg.metaq.server.config import MetaQConfig
     from txmsg.metaq.store.log import LogConfig
 

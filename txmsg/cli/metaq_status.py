@@ -19,15 +19,15 @@ __all__ = ["status"]
 
 
 @click.command(
-    short_help="Show how a log does, and whether it takes appends.",
+    short_help="Show the state of a log, and whether it accepts appends.",
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg metaq status metaq:7720\n  txmsg metaq status /var/lib/metaq --json",
 )
 @click.argument("log")
 @json_option
 def status(*, log: str, as_json: bool) -> None:
-    """Show how a log does: of a server, whether its log takes appends, and how many ask it.
+    """Show the state of a log; of a server, also whether it accepts appends, and its load.
 
-    LOG is a log's directory, or the address of its server. Exit status 1 if a server's log takes no appends, as when
+    LOG is a directory, or the address of a server. Exit status 1 if the server accepts no appends, for example because
     its disk is full.
     """
     require_metaq()

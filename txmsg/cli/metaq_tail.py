@@ -27,7 +27,7 @@ _SHOWN_BYTES = 200
 
 
 @click.command(
-    short_help="Print the messages of a topic, and follow it.",
+    short_help="Print the messages of a topic, or follow it.",
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg metaq tail /var/lib/metaq trade --follow --tag paid\n"
     "  txmsg metaq tail metaq:7720 trade --queue 3 --from 1200 --json",
 )
@@ -38,14 +38,14 @@ _SHOWN_BYTES = 200
     "place",
     metavar="POSITION",
     type=POSITION,
-    help="Where to begin: earliest, latest, an offset, or a time (2026-05-01T10:00:00Z, or 2h ago as 2h).  "
+    help="Start position: earliest, latest, an offset, or a time (2026-05-01T10:00:00Z, or 2h for two hours ago).  "
     "[default: earliest; with --follow latest]",
 )
 @click.option("--queue", type=click.IntRange(0, 9999), help="Only this queue.  [default: all]")
 @click.option("--tag", metavar="TAG", help="Only messages with this tag.")
 @click.option("--key", metavar="KEY", help="Only messages with this key.")
-@click.option("--limit", type=click.IntRange(1), help="Messages at most.  [default: all]")
-@click.option("-f", "--follow", is_flag=True, help="Wait for what is appended, until Ctrl-C.")
+@click.option("--limit", type=click.IntRange(1), help="Maximum number of messages.  [default: all]")
+@click.option("-f", "--follow", is_flag=True, help="Wait for new messages, until Ctrl-C.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per message.")
 def tail(
     *,
@@ -59,9 +59,9 @@ def tail(
     follow: bool,
     as_json: bool,
 ) -> None:
-    """Print messages of a topic, from a log's directory or the address of its server. Reading moves no group.
+    """Print messages of a topic. LOG is a directory, or the address of a server. Does not affect groups.
 
-    Queues are in order each, and printed as they are found. What is missing is said on stderr, and passed.
+    Each queue is printed in order. Missing offsets are reported on stderr and skipped.
     """
     require_metaq()
     from txmsg.metaq.location import open_log

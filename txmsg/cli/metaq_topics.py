@@ -33,9 +33,9 @@ _AS_THE_LOG = "log"
 @click.argument("log")
 @json_option
 def topics(*, log: str, as_json: bool) -> None:
-    """List the topics of a log: their queues, what is kept of each, and the topics' settings.
+    """List the topics of a log: queues, offsets kept, and options.
 
-    LOG is a log's directory, or the address of its server. Only of a directory it says what is missing.
+    LOG is a directory, or the address of a server. Missing offsets are shown for directories only.
     """
     require_metaq()
     from txmsg.metaq.local import LocalLog
@@ -49,7 +49,7 @@ def topics(*, log: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"queues": rows, "size_bytes": size_bytes}))
     elif not rows:
-        click.echo("the log holds no topic yet")
+        click.echo("no topics")
     else:
         _print(rows)
 
@@ -139,36 +139,36 @@ class _Retention(click.ParamType):  # type: ignore[type-arg]
 
 @click.command(
     "set",
-    short_help="Choose what a topic asks for.",
+    short_help="Set topic options.",
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg metaq set metaq:7720 trade --flush timed --compression zstd\n"
     "  txmsg metaq set /var/lib/metaq trade --retention 7d\n\n"
-    "Of a directory this process must be the one writer: where a server or a tailer writes it, name the server.",
+    "A log has one writer: while a server or a tailer writes the directory, give the server's address.",
 )
 @click.argument("log")
 @click.argument("topic")
 @click.option(
     "--flush",
     type=click.Choice(["sync", "timed"]),
-    help="sync: on disk before an append is answered. timed: within half a second, which a power cut may take.",
+    help="sync: on disk before an append returns. timed: within half a second; a power cut may lose that.",
 )
 @click.option(
     "--compression",
     type=click.Choice(["none", "lz4", "zstd"]),
-    help="What producers and the tailer make of their batches.",
+    help="Compression of batches by producers and the tailer.",
 )
 @click.option(
     "--retention",
     metavar="TIME",
     type=_Retention(),
-    help="How long messages are kept at least, or `log`: as long as the log says.",
+    help="Minimum time to keep messages, or `log`: as the log's setting.",
 )
 @json_option
 def set_(
     *, log: str, topic: str, flush: str | None, compression: str | None, retention: float | str | None, as_json: bool
 ) -> None:
-    """Choose what a topic asks for, from the next append on. It need not be there yet. Kept in the log.
+    """Set options of a topic, from the next append on. The topic need not exist yet.
 
-    Without options it shows what the topic asks for now.
+    Without options, shows the current ones.
     """
     require_metaq()
     from txmsg.message import check_name

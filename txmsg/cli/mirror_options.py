@@ -26,13 +26,13 @@ name_option: Decorator = click.option(
     metavar="NAME",
     default="metaq",
     show_default=True,
-    help="Names the mirror, its slot and its publication; a second mirror needs another one.",
+    help="Name of the mirror, its slot and its publication.",
 )
 topics_option: Decorator = click.option(
     "--topics",
     metavar="PATTERN",
     multiple=True,
-    help="Topics to mirror, with * and ?; may be repeated. Default: as the mirror was made, else all.",
+    help="Topics to mirror, with * and ?; repeatable. Default: those of the existing mirror, else all.",
 )
 
 
@@ -48,7 +48,7 @@ exclude_option: Decorator = click.option(
     metavar="PATTERN",
     multiple=True,
     callback=_excluded,
-    help="Topics to leave out; may be repeated. '' leaves out none. Default: as the mirror was made, else none.",
+    help="Topics to exclude; repeatable. '' excludes none. Default: those of the existing mirror, else none.",
 )
 
 

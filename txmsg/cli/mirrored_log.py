@@ -20,22 +20,22 @@ __all__ = ["fork", "verify"]
 
 
 @click.command(
-    short_help="Let a log go on after it and its table have diverged.",
+    short_help="Continue a log that has diverged from its table.",
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg tailer fork --storage postgresql://notify@db/notify --metaq /var/lib/metaq\n\n"
-    "Stop the tailer first, and `txmsg metaq serve` if it serves this directory. Consumers may have read what is given "
-    "up: its messages are not in the table.",
+    "Stop the tailer first, and `txmsg metaq serve` if it serves this directory. Consumers may have read messages that "
+    "the log gives up.",
 )
 @storage_option
-@click.option("--metaq", metavar="DIR", required=True, help="The log's directory.")
+@click.option("--metaq", metavar="DIR", required=True, help="Directory of the log.")
 @name_option
 @yes_option
 @json_option
 def fork(*, storage: str, metaq: str, name: str, yes: bool, as_json: bool) -> None:
-    """Let a log go on under a new generation, from where it and its table begin to differ.
+    """Continue a log under a new generation, from the offset where it and its table begin to differ.
 
-    The table is right from there on: what the log has instead is not served any more, and the tailer reads the table's
-    messages. As after a backup of the database was restored, or a standby promoted that had not got everything. Groups
-    that were further are set back to there.
+    Use it if the table is right, as after a restored backup, or the promotion of a standby that lagged behind. From
+    that offset on, the log's own messages are no longer served, the tailer mirrors the table's, and groups that were
+    further are set back.
     """
     from txmsg.binlog.config import check_mirror_name
     from txmsg.binlog.database import translated
@@ -63,8 +63,8 @@ def fork(*, storage: str, metaq: str, name: str, yes: bool, as_json: bool) -> No
         click.echo(json.dumps({"generation": generation, "cuts": values, "groups_set_back": list(groups)}))
     elif cuts:
         for group in groups:
-            click.echo(f"group {group} was further, and goes on where the log does")
-        click.echo(f"the log goes on under generation {generation}: `txmsg tailer run` fills it")
+            click.echo(f"group {group} was further, and is set back")
+        click.echo(f"the log continues under generation {generation}: start it with `txmsg tailer run`")
     else:
         click.echo(f"log and table have not diverged; the log stays at generation {generation}")
 
@@ -86,7 +86,7 @@ def _directory(metaq: str) -> Path:
     "--metaq",
     metavar="DIR",
     required=True,
-    help="The log's directory: its bytes are read, not what a server says of them.",
+    help="Directory of the log. Its files are read directly, without a server.",
 )
 @topics_option
 @exclude_option
@@ -97,7 +97,7 @@ def _directory(metaq: str) -> Path:
     type=duration,
     default="10s",
     show_default=True,
-    help="How long a tailer at work has to mirror what is committed by now.",
+    help="How long to wait for a running tailer to catch up with what is committed now.",
 )
 @json_option
 def verify(
@@ -110,9 +110,9 @@ def verify(
     wait: float,
     as_json: bool,
 ) -> None:
-    """Compare a log with its table: every message, byte for byte, and its place.
+    """Compare a log with its table: every message, byte for byte, and its offset.
 
-    Shares no code with the log or the tailer. Both may be at work meanwhile. Exit status 1 if anything differs.
+    Shares no code with the log or the tailer. Safe while both run. Exit status 1 if anything differs.
     """
     from rich.console import Console
     from rich.progress import Progress as Bars

@@ -36,9 +36,9 @@ _MUCH = 20_000
 
 @click.group()
 def tailer() -> None:
-    """Mirror the messages of a Notify database into MetaQ, from PostgreSQL's log.
+    """Mirror the messages of a Notify database into MetaQ, by logical replication.
 
-    A message has the same queue and offset there. Topics of durability memory are not in that log, nor mirrored.
+    Messages keep their queues and offsets. Topics with durability memory are not replicated, so they are not mirrored.
     """
 
 
@@ -47,13 +47,13 @@ for each in (fork, verify):
 
 
 @tailer.command(
-    short_help="Run a tailer, until it is stopped.",
+    short_help="Run a tailer.",
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg tailer run --storage postgresql://notify@db/notify --metaq /var/lib/metaq\n"
     "  txmsg tailer run --storage postgresql://notify@db/notify --metaq metaq:7720 --topics 'trade*'\n\n"
-    "Prints `tailing NAME into WHERE` when it mirrors. A second one prints `standing by`, and goes on when the first "
-    "ends. SIGTERM and Ctrl-C end it in order. A queue whose log and table hold different messages, or that the log "
-    "cannot keep, stops alone: see `txmsg tailer status`. The tailer ends by itself only where a person is needed: the "
-    "log cannot be opened, or the database is not set up for it.",
+    "Prints `tailing NAME into WHERE` when it mirrors. A second tailer prints `standing by`, and takes over when the "
+    "first one ends. SIGTERM and Ctrl-C stop it gracefully. A queue whose log and table differ, or that the log "
+    "refuses, stops alone: see `txmsg tailer status`. The tailer exits only if an operator is needed: the log cannot "
+    "be opened, or the database is not configured for it.",
 )
 @storage_option
 @click.option(
@@ -62,7 +62,7 @@ for each in (fork, verify):
     required=True,
     envvar="TXMSG_METAQ",
     show_envvar=True,
-    help="The log: a directory, made when missing, or the address of `txmsg metaq serve`.",
+    help="The log: a directory, created if it is missing, or the address of `txmsg metaq serve`.",
 )
 @topics_option
 @exclude_option
@@ -72,7 +72,7 @@ for each in (fork, verify):
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="info",
     show_default=True,
-    help="What to log on stderr.",
+    help="Lowest level logged to stderr.",
 )
 @json_option
 def run(
@@ -85,7 +85,7 @@ def run(
     log_level: str,
     as_json: bool,
 ) -> None:
-    """Run a tailer: mirrors what is there and what comes, and keeps its slot."""
+    """Run a tailer: mirror existing and new messages."""
     from txmsg.binlog.config import TailerConfig
     from txmsg.binlog.tailer import Tailer
     from txmsg.broker import migrate
@@ -152,7 +152,7 @@ def _catching_up() -> Callable[[Progress], None]:
 
 
 @tailer.command(
-    short_help="Make a mirror before its tailer runs, or change its topics.",
+    short_help="Create a mirror before its tailer runs, or change its topics.",
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg tailer create --storage postgresql://notify@db/notify --topics 'trade*'",
 )
 @storage_option
@@ -161,9 +161,9 @@ def _catching_up() -> Callable[[Progress], None]:
 @name_option
 @json_option
 def create(*, storage: str, topics: tuple[str, ...], exclude: tuple[str, ...] | None, name: str, as_json: bool) -> None:
-    """Make a mirror with its publication and slot, so that from now on nothing is dropped before it is mirrored.
+    """Create a mirror with its publication and slot. From now on, retention keeps messages until they are mirrored.
 
-    For a mirror that is there it changes which topics it holds; its tailer does so when it is started anew.
+    For an existing mirror it changes the topics; restart its tailer to apply them.
     """
     from txmsg.binlog.config import check_mirror_name, check_patterns
     from txmsg.binlog.database import translated
@@ -175,7 +175,7 @@ def create(*, storage: str, topics: tuple[str, ...], exclude: tuple[str, ...] | 
     if as_json:
         click.echo(json.dumps({"mirror": name, "is_new": is_new}))
     else:
-        click.echo(f"mirror {name} is {'made' if is_new else 'there'}: `txmsg tailer run` keeps it up")
+        click.echo(f"mirror {name} {'created' if is_new else 'exists'}: run it with `txmsg tailer run`")
 
 
 @tailer.command(epilog=f"{EXAMPLE_FORMAT}\n  txmsg tailer drop --storage postgresql://notify@db/notify --yes")
@@ -184,9 +184,9 @@ def create(*, storage: str, topics: tuple[str, ...], exclude: tuple[str, ...] | 
 @yes_option
 @json_option
 def drop(*, storage: str, name: str, yes: bool, as_json: bool) -> None:
-    """Drop a mirror with its slot and publication. The log stays as it is.
+    """Drop a mirror with its slot and publication. The log is kept.
 
-    From then on messages are dropped by retention that were not mirrored.
+    Retention no longer keeps messages for it.
     """
     from txmsg.binlog.config import check_mirror_name
     from txmsg.binlog.database import translated
@@ -204,18 +204,18 @@ def drop(*, storage: str, name: str, yes: bool, as_json: bool) -> None:
 
 
 @tailer.command(
-    short_help="Show how far a mirror is behind.",
+    short_help="Show the lag of a mirror.",
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg tailer status --storage postgresql://notify@db/notify --by-queue",
 )
 @storage_option
 @name_option
-@click.option("--by-queue", is_flag=True, help="Print each queue, too, and how far it is mirrored.")
+@click.option("--by-queue", is_flag=True, help="Also print the lag of each queue.")
 @json_option
 def status(*, storage: str, name: str, by_queue: bool, as_json: bool) -> None:
-    """Show how far a mirror is behind, in messages, seconds and bytes, how its slot is, and which queues have stopped.
+    """Show the lag of a mirror in messages, seconds and bytes, the state of its slot, and stopped queues.
 
-    Exit status 1 if queues have stopped, and if the slot is missing or lost: a tailer creates a new slot, and reads
-    from the table what it has missed.
+    Exit status 1 if a queue has stopped, or the slot is missing or lost. A tailer recreates the slot, and reads what it
+    missed from the table.
     """
     from txmsg.binlog.config import check_mirror_name
     from txmsg.binlog.database import translated
@@ -232,7 +232,7 @@ def status(*, storage: str, name: str, by_queue: bool, as_json: bool) -> None:
         if by_queue:
             _print_queues(found)
         for each in found.stopped:
-            click.echo(f"topic {each.topic} queue {each.queue} is mirrored no further: {each.stopped}")
+            click.echo(f"topic {each.topic} queue {each.queue} has stopped: {each.stopped}")
     if found.slot is None or found.slot.is_lost or found.stopped:
         raise SystemExit(1)
 

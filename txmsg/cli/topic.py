@@ -24,9 +24,9 @@ _QUEUES = click.IntRange(1, QUEUES_MAX)
 
 @click.group()
 def topic() -> None:
-    """Create topics, look at them, change their settings, delete them.
+    """Create, show, alter and delete topics.
 
-    A broker started with --no-topic-auto-create refuses messages and consumers of any other topic.
+    A broker started with --no-topic-auto-create refuses unknown topics.
     """
 
 
@@ -35,12 +35,12 @@ def topic() -> None:
 @click.option(
     "--queues",
     type=_QUEUES,
-    help="Parts that are delivered side by side; can be raised later.  [default: the broker's --topic-queues]",
+    help="Number of queues; can be raised later.  [default: the broker's --topic-queues]",
 )
 @broker_option
 @json_option
 def create(*, name: str, queues: int | None, broker: str, as_json: bool) -> None:
-    """Create a topic. Doing so twice is fine, unless with another number of queues."""
+    """Create a topic. Idempotent, unless the number of queues differs."""
     from txmsg.wire.v1 import txmsg_pb2
 
     request = txmsg_pb2.CreateTopicRequest(name=name, queues=queues or 0)
@@ -55,7 +55,9 @@ def create(*, name: str, queues: int | None, broker: str, as_json: bool) -> None
 
 
 @topic.command("list", epilog=f"{EXAMPLE_FORMAT}\n  txmsg topic list --json")
-@click.option("--limit", type=click.IntRange(1, 10_000), default=1000, show_default=True, help="Topics at most.")
+@click.option(
+    "--limit", type=click.IntRange(1, 10_000), default=1000, show_default=True, help="Maximum number of topics."
+)
 @broker_option
 @json_option
 def list_(*, limit: int, broker: str, as_json: bool) -> None:
@@ -67,7 +69,7 @@ def list_(*, limit: int, broker: str, as_json: bool) -> None:
         click.echo(json.dumps({"topics": [_values(each) for each in reply.topics], "more": reply.more}))
         return
     if not reply.topics:
-        click.echo("there is no topic yet")
+        click.echo("no topics")
         return
     from rich.table import Table
 
@@ -82,14 +84,14 @@ def list_(*, limit: int, broker: str, as_json: bool) -> None:
 
 
 @topic.command(
-    short_help="Show a topic and how far its groups are.",
+    short_help="Show a topic and the lag of its groups.",
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg topic show user.registered",
 )
 @click.argument("name")
 @broker_option
 @json_option
 def show(*, name: str, broker: str, as_json: bool) -> None:
-    """Show a topic: settings, queues with the offsets that are kept, and what each group has still to do."""
+    """Show a topic: settings, queues with the offsets kept, and the lag of each group."""
     from txmsg.wire.v1 import topics_pb2 as pb
 
     reply = ask_broker(broker, "Topics.Show", pb.ShowTopicRequest(name=name))
@@ -122,22 +124,28 @@ def show(*, name: str, broker: str, as_json: bool) -> None:
     "  txmsg topic alter user.registered --permission r --send-rate 5000",
 )
 @click.argument("name")
-@click.option("--queues", type=_QUEUES, help="As many as it shall have: never fewer than now.")
-@click.option("--write-queues", type=_QUEUES, help="Messages enter only the first so many.")
-@click.option("--read-queues", type=_QUEUES, help="Messages come only from the first so many; the others are drained.")
+@click.option("--queues", type=_QUEUES, help="Total number of queues; can only grow.")
+@click.option("--write-queues", type=_QUEUES, help="Number of queues that accept messages.")
+@click.option("--read-queues", type=_QUEUES, help="Number of queues that are delivered; the others must be drained.")
 @click.option(
-    "--ordered-queues", type=_QUEUES, help="Ordering keys are spread over the first so many; all are drained."
+    "--ordered-queues", type=_QUEUES, help="Number of queues that ordering keys are spread over; all must be drained."
 )
-@click.option("--permission", type=click.Choice(list(_PERMISSIONS)), help="Whether messages may be sent and read.")
+@click.option(
+    "--permission", type=click.Choice(list(_PERMISSIONS)), help="Whether messages may be sent (w) and delivered (r)."
+)
 @click.option(
     "--durability",
     type=click.Choice(["replicated", "sync", "async", "memory"]),
-    help="What an accepted message has survived.",
+    help="How safely messages are stored before a send returns.",
 )
 @click.option(
-    "--unread", type=click.Choice(["keep", "drop"]), help="What becomes of old messages that a group has not read."
+    "--unread",
+    type=click.Choice(["keep", "drop"]),
+    help="Keep or drop messages that a group has not read after --retention-max.",
 )
-@click.option("--send-rate", type=click.FloatRange(0), help="Messages per second that each broker takes; 0: no limit.")
+@click.option(
+    "--send-rate", type=click.FloatRange(0), help="Messages per second that each broker accepts; 0: unlimited."
+)
 @broker_option
 @json_option
 def alter(
@@ -154,7 +162,7 @@ def alter(
     broker: str,
     as_json: bool,
 ) -> None:
-    """Change settings of a topic while messages are under way. Brokers know at once, or within 5 seconds.
+    """Change settings of a topic while it is in use. Brokers apply them within 5 seconds.
 
     To use fewer queues: lower --write-queues, wait until the others are drained, lower --read-queues.
     """
@@ -185,16 +193,16 @@ def alter(
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg topic delete user.registered",
 )
 @click.argument("name")
-@click.option("--force", is_flag=True, help="With undecided halves, and with what groups have not read.")
+@click.option("--force", is_flag=True, help="Also roll back undecided half messages, and drop unread messages.")
 @broker_option
 @yes_option
 @json_option
 def delete(*, name: str, force: bool, broker: str, yes: bool, as_json: bool) -> None:
     """Delete a topic with its messages, for good.
 
-    It must take no messages any more: say `txmsg topic alter NAME --permission none` before. Refused while halves are
-    undecided or groups have messages left, but for --force: undecided halves are rolled back then, and what was
-    committed is not delivered. A topic of the same name can be created anew.
+    Close it first: `txmsg topic alter NAME --permission none`. Refused while half messages are undecided or groups have
+    unread messages, unless --force is given: then undecided half messages are rolled back, and committed messages are
+    not delivered. A topic of the same name can be created again.
     """
     from txmsg.wire.v1 import topics_pb2 as pb
 
