@@ -24,9 +24,10 @@ from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, create_
 from sqlalchemy.orm import Session
 
 from benchmarks.surroundings import parser_of, progress_of
-from txmsg.checker.fence import Fence, fence_table
+from txmsg.checker.fence import Fence
 from txmsg.embedded import EmbeddedPostgres
 from txmsg.message import new_transaction_id
+from txmsg.tables import create_tables, fence_table
 
 CALLERS = (1, 8)
 TURNS = 10  # of each kind
@@ -145,7 +146,7 @@ def _prepared(url: str) -> Engine:
         event.listen(engine, "connect", lambda connection, _record: connection.execute("pragma journal_mode = wal"))
     orders.metadata.drop_all(engine)
     orders.metadata.create_all(engine)
-    Fence(engine).create_tables()
+    create_tables(engine)
     return engine
 
 

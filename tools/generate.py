@@ -1,4 +1,6 @@
-"""Generates the modules of txmsg/wire and the reference page, or checks that the committed ones are as generated.
+"""Generates the modules of txmsg/wire, synchronous modules of asynchronous ones, and the reference page.
+
+Or checks that the committed ones are as generated.
 
 python tools/generate.py [--check]
 """
@@ -12,6 +14,7 @@ import tempfile
 from pathlib import Path
 
 from reference import reference
+from sync_of_async import sync_modules
 
 ROOT = Path(__file__).resolve().parent.parent
 WIRE = Path("txmsg/wire")
@@ -25,7 +28,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="change nothing; fail if a committed file differs")
     check: bool = parser.parse_args().check
     with tempfile.TemporaryDirectory() as directory:
-        made = generate(Path(directory))
+        made = generate(Path(directory)) | sync_modules()
     foreign = [each for each in committed() if each not in made]
     if not check:
         for each in foreign:

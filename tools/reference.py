@@ -12,7 +12,7 @@ from types import ModuleType
 __all__ = ["MODULES", "reference"]
 
 MODULES = (
-    *("txmsg", "txmsg.client", "txmsg.message", "txmsg.metaq"),
+    *("txmsg", "txmsg.client", "txmsg.tables", "txmsg.message", "txmsg.metaq"),
     *("txmsg.checker.fence", "txmsg.embedded", "txmsg.spark", "txmsg.testing"),
 )
 """What an application may import from; a name stands at the first module that has it in `__all__`."""

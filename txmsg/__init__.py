@@ -10,14 +10,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from txmsg.checker.fence import Fence, FenceCheckListener
+    from txmsg.checker.fence import AsyncFence, Fence, FenceCheckListener
     from txmsg.checker.listener import CheckMessageListener
     from txmsg.client.async_consumer import AsyncConsumer
     from txmsg.client.async_producer import AsyncProducer
     from txmsg.client.consumer import Consumer
     from txmsg.client.half import Half
     from txmsg.client.held import held_by, held_by_async
-    from txmsg.client.inbox import create_inbox_tables, idempotent, purge_inbox
+    from txmsg.client.idempotent import idempotent
+    from txmsg.client.inbox import purge_inbox
     from txmsg.client.producer import Producer
     from txmsg.client.transactional import transactional_message
     from txmsg.errors import (
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
         UnknownTopic,
     )
     from txmsg.message import Message, MessageId, ReceivedMessage, TransactionId, TransactionState, new_transaction_id
+    from txmsg.tables import create_tables
 
 __version__ = "0.2.0"
 
@@ -59,6 +61,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 __all__ = [
     "AsyncConsumer",
+    "AsyncFence",
     "AsyncProducer",
     "BrokerUnavailable",
     "CheckMessageListener",
@@ -97,7 +100,7 @@ __all__ = [
     "UnknownGroup",
     "UnknownTopic",
     "__version__",
-    "create_inbox_tables",
+    "create_tables",
     "held_by",
     "held_by_async",
     "idempotent",
@@ -107,20 +110,22 @@ __all__ = [
 ]
 
 _MODULES = {
-    "txmsg.checker.fence": ("Fence", "FenceCheckListener"),
+    "txmsg.checker.fence": ("AsyncFence", "Fence", "FenceCheckListener"),
     "txmsg.checker.listener": ("CheckMessageListener",),
     "txmsg.client.async_consumer": ("AsyncConsumer",),
     "txmsg.client.async_producer": ("AsyncProducer",),
     "txmsg.client.consumer": ("Consumer",),
     "txmsg.client.half": ("Half",),
     "txmsg.client.held": ("held_by", "held_by_async"),
-    "txmsg.client.inbox": ("create_inbox_tables", "idempotent", "purge_inbox"),
+    "txmsg.client.idempotent": ("idempotent",),
+    "txmsg.client.inbox": ("purge_inbox",),
     "txmsg.client.producer": ("Producer",),
     "txmsg.client.transactional": ("transactional_message",),
     "txmsg.message": (
         *("Message", "MessageId", "ReceivedMessage"),
         *("TransactionId", "TransactionState", "new_transaction_id"),
     ),
+    "txmsg.tables": ("create_tables",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -37,6 +37,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 
+import txmsg
 from txmsg import AsyncProducer, FenceCheckListener, transactional_message
 
 from .orders import Order, telling
@@ -133,7 +134,7 @@ async def create_tables() -> None:
     """The service's own table, and those of the fence, which belong to this database, too."""
     async with engine.begin() as connection:
         await connection.run_sync(metadata.create_all)
-    await listener.fence.create_tables_async()
+    await txmsg.create_tables(engine)
 
 
 async def _main() -> None:

@@ -27,7 +27,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 
-from txmsg import Consumer, ReceivedMessage, create_inbox_tables, idempotent
+import txmsg
+from txmsg import Consumer, ReceivedMessage, idempotent
 
 from .orders import TOPIC
 
@@ -83,7 +84,7 @@ async def on_paid(session: AsyncSession, message: ReceivedMessage) -> None:
 def create_tables() -> None:
     """The consumer's own tables, and the inbox in which `idempotent` notes what has taken effect."""
     metadata.create_all(engine)
-    create_inbox_tables(engine)
+    txmsg.create_tables(engine)
 
 
 def take_in(pieces: Mapping[str, int]) -> None:

@@ -19,6 +19,7 @@ from uuid import UUID
 from sqlalchemy import create_engine, func
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
+import txmsg
 from txmsg import FenceCheckListener, Producer, transactional_message
 
 __all__ = [
@@ -74,7 +75,7 @@ def register(session: Session, user_id: UUID, email: str) -> User:
 def create_tables() -> None:
     """The service's own table, and those of the fence, which belong to this database, too."""
     Base.metadata.create_all(engine)
-    listener.fence.create_tables()
+    txmsg.create_tables(engine)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,8 @@ from uuid import UUID
 from sqlalchemy import create_engine, func
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
-from txmsg import Consumer, ReceivedMessage, create_inbox_tables, idempotent
+import txmsg
+from txmsg import Consumer, ReceivedMessage, idempotent
 
 __all__ = ["Base", "SessionLocal", "SocialImport", "consumer", "create_tables", "engine", "import_into_social_network"]
 
@@ -54,7 +55,7 @@ def on_user_registered(session: Session, message: ReceivedMessage) -> None:
 def create_tables() -> None:
     """The subscriber's own table, and the inbox in which `idempotent` notes what has taken effect."""
     Base.metadata.create_all(engine)
-    create_inbox_tables(engine)
+    txmsg.create_tables(engine)
 
 
 if __name__ == "__main__":

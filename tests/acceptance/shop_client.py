@@ -19,6 +19,7 @@ from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 import txmsg
 from txmsg import (
     AsyncConsumer,
+    AsyncFence,
     AsyncProducer,
     BrokerUnavailable,
     FenceCheckListener,
@@ -44,6 +45,7 @@ class Shop:
         self.name = name
         self.engine = create_async_engine(url)
         self.sessions = async_sessionmaker(self.engine)
+        self.fence = AsyncFence(self.engine)
         self.listener = FenceCheckListener(self.engine)
         self.producer = AsyncProducer(brokers, group="shop", check_listener=self.listener, timeout_s=60)
         self.finish = asyncio.Event()
@@ -72,7 +74,7 @@ class Shop:
             return True
         try:
             async with self.sessions() as session:
-                await self.listener.fence.write_async(session, half.transaction_id)
+                await self.fence.write(session, half.transaction_id)
                 await session.execute(text("insert into orders values (:id)"), {"id": order})
                 if way == "waits":
                     note(did="opened", order=order)

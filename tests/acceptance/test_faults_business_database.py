@@ -18,6 +18,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
+import txmsg
 from tests.acceptance.waiting import until
 from tests.broker_process import BrokerProcess
 from tests.conftest import StartBroker
@@ -84,7 +85,7 @@ def sqlalchemy_url(url: str) -> str:
 def create_tables(url: str) -> None:
     engine = create_engine(sqlalchemy_url(url))
     Base.metadata.create_all(engine)
-    FenceCheckListener(engine).fence.create_tables()
+    txmsg.create_tables(engine)
     engine.dispose()
 
 

@@ -29,10 +29,10 @@ from tests.conftest import PostgresServer
 from tests.integration.client_harness import collecting
 from tests.ports import own_port
 from txmsg.broker import migrate
-from txmsg.checker.fence import Fence
 from txmsg.client import AsyncProducer, Producer
 from txmsg.errors import OutcomeConflict
 from txmsg.message import Message, ReceivedMessage, TransactionState
+from txmsg.tables import create_tables
 
 COMMIT, ROLLBACK = TransactionState.COMMIT, TransactionState.ROLLBACK
 CLIENT = Path(__file__).with_name("shop_client.py")
@@ -130,7 +130,7 @@ def business_url(postgres: PostgresServer, database_url: str) -> Iterator[str]:
     engine = sqlalchemy.create_engine(url)
     with engine.begin() as connection:
         connection.execute(sqlalchemy.text("create table orders (id text primary key)"))
-    Fence(engine).create_tables()
+    create_tables(engine)
     engine.dispose()
     yield url
     postgres.drop_database(name)

@@ -25,6 +25,7 @@ from txmsg.checker.fence import FenceCheckListener
 from txmsg.client import Consumer, Producer, transactional_message
 from txmsg.errors import BrokerUnavailable, OutcomeUnknown, TransactionRefused
 from txmsg.message import Message, ReceivedMessage, TransactionState
+from txmsg.tables import create_tables
 
 WAIT_S = 60.0
 KEYS = [f"key-{number}" for number in range(30)]
@@ -172,7 +173,7 @@ class Shop:
         with self.engine.begin() as connection:
             connection.execute(text("create table orders (name text primary key)"))
         listener = FenceCheckListener(self.engine)
-        listener.fence.create_tables()
+        create_tables(self.engine)
         self.producer = Producer(brokers, group="shop", check_listener=listener, timeout_s=4)
         self.plain: set[str] = set()
         self.unknown: set[str] = set()

@@ -10,8 +10,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 
 from txmsg import ReceivedMessage, TransactionState
-from txmsg.checker.fence import fence_metadata
-from txmsg.client import inbox_metadata
+from txmsg.tables import metadata
 
 GIVE_UP_S = 3.0
 
@@ -39,8 +38,8 @@ async def create_tables(url: str) -> None:
     async with engine.begin() as connection:
         for statement in _TABLES:
             await connection.execute(text(statement))
-        await connection.run_sync(fence_metadata.create_all)
-        await connection.run_sync(inbox_metadata.create_all)
+        await connection.run_sync(metadata.create_all)
+        await connection.run_sync(metadata.create_all)
     await engine.dispose()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from txmsg.client import flow
+from txmsg.client import flow, flow_async
 
 
 @pytest.fixture(autouse=True)
@@ -13,4 +13,5 @@ def outcomes_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
 
     After 2 s it would be left to go on in the background.
     """
-    monkeypatch.setattr(flow, "OUTCOME_WAIT_S", 60.0)
+    for module in (flow, flow_async):
+        monkeypatch.setattr(module, "OUTCOME_WAIT_S", 60.0)

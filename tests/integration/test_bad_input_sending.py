@@ -38,6 +38,7 @@ from txmsg.errors import (
     UnknownTopic,
 )
 from txmsg.message import Message, TransactionState, new_transaction_id
+from txmsg.tables import create_tables
 
 BODY_SIZE_BYTES_MAX = 1000
 COMMIT, ROLLBACK, UNKNOWN = TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN
@@ -65,7 +66,7 @@ def broker(notify_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[Engine]:
     engine = create_engine(f"sqlite:///{tmp_path / 'business.db'}")
-    FenceCheckListener(engine).fence.create_tables()
+    create_tables(engine)
     with engine.begin() as connection:
         connection.execute(text("create table orders (id text)"))
     yield engine

@@ -20,19 +20,10 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sess
 
 from tests.broker_process import BrokerProcess
 from tests.integration.client_harness import WAIT_S, collecting, different, nothing_comes
-from txmsg.client import (
-    AsyncConsumer,
-    AsyncProducer,
-    Consumer,
-    Producer,
-    create_inbox_tables,
-    epochs,
-    idempotent,
-    inbox_table,
-    purge_inbox,
-)
+from txmsg.client import AsyncConsumer, AsyncProducer, Consumer, Producer, epochs, idempotent, purge_inbox
 from txmsg.errors import MisuseError
 from txmsg.message import Message, ReceivedMessage
+from txmsg.tables import create_tables, inbox_table
 
 
 class Base(DeclarativeBase):
@@ -50,7 +41,7 @@ class Effect(Base):
 def engine(database_url: str) -> Iterator[Engine]:
     engine = create_engine(database_url.replace("postgresql://", "postgresql+psycopg://"))
     Base.metadata.create_all(engine)
-    create_inbox_tables(engine)
+    create_tables(engine)
     yield engine
     engine.dispose()
 
@@ -312,7 +303,7 @@ def test_groups_whose_names_differ_in_case_have_inboxes_of_their_own(
 ) -> None:
     url: str = request.getfixturevalue("mariadb_url" if dialect_name == "mariadb" else "database_url")
     engine = create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
-    create_inbox_tables(engine)
+    create_tables(engine)
     handled = []
     for group in ("mailer", "Mailer", "mailer", "MAILER"):
 

@@ -23,9 +23,10 @@ from txmsg.broker.delivery.values import Refusal
 from txmsg.broker.store.connect import open_pool
 from txmsg.broker.store.dead_letters import DeadLetterFilter, DeadLetters
 from txmsg.broker.store.group_administration import Destination, GroupAdministration, GroupChange
-from txmsg.client.inbox import create_inbox_tables, idempotent
+from txmsg.client import idempotent
 from txmsg.errors import MisuseError
 from txmsg.message import ReceivedMessage
+from txmsg.tables import create_tables
 
 Place = tuple[int, int]
 """Queue number and offset: which message."""
@@ -47,7 +48,7 @@ class History:
         self._brokers = 0
         self._effects = 0
         engine = create_engine("sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False})
-        create_inbox_tables(engine)
+        create_tables(engine)
 
         @idempotent(sessionmaker(engine), group="g")
         def handler(session: Session, message: ReceivedMessage) -> None:

@@ -35,10 +35,11 @@ from txmsg.broker import migrate
 from txmsg.broker.store.connect import connect_listener, connect_writer, open_pool, upkeep_session
 from txmsg.checker.fence import Fence
 from txmsg.checker.listener import CheckMessageListener
-from txmsg.client import Consumer, Producer, create_inbox_tables, inbox_table, purge_inbox
+from txmsg.client import Consumer, Producer, purge_inbox
 from txmsg.errors import StorageError
 from txmsg.message import Message, ReceivedMessage, TransactionState, new_transaction_id
 from txmsg.postgres import FORM, PINNED, connect
+from txmsg.tables import create_tables, inbox_table
 from txmsg.verifier.compare import verify
 
 __all__ = [
@@ -189,8 +190,7 @@ def test_fence_and_inbox_are_used_through_an_engine_of_the_users_that_shows_valu
     url = database_url.replace("postgresql:", "postgresql+psycopg:", 1)
     engine = create_engine(url, connect_args={"options": forms})
     fence = Fence(engine)
-    fence.create_tables()
-    create_inbox_tables(engine)
+    create_tables(engine)
     done, undone = new_transaction_id(), new_transaction_id()
     with Session(engine) as session:
         fence.write(session, done)

@@ -19,6 +19,7 @@ from txmsg.checker.fence import FenceCheckListener
 from txmsg.client import AsyncProducer, Producer
 from txmsg.errors import BrokerUnavailable, MisuseError
 from txmsg.message import Message
+from txmsg.tables import create_tables
 
 
 class Base(DeclarativeBase):
@@ -36,7 +37,7 @@ class Order(Base):
 def engine(database_url: str) -> Iterator[Engine]:
     engine = create_engine(database_url.replace("postgresql://", "postgresql+psycopg://"))
     Base.metadata.create_all(engine)
-    FenceCheckListener(engine).fence.create_tables()
+    create_tables(engine)
     yield engine
     engine.dispose()
 
@@ -233,7 +234,7 @@ def test_a_savepoint_that_comes_first_on_sqlite_does_not_commit_by_itself(
     engine = create_engine(f"sqlite:///{tmp_path}/orders.db")
     Base.metadata.create_all(engine)
     listener = FenceCheckListener(engine)
-    listener.fence.create_tables()
+    create_tables(engine)
 
     def work(producer: Producer, session: Session) -> None:
         with producer.transaction(session):

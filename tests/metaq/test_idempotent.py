@@ -12,10 +12,11 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_asyn
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
 from tests.metaq.consumers import on_loop, stored, until
-from txmsg.client import create_inbox_tables, idempotent, inbox_table
+from txmsg.client import idempotent
 from txmsg.message import Message, ReceivedMessage
 from txmsg.metaq import AsyncLogConsumer, Log, LogConsumer, LogProducer
 from txmsg.metaq.access import QueueId
+from txmsg.tables import create_tables, inbox_table
 
 T0 = QueueId("t", 0)
 
@@ -35,7 +36,7 @@ class Effect(Base):
 def engine(tmp_path: Path) -> Iterator[Engine]:
     engine = create_engine(f"sqlite:///{tmp_path}/business.db")
     Base.metadata.create_all(engine)
-    create_inbox_tables(engine)
+    create_tables(engine)
     yield engine
     engine.dispose()
 

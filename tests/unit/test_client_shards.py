@@ -21,6 +21,7 @@ from txmsg.client.options import shards_of
 from txmsg.client.shards import Shards
 from txmsg.errors import BrokerUnavailable, InvalidMessage, InvalidName, MisuseError, OutcomeUnknown, TxmsgError
 from txmsg.message import Message, TransactionState, message_id, new_transaction_id
+from txmsg.tables import create_tables
 from txmsg.wire.v1 import txmsg_pb2 as pb
 from txmsg.wire.v1.txmsg_pb2_grpc import add_NotifyServicer_to_server
 
@@ -166,8 +167,9 @@ def test_a_plain_send_that_may_be_stored_is_tried_again_in_its_shard_only(failur
 
 
 def test_a_fenced_half_that_may_be_stored_goes_to_the_other_shard_under_another_id(tmp_path: Path) -> None:
-    listener = FenceCheckListener(create_engine(f"sqlite:///{tmp_path / 'fence.db'}"))
-    listener.fence.create_tables()
+    engine = create_engine(f"sqlite:///{tmp_path / 'fence.db'}")
+    create_tables(engine)
+    listener = FenceCheckListener(engine)
 
     async def case(a: Shard, b: Shard, producer: AsyncProducer) -> None:
         a.always(lose_reply)
@@ -181,8 +183,9 @@ def test_a_fenced_half_that_may_be_stored_goes_to_the_other_shard_under_another_
 
 
 def test_a_half_that_may_be_stored_stays_where_its_listener_or_its_caller_knows_it_by_its_id(tmp_path: Path) -> None:
-    listener = FenceCheckListener(create_engine(f"sqlite:///{tmp_path / 'fence.db'}"))
-    listener.fence.create_tables()
+    engine = create_engine(f"sqlite:///{tmp_path / 'fence.db'}")
+    create_tables(engine)
+    listener = FenceCheckListener(engine)
 
     async def given(a: Shard, b: Shard, producer: AsyncProducer) -> None:
         a.always(lose_reply)

@@ -7,7 +7,8 @@ from txmsg.client.async_producer import AsyncProducer
 from txmsg.client.consumer import Consumer
 from txmsg.client.half import Half
 from txmsg.client.held import held_by, held_by_async
-from txmsg.client.inbox import create_inbox_tables, idempotent, inbox_metadata, inbox_table, purge_inbox
+from txmsg.client.idempotent import idempotent
+from txmsg.client.inbox import purge_inbox
 from txmsg.client.producer import Producer
 from txmsg.client.transactional import transactional_message
 
@@ -17,12 +18,9 @@ __all__ = [
     "Consumer",
     "Half",
     "Producer",
-    "create_inbox_tables",
     "held_by",
     "held_by_async",
     "idempotent",
-    "inbox_metadata",
-    "inbox_table",
     "purge_inbox",
     "transactional_message",
 ]

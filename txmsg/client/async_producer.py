@@ -16,13 +16,13 @@ from uuid import uuid4
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from txmsg.checker.fence import Fence, FenceCheckListener
+from txmsg.checker.fence import AsyncFence, FenceCheckListener
 from txmsg.checker.listener import CheckMessageListener
 from txmsg.client.attach import Presence
 from txmsg.client.batch import EndEntry, FreshEntry, SendEntry, messages_of, recalled
 from txmsg.client.channel import Brokers
 from txmsg.client.half import Half, check_half, id_bytes_of
-from txmsg.client.late import AsyncLateTransaction
+from txmsg.client.late_async import AsyncLateTransaction
 from txmsg.client.options import check_listener_of, shards_of
 from txmsg.client.sender import Sender
 from txmsg.client.shards import Shards, find_shards
@@ -40,8 +40,6 @@ from txmsg.message import (
 )
 from txmsg.runtime.options import check_seconds
 from txmsg.runtime.process import check_not_forked
-
-__all__ = ["AsyncProducer"]
 
 TIMEOUT_S_MAX = 24 * 3600.0
 
@@ -74,6 +72,8 @@ class AsyncProducer:
         self._addresses = shards_of(brokers)
         self.group = check_name("producer group", group)
         self.check_listener = check_listener_of(check_listener)
+        self.fence = _fence_of(self.check_listener)
+        """The fence of a FenceCheckListener; None with any other listener."""
         self.timeout_s = check_seconds("timeout_s", timeout_s, least_s=0.001, most_s=TIMEOUT_S_MAX)
         self._client_id = uuid4().hex
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -83,11 +83,6 @@ class AsyncProducer:
         self._brokers: list[Brokers] = []
         self._sender: Sender | Shards | None = None
         self._presences: list[asyncio.Task[None]] = []
-
-    @property
-    def fence(self) -> Fence | None:
-        """The fence of a FenceCheckListener; None with any other listener."""
-        return self.check_listener.fence if isinstance(self.check_listener, FenceCheckListener) else None
 
     # ---- life
 
@@ -134,7 +129,7 @@ class AsyncProducer:
         return self._sender
 
     async def _connect(self) -> None:
-        fence_id = await self._fence_id()
+        fence_id = b"" if self.fence is None else (await self.fence.fence_id()).bytes
         if not self._brokers:
             self._brokers = [Brokers(addresses) for addresses in self._addresses]
         if len(self._brokers) > 1:
@@ -152,14 +147,6 @@ class AsyncProducer:
             )
             self._presences.append(asyncio.create_task(presence.run(), name=f"txmsg-attach-{self.group}"))
         self._sender = Shards(senders, timeout_s=self.timeout_s) if len(senders) > 1 else senders[0]
-
-    async def _fence_id(self) -> bytes:
-        fence = self.fence
-        if fence is None:
-            return b""
-        if fence.is_async:
-            return (await fence.fence_id_async()).bytes
-        return (await asyncio.to_thread(fence.fence_id)).bytes
 
     # ---- plain messages
 
@@ -254,3 +241,9 @@ class AsyncProducer:
         """The sender if everything is as usual; None sends the caller the long way, which says what is wrong."""
         # A forked child has another loop, or none: no need to ask for the pid each time.
         return None if self._closed or self._loop is not asyncio.get_running_loop() else self._sender
+
+
+def _fence_of(listener: CheckMessageListener | None) -> AsyncFence | None:
+    if not isinstance(listener, FenceCheckListener):
+        return None
+    return listener.fence if isinstance(listener.fence, AsyncFence) else AsyncFence(listener.fence.engine)

@@ -18,13 +18,12 @@ from weakref import WeakKeyDictionary, WeakSet
 from sqlalchemy import Connection, Engine, event, text
 from sqlalchemy.engine import Dialect, ExceptionContext
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session, SessionTransaction
 
 from txmsg.checker.fence.driver import DriverState, codes_of, driver_state, in_autocommit, rolls_back_all
 from txmsg.client.sql_text import Kind, first_word, steps
-from txmsg.errors import MisuseError, OutcomeUnknown
-
-__all__ = ["SavepointListener", "SessionGuard"]
+from txmsg.errors import MisuseError, OutcomeUnknown, shown
 
 _BEGUN_BY_DRIVER: Final = frozenset({"SELECT", "INSERT", "UPDATE", "DELETE", "REPLACE", "PRAGMA", "EXPLAIN", "VALUES"})
 """Statements before which SQLite's driver begins a transaction, or that need none."""
@@ -276,6 +275,31 @@ class SessionGuard:
         """A transaction of the session, or a savepoint, was rolled back."""
         if self._savepoints is not None:
             self._savepoints.rolled_back(transaction)
+
+
+def check_session(owner: str, session: object, kind: type[Session | AsyncSession]) -> None:
+    """Raises MisuseError unless `session` is of this kind, and commits what it has begun."""
+    if not isinstance(session, kind):
+        raise MisuseError(
+            f"{owner} got {shown(session)} of type {type(session).__name__}: give a Session to a Producer, an "
+            "AsyncSession to an AsyncProducer; of a scoped_session, what calling it returns"
+        )
+    if isinstance(session.bind, Connection | AsyncConnection):
+        raise MisuseError(
+            "the session is bound to a connection, whose transaction may go on after session.commit(): "
+            "bind it to an engine"
+        )
+
+
+def keep_loaded(session: Session, owner: str) -> None:
+    """Keeps what a new session has loaded after its commit. Raises MisuseError for one that is in a transaction."""
+    if session.in_transaction():
+        raise MisuseError(
+            f"session= of {owner} gave a session that is already in a transaction: give a sessionmaker, whose sessions "
+            "are new, not a scoped_session or one session for all"
+        )
+    # The session closes with the call, so expired attributes of a returned object could never be loaded again.
+    session.expire_on_commit = False
 
 
 def _said(error: BaseException) -> str:

@@ -1,17 +1,12 @@
-"""Half messages as the flows see them: the value between half and outcome, and what a producer does with it."""
+"""The value between half message and outcome."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 from uuid import UUID
 
-from txmsg.checker.fence import Fence
-from txmsg.checker.listener import CheckMessageListener
 from txmsg.errors import MisuseError, shown
-from txmsg.message import Message, TransactionId, TransactionState
-
-__all__ = ["AsyncHalves", "Half", "Halves", "check_half", "id_bytes_of"]
+from txmsg.message import TransactionId
 
 
 class Half(NamedTuple):
@@ -43,27 +38,3 @@ def check_half(half: object) -> Half:
     if not isinstance(half, Half):
         raise MisuseError(f"{shown(half)} is no Half: give what producer.half() returned")
     return half
-
-
-class Halves(Protocol):
-    """Stores half messages and tells outcomes: what the flows need of a `Producer`, where the contracts stand."""
-
-    @property
-    def check_listener(self) -> CheckMessageListener | None: ...
-    @property
-    def fence(self) -> Fence | None: ...
-    def half(self, messages: Sequence[Message], *, transaction_id: TransactionId | None = None) -> Half: ...
-    def end(self, half: Half, state: TransactionState, *, timeout_s: float | None = None) -> None: ...
-    def end_soon(self, half: Half, state: TransactionState) -> None: ...
-
-
-class AsyncHalves(Protocol):
-    """The same of an `AsyncProducer`."""
-
-    @property
-    def check_listener(self) -> CheckMessageListener | None: ...
-    @property
-    def fence(self) -> Fence | None: ...
-    async def half(self, messages: Sequence[Message], *, transaction_id: TransactionId | None = None) -> Half: ...
-    async def end(self, half: Half, state: TransactionState, *, timeout_s: float | None = None) -> None: ...
-    def end_soon(self, half: Half, state: TransactionState) -> None: ...

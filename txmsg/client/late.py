@@ -1,3 +1,5 @@
+# Generated from late_async.py by `make generate`: change that one.
+
 """The late flow: messages that depend on what a transaction computed leave just before it commits.
 
 `with producer.transaction(session) as tx` owns the end of the session's transaction: its exit flushes, writes the
@@ -11,14 +13,13 @@ import logging
 from types import TracebackType
 from typing import Self
 
-from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
-from txmsg.client.flow import tell, tell_async
-from txmsg.client.guard import SessionGuard
-from txmsg.client.half import AsyncHalves, Halves
+from txmsg.checker.fence.engines import in_session, sync_session_of
+from txmsg.client.flow import tell
+from txmsg.client.guard import SessionGuard, check_session
+from txmsg.client.halves import Halves
 from txmsg.client.sent import Sent
 from txmsg.errors import InvalidMessage, MisuseError, shown
 from txmsg.message import (
@@ -30,31 +31,27 @@ from txmsg.message import (
     new_transaction_id,
 )
 
-__all__ = ["AsyncLateTransaction", "LateTransaction"]
-
 _log = logging.getLogger(__name__)
 
 _OWNER = "producer.transaction(session)"
 
 
-class _LateTransaction:
-    """What both kinds share: the messages, the guard, and what is decided of them."""
+class LateTransaction:
+    """What `Producer.transaction(session)` gives. Not reusable. The session stays the caller's to close."""
 
-    def __init__(self, producer: Halves | AsyncHalves, session: Session) -> None:
+    def __init__(self, producer: Halves, session: Session) -> None:
+        check_session("producer.transaction", session, Session)
         if producer.check_listener is None:
             raise MisuseError(
                 "producer.transaction needs a producer with a check_listener: without one nobody can say what became "
                 "of a transaction whose outcome was lost; give it FenceCheckListener(engine)"
             )
-        if isinstance(session.bind, Connection):
-            raise MisuseError(
-                "the session is bound to a connection, whose transaction may go on after session.commit(): "
-                "bind it to an engine"
-            )
         self.transaction_id = new_transaction_id()
+        self._producer = producer
         self._session = session
+        self._sync_session = sync_session_of(session)
         self._sent = Sent()
-        self._guard = SessionGuard(session, owner=_OWNER, savepoints=self._sent)
+        self._guard = SessionGuard(self._sync_session, owner=_OWNER, savepoints=self._sent)
         self._open = False
         self._used = False
 
@@ -70,47 +67,19 @@ class _LateTransaction:
             raise InvalidMessage(f"tx.send got {shown(message)} of type {type(message).__name__}: send a Message")
         if len(self._sent) >= MESSAGES_PER_TRANSACTION_MAX:
             raise InvalidMessage(f"more than {MESSAGES_PER_TRANSACTION_MAX} messages in one transaction")
-        self._sent.add(message, self._session.get_nested_transaction())
+        self._sent.add(message, self._sync_session.get_nested_transaction())
         return message_id(self.transaction_id, len(self._sent) - 1)
 
-    def _enter(self) -> None:
+    def __enter__(self) -> Self:
         if self._used:
             raise MisuseError(f"{_OWNER} is entered a second time: ask the producer for another one")
-        if self._session.in_nested_transaction():
+        if self._sync_session.in_nested_transaction():
             raise MisuseError(
                 f"{_OWNER} inside a savepoint: it commits the outer transaction, so begin it before "
                 "session.begin_nested()"
             )
         self._guard.__enter__()
         self._open = self._used = True
-
-    def _end_work(self) -> None:
-        self._open = False
-        self._guard.end_work()
-
-    def _leave(self) -> None:
-        self._open = False
-        self._guard.__exit__(None, None, None)
-
-
-def _check_kind(session: object, kind: type[Session | AsyncSession]) -> None:
-    if not isinstance(session, kind):
-        raise MisuseError(
-            f"producer.transaction got {shown(session)} of type {type(session).__name__}: give a Session to a "
-            "Producer, an AsyncSession to an AsyncProducer; of a scoped_session, what calling it returns"
-        )
-
-
-class LateTransaction(_LateTransaction):
-    """What `Producer.transaction(session)` gives. Not reusable. The session stays the caller's to close."""
-
-    def __init__(self, producer: Halves, session: Session) -> None:
-        _check_kind(session, Session)
-        super().__init__(producer, session)
-        self._producer = producer
-
-    def __enter__(self) -> Self:
-        self._enter()
         return self
 
     def __exit__(
@@ -121,7 +90,8 @@ class LateTransaction(_LateTransaction):
                 if value is None:
                     self._commit()
             finally:
-                self._leave()
+                self._open = False
+                self._guard.__exit__(None, None, None)
         except BaseException:
             self._roll_back()
             raise
@@ -135,7 +105,8 @@ class LateTransaction(_LateTransaction):
             _log.warning("rolling back the session of %s failed", _OWNER, exc_info=True)
 
     def _commit(self) -> None:
-        self._end_work()
+        self._open = False
+        in_session(self._session, lambda _: self._guard.end_work())
         if not self._sent:
             self._session.commit()
             return
@@ -150,55 +121,3 @@ class LateTransaction(_LateTransaction):
             tell(self._producer, half, TransactionState.UNKNOWN, wait=isinstance(exc, Exception))
             raise
         tell(self._producer, half, TransactionState.COMMIT)
-
-
-class AsyncLateTransaction(_LateTransaction):
-    """What `AsyncProducer.transaction(session)` gives. Not reusable. The session stays the caller's to close."""
-
-    def __init__(self, producer: AsyncHalves, session: AsyncSession) -> None:
-        _check_kind(session, AsyncSession)
-        super().__init__(producer, session.sync_session)
-        self._producer = producer
-        self._async_session = session
-
-    async def __aenter__(self) -> Self:
-        self._enter()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            try:
-                if value is None:
-                    await self._commit()
-            finally:
-                self._leave()
-        except BaseException:
-            await self._roll_back()
-            raise
-        if value is not None:
-            await self._roll_back()
-
-    async def _roll_back(self) -> None:
-        try:
-            await self._async_session.rollback()
-        except SQLAlchemyError:
-            _log.warning("rolling back the session of %s failed", _OWNER, exc_info=True)
-
-    async def _commit(self) -> None:
-        await self._async_session.run_sync(lambda _: self._end_work())
-        if not self._sent:
-            await self._async_session.commit()
-            return
-        if self._producer.fence is not None:
-            await self._producer.fence.write_async(self._async_session, self.transaction_id)
-            self._guard.own_row = self._producer.fence.own_row(self.transaction_id)
-        half = await self._producer.half(self._sent.messages(), transaction_id=self.transaction_id)
-        try:
-            await self._async_session.commit()
-            self._guard.check_committed()
-        except BaseException as exc:
-            await tell_async(self._producer, half, TransactionState.UNKNOWN, wait=isinstance(exc, Exception))
-            raise
-        await tell_async(self._producer, half, TransactionState.COMMIT)

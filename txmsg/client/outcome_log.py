@@ -9,9 +9,11 @@ from uuid import UUID
 from txmsg.errors import OutcomeConflict, OutcomeExpired
 from txmsg.message import TransactionState
 
-__all__ = ["is_contradiction", "log_untold"]
-
 _log = logging.getLogger(__name__)
+
+OUTCOME_WAIT_S = 2.0
+"""How long a call whose local transaction is over waits to tell the broker. The telling itself goes on until the
+producer's timeout; after that the check-back finishes it."""
 
 _CONTRADICTIONS: Mapping[tuple[TransactionState, type[BaseException]], str] = {
     (TransactionState.COMMIT, OutcomeConflict): (

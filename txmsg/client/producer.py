@@ -14,7 +14,7 @@ from typing import Self
 
 from sqlalchemy.orm import Session
 
-from txmsg.checker.fence import Fence
+from txmsg.checker.fence import Fence, FenceCheckListener
 from txmsg.checker.listener import CheckMessageListener
 from txmsg.client.async_producer import AsyncProducer
 from txmsg.client.batch import EndEntry, FreshEntry, SendEntry, messages_of
@@ -32,8 +32,6 @@ from txmsg.message import (
     new_transaction_id_bytes,
 )
 from txmsg.runtime.process import LoopThread, check_not_forked, shared_loop
-
-__all__ = ["Producer"]
 
 _GRACE_S = 5.0
 
@@ -62,6 +60,8 @@ class Producer:
         timeout_s: float = 10.0,
     ) -> None:
         self._core = AsyncProducer(brokers, group, check_listener, timeout_s=timeout_s)
+        self.fence = _fence_of(self._core.check_listener)
+        """The fence of a FenceCheckListener; None with any other listener."""
         self._thread: LoopThread | None = None
         self._pid = 0
         self._closed = False
@@ -81,11 +81,6 @@ class Producer:
     def check_listener(self) -> CheckMessageListener | None:
         """What answers check-backs."""
         return self._core.check_listener
-
-    @property
-    def fence(self) -> Fence | None:
-        """The fence of a FenceCheckListener; None with any other listener."""
-        return self._core.fence
 
     # ---- life
 
@@ -227,3 +222,15 @@ class Producer:
             return waiter.result(wait_s)
         except TimeoutError as exc:
             raise OutcomeUnknown(f"no answer within {wait_s:g} s; it is still being tried") from exc
+
+
+def _fence_of(listener: CheckMessageListener | None) -> Fence | None:
+    """Raises MisuseError for one that cannot be written from threads."""
+    if not isinstance(listener, FenceCheckListener):
+        return None
+    if not isinstance(listener.fence, Fence):
+        raise MisuseError(
+            "a Producer was given FenceCheckListener(AsyncEngine): give FenceCheckListener an Engine of the same "
+            "database, or use an AsyncProducer"
+        )
+    return listener.fence

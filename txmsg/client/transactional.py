@@ -1,7 +1,7 @@
 """`@transactional_message`: a function whose message is delivered if and only if its local transaction committed.
 
 Checks at decoration what can be checked then, so that a mistake shows at import, not at the first lost message. The
-flows themselves are in flow.py.
+flows themselves are in flow_async.py.
 """
 
 from __future__ import annotations
@@ -16,16 +16,14 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from txmsg.checker.fence import FenceCheckListener
+from txmsg.client import flow, flow_async
 from txmsg.client.async_producer import AsyncProducer
 from txmsg.client.body import Key, MessagePlan
-from txmsg.client.flow import run_async, run_in_async_session, run_in_session, run_sync
 from txmsg.client.outer import refuse_outer_transaction
 from txmsg.client.producer import Producer
 from txmsg.errors import MisuseError, shown
 from txmsg.message import Message
 from txmsg.runtime.user_function import check_takes, name_of
-
-__all__ = ["transactional_message"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -190,8 +188,8 @@ def _wrapper(
             messages = plan.messages(args, kwargs)
             if session is None:
                 refuse_outer_transaction(plan.owner, args, kwargs)
-                return await run_async(producer, messages, lambda: function(*args, **kwargs))
-            return await run_in_async_session(
+                return await flow_async.run(producer, messages, lambda: function(*args, **kwargs))
+            return await flow_async.run_in_session(
                 producer,
                 messages,
                 session,
@@ -206,8 +204,8 @@ def _wrapper(
         messages = plan.messages(args, kwargs)
         if session is None:
             refuse_outer_transaction(plan.owner, args, kwargs)
-            return run_sync(producer, messages, lambda: function(*args, **kwargs))
-        return run_in_session(
+            return flow.run(producer, messages, lambda: function(*args, **kwargs))
+        return flow.run_in_session(
             producer,
             messages,
             session,

@@ -22,8 +22,8 @@ from sqlalchemy import (
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from txmsg.checker.fence import fence_table
 from txmsg.message import ReceivedMessage, TransactionId, TransactionState
+from txmsg.tables import fence_table
 
 COMMIT, ROLLBACK, UNKNOWN = TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN
 

@@ -13,6 +13,7 @@ from sqlalchemy import Engine, create_engine
 
 from tests.integration.fence.business import create_users
 from txmsg.checker.fence import Fence
+from txmsg.tables import create_tables
 
 SERVERS = ("postgresql", "mariadb")
 
@@ -70,7 +71,7 @@ def engine(business_url: str) -> Iterator[Engine]:
 @pytest.fixture
 def fence(engine: Engine) -> Fence:
     fence = Fence(engine)
-    fence.create_tables()
+    create_tables(engine)
     return fence
 
 
@@ -78,7 +79,7 @@ def fence(engine: Engine) -> Fence:
 def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
     """A database of a server, with the fence's tables."""
     engine = create_engine(make_business(request.param, request, tmp_path))
-    Fence(engine).create_tables()
+    create_tables(engine)
     yield engine
     engine.dispose()
 
@@ -86,7 +87,7 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
 @pytest.fixture
 def postgres_engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
     engine = create_engine(make_business("postgresql", request, tmp_path))
-    Fence(engine).create_tables()
+    create_tables(engine)
     yield engine
     engine.dispose()
 
@@ -94,6 +95,6 @@ def postgres_engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[
 @pytest.fixture
 def mariadb_engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
     engine = create_engine(make_business("mariadb", request, tmp_path))
-    Fence(engine).create_tables()
+    create_tables(engine)
     yield engine
     engine.dispose()

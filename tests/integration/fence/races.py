@@ -24,9 +24,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engin
 from sqlalchemy.orm import Session
 
 from tests.integration.fence.business import COMMIT, CONNECTION_ID, LEVELS, ROLLBACK, UNKNOWN, kill, users
-from txmsg.checker.fence import Fence
+from txmsg.checker.fence import AsyncFence, Fence
 from txmsg.errors import TransactionRefused
 from txmsg.message import TransactionId, TransactionState, new_transaction_id
+from txmsg.tables import create_tables
 
 __all__ = ["Ending", "Race", "Said", "problems", "report", "run_async", "run_sync"]
 
@@ -141,7 +142,7 @@ def run_sync(url: str, count: int, seed: int) -> list[Race]:
     """Runs them in threads, and settles each."""
     business, checks = (create_engine(url, pool_size=_AT_ONCE * 3, pool_timeout=60) for _ in range(2))
     fence = Fence(checks)
-    fence.create_tables()
+    create_tables(business)
     races = _plan(seed, count, business.dialect.name, cancels=False)
     with ThreadPoolExecutor(_AT_ONCE * 3) as pool, ThreadPoolExecutor(2) as killers:
         futures = []
@@ -228,8 +229,8 @@ async def run_async(url: str, checks_url: str, count: int, seed: int) -> list[Ra
     """Runs them as tasks by the asyncio driver of `url`; kills and settles by the blocking one of `checks_url`."""
     business, checks = (create_async_engine(url, pool_size=_AT_ONCE * 3, pool_timeout=60) for _ in range(2))
     blocking = create_engine(checks_url)
-    fence = Fence(checks)
-    await fence.create_tables_async()
+    fence = AsyncFence(checks)
+    await create_tables(checks)
     races = _plan(seed, count, blocking.dialect.name, cancels=True)
     places = asyncio.Semaphore(_AT_ONCE)
 
@@ -254,13 +255,13 @@ async def run_async(url: str, checks_url: str, count: int, seed: int) -> list[Ra
     return races
 
 
-async def _check_async(fence: Fence, race: Race, after_s: float) -> None:
+async def _check_async(fence: AsyncFence, race: Race, after_s: float) -> None:
     await asyncio.sleep(after_s)
-    race.answers.append(await fence.check_async(race.id))
+    race.answers.append(await fence.check(race.id))
 
 
 async def _transact_async(
-    engine: AsyncEngine, fence: Fence, race: Race, group: asyncio.TaskGroup, blocking: Engine
+    engine: AsyncEngine, fence: AsyncFence, race: Race, group: asyncio.TaskGroup, blocking: Engine
 ) -> None:
     if race.ending is Ending.ABSENT:
         return
@@ -270,10 +271,10 @@ async def _transact_async(
         await asyncio.sleep(race.begins_after_s)
         async with AsyncSession(bind) as session:
             if race.fence_first:
-                await fence.write_async(session, race.id)
+                await fence.write(session, race.id)
             await session.run_sync(_write_effect, race)
             if not race.fence_first:
-                await fence.write_async(session, race.id)
+                await fence.write(session, race.id)
             if race.ending is Ending.KILLED:
                 connection_id = await session.scalar(CONNECTION_ID[blocking.dialect.name])
                 group.create_task(asyncio.to_thread(_kill, blocking, connection_id, race.blow_after_s))

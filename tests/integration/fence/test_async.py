@@ -20,52 +20,53 @@ from tests.integration.fence.business import (
     kill_by,
     message,
 )
-from txmsg.checker.fence import Fence, FenceCheckListener, fence_table
+from txmsg.checker.fence import AsyncFence, FenceCheckListener
 from txmsg.errors import MisuseError, TransactionRefused
 from txmsg.message import TransactionId, TransactionState, new_transaction_id
+from txmsg.tables import create_tables, fence_table
 
 
 async def _states_of_a_transaction(engine: AsyncEngine) -> None:
     listener = FenceCheckListener(engine)
-    fence = listener.fence
-    await fence.create_tables_async()
+    fence = AsyncFence(engine)
+    await create_tables(engine)
     done, undone, late = (new_transaction_id() for _ in range(3))
     async with AsyncSession(engine) as session:
-        await fence.write_async(session, done)
-        assert await fence.check_async(done) is UNKNOWN
+        await fence.write(session, done)
+        assert await fence.check(done) is UNKNOWN
         await session.commit()
-        await fence.write_async(session, undone)
+        await fence.write(session, undone)
         await session.rollback()
-        assert [await fence.check_async(each) for each in (done, undone, late)] == [COMMIT, ROLLBACK, ROLLBACK]
+        assert [await fence.check(each) for each in (done, undone, late)] == [COMMIT, ROLLBACK, ROLLBACK]
         with pytest.raises(TransactionRefused):
-            await fence.write_async(session, late)
+            await fence.write(session, late)
         await session.rollback()
         async with session.begin(), session.begin_nested():
             with pytest.raises(MisuseError, match="savepoint"):
-                await fence.write_async(session, new_transaction_id())
+                await fence.write(session, new_transaction_id())
     answer = listener.check(message(done))
     assert not isinstance(answer, TransactionState)
     assert await answer is COMMIT
 
 
 async def _break_in_the_pool(engine: AsyncEngine) -> None:
-    fence = Fence(engine)
-    await fence.create_tables_async()
+    fence = AsyncFence(engine)
+    await create_tables(engine)
     async with engine.connect() as pooled:
         connection_id = await pooled.scalar(CONNECTION_ID[engine.dialect.name])
     others = create_async_engine(engine.url)
     async with others.connect() as other:
         await other.run_sync(kill_by, int(connection_id or 0))
-    assert await fence.check_async(new_transaction_id()) is ROLLBACK
+    assert await fence.check(new_transaction_id()) is ROLLBACK
     await others.dispose()
 
 
 async def _purge(engine: AsyncEngine) -> None:
-    fence = Fence(engine)
-    await fence.create_tables_async()
+    fence = AsyncFence(engine)
+    await create_tables(engine)
     old, held_by_a_broker = new_transaction_id(), new_transaction_id()
-    await fence.check_async(old)
-    await fence.check_async(held_by_a_broker)
+    await fence.check(old)
+    await fence.check(held_by_a_broker)
     async with engine.begin() as connection:
         await connection.execute(update(fence_table).values(created_at=datetime(2020, 1, 1, tzinfo=UTC)))
 
@@ -75,19 +76,19 @@ async def _purge(engine: AsyncEngine) -> None:
         asked.append(len(ids))
         return [held_by_a_broker]
 
-    assert await fence.purge_async(600, held) == 1
+    assert await fence.purge(600, held) == 1
     assert asked == [0, 2], "first whether anybody answers at all"
-    assert await fence.check_async(held_by_a_broker) is ROLLBACK
+    assert await fence.check(held_by_a_broker) is ROLLBACK
 
 
 async def _cancelled_check(engine: AsyncEngine) -> None:
-    fence = Fence(engine)
-    await fence.create_tables_async()
+    fence = AsyncFence(engine)
+    await create_tables(engine)
     transaction_id = new_transaction_id()
     async with AsyncSession(engine) as session:
-        await fence.write_async(session, transaction_id)
+        await fence.write(session, transaction_id)
         while True:
-            check = asyncio.create_task(fence.check_async(transaction_id))
+            check = asyncio.create_task(fence.check(transaction_id))
             done, _ = await asyncio.wait([check], timeout=0.05)
             if not done:
                 break
@@ -95,7 +96,7 @@ async def _cancelled_check(engine: AsyncEngine) -> None:
         check.cancel()
         await asyncio.gather(check, return_exceptions=True)
         await session.commit()
-    assert await fence.check_async(transaction_id) is COMMIT
+    assert await fence.check(transaction_id) is COMMIT
 
 
 @pytest.mark.parametrize("scenario", [_states_of_a_transaction, _purge, _cancelled_check])

@@ -226,7 +226,7 @@ def test_the_listener_answers_from_the_fence(engine: Engine, fence: Fence) -> No
     assert isinstance(listener, CheckMessageListener)
     transaction_id = new_transaction_id()
     with Session(engine) as session:
-        listener.fence.write(session, transaction_id)
+        fence.write(session, transaction_id)
         assert listener.check(message(transaction_id)) is UNKNOWN
         session.commit()
     assert listener.check(message(transaction_id)) is COMMIT

@@ -17,9 +17,10 @@ from tests.integration.client_harness import WAIT_S, collecting, half_count, mes
 from tests.integration.delivery_harness import until
 from tests.integration.fence.business import register, users, users_count
 from tests.postgres_proxy import CUT_AFTER, CUT_BEFORE, FORWARD, HOLD, PostgresProxy, Verdict
-from txmsg.checker.fence import FenceCheckListener
+from txmsg.checker.fence import Fence, FenceCheckListener
 from txmsg.client import AsyncProducer, Producer, transactional_message
 from txmsg.message import Message, ReceivedMessage, TransactionId, TransactionState
+from txmsg.tables import create_tables
 
 
 @pytest.fixture
@@ -214,11 +215,11 @@ def test_the_client_of_another_fence_is_never_asked(
 ) -> None:
     other = create_engine(f"sqlite:///{tmp_path}/other.db")
     stranger = _Recording(other)
-    stranger.fence.create_tables()
+    create_tables(other)
     with Producer(broker.address, group="shop", check_listener=FenceCheckListener(postgres_engine)) as gone:
         half = gone.half([Message("user", b"a")])
         with Session(postgres_engine) as session:
-            FenceCheckListener(postgres_engine).fence.write(session, half.transaction_id)
+            Fence(postgres_engine).write(session, half.transaction_id)
             session.commit()
     with Producer(broker.address, group="shop", check_listener=stranger) as producer:
         own = producer.half([Message("user", b"b")])

@@ -20,29 +20,29 @@ from sqlalchemy.orm import Session
 
 from tests.integration.cli_harness import said
 from tests.integration.fence.business import COMMIT, ROLLBACK, UNKNOWN, recorded
-from txmsg.checker.fence import Fence, fence_identity_table, fence_metadata, fence_table
+from txmsg.checker.fence import Fence
 from txmsg.errors import MisuseError, StorageError, TransactionRefused
 from txmsg.message import new_transaction_id
+from txmsg.tables import create_tables, fence_identity_table, fence_table, metadata
 
 
 def test_the_fence_id_is_kept_and_differs_between_databases(engine: Engine, fence: Fence, tmp_path: Path) -> None:
     other = create_engine(f"sqlite:///{tmp_path / 'other.db'}")
     other_fence = Fence(other)
-    other_fence.create_tables()
-    fence.create_tables()
+    create_tables(other)
     assert Fence(engine).fence_id() == fence.fence_id() != other_fence.fence_id()
     other.dispose()
 
 
 def test_the_fence_id_is_made_on_first_use_of_tables_that_migrations_created(engine: Engine) -> None:
-    fence_metadata.create_all(engine)
+    metadata.create_all(engine)
     assert Fence(engine).fence_id() == Fence(engine).fence_id()
     with engine.connect() as connection:
         assert len(connection.execute(select(fence_identity_table)).all()) == 1
 
 
 def test_absent_tables_are_named_with_the_remedy(engine: Engine) -> None:
-    with pytest.raises(StorageError, match=r"create_tables\(\)"):
+    with pytest.raises(StorageError, match=r"create_tables\(engine\)"):
         Fence(engine).fence_id()
 
 
@@ -51,7 +51,7 @@ def test_several_processes_may_create_the_tables_at_once(engine: Engine) -> None
 
     def create() -> None:
         fence = Fence(engine)
-        fence.create_tables()
+        create_tables(engine)
         ids.append(fence.fence_id())
 
     threads = [threading.Thread(target=create) for _ in range(4)]

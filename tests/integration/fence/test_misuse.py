@@ -21,10 +21,11 @@ from tests.integration.fence.business import (
     register,
     users_count,
 )
-from txmsg.checker.fence import Fence, FenceCheckListener, fence_metadata
+from txmsg.checker.fence import AsyncFence, Fence, FenceCheckListener
 from txmsg.client import Producer
 from txmsg.errors import MisuseError, StorageError
 from txmsg.message import Message, new_transaction_id
+from txmsg.tables import create_tables, metadata
 
 
 def test_a_fence_row_inside_a_savepoint_is_refused(engine: Engine, fence: Fence) -> None:
@@ -64,7 +65,7 @@ def test_a_session_in_autocommit_is_refused(engine: Engine, fence: Fence) -> Non
 
 def test_a_session_of_another_database_is_refused(fence: Fence, tmp_path: Path) -> None:
     other = create_engine(f"sqlite:///{tmp_path / 'other.db'}")
-    Fence(other).create_tables()
+    create_tables(other)
     with Session(other) as session, pytest.raises(MisuseError, match="not that of fence"):
         fence.write(session, new_transaction_id())
     other.dispose()
@@ -78,7 +79,7 @@ def test_a_session_of_a_database_without_the_fences_tables_is_told_so(
     if engine.dialect.name == "sqlite":
         other = create_engine(f"sqlite:///{tmp_path / 'other.db'}")
     else:
-        fence_metadata.drop_all(engine)
+        metadata.drop_all(engine)
     with Session(other) as session, pytest.raises(StorageError) as caught:
         fence.write(session, new_transaction_id())
     assert f"table txmsg_fence is absent from {other.url}, which session= opens" in str(caught.value)
@@ -88,14 +89,14 @@ def test_a_session_of_a_database_without_the_fences_tables_is_told_so(
 
 async def test_an_async_session_of_a_database_without_the_fences_tables_is_told_so(async_url: str) -> None:
     engine = create_async_engine(async_url)
-    fence = Fence(engine)
-    await fence.create_tables_async()
-    await fence.fence_id_async()
+    fence = AsyncFence(engine)
+    await create_tables(engine)
+    await fence.fence_id()
     async with engine.begin() as connection:
-        await connection.run_sync(fence_metadata.drop_all)
+        await connection.run_sync(metadata.drop_all)
     async with AsyncSession(engine) as session:
         with pytest.raises(StorageError, match=r"table txmsg_fence is absent from .*, which session= opens"):
-            await fence.write_async(session, new_transaction_id())
+            await fence.write(session, new_transaction_id())
     await engine.dispose()
 
 
@@ -105,7 +106,7 @@ def test_a_late_transaction_on_a_database_without_the_fences_tables_is_told_so_a
     producer = Producer("localhost:1", group="shop", check_listener=FenceCheckListener(engine))
     assert producer.fence is not None
     producer.fence.fence_id()
-    fence_metadata.drop_all(engine)
+    metadata.drop_all(engine)
 
     def register_late(session: Session) -> None:
         with producer.transaction(session) as tx:
@@ -124,9 +125,19 @@ def test_engines_whose_checks_would_join_the_business_transaction_are_refused() 
             Fence(engine)
 
 
-def test_the_sync_methods_of_an_async_fence_and_the_reverse_name_the_right_one(engine: Engine, tmp_path: Path) -> None:
+def test_an_async_engine_is_for_an_async_fence(tmp_path: Path) -> None:
     async_engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'a.db'}")
-    with pytest.raises(MisuseError, match="_async"):
-        Fence(async_engine).check(new_transaction_id())
-    with pytest.raises(MisuseError, match="without _async"):
-        asyncio.run(Fence(engine).check_async(new_transaction_id()))
+    with pytest.raises(MisuseError, match="make an AsyncFence"):
+        Fence(async_engine)  # type: ignore[arg-type]
+    with pytest.raises(MisuseError, match="use an AsyncProducer"):
+        Producer("localhost:1", group="shop", check_listener=FenceCheckListener(async_engine))
+
+
+def test_an_async_fence_on_a_sync_engine_is_the_fence_of_that_database(engine: Engine, fence: Fence) -> None:
+    transaction_id = new_transaction_id()
+    with Session(engine) as session:
+        fence.write(session, transaction_id)
+        session.commit()
+    same = AsyncFence(engine)
+    assert asyncio.run(same.check(transaction_id)) is COMMIT
+    assert asyncio.run(same.fence_id()) == fence.fence_id()

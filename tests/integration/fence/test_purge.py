@@ -19,12 +19,13 @@ from tests.integration.fence.business import (
     ROLLBACK,
     recorded,
 )
-from txmsg.checker.fence import Fence, fence_table
+from txmsg.checker.fence import Fence
 from txmsg.cli.main import main
 from txmsg.client import Producer, held_by
 from txmsg.client import held as held_module
 from txmsg.errors import MisuseError
 from txmsg.message import Message, TransactionId, new_transaction_id
+from txmsg.tables import fence_table
 
 
 def age(engine: Engine, *ids: TransactionId) -> None:

@@ -24,6 +24,7 @@ from tests.integration.fence.business import (
 from txmsg.checker.fence import Fence
 from txmsg.errors import TransactionRefused
 from txmsg.message import new_transaction_id
+from txmsg.tables import create_tables
 
 
 @pytest.fixture(params=["legacy", "BEGIN", "BEGIN IMMEDIATE"])
@@ -51,7 +52,7 @@ def engine(begun: str, journal: str, tmp_path: Path) -> Iterator[Engine]:
 
         event.listen(engine, "connect", no_begin_of_its_own)
         event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(begun))
-    Fence(engine).create_tables()
+    create_tables(engine)
     yield engine
     engine.dispose()
 
@@ -114,7 +115,7 @@ def test_a_check_on_a_read_only_file_raises_instead_of_answering(tmp_path: Path)
     path = tmp_path / "business.db"
     writable = create_engine(f"sqlite:///{path}")
     fence = Fence(writable)
-    fence.create_tables()
+    create_tables(writable)
     done = new_transaction_id()
     with Session(writable) as session:
         fence.write(session, done)

@@ -13,13 +13,14 @@ from tests.integration.client_harness import WAIT_S
 from tests.integration.transactional.users import Base
 from txmsg.checker.fence import FenceCheckListener
 from txmsg.client import Producer
+from txmsg.tables import create_tables
 
 
 @pytest.fixture
 def engine(database_url: str) -> Iterator[Engine]:
     engine = create_engine(database_url.replace("postgresql://", "postgresql+psycopg://"))
     Base.metadata.create_all(engine)
-    FenceCheckListener(engine).fence.create_tables()
+    create_tables(engine)
     yield engine
     engine.dispose()
 

@@ -19,6 +19,7 @@ from txmsg.checker.fence import FenceCheckListener
 from txmsg.client import Producer, flow, transactional_message
 from txmsg.errors import BrokerUnavailable, MisuseError
 from txmsg.message import ReceivedMessage, TransactionState
+from txmsg.tables import fence_table
 
 
 def test_a_committed_call_is_told_with_its_arguments(
@@ -212,7 +213,6 @@ def test_a_check_during_the_call_does_not_decide_it(
 
     @transactional_message(producer, topic="user", session=sessions)
     def register(session: Session, email: str) -> None:
-        from txmsg.checker.fence import fence_table
 
         transaction_id = session.execute(select(fence_table.c.transaction_id)).scalar_one()
         assert producer.fence is not None

@@ -27,8 +27,9 @@ from tests.integration.fence.conftest import close_what_aiomysql_left
 from tests.integration.transactional.misbehaving import Business, Program, markers, prepare, programs, run
 from txmsg.checker.fence import FenceCheckListener
 from txmsg.checker.listener import CheckMessageListener
-from txmsg.client import AsyncProducer, Producer, create_inbox_tables, idempotent, inbox_table, transactional_message
+from txmsg.client import AsyncProducer, Producer, idempotent, transactional_message
 from txmsg.message import Message, ReceivedMessage, TransactionState
+from txmsg.tables import create_tables, inbox_table
 
 DRIVERS = {
     "postgresql-psycopg": ("postgresql+psycopg", None),
@@ -76,8 +77,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, caplog: pytest.LogCapt
         url = given.replace(given.partition(":")[0], driver, 1)
     engine = create_engine(url, connect_args={"timeout": 0.05} if driver == "sqlite" else {})
     prepare(engine)
-    create_inbox_tables(engine)
-    FenceCheckListener(engine).fence.create_tables()
+    create_tables(engine)
     yield Place(name, engine, async_driver)
     engine.dispose()
     if "aiomysql" in name:

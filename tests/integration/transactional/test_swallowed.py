@@ -20,9 +20,10 @@ from tests.integration.client_harness import WAIT_S, half_count, message_count
 from tests.integration.delivery_harness import until
 from tests.integration.transactional.misbehaving import held, junk, markers, prepare
 from txmsg.checker.fence import FenceCheckListener
-from txmsg.client import AsyncProducer, Producer, create_inbox_tables, idempotent, transactional_message
+from txmsg.client import AsyncProducer, Producer, idempotent, transactional_message
 from txmsg.errors import MisuseError
 from txmsg.message import Message, ReceivedMessage, TransactionState
+from txmsg.tables import create_tables
 
 Work = Callable[[Session], None]
 
@@ -103,8 +104,7 @@ def mariadb(mariadb_url: str) -> Engine:
 def prepared(url: str) -> Engine:
     engine = create_engine(url)
     prepare(engine)
-    create_inbox_tables(engine)
-    FenceCheckListener(engine).fence.create_tables()
+    create_tables(engine)
     return engine
 
 

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from txmsg import (
     AsyncConsumer,
+    AsyncFence,
     AsyncProducer,
     CheckMessageListener,
     Consumer,
@@ -26,7 +27,7 @@ from txmsg import (
     TransactionId,
     TransactionState,
     TxmsgError,
-    create_inbox_tables,
+    create_tables,
     held_by,
     held_by_async,
     idempotent,
@@ -104,7 +105,8 @@ AsyncProducer(check_listener=ListenerOfBools())  # error: mypy[arg-type] pyright
 AsyncProducer(check_listener=ListenerByAnotherName())  # error: mypy[arg-type] pyright[reportArgumentType]
 FenceCheckListener("sqlite:///shop.db")  # error: mypy[arg-type] pyright[reportArgumentType]
 FenceCheckListener(sessions)  # error: mypy[arg-type] pyright[reportArgumentType]
-assert_type(FenceCheckListener(engine).fence, Fence)
+assert_type(FenceCheckListener(engine).fence, Fence | AsyncFence)
+Fence(async_engine)  # error: mypy[arg-type] pyright[reportArgumentType]
 assert_type(Fence(engine).purge(86_400, held_by("a:7700", ["b:7700", "c:7700"])), int)
 Fence(engine).purge(86_400, held_by_async("a:7700"))  # error: mypy[arg-type] pyright[reportArgumentType]
 
@@ -228,8 +230,9 @@ def pay_in_async_session(session: Session, message: ReceivedMessage) -> None: ..
 idempotent(engine)  # error: mypy[call-overload] pyright[reportCallIssue,reportArgumentType]
 idempotent(sessions())  # error: mypy[call-overload] pyright[reportCallIssue,reportArgumentType]
 
-create_inbox_tables(engine)
-create_inbox_tables(sessions)  # error: mypy[arg-type] pyright[reportArgumentType]
+create_tables(engine)
+create_tables(async_engine)  # error: mypy[unused-coroutine] pyright[reportUnusedCoroutine]
+create_tables(sessions)  # error: mypy[call-overload] pyright[reportCallIssue,reportArgumentType]
 assert_type(purge_inbox(engine), int)
 purge_inbox(async_engine)  # error: mypy[arg-type] pyright[reportArgumentType]
 
@@ -241,6 +244,6 @@ def uses_fence(fence: Fence, transaction_id: TransactionId) -> None:
     assert_type(fence.check(transaction_id), TransactionState)
     fence.check("0197f3a2")  # error: mypy[arg-type] pyright[reportArgumentType]
     try:
-        fence.create_tables()
+        create_tables(engine)
     except TxmsgError as exc:
         assert_type(exc.code, str)

@@ -14,16 +14,9 @@ loses fence rows with them; a copy of the business database has the fence id of 
 """
 
 from txmsg.checker.fence.checking import LOCK_WAIT_S
-from txmsg.checker.fence.fence import Fence, FenceCheckListener
+from txmsg.checker.fence.fence import Fence
+from txmsg.checker.fence.fence_async import AsyncFence
+from txmsg.checker.fence.listener import FenceCheckListener
 from txmsg.checker.fence.purging import PURGE_AGE_S_MIN
-from txmsg.checker.fence.tables import fence_identity_table, fence_metadata, fence_table
 
-__all__ = [
-    "LOCK_WAIT_S",
-    "PURGE_AGE_S_MIN",
-    "Fence",
-    "FenceCheckListener",
-    "fence_identity_table",
-    "fence_metadata",
-    "fence_table",
-]
+__all__ = ["LOCK_WAIT_S", "PURGE_AGE_S_MIN", "AsyncFence", "Fence", "FenceCheckListener"]

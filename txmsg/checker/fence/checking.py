@@ -12,10 +12,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from txmsg.checker.fence import identity
 from txmsg.checker.fence.driver import codes_of
-from txmsg.checker.fence.tables import ID, fence_identity_table, fence_table
 from txmsg.message import TransactionId, TransactionState
-
-__all__ = ["LOCK_WAIT_S", "check"]
+from txmsg.tables import ID, fence_identity_table, fence_table
 
 LOCK_WAIT_S = 0.2
 """Seconds a check waits for a running transaction before it answers UNKNOWN. MySQL rounds it up to 1 s."""

@@ -7,8 +7,6 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
-__all__ = ["DriverState", "codes_of", "driver_state", "in_autocommit", "rolls_back_all"]
-
 _ABORTED: Final = 3
 _OPEN: Final = 2
 _ROLLS_BACK_ALL: Final = frozenset({1020, 1206, 1213, 1614})

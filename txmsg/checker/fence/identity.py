@@ -1,31 +1,16 @@
-"""Which fence this is: makes the tables, and the id that one of them keeps. Each step owns its transactions."""
+"""Which fence this is: the id that a table keeps. Each step owns its transactions."""
 
 from __future__ import annotations
 
 from uuid import UUID, uuid4
 
-from sqlalchemy import Connection, bindparam, delete, exc, insert, select, text
-from sqlalchemy.schema import CreateTable
+from sqlalchemy import Connection, bindparam, delete, exc, insert, select
 
-from txmsg.checker.fence.tables import ID, fence_identity_table, fence_metadata
 from txmsg.errors import StorageError
-
-__all__ = ["create_tables", "fence_id", "renew_fence_id"]
-
-_CREATION_LOCK = 7_269_853_771_002  # any number: a PostgreSQL advisory lock key of our own
+from txmsg.tables import ID, fence_identity_table
 
 _SELECT_IDENTITY = select(fence_identity_table.c.fence_id)
 _INSERT_IDENTITY = insert(fence_identity_table).values(one=1, fence_id=bindparam("fence", type_=ID)).inline()
-
-
-def create_tables(connection: Connection) -> None:
-    """Creates what is absent, the id included."""
-    with connection.begin():
-        if connection.dialect.name == "postgresql":  # where two CREATE TABLE IF NOT EXISTS at once can fail
-            connection.execute(select(text("pg_advisory_xact_lock(:key)")), {"key": _CREATION_LOCK})
-        for table in fence_metadata.sorted_tables:
-            connection.execute(CreateTable(table, if_not_exists=True))
-    fence_id(connection)
 
 
 def fence_id(connection: Connection) -> UUID:
@@ -62,5 +47,5 @@ def _found(connection: Connection) -> UUID | None:
             raise
         raise StorageError(
             f"table {fence_identity_table.name} is absent from {connection.engine.url}: call "
-            "Fence(engine).create_tables(), or add txmsg.checker.fence.fence_metadata to your migrations"
+            "txmsg.create_tables(engine), or add txmsg.tables.metadata to your migrations"
         ) from error

@@ -7,11 +7,9 @@ from uuid import UUID
 
 from sqlalchemy import Connection, bindparam, delete, select
 
-from txmsg.checker.fence.tables import ID, Ago, fence_table
 from txmsg.errors import MisuseError
 from txmsg.message import TransactionId
-
-__all__ = ["PURGE_AGE_S_MIN", "check_age", "delete_rows", "old_rows", "without"]
+from txmsg.tables import ID, Ago, fence_table
 
 PURGE_AGE_S_MIN = 600.0
 """No row younger than this is purged: without its row, a paused transaction could commit after its rollback."""

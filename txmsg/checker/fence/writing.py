@@ -9,11 +9,9 @@ from sqlalchemy import Connection, CursorResult, Engine, String, bindparam, exc,
 from sqlalchemy.orm import Session
 
 from txmsg.checker.fence.driver import in_autocommit
-from txmsg.checker.fence.tables import ID, fence_identity_table, fence_table
 from txmsg.errors import MisuseError, StorageError, TransactionRefused
 from txmsg.message import TransactionId
-
-__all__ = ["is_written", "write"]
+from txmsg.tables import ID, fence_identity_table, fence_table
 
 # Without ON CONFLICT DO NOTHING: a late transaction would see 0 rows and go on. Through the identity table, so that a
 # session of another database inserts nothing: a fence row that no check finds would lose the message.
@@ -66,7 +64,7 @@ def _refuse_absent_tables(engine: Engine, error: exc.DBAPIError) -> None:
             if not connection.dialect.has_table(connection, table.name):
                 raise StorageError(
                     f"table {table.name} is absent from {engine.url}, which session= opens: call "
-                    "Fence(engine).create_tables() there, or give session= and FenceCheckListener the same database"
+                    "txmsg.create_tables(engine) there, or give session= and FenceCheckListener the same database"
                 ) from error
 
 

@@ -1,0 +1,65 @@
+"""The tables in a business database: made through whatever an application has."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine, create_engine, inspect
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from txmsg.errors import MisuseError
+from txmsg.tables import create_tables, metadata
+
+ALL = {"txmsg_fence", "txmsg_fence_identity", "txmsg_inbox"}
+
+
+def tables_of(engine: Engine) -> set[str]:
+    return set(inspect(engine).get_table_names())
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"{tmp_path / 'shop.db'}"
+
+
+def test_an_engine_creates_what_is_absent_and_a_second_call_changes_nothing(url: str) -> None:
+    engine = create_engine(f"sqlite:///{url}")
+    create_tables(engine)
+    create_tables(engine)
+    assert tables_of(engine) == ALL == set(metadata.tables)
+    assert len(inspect(engine).get_indexes("txmsg_inbox")) == 1
+    engine.dispose()
+
+
+def test_a_connection_creates_them_in_its_transaction(url: str) -> None:
+    engine = create_engine(f"sqlite:///{url}")
+    with engine.connect() as connection:
+        create_tables(connection)
+        assert connection.in_transaction(), "the caller commits"
+        connection.commit()
+    assert tables_of(engine) == ALL
+    engine.dispose()
+
+
+@pytest.mark.parametrize("by_connection", [False, True])
+def test_the_asynchronous_kinds_are_awaited(url: str, by_connection: bool) -> None:
+    async def create() -> None:
+        engine = create_async_engine(f"sqlite+aiosqlite:///{url}")
+        if by_connection:
+            async with engine.begin() as connection:
+                await create_tables(connection)
+        else:
+            await create_tables(engine)
+        await engine.dispose()
+
+    asyncio.run(create())
+    engine = create_engine(f"sqlite:///{url}")
+    assert tables_of(engine) == ALL
+    engine.dispose()
+
+
+def test_anything_else_is_refused() -> None:
+    with pytest.raises(MisuseError, match="give the Engine or AsyncEngine"):
+        create_tables("sqlite:///shop.db")  # type: ignore[call-overload]

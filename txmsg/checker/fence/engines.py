@@ -1,0 +1,95 @@
+"""Where SQLAlchemy's two faces differ in more than words: how a step is run on an engine, and in a session.
+
+A step is a plain function that sends statements. What is here in both kinds, the asynchronous one under a name that
+ends in `_async`, is what `fence_async.py` is written with, and `fence.py`, which is generated from it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, TypeAlias, TypeVar
+
+from sqlalchemy import Connection, Engine, exc
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+from sqlalchemy.orm import Session
+from sqlalchemy.pool import SingletonThreadPool, StaticPool
+
+from txmsg.errors import MisuseError, shown
+from txmsg.tables import DIALECTS
+
+FenceEngine: TypeAlias = Engine
+AsyncFenceEngine: TypeAlias = AsyncEngine | Engine
+
+T = TypeVar("T")
+
+
+def on_engine(engine: Engine, step: Callable[..., T], *args: Any) -> T:
+    """`step(connection, *args)` on a connection of its own, in READ COMMITTED."""
+    with engine.connect() as connection:
+        return step(_read_committed(connection), *args)
+
+
+async def on_engine_async(engine: AsyncEngine | Engine, step: Callable[..., T], *args: Any) -> T:
+    """`on_engine` for asyncio. On an Engine it blocks a thread, not the loop."""
+    if isinstance(engine, Engine):
+        return await asyncio.to_thread(on_engine, engine, step, *args)
+    async with engine.connect() as connection:
+        return await connection.run_sync(lambda sync_connection: step(_read_committed(sync_connection), *args))
+
+
+def in_session(session: Session, step: Callable[..., T], *args: Any) -> T:
+    """`step(session, *args)`, which sends statements of the session."""
+    return step(session, *args)
+
+
+async def in_session_async(session: AsyncSession, step: Callable[..., T], *args: Any) -> T:
+    """`in_session` for asyncio."""
+    return await session.run_sync(step, *args)
+
+
+def sync_session_of(session: Session | AsyncSession) -> Session:
+    """The session itself, or the one that an AsyncSession works with."""
+    return session.sync_session if isinstance(session, AsyncSession) else session
+
+
+def check_engine(engine: object) -> None:
+    """Raises MisuseError for what a Fence cannot run its checks on."""
+    if isinstance(engine, AsyncEngine):
+        raise MisuseError("a Fence was given an AsyncEngine: make an AsyncFence of it")
+    check_engine_async(engine)
+
+
+def check_engine_async(engine: object) -> None:
+    """Raises MisuseError for what an AsyncFence cannot run its checks on."""
+    if not isinstance(engine, Engine | AsyncEngine):
+        raise MisuseError(
+            f"the fence needs the engine of the business database, not {shown(engine)} of type "
+            f"{type(engine).__name__}: give what create_engine() or create_async_engine() returned"
+        )
+    sync_engine = engine.sync_engine if isinstance(engine, AsyncEngine) else engine
+    if sync_engine.dialect.name not in DIALECTS:
+        raise MisuseError(
+            f"the fence does not work on {sync_engine.dialect.name}: use PostgreSQL, MySQL, MariaDB or SQLite, "
+            "or a CheckMessageListener of your own"
+        )
+    if isinstance(sync_engine.pool, StaticPool | SingletonThreadPool):
+        raise MisuseError(
+            f"engine {sync_engine.url} keeps one connection for all (or one per thread), so a check would run in "
+            "the transaction it asks about: use a database file or server, and the default pool"
+        )
+
+
+def _read_committed(connection: Connection) -> Connection:
+    # Explicitly: under a stricter default of the engine or the server, INSERT ... DO NOTHING fails with 40001.
+    if connection.dialect.name == "sqlite":
+        return connection  # has no such level; its writers exclude each other
+    try:
+        return connection.execution_options(isolation_level="READ COMMITTED")
+    except connection.dialect.loaded_dbapi.Error as error:
+        # MySQL's drivers send a statement here, and SQLAlchemy does not wrap what comes of it on a connection that
+        # broke while it lay in the pool.
+        connection.invalidate(error)
+        said = exc.OperationalError("SET SESSION TRANSACTION ISOLATION LEVEL", None, error)
+        said.connection_invalidated = True
+        raise said from error

@@ -1,0 +1,107 @@
+"""The fence as an application holds it. Its steps are in the modules beside this one."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection
+from typing import Any, TypeVar
+from uuid import UUID
+
+from sqlalchemy import Connection, exc
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from txmsg.checker.fence import checking, identity, purging, writing
+from txmsg.checker.fence.engines import AsyncFenceEngine, check_engine_async, in_session_async, on_engine_async
+from txmsg.message import TransactionId, TransactionState
+
+T = TypeVar("T")
+
+
+class AsyncFence:
+    """The fence of one business database: PostgreSQL, MySQL, MariaDB or SQLite (a file).
+
+    engine: runs the checks, on connections of its own. `write` runs in the session that it is given. Raises
+    MisuseError for an engine whose checks would share their connection, and so their transaction, with the business.
+    """
+
+    def __init__(self, engine: AsyncFenceEngine) -> None:
+        check_engine_async(engine)
+        self.engine = engine
+        """What it was made of."""
+        self._fence_id: UUID | None = None
+
+    # ---- identity
+
+    async def fence_id(self) -> UUID:
+        """Which fence this is. Made at random on first use, then kept in the database for good.
+
+        Raises StorageError when the tables are absent.
+        """
+        if self._fence_id is None:
+            self._fence_id = await self._run(identity.fence_id)
+        return self._fence_id
+
+    async def renew_fence_id(self) -> UUID:
+        """Gives this database a fence id of its own: for a copy of a database, before its services start.
+
+        Until then the copy answers checks for the transactions of the original. In a database whose services run, the
+        halves that are undecided at this moment lose whom to ask, and are parked: do it in copies only.
+        """
+        self._fence_id = await self._run(identity.renew_fence_id)
+        return self._fence_id
+
+    # ---- the business transaction
+
+    async def write(self, session: AsyncSession, transaction_id: TransactionId) -> None:
+        """Inserts the fence row in the transaction of `session`: it commits, or not, with the business effects.
+
+        Call it first in the transaction, and outside any savepoint. The caller owns the transaction. Raises
+        TransactionRefused when a check has decided ROLLBACK already (or the id was used before): roll back, and begin
+        again under a new transaction id. Raises MisuseError inside a savepoint, in autocommit, inside a transaction
+        that the session does not own, and for a session of another database than the fence's.
+        """
+        fence_id = await self.fence_id()
+        await in_session_async(session, writing.write, transaction_id, fence_id)
+
+    def own_row(self, transaction_id: TransactionId) -> Callable[[Connection], bool]:
+        """A function that says whether the row that `write` wrote is still in the transaction of a connection."""
+        return lambda connection: writing.is_written(connection, transaction_id)
+
+    # ---- the check
+
+    async def check(self, transaction_id: TransactionId) -> TransactionState:
+        """What became of the transaction; ROLLBACK also makes sure that it can never commit. Idempotent.
+
+        UNKNOWN while it is running: a check waits about LOCK_WAIT_S for it. Raises what the driver raises when the
+        database is away or read-only; the caller counts that as UNKNOWN.
+        """
+        return await self._run(checking.check, transaction_id, self._fence_id)
+
+    # ---- upkeep
+
+    async def purge(
+        self, older_than_s: float, held: Callable[[list[TransactionId]], Awaitable[Collection[TransactionId]]]
+    ) -> int:
+        """Deletes the rows that are older than `older_than_s` and not held by a broker; how many they were.
+
+        Age is by the database's clock. `held` is given up to 1,000 ids at a time and returns those of them that a
+        Notify database still holds undecided: for these the row is still needed (`held_by` asks the brokers). Its
+        exceptions end the purge; what was deleted before stays deleted. It is first given no ids, so that brokers
+        that are away are noticed also on a day without old rows. Raises MisuseError below PURGE_AGE_S_MIN.
+        """
+        purging.check_age(older_than_s)
+        await held([])
+        after, deleted = UUID(int=0), 0
+        while old := await self._run(purging.old_rows, older_than_s, after):
+            deleted += await self._run(purging.delete_rows, purging.without(old, await held(old)))
+            after = old[-1]
+        return deleted
+
+    async def _run(self, step: Callable[..., T], *args: Any) -> T:
+        """Runs a step on a connection of our own. All steps are idempotent."""
+        try:
+            return await on_engine_async(self.engine, step, *args)
+        except exc.DBAPIError as error:
+            if not error.connection_invalidated:
+                raise
+        # It broke while it lay in the pool, which SQLAlchemy has emptied now.
+        return await on_engine_async(self.engine, step, *args)

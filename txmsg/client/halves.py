@@ -1,0 +1,25 @@
+# Generated from halves_async.py by `make generate`: change that one.
+
+"""What the flows need of a producer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from txmsg.checker.fence import Fence
+from txmsg.checker.listener import CheckMessageListener
+from txmsg.client.half import Half
+from txmsg.message import Message, TransactionId, TransactionState
+
+
+class Halves(Protocol):
+    """Stores half messages and tells outcomes. The contracts are those of `Producer`."""
+
+    @property
+    def check_listener(self) -> CheckMessageListener | None: ...
+    @property
+    def fence(self) -> Fence | None: ...
+    def half(self, messages: Sequence[Message], *, transaction_id: TransactionId | None = None) -> Half: ...
+    def end(self, half: Half, state: TransactionState, *, timeout_s: float | None = None) -> None: ...
+    def end_soon(self, half: Half, state: TransactionState) -> None: ...

@@ -1,0 +1,62 @@
+"""`@idempotent`: a handler whose effects happen once per message and consumer group. How is in inbox.py."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar, overload
+
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+from sqlalchemy.orm import Session
+
+from txmsg.client.inbox_handler import IdempotentHandler
+from txmsg.client.inbox_handler_async import AsyncIdempotentHandler
+from txmsg.errors import MisuseError
+from txmsg.message import ReceivedMessage
+from txmsg.runtime.user_function import check_takes, name_of
+
+S = TypeVar("S", bound=Session)
+A = TypeVar("A", bound=AsyncSession)
+
+
+@overload
+def idempotent(
+    session_factory: Callable[[], S], *, group: str | None = None
+) -> Callable[[Callable[[S, ReceivedMessage], None]], IdempotentHandler]: ...
+@overload
+def idempotent(
+    session_factory: Callable[[], A], *, group: str | None = None
+) -> Callable[[Callable[[A, ReceivedMessage], Awaitable[None]]], AsyncIdempotentHandler]: ...
+def idempotent(
+    session_factory: Callable[[], Session] | Callable[[], AsyncSession], *, group: str | None = None
+) -> Callable[[Any], Any]:
+    """Decorates a handler `(session, message)` so that its effects happen once per message and consumer group.
+
+    A message that an operator asked to be handled again (`dead-letter redrive`, `group seek --again`) is: it has a
+    higher generation than before. What comes again for any other reason is skipped.
+
+    session_factory: a sessionmaker, or an async_sessionmaker for `async def`. The session is opened, the message is
+    recorded in txmsg_inbox (see `create_tables`), the handler runs, all is committed together; a repeated message is
+    skipped. Committing inside raises MisuseError. group: default that of the consumer.
+
+        @consumer.subscribe("user.registered")
+        @idempotent(SessionLocal)
+        def give_red_packet(session: Session, message: ReceivedMessage) -> None: ...
+    """
+    if isinstance(session_factory, Session | AsyncSession):
+        raise MisuseError("@idempotent was given one session: give the sessionmaker, each message opens its own")
+    check_takes("@idempotent(session_factory)", session_factory)
+
+    def decorate(handler: Callable[..., Any]) -> IdempotentHandler | AsyncIdempotentHandler:
+        check_takes("the handler under @idempotent", handler, "session", "message")
+        is_async = inspect.iscoroutinefunction(handler)
+        if is_async != isinstance(session_factory, async_sessionmaker):
+            raise MisuseError(
+                f"{name_of(handler)} is {'async def' if is_async else 'def'}: @idempotent needs "
+                f"{'an async_sessionmaker' if is_async else 'a sessionmaker'}"
+            )
+        kind: Any = AsyncIdempotentHandler if is_async else IdempotentHandler
+        decorated: IdempotentHandler | AsyncIdempotentHandler = kind(handler, session_factory, group)
+        return decorated
+
+    return decorate

@@ -1,0 +1,121 @@
+"""The late flow: messages that depend on what a transaction computed leave just before it commits.
+
+`async with producer.transaction(session) as tx` owns the end of the session's transaction: its exit flushes, writes the
+fence row, sends all half messages in one request, commits, and tells the broker. An exception inside rolls the session
+back; nothing has been sent by then. Without messages it merely commits.
+"""
+
+from __future__ import annotations
+
+import logging
+from types import TracebackType
+from typing import Self
+
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from txmsg.checker.fence.engines import in_session_async, sync_session_of
+from txmsg.client.flow_async import tell
+from txmsg.client.guard import SessionGuard, check_session
+from txmsg.client.halves_async import AsyncHalves
+from txmsg.client.sent import Sent
+from txmsg.errors import InvalidMessage, MisuseError, shown
+from txmsg.message import (
+    MESSAGES_PER_TRANSACTION_MAX,
+    Message,
+    MessageId,
+    TransactionState,
+    message_id,
+    new_transaction_id,
+)
+
+_log = logging.getLogger(__name__)
+
+_OWNER = "producer.transaction(session)"
+
+
+class AsyncLateTransaction:
+    """What `AsyncProducer.transaction(session)` gives. Not reusable. The session stays the caller's to close."""
+
+    def __init__(self, producer: AsyncHalves, session: AsyncSession) -> None:
+        check_session("producer.transaction", session, AsyncSession)
+        if producer.check_listener is None:
+            raise MisuseError(
+                "producer.transaction needs a producer with a check_listener: without one nobody can say what became "
+                "of a transaction whose outcome was lost; give it FenceCheckListener(engine)"
+            )
+        self.transaction_id = new_transaction_id()
+        self._producer = producer
+        self._session = session
+        self._sync_session = sync_session_of(session)
+        self._sent = Sent()
+        self._guard = SessionGuard(self._sync_session, owner=_OWNER, savepoints=self._sent)
+        self._open = False
+        self._used = False
+
+    def send(self, message: Message) -> MessageId:
+        """Buffers a message; it leaves when the block ends, and is delivered if and only if the session commits.
+
+        A message sent inside a savepoint goes with it when it is rolled back, and its id to the next one sent. Raises
+        MisuseError outside the block, InvalidMessage beyond 1,000 messages.
+        """
+        if not self._open:
+            raise MisuseError("tx.send() outside its `with producer.transaction(session) as tx` block")
+        if not isinstance(message, Message):
+            raise InvalidMessage(f"tx.send got {shown(message)} of type {type(message).__name__}: send a Message")
+        if len(self._sent) >= MESSAGES_PER_TRANSACTION_MAX:
+            raise InvalidMessage(f"more than {MESSAGES_PER_TRANSACTION_MAX} messages in one transaction")
+        self._sent.add(message, self._sync_session.get_nested_transaction())
+        return message_id(self.transaction_id, len(self._sent) - 1)
+
+    async def __aenter__(self) -> Self:
+        if self._used:
+            raise MisuseError(f"{_OWNER} is entered a second time: ask the producer for another one")
+        if self._sync_session.in_nested_transaction():
+            raise MisuseError(
+                f"{_OWNER} inside a savepoint: it commits the outer transaction, so begin it before "
+                "session.begin_nested()"
+            )
+        self._guard.__enter__()
+        self._open = self._used = True
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            try:
+                if value is None:
+                    await self._commit()
+            finally:
+                self._open = False
+                self._guard.__exit__(None, None, None)
+        except BaseException:
+            await self._roll_back()
+            raise
+        if value is not None:
+            await self._roll_back()
+
+    async def _roll_back(self) -> None:
+        try:
+            await self._session.rollback()
+        except SQLAlchemyError:  # the connection is gone: the caller is to see the first error, not this one
+            _log.warning("rolling back the session of %s failed", _OWNER, exc_info=True)
+
+    async def _commit(self) -> None:
+        self._open = False
+        await in_session_async(self._session, lambda _: self._guard.end_work())
+        if not self._sent:
+            await self._session.commit()
+            return
+        if self._producer.fence is not None:
+            await self._producer.fence.write(self._session, self.transaction_id)
+            self._guard.own_row = self._producer.fence.own_row(self.transaction_id)
+        half = await self._producer.half(self._sent.messages(), transaction_id=self.transaction_id)
+        try:
+            await self._session.commit()
+            self._guard.check_committed()
+        except BaseException as exc:
+            await tell(self._producer, half, TransactionState.UNKNOWN, wait=isinstance(exc, Exception))
+            raise
+        await tell(self._producer, half, TransactionState.COMMIT)

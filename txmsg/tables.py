@@ -1,0 +1,199 @@
+"""The tables of txmsg in a business database: the fence's of producers, the inbox of consumers. Knows no statement.
+
+They are made by `create_tables`, or by the application's own migrations: `metadata` has them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, overload
+from uuid import uuid4
+
+from sqlalchemy import (
+    CheckConstraint,
+    Column,
+    Connection,
+    DateTime,
+    Engine,
+    Integer,
+    MetaData,
+    SmallInteger,
+    String,
+    Table,
+    Uuid,
+    func,
+    insert,
+    literal,
+    select,
+)
+from sqlalchemy.dialects import mysql, postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.schema import CreateIndex, CreateTable
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import FunctionElement
+
+from txmsg.errors import MisuseError, shown
+
+__all__ = ["create_tables", "fence_identity_table", "fence_table", "inbox_table", "metadata"]
+
+DIALECTS: Final = ("postgresql", "mysql", "mariadb", "sqlite")
+_MYSQL: Final = ("mysql", "mariadb")
+
+ID: Final = Uuid().with_variant(Uuid(native_uuid=False), *_MYSQL)
+"""CHAR(32) on every MySQL and MariaDB. Uuid alone would be UUID from MariaDB 10.7 on: after an upgrade of the server
+its values would not fit the column that was made before."""
+
+
+class Ago(FunctionElement[Any]):
+    """The database's clock, in UTC, some seconds ago. Never a client's clock: those disagree."""
+
+    inherit_cache = True
+    type = DateTime(timezone=True)
+
+
+@compiles(Ago, "postgresql")
+def _ago_postgresql(element: Ago, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"now() - make_interval(secs => {compiler.process(element.clauses, **kw)})"
+
+
+@compiles(Ago, "mysql")
+@compiles(Ago, "mariadb")
+def _ago_mysql(element: Ago, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"(UTC_TIMESTAMP(6) - INTERVAL {compiler.process(element.clauses, **kw)} SECOND)"
+
+
+@compiles(Ago, "sqlite")
+def _ago_sqlite(element: Ago, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"(strftime('%Y-%m-%d %H:%M:%f', 'now', '-' || {compiler.process(element.clauses, **kw)} || ' seconds'))"
+
+
+def _exact(size: int) -> String:
+    """Text of ASCII that is compared by its bytes: MySQL would take `mailer` and `Mailer` for one."""
+    return String(size).with_variant(mysql.VARCHAR(size, charset="ascii", collation="ascii_bin"), *_MYSQL)
+
+
+_UTC = DateTime(timezone=True).with_variant(mysql.DATETIME(fsp=6), *_MYSQL)
+
+metadata = MetaData()
+"""All tables of txmsg in a business database, for Alembic's `target_metadata`."""
+
+fence_table = Table(
+    "txmsg_fence",
+    metadata,
+    Column("transaction_id", ID, primary_key=True),
+    Column("outcome", String(8), CheckConstraint("outcome IN ('commit', 'rollback')"), nullable=False),
+    Column("created_at", _UTC, server_default=Ago(literal(0, literal_execute=True)), nullable=False),
+    comment="One row per business transaction that sends txmsg messages: the proof of its outcome.",
+    mysql_engine="InnoDB",
+    mariadb_engine="InnoDB",
+)
+
+fence_identity_table = Table(
+    "txmsg_fence_identity",
+    metadata,
+    Column("one", SmallInteger, CheckConstraint("one = 1"), primary_key=True, autoincrement=False),
+    Column("fence_id", ID, nullable=False),
+    comment="Which fence this is: a check is never answered from another database.",
+    mysql_engine="InnoDB",
+    mariadb_engine="InnoDB",
+)
+
+inbox_table = Table(
+    "txmsg_inbox",
+    metadata,
+    Column("group_name", _exact(127), primary_key=True),
+    Column("message_id", _exact(48), primary_key=True),
+    Column(
+        "generation",
+        Integer,
+        primary_key=True,
+        autoincrement=False,
+        comment="Rises with each request to handle the message again.",
+    ),
+    Column("handled_at", DateTime(timezone=True), server_default=func.now(), nullable=False, index=True),
+    comment="Messages whose effects are in this database: a repeat is skipped.",
+    mysql_engine="InnoDB",
+    mariadb_engine="InnoDB",
+)
+
+
+# Made with the tables, so that it is older than the snapshot of any transaction that writes a fence row.
+_INSERT_IDENTITY: Final = {
+    "postgresql": postgresql.insert(fence_identity_table).on_conflict_do_nothing(),
+    "sqlite": sqlite.insert(fence_identity_table).on_conflict_do_nothing(),
+    **dict.fromkeys(_MYSQL, insert(fence_identity_table).prefix_with("IGNORE")),
+}
+
+
+@overload
+def create_tables(bind: Engine | Connection) -> None: ...
+@overload
+def create_tables(bind: AsyncEngine | AsyncConnection) -> Coroutine[Any, Any, None]: ...
+def create_tables(bind: Engine | Connection | AsyncEngine | AsyncConnection) -> Coroutine[Any, Any, None] | None:
+    """Creates the tables of txmsg in a business database, where they are absent: the fence's and the inbox.
+
+    bind: an Engine; or a Connection, in whose transaction they are made, as in a migration of Alembic:
+    `create_tables(op.get_bind())`; or the asynchronous kind of either, for which it is awaited. Idempotent; several
+    processes may call it at once. PostgreSQL, MySQL, MariaDB and SQLite; elsewhere MisuseError.
+    """
+    match bind:
+        case AsyncEngine() | AsyncConnection():
+            return _create_async(bind)
+        case Engine():
+            with bind.begin() as connection:
+                _create(connection)
+        case Connection():
+            _create(bind)
+        case _:
+            raise MisuseError(
+                f"create_tables was given {shown(bind)} of type {type(bind).__name__}: give the Engine or AsyncEngine "
+                "of the business database, or a connection of it"
+            )
+    return None
+
+
+async def _create_async(bind: AsyncEngine | AsyncConnection) -> None:
+    if isinstance(bind, AsyncConnection):
+        await bind.run_sync(_create)
+        return
+    async with bind.begin() as connection:
+        await connection.run_sync(_create)
+
+
+def _create(connection: Connection) -> None:
+    dialect_name = connection.dialect.name
+    if dialect_name not in DIALECTS:
+        raise MisuseError(f"txmsg has no tables for {dialect_name}: use PostgreSQL, MySQL, MariaDB or SQLite")
+    with _alone(connection):
+        for table in metadata.sorted_tables:
+            connection.execute(CreateTable(table, if_not_exists=True))
+            for index in table.indexes:
+                if dialect_name in _MYSQL:  # of which MySQL knows no CREATE INDEX IF NOT EXISTS
+                    index.create(connection, checkfirst=True)
+                else:
+                    connection.execute(CreateIndex(index, if_not_exists=True))
+        connection.execute(_INSERT_IDENTITY[dialect_name], {"one": 1, "fence_id": uuid4()})
+
+
+_LOCK_KEY: Final = 7_269_853_771_002  # any number: a PostgreSQL advisory lock key of our own
+_LOCK_NAME: Final = "txmsg.create_tables"
+_LOCK_WAIT_S: Final = 60
+
+
+@contextmanager
+def _alone(connection: Connection) -> Iterator[None]:
+    """Keeps other processes from creating at once: on PostgreSQL two CREATE TABLE IF NOT EXISTS can fail then."""
+    match connection.dialect.name:
+        case "postgresql":
+            connection.execute(select(func.pg_advisory_xact_lock(_LOCK_KEY)))
+            yield
+        case "mysql" | "mariadb":
+            connection.execute(select(func.get_lock(_LOCK_NAME, _LOCK_WAIT_S)))
+            try:
+                yield
+            finally:
+                connection.execute(select(func.release_lock(_LOCK_NAME)))
+        case _:
+            yield
