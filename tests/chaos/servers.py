@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 from itertools import count
@@ -45,11 +46,12 @@ class Servers:
         self._numbers = count(1)
         self._links: list[Link] = []
         self._replication: Link
+        self._clock = threading.Lock()
 
     def start(self) -> str:
         """The URL of an empty database."""
         set_clock(self._directory, 0)
-        self.primary.start()
+        self._start(self.primary)
         self._replication = self._network.link(self._socket())
         return self.primary.create_database(DATABASE)
 
@@ -71,7 +73,7 @@ class Servers:
         settings = standby.data_dir / "cluster" / "postgresql.auto.conf"
         with settings.open("a") as file:
             file.write(f"primary_conninfo = 'host=127.0.0.1 port={self._replication.port} user=postgres'\n")
-        standby.start()
+        self._start(standby)
         self.standby = standby
         self._query(self.primary, "alter system set synchronous_standby_names = '*'")
         self._query(self.primary, "select pg_reload_conf()")
@@ -84,7 +86,7 @@ class Servers:
         self.primary.kill()
         self.crashes.append(time.monotonic())
         wait(down_s)
-        self.primary.start()
+        self._start(self.primary)
 
     def promote(self, how: Standby, wait: Callable[[float], object], behind_s: float) -> None:
         """The primary is lost, and its standby takes its place."""
@@ -114,7 +116,7 @@ class Servers:
         died = self._kill_primary()
         if to_moment:
             self._recover_until(backup, moment)
-        backup.start()
+        self._start(backup)
         until(lambda: self._query(backup, "select pg_is_in_recovery()") == [(False,)])
         if to_moment:
             for name in ("restore_command", "recovery_target_lsn", "recovery_target_action"):
@@ -127,7 +129,8 @@ class Servers:
 
     def step_clock(self, offset_s: float) -> None:
         """From now on the clock of all servers is wrong by so much: also while one takes the place of another."""
-        set_clock(self._directory, offset_s)
+        with self._clock:
+            set_clock(self._directory, offset_s)
 
     def assert_clock(self, offset_s: float) -> None:
         """It is wrong by so much; or nobody can say, for the primary is away."""
@@ -168,7 +171,7 @@ class Servers:
         old, self.primary = self.primary, new
         for link in (*self._links, self._replication):
             link.move(self._socket())
-        old.start()
+        self._start(old)
         before = tables.survey(_pinned(old))
         self._remove(old)
         self.losses.append(Loss.of(before, after, cause=cause, died=died, is_restored=is_restored))
@@ -178,6 +181,11 @@ class Servers:
 
     def _server(self) -> ClockedPostgres:
         return ClockedPostgres(self._directory / f"notify-{next(self._numbers)}")
+
+    def _start(self, server: ClockedPostgres) -> None:
+        # pg_ctl takes a server whose start seems to lie before its own for another one, and waits for it in vain.
+        with self._clock:
+            server.start()
 
     def _copy_primary(self, to: ClockedPostgres, *options: str) -> None:
         """Tried again: a clock that is stepped meanwhile, or a promotion just before, may end a backup."""
@@ -203,6 +211,24 @@ class Servers:
         return Path(host_of(self.primary)) / ".s.PGSQL.5432"
 
     def _query(self, server: ClockedPostgres, statement: str) -> list[tuple[Any, ...]]:
+        """Waits for a server that recovers because one of its processes crashed by itself, and notes the crash."""
+        rows: list[tuple[Any, ...]] = []
+
+        def is_answered() -> bool:
+            try:
+                rows[:] = self._ask(server, statement)
+            except psycopg.OperationalError as exc:
+                if "the database system is in recovery mode" not in str(exc):
+                    raise
+                self.crashes.append(time.monotonic())
+                return False
+            return True
+
+        until(is_answered)
+        return rows
+
+    @staticmethod
+    def _ask(server: ClockedPostgres, statement: str) -> list[tuple[Any, ...]]:
         with psycopg.connect(_pinned(server), autocommit=True, connect_timeout=10) as connection:
             cursor = connection.execute(statement.encode())
             return cursor.fetchall() if cursor.description else []

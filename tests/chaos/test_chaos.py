@@ -1,25 +1,20 @@
-"""A cluster under faults, in short; and a planted defect, to see that the verdict can fail. More: `make chaos`.
-
-Servers that take another's place are left to it: in twelve seconds hardly anything else would happen.
-"""
+"""A cluster under faults, in short; and a planted defect, to see that the verdict can fail. More: `make chaos`."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.chaos.plan import Kind
 from tests.chaos.plant import chosen
 from tests.chaos.run import play
 
 DURATION_S = 12.0
 SEED = 3
-WITHOUT = (Kind.PROMOTE, Kind.RESTORE)
 
 
 @pytest.mark.takes_long
 @pytest.mark.timeout(600)  # of a machine that is busy with the rest of the suite; it takes about 25 s
 def test_a_cluster_under_faults_keeps_every_promise(database_url: str) -> None:
-    result = play(seed=SEED, duration_s=DURATION_S, rate_per_s=100, business_url=database_url, without=WITHOUT)
+    result = play(seed=SEED, duration_s=DURATION_S, rate_per_s=100, business_url=database_url)
     assert list(result.violations[:5]) == [], f"{len(result.violations)} in all; journals and logs: {result.kept}"
     assert result.missing == []
     assert result.counts["committed"] > 20
@@ -31,5 +26,5 @@ def test_a_cluster_under_faults_keeps_every_promise(database_url: str) -> None:
 @pytest.mark.timeout(600)
 def test_a_planted_defect_is_found_and_named(database_url: str) -> None:
     plant = chosen("lost")
-    result = play(seed=SEED, duration_s=2, rate_per_s=100, business_url=database_url, plant=plant, without=WITHOUT)
+    result = play(seed=SEED, duration_s=2, rate_per_s=100, business_url=database_url, plant=plant)
     assert plant.invariants & {each.invariant for each in result.violations}, result.violations
