@@ -188,7 +188,7 @@ class Servers:
             server.start()
 
     def _copy_primary(self, to: ClockedPostgres, *options: str) -> None:
-        """Tried again: a clock that is stepped meanwhile, or a promotion just before, may end a backup."""
+        """Tries again: a clock that is stepped meanwhile, a promotion just before, or a crash may end a backup."""
         for attempt in range(_COPIES_MAX):
             try:
                 copy_of(self.primary, to, *options)
@@ -199,6 +199,7 @@ class Servers:
                 if attempt + 1 == _COPIES_MAX:
                     raise
                 shutil.rmtree(to.data_dir)
+                self._query(self.primary, "select")
             else:
                 return
 
