@@ -2,6 +2,10 @@
 
 VENV ?= .venv
 BIN := $(VENV)/bin
+# Three sets of packages, each with the one before. A stamp says that an installation was finished: an interrupted one
+# is done again.
+BROKER := $(VENV)/.broker
+ALL := $(VENV)/.all
 STAMP := $(VENV)/.complete
 DEMO_ARGS ?=
 TRADES_ARGS ?=
@@ -16,7 +20,7 @@ BENCH_ARGS ?=
 CHAOS_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo trades test test-all races fuzz model chaos mirror lint generate bench docs clean
+.PHONY: help setup demo trades test test-all races fuzz model chaos mirror lint generate bench docs release clean
 
 help: ## Show this list
 	@echo "make TARGET; each sets up what it needs:"
@@ -25,29 +29,42 @@ help: ## Show this list
 
 setup: $(STAMP) ## Create .venv with everything (PYTHON=... chooses the interpreter)
 
-# The first interpreter that is new enough and can make environments; a shim that runs nothing is passed over.
-$(STAMP): pyproject.toml
-	@found=; for python in $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11 python); do \
-		if $$python -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
-			found=$$python; break; fi; done; \
-	if [ -z "$$found" ]; then \
-		echo "no Python 3.11 or newer with venv found: install one (Debian: python3-venv), or name it: make PYTHON=..." >&2; \
-		exit 1; fi; \
-	echo "setting up $(VENV) with $$($$found --version)"; \
-	$$found -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --use-pep517 -e '.[dev]'
-	@touch $@
+$(BROKER): installed = txmsg[broker]
+$(BROKER): size = 160 MB
+$(BROKER): stamps = $(BROKER)
+$(ALL): installed = txmsg[all]
+$(ALL): size = 1.1 GB, with Spark and a Java
+$(ALL): stamps = $(BROKER) $(ALL)
+$(STAMP): installed = txmsg[dev]
+$(STAMP): size = 1.7 GB, with Spark, a Java, and all that tests need
+$(STAMP): stamps = $(BROKER) $(ALL) $(STAMP)
 
-demo: $(STAMP) ## Users register while processes are killed; then the databases are compared (DEMO_ARGS='--users 500')
+# The first interpreter that is new enough and can make environments; a shim that runs nothing is passed over.
+$(BROKER) $(ALL) $(STAMP): pyproject.toml
+	@if ! $(BIN)/python -m pip --version >/dev/null 2>&1; then \
+		found=; for python in $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11 python); do \
+			if $$python -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+				found=$$python; break; fi; done; \
+		if [ -z "$$found" ]; then \
+			echo "no Python 3.11 or newer with venv found: install one (Debian: python3-venv), or name it: make PYTHON=..." >&2; \
+			exit 1; fi; \
+		echo "creating $(VENV) with $$($$found --version)"; \
+		$$found -m venv $(VENV); fi
+	@echo "installing $(installed) into $(VENV), once: $(size)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --use-pep517 -e '.$(installed:txmsg%=%)'
+	@touch $(stamps)
+
+demo: $(BROKER) ## Users register while processes are killed; then the databases are compared (DEMO_ARGS='--users 500')
 	$(BIN)/txmsg demo registration $(DEMO_ARGS)
 
-trades: $(STAMP) ## A day of trades, live on a page; then all totals are compared (TRADES_ARGS='--rate 1000 --kill')
+trades: $(ALL) ## A day of trades, live on a page; then all totals are compared (TRADES_ARGS='--rate 1000 --kill')
 	$(BIN)/txmsg demo trades $(TRADES_ARGS)
 
 test: $(STAMP) ## Run the tests (PYTEST_ARGS='-k fence'; PYTEST_ARGS='--postgres=URL' for a server of yours)
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) -m 'not long' $(PYTEST_ARGS)
 
-test-all: test ## Run the tests, then those that need Java or take minutes
+test-all: override PYTEST_ARGS += --require-tools
+test-all: test ## Run all tests, also those that need Java or take minutes; a missing tool is an error
 	$(BIN)/python -m pytest -n 3 -m long $(PYTEST_ARGS)  # each may start a JVM, or measure
 
 races: $(STAMP) ## Race RACES=10000 transactions against checks on each database and driver; prints how they ended
@@ -81,6 +98,15 @@ bench: $(STAMP) ## Measure (BENCH_ARGS='--quick metaq_append': a short run, one 
 docs: $(STAMP) ## Build the documentation as a site in build/docs; a broken link is an error
 	$(BIN)/sphinx-build --quiet --fresh-env --write-all --fail-on-warning --keep-going --nitpicky --conf-dir docs . build/docs
 	@echo "open build/docs/index.html"
+
+release: $(STAMP) ## Build wheel and sdist into dist, check them, and run the demo from the wheel in an empty environment
+	rm -rf dist build/release
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/python tools/wheel.py dist/*.whl
+	$(BIN)/python -m venv build/release
+	build/release/bin/python -m pip install --quiet --disable-pip-version-check "$$(ls $(CURDIR)/dist/*.whl)[broker]"
+	cd build/release && bin/txmsg demo registration --users 40 --crash 4
 
 clean: ## Remove .venv and all that was made here; your databases stay
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -2,9 +2,8 @@
 
 By default the embedded PostgreSQL is used, one for the whole run. `pytest --postgres=postgresql://user@host/db` uses a
 server of yours (whose user may create databases), `--postgres=testcontainers` one in a container. Tests on MariaDB run
-on the one that is installed, or on `--mariadb=URL`; without either they are skipped, or fail with `--require-mariadb`.
-Tests of pages look at them in the Chromium that is installed; without one they are skipped, or fail with
-`--require-browser`.
+on the one that is installed, or on `--mariadb=URL`; without either they are skipped. Tests of pages look at them in the
+Chromium that is installed; without one they are skipped. With `--require-tools` nothing runs where a tool is missing.
 """
 
 from __future__ import annotations
@@ -100,8 +99,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="URL",
         help="the MariaDB or MySQL to test on: 'installed' (default), or mariadb+pymysql://user@host:port/db",
     )
-    parser.addoption("--require-mariadb", action="store_true", help="fail, not skip, where MariaDB is not installed")
-    parser.addoption("--require-browser", action="store_true", help="fail, not skip, where Chromium is not installed")
+    parser.addoption("--require-tools", action="store_true", help="run nothing where a tool of the tests is missing")
     parser.addoption(
         "--fence-races", default=200, type=int, metavar="N", help="races of transactions and checks, per driver (200)"
     )
@@ -115,6 +113,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--model-s", default=60.0, type=float, metavar="SECONDS", help="how long histories are tried (default 60)"
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    is_main_process = "PYTEST_XDIST_WORKER" not in os.environ
+    if is_main_process and config.getoption("--require-tools"):
+        from tests.tools import missing
+
+        lines = missing(mariadb=config.getoption("--mariadb"))
+        if lines:
+            raise pytest.UsageError("\n".join(["--require-tools: some tests cannot run here", *lines]))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -235,15 +243,13 @@ def _set(server: EmbeddedPostgres, **settings: str) -> None:
 
 @pytest.fixture(scope="session")
 def mariadb(request: pytest.FixtureRequest, memory_dir: Path) -> Iterator[MariaDBServer]:
-    """A running MariaDB; without one the test is skipped, or fails with --require-mariadb."""
+    """A running MariaDB; without one the test is skipped."""
     chosen: str = request.config.getoption("--mariadb")
     if chosen != "installed":
         yield MariaDBServer(chosen)
     elif mariadb_server.is_installed():
         with PrivateMariaDB(memory_dir / "mariadb") as server:
             yield server
-    elif request.config.getoption("--require-mariadb"):
-        pytest.fail(mariadb_server.HOW_TO_INSTALL)
     else:
         pytest.skip(mariadb_server.HOW_TO_INSTALL)
 

@@ -53,8 +53,13 @@ def trades(
 
     Exit status 1 unless page, trade database and log agree to the cent and nothing was sold that was not in stock.
     """
-    from txmsg.demo.trades.load import Load
-    from txmsg.demo.trades.supervisor import Plan, run
+    try:
+        import pyspark  # noqa: F401 - the largest of what this demo needs and the other one does not
+
+        from txmsg.demo.trades.load import Load
+        from txmsg.demo.trades.supervisor import Plan, run
+    except ModuleNotFoundError as exc:
+        raise click.ClickException(f"this demo needs more ({exc}): run `pip install 'txmsg[all]'`") from exc
 
     try:
         plan = Plan(load=Load(rate=rate, seconds=seconds, seed=seed), kill=kill, with_browser=not no_browser)

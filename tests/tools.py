@@ -1,0 +1,23 @@
+"""Programs that some tests need and pip does not install.
+
+Where one is missing, its tests are skipped; with `--require-tools` no test runs until it is installed.
+"""
+
+from __future__ import annotations
+
+from tests import mariadb_server
+from tests.chaos import keeper
+from tests.console import chromium
+from txmsg.demo.trades.browser import find_browser
+
+_HOW_TO_INSTALL_FAKETIME = "libfaketime is not installed: `apt-get install libfaketime` (Debian)"
+
+
+def missing(*, mariadb: str) -> list[str]:
+    """What is missing and how to install it, a line each. mariadb: the option --mariadb."""
+    found = {
+        mariadb_server.HOW_TO_INSTALL: mariadb != "installed" or mariadb_server.is_installed(),
+        chromium.HOW_TO_INSTALL: find_browser() is not None,
+        _HOW_TO_INSTALL_FAKETIME: keeper.library() is not None,
+    }
+    return [how_to_install for how_to_install, is_there in found.items() if not is_there]
