@@ -98,7 +98,7 @@ def retries(notify_url: str) -> list[tuple[str, int, bool]]:
 
 
 def test_dead_letters_are_found_by_group_topic_time_error_id_and_key(broker: BrokerProcess, notify_url: str) -> None:
-    assert said("dead-letter", "list", "--broker", broker.address) == "there is no dead letter\n"
+    assert said("dead-letter", "list", "--broker", broker.address) == "no dead letters\n"
     old, new = processed(broker, Message("t", b"1", key="k1"), Message("t", b"2", key="k2"))
     (other,) = processed(broker, Message("other", b"3"), group="second")
     bury(notify_url, [old], died_at="2026-05-01T10:00:00Z", error="no route")
@@ -117,7 +117,7 @@ def test_dead_letters_are_found_by_group_topic_time_error_id_and_key(broker: Bro
     assert listed(broker, "--key", "k1", "--group", "collector") == [old]
     assert listed(broker, "--key", "k1", "--group", "second") == []
     where = ("--broker", broker.address)
-    assert said("dead-letter", "list", *where, "--topic", "no") == "there is no dead letter like that\n"
+    assert said("dead-letter", "list", *where, "--topic", "no") == "no dead letters match\n"
     table = said("dead-letter", "list", *where)
     assert [old in table, "100% \\ full" in table, "bank.py" in table] == [True, True, False]
     assert "neither that of a message" in said("dead-letter", "list", *where, "--id", "7", status=1)

@@ -54,7 +54,7 @@ def refused(broker: BrokerProcess, *args: str) -> str:
 
 def test_groups_are_listed_and_shown_with_how_far_they_are_behind(broker: BrokerProcess) -> None:
     where = ("--broker", broker.address)
-    assert said("group", "list", *where) == "there is no consumer group yet\n"
+    assert said("group", "list", *where) == "no consumer groups\n"
     processed(broker, Message("t", b"1"), Message("t", b"2"))
     until(lambda: waiting(broker) == 0)
     with Producer(broker.address, group="shop") as producer:

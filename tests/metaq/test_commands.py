@@ -106,7 +106,7 @@ def group(verb: str, where: Path, *words: object) -> Result:
 
 
 def test_a_group_is_shown_sent_elsewhere_and_deleted(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert group("list", root).stdout == "there is no consumer group yet\n"
+    assert group("list", root).stdout == "no consumer groups\n"
     zero, one = QueueId("trade", 0), QueueId("trade", 1)
     with open_log(root) as access:
         member = access.join("g", ["trade"])
@@ -140,7 +140,7 @@ def test_a_group_is_shown_sent_elsewhere_and_deleted(root: Path, monkeypatch: py
     assert group("delete", root, "g", "--yes", "--force").stdout == "group g deleted\n"
     assert "group g is unknown to this log" in group("show", root, "g").stderr
     monkeypatch.setattr(LocalLog, "groups", lambda _: ["gone"])
-    assert group("list", root).stdout == "there is no consumer group yet\n"
+    assert group("list", root).stdout == "no consumer groups\n"
 
 
 def test_what_a_log_cannot_do_is_refused_and_named(root: Path) -> None:

@@ -235,7 +235,7 @@ def test_the_commands_list_show_redrive_and_purge(access: LogAccess) -> None:
     assert told(access, "dead-letter purge", "--yes", *until) == {"purged": 1}
     [row] = told(access, "group list")["groups"]
     assert (row["dead"], row["retrying"]) == (1, 3)
-    assert run(access, "dead-letter list", "--topic", "u").stdout == "there is no dead letter like that\n"
+    assert run(access, "dead-letter list", "--topic", "u").stdout == "no dead letters match\n"
     assert "group x is unknown" in run(access, "dead-letter list", "--group", "x").stderr
     rate = run(access, "dead-letter redrive", "--group", "g", "--rate", "5")
     assert "all at once: --rate is for groups of Notify" in rate.stderr

@@ -42,7 +42,7 @@ broker_option: Decorator = click.option(
 log_option: Decorator = click.option(
     "--log",
     metavar="LOG",
-    help="Instead of Notify: a MetaQ log, by its directory or the address of its server.",
+    help="A MetaQ log instead of a Notify database: its directory, or the address of its server.",
 )
 json_option: Decorator = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 yes_option: Decorator = click.option("--yes", is_flag=True, help="Do not ask.")

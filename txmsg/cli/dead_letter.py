@@ -21,13 +21,13 @@ _INTERRUPTED: Final = 130  # as a shell says it of SIGINT
 _SHOWN_MAX: Final = 1000
 
 _WHICH: tuple[Decorator, ...] = (
-    click.option("--group", default="", metavar="NAME", help="Of this consumer group."),
-    click.option("--topic", default="", metavar="NAME", help="Of this topic."),
-    click.option("--since", type=MOMENT, help="Dead since then: 2026-05-01T10:00:00Z, or 2h for two hours ago."),
-    click.option("--until", type=MOMENT, help="Dead before then."),
-    click.option("--error", default="", metavar="TEXT", help="With this in the last error."),
-    click.option("--id", default="", metavar="ID", help="This message, or those of this transaction."),
-    click.option("--key", default="", metavar="KEY", help="With this key."),
+    click.option("--group", default="", metavar="NAME", help="Only of this consumer group."),
+    click.option("--topic", default="", metavar="NAME", help="Only of this topic."),
+    click.option("--since", type=MOMENT, help="Dead since this time: 2026-05-01T10:00:00Z, or 2h for two hours ago."),
+    click.option("--until", type=MOMENT, help="Dead before this time."),
+    click.option("--error", default="", metavar="TEXT", help="Only if the last error contains this text."),
+    click.option("--id", default="", metavar="ID", help="Only this message, or those of this transaction."),
+    click.option("--key", default="", metavar="KEY", help="Only with this key."),
 )
 
 
@@ -47,10 +47,10 @@ def _which(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.group()
 def dead_letter() -> None:
-    """Look at messages that a group could not process, deliver them again, or purge them.
+    """Show, redrive or purge messages that a group failed to process.
 
-    A message whose handler failed at every attempt is a dead letter of that group; other groups know nothing of it.
-    Groups are those of a Notify database (--broker) or of a MetaQ log (--log).
+    A message whose handler failed at every attempt is a dead letter of that group; other groups are not affected. The
+    group is one of a Notify database (--broker) or of a MetaQ log (--log).
     """
 
 
@@ -58,18 +58,20 @@ def dead_letter() -> None:
     "list", epilog=f"{EXAMPLE_FORMAT}\n  txmsg dead-letter list --group mailer --since 2h --error timeout"
 )
 @_which
-@click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="On one page, at most.")
-@click.option("--page", default="", metavar="NEXT", help="The next page, as the page before named it.")
+@click.option(
+    "--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Maximum number per page."
+)
+@click.option("--page", default="", metavar="NEXT", help="Next page, as named by the page before.")
 @administered
 @json_option
 def list_(*, which: DeadLetterFilter, limit: int, page: str, administration: Administration, as_json: bool) -> None:
-    """List dead letters, the longest dead first."""
+    """List dead letters, oldest first."""
     found = administration.list_dead_letters(which, limit=limit, page=page)
     if as_json:
         click.echo(json_text({"dead_letters": [_values(letter) for letter in found.letters], "next": found.next}))
         return
     if not found.letters:
-        click.echo("there is no dead letter" + (" like that" if which != DeadLetterFilter() else ""))
+        click.echo("no dead letters" + (" match" if which != DeadLetterFilter() else ""))
         return
     names = ("id", "group", "topic", "key", "died_at", "attempts", "last_error")
     rows = [{**asdict(letter), "last_error": first_line(letter.last_error)} for letter in found.letters]
@@ -79,17 +81,17 @@ def list_(*, which: DeadLetterFilter, limit: int, page: str, administration: Adm
 
 
 @dead_letter.command(
-    short_help="Show a dead letter whole.",
+    short_help="Show a dead letter.",
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg dead-letter show 0197f3a2-8d5e-7c11-b0a4-5f1f6f3f9c01.0 --group mailer",
 )
 @click.argument("id_", metavar="ID")
-@click.option("--group", default="", metavar="NAME", help="Only as the dead letter of this consumer group.")
+@click.option("--group", default="", metavar="NAME", help="Only of this consumer group.")
 @administered
 @json_option
 def show(*, id_: str, group: str, administration: Administration, as_json: bool) -> None:
-    """Show a dead letter whole: headers, body, and the reason of each attempt.
+    """Show a dead letter: headers, body, and the error of each attempt.
 
-    ID is that of the message, as `txmsg dead-letter list` prints it, or of its transaction.
+    ID is a message id, as printed by `txmsg dead-letter list`, or a transaction id.
     """
     which = DeadLetterFilter(id=id_, group=group)
     found = administration.list_dead_letters(which, limit=_SHOWN_MAX, whole=True)
@@ -111,20 +113,18 @@ def show(*, id_: str, group: str, administration: Administration, as_json: bool)
 
 
 @dead_letter.command(
-    short_help="Deliver dead letters again.",
+    short_help="Redrive dead letters: deliver them again.",
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg dead-letter redrive --group mailer --error timeout --rate 100",
 )
 @_which
-@click.option(
-    "--rate", type=click.FloatRange(0.1), help="Messages per second. Only in Notify.  [default: as fast as it goes]"
-)
+@click.option("--rate", type=click.FloatRange(0.1), help="Messages per second. Notify only.  [default: unlimited]")
 @administered
 @json_option
 def redrive(*, which: DeadLetterFilter, rate: float | None, administration: Administration, as_json: bool) -> None:
-    """Deliver dead letters again, as if they were new to their group.
+    """Redrive dead letters: deliver them again, as if they were new to their group.
 
-    Handlers under @idempotent run again, too. Messages of one ordering key come in their order. Can be interrupted,
-    and called again: what is not redriven yet stays a dead letter.
+    Handlers under @idempotent run again, too. Messages of one ordering key keep their order. If it is interrupted, the
+    rest stay dead letters; run it again to continue.
     """
     _check_named(which, "redrive")
     selection = administration.select(which)
@@ -141,9 +141,9 @@ def redrive(*, which: DeadLetterFilter, rate: float | None, administration: Admi
 @yes_option
 @json_option
 def purge(*, which: DeadLetterFilter, administration: Administration, yes: bool, as_json: bool) -> None:
-    """Delete dead letters for good. Nobody processes them any more.
+    """Delete dead letters for good.
 
-    Where a group parks ordering keys, the messages that waited behind them are delivered.
+    If the group parks ordering keys, the messages waiting behind them are delivered.
     """
     _check_named(which, "purge")
     selection = administration.select(which)

@@ -18,7 +18,7 @@ DATABASES = dict.fromkeys((*demo_registration.DATABASES, *demo_trades.DATABASES)
 
 @click.group()
 def demo() -> None:
-    """Play an example with real processes on an embedded database."""
+    """Run an example with real processes on an embedded database."""
 
 
 demo.add_command(demo_registration.registration)
@@ -26,13 +26,13 @@ demo.add_command(demo_trades.trades)
 
 
 @demo.command(
-    short_help="Open psql on a database that was kept.",
+    short_help="Open psql on a database of a kept demo.",
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg demo connect /tmp/demo users",
 )
 @click.argument("directory", type=click.Path(path_type=Path, file_okay=False, exists=True))
 @click.argument("database", type=click.Choice(list(DATABASES)), default="users")
 def connect(directory: Path, database: str) -> None:
-    """Open psql on a DATABASE that a demo with `--keep DIRECTORY` left. Ends the server when you leave."""
+    """Open psql on a DATABASE that a demo kept with `--keep DIRECTORY`. Stops the server at the end."""
     from txmsg.embedded import EmbeddedPostgres, binaries_dir
 
     with EmbeddedPostgres(directory / "postgres") as postgres:

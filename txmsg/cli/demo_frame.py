@@ -22,7 +22,7 @@ __all__ = ["Bars", "Interrupts", "demo_directory", "failures_told", "keep_option
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 keep_option: Decorator = click.option(
-    "--keep", type=click.Path(path_type=Path, file_okay=False), help="Leave the databases in this directory."
+    "--keep", type=click.Path(path_type=Path, file_okay=False), help="Keep the databases in this directory."
 )
 
 

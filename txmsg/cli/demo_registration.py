@@ -25,37 +25,37 @@ DATABASES = ("users", *GROUPS, "notify", "attempts")
 
 
 @click.command(
-    short_help="Users register while processes are killed.",
+    short_help="Register users while processes are killed.",
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg demo registration --users 500 --crash 20 --keep /tmp/demo",
 )
-@click.option("--users", default=300, show_default=True, help="People who try to register, over all phases.")
+@click.option("--users", default=300, show_default=True, help="Number of users who try to register.")
 @click.option(
     "--crash",
     type=click.IntRange(min=0),
     default=12,
     show_default=True,
-    help="How often the service is killed by SIGKILL.",
+    help="How many times the service is killed (SIGKILL).",
 )
 @click.option(
     "--slow-ms",
     type=click.IntRange(min=0),
     default=200,
     show_default=True,
-    help="How long the slowest subscriber takes per user.",
+    help="Milliseconds that the slowest subscriber takes per user.",
 )
 @click.option(
     "--down",
     type=click.Choice([*GROUPS, "none"]),
     default="social_import",
     show_default=True,
-    help="The subscriber that is down for a while.",
+    help="Subscriber that is down for a while.",
 )
 @keep_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object as the last line.")
 def registration(*, users: int, crash: int, slow_ms: int, down: str, keep: Path | None, as_json: bool) -> None:
-    """Users register by calls and by messages, while processes are killed; then the databases are compared.
+    """Register users by calls and by messages while processes are killed, then compare the databases.
 
-    Exit status 1 if an effect is missing, duplicated or phantom, or a transaction is still undecided.
+    Exit status 1 if an effect is missing, duplicated or phantom, or a transaction is undecided.
     """
     from txmsg.demo.registration.supervisor import Plan, run
 
@@ -102,7 +102,7 @@ def _print_table(console: Console, result: Result, *, users_waited: int) -> None
         *((f"effects in {group}", count) for group, count in result.effects.items()),
         ("effects missing", result.missing),
         ("effects duplicated", result.duplicated),
-        ("effects of nobody (phantom)", result.phantom),
+        ("effects without a user (phantom)", result.phantom),
         ("transactions still undecided", result.in_doubt),
     ):
         facts.add_row(name, str(value))

@@ -24,7 +24,7 @@ DATABASES = ("trades", "stock", "dashboard", "notify")
 
 
 @click.command(
-    short_help="A day of trades, live on a page, while processes are killed.",
+    short_help="Run a day of trades with a live page, while processes are killed.",
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg demo trades --rate 1000 --seconds 60 --kill",
 )
 @click.option(
@@ -35,23 +35,27 @@ DATABASES = ("trades", "stock", "dashboard", "notify")
     help="Trades per second, on average.",
 )
 @click.option(
-    "--seconds", type=click.FloatRange(0, min_open=True), default=60.0, show_default=True, help="How long the day is."
+    "--seconds",
+    type=click.FloatRange(0, min_open=True),
+    default=60.0,
+    show_default=True,
+    help="Length of the day in seconds.",
 )
 @click.option("--seed", type=int, default=11, show_default=True, help="The same seed gives the same trades.")
-@click.option("--kill", is_flag=True, help="Kill trade service, broker, tailer and Spark driver by SIGKILL, once each.")
+@click.option("--kill", is_flag=True, help="Kill trade service, broker, tailer and Spark driver once each (SIGKILL).")
 @click.option(
     "--no-browser",
     is_flag=True,
-    help="Read the page's totals over its own connection, also where there is a browser to read them.",
+    help="Read the page's totals over HTTP, even if a browser is installed.",
 )
 @keep_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object as the last line.")
 def trades(
     *, rate: float, seconds: float, seed: int, kill: bool, no_browser: bool, keep: Path | None, as_json: bool
 ) -> None:
-    """Orders are created, paid, shipped and refunded; a page shows their sums live; then all totals are compared.
+    """Create, pay, ship and refund orders, show their sums live on a page, then compare all totals.
 
-    Exit status 1 unless page, trade database and log agree to the cent and nothing was sold that was not in stock.
+    Exit status 1 unless page, trade database and log agree to the cent, and nothing was oversold.
     """
     try:
         import pyspark  # noqa: F401 - the largest of what this demo needs and the other one does not

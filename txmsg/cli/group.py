@@ -24,19 +24,21 @@ _DELAYS_MAX = 1000
 
 @click.group()
 def group() -> None:
-    """Look at consumer groups, change their settings, send them to other offsets, delete them.
+    """Show, alter, seek and delete consumer groups.
 
-    Groups are those of a Notify database (--broker) or of a MetaQ log (--log). A group is made when a consumer of it
-    asks for messages first. A producer group, whose half messages are checked, may have the same name.
+    A group is one of a Notify database (--broker) or of a MetaQ log (--log), and is created by the first request of a
+    consumer. A producer group, whose half messages are checked, may have the same name.
     """
 
 
 @group.command("list", epilog=f"{EXAMPLE_FORMAT}\n  txmsg group list\n  txmsg group list --log /var/lib/metaq")
-@click.option("--limit", type=click.IntRange(1, 10_000), default=1000, show_default=True, help="Groups at most.")
+@click.option(
+    "--limit", type=click.IntRange(1, 10_000), default=1000, show_default=True, help="Maximum number of groups."
+)
 @administered
 @json_option
 def list_(*, limit: int, administration: Administration, as_json: bool) -> None:
-    """List consumer groups by name, with how far they are behind."""
+    """List consumer groups by name, with their lag."""
     found = administration.list_groups(limit)
     if as_json:
         click.echo(json_text(asdict(found)))
@@ -44,7 +46,7 @@ def list_(*, limit: int, administration: Administration, as_json: bool) -> None:
     if found.producer_groups:
         click.echo(f"producer groups: {', '.join(checks.group for checks in found.producer_groups)}")
     if not found.groups:
-        click.echo("there is no consumer group yet")
+        click.echo("no consumer groups")
         return
     print_rows(
         {**asdict(summary), "topics": ", ".join(lag.topic for lag in summary.topics)} for summary in found.groups
@@ -54,16 +56,16 @@ def list_(*, limit: int, administration: Administration, as_json: bool) -> None:
 
 
 @group.command(
-    short_help="Show a group and where it stands.",
+    short_help="Show a group, its members and offsets.",
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg group show mailer\n  txmsg group show dashboard --log metaq:7720",
 )
 @click.argument("name")
 @administered
 @json_option
 def show(*, name: str, administration: Administration, as_json: bool) -> None:
-    """Show a group: settings, members, where it stands in each queue, retries, dead letters, paused or not.
+    """Show a group: settings, members, offset and lag in each queue, retries, dead letters, pause.
 
-    Members, and whether it is paused, are those that the broker asked knows of. In a log each queue has an owner.
+    Members and pause are as the broker asked knows them. In a log, each queue has an owner.
     """
     checks = administration.show_checks(name)
     try:
@@ -91,15 +93,15 @@ def show(*, name: str, administration: Administration, as_json: bool) -> None:
 
 
 @group.command(
-    short_help="Show how far a group is behind.",
+    short_help="Show the lag of a group.",
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg group lag mailer --watch 2s",
 )
 @click.argument("name")
-@click.option("--watch", type=duration, metavar="DURATION", help="Print it again and again, each time after so long.")
+@click.option("--watch", type=duration, metavar="DURATION", help="Refresh every DURATION.")
 @administered
 @json_option
 def lag(*, name: str, watch: float | None, administration: Administration, as_json: bool) -> None:
-    """Show how far a group is behind, per topic and queue."""
+    """Show the lag of a group by topic and queue."""
     while True:
         found = administration.show_group(name)
         if as_json:
@@ -113,23 +115,23 @@ def lag(*, name: str, watch: float | None, administration: Administration, as_js
 
 
 @group.command(
-    short_help="Go on at another offset.",
+    short_help="Move a group to another position.",
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg group seek mailer --topic user.registered --to 2026-05-01T10:00:00Z\n"
     "  txmsg group seek mailer --topic user.registered --to earliest --again\n"
     "  txmsg group seek dashboard --log /var/lib/metaq --topic trade --queue 3 --to 1200",
 )
 @click.argument("name")
-@click.option("--topic", required=True, metavar="NAME", help="The topic to go on in.")
+@click.option("--topic", required=True, metavar="NAME", help="Topic to seek in.")
 @click.option(
     "--to",
     type=POSITION,
     required=True,
     metavar="WHERE",
-    help="earliest, latest, a time (2026-05-01T10:00:00Z, or 2h for two hours ago), or an offset.",
+    help="Position: earliest, latest, a time (2026-05-01T10:00:00Z, or 2h for two hours ago), or an offset.",
 )
-@click.option("--queue", type=click.IntRange(0), help="Only in this queue; an offset needs it.")
+@click.option("--queue", type=click.IntRange(0), help="Only in this queue; required with an offset.")
 @click.option(
-    "--again", is_flag=True, help="Handlers under @idempotent run again for what comes again. Only in Notify."
+    "--again", is_flag=True, help="Run handlers under @idempotent again for redelivered messages. Notify only."
 )
 @administered
 @json_option
@@ -143,10 +145,10 @@ def seek(
     administration: Administration,
     as_json: bool,
 ) -> None:
-    """Go on at another offset, while consumers run: what lies from there on comes (again), the rest is passed over.
+    """Seek: deliver the messages from a position on (again), and skip those before it. Consumers may run.
 
-    What consumers hold at that moment is not theirs any more. What is in retry or dead stays there. Handlers under
-    @idempotent skip what they have handled before, but for --again. Other groups notice nothing.
+    Messages in flight may be redelivered. Retries and dead letters are not affected. Handlers under @idempotent skip
+    messages they have handled, unless --again is given. Other groups are not affected.
     """
     queues = administration.seek(name, topic, to, queue=queue, again=again)
     if as_json:
@@ -161,25 +163,25 @@ def seek(
     "  txmsg group alter mailer --retry-exponential 1s..1h",
 )
 @click.argument("name")
-@click.option("--retry-delays", metavar="DURATIONS", help="Before each retry; the last one repeats.")
-@click.option("--retry-exponential", metavar="FROM..TO", help="Delays that double, from the first to the last.")
-@click.option("--retries", type=click.IntRange(0), help="How many, before a message is a dead letter.")
-@click.option("--default-retries", is_flag=True, help="Delays and number of retries are the broker's again.")
+@click.option("--retry-delays", metavar="DURATIONS", help="Delay before each retry; the last one repeats.")
+@click.option("--retry-exponential", metavar="FROM..TO", help="Delays that double, from FROM to TO.")
+@click.option("--retries", type=click.IntRange(0), help="Number of retries before a message becomes a dead letter.")
+@click.option("--default-retries", is_flag=True, help="Reset delays and number of retries to the broker's.")
 @click.option(
     "--poisoned-key",
     type=click.Choice(["continue", "park"]),
-    help="What becomes of an ordering key whose message is dead: it goes on, or waits for a person.",
+    help="After a dead letter, continue with its ordering key, or park the key for an operator.",
 )
-@click.option("--rate", type=click.FloatRange(0), help="Messages per second that each broker delivers; 0: no limit.")
-@click.option("--first-check-s", type=click.FloatRange(0), help="Seconds before a half message is first checked.")
-@click.option("--check-interval-s", type=click.FloatRange(0), help="Seconds between two checks of a half message.")
-@click.option("--checks-max", type=click.IntRange(1), help="Checks after which a half message is parked in doubt.")
+@click.option("--rate", type=click.FloatRange(0), help="Messages per second that each broker delivers; 0: unlimited.")
+@click.option("--first-check-s", type=click.FloatRange(0), help="Seconds before the first check of a half message.")
+@click.option("--check-interval-s", type=click.FloatRange(0), help="Seconds between checks of a half message.")
+@click.option("--checks-max", type=click.IntRange(1), help="Number of checks after which a half message is parked.")
 @click.option(
     "--no-client-park-s",
     type=click.FloatRange(0),
-    help="Seconds that a half message stays due while no client of the group can be asked, before it is parked.",
+    help="Seconds without a client of the group after which a half message is parked.",
 )
-@click.option("--default-checks", is_flag=True, help="Checks that are not named here are the broker's again.")
+@click.option("--default-checks", is_flag=True, help="Reset check settings that are not given here to the broker's.")
 @administered
 @json_option
 def alter(
@@ -196,10 +198,10 @@ def alter(
     as_json: bool,
     **checks: float | None,
 ) -> None:
-    """Change settings of a group while messages are under way. Brokers know within a second or two.
+    """Change settings of a group while it is in use. Brokers apply them within two seconds.
 
-    Checks are those of the producer group of this name, all else is of the consumer group. The first check of halves
-    that are stored already stays when it was. Groups of a log have no settings.
+    Check settings are those of the producer group of this name, all others of the consumer group. They do not move the
+    first check of half messages that are already stored. Groups of a log have no settings.
     """
     delays_s = None
     if retry_delays is not None:
@@ -248,14 +250,16 @@ def doubled(text: str) -> list[float]:
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg group delete mailer",
 )
 @click.argument("name")
-@click.option("--force", is_flag=True, help="With its retries and dead letters, and in Notify though it has members.")
+@click.option(
+    "--force", is_flag=True, help="Also delete its retries and dead letters; in Notify, even if it has members."
+)
 @administered
 @yes_option
 @json_option
 def delete(*, name: str, force: bool, administration: Administration, yes: bool, as_json: bool) -> None:
-    """Delete a group with its cursors, for good: it keeps no old message any more.
+    """Delete a group with its cursors, for good. Retention no longer keeps messages for it.
 
-    Refused while it has members, retries or dead letters, but for --force. A consumer of it makes it anew.
+    Refused while it has members, retries or dead letters, unless --force is given. A consumer recreates it.
     """
     if not yes:
         found = administration.show_group(name)

@@ -27,33 +27,32 @@ STOP_S_MAX: Final = 30.0
     epilog=f"{EXAMPLE_FORMAT}\n"
     "  txmsg up\n"
     "  txmsg up --data-dir /tmp/try --listen 127.0.0.1:0 --metaq-listen 127.0.0.1:0 --json\n\n"
-    "Prints the addresses when all are ready, and then only what goes wrong. Ctrl-C and SIGTERM stop all in order: the "
-    "broker, the tailer, MetaQ, the database. When one of them ends by itself it is named, the others are stopped, and "
-    "the exit status is 1: nothing is restarted without a word."
+    "Prints the addresses when all parts are ready, and then only problems. Ctrl-C and SIGTERM stop broker, tailer, "
+    "MetaQ and database, in this order. If a part exits by itself, the others are stopped, and the exit status is 1."
 )
 @click.option(
     "--listen",
     metavar="HOST:PORT",
     default="127.0.0.1:7700",
     show_default=True,
-    help="Where the broker serves. Port 0 takes a free one.",
+    help="Address of the broker. Port 0 picks a free port.",
 )
 @click.option(
     "--metaq-listen",
     metavar="HOST:PORT",
     default="127.0.0.1:7720",
     show_default=True,
-    help="Where MetaQ serves. Port 0 takes a free one.",
+    help="Address of MetaQ. Port 0 picks a free port.",
 )
 @click.option(
     "--data-dir",
     metavar="DIR",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Where everything is kept: the database in DIR/pg, the log in DIR/metaq. Default: the user's data directory.",
+    help="Data directory: the database in DIR/pg, the log in DIR/metaq. Default: the user's data directory.",
 )
 @json_option
 def up(*, listen: str, metaq_listen: str, data_dir: Path | None, as_json: bool) -> None:
-    """Run a database, a broker, MetaQ and a tailer between them, until Ctrl-C: all that development needs."""
+    """Run a database, a broker, MetaQ and a tailer, for development."""
     from txmsg.broker import migrate
     from txmsg.embedded import EmbeddedPostgres, default_data_dir
 
