@@ -219,5 +219,5 @@ class World:
             self.store, self.clients, self.outcomes, policies=policies, config=config, clock=self.clock
         )
 
-    def once(self) -> int:
-        return asyncio.run(self.loop.run_once())
+    async def once(self) -> int:
+        return await self.loop.run_once()

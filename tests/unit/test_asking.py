@@ -6,7 +6,7 @@ import asyncio
 import logging
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -39,14 +39,6 @@ class AsyncListener(Listener):
         return await answer if isinstance(answer, Awaitable) else answer
 
 
-def run(case: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(WAIT_S):
-            await case()
-
-    asyncio.run(bounded())
-
-
 def raising(error: BaseException) -> Callable[[], Any]:
     def answer() -> Any:
         raise error
@@ -67,17 +59,14 @@ MISBEHAVING: dict[str, tuple[Callable[[], Any], str]] = {
 
 @pytest.mark.parametrize("kind", [Listener, AsyncListener])
 @pytest.mark.parametrize(("answer", "words"), MISBEHAVING.values(), ids=MISBEHAVING)
-def test_what_is_no_answer_counts_as_unknown_and_the_log_says_why(
+async def test_what_is_no_answer_counts_as_unknown_and_the_log_says_why(
     answer: Callable[[], Any], words: str, kind: type[Listener], caplog: pytest.LogCaptureFixture
 ) -> None:
     question = a_check()
 
-    async def case() -> None:
-        asker = Asker(kind(answer), threads=1)
-        assert await asker.ask(question) is UNKNOWN
-        asker.close()
-
-    run(case)
+    asker = Asker(kind(answer), threads=1)
+    assert await asker.ask(question) is UNKNOWN
+    asker.close()
     [record] = caplog.records
     assert record.levelno == logging.ERROR
     assert f"check of transaction {question.transaction_id}: {words}" in record.getMessage()
@@ -93,17 +82,14 @@ def test_what_is_no_answer_counts_as_unknown_and_the_log_says_why(
         (AsyncListener, asyncio.CancelledError()),
     ],
 )
-def test_what_asyncio_would_take_for_its_own_ends_nothing(kind: type[Listener], error: BaseException) -> None:
-    async def case() -> None:
-        asker = Asker(kind(raising(error)), threads=1)
-        assert await asker.ask(a_check()) is UNKNOWN
-        assert await asker.ask(a_check()) is UNKNOWN
-        asker.close()
-
-    run(case)
+async def test_what_asyncio_would_take_for_its_own_ends_nothing(kind: type[Listener], error: BaseException) -> None:
+    asker = Asker(kind(raising(error)), threads=1)
+    assert await asker.ask(a_check()) is UNKNOWN
+    assert await asker.ask(a_check()) is UNKNOWN
+    asker.close()
 
 
-def test_a_call_that_hangs_is_unknown_holds_one_thread_and_lets_others_be_asked(
+async def test_a_call_that_hangs_is_unknown_holds_one_thread_and_lets_others_be_asked(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     go_on, hung = threading.Event(), a_check()
@@ -117,7 +103,7 @@ def test_a_call_that_hangs_is_unknown_holds_one_thread_and_lets_others_be_asked(
                 go_on.wait(WAIT_S)
             return COMMIT
 
-    async def case() -> None:
+    try:
         listener = Hanging()
         asker = Asker(listener, threads=2, timeout_s=0.05)
         while not listener.asked:  # on a busy machine the time may be over before the thread has begun
@@ -128,21 +114,18 @@ def test_a_call_that_hangs_is_unknown_holds_one_thread_and_lets_others_be_asked(
         assert await patient.ask(a_check()) is COMMIT
         patient.close()
         go_on.set()
-        while await asker.ask(hung) is not COMMIT:  # noqa: ASYNC110 - a thread ends by itself; bounded by `run`
+        while await asker.ask(hung) is not COMMIT:  # noqa: ASYNC110 - a thread ends by itself
             await asyncio.sleep(0.01)
         asker.close()
-
-    try:
-        run(case)
     finally:
         go_on.set()
     said = [record.getMessage() for record in caplog.records]
     no_answer = f"check of transaction {hung.transaction_id}: the listener gave no answer within 0.05 s: UNKNOWN"
-    assert any(no_answer in each and "hold 1 of 2 threads" in each for each in said)
-    assert sum("the listener still hangs in an earlier one: UNKNOWN" in each for each in said) >= 5
+    assert any(no_answer in text and "hold 1 of 2 threads" in text for text in said)
+    assert sum("the listener still hangs in an earlier one: UNKNOWN" in text for text in said) >= 5
 
 
-def test_a_coroutine_that_hangs_is_ended(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_coroutine_that_hangs_is_ended(caplog: pytest.LogCaptureFixture) -> None:
     ended = []
 
     async def forever() -> None:
@@ -151,30 +134,24 @@ def test_a_coroutine_that_hangs_is_ended(caplog: pytest.LogCaptureFixture) -> No
         finally:
             ended.append(True)
 
-    async def case() -> None:
-        asker = Asker(AsyncListener(forever), threads=1, timeout_s=0.05)
-        assert await asker.ask(a_check()) is UNKNOWN
-        asker.close()
-
-    run(case)
+    asker = Asker(AsyncListener(forever), threads=1, timeout_s=0.05)
+    assert await asker.ask(a_check()) is UNKNOWN
+    asker.close()
     assert ended == [True]
     assert "no answer within 0.05 s: UNKNOWN; calls that hang hold 0 of 1 threads" in caplog.text
 
 
-def test_a_check_that_is_cancelled_from_outside_stays_cancelled() -> None:
-    async def case() -> None:
-        began = asyncio.Event()
+async def test_a_check_that_is_cancelled_from_outside_stays_cancelled() -> None:
+    began = asyncio.Event()
 
-        async def forever() -> None:
-            began.set()
-            await asyncio.Event().wait()
+    async def forever() -> None:
+        began.set()
+        await asyncio.Event().wait()
 
-        asker = Asker(AsyncListener(forever), threads=1)
-        asking = asyncio.create_task(asker.ask(a_check()))
-        await began.wait()
-        asking.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await asking
-        asker.close()
-
-    run(case)
+    asker = Asker(AsyncListener(forever), threads=1)
+    asking = asyncio.create_task(asker.ask(a_check()))
+    await began.wait()
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    asker.close()

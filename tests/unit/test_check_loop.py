@@ -29,93 +29,90 @@ from txmsg.message import TransactionState
 # ---- answers
 
 
-def test_commit_and_rollback_are_passed_on() -> None:
+async def test_commit_and_rollback_are_passed_on() -> None:
     world = World(always(COMMIT))
     first = world.store.add()
-    assert world.once() == 1
+    assert await world.once() == 1
     world.clients.answer = always(ROLLBACK)
     second = world.store.add()
-    assert world.once() == 1
+    assert await world.once() == 1
     assert (world.outcomes.commits, world.outcomes.rollbacks) == ([first], [second])
     assert (world.loop.counts.committed, world.loop.counts.rolled_back, world.loop.in_flight) == (1, 1, 0)
 
 
-def test_unknown_is_asked_again_after_the_interval_and_not_before() -> None:
+async def test_unknown_is_asked_again_after_the_interval_and_not_before() -> None:
     world = World(always(UNKNOWN))
     world.store.add()
-    assert world.once() == 1
+    assert await world.once() == 1
     world.clock.advance(29)
-    assert world.once() == 0
+    assert await world.once() == 0
     world.clock.advance(1)
-    assert world.once() == 1
+    assert await world.once() == 1
     assert [half.checks for half in world.clients.asked] == [1, 2]
 
 
-def test_a_half_is_parked_after_checks_max_unknown_answers_and_not_asked_again() -> None:
+async def test_a_half_is_parked_after_checks_max_unknown_answers_and_not_asked_again() -> None:
     world = World(always(UNKNOWN), CheckPolicies(default=CheckPolicy(checks_max=3)))
     half = world.store.add()
     for _ in range(5):
-        world.once()
+        await world.once()
         world.clock.advance(30)
     assert len(world.clients.asked) == 3
     assert world.store.rows[half].parked is ParkReason.CHECKS_USED_UP
     assert world.loop.counts.parked == 1
 
 
-def test_a_half_whose_last_check_died_with_its_broker_is_parked_without_being_asked() -> None:
+async def test_a_half_whose_last_check_died_with_its_broker_is_parked_without_being_asked() -> None:
     world = World(always(COMMIT), CheckPolicies(default=CheckPolicy(checks_max=3)))
     half = world.store.add()
     world.store.rows[half].checks = 3
-    assert world.once() == 0
+    assert await world.once() == 0
     assert world.store.rows[half].parked is ParkReason.CHECKS_USED_UP
 
 
-def test_a_client_that_raises_counts_as_unknown() -> None:
+async def test_a_client_that_raises_counts_as_unknown() -> None:
     async def fails(half: DueHalf) -> TransactionState:
         raise RuntimeError("listener broke")
 
     world = World(fails)
     half = world.store.add()
-    world.once()
+    await world.once()
     assert world.loop.counts.unknown == 1
     assert world.store.rows[half].checks == 1
 
 
-def test_a_client_that_goes_away_counts_as_unknown() -> None:
+async def test_a_client_that_goes_away_counts_as_unknown() -> None:
     async def leaves(half: DueHalf) -> TransactionState:
         raise asyncio.CancelledError
 
     world = World(leaves)
     world.store.add()
-    world.once()
+    await world.once()
     assert (world.loop.counts.unknown, world.loop.in_flight) == (1, 0)
 
 
 @pytest.mark.parametrize("nonsense", [None, True, "commit", 1])
-def test_an_answer_that_is_no_outcome_counts_as_unknown(nonsense: object) -> None:
+async def test_an_answer_that_is_no_outcome_counts_as_unknown(nonsense: object) -> None:
     async def answers(half: DueHalf) -> TransactionState:
         return nonsense  # type: ignore[return-value]
 
     world = World(answers)
     world.store.add()
-    world.once()
+    await world.once()
     assert (world.loop.counts.unknown, world.outcomes.commits) == (1, [])
 
 
-def test_a_client_that_hangs_counts_as_unknown_after_the_timeout() -> None:
+async def test_a_client_that_hangs_counts_as_unknown_after_the_timeout() -> None:
     world = World(never)
     world.store.add()
 
-    async def scenario() -> None:
-        once = asyncio.create_task(world.loop.run_once())
-        await world.clock.until_slept_on(10)
-        world.clock.advance(9.9)
-        await asyncio.sleep(0)
-        assert not once.done()
-        world.clock.advance(0.1)
-        await once
-
-    asyncio.run(scenario())
+    once = asyncio.create_task(world.loop.run_once())
+    await world.clock.until_slept_on(10)
+    world.clock.advance(9.9)
+    await asyncio.sleep(0)
+    assert not once.done()
+    world.clock.advance(0.1)
+    await once
     assert (world.loop.counts.unknown, world.loop.in_flight) == (1, 0)
 
 
@@ -138,23 +135,23 @@ async def test_a_hanging_client_does_not_hold_up_the_checks_of_others() -> None:
 
 
 @pytest.mark.parametrize("error", [OutcomeConflict("other outcome"), BrokerUnavailable("away"), ValueError("a bug")])
-def test_an_outcome_that_cannot_be_stored_leaves_the_half_for_the_next_check(error: Exception) -> None:
+async def test_an_outcome_that_cannot_be_stored_leaves_the_half_for_the_next_check(error: Exception) -> None:
     world = World(always(COMMIT))
     half = world.store.add()
     world.outcomes.error = error
-    assert world.once() == 1
+    assert await world.once() == 1
     assert half in world.store.rows
     assert (world.loop.counts.committed, world.loop.in_flight) == (0, 0)
     world.outcomes.error = None
     world.clock.advance(30)
-    world.once()
+    await world.once()
     assert world.outcomes.commits == [half]
 
 
 # ---- who is asked
 
 
-def test_only_halves_of_attached_groups_and_fences_are_claimed() -> None:
+async def test_only_halves_of_attached_groups_and_fences_are_claimed() -> None:
     fence, other_fence = uuid4(), uuid4()
     world = World(always(COMMIT))
     world.clients.pairs = [("users", fence), ("orders", None)]
@@ -163,80 +160,80 @@ def test_only_halves_of_attached_groups_and_fences_are_claimed() -> None:
     world.store.add()
     world.store.add(group="elsewhere")
     unfenced = world.store.add(group="orders")
-    assert world.once() == 2
+    assert await world.once() == 2
     assert set(world.outcomes.commits) == {mine, unfenced}
 
 
-def test_the_claim_carries_the_interval_of_each_group() -> None:
+async def test_the_claim_carries_the_interval_of_each_group() -> None:
     world = World(always(UNKNOWN), CheckPolicies(by_group={"orders": CheckPolicy(interval_s=100)}))
     world.clients.pairs = [("users", None), ("orders", None)]
     users, orders = world.store.add(), world.store.add(group="orders")
-    world.once()
+    await world.once()
     assert world.store.rows[users].next_check_at == EPOCH + timedelta(seconds=30)
     assert world.store.rows[orders].next_check_at == EPOCH + timedelta(seconds=100)
 
 
-def test_the_halves_of_a_client_that_attaches_late_are_found_at_once_behind_the_window() -> None:
+async def test_the_halves_of_a_client_that_attaches_late_are_found_at_once_behind_the_window() -> None:
     world = World(always(COMMIT))
-    world.once()
+    await world.once()
     world.store.add(group="orders")
     world.clock.advance(30)
-    assert world.once() == 0
+    assert await world.once() == 0
     world.clients.pairs = [*world.clients.pairs, ("orders", None)]
-    assert world.once() == 1
+    assert await world.once() == 1
 
 
 # ---- the window and the sweep
 
 
-def test_the_window_moves_forward_and_a_sweep_comes_each_minute_and_at_start() -> None:
+async def test_the_window_moves_forward_and_a_sweep_comes_each_minute_and_at_start() -> None:
     world = World(always(COMMIT))
     for _ in range(5):
-        world.once()
+        await world.once()
         world.clock.advance(20)
     at = [None if since is None else (since - EPOCH).total_seconds() for since in world.store.since]
     assert at == [None, -2, 18, None, 58]
 
 
-def test_a_half_that_became_visible_after_its_due_time_had_passed_is_found_by_the_sweep() -> None:
+async def test_a_half_that_became_visible_after_its_due_time_had_passed_is_found_by_the_sweep() -> None:
     world = World(always(COMMIT))
     world.clock.advance(100)
-    world.once()
+    await world.once()
     late = world.store.add(due_in_s=-50)
     world.clock.advance(20)
-    assert world.once() == 0
+    assert await world.once() == 0
     world.clock.advance(40)
-    assert world.once() == 1
+    assert await world.once() == 1
     assert world.outcomes.commits == [late]
 
 
-def test_wake_with_sweep_looks_at_all() -> None:
+async def test_wake_with_sweep_looks_at_all() -> None:
     world = World(always(COMMIT))
-    world.once()
+    await world.once()
     world.loop.wake(sweep=True)
-    world.once()
+    await world.once()
     assert world.store.since == [None, None]
 
 
-def test_more_due_than_may_be_in_flight_is_found_in_steps() -> None:
+async def test_more_due_than_may_be_in_flight_is_found_in_steps() -> None:
     world = World(always(COMMIT), config=CheckLoopConfig(in_flight_max=4))
     due = [world.store.add(due_in_s=-n) for n in range(10)]
-    begun = [world.once() for _ in range(4)]
+    begun = [await world.once() for _ in range(4)]
     assert begun == [4, 4, 2, 0]
     assert sorted(world.outcomes.commits) == sorted(due)
 
 
-def test_a_backlog_in_the_window_is_found_in_steps_too() -> None:
+async def test_a_backlog_in_the_window_is_found_in_steps_too() -> None:
     world = World(always(COMMIT), config=CheckLoopConfig(in_flight_max=4))
-    world.once()
+    await world.once()
     for _ in range(10):
         world.clock.advance(1)
         world.store.add()
-    assert [world.once() for _ in range(4)] == [4, 4, 2, 0]
+    assert [await world.once() for _ in range(4)] == [4, 4, 2, 0]
     assert None not in world.store.since[1:]
 
 
-def test_never_more_checks_in_flight_than_allowed() -> None:
+async def test_never_more_checks_in_flight_than_allowed() -> None:
     release = asyncio.Event()
     in_flight: list[int] = []
 
@@ -249,102 +246,94 @@ def test_never_more_checks_in_flight_than_allowed() -> None:
     for _ in range(10):
         world.store.add()
 
-    async def scenario() -> None:
-        run = asyncio.create_task(world.loop.run())
-        await until(lambda: len(world.clients.asked) == 4)
-        for _ in range(50):
-            await asyncio.sleep(0)
-        assert len(world.clients.asked) == 4
-        release.set()
-        await until(lambda: len(world.outcomes.commits) == 10)
-        run.cancel()
-        await asyncio.gather(run, return_exceptions=True)
-
-    asyncio.run(scenario())
+    run = asyncio.create_task(world.loop.run())
+    await until(lambda: len(world.clients.asked) == 4)
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert len(world.clients.asked) == 4
+    release.set()
+    await until(lambda: len(world.outcomes.commits) == 10)
+    run.cancel()
+    await asyncio.gather(run, return_exceptions=True)
     assert max(in_flight) == 4
 
 
 # ---- nobody to ask
 
 
-def test_a_half_without_any_client_for_a_day_is_parked() -> None:
+async def test_a_half_without_any_client_for_a_day_is_parked() -> None:
     world = World(always(COMMIT))
     world.clients.pairs = []
     half = world.store.add()
     world.clock.advance(DAY_S)
-    world.once()
+    await world.once()
     assert world.store.rows[half].parked is None
     world.clock.advance(60)
-    world.once()
+    await world.once()
     assert world.store.rows[half].parked is ParkReason.NO_CLIENT
 
 
-def test_a_group_has_its_own_time_without_a_client() -> None:
+async def test_a_group_has_its_own_time_without_a_client() -> None:
     world = World(always(COMMIT), CheckPolicies(by_group={"orders": CheckPolicy(no_client_park_s=3600)}))
     world.clients.pairs = []
     users, orders = world.store.add(), world.store.add(group="orders")
     world.clock.advance(3601)
-    world.once()
+    await world.once()
     assert world.store.rows[users].parked is None
     assert world.store.rows[orders].parked is ParkReason.NO_CLIENT
 
 
-def test_after_a_start_clients_have_time_to_attach_before_anything_is_parked() -> None:
+async def test_after_a_start_clients_have_time_to_attach_before_anything_is_parked() -> None:
     world = World(always(COMMIT))
     world.clients.pairs = []
     half = world.store.add(due_in_s=-2 * DAY_S)
-    world.once()
+    await world.once()
     world.clock.advance(599)
-    world.once()
+    await world.once()
     assert world.store.rows[half].parked is None
     world.clock.advance(1)
-    world.once()
+    await world.once()
     assert world.store.rows[half].parked is ParkReason.NO_CLIENT
 
 
-def test_thousands_of_abandoned_halves_are_parked_in_one_go() -> None:
+async def test_thousands_of_abandoned_halves_are_parked_in_one_go() -> None:
     world = World(always(COMMIT))
     world.clients.pairs = []
     for _ in range(2500):
         world.store.add(due_in_s=-2 * DAY_S)
     world.clock.advance(600)
-    world.once()
+    await world.once()
     assert world.loop.counts.parked == 2500
 
 
 # ---- the loop around the step
 
 
-def test_the_loop_survives_a_store_that_fails_and_slows_down_meanwhile() -> None:
+async def test_the_loop_survives_a_store_that_fails_and_slows_down_meanwhile() -> None:
     world = World(always(COMMIT), config=CheckLoopConfig(retry_delay_max_s=3))
     world.store.broken = 4
     world.store.add()
 
-    async def scenario() -> None:
-        run = asyncio.create_task(world.loop.run())
-        for delay_s in (1, 2, 3, 3):
-            await world.clock.until_slept_on(delay_s)
-            world.clock.advance(delay_s)
-        await until(lambda: len(world.outcomes.commits) == 1)
-        run.cancel()
-        await asyncio.gather(run, return_exceptions=True)
-
-    asyncio.run(scenario())
+    run = asyncio.create_task(world.loop.run())
+    for delay_s in (1, 2, 3, 3):
+        await world.clock.until_slept_on(delay_s)
+        world.clock.advance(delay_s)
+    await until(lambda: len(world.outcomes.commits) == 1)
+    run.cancel()
+    await asyncio.gather(run, return_exceptions=True)
     assert world.store.since == [None]
 
 
-def test_cancelling_the_loop_ends_its_checks() -> None:
+async def test_cancelling_the_loop_ends_its_checks() -> None:
     world = World(never)
     world.store.add()
 
-    async def scenario() -> None:
-        run = asyncio.create_task(world.loop.run())
-        await until(lambda: len(world.clients.asked) == 1)
-        run.cancel()
-        await asyncio.gather(run, return_exceptions=True)
-        await until(lambda: len(asyncio.all_tasks()) == 1)  # this one
-
-    asyncio.run(scenario())
+    before = asyncio.all_tasks()
+    run = asyncio.create_task(world.loop.run())
+    await until(lambda: len(world.clients.asked) == 1)
+    run.cancel()
+    await asyncio.gather(run, return_exceptions=True)
+    await until(lambda: asyncio.all_tasks() == before)
     assert world.loop.in_flight == 0
 
 

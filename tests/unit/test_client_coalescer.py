@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -31,14 +30,6 @@ class Broker:
             entry.succeed(SHARD)
 
 
-def run(case: Callable[[], Awaitable[None]]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(60):
-            await case()
-
-    asyncio.run(bounded())
-
-
 def offered(queue: Coalescer[Entry], count: int, *, size_bytes: int = 100) -> list[asyncio.Future[bytes]]:
     loop = asyncio.get_running_loop()
     waiters: list[asyncio.Future[bytes]] = [loop.create_future() for _ in range(count)]
@@ -51,131 +42,107 @@ def queue_to(broker: Broker, *, timeout_s: float = 10.0) -> Coalescer[Entry]:
     return Coalescer(broker.send, timeout_s=timeout_s, loop=asyncio.get_running_loop())
 
 
-def test_calls_of_one_turn_of_the_loop_leave_in_one_request() -> None:
-    async def case() -> None:
-        broker = Broker()
-        broker.release.set()
-        queue = queue_to(broker)
-        assert await asyncio.gather(*offered(queue, 100)) == [SHARD] * 100
-        assert [len(request) for request in broker.requests] == [100]
-        await queue.drain()
-
-    run(case)
+async def test_calls_of_one_turn_of_the_loop_leave_in_one_request() -> None:
+    broker = Broker()
+    broker.release.set()
+    queue = queue_to(broker)
+    assert await asyncio.gather(*offered(queue, 100)) == [SHARD] * 100
+    assert [len(request) for request in broker.requests] == [100]
+    await queue.drain()
 
 
-def test_what_comes_while_requests_are_under_way_waits_and_leaves_together() -> None:
-    async def case() -> None:
-        broker = Broker()
-        queue = queue_to(broker)
-        waiters = []
-        for count in (1, 1, 5, 7):
-            waiters += offered(queue, count)
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
-        assert [len(request) for request in broker.requests] == [1] * module.IN_FLIGHT_MAX
-        broker.release.set()
-        await asyncio.gather(*waiters)
-        assert [len(request) for request in broker.requests] == [1, 1, 12]
-        await queue.drain()
-
-    run(case)
+async def test_what_comes_while_requests_are_under_way_waits_and_leaves_together() -> None:
+    broker = Broker()
+    queue = queue_to(broker)
+    waiters = []
+    for count in (1, 1, 5, 7):
+        waiters += offered(queue, count)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    assert [len(request) for request in broker.requests] == [1] * module.IN_FLIGHT_MAX
+    broker.release.set()
+    await asyncio.gather(*waiters)
+    assert [len(request) for request in broker.requests] == [1, 1, 12]
+    await queue.drain()
 
 
-def test_requests_are_capped_by_items_and_by_bytes() -> None:
-    async def case() -> None:
-        broker = Broker()
-        broker.release.set()
-        queue = queue_to(broker)
-        await asyncio.gather(*offered(queue, 2 * module.ITEMS_MAX + 300))
-        assert [len(request) for request in broker.requests][:2] == [module.ITEMS_MAX] * 2
+async def test_requests_are_capped_by_items_and_by_bytes() -> None:
+    broker = Broker()
+    broker.release.set()
+    queue = queue_to(broker)
+    await asyncio.gather(*offered(queue, 2 * module.ITEMS_MAX + 300))
+    assert [len(request) for request in broker.requests][:2] == [module.ITEMS_MAX] * 2
+    broker.requests.clear()
+    await asyncio.gather(*offered(queue, 5, size_bytes=3 * 1024 * 1024))
+    assert [len(request) for request in broker.requests] == [2, 2, 1]
+    await queue.drain()
+
+
+async def test_large_crowds_take_turns_in_two_halves_and_small_ones_do_not() -> None:
+    broker = Broker()
+    broker.release.set()
+    queue = queue_to(broker)
+    for count, sizes in ((100, [100]), (256, [128, 128]), (800, [400, 400])):
         broker.requests.clear()
-        await asyncio.gather(*offered(queue, 5, size_bytes=3 * 1024 * 1024))
-        assert [len(request) for request in broker.requests] == [2, 2, 1]
-        await queue.drain()
-
-    run(case)
+        await asyncio.gather(*offered(queue, count))
+        assert [len(request) for request in broker.requests] == sizes
+    await queue.drain()
 
 
-def test_large_crowds_take_turns_in_two_halves_and_small_ones_do_not() -> None:
-    async def case() -> None:
-        broker = Broker()
-        broker.release.set()
-        queue = queue_to(broker)
-        for count, sizes in ((100, [100]), (256, [128, 128]), (800, [400, 400])):
-            broker.requests.clear()
-            await asyncio.gather(*offered(queue, count))
-            assert [len(request) for request in broker.requests] == sizes
-        await queue.drain()
-
-    run(case)
-
-
-def test_a_full_queue_slows_callers_then_refuses_them(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_full_queue_slows_callers_then_refuses_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PENDING_ITEMS_MAX", 3)
 
-    async def case() -> None:
-        broker = Broker()
-        queue = queue_to(broker, timeout_s=0.2)
-        under_way = offered(queue, 1)
-        await broker.arrived.wait()
-        monkeypatch.setattr(module, "IN_FLIGHT_MAX", 1)
-        waiting = offered(queue, 3)
-        outside = offered(queue, 2)
-        for waiter in outside:
-            with pytest.raises(Overloaded, match="3 messages wait"):
-                await waiter
-        broker.release.set()
-        assert await under_way[0] == SHARD
-        for waiter in waiting:  # in the queue, but never sent
-            with pytest.raises(BrokerUnavailable, match="not sent within"):
-                await waiter
-        assert await asyncio.gather(*offered(queue, 3)) == [SHARD] * 3
-        await queue.drain()
-
-    run(case)
-
-
-def test_callers_outside_a_full_queue_get_in_when_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PENDING_ITEMS_MAX", 3)
-
-    async def case() -> None:
-        broker = Broker()
-        queue = queue_to(broker)
-        waiters = offered(queue, 20)
-        broker.release.set()
-        assert await asyncio.gather(*waiters) == [SHARD] * 20
-        await queue.drain()
-
-    run(case)
-
-
-def test_draining_settles_what_was_taken_and_takes_nothing_more() -> None:
-    async def case() -> None:
-        broker = Broker()
-        queue = queue_to(broker)
-        waiters = offered(queue, 5)
-        draining = asyncio.ensure_future(queue.drain())
-        await broker.arrived.wait()
-        [late] = offered(queue, 1)
-        with pytest.raises(MisuseError, match="closed"):
-            await late
-        broker.release.set()
-        await draining
-        assert await asyncio.gather(*waiters) == [SHARD] * 5
-
-    run(case)
-
-
-def test_a_bug_in_sending_leaves_nobody_waiting(caplog: pytest.LogCaptureFixture) -> None:
-    async def case() -> None:
-        async def broken(entries: list[Entry]) -> None:
-            raise ZeroDivisionError("a bug")
-
-        queue: Coalescer[Entry] = Coalescer(broken, timeout_s=10, loop=asyncio.get_running_loop())
-        [waiter] = offered(queue, 1)
-        with pytest.raises(ZeroDivisionError):
+    broker = Broker()
+    queue = queue_to(broker, timeout_s=0.2)
+    under_way = offered(queue, 1)
+    await broker.arrived.wait()
+    monkeypatch.setattr(module, "IN_FLIGHT_MAX", 1)
+    waiting = offered(queue, 3)
+    outside = offered(queue, 2)
+    for waiter in outside:
+        with pytest.raises(Overloaded, match="3 messages wait"):
             await waiter
-        await queue.drain()
+    broker.release.set()
+    assert await under_way[0] == SHARD
+    for waiter in waiting:  # in the queue, but never sent
+        with pytest.raises(BrokerUnavailable, match="not sent within"):
+            await waiter
+    assert await asyncio.gather(*offered(queue, 3)) == [SHARD] * 3
+    await queue.drain()
 
-    run(case)
+
+async def test_callers_outside_a_full_queue_get_in_when_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PENDING_ITEMS_MAX", 3)
+
+    broker = Broker()
+    queue = queue_to(broker)
+    waiters = offered(queue, 20)
+    broker.release.set()
+    assert await asyncio.gather(*waiters) == [SHARD] * 20
+    await queue.drain()
+
+
+async def test_draining_settles_what_was_taken_and_takes_nothing_more() -> None:
+    broker = Broker()
+    queue = queue_to(broker)
+    waiters = offered(queue, 5)
+    draining = asyncio.ensure_future(queue.drain())
+    await broker.arrived.wait()
+    [late] = offered(queue, 1)
+    with pytest.raises(MisuseError, match="closed"):
+        await late
+    broker.release.set()
+    await draining
+    assert await asyncio.gather(*waiters) == [SHARD] * 5
+
+
+async def test_a_bug_in_sending_leaves_nobody_waiting(caplog: pytest.LogCaptureFixture) -> None:
+    async def broken(entries: list[Entry]) -> None:
+        raise ZeroDivisionError("a bug")
+
+    queue: Coalescer[Entry] = Coalescer(broken, timeout_s=10, loop=asyncio.get_running_loop())
+    [waiter] = offered(queue, 1)
+    with pytest.raises(ZeroDivisionError):
+        await waiter
+    await queue.drain()
     assert "failed unexpectedly" in caplog.text

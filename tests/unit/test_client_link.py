@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import cast
 
+from tests.waiting import until_async
 from txmsg.client.channel import Brokers
 from txmsg.client.link import RENEWALS, Hand, Link, Polling
 from txmsg.message import ReceivedMessage
@@ -13,7 +15,6 @@ from txmsg.wire.v1 import txmsg_pb2 as pb
 
 HAND = Hand(7, 1, 3)
 VISIBILITY_TIMEOUT_S = 60.0
-DEADLINE_S = 60.0
 
 
 class Broker:
@@ -51,49 +52,43 @@ def columns(*offsets: int, attempt: int = 1) -> pb.DeliveredColumns:
     )
 
 
-def with_link(
-    case: Callable[[Link, Broker], Awaitable[None]], *, visibility_timeout_s: float = VISIBILITY_TIMEOUT_S
-) -> None:
-    async def scenario() -> None:
-        broker, got = Broker(), asyncio.Event()
-        polling = Polling(group="g", client_id="c", subscriptions=(), visibility_timeout_s=visibility_timeout_s)
-        broker.replies = [pb.ReceiveReply(batches=[columns(5, 6, attempt=2), columns(8, 9)])]
-        taken: list[int | None] = []
+@asynccontextmanager
+async def filled_link(*, visibility_timeout_s: float = VISIBILITY_TIMEOUT_S) -> AsyncIterator[tuple[Link, Broker]]:
+    """A link that holds offsets 5, 6, 8 and 9 of one queue."""
+    broker, got = Broker(), asyncio.Event()
+    polling = Polling(group="g", client_id="c", subscriptions=(), visibility_timeout_s=visibility_timeout_s)
+    broker.replies = [pb.ReceiveReply(batches=[columns(5, 6, attempt=2), columns(8, 9)])]
+    taken: list[int | None] = []
 
-        def take(link: Link, hand: Hand, messages: list[ReceivedMessage]) -> None:
-            taken.extend(message.offset for message in messages)
-            if len(taken) == 4:
-                got.set()
+    def take(link: Link, hand: Hand, messages: list[ReceivedMessage]) -> None:
+        taken.extend(message.offset for message in messages)
+        if len(taken) == 4:
+            got.set()
 
-        link = Link(cast(Brokers, broker), "b:1", polling, 10, take)
-        tasks = [asyncio.create_task(link.run()), asyncio.create_task(link.keep())]
-        try:
-            async with asyncio.timeout(DEADLINE_S):
-                await got.wait()
-                await case(link, broker)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
-
-    asyncio.run(scenario())
+    link = Link(cast(Brokers, broker), "b:1", polling, 10, take)
+    tasks = [asyncio.create_task(link.run()), asyncio.create_task(link.keep())]
+    try:
+        await got.wait()
+        yield link, broker
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
 
 
 def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def test_what_came_of_one_queue_in_two_parts_is_held_in_both() -> None:
-    async def case(link: Link, broker: Broker) -> None:
+async def test_what_came_of_one_queue_in_two_parts_is_held_in_both() -> None:
+    async with filled_link() as (link, _):
         assert all(link.holds(HAND, offset, now()) for offset in (5, 6, 8, 9))
         assert not link.holds(HAND, 7, now())
         assert not link.holds(HAND, 5, now() + 2 * VISIBILITY_TIMEOUT_S)
 
-    with_link(case)
 
-
-def test_the_broker_is_told_what_is_still_held_and_only_that() -> None:
-    async def case(link: Link, broker: Broker) -> None:
+async def test_the_broker_is_told_what_is_still_held_and_only_that() -> None:
+    async with filled_link(visibility_timeout_s=2.0) as (link, broker):
         link.ack(HAND, 5)
         link.refuse(HAND, 8, "boom")
         link.drop(HAND, 9)
@@ -104,19 +99,14 @@ def test_the_broker_is_told_what_is_still_held_and_only_that() -> None:
         link.ack(HAND, 6)
         assert not link.holds(HAND, 6, now())
 
-    with_link(case, visibility_timeout_s=2.0)
 
-
-def test_what_the_broker_does_not_leave_to_us_is_not_handled() -> None:
-    async def case(link: Link, broker: Broker) -> None:
+async def test_what_the_broker_does_not_leave_to_us_is_not_handled() -> None:
+    async with filled_link(visibility_timeout_s=4.0) as (link, broker):
         broker.expired = [HAND.receipt([6, 9])]
         await broker.held.get()
-        while link.holds(HAND, 6, now()):  # noqa: ASYNC110 - until the reply is taken
-            await asyncio.sleep(0.01)
+        await until_async(lambda: not link.holds(HAND, 6, now()))  # until the reply is taken
         assert not link.holds(HAND, 9, now())
         assert link.holds(HAND, 5, now())
         for offset in (5, 6, 8, 9):
             link.ack(HAND, offset)
         await link.idle()
-
-    with_link(case, visibility_timeout_s=4.0)

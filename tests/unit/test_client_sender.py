@@ -75,25 +75,23 @@ def fail_item(place: int, code: str, reply: type[Any]) -> Step:
 
 
 @asynccontextmanager
-async def scripted(*, timeout_s: float = 20.0) -> AsyncIterator[tuple[Script, AsyncProducer]]:
-    script = Script()
+async def served(servicer: NotifyServicer) -> AsyncIterator[str]:
+    """The address of a server of it."""
     server = grpc.aio.server()
-    add_NotifyServicer_to_server(script, server)
+    add_NotifyServicer_to_server(servicer, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:
-        async with AsyncProducer(f"127.0.0.1:{port}", group="g", timeout_s=timeout_s) as producer:
-            yield script, producer
+        yield f"127.0.0.1:{port}"
     finally:
         await server.stop(None)
 
 
-def run(case: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(60):
-            await case()
-
-    asyncio.run(bounded())
+@asynccontextmanager
+async def scripted(*, timeout_s: float = 20.0) -> AsyncIterator[tuple[Script, AsyncProducer]]:
+    script = Script()
+    async with served(script) as address, AsyncProducer(address, group="g", timeout_s=timeout_s) as producer:
+        yield script, producer
 
 
 def ids_sent(script: Script) -> list[bytes]:
@@ -101,94 +99,73 @@ def ids_sent(script: Script) -> list[bytes]:
 
 
 @pytest.mark.parametrize("failure", [lose_reply, refuse("broker_unavailable"), refuse("outcome_unknown")])
-def test_a_failed_or_ambiguous_request_is_repeated_under_the_same_ids(failure: Step) -> None:
-    async def case() -> None:
-        async with scripted() as (script, producer):
-            script.steps.extend([failure, failure])
-            sent = await producer.send(X)
-            assert len(set(ids_sent(script))) == 1
-            assert len(script.sends) == 3
-            assert sent.startswith("0")
-            half = await producer.half([X])
-            script.steps.extend([failure, failure])
-            await producer.end(half, TransactionState.COMMIT)
-            assert [request.commit for request in script.ends] == [half.id_bytes] * 3
-
-    run(case)
+async def test_a_failed_or_ambiguous_request_is_repeated_under_the_same_ids(failure: Step) -> None:
+    async with scripted() as (script, producer):
+        script.steps.extend([failure, failure])
+        sent = await producer.send(X)
+        assert len(set(ids_sent(script))) == 1
+        assert len(script.sends) == 3
+        assert sent.startswith("0")
+        half = await producer.half([X])
+        script.steps.extend([failure, failure])
+        await producer.end(half, TransactionState.COMMIT)
+        assert [request.commit for request in script.ends] == [half.id_bytes] * 3
 
 
-def test_a_send_that_may_have_been_carried_out_is_never_called_failed() -> None:
-    async def case() -> None:
-        async with scripted(timeout_s=1.5) as (script, producer):
-            script.steps.extend([lose_reply] + [refuse("broker_unavailable")] * 1000)
-            with pytest.raises(OutcomeUnknown, match="may have been carried out"):
-                await producer.send(X)
-
-    run(case)
+async def test_a_send_that_may_have_been_carried_out_is_never_called_failed() -> None:
+    async with scripted(timeout_s=1.5) as (script, producer):
+        script.steps.extend([lose_reply] + [refuse("broker_unavailable")] * 1000)
+        with pytest.raises(OutcomeUnknown, match="may have been carried out"):
+            await producer.send(X)
 
 
-def test_a_send_that_was_certainly_not_carried_out_is_called_so() -> None:
-    async def case() -> None:
-        async with scripted(timeout_s=3.0) as (script, producer):
-            script.steps.extend([refuse("overloaded")] * 1000)
-            with pytest.raises(Overloaded):
-                await producer.send(X)
-
-    run(case)
+async def test_a_send_that_was_certainly_not_carried_out_is_called_so() -> None:
+    async with scripted(timeout_s=3.0) as (script, producer):
+        script.steps.extend([refuse("overloaded")] * 1000)
+        with pytest.raises(Overloaded):
+            await producer.send(X)
 
 
 @pytest.mark.parametrize("failure", [lose_reply, hang])
-def test_a_half_without_an_answer_is_unavailable_for_it_will_never_be_delivered(failure: Step) -> None:
-    async def case() -> None:
-        async with scripted(timeout_s=1.5) as (script, producer):
-            script.steps.extend([failure] * 1000)
-            with pytest.raises(BrokerUnavailable, match="its check-back removes it"):
-                await producer.half([X])
-
-    run(case)
+async def test_a_half_without_an_answer_is_unavailable_for_it_will_never_be_delivered(failure: Step) -> None:
+    async with scripted(timeout_s=1.5) as (script, producer):
+        script.steps.extend([failure] * 1000)
+        with pytest.raises(BrokerUnavailable, match="its check-back removes it"):
+            await producer.half([X])
 
 
-def test_only_the_items_that_failed_are_sent_again() -> None:
-    async def case() -> None:
-        async with scripted() as (script, producer):
-            script.steps.append(fail_item(1, "outcome_unknown", pb.SendReply))
-            await asyncio.gather(*(producer.send(X) for _ in range(3)))
-            first, second = ids_sent(script)
-            assert second == first[16:32]
-
-    run(case)
+async def test_only_the_items_that_failed_are_sent_again() -> None:
+    async with scripted() as (script, producer):
+        script.steps.append(fail_item(1, "outcome_unknown", pb.SendReply))
+        await asyncio.gather(*(producer.send(X) for _ in range(3)))
+        first, second = ids_sent(script)
+        assert second == first[16:32]
 
 
-def test_an_items_error_reaches_its_caller_alone() -> None:
-    async def case() -> None:
-        async with scripted() as (script, producer):
-            script.steps.append(fail_item(1, "unknown_topic", pb.SendReply))
-            results = await asyncio.gather(*(producer.half([X]) for _ in range(3)), return_exceptions=True)
-            assert [type(each) for each in results] == [Half, UnknownTopic, Half]
-            halves = [each for each in results if isinstance(each, Half)]
-            script.steps.append(fail_item(0, "outcome_conflict", pb.EndTransactionsReply))
-            ends = [producer.end(half, TransactionState.COMMIT) for half in halves]
-            ended = await asyncio.gather(*ends, return_exceptions=True)
-            assert [type(each) for each in ended] == [OutcomeConflict, type(None)]
-
-    run(case)
+async def test_an_items_error_reaches_its_caller_alone() -> None:
+    async with scripted() as (script, producer):
+        script.steps.append(fail_item(1, "unknown_topic", pb.SendReply))
+        results = await asyncio.gather(*(producer.half([X]) for _ in range(3)), return_exceptions=True)
+        assert [type(result) for result in results] == [Half, UnknownTopic, Half]
+        halves = [result for result in results if isinstance(result, Half)]
+        script.steps.append(fail_item(0, "outcome_conflict", pb.EndTransactionsReply))
+        ends = [producer.end(half, TransactionState.COMMIT) for half in halves]
+        ended = await asyncio.gather(*ends, return_exceptions=True)
+        assert [type(result) for result in ended] == [OutcomeConflict, type(None)]
 
 
-def test_a_short_wait_for_an_outcome_does_not_take_it_back() -> None:
-    async def case() -> None:
-        async with scripted() as (script, producer):
-            half = await producer.half([X])
-            go_on = asyncio.Event()
+async def test_a_short_wait_for_an_outcome_does_not_take_it_back() -> None:
+    go_on = asyncio.Event()
 
-            async def slow(request: Any, context: Any) -> pb.EndTransactionsReply:
-                await go_on.wait()
-                return pb.EndTransactionsReply()
+    async def slow(request: Any, context: Any) -> pb.EndTransactionsReply:
+        await go_on.wait()
+        return pb.EndTransactionsReply()
 
-            script.steps.extend([slow, slow])
-            with pytest.raises(OutcomeUnknown, match="still being tried"):
-                await producer.end(half, TransactionState.COMMIT, timeout_s=0.1)
-            go_on.set()
-            producer.end_soon(half, TransactionState.COMMIT)  # nobody waits, and it is sent all the same
-        assert [request.commit for request in script.ends] == [half.id_bytes] * 2
-
-    run(case)
+    async with scripted() as (script, producer):
+        half = await producer.half([X])
+        script.steps.extend([slow, slow])
+        with pytest.raises(OutcomeUnknown, match="still being tried"):
+            await producer.end(half, TransactionState.COMMIT, timeout_s=0.1)
+        go_on.set()
+        producer.end_soon(half, TransactionState.COMMIT)  # nobody waits, and it is sent all the same
+    assert [request.commit for request in script.ends] == [half.id_bytes] * 2

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-import grpc.aio
 import pytest
 from sqlalchemy import create_engine
 
-from tests.unit.test_client_sender import Script, lose_reply, refuse, run
+from tests.unit.test_client_sender import Script, lose_reply, refuse, served
+from tests.waiting import until_async
 from txmsg.checker.fence import FenceCheckListener
 from txmsg.client import AsyncProducer
 from txmsg.client.batch import SendEntry
@@ -23,7 +23,6 @@ from txmsg.errors import BrokerUnavailable, InvalidMessage, InvalidName, MisuseE
 from txmsg.message import Message, TransactionState, message_id, new_transaction_id
 from txmsg.tables import create_tables
 from txmsg.wire.v1 import txmsg_pb2 as pb
-from txmsg.wire.v1.txmsg_pb2_grpc import add_NotifyServicer_to_server
 
 A, B, ELSEWHERE = b"a" * 16, b"b" * 16, b"e" * 16
 X = Message("t", b"x")
@@ -56,32 +55,12 @@ class Shard(Script):
         return [request.batches[0].transaction_ids for request in self.sends]
 
 
-Case = Callable[[Shard, Shard, AsyncProducer], Coroutine[Any, Any, None]]
-
-
 @asynccontextmanager
-async def two_shards(timeout_s: float, **options: Any) -> AsyncIterator[tuple[Shard, Shard, AsyncProducer]]:
-    shards = Shard(A), Shard(B)
-    servers, addresses = [], []
-    for shard in shards:
-        server = grpc.aio.server()
-        add_NotifyServicer_to_server(shard, server)
-        addresses.append(f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}")
-        await server.start()
-        servers.append(server)
-    try:
-        async with AsyncProducer(";".join(addresses), group="g", timeout_s=timeout_s, **options) as producer:
-            yield *shards, producer
-    finally:
-        await asyncio.gather(*(server.stop(None) for server in servers))
-
-
-def with_shards(case: Case, *, timeout_s: float = 20.0, **options: Any) -> None:
-    async def bounded() -> None:
-        async with two_shards(timeout_s, **options) as (a, b, producer):
-            await case(a, b, producer)
-
-    run(bounded)
+async def two_shards(*, timeout_s: float = 20.0, **options: Any) -> AsyncIterator[tuple[Shard, Shard, AsyncProducer]]:
+    a, b = Shard(A), Shard(B)
+    async with served(a) as of_a, served(b) as of_b:
+        async with AsyncProducer(f"{of_a};{of_b}", group="g", timeout_s=timeout_s, **options) as producer:
+            yield a, b, producer
 
 
 async def first_error(call: Callable[[], Coroutine[Any, Any, Any]], shard: Shard) -> TxmsgError:
@@ -95,12 +74,6 @@ async def first_error(call: Callable[[], Coroutine[Any, Any, Any]], shard: Shard
     raise AssertionError("no call has failed")
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110 - what is looked at is another process's, as far as the test goes
-            await asyncio.sleep(0.01)
-
-
 def key_of(shard: bytes, producer: AsyncProducer) -> str:
     """An ordering key that has its shard there."""
     lanes = producer._sender
@@ -112,8 +85,8 @@ def key_of(shard: bytes, producer: AsyncProducer) -> str:
     raise AssertionError("no key has this shard")
 
 
-def test_sends_are_spread_over_the_shards_and_outcomes_go_where_the_halves_are() -> None:
-    async def case(a: Shard, b: Shard, producer: AsyncProducer) -> None:
+async def test_sends_are_spread_over_the_shards_and_outcomes_go_where_the_halves_are() -> None:
+    async with two_shards() as (a, b, producer):
         for _ in range(60):
             await producer.send(X)
         assert min(len(a.sends), len(b.sends)) > 10
@@ -126,52 +99,44 @@ def test_sends_are_spread_over_the_shards_and_outcomes_go_where_the_halves_are()
                 half.id_bytes for half in halves if half.shard == shard.shard
             }
 
-    with_shards(case)
 
-
-def test_what_is_sent_at_once_leaves_in_few_requests() -> None:
-    async def case(a: Shard, b: Shard, producer: AsyncProducer) -> None:
+async def test_what_is_sent_at_once_leaves_in_few_requests() -> None:
+    async with two_shards() as (a, b, producer):
         await asyncio.gather(*(producer.send(X) for _ in range(500)))
         assert len(a.sends) + len(b.sends) <= 6
 
-    with_shards(case)
 
-
-def test_what_is_certainly_not_stored_goes_to_the_other_shard_under_the_id_that_its_caller_gets(
+async def test_what_is_certainly_not_stored_goes_to_the_other_shard_under_the_id_that_its_caller_gets(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("txmsg.client.channel._AVOIDED_S", 600.0)
 
-    async def case(a: Shard, b: Shard, producer: AsyncProducer) -> None:
+    async with two_shards() as (a, b, producer):
         a.always(refuse("broker_unavailable"))
         sent = {await producer.send(X) for _ in range(20)}
         halves = [await producer.half([X]) for _ in range(20)]
-        at_b = {UUID(bytes=each) for each in b.ids()}
-        assert {UUID(each.partition(".")[0]) for each in sent} <= at_b
+        at_b = {UUID(bytes=id_bytes) for id_bytes in b.ids()}
+        assert {UUID(sent_id.partition(".")[0]) for sent_id in sent} <= at_b
         assert {half.transaction_id for half in halves} <= at_b
         assert {half.shard for half in halves} == {B}
         assert len(a.sends) <= 4, "a shard that fails is left alone for a while"
 
-    with_shards(case)
-
 
 @pytest.mark.parametrize("failure", [lose_reply, refuse("outcome_unknown")])
-def test_a_plain_send_that_may_be_stored_is_tried_again_in_its_shard_only(failure: Any) -> None:
-    async def case(a: Shard, b: Shard, producer: AsyncProducer) -> None:
+async def test_a_plain_send_that_may_be_stored_is_tried_again_in_its_shard_only(failure: Any) -> None:
+    async with two_shards(timeout_s=1.0) as (a, b, producer):
         a.always(failure)
         assert isinstance(await first_error(lambda: producer.send(X), a), OutcomeUnknown)
         assert set(a.ids()).isdisjoint(b.ids())
         assert len(set(a.ids())) == 1
 
-    with_shards(case, timeout_s=1.0)
 
-
-def test_a_fenced_half_that_may_be_stored_goes_to_the_other_shard_under_another_id(tmp_path: Path) -> None:
+async def test_a_fenced_half_that_may_be_stored_goes_to_the_other_shard_under_another_id(tmp_path: Path) -> None:
     engine = create_engine(f"sqlite:///{tmp_path / 'fence.db'}")
     create_tables(engine)
     listener = FenceCheckListener(engine)
 
-    async def case(a: Shard, b: Shard, producer: AsyncProducer) -> None:
+    async with two_shards(check_listener=listener) as (a, b, producer):
         a.always(lose_reply)
         while not a.sends:
             half = await producer.half([X])
@@ -179,48 +144,42 @@ def test_a_fenced_half_that_may_be_stored_goes_to_the_other_shard_under_another_
         assert half.id_bytes == b.ids()[-1]
         assert half.id_bytes not in a.ids()
 
-    with_shards(case, check_listener=listener)
 
-
-def test_a_half_that_may_be_stored_stays_where_its_listener_or_its_caller_knows_it_by_its_id(tmp_path: Path) -> None:
+@pytest.mark.parametrize("known_by", ["its listener", "its caller"])
+async def test_a_half_that_may_be_stored_stays_where_its_listener_or_its_caller_knows_it_by_its_id(
+    known_by: str, tmp_path: Path
+) -> None:
     engine = create_engine(f"sqlite:///{tmp_path / 'fence.db'}")
     create_tables(engine)
     listener = FenceCheckListener(engine)
-
-    async def given(a: Shard, b: Shard, producer: AsyncProducer) -> None:
+    of_caller = known_by == "its caller"
+    options = {"check_listener": listener} if of_caller else {}
+    async with two_shards(timeout_s=1.0, **options) as (a, b, producer):
         a.always(lose_reply)
-        error = await first_error(lambda: producer.half([X], transaction_id=new_transaction_id()), a)
+        error = await first_error(
+            lambda: producer.half([X], transaction_id=new_transaction_id() if of_caller else None), a
+        )
         assert "its check-back removes it" in str(error)
         assert len(set(a.ids())) == 1
         assert set(a.ids()).isdisjoint(b.ids())
 
-    async def unfenced(a: Shard, b: Shard, producer: AsyncProducer) -> None:
-        a.always(lose_reply)
-        error = await first_error(lambda: producer.half([X]), a)
-        assert "its check-back removes it" in str(error)
-        assert len(set(a.ids())) == 1
-        assert set(a.ids()).isdisjoint(b.ids())
 
-    with_shards(given, timeout_s=1.0, check_listener=listener)
-    with_shards(unfenced, timeout_s=1.0)
+async def test_what_waits_at_a_shard_that_stands_still_leaves_through_the_other() -> None:
+    go_on = asyncio.Event()
 
+    async def stand_still(request: Any, context: Any) -> pb.SendReply:
+        await go_on.wait()
+        return pb.SendReply(shard=A)
 
-def test_what_waits_at_a_shard_that_stands_still_leaves_through_the_other() -> None:
-    async def case(a: Shard, b: Shard, producer: AsyncProducer) -> None:
+    async with two_shards() as (a, b, producer):
         lanes = producer._sender
         assert isinstance(lanes, Shards)
-        go_on = asyncio.Event()
-
-        async def stand_still(request: Any, context: Any) -> pb.SendReply:
-            await go_on.wait()
-            return pb.SendReply(shard=A)
-
         a.always(stand_still)
         way = lanes.plain.ways[0]
         stuck = []
         for _ in range(2):  # both of its requests
             stuck.append(asyncio.create_task(_offered(way, producer)))
-            await until(lambda: len(a.sends) == len(stuck))
+            await until_async(lambda: len(a.sends) == len(stuck))
         waiting = [asyncio.create_task(_offered(way, producer)) for _ in range(3)]
         await asyncio.gather(*waiting)
         assert len(a.sends) == 2
@@ -231,8 +190,6 @@ def test_what_waits_at_a_shard_that_stands_still_leaves_through_the_other() -> N
         go_on.set()
         await asyncio.gather(*stuck)
 
-    with_shards(case, timeout_s=20.0)
-
 
 async def _offered(way: Any, producer: AsyncProducer) -> None:
     assert producer._sender is not None
@@ -241,8 +198,8 @@ async def _offered(way: Any, producer: AsyncProducer) -> None:
     await waiter
 
 
-def test_an_ordering_key_has_one_shard_and_waits_for_it() -> None:
-    async def case(a: Shard, b: Shard, producer: AsyncProducer) -> None:
+async def test_an_ordering_key_has_one_shard_and_waits_for_it() -> None:
+    async with two_shards(timeout_s=3.0) as (a, b, producer):
         of_a, of_b = key_of(A, producer), key_of(B, producer)
         for _ in range(10):
             await producer.send(Message("t", b"x", ordering_key=of_a))
@@ -254,56 +211,40 @@ def test_an_ordering_key_has_one_shard_and_waits_for_it() -> None:
         await producer.send(Message("t", b"x", ordering_key=of_b))
         assert len(b.sends) == 11
 
-    with_shards(case, timeout_s=3.0)
 
-
-def test_a_transaction_whose_ordering_keys_have_different_shards_is_refused() -> None:
-    async def case(a: Shard, b: Shard, producer: AsyncProducer) -> None:
+async def test_a_transaction_whose_ordering_keys_have_different_shards_is_refused() -> None:
+    async with two_shards() as (a, b, producer):
         messages = [Message("t", b"x", ordering_key=key_of(shard, producer)) for shard in (A, B)]
         with pytest.raises(InvalidMessage, match="have different Notify databases"):
             await producer.half(messages)
         assert not a.sends
         assert not b.sends
 
-    with_shards(case)
+
+async def test_ordered_messages_are_refused_until_every_database_was_seen() -> None:
+    shard = Shard(A)
+    async with served(shard) as address:
+        async with AsyncProducer([[address], ["127.0.0.1:1"]], group="g", timeout_s=3) as producer:
+            await producer.send(X)
+            with pytest.raises(BrokerUnavailable, match="1 of 2 Notify databases have not answered"):
+                await producer.send(Message("t", b"x", ordering_key="k"))
+            assert len(shard.sends) == 1
 
 
-def test_ordered_messages_are_refused_until_every_database_was_seen() -> None:
-    async def case() -> None:
-        shard, server = Shard(A), grpc.aio.server()
-        add_NotifyServicer_to_server(shard, server)
-        address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
-        await server.start()
-        try:
-            async with AsyncProducer([[address], ["127.0.0.1:1"]], group="g", timeout_s=3) as producer:
-                await producer.send(X)
-                with pytest.raises(BrokerUnavailable, match="1 of 2 Notify databases have not answered"):
-                    await producer.send(Message("t", b"x", ordering_key="k"))
-                assert len(shard.sends) == 1
-        finally:
-            await server.stop(None)
-
-    run(case)
-
-
-def test_an_outcome_of_a_foreign_transaction_is_refused() -> None:
-    async def case(a: Shard, b: Shard, producer: AsyncProducer) -> None:
+async def test_an_outcome_of_a_foreign_transaction_is_refused() -> None:
+    async with two_shards() as (_, _, producer):
         half = (await producer.half([X]))._replace(shard=ELSEWHERE)
         with pytest.raises(InvalidMessage, match="none of those of this producer"):
             await producer.end(half, TransactionState.COMMIT)
 
-    with_shards(case)
 
-
-def test_a_recall_finds_the_message_in_whichever_shard_it_is() -> None:
-    async def case(a: Shard, b: Shard, producer: AsyncProducer) -> None:
+async def test_a_recall_finds_the_message_in_whichever_shard_it_is() -> None:
+    async with two_shards() as (a, b, producer):
         sent = message_id(new_transaction_id(), 0)
         for shard in (a, b):
             shard.recalls = pb.RecallReply.RECALLED
             assert await producer.recall(sent)
             shard.recalls = pb.RecallReply.UNKNOWN
-
-    with_shards(case)
 
 
 def test_databases_are_separated_by_semicolons_or_lists() -> None:

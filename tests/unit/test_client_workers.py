@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import pytest
@@ -64,18 +65,16 @@ def jobs(told: Told, count: int, call: Callable[[ReceivedMessage], Any], *, star
     ]
 
 
-def with_workers(count: int, case: Callable[[LoopWorkers | ThreadWorkers, Told], Awaitable[None]], kind: str) -> None:
-    async def scenario() -> None:
-        workers = LoopWorkers(count) if kind == "loop" else ThreadWorkers(count, name="test")
-        try:
-            await case(workers, Told())
-        finally:
-            if isinstance(workers, LoopWorkers):
-                await workers.close()
-            else:
-                workers.close()
-
-    asyncio.run(scenario())
+@asynccontextmanager
+async def working(count: int, kind: str) -> AsyncIterator[tuple[LoopWorkers | ThreadWorkers, Told]]:
+    workers = LoopWorkers(count) if kind == "loop" else ThreadWorkers(count, name="test")
+    try:
+        yield workers, Told()
+    finally:
+        if isinstance(workers, LoopWorkers):
+            await workers.close()
+        else:
+            workers.close()
 
 
 def as_kind(kind: str, call: Callable[[ReceivedMessage], None]) -> Callable[[ReceivedMessage], Any]:
@@ -91,13 +90,13 @@ KINDS = pytest.mark.parametrize("kind", ["loop", "threads"])
 
 
 @KINDS
-def test_each_message_is_acked_refused_or_dropped_once(kind: str) -> None:
+async def test_each_message_is_acked_refused_or_dropped_once(kind: str) -> None:
     def call(message: ReceivedMessage) -> None:
         assert in_handler.get()
         if message.offset == 3:
             raise ValueError("three")
 
-    async def case(workers: LoopWorkers | ThreadWorkers, told: Told) -> None:
+    async with working(4, kind) as (workers, told):
         workers.put(jobs(told, 10, as_kind(kind, call)))
         told.lost = {10, 11}
         workers.put(jobs(told, 2, as_kind(kind, call), start=10))
@@ -106,8 +105,6 @@ def test_each_message_is_acked_refused_or_dropped_once(kind: str) -> None:
         assert told.refused.keys() == {3}
         assert told.refused[3].startswith("ValueError: three\n")
         assert told.dropped == 2
-
-    with_workers(4, case, kind)
 
 
 def test_the_error_told_of_a_handler_can_be_stored_whatever_is_in_it(caplog: pytest.LogCaptureFixture) -> None:
@@ -141,21 +138,20 @@ class Panic(BaseException):
 
 @KINDS
 @pytest.mark.parametrize("error", [Mute, Panic])
-def test_no_exception_of_a_handler_ends_its_worker(kind: str, error: type[BaseException]) -> None:
+async def test_no_exception_of_a_handler_ends_its_worker(kind: str, error: type[BaseException]) -> None:
     def call(message: ReceivedMessage) -> None:
         if message.offset == 0:
             raise error
 
-    async def case(workers: LoopWorkers | ThreadWorkers, told: Told) -> None:
+    async with working(1, kind) as (workers, told):
         workers.put(jobs(told, 3, as_kind(kind, call)))
         await told.until(3)
         assert (sorted(told.acked), sorted(told.refused)) == ([1, 2], [0])
 
-    with_workers(1, case, kind)
 
+async def test_a_handler_that_cancels_its_own_task_costs_no_worker() -> None:
+    async with working(1, "loop") as (workers, told):
 
-def test_a_handler_that_cancels_its_own_task_costs_no_worker() -> None:
-    async def case(workers: LoopWorkers | ThreadWorkers, told: Told) -> None:
         async def call(message: ReceivedMessage) -> None:
             if message.offset == 0:
                 task = asyncio.current_task()
@@ -168,8 +164,6 @@ def test_a_handler_that_cancels_its_own_task_costs_no_worker() -> None:
         workers.put(jobs(told, 3, call)[1:])
         await told.until(3)
         assert (sorted(told.acked), told.dropped) == ([1, 2], 1)
-
-    with_workers(1, case, "loop")
 
 
 async def test_a_handler_that_swallows_its_cancellation_does_not_hold_up_the_end(
@@ -194,10 +188,10 @@ async def test_a_handler_that_swallows_its_cancellation_does_not_hold_up_the_end
     assert told.acked == [0], "the one that went on to its end, and none after it"
 
 
-def test_no_more_handlers_run_at_once_than_there_are_workers() -> None:
+async def test_no_more_handlers_run_at_once_than_there_are_workers() -> None:
     running = most = 0
 
-    async def case(workers: LoopWorkers | ThreadWorkers, told: Told) -> None:
+    async with working(3, "loop") as (workers, told):
         full, go = asyncio.Event(), asyncio.Event()
 
         async def call(message: ReceivedMessage) -> None:
@@ -218,22 +212,19 @@ def test_no_more_handlers_run_at_once_than_there_are_workers() -> None:
         await told.until(10)
         assert most == 3
 
-    with_workers(3, case, "loop")
 
-
-def test_threads_run_at_once() -> None:
+async def test_threads_run_at_once() -> None:
     meeting = threading.Barrier(3, timeout=DEADLINE_S)
 
-    async def case(workers: LoopWorkers | ThreadWorkers, told: Told) -> None:
+    async with working(3, "threads") as (workers, told):
         workers.put(jobs(told, 3, lambda message: meeting.wait()))
         await told.until(3)
         assert not told.refused
 
-    with_workers(3, case, "threads")
 
+async def test_handlers_that_wait_for_nothing_leave_the_loop_its_turns() -> None:
+    async with working(16, "loop") as (workers, told):
 
-def test_handlers_that_wait_for_nothing_leave_the_loop_its_turns() -> None:
-    async def case(workers: LoopWorkers | ThreadWorkers, told: Told) -> None:
         async def call(message: ReceivedMessage) -> None:
             return
 
@@ -244,11 +235,9 @@ def test_handlers_that_wait_for_nothing_leave_the_loop_its_turns() -> None:
             turns += 1
         assert turns >= 1000 // 50
 
-    with_workers(16, case, "loop")
 
-
-def test_a_slow_handler_does_not_hold_up_those_behind_it() -> None:
-    async def case(workers: LoopWorkers | ThreadWorkers, told: Told) -> None:
+async def test_a_slow_handler_does_not_hold_up_those_behind_it() -> None:
+    async with working(2, "loop") as (workers, told):
         go = asyncio.Event()
 
         async def call(message: ReceivedMessage) -> None:
@@ -260,8 +249,6 @@ def test_a_slow_handler_does_not_hold_up_those_behind_it() -> None:
         assert sorted(told.acked) == [1, 2, 3, 4]
         go.set()
         await told.until(5)
-
-    with_workers(2, case, "loop")
 
 
 async def test_what_is_being_handled_when_workers_end_is_dropped() -> None:
@@ -280,7 +267,7 @@ async def test_what_is_being_handled_when_workers_end_is_dropped() -> None:
 def test_a_thread_that_outlives_its_loop_ends_without_a_word() -> None:
     go, done = threading.Event(), threading.Event()
 
-    async def scenario() -> None:
+    async def begin() -> None:
         workers, told, began = ThreadWorkers(1, name="test"), Told(), asyncio.Event()
         loop = asyncio.get_running_loop()
 
@@ -293,7 +280,7 @@ def test_a_thread_that_outlives_its_loop_ends_without_a_word() -> None:
         await asyncio.wait_for(began.wait(), DEADLINE_S)
         workers.close()
 
-    asyncio.run(scenario())
+    asyncio.run(begin())
     go.set()
     assert done.wait(DEADLINE_S)
     for thread in threading.enumerate():
