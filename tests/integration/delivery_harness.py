@@ -14,7 +14,7 @@ import psycopg
 
 from txmsg.broker.cluster import Leases, Membership
 from txmsg.broker.delivery import Delivery, DeliveryConfig
-from txmsg.broker.delivery.values import Handout, Receipt
+from txmsg.broker.delivery.values import MessageBatch, Receipt
 from txmsg.broker.store.connect import Pool, open_pool
 from txmsg.broker.store.group_administration import GroupAdministration
 from txmsg.broker.store.rows import GroupLag
@@ -208,7 +208,7 @@ class Delivered:
     generation: int
 
 
-def each_of(handouts: Sequence[Handout]) -> list[Delivered]:
+def each_of(handouts: Sequence[MessageBatch]) -> list[Delivered]:
     """The messages of handouts, one by one."""
     return [
         Delivered(

@@ -22,8 +22,9 @@ from tests.integration.delivery_harness import (
     receive_until,
     until,
 )
-from txmsg.broker.delivery.values import GroupLag, Refusal
+from txmsg.broker.delivery.values import Refusal
 from txmsg.broker.store import delivery as store
+from txmsg.broker.store.rows import GroupLag
 from txmsg.errors import StorageError, UnknownTopic
 
 
@@ -165,7 +166,7 @@ async def test_messages_with_other_tags_are_passed_over(notify_url: str) -> None
         assert offsets(got) == [100, 101, 102]
         assert await receive(delivery, 1, wait_s=0.2, topics=topics) == []
         await delivery.settle("g", "c", receipts(got), [])
-        await delivery.writing.flush_once()
+        await delivery.writer.flush_once()
         assert notify.query("select next_offset from txmsg.cursor") == [(104,)]
 
 

@@ -19,8 +19,9 @@ from tests.integration.delivery_harness import (
     receive_only,
     until,
 )
-from txmsg.broker.delivery.values import GroupLag, Refusal
+from txmsg.broker.delivery.values import Refusal
 from txmsg.broker.store.group_administration import GroupAdministration
+from txmsg.broker.store.rows import GroupLag
 from txmsg.broker.store.topic_settings import TopicSettings
 from txmsg.runtime.backoff import Backoff
 
@@ -32,7 +33,7 @@ async def test_refused_message_comes_again_and_its_acknowledgement_removes_it(no
         assert await delivery.settle("g", "c", receipts(first[1:]), [Refusal(first[0].receipt, "boom\0\n", 0.0)]) == []
         ((attempt, error, key, body),) = notify.query("select attempt, last_error, key, body from txmsg.retry")
         assert (attempt, error, key, bytes(body)) == (1, "boom\\0\n", "k0", b"body")
-        await delivery.writing.flush_once()
+        await delivery.writer.flush_once()
         assert notify.query("select next_offset from txmsg.cursor") == [(3,)]
         (again,) = await receive(delivery, 1)
         assert (again.offset, again.attempt, again.transaction_id) == (0, 2, first[0].transaction_id)
@@ -149,20 +150,20 @@ async def test_retries_of_a_topic_that_nobody_asks_for_any_more_keep_none_of_ano
             await ask(client, topic)
             delivery.wake(await notify.add(3, topic=topic))
             while len(delivery._state.to_read):
-                await delivery.rounds.read_once(delivery._state.to_read.pop())
+                await delivery.maintenance.read_once(delivery._state.to_read.pop())
             refusals = [Refusal(each.receipt, "boom", None) for each in await ask(client, topic)]
             assert await delivery.settle("g", client, [], refusals) == []
-            await delivery.rounds.retries_once()
+            await delivery.maintenance.retries_once()
         assert len(await ask("stays", "u")) == 0, "there is room for two, of the topic that came first"
         now += 61
         await ask("stays", "u")
         for _ in range(2):
-            await delivery.rounds.retries_once()
+            await delivery.maintenance.retries_once()
         got = await ask("stays", "u")
         assert [(each.topic, each.attempt) for each in got] == [("u", 2), ("u", 2)]
         await ask("left", "t")
         assert await delivery.settle("g", "stays", receipts(got), []) == []
-        await delivery.rounds.retries_once()
+        await delivery.maintenance.retries_once()
         assert {each.topic for each in await ask("left", "t")} == {"t"}, "what was put back is in its table"
 
 

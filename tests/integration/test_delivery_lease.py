@@ -51,7 +51,7 @@ async def test_after_a_crash_only_unflushed_acknowledgements_come_again(notify_u
         async with delivering(notify, graceful=False, flush_s=NEVER_S) as delivery:
             got = await receive(delivery, 10)
             await delivery.settle("g", "c", receipts(got[:4]), [])
-            await delivery.writing.flush_once()
+            await delivery.writer.flush_once()
             await delivery.settle("g", "c", receipts(got[4:6]), [])
         notify.bury("b1")
         async with delivering(notify) as delivery:
@@ -63,13 +63,13 @@ async def test_stale_epoch_cannot_write_cursors_and_stops_delivering(notify_url:
         await notify.add(4)
         async with delivering(notify, "old", graceful=False, background=False) as old:
             assert await old.receive("g", "c", T, 4, 0, 60) == []
-            await old.rounds.read_once(next(iter(old._state.groups["g"].feeds.values())))
+            await old.maintenance.read_once(next(iter(old._state.groups["g"].feeds.values())))
             got = await old.receive("g", "c", T, 4, 0, 60)
             await old.settle("g", "c", [each.receipt for each in got], [])
             notify.bury("old")
             async with delivering(notify, "new") as new:
                 assert offsets(await receive(new, 4)) == [0, 1, 2, 3]
-                await old.writing.flush_once()
+                await old.writer.flush_once()
                 assert notify.query("select next_offset from txmsg.cursor") == [(0,)]
                 assert await old.receive("g", "c", T, 4, 0, 60) == []
                 await old._membership.step_once()
@@ -81,7 +81,7 @@ async def test_stale_epoch_cannot_make_retries(notify_url: str) -> None:
         await notify.add(1)
         async with delivering(notify, "old", graceful=False, background=False) as old:
             await old.receive("g", "c", T, 4, 0, 60)
-            await old.rounds.read_once(next(iter(old._state.groups["g"].feeds.values())))
+            await old.maintenance.read_once(next(iter(old._state.groups["g"].feeds.values())))
             (message,) = await old.receive("g", "c", T, 4, 0, 60)
             notify.bury("old")
             async with delivering(notify, "new") as new:
@@ -99,7 +99,7 @@ async def test_a_queue_is_delivered_by_one_broker_and_after_its_stop_by_the_othe
             assert not second._state.groups["g"].feeds
             await first.close()
             await second._membership.step_once()
-            await second.rounds.queues_once()
+            await second.maintenance.queues_once()
             assert list(second._state.groups["g"].feeds) == await notify.queue_ids()
 
 
@@ -144,14 +144,14 @@ async def test_nothing_is_delivered_past_the_deadline_of_the_lease(notify_url: s
         await delivery.receive("g", "c", T, 1, 0, 60)
         (feed,) = delivery._state.groups["g"].feeds.values()
         first_epoch = feed.epoch
-        await delivery.rounds.read_once(feed)
+        await delivery.maintenance.read_once(feed)
         now[0] += LEASE_S
         with pytest.raises(BrokerUnavailable, match="ran out"):
             await delivery.receive("g", "c", T, 1, 0, 60)
         await delivery._membership.step_once()
         assert await delivery.receive("g", "c", T, 1, 0, 60) == []
         (feed,) = delivery._state.groups["g"].feeds.values()
-        await delivery.rounds.read_once(feed)
+        await delivery.maintenance.read_once(feed)
         (message,) = await delivery.receive("g", "c", T, 1, 0, 60)
         assert message.receipt.epoch > first_epoch
 
@@ -183,7 +183,7 @@ async def test_waiting_members_hear_of_a_lost_database_and_delivery_comes_back(n
 async def test_a_broker_stopped_while_it_writes_failures_holds_up_nobody_and_loses_that_queue_later(
     notify_url: str,
 ) -> None:
-    """Writing failures locks the leases concerned for some statements: a broker may be paused between two."""
+    """ProgressWriter failures locks the leases concerned for some statements: a broker may be paused between two."""
 
     async with (
         notify_at(notify_url, queues=2) as notify,
@@ -292,7 +292,7 @@ async def test_a_group_that_is_loaded_while_its_queue_is_handed_over_gets_nothin
             await delivery.finish(await notify.queue_ids())
         assert await late == []
         (feed,) = delivery._state.groups["late"].feeds.values()
-        assert feed.window.ready_count + feed.window.out_count == 0
+        assert feed.window.ready_count + feed.window.unsettled_count == 0
 
 
 async def test_a_group_that_is_deleted_while_its_queues_are_looked_at_does_not_come_back(notify_url: str) -> None:
@@ -306,11 +306,11 @@ async def test_a_group_that_is_deleted_while_its_queues_are_looked_at_does_not_c
             return await notify.find(topic)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(delivery.rounds, "_topics", SimpleNamespace(ensure=notify.ensure, find=find))
-            looking = asyncio.create_task(delivery.rounds.queues_once())
+            patch.setattr(delivery.maintenance, "_topics", SimpleNamespace(ensure=notify.ensure, find=find))
+            looking = asyncio.create_task(delivery.maintenance.queues_once())
             await looked.wait()
             notify.query("delete from txmsg.consumer_group")
-            await delivery.rounds.settings_once()
+            await delivery.maintenance.settings_once()
             going_on.set()
             await looking
         assert notify.query("select name from txmsg.consumer_group") == []

@@ -53,9 +53,9 @@ async def take(delivery: Delivery, count: int, client: str = "c") -> list[Delive
 
 async def read_all(delivery: Delivery) -> None:
     """All feeds are read as far as they may be now."""
-    await delivery.rounds.poll_once()
+    await delivery.maintenance.poll_once()
     while len(delivery._state.to_read):
-        await delivery.rounds.read_once(delivery._state.to_read.pop())
+        await delivery.maintenance.read_once(delivery._state.to_read.pop())
 
 
 async def test_a_group_whose_back_end_is_down_writes_next_to_nothing_and_loses_nothing(notify_url: str) -> None:
@@ -75,8 +75,8 @@ async def test_a_group_whose_back_end_is_down_writes_next_to_nothing_and_loses_n
         probes = 0
         for _ in range(600):  # ten minutes, second by second
             clock.now += 1
-            await delivery.rounds.expire_once()
-            await delivery.rounds.retries_once()
+            await delivery.maintenance.expire_once()
+            await delivery.maintenance.retries_once()
             await read_all(delivery)
             if got := await take(delivery, 100):
                 assert len(got) == 1
@@ -94,14 +94,14 @@ async def test_a_group_whose_back_end_is_down_writes_next_to_nothing_and_loses_n
         done = {probe.offset}
         notify.query("update txmsg.retry set due_at = now()")
         while len(done) < 2000:
-            await delivery.rounds.retries_once()
+            await delivery.maintenance.retries_once()
             await read_all(delivery)
             more = await take(delivery, 500)
             assert await delivery.settle("g", "c", receipts(more), []) == []
             done |= set(offsets(more))
         assert done == set(range(2000))
         assert notify.query("select * from txmsg.retry") == []
-        await delivery.writing.flush_once()
+        await delivery.writer.flush_once()
         assert notify.query("select next_offset, acked::text from txmsg.cursor") == [(2000, "{}")]
 
 
@@ -116,7 +116,7 @@ async def test_what_was_out_when_the_pause_began_comes_again_as_if_it_had_not_be
         await refuse(delivery, out[:30])
         assert written(notify) == 4
         clock.now += 60
-        await delivery.rounds.expire_once()
+        await delivery.maintenance.expire_once()
         assert written(notify) == 4, "what expires is not written either"
         await read_all(delivery)
         (probe,) = await take(delivery, 100)
@@ -209,7 +209,7 @@ async def test_a_rate_set_for_a_group_holds_at_once_and_its_members_get_no_more(
         await take(delivery, 1)
         await read_all(delivery)
         notify.query("update txmsg.consumer_group set deliver_rate_max = 10, version = version + 1")
-        await delivery.rounds.settings_once()
+        await delivery.maintenance.settings_once()
         given = 0
         for _ in range(100):  # ten seconds
             clock.now += 0.1
@@ -231,8 +231,8 @@ async def test_a_back_end_that_seldom_works_keeps_the_backlog_in_the_log(notify_
         done: set[int] = set()
 
         async def work(share: float) -> int:
-            await delivery.rounds.expire_once()
-            await delivery.rounds.retries_once()
+            await delivery.maintenance.expire_once()
+            await delivery.maintenance.retries_once()
             await read_all(delivery)
             got = await take(delivery, 20)
             good = [each for each in got if lot.random() < share]

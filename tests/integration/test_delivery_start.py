@@ -89,7 +89,7 @@ async def test_queues_and_topics_that_may_not_be_read_wait_until_they_may(notify
         async def allow(what: str) -> None:
             notify.query(f"update txmsg.topic set {what}, version = version + 1")
             await notify.topics.refresh_once()
-            await delivery.rounds.queues_once()
+            await delivery.maintenance.queues_once()
 
         await notify.add(1)
         await delivery.receive("g", "c", [("t", "*")], 1, 0, 60)
@@ -115,11 +115,11 @@ async def test_a_group_that_expires_is_deleted_when_nobody_uses_it_and_not_befor
         rows = "select name, expires_after_s from txmsg.consumer_group order by name"
         assert notify.query(rows) == [("g", None), ("g%host-1", 1000.0)]
         notify.query("update txmsg.consumer_group set seen_at = now() - interval '2 h'")
-        await delivery.rounds.upkeep_once()
+        await delivery.maintenance.upkeep_once()
         assert len(notify.query(rows)) == 2, "its member was there just now"
         delivery._state.groups["g%host-1"].members._members.clear()
         notify.query("update txmsg.consumer_group set seen_at = now() - interval '2 h'")
-        await delivery.rounds.upkeep_once()
+        await delivery.maintenance.upkeep_once()
         assert notify.query(rows) == [("g", None)]
         await until(lambda: list(delivery._state.groups) == ["g"])
 
@@ -129,15 +129,15 @@ async def test_a_group_whose_members_have_gone_holds_no_memory_and_goes_on_where
         await notify.add(10)
         got = await receive(delivery, 2)
         members = delivery._state.groups["g"].members._members
-        await delivery.rounds.upkeep_once()
+        await delivery.maintenance.upkeep_once()
         assert "g" in delivery._state.groups, "its member was there just now"
         members.clear()
-        await delivery.rounds.upkeep_once()
+        await delivery.maintenance.upkeep_once()
         assert "g" in delivery._state.groups, "a consumer may still acknowledge what it holds"
         await delivery.settle("g", "c", receipts(got), [])
-        await delivery.writing.flush_once()
+        await delivery.writer.flush_once()
         assert delivery._state.memory.size_bytes > 0
-        await delivery.rounds.upkeep_once()
+        await delivery.maintenance.upkeep_once()
         assert "g" not in delivery._state.groups
         assert delivery._state.memory.size_bytes == 0
         assert offsets(await receive(delivery, 8)) == list(range(2, 10))
@@ -149,7 +149,7 @@ async def test_a_topic_that_was_deleted_is_not_made_anew_for_groups_that_have_re
         for table in ("cursor", "queue", "topic"):
             notify.query(f"delete from txmsg.{table}")
         assert await notify.topics.refresh_once() == ["t"]
-        await delivery.rounds.queues_once()
+        await delivery.maintenance.queues_once()
         assert notify.query("select name from txmsg.topic") == []
         assert await delivery.receive("g", "c", [("t", "*")], 1, 0, 60) == [], "whoever polls it waits"
 

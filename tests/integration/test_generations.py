@@ -28,7 +28,7 @@ from txmsg.errors import MisuseError
 from txmsg.message import ReceivedMessage
 from txmsg.tables import create_tables
 
-Place = tuple[int, int]
+LeasedQueue = tuple[int, int]
 """Queue number and offset: which message."""
 
 QUEUES = 2
@@ -40,8 +40,8 @@ class History:
 
     def __init__(self, notify: Notify, stack: AsyncExitStack, seed: int) -> None:
         self.notify, self.stack, self.seed, self.random = notify, stack, seed, random.Random(seed)
-        self.asked: dict[Place, int] = {}
-        self.handled: Counter[Place] = Counter()
+        self.asked: dict[LeasedQueue, int] = {}
+        self.handled: Counter[LeasedQueue] = Counter()
         self.held: list[tuple[Delivered, int]] = []
         self.counts: Counter[str] = Counter()
         self.told: list[str] = []
@@ -95,11 +95,11 @@ class History:
 
     async def take(self, count: int) -> Sequence[Delivered]:
         await self.delivery.receive("g", "c", T, 0, 0, 60)  # loads what is not
-        await self.delivery.rounds.queues_once()
-        await self.delivery.rounds.poll_once()
-        await self.delivery.rounds.retries_once()
+        await self.delivery.maintenance.queues_once()
+        await self.delivery.maintenance.poll_once()
+        await self.delivery.maintenance.retries_once()
         while len(self.delivery._state.to_read):
-            await self.delivery.rounds.read_once(self.delivery._state.to_read.pop())
+            await self.delivery.maintenance.read_once(self.delivery._state.to_read.pop())
         return each_of(await self.delivery.receive("g", "c", T, count, 0, 60))
 
     async def consume(self, *, is_well: bool = False) -> int:
@@ -145,7 +145,7 @@ class History:
         kept = 1 + max(offset for queue, offset in self.asked if queue == number)
         to = self.random.randint(0, kept)
         await self.admin.seek("g", "t", number, Destination(offset=to), again=again)
-        await self.delivery.rounds.settings_once()
+        await self.delivery.maintenance.settings_once()
         self.told[-1] += f" of {number} to {to}"
         if again:
             for queue, offset in self.asked:
@@ -189,7 +189,7 @@ class History:
         await self.redrive()
         for _ in range(2):  # all that was asked has happened, and nothing more happens
             await self.admin.seek("g", "t", None, Destination(earliest=True), again=False)
-            await self.delivery.rounds.settings_once()
+            await self.delivery.maintenance.settings_once()
             while await self.consume(is_well=True):
                 pass
             assert self.handled == Counter(self.asked)

@@ -62,14 +62,14 @@ async def idle_groups(notify: Notify, delivery: Delivery, count: int) -> AsyncIt
         await asyncio.wait(waiting)
 
 
-async def work_of_rounds(notify_url: str, groups: int) -> dict[str, int]:
+async def work_of_steps(notify_url: str, groups: int) -> dict[str, int]:
     """The lines that each step of delivery runs when there is nothing to do for any group."""
     async with (
         notify_at(notify_url, queues=2) as notify,
         delivering(notify, f"b{groups}", background=False) as delivery,
         idle_groups(notify, delivery, groups),
     ):
-        steps = [step for step, interval_s, _ in delivery.rounds.steps() if interval_s <= 1]
+        steps = [step for step, interval_s, _ in delivery.maintenance.steps() if interval_s <= 1]
         await notify.topics.refresh_once()  # so that no step has to
         for _ in range(2):  # the first takes notice that all groups are idle
             for step in steps:
@@ -77,8 +77,8 @@ async def work_of_rounds(notify_url: str, groups: int) -> dict[str, int]:
         return {step.__name__: await lines_run(step) for step in steps}
 
 
-async def test_the_work_of_a_round_does_not_grow_with_the_number_of_idle_groups(notify_url: str) -> None:
-    few, many = await work_of_rounds(notify_url, 4), await work_of_rounds(notify_url, 44)
+async def test_the_work_of_a_step_does_not_grow_with_the_number_of_idle_groups(notify_url: str) -> None:
+    few, many = await work_of_steps(notify_url, 4), await work_of_steps(notify_url, 44)
     assert len(few) == 8
     assert many == few
 
@@ -104,20 +104,20 @@ async def test_settings_are_read_when_any_group_has_changed_and_not_otherwise(no
         idle_groups(notify, delivery, 3),
     ):
         groups = delivery._state.groups
-        await delivery.rounds.settings_once()
+        await delivery.maintenance.settings_once()
         notify.query("update txmsg.consumer_group set retries_max = 7 where name = 'g1'")
-        await delivery.rounds.settings_once()
+        await delivery.maintenance.settings_once()
         assert groups["g1"].settings.backoff.retries_max != 7, "it was read though no version says so"
         notify.query("update txmsg.consumer_group set version = version + 1 where name = 'g1'")
-        await delivery.rounds.settings_once()
+        await delivery.maintenance.settings_once()
         assert groups["g1"].settings.backoff.retries_max == 7
         notify.query("delete from txmsg.consumer_group where name = 'g2'")
-        await delivery.rounds.settings_once()
+        await delivery.maintenance.settings_once()
         assert sorted(groups) == ["g0", "g1"]
         notify.query("update txmsg.consumer_group set version = version + 1, retries_max = 8 where name = 'g0'")
         notify.query("delete from txmsg.consumer_group where name = 'g1'")
         notify.query("insert into txmsg.consumer_group (name) values ('g1')")
-        await delivery.rounds.settings_once()
+        await delivery.maintenance.settings_once()
         assert sorted(groups) == ["g0"]
         assert groups["g0"].settings.backoff.retries_max == 8
 

@@ -66,7 +66,7 @@ def ids(messages: Sequence[Delivered]) -> set[bytes]:
 
 async def settle(delivery: Delivery, messages: Sequence[Delivered]) -> None:
     assert await delivery.settle("g", "c", receipts(messages), []) == []
-    await delivery.writing.flush_once()
+    await delivery.writer.flush_once()
 
 
 async def test_messages_in_offsets_that_a_window_counts_as_done_are_delivered(

@@ -178,7 +178,7 @@ async def test_groups_go_on_after_a_crash_wherever_they_stood(notify_url: str) -
         await here.settle("g", "c", receipts(first[1:3]), [Refusal(first[0].receipt, "boom", 0.0)])
         (retried,) = await receive(here, 1, group="absent")
         await here.settle("absent", "c", [retried.receipt], [])
-        await here.writing.flush_once()
+        await here.writer.flush_once()
         await run(db, "insert into txmsg.consumer_group (name) values ('away')")  # no member of it is there
         await run(db, f"insert into txmsg.cursor select max(id), {queue}, 5, '{{}}', 0 from txmsg.consumer_group")
         crash(notify_url)

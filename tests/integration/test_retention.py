@@ -102,7 +102,7 @@ async def test_old_segments_that_every_group_has_read_are_dropped_whole(notify: 
     async with delivering(notify) as delivery:
         got = await receive(delivery, 20)
         await delivery.settle("g", "c", receipts(got), [])
-        await delivery.writing.flush_once()
+        await delivery.writer.flush_once()
         assert await retention.run_once() == 2
         assert kept(notify) == [3, 4], "the one before the open one remembers outcomes"
         assert (retention.counts.segments, retention.counts.unread_messages) == (2, 0)

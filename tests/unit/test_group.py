@@ -8,8 +8,8 @@ import random
 import pytest
 
 from txmsg.broker.delivery.group import Feed, Group
-from txmsg.broker.delivery.retrying import Retrying
-from txmsg.broker.delivery.values import Handout, Receipt, Refusal
+from txmsg.broker.delivery.retries import Retries
+from txmsg.broker.delivery.values import MessageBatch, Receipt, Refusal
 from txmsg.broker.delivery.window import Window
 from txmsg.broker.store.rows import Row
 from txmsg.errors import BrokerUnavailable
@@ -25,7 +25,7 @@ def row(offset: int, tag: str | None = None) -> Row:
 
 def group_of(*lengths: int, tag: str | None = None) -> Group:
     """A group with one topic t; queue i (id 10 + i) has as many messages ready as `lengths` says."""
-    group = Group(1, "g", Retrying())
+    group = Group(1, "g", Retries())
     for number, length in enumerate(lengths):
         window = Window(0)
         window.put([row(offset, tag) for offset in range(length)])
@@ -54,7 +54,7 @@ def test_what_one_queue_lacks_another_gives() -> None:
 
 def test_retries_take_at_most_half_so_that_new_messages_flow() -> None:
     group = group_of(100)
-    group.retrying.put([(10, 1, 0, row(1000 + n)) for n in range(100)])
+    group.retries.put([(10, 1, 0, row(1000 + n)) for n in range(100)])
     retries, first = group.take(T, 10, LARGE, token=1, deadline=30)
     assert retries.attempts == [2] * 5
     assert (len(first.rows), first.attempts) == (5, None)
@@ -62,7 +62,7 @@ def test_retries_take_at_most_half_so_that_new_messages_flow() -> None:
 
 def test_who_asks_for_one_at_a_time_gets_retries_and_new_messages_by_turns() -> None:
     group = group_of(50)
-    group.retrying.put([(10, 1, 0, row(1000 + n)) for n in range(50)])
+    group.retries.put([(10, 1, 0, row(1000 + n)) for n in range(50)])
     first = [group.take(T, 1, LARGE, token=token, deadline=30)[0].attempts is None for token in range(40)]
     assert first.count(True) == first.count(False) == 20
 
@@ -71,7 +71,7 @@ def test_who_asks_for_one_at_a_time_gets_a_retry_while_all_that_is_new_is_for_ot
     group = group_of(2, tag="theirs")
     group.members.join("c", {"t": parse_tags("mine")}, 0, 60)
     group.members.join("d", {"t": parse_tags("theirs")}, 0, 60)
-    group.retrying.put([(10, 1, 0, row(1000 + n, "mine")) for n in range(4)])
+    group.retries.put([(10, 1, 0, row(1000 + n, "mine")) for n in range(4)])
     for token in range(4):
         (retry,) = group.take({"t": parse_tags("mine")}, 1, LARGE, token=token, deadline=30)
         assert retry.attempts == [2]
@@ -84,23 +84,23 @@ def test_a_key_of_which_a_dead_letter_comes_again_is_held_though_its_table_was_e
     group = group_of(0)
     window = group.feeds[10].window
     empty = [(10, "k")]  # as read, while the dead letter is redriven
-    assert window.hold("k")
-    group.retrying.put([(10, 0, 1, keyed(0))])
-    group.release(empty)
+    assert window.block("k")
+    group.retries.put([(10, 0, 1, keyed(0))])
+    group.unblock(empty)
     window.put([keyed(offset) for offset in range(2)])
     assert window.ready_count == 0, "the retry of the key is out first"
     (retry,) = group.take(T, 10, LARGE, token=1, deadline=30)
     group.settle("c", [retry.receipt], [], 0)
-    group.retrying.written(group.retrying.outcomes())
+    group.retries.written(group.retries.outcomes())
     window.stored(window.failing())
-    group.release(empty)
-    assert window.held_keys() == []
+    group.unblock(empty)
+    assert window.blocked_keys() == []
 
 
 def test_retry_whose_tag_nobody_wants_any_more_is_given_to_somebody() -> None:
     group = group_of(0)
     group.members.join("c", {"t": parse_tags("new")}, 0, 60)
-    group.retrying.put([(10, 1, 0, row(5, "old"))])
+    group.retries.put([(10, 1, 0, row(5, "old"))])
     assert len(group.take({"t": parse_tags("new")}, 10, LARGE, token=1, deadline=30)) == 1
 
 
@@ -115,8 +115,8 @@ def test_member_that_fell_silent_is_forgotten() -> None:
 
 def test_answers_under_another_epoch_or_queue_are_late() -> None:
     group = group_of(2)
-    (handout,) = group.take(T, 2, LARGE, token=1, deadline=30)
-    good, bad = (handout.receipt._replace(offsets=[offset]) for offset in handout.receipt.offsets)
+    (batch,) = group.take(T, 2, LARGE, token=1, deadline=30)
+    good, bad = (batch.receipt._replace(offsets=[offset]) for offset in batch.receipt.offsets)
     old, alien = bad._replace(epoch=2), Receipt(99, 1, 3, [0])
     expired, feeds = group.settle("c", [good, old, alien], [Refusal(old, "x"), Refusal(alien, "x")], 0)
     assert sorted(r.queue_id for r in expired) == [10, 10, 99, 99]
@@ -126,26 +126,26 @@ def test_answers_under_another_epoch_or_queue_are_late() -> None:
 
 def test_a_queue_that_went_takes_its_retries_along_and_leaves_the_others_alone() -> None:
     group = group_of(2, 2)
-    group.retrying.put([(10, 1, 0, row(5)), (11, 1, 0, row(6))])
+    group.retries.put([(10, 1, 0, row(5)), (11, 1, 0, row(6))])
     given = group.take(T, 10, LARGE, token=1, deadline=30)
     assert sum(len(each.rows) for each in given) == 6
-    group.retrying.put([(10, 1, 0, row(7)), (11, 1, 0, row(8))])
+    group.retries.put([(10, 1, 0, row(7)), (11, 1, 0, row(8))])
     assert [feed.queue_id for feed in group.remove([10, 99])] == [10]
     assert [(each.queue, [r[0] for r in each.rows]) for each in group.take(T, 10, LARGE, token=2, deadline=30)] == [
         (1, [8])
     ]
-    assert group.retrying.known() == [(11, 6), (11, 8)]
+    assert group.retries.known() == [(11, 6), (11, 8)]
     expired, _ = group.settle("c", [each.receipt for each in given], [], 0)
     assert {receipt.queue_id for receipt in expired} == {10}
-    assert group.retrying.expire(31) == [(2, [(11, 8)])], "the retry of the other queue is still out"
+    assert group.retries.expire(31) == [(2, [(11, 8)])], "the retry of the other queue is still out"
 
 
-def test_busy_feeds_are_always_among_those_that_the_rounds_look_at_and_idle_groups_are_not() -> None:
+def test_busy_feeds_are_always_among_those_that_periodic_steps_visit_and_idle_groups_are_not() -> None:
     """Whatever happens to the queues of a group."""
     rng = random.Random(7)
     for _ in range(100):
         group = group_of(0, 0, 0)
-        now, given = 0.0, list[Handout]()
+        now, given = 0.0, list[MessageBatch]()
         for step in range(60):
             feed = rng.choice(list(group.feeds.values()))
             match rng.randrange(9):
@@ -160,14 +160,14 @@ def test_busy_feeds_are_always_among_those_that_the_rounds_look_at_and_idle_grou
                 case 3 if given:
                     group.settle("c", [], [Refusal(given.pop(rng.randrange(len(given))).receipt, "boom")], now)
                 case 4:
-                    feed.window.hold(rng.choice("ab"))
+                    feed.window.block(rng.choice("ab"))
                 case 5:
                     now += rng.randrange(4)
                     group.expire(now)
                 case 6:
                     feed.window.written(feed.window.progress())
                 case 7:
-                    feed.window.release(feed.window.held_keys())
+                    feed.window.unblock(feed.window.blocked_keys())
                     group.sweep()
                 case _:
                     feed.window.stored(feed.window.failing())
@@ -176,7 +176,7 @@ def test_busy_feeds_are_always_among_those_that_the_rounds_look_at_and_idle_grou
         for feed in group.feeds.values():
             feed.window.stored(feed.window.failing())
             feed.window.written(feed.window.progress())
-            feed.window.release(feed.window.held_keys())
+            feed.window.unblock(feed.window.blocked_keys())
         assert group.sweep(), "it is idle"
         assert not group.busy
 

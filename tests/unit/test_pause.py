@@ -6,9 +6,8 @@ import math
 
 import pytest
 
-from txmsg.broker.delivery.members import Members
-from txmsg.broker.delivery.pause import Pause
-from txmsg.broker.delivery.turns import Turns
+from txmsg.broker.delivery.members import Members, Pause
+from txmsg.broker.delivery.state import FairQueue
 from txmsg.broker.rate import TokenBucket
 from txmsg.wire.tags import ALL_TAGS
 
@@ -168,7 +167,7 @@ def test_a_bucket_of_a_rate_below_one_lets_single_ones_through() -> None:
 
 
 def test_owners_come_by_turns_however_much_one_of_them_has() -> None:
-    turns: Turns[str] = Turns()
+    turns: FairQueue[str] = FairQueue()
     for n in range(1000):
         turns.put("many", f"m{n}")
     turns.put("few", "f0")

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.test_window import LARGE, expire, refuse, taken
-from txmsg.broker.delivery.memory import ROW_SIZE_BYTES, Memory
-from txmsg.broker.delivery.window import BEHIND, Failure, Window
+from txmsg.broker.delivery.window import BEHIND, ROW_SIZE_BYTES, Failure, Memory, Window
 from txmsg.broker.store.rows import Row
 from txmsg.wire.tags import parse_tags
 
@@ -49,14 +48,14 @@ def test_a_failing_message_takes_the_rest_of_its_key_along_as_retries() -> None:
 
 
 def test_a_key_is_free_again_when_its_retries_are_gone() -> None:
-    window = Window(0, held_keys=["a"])
+    window = Window(0, blocked_keys=["a"])
     window.put(keyed(0, "a", "b"))
     assert taken(window, 10) == [1]
     assert window.failing() == {0: BEHIND}
-    window.release(["a"])
-    assert window.held_keys() == ["a"], "one is on its way to the table"
+    window.unblock(["a"])
+    assert window.blocked_keys() == ["a"], "one is on its way to the table"
     window.stored([0])
-    window.release(["a", "unknown"])
+    window.unblock(["a", "unknown"])
     window.put(keyed(2, "a"))
     assert taken(window, 10, token=2) == [2]
 
@@ -65,11 +64,11 @@ def test_a_retry_asked_for_by_a_person_waits_for_the_message_of_its_key_that_is_
     window = Window(5)
     window.put(keyed(5, "a", "a"))
     taken(window, 10)
-    assert not window.hold("a")
+    assert not window.block("a")
     assert window.failing() == {6: BEHIND}
     window.ack(1, [5])
-    assert window.hold("a")
-    assert window.hold("another")
+    assert window.block("a")
+    assert window.block("another")
 
 
 def test_tags_nobody_wants_do_not_stop_their_key() -> None:
@@ -235,8 +234,8 @@ class World:
             self.retries.discard(offset)
             self.done.append(offset)
         left = {self.keys[offset] for offset in self.retries}
-        held = set(self.window.held_keys()) | keys
-        self.window.release(key for key in held if key not in left)
+        held = set(self.window.blocked_keys()) | keys
+        self.window.unblock(key for key in held if key not in left)
 
 
 STEPS = st.lists(

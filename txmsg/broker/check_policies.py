@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from txmsg.broker.config import BrokerConfig
-from txmsg.broker.delivery.repeating import repeat
+from txmsg.broker.periodic import repeat
 from txmsg.broker.store.check_policies import CheckPolicies as Store
 from txmsg.broker.store.check_policies import CheckPolicyRow
 from txmsg.checker.policy import CheckPolicies, CheckPolicy

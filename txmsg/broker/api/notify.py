@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Protocol
 from uuid import UUID
 
-from txmsg.broker.delivery.values import Handout, Receipt, Refusal, Start, Subscription
+from txmsg.broker.delivery.values import MessageBatch, Receipt, Refusal, Start, Subscription
 from txmsg.broker.incarnation import Incarnation
 from txmsg.broker.presence import AttachedClient, Presence
 from txmsg.broker.service import NotifyService, TopicColumns
@@ -57,7 +57,7 @@ class DeliveryService(Protocol):
         wait_s: float,
         visibility_timeout_s: float,
         start: Start | None = None,
-    ) -> Sequence[Handout]:
+    ) -> Sequence[MessageBatch]:
         """Messages for a member of a group, waiting up to wait_s for the first."""
         ...
 
@@ -212,7 +212,7 @@ class NotifyApi(rpc.NotifyServicer):
                     for each in request.refusals
                 ],
             )
-        handouts: Sequence[Handout] = ()
+        handouts: Sequence[MessageBatch] = ()
         if request.max_messages and self._stopping.is_set() and not (request.acks or request.refusals):
             raise BrokerUnavailable("this broker is closing: ask another one")
         if request.max_messages and not self._stopping.is_set():
@@ -363,7 +363,7 @@ def _receipt_pb(receipt: Receipt) -> pb.Receipt:
     return pb.Receipt(queue_id=receipt.queue_id, token=receipt.token, epoch=receipt.epoch, offset=receipt.offsets)
 
 
-def _columns(handout: Handout) -> pb.DeliveredColumns:
+def _columns(handout: MessageBatch) -> pb.DeliveredColumns:
     _, ids, n, keys, tags, headers, bodies, born_at, stored_at, ordering_keys = zip(*handout.rows, strict=True)
     return pb.DeliveredColumns(
         topic=handout.topic,

@@ -1,29 +1,20 @@
-"""Delivery: which message goes to which member of a group, until it is acknowledged, retried or dead.
+"""Delivery: which member of a group gets which message, until it is acknowledged, retried or dead.
 
-config     every setting of delivery                         (values)
-retrying   the retries of one group that are in memory       (pure)
-ranges     sets of offsets as ranges                         (pure)
-inflight   what is in the hands of consumers                 (pure)
-keys       which message of an ordering key may be given     (pure)
-memory     what all windows hold together                    (pure)
-window     the in-flight window of one (group, queue)        (pure)
-pause      when delivery stops because everything fails      (pure)
-settings   what a person has set for a group                 (values)
-members    the members of one group, and how they fare       (pure)
-turns      whose queue is read next                          (pure)
-values     what crosses the border to the service            (pure)
-group      the windows, retries and members of one group     (memory only)
-handing    what a queue that is handed over still waits for  (memory only)
-holding    when cursors say for how long messages are held   (pure)
-state      all groups, and which of their queues are read    (memory only)
-database   connections; losing one loses the state
-reader     reads messages, segment by segment
-failures   writes what became of failed messages
-writing    writes cursors, failures, and who holds what
-loading    reads where a group stands, and builds its windows
-repeating  the roots of its tasks
-rounds     what is done again and again
-delivery   the Delivery class: what the service and the cluster ask
+config       every setting of delivery, and of a group
+values       what delivery takes from the service, and returns
+offsets      sets of offsets: ranges, and those in flight       (pure)
+keys         which message of an ordering key is next           (pure)
+window       the in-flight window of one queue and group        (pure)
+retries      the retries of one group that are in memory        (pure)
+members      the members of one group; pauses                   (pure)
+group        the windows, retries and members of one group      (memory only)
+handover     ordered messages in flight, when a queue moves     (pure)
+state        all groups, and which feeds need work; sessions
+reader       reads messages, segment by segment
+writer       writes cursors and the outcomes of failed messages
+loader       loads groups and queues from their cursors
+maintenance  the periodic steps
+delivery     the Delivery class: what the service and the cluster call
 """
 
 from txmsg.broker.delivery.config import DeliveryConfig

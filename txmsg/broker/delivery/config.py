@@ -1,12 +1,10 @@
-"""Every setting of delivery, with its meaning and default. Knows nothing else."""
+"""Every setting of delivery, with its meaning and default; and the settings of one group."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from txmsg.runtime.backoff import Backoff
-
-__all__ = ["DeliveryConfig"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,8 +18,8 @@ class DeliveryConfig:
     """Bodies and headers held ready in memory, per group and queue. Default 32 MiB. A message alone may be larger."""
 
     memory_size_bytes_max: int = 512 * 1024 * 1024
-    """What all windows of the broker hold ready together. Default 512 MiB. When full, only a queue of which nothing is
-    ready is read, a few messages at a time."""
+    """Memory of all messages held ready, over all windows. Default 512 MiB. When full, only queues with no message
+    ready are read, a few messages at a time."""
 
     read_count_max: int = 1000
     """Messages read from a queue at a time. Default 1000. Reading goes on when half of it is left."""
@@ -30,57 +28,57 @@ class DeliveryConfig:
     """Queues read at the same time. Default 2. Each takes a connection of the pool while it reads."""
 
     reply_size_bytes_max: int = 8 * 1024 * 1024
-    """Bodies and headers handed out by one receive. Default 8 MiB; a message alone may be larger."""
+    """Bodies and headers delivered by one receive. Default 8 MiB; a message alone may be larger."""
 
     retry_count_max: int = 1000
-    """Retries in memory (ready or in the hands of consumers) per group. Default 1000. The rest waits in its table."""
+    """Retries in memory (ready or in flight) per group. Default 1000. The rest waits in its table."""
 
     retry_poll_s: float = 0.25
-    """Seconds between looks for retries that are due. Default 0.25."""
+    """Seconds between polls for due retries. Default 0.25."""
 
     backoff: Backoff = field(default_factory=Backoff)
     """When a failed message is tried again, and how often before it is a dead letter."""
 
     pause_failures: int = 200
-    """Failures in a row, without one success, after which delivery to a group (or to one of its members, when others
-    succeed) pauses and probes with single messages. Default 200. What failed by then are retries; what fails during the
-    pause goes back to be delivered again."""
+    """Failures in a row after which delivery to a group (or to one of its members, when others succeed) pauses and
+    probes with single messages. Default 200. Failures before the pause become retries; what fails during it returns to
+    the queue."""
 
     pause_retries: int = 1000
-    """Messages of a group in `retry` from which on it pauses likewise when most of what it gets fails, though some
-    succeed. Default 1000. A group of which most succeeds may have any number."""
+    """Messages of a group in `retry` from which on it also pauses when most, not all, of its messages fail.
+    Default 1000. A group whose messages mostly succeed may have any number."""
 
     held_s_max: float = 12 * 3600.0
-    """Seconds for which a handler may hold a message, however often its client says that it is at it. Default 12 h."""
+    """Seconds for which a handler may hold a message, however often its client renews it. Default 12 h."""
 
     broadcast_expires_s: float = 86_400.0
-    """Seconds after which the group of a broadcasting member (GROUP%INSTANCE) is deleted when nobody uses it. Default a
-    day."""
+    """Seconds without use after which the group of a broadcasting member (GROUP%INSTANCE) is deleted. Default a day."""
 
     upkeep_s: float = 60.0
-    """Seconds between notes of which groups are used, and deletions of those that are not. Default 60."""
+    """Seconds between two rounds that record which groups are used and delete unused ones. Default 60."""
 
     settings_s: float = 1.0
-    """Seconds between looks for changed settings of groups, and for ordering keys that somebody has set free.
+    """Seconds between polls for changed settings of groups, and for ordering keys that an operator has unblocked.
     Default 1."""
 
     lease_ttl_s: float = 5.0
-    """Seconds after which others may deliver a broker's queues when it is silent. Default 5."""
+    """Seconds without a heartbeat after which other brokers take over a broker's queues. Default 5."""
 
     heartbeat_s: float = 1.0
     """Seconds between heartbeats. Default 1. Must leave time for two attempts within lease_ttl_s."""
 
     hand_over_s: float = 3.0
-    """Seconds for which a queue that is handed over waits for what is in the hands of consumers. Default 3."""
+    """Seconds for which the handover of a queue waits for its messages in flight. Default 3."""
 
     flush_s: float = 0.25
-    """Seconds between writes of the cursors. Default 0.25: what is unflushed at a crash is delivered again."""
+    """Seconds between writes of the cursors. Default 0.25. Acknowledgements not written at a crash are lost: their
+    messages are redelivered."""
 
     expire_s: float = 0.2
-    """Seconds between looks for messages whose visibility timeout has ended. Default 0.2."""
+    """Seconds between checks for messages whose visibility timeout has ended. Default 0.2."""
 
     poll_s: float = 0.5
-    """Seconds between looks for messages that other brokers wrote. Default 0.5; own writes wake at once."""
+    """Seconds between polls for messages that other brokers wrote. Default 0.5; this broker's writes wake at once."""
 
     statement_timeout_s: float = 10.0
     """Seconds one step in the database may take. Default 10. Then its connection is cut."""
@@ -88,7 +86,8 @@ class DeliveryConfig:
     member_ttl_s: float = 600.0
     """Seconds for which the tags of a silent member still count as wanted by its group. Default 600.
 
-    Matters only when members of a group want different tags of a topic: what only a silent one wants waits so long.
+    Matters only when members of a group want different tags of a topic: messages that only a silent member wants wait
+    this long.
     """
 
     def __post_init__(self) -> None:
@@ -106,3 +105,15 @@ class DeliveryConfig:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
         if self.readers < 1:
             raise ValueError(f"readers={self.readers} must be at least 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSettings:
+    """The settings of one group; `txmsg group alter` writes them."""
+
+    backoff: Backoff = field(default_factory=Backoff)
+    parks_keys: bool = False
+    """Whether a dead letter blocks its ordering key until an operator acts."""
+    deliver_rate_max: float | None = None
+    """Messages per second that this broker delivers to the group; None: no limit."""
+    version: int = 0

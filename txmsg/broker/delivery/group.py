@@ -1,4 +1,4 @@
-"""One consumer group in memory: its windows, its retries, its members and who of them waits. Knows no database."""
+"""One consumer group in memory: its feeds, its retries, its members, and who of them waits. Knows no database."""
 
 from __future__ import annotations
 
@@ -10,15 +10,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import repeat
 
+from txmsg.broker.delivery.config import GroupSettings
 from txmsg.broker.delivery.members import Members
-from txmsg.broker.delivery.retrying import Retrying
-from txmsg.broker.delivery.settings import GroupSettings
-from txmsg.broker.delivery.values import Handout, Receipt, Refusal
+from txmsg.broker.delivery.retries import Retries
+from txmsg.broker.delivery.values import MessageBatch, Receipt, Refusal
 from txmsg.broker.delivery.window import EXPIRED, Failure, Window
 from txmsg.broker.store.rows import NO_GENERATIONS, Generations, RetryRow, Row, size_bytes_of
 from txmsg.wire.tags import TagExpression
-
-__all__ = ["Feed", "Group"]
 
 
 def _ignore() -> None:
@@ -27,33 +25,36 @@ def _ignore() -> None:
 
 @dataclass(slots=True, eq=False)
 class Feed:
-    """A queue as one group reads it: its window, how far the queue is known to reach, and where it is read.
-
-    epoch: of the queue's lease, under which the window was built; with the lease the whole object is dropped.
-    segment: the one that holds window.position, with the offset at which the next one starts (None: not known to
-    be closed). queued: whether it waits for a reader, or is being read. leaving: another broker is to deliver the
-    queue; nothing more is read or given, and settling goes on. opens_at: nothing is given before, for consumers may
-    hold ordered messages that the queue's former broker gave; None: it is open. held_until: what the cursor says of
-    those that this one gives (0: nothing), for visibility timeouts of held_s. Moments are of the monotonic clock.
-    """
+    """A queue as one group reads it. It is dropped with the lease of the queue. Times are of the monotonic clock."""
 
     group: Group
     topic: str
     number: int
     queue_id: int
     epoch: int
+    """Of the lease under which the window was built."""
     window: Window
     end: int = 0
+    """The offset after the last message, as far as known."""
     segment: int | None = None
+    """The segment that holds window.position; None: not known."""
     segment_end: int | None = None
+    """The offset at which the next segment starts; None: not known to be closed."""
     queued: bool = False
+    """Whether it waits for a reader, or is being read."""
     leaving: bool = False
+    """The queue is being handed over, or was lost: nothing more is read or delivered; settling continues."""
     generations: Generations = NO_GENERATIONS
     readable: bool = True
+    """Whether the topic's settings let it be read."""
     opens_at: float | None = None
-    held_until: float = 0.0
-    held_s: float = 0.0
+    """Nothing is delivered before: ordered messages that the former broker delivered may be in flight. None: open."""
+    noted_until: float = 0.0
+    """Until when, says the cursor, ordered messages that this broker delivers may be in flight; 0: none are."""
+    noted_s: float = 0.0
+    """The longest visibility timeout that was noted."""
     idle_since: float | None = None
+    """Since when nothing noted was seen in flight."""
 
     def __post_init__(self) -> None:
         self.window.on_busy = partial(self.group.mark_busy, self)
@@ -63,16 +64,16 @@ class Feed:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a round of delivery has, or will have, something to do for it."""
-        return self.window.is_busy or self.held_until > 0 or self.opens_at is not None
+        """Whether a periodic step has, or will have, something to do for it."""
+        return self.window.is_busy or self.noted_until > 0 or self.opens_at is not None
 
     @property
     def is_open(self) -> bool:
-        """Whether anything of it may be given now."""
+        """Whether messages of it may be delivered now."""
         return self.readable and not self.leaving and self.opens_at is None
 
     def rewind(self) -> None:
-        """Reads again what came back unread. Not while it is being read."""
+        """Reads again what returned unread. Not while it is being read."""
         assert not self.queued
         self.window.rewind()
         self.segment = self.segment_end = None
@@ -87,7 +88,7 @@ class Group:
 
     id: int
     name: str
-    retrying: Retrying
+    retries: Retries
     settings: GroupSettings = field(default_factory=GroupSettings)
     members: Members = field(default_factory=lambda: Members(""))
     writing: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -112,23 +113,24 @@ class Group:
                 self.mark_busy(feed)
 
     def remove(self, queue_ids: Collection[int]) -> list[Feed]:
-        """Delivers these queues no more: their windows and retries are void. Returns the feeds that there were."""
-        gone = [self.feeds.pop(queue_id) for queue_id in queue_ids if queue_id in self.feeds]
-        for feed in gone:
+        """Stops delivering these queues, and drops their windows and retries. Returns the feeds removed."""
+        removed = [self.feeds.pop(queue_id) for queue_id in queue_ids if queue_id in self.feeds]
+        for feed in removed:
             self.topics[feed.topic].remove(feed)
+            feed.leaving = True
             feed.window.close()
             self.busy.discard(feed)
-        self.retrying.forget({feed.queue_id for feed in gone})
-        return gone
+        self.retries.forget({feed.queue_id for feed in removed})
+        return removed
 
     def allow(self, topic: str, queue_ids: Collection[int]) -> None:
-        """Gives messages of these queues of a topic only: somebody has changed what may be read of it."""
+        """Delivers only these queues of a topic: its settings have changed."""
         for feed in self.topics.get(topic, ()):
             if feed.readable != (feed.queue_id in queue_ids):
                 feed.readable = not feed.readable
                 self.wake_all()
 
-    # ---- giving
+    # ---- delivering
 
     def take(
         self,
@@ -139,8 +141,8 @@ class Group:
         token: int,
         deadline: float,
         deadline_max: float = math.inf,
-    ) -> list[Handout]:
-        """Messages for one member, now in flight: due retries first, but at most half; then the queues by turns."""
+    ) -> list[MessageBatch]:
+        """Messages for one member, now in flight: due retries first, at most half; then the queues, round robin."""
         feeds = [
             feed for topic in wants for feed in self.topics.get(topic, ()) if feed.window.ready_count and feed.is_open
         ]
@@ -149,32 +151,32 @@ class Group:
             self._turn += 1
             first = self._turn % len(feeds)
             feeds = feeds[first:] + feeds[:first]
-            retries_max = (count + self._turn % 2) // 2  # by turns, where one is asked for at a time
-        handouts = self._take_retries(wants, retries_max, size_bytes, token, deadline, deadline_max)
-        for each in handouts:
-            count -= len(each.rows)
-            size_bytes -= sum(map(size_bytes_of, each.rows))
-        for shares in (len(feeds), 1):  # first a fair share of each, then whatever is left
-            for place, feed in enumerate(feeds):
+            retries_max = (count + self._turn % 2) // 2  # alternately, where one is asked for at a time
+        batches = self._take_retries(wants, retries_max, size_bytes, token, deadline, deadline_max)
+        for batch in batches:
+            count -= len(batch.rows)
+            size_bytes -= sum(map(size_bytes_of, batch.rows))
+        for shares in (len(feeds), 1):  # first a fair share of each, then the rest
+            for index, feed in enumerate(feeds):
                 if count <= 0:
-                    return handouts
+                    return batches
                 rows = feed.window.take(
-                    -(-count // max(1, shares - place)),
+                    -(-count // max(1, shares - index)),
                     size_bytes,
                     token=token,
                     deadline=deadline,
                     deadline_max=deadline_max,
                     mine=wants[feed.topic],
                     group=self.members.wanted(feed.topic),
-                    at_least_one=not handouts,
+                    at_least_one=not batches,
                 )
                 if rows:
                     count -= len(rows)
                     size_bytes -= sum(map(size_bytes_of, rows))
-                    handouts.append(self._handout(feed, rows, token))
-        if not handouts:  # what is ready is for others: nothing had to be left for it
-            handouts = self._take_retries(wants, count, size_bytes, token, deadline, deadline_max)
-        return handouts
+                    batches.append(self._batch_of(feed, rows, token))
+        if not batches:  # all that is ready is for other members: retries need not leave room for it
+            batches = self._take_retries(wants, count, size_bytes, token, deadline, deadline_max)
+        return batches
 
     def _take_retries(  # noqa: PLR0917
         self,
@@ -184,33 +186,33 @@ class Group:
         token: int,
         deadline: float,
         deadline_max: float,
-    ) -> list[Handout]:
-        if not self.retrying.ready_count:
+    ) -> list[MessageBatch]:
+        if not self.retries.ready_count:
             return []
 
         def is_wanted(queue_id: int, tag: str | None) -> bool:
-            # A retry whose tag nobody wants any more goes to any member of the topic: it is never dropped.
+            # A retry whose tag no member wants any more goes to any member of the topic: it is never dropped.
             feed = self.feeds[queue_id]
             mine = wants.get(feed.topic) if feed.is_open else None
             return mine is not None and (mine.matches(tag) or not self.members.wanted(feed.topic).matches(tag))
 
         taken: defaultdict[int, list[RetryRow]] = defaultdict(list)
-        for row in self.retrying.take(
+        for row in self.retries.take(
             count, size_bytes, token=token, deadline=deadline, deadline_max=deadline_max, wants=is_wanted
         ):
             taken[row[0]].append(row)
         return [
-            self._handout(
+            self._batch_of(
                 self.feeds[queue_id],
                 [row for *_, row in rows],
                 token,
-                attempts=[each + 1 for _, each, _, _ in rows],
-                written=[each for _, _, each, _ in rows],
+                attempts=[attempt + 1 for _, attempt, _, _ in rows],
+                written=[generation for _, _, generation, _ in rows],
             )
             for queue_id, rows in taken.items()
         ]
 
-    def _handout(
+    def _batch_of(
         self,
         feed: Feed,
         rows: Sequence[Row],
@@ -218,26 +220,26 @@ class Group:
         *,
         attempts: Sequence[int] | None = None,
         written: Sequence[int] | None = None,
-    ) -> Handout:
+    ) -> MessageBatch:
         offsets = [row[0] for row in rows]
         receipt = Receipt(feed.queue_id, token, feed.epoch, offsets)
-        generations = [feed.generations.at(each) for each in offsets] if feed.generations.starts else None
-        if written is not None:  # retries: a redrive, or a seek since they were written, counts, whichever is later
+        generations = [feed.generations.at(offset) for offset in offsets] if feed.generations.starts else None
+        if written is not None:  # retries: the later of their own generation and that of a seek since
             generations = list(map(max, written, generations or repeat(0)))
-        return Handout(feed.topic, feed.number, receipt, rows, attempts, generations)
+        return MessageBatch(feed.topic, feed.number, receipt, rows, attempts, generations)
 
-    def untake(self, handouts: Iterable[Handout]) -> None:
-        """The member will not get these: they come again as if they had not been taken."""
-        for each in handouts:
-            feed = self._feed_of(each.receipt, [])
+    def put_back(self, batches: Iterable[MessageBatch]) -> None:
+        """The member will not get these: they are delivered again as if they had not been taken."""
+        for batch in batches:
+            feed = self._feed_of(batch.receipt, [])
             if feed is not None:
-                queue_id, token, _, offsets = each.receipt
+                queue_id, token, _, offsets = batch.receipt
                 first, others = feed.window.take_back(token, offsets)
                 feed.window.unread(first)
-                self.retrying.leave(self.retrying.take_back(queue_id, token, others)[0])
+                self.retries.leave(self.retries.take_back(queue_id, token, others)[0])
 
     def asked_for(self, now: float) -> dict[int, Feed]:
-        """The feeds, by queue, of which retries may be given to members that are there."""
+        """The feeds, by queue, whose retries may be delivered to members that are present."""
         topics = self.members.asked_for(now)
         return {queue_id: feed for queue_id, feed in self.feeds.items() if feed.is_open and feed.topic in topics}
 
@@ -246,9 +248,9 @@ class Group:
     def settle(
         self, client_id: str, acks: Sequence[Receipt], refusals: Sequence[Refusal], now: float
     ) -> tuple[list[Receipt], list[Feed]]:
-        """Takes the answers of a member: the receipts that came too late, and the feeds concerned.
+        """Takes acknowledgements and refusals. Returns the receipts that came too late, and the feeds concerned.
 
-        Acknowledged is done; what failed, and any outcome of a retry, must be written before it counts.
+        Failures, and all outcomes of retries, must be written before they count.
         """
         expired: list[Receipt] = []
         touched: dict[int, Feed] = {}
@@ -263,20 +265,20 @@ class Group:
                 touched[feed.queue_id] = feed
                 queue_id, token, _, offsets = receipt
                 done, late = feed.window.take_back(token, offsets)
-                retried, late = self.retrying.take_back(queue_id, token, late) if late else ([], [])
+                retried, late = self.retries.take_back(queue_id, token, late) if late else ([], [])
                 self._fail(client_id, token, {feed: done}, retried, Failure(error, delay_s), now)
                 if late:
                     expired.append(receipt._replace(offsets=late))
         return expired, list(touched.values())
 
     def renew(self, held: Sequence[Receipt], deadline: float) -> list[Receipt]:
-        """A member still holds these: they stay in its hands until the deadline. Returns what it does not hold."""
+        """A member still holds these: they stay in flight until the deadline. Returns what it does not hold."""
         expired: list[Receipt] = []
         for receipt in held:
             feed = self._feed_of(receipt, expired)
             if feed is not None:
                 late = feed.window.renew(receipt.token, receipt.offsets, deadline)
-                late = self.retrying.renew(receipt.queue_id, receipt.token, late, deadline) if late else []
+                late = self.retries.renew(receipt.queue_id, receipt.token, late, deadline) if late else []
                 if late:
                     expired.append(receipt._replace(offsets=late))
         return expired
@@ -287,28 +289,28 @@ class Group:
         self.on_busy()
 
     def sweep(self) -> bool:
-        """Leaves only busy feeds in `busy`. Returns whether the group is idle: no feed is busy, no retry in memory."""
+        """Removes idle feeds from `busy`. Returns whether the group is idle: no feed is busy, no retry in memory."""
         self.busy = {feed for feed in self.busy if feed.is_busy}
-        return not self.busy and self.retrying.is_empty
+        return not self.busy and self.retries.is_empty
 
     def expire(self, now: float) -> None:
-        """What was not acknowledged in time has failed."""
+        """Counts as failed what was not acknowledged in time."""
         failure = Failure(EXPIRED)
         for feed in list(self.busy):
             for token, offsets in feed.window.expire(now):
                 self._fail(None, token, {feed: offsets}, [], failure, now)
-        for token, keys in self.retrying.expire(now):
+        for token, keys in self.retries.expire(now):
             self._fail(None, token, {}, keys, failure, now)
 
-    def release(self, keys: Iterable[tuple[int, str]]) -> None:
-        """Of these ordering keys, (queue id, key), the table `retry` had nothing: their queues go on.
+    def unblock(self, keys: Iterable[tuple[int, str]]) -> None:
+        """The table `retry` had no messages of these ordering keys, (queue id, key): delivery of them continues.
 
-        Not of one of which a retry has come into memory since, as when a dead letter was redriven: that is out first.
+        Except for those with a retry in memory by now, as when a dead letter was redriven: that comes first.
         """
         for queue_id, key in keys:
             feed = self.feeds.get(queue_id)
-            if feed is not None and not self.retrying.is_busy(queue_id, key):
-                feed.window.release([key])
+            if feed is not None and not self.retries.is_busy(queue_id, key):
+                feed.window.unblock([key])
 
     def _feed_of(self, receipt: Receipt, expired: list[Receipt]) -> Feed | None:
         feed = self.feeds.get(receipt.queue_id)
@@ -323,8 +325,8 @@ class Group:
         if feed.window.ready_count > ready_count:  # the next messages of their keys
             self.wake((feed.topic,), feed.window.ready_count - ready_count)
         if late:
-            retried, late = self.retrying.take_back(receipt.queue_id, receipt.token, late)
-            self.retrying.settled(retried, None)
+            retried, late = self.retries.take_back(receipt.queue_id, receipt.token, late)
+            self.retries.settled(retried, None)
         if late:
             expired.append(receipt._replace(offsets=late))
         done = len(receipt.offsets) - len(late)
@@ -340,18 +342,18 @@ class Group:
         failure: Failure,
         now: float,
     ) -> None:
-        """Messages given under this token failed. During a pause only the probe counts: the rest comes again."""
+        """Messages delivered under this token failed. During a pause only the probe counts; the rest is read again."""
         count = len(retried) + sum(map(len, offsets.values()))
         if not count:
             return
         if self.members.failed(client_id, count, failure.error, token=token, now=now):
-            for feed, each in offsets.items():
-                feed.window.unread(each)
-            self.retrying.leave(retried)
+            for feed, failed in offsets.items():
+                feed.window.unread(failed)
+            self.retries.leave(retried)
         else:
-            for feed, each in offsets.items():
-                feed.window.fail(each, failure)
-            self.retrying.settled(retried, failure)
+            for feed, failed in offsets.items():
+                feed.window.fail(failed, failure)
+            self.retries.settled(retried, failure)
 
     # ---- waiting
 
@@ -361,23 +363,20 @@ class Group:
         return bool(self._waiting)
 
     async def wait(self, wants: Mapping[str, TagExpression]) -> None:
-        """Returns when there may be something for this member, in the order in which members came.
-
-        Raises what `drop` was given.
-        """
+        """Returns when there may be messages for this member, first come, first served. Raises what `drop` got."""
         waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[waiting] = wants
         try:
             await waiting
         except asyncio.CancelledError:
             if waiting.done() and not waiting.cancelled() and waiting.exception() is None:
-                self.wake(wants, 1)  # woken and given up at the same moment: somebody else must have the message
+                self.wake(wants, 1)  # woken and cancelled at the same moment: another member must get the message
             raise
         finally:
             self._waiting.pop(waiting, None)
 
     def wake(self, topics: Iterable[str], count: int) -> None:
-        """Wakes as many members as there are new messages in these topics; all of them where tags differ."""
+        """Wakes as many members as there are new messages in these topics; all of them if their tags differ."""
         for topic in topics:
             wanted = self.members.wanted(topic)
             left = count
@@ -397,7 +396,7 @@ class Group:
         self._waiting.clear()
 
     def drop(self, why: Exception) -> None:
-        """The windows are void: whoever waits is told so."""
+        """The group is dropped: raises this in waiting members."""
         for waiting in self._waiting:
             if not waiting.done():
                 waiting.set_exception(why)

@@ -1,4 +1,7 @@
-"""The members of one consumer group: what they want, and how they fare. Pure: time is an argument."""
+"""The members of one consumer group: what they want, how they fare, and when delivery pauses because they fail.
+
+Pure: time is an argument.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +10,123 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from txmsg.broker.delivery.pause import Pause
 from txmsg.broker.rate import TokenBucket
 from txmsg.wire.tags import ALL_TAGS, TagExpression
 
-__all__ = ["Members"]
+PROBE_S_MIN = 1.0
+PROBE_S_MAX = 30.0
+_SHARE_MAX = 0.5
+_FADES = 0.99
+"""The decay of `share` per message."""
+_RELAPSE_S = 60.0
+"""A pause this soon after another one continues its back-off, so that a flapping back end is not hammered."""
+
+
+@dataclass(slots=True, eq=False)
+class Pause:
+    """Stops delivery after failures_max failures in a row, then probes with single messages until one succeeds.
+
+    It also begins when most messages fail and the group has retries_max rows in `retry`. A group has one, and so has
+    each of its members. Probes are sent after 1 s, 2 s, 4 s ... 30 s.
+    """
+
+    failures_max: int = 200
+    retries_max: int = 1000
+    failures: int = 0
+    """Failures in a row."""
+    share: float = 0.0
+    """The share of failures among roughly the last hundred messages."""
+    since: float | None = None
+    """When the pause began; None while delivery runs."""
+    last_error: str = ""
+    _probe_at: float = 0.0
+    _probe: int | None = None
+    _probed: str | None = None
+    _given_at: float = 0.0
+    _delay_s: float = PROBE_S_MIN
+    _ended_at: float = -math.inf
+
+    @property
+    def is_on(self) -> bool:
+        """Whether only probes are delivered."""
+        return self.since is not None
+
+    def room(self, now: float) -> float:
+        """How many messages may be delivered now: any number, one as a probe, or none."""
+        if not self.is_on:
+            return math.inf
+        return 1 if now >= self._probe_at else 0
+
+    def opens_at(self, now: float) -> float:
+        """When `room` will be more than it is now."""
+        return self._probe_at if self.is_on else now
+
+    def given(self, token: int, now: float, visibility_timeout_s: float, client_id: str | None = None) -> None:
+        """Messages were delivered under this token. During a pause they are the probe, which is given up unanswered."""
+        if self.is_on:
+            self._probe, self._probe_at = token, now + max(self._delay_s, visibility_timeout_s)
+            self._probed, self._given_at = client_id, now
+
+    def left(self, client_id: str) -> None:
+        """A member may have gone. If it has the probe, the next one waits only for the back-off, not for an answer."""
+        if self.is_on and self._probe is not None and client_id == self._probed:
+            self._probed = None
+            self._probe_at = min(self._probe_at, self._given_at + self._delay_s)
+            self._delay_s = min(2 * self._delay_s, PROBE_S_MAX)
+
+    def is_probe(self, token: int) -> bool:
+        """Whether this is the probe in flight. Its failure is written, so that the next probe is another message."""
+        return self.is_on and token == self._probe
+
+    def is_failing(self, count: int = 0) -> bool:
+        """Whether most messages fail, counting `count` more failures."""
+        return 1 - (1 - self.share) * _FADES**count > _SHARE_MAX
+
+    def begins(self, count: int, retries: int) -> bool:
+        """Whether a pause would begin if `count` messages failed now, with `retries` rows in `retry`."""
+        is_full = retries >= self.retries_max and self.is_failing(count)
+        return not self.is_on and (is_full or self.failures + count >= self.failures_max)
+
+    def succeeded(self, now: float, count: int = 1) -> bool:
+        """`count` messages were acknowledged. Returns whether this ends a pause."""
+        self.failures = 0
+        self.share *= _FADES**count
+        if not self.is_on:
+            return False
+        self.since = self._probe = None
+        self._ended_at = now
+        return True
+
+    def failed(
+        self, count: int, error: str, now: float, *, token: int | None = None, retries: int = 0, spare: bool = False
+    ) -> bool:
+        """`count` messages delivered under this token failed. Returns whether a pause begins.
+
+        retries: how many rows the group has in `retry`. spare: begins none, as other members succeed.
+        """
+        begins = self.begins(count, retries)
+        self.failures += count
+        self.share = 1 - (1 - self.share) * _FADES**count
+        self.last_error = error
+        if self.is_on:
+            if token is not None and token == self._probe:
+                self._probe = None
+                self._delay_s = min(2 * self._delay_s, PROBE_S_MAX)
+                self._probe_at = now + self._delay_s
+            return False
+        if spare or not begins:
+            return False
+        if now > self._ended_at + _RELAPSE_S:
+            self._delay_s = PROBE_S_MIN
+        self.since, self._probe_at = now, now + self._delay_s
+        return True
+
 
 _log = logging.getLogger(__name__)
 
 _HEALTHY_S = 60.0
-"""A member whose last answer, no longer ago, was a success keeps its group from pausing. One that asked for messages no
-longer ago is there: it asks every 30 s, unless its handlers have enough to do."""
+"""How recently a member must have succeeded to keep its group from pausing; and how recently it must have asked for
+messages to count as present. It asks every 30 s, unless its handlers are busy."""
 _RATE_WAIT_S_MIN = 0.1  # members that wait for a low rate look no more often
 
 
@@ -31,10 +140,10 @@ class _Member:
 
 @dataclass(slots=True, eq=False)
 class Members:
-    """Who is there, who wants which tags, and how many messages each may be given.
+    """Which members there are, which tags each wants, and how many messages each may get.
 
-    When all messages of the group fail, the whole group pauses; when those of one member fail and others succeed, this
-    member alone. Either gets single messages until one succeeds.
+    When all messages of the group fail, the whole group pauses; when those of one member fail and others succeed, only
+    this member. A paused group or member gets single messages until one succeeds.
     """
 
     group: str
@@ -42,7 +151,7 @@ class Members:
     """Of the whole group."""
     rate: TokenBucket | None = None
     retries: int = 0
-    """How many rows the group has in `retry`: at least so many, when they were counted last."""
+    """How many rows the group has in `retry`, at the last count, which stops at a maximum."""
     _members: dict[str, _Member] = field(default_factory=dict)
     _wanted: dict[str, TagExpression] = field(default_factory=dict)
     _swept_at: float = 0.0
@@ -66,23 +175,23 @@ class Members:
             self._members[client_id] = _Member(wants, now, Pause(self.pause.failures_max, self.pause.retries_max))
         else:
             member.wants, member.seen_at = wants, now
-        self._members = {each: member for each, member in self._members.items() if member.seen_at > now - ttl_s}
+        self._members = {key: known for key, known in self._members.items() if known.seen_at > now - ttl_s}
         self._swept_at = now
         self._wanted = {
-            topic: TagExpression.union(m.wants[topic] for m in self._members.values() if topic in m.wants)
-            for topic in {topic for m in self._members.values() for topic in m.wants}
+            topic: TagExpression.union(known.wants[topic] for known in self._members.values() if topic in known.wants)
+            for topic in {topic for known in self._members.values() for topic in known.wants}
         }
 
     def asked_for(self, now: float) -> set[str]:
-        """The topics for which any member has asked of late."""
+        """The topics for which a present member has asked."""
         return {
             topic for member in self._members.values() if member.seen_at > now - _HEALTHY_S for topic in member.wants
         }
 
     def present(self, now: float) -> list[tuple[str, float]]:
-        """Who asked for messages of late, and how many seconds ago."""
+        """The members present, and how many seconds ago each asked for messages."""
         silent_s = {client_id: now - member.seen_at for client_id, member in self._members.items()}
-        return [(client_id, each) for client_id, each in sorted(silent_s.items()) if each < _HEALTHY_S]
+        return [(client_id, silence_s) for client_id, silence_s in sorted(silent_s.items()) if silence_s < _HEALTHY_S]
 
     def is_used(self, now: float, ttl_s: float) -> bool:
         """Whether any member asked for messages within ttl_s."""
@@ -92,30 +201,30 @@ class Members:
         """Which tags of a topic at least one member wants."""
         return self._wanted.get(topic, ALL_TAGS)
 
-    # ---- how many they may be given
+    # ---- how many they may get
 
     def room(self, client_id: str, now: float) -> float:
-        """How many messages this member may be given now: any number, unless somebody pauses or a rate is set."""
-        room = min(each.room(now) for each in self._pauses_of(client_id))
+        """How many messages this member may get now: any number, without a pause and a rate."""
+        room = min(pause.room(now) for pause in self._pauses_of(client_id))
         return room if self.rate is None else min(room, self.rate.room(now))
 
     def blocked_s(self, client_id: str, now: float) -> float:
-        """For how long `room` stays none. 0: there is some now."""
+        """For how long `room` stays 0. 0: there is room now."""
         if self.room(client_id, now):
             return 0.0
-        opens_at = max(each.opens_at(now) for each in self._pauses_of(client_id))
+        opens_at = max(pause.opens_at(now) for pause in self._pauses_of(client_id))
         rate_s = 0.0 if self.rate is None or self.rate.room(now) else max(self.rate.wait_s(now), _RATE_WAIT_S_MIN)
         return max(opens_at - now, rate_s)
 
     def given(self, client_id: str, count: int, *, token: int, now: float, visibility_timeout_s: float) -> None:
-        """So many messages went out to this member under this token."""
-        for each in self._pauses_of(client_id):
-            each.given(token, now, visibility_timeout_s, client_id)
+        """`count` messages were delivered to this member under this token."""
+        for pause in self._pauses_of(client_id):
+            pause.given(token, now, visibility_timeout_s, client_id)
         if self.rate is not None:
             self.rate.take(count)
 
     def left(self, client_id: str) -> None:
-        """The connection of a member that waited for messages is gone, and the member perhaps, too."""
+        """The connection of a member that waited for messages is gone, and perhaps the member too."""
         self.pause.left(client_id)
 
     def _pauses_of(self, client_id: str) -> list[Pause]:
@@ -125,7 +234,7 @@ class Members:
     # ---- how they fare
 
     def succeeded(self, client_id: str, now: float, count: int = 1) -> bool:
-        """A member has processed so many messages. Whether this ends a pause of the group."""
+        """A member has processed `count` messages. Returns whether this ends a pause of the group."""
         member = self._members.get(client_id)
         if member is not None:
             member.succeeded_at = now
@@ -134,13 +243,15 @@ class Members:
         if not self.pause.succeeded(now, count):
             return False
         _log.warning("group %s goes on after a pause of %.0f s", self.group, paused_s)
-        for each in self._members.values():
-            each.pause.succeeded(now)
+        for member in self._members.values():
+            member.pause.succeeded(now)
         return True
 
     def failed(self, client_id: str | None, count: int, error: str, *, token: int, now: float) -> bool:
-        """So many messages given under this token failed. Whether they are to come again as if they had not been given:
-        that is so during a pause, but for its probe."""
+        """`count` messages delivered under this token failed. Returns whether they return to the queue uncounted.
+
+        They do so during a pause, except for its probe.
+        """
         is_probe = self.pause.is_probe(token)
         member = None if client_id is None else self._members.get(client_id)
         begins = member is not None and member.pause.failed(count, error, now, token=token, retries=self.retries)
@@ -157,6 +268,6 @@ class Members:
 
     def _others_succeed(self, client_id: str | None, now: float) -> bool:
         return any(
-            each != client_id and not member.pause.failures and member.succeeded_at > now - _HEALTHY_S
-            for each, member in self._members.items()
+            other_id != client_id and not other.pause.failures and other.succeeded_at > now - _HEALTHY_S
+            for other_id, other in self._members.items()
         )

@@ -1,4 +1,4 @@
-"""Reads queues from the segment that holds the wanted offset. The caller owns the connection."""
+"""Reads queues from the segment that holds the next offset. The caller owns the connection."""
 
 from __future__ import annotations
 
@@ -12,16 +12,14 @@ from txmsg.broker.store import delivery as store
 from txmsg.broker.store.rows import Row
 from txmsg.errors import StorageError
 
-__all__ = ["read_feed"]
-
 _log = logging.getLogger(__name__)
 
 
 async def read_feed(conn: store.Connection, feed: Feed, count_max: int, size_bytes_max: int) -> int:
-    """Reads the next messages of a feed into its window and tells how many.
+    """Reads the next messages of a feed into its window. Returns how many; 0 at the current end of the queue.
 
-    0 means that the queue ends here for now. Reads one segment at a time, with one statement if the segment is
-    still the same, else two. StorageError if offsets are missing, which must never be: delivery of the queue stops.
+    Reads one segment at a time, with one statement if the segment is still the same, else two. StorageError if offsets
+    are missing, which must never happen: delivery of the queue stops.
     """
     window = feed.window
     for _ in range(2):
@@ -37,7 +35,7 @@ async def read_feed(conn: store.Connection, feed: Feed, count_max: int, size_byt
                 conn, feed.segment, feed.queue_id, position, count=count, size_bytes=size_bytes
             )
         except UndefinedTable:
-            rows = []  # dropped meanwhile; the next look finds where the queue starts now
+            rows = []  # dropped meanwhile: the next read finds where the queue starts now
         if rows:
             _check_dense(feed, position, rows)
             window.put(rows)
@@ -59,9 +57,9 @@ async def _locate(conn: store.Connection, feed: Feed) -> None:
             *(feed.group.name, window.position, spans[0].base - 1, feed.topic, feed.number),
         )
         window.skip_to(spans[0].base)
-    place = max(i for i, span in enumerate(spans) if span.base <= window.position)
-    feed.segment = spans[place].segment
-    feed.segment_end = spans[place + 1].base if place + 1 < len(spans) else None
+    last = max(i for i, span in enumerate(spans) if span.base <= window.position)
+    feed.segment = spans[last].segment
+    feed.segment_end = spans[last + 1].base if last + 1 < len(spans) else None
 
 
 def _check_dense(feed: Feed, position: int, rows: Sequence[Row]) -> None:

@@ -1,73 +1,147 @@
 """All that delivery has in memory: the groups, the feeds of each queue, and which of them is read next.
 
-Knows no database. When the database or the leases are lost, everything goes, and is read again from the cursors.
+It is valid as long as the database answers and the leases hold. When either is lost, everything is dropped, and read
+again from the cursors.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import AsyncIterator, Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
+from typing import Generic, TypeVar
+from uuid import UUID
 
 from txmsg.broker.cluster import Leases
 from txmsg.broker.delivery.config import DeliveryConfig
 from txmsg.broker.delivery.group import Feed, Group
-from txmsg.broker.delivery.handing import Settling
-from txmsg.broker.delivery.holding import Given, given_of
-from txmsg.broker.delivery.memory import Memory
-from txmsg.broker.delivery.turns import Turns
+from txmsg.broker.delivery.handover import OrderedInFlight, ordered_in_flight
+from txmsg.broker.delivery.window import Memory
+from txmsg.broker.store.connect import Pool, session
+from txmsg.broker.store.delivery import Connection
+from txmsg.broker.store.incarnation import current_incarnation
 from txmsg.errors import BrokerUnavailable
 
-__all__ = ["State"]
+T = TypeVar("T")
+
 
 _log = logging.getLogger(__name__)
 
 
-class State:
-    """What this broker delivers at this moment, under its leases.
+class FairQueue(Generic[T]):
+    """A queue of items that have owners: first in, first out for each owner, round robin among the owners.
 
-    known: queues of which it is known who delivers them. leaving: queues that another broker is to deliver. draining:
-    no receive waits any more. closed: delivery ends. given: of queues that were dropped, by group and queue.
-
-    So that a round costs nothing for idle groups, it walks one of these instead of all feeds. busy: all groups with a
-    busy feed or a retry in memory, and perhaps some that are idle by now. behind: feeds with more to read, which no
-    reader will read yet. waiting: how many receives wait for messages of a topic. groups_of: the groups that read a
-    topic. readable: which of its queues they may read, as last looked at.
+    So a group with a thousand queues to read does not delay the others.
     """
 
-    def __init__(self, leases: Leases, config: DeliveryConfig) -> None:
+    def __init__(self) -> None:
+        self._waiting: OrderedDict[Hashable, deque[T]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return sum(map(len, self._waiting.values()))
+
+    def put(self, owner: Hashable, item: T) -> None:
+        """Appends an item to those of its owner."""
+        self._waiting.setdefault(owner, deque()).append(item)
+
+    def pop(self) -> T:
+        """The next item. IndexError when there is none."""
+        if not self._waiting:
+            raise IndexError("the queue is empty")
+        owner, items = next(iter(self._waiting.items()))
+        item = items.popleft()
+        if items:
+            self._waiting.move_to_end(owner)
+        else:
+            del self._waiting[owner]
+        return item
+
+
+class Settlements:
+    """Wakes tasks that wait until messages are settled."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def settled(self) -> None:
+        """Messages were settled, or have expired."""
+        self._event.set()
+
+    async def wait(self, is_done: Callable[[], bool], timeout_s: float) -> bool:
+        """Waits until is_done() or the timeout; whether it is done."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not is_done():
+                    self._event.clear()
+                    await self._event.wait()
+        except TimeoutError:
+            return False
+        return True
+
+
+class State:
+    """What this broker delivers, under its leases."""
+
+    def __init__(self, pool: Pool, leases: Leases, config: DeliveryConfig) -> None:
+        self._pool = pool
         self.leases = leases
         self.monotonic = leases.monotonic
         self.config = config
+        self.memory = Memory(config.memory_size_bytes_max)
+        self.settlements = Settlements()
+        self.draining = False
+        """Receives no longer wait."""
+        self.closed = asyncio.Event()
         self.groups: dict[str, Group] = {}
         self.loaded_count = 0
         """How many groups were loaded so far."""
-        self.feeds_of: defaultdict[int, set[Feed]] = defaultdict(set)
-        self.busy: set[Group] = set()
-        self.behind: set[Feed] = set()
-        self.waiting: Counter[str] = Counter()
-        self.groups_of: defaultdict[str, set[Group]] = defaultdict(set)
-        self.readable: dict[str, frozenset[int]] = {}
         self.ends: dict[int, int] = {}
-        self.memory = Memory(config.memory_size_bytes_max)
-        self.to_read: Turns[Feed] = Turns()  # bounded by the feeds: each is in it once at most
-        self.reads = asyncio.Semaphore(0)  # as many as there are in to_read
+        """The offset after the last message of each queue, as far as known."""
         self.known: set[int] = set()
+        """Queues that existed at a heartbeat: brokers have had the chance to lease them."""
         self.leaving: set[int] = set()
-        self.settling = Settling()
-        self.given: dict[tuple[int, int], Given] = {}
-        self.draining = False
-        self.closed = asyncio.Event()
+        """Queues that are being handed over to another broker."""
+        self.ordered_in_flight: dict[tuple[int, int], OrderedInFlight] = {}
+        """Of queues that were dropped, by group and queue."""
+        self.to_read: FairQueue[Feed] = FairQueue()  # bounded: a feed is in it once at most
+        self.reads = asyncio.Semaphore(0)  # as many as there are in to_read
+        # Indexes, so that a periodic step visits only what has something to do, and idle groups cost nothing.
+        self.busy: set[Group] = set()
+        """All groups with a busy feed or a retry in memory, and perhaps some that are idle by now."""
+        self.behind: set[Feed] = set()
+        """Feeds with more to read that no reader was told to read."""
+        self.feeds_of: defaultdict[int, set[Feed]] = defaultdict(set)
+        """The feeds of each queue."""
+        self.groups_of: defaultdict[str, set[Group]] = defaultdict(set)
+        """The groups that read a topic."""
+        self.readable: dict[str, frozenset[int]] = {}
+        """The queues of a topic that may be read, as last looked at."""
+        self.waiting: Counter[str] = Counter()
+        """How many receives wait for messages of a topic."""
+
+    async def incarnation(self) -> UUID:
+        """The current incarnation of the database. Raises BrokerUnavailable if it is unknown and cannot be read."""
+        return await current_incarnation(self._pool)
+
+    @asynccontextmanager
+    async def session(self) -> AsyncIterator[Connection]:
+        """A connection for one step. If the database is away, everything in memory is dropped: BrokerUnavailable."""
+        try:
+            async with session(self._pool, timeout_s=self.config.statement_timeout_s) as conn:
+                yield conn
+        except BrokerUnavailable as exc:
+            self.drop(str(exc))
+            raise
 
     def busy_feeds(self) -> list[Feed]:
         """The feeds of all groups that are busy, and perhaps some that no longer are."""
         return [feed for group in self.busy for feed in group.busy]
 
     def is_delivered(self, feed: Feed) -> bool:
-        """Whether this very feed is still in use: its queue may have gone meanwhile, or have come again."""
+        """Whether this feed is still in use: its queue may have been lost meanwhile, or lost and leased again."""
         group = self.groups.get(feed.group.name)
         return group is feed.group and group.feeds.get(feed.queue_id) is feed
 
@@ -81,10 +155,10 @@ class State:
             self.waiting.subtract(iter(topics))
 
     def wake(self, ends: Mapping[int, int]) -> None:
-        """Queues (by id) now end before these offsets: members that wait for them get the new messages at once."""
+        """Queues (by id) now end before these offsets: their feeds are read, and waiting members woken."""
         for queue_id, end in ends.items():
             if end <= self.ends.get(queue_id, -1):
-                continue  # all its feeds know
+                continue  # its feeds know already
             self.ends[queue_id] = end
             for feed in self.feeds_of.get(queue_id, ()):
                 feed.end = max(feed.end, end)
@@ -114,9 +188,9 @@ class State:
             self.behind.add(feed)
 
     def was_read(self, feed: Feed) -> None:
-        """A reader is done with it. If it read nothing, the next poll looks at the feed again."""
+        """A reader has finished with it. If nothing was read, the next poll looks at the feed again."""
         feed.queued = False
-        if self.is_delivered(feed):
+        if not feed.leaving:
             self.behind.add(feed)
 
     def add(self, group: Group, topics: Iterable[str], feeds: Iterable[Feed]) -> None:
@@ -136,13 +210,13 @@ class State:
             self.read_soon(feed)
 
     def remove(self, group: Group, queue_ids: Collection[int]) -> None:
-        """Forgets the windows and retries of these queues, for one group."""
+        """Drops the windows and retries of these queues, for one group."""
         for feed in group.remove(queue_ids):
             self.feeds_of[feed.queue_id].remove(feed)
             self.behind.discard(feed)
 
     def drop_group(self, group: Group, why: str) -> None:
-        """Forgets one group. Waiting members get BrokerUnavailable, and load it anew when they ask again."""
+        """Drops one group. Waiting members get BrokerUnavailable; the next receive loads it again."""
         if self.groups.get(group.name) is group:
             del self.groups[group.name]
             self.busy.discard(group)
@@ -152,13 +226,14 @@ class State:
             group.drop(BrokerUnavailable(f"delivery was interrupted ({why}): retry"))
 
     def drop(self, why: str) -> None:
-        """Forgets the leases and everything in memory. Waiting members get BrokerUnavailable."""
+        """Drops the leases and everything in memory. Waiting members get BrokerUnavailable."""
         if not self.closed.is_set() and (self.leases.is_member or self.groups):
             _log.warning("delivery stops until this broker has joined again: %s", why)
         self.leases.lose(why)
         now = self.monotonic()
-        self.given = {key: each for key, each in self.given.items() if each.noted_until > now}
-        self.given.update(given_of(self.busy_feeds(), now))
+        former = self.ordered_in_flight.items()
+        self.ordered_in_flight = {key: known for key, known in former if known.noted_until > now}
+        self.ordered_in_flight |= ordered_in_flight(self.busy_feeds(), now)
         groups, self.groups = self.groups, {}
         for index in (self.feeds_of, self.busy, self.behind, self.groups_of, self.readable):
             index.clear()

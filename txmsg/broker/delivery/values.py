@@ -1,4 +1,4 @@
-"""What crosses the border between delivery and the service. Knows neither the wire nor the database."""
+"""The values that delivery takes and returns. Knows neither the wire nor the database."""
 
 from __future__ import annotations
 
@@ -6,17 +6,15 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from txmsg.broker.store.rows import GroupLag, Row
+from txmsg.broker.store.rows import Row
 from txmsg.errors import UnknownTopic
-
-__all__ = ["GroupLag", "Handout", "Receipt", "Refusal", "Start", "Subscription", "Topics"]
 
 
 class Receipt(NamedTuple):
-    """Messages of one queue in the hand of one consumer; good until the visibility timeout ends.
+    """Names one delivery of messages of one queue; valid until the visibility timeout ends.
 
-    token: rises with each delivery under a lease, so an old receipt of the same message is refused.
-    epoch: of the delivery lease under which the messages were given.
+    token: rises with each delivery under a lease, so that an old receipt of the same message is refused.
+    epoch: of the lease under which the messages were delivered.
     """
 
     queue_id: int
@@ -26,12 +24,12 @@ class Receipt(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Handout:
-    """Messages of one queue on their way to one consumer.
+class MessageBatch:
+    """Messages of one queue, delivered to one consumer.
 
-    queue: its number within the topic. receipt: for all of `rows`, in their order. attempts: deliveries of each to
-    this group, this one included; None when it is the first of all. generations: how often each was redelivered on
-    request; None when none was.
+    queue: its number within the topic. receipt: for all of `rows`, in the same order. attempts: how often each was
+    delivered to the group, including now; None if it is the first time for all. generations: how often each was
+    redelivered on request; None if none was.
     """
 
     topic: str
@@ -43,7 +41,7 @@ class Handout:
 
 
 class Refusal(NamedTuple):
-    """A consumer could not process these messages. delay_s: when to try again; None leaves it to the back-off."""
+    """A negative acknowledgement. delay_s: when to redeliver; None: the back-off decides."""
 
     receipt: Receipt
     error: str
@@ -58,24 +56,25 @@ class Subscription(NamedTuple):
 
 
 class Start(NamedTuple):
-    """Where a group begins that is new to a topic: at the first message stored at a time, in us since 1970, or later;
-    None: after all that there are. The earliest message kept is where it begins without a Start."""
+    """Where a group that is new to a topic starts; without a Start, at the earliest message kept.
+
+    at_us: at the first message stored at or after this time, in us since 1970; None: after the last message.
+    """
 
     at_us: int | None = None
 
 
 class Topics(Protocol):
-    """Where delivery learns the queues of a topic."""
+    """The queues of topics, as delivery needs them."""
 
     async def ensure(self, topic: str) -> Sequence[tuple[int, int]]:
-        """The (queue id, number) pairs of a topic that may be read. It is created if unknown and that is allowed; else
-        UnknownTopic."""
+        """The readable queues of a topic, as (queue id, number). Creates the topic if allowed, else UnknownTopic."""
         ...
 
     async def make_missing(self, topics: Collection[str]) -> Mapping[str, UnknownTopic]:
-        """Creates those that are unknown, if that is allowed. None when they are too many: then one error for each."""
+        """Creates unknown topics, if allowed. If they are too many, creates none and returns an error for each."""
         ...
 
     async def find(self, topic: str) -> Sequence[tuple[int, int]]:
-        """The same of a topic that is there; nothing of one that is not."""
+        """The same for an existing topic; empty if it does not exist."""
         ...

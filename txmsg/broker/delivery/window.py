@@ -9,14 +9,30 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import NamedTuple
 
-from txmsg.broker.delivery.inflight import InFlight
 from txmsg.broker.delivery.keys import Keys
-from txmsg.broker.delivery.memory import ROW_SIZE_BYTES, Memory
-from txmsg.broker.delivery.ranges import OffsetRanges, runs
+from txmsg.broker.delivery.offsets import InFlight, OffsetRanges, runs
 from txmsg.broker.store.rows import Row, size_bytes_of
 from txmsg.wire.tags import ALL_TAGS, TagExpression
 
-__all__ = ["BEHIND", "EXPIRED", "Failure", "Progress", "Window"]
+ROW_SIZE_BYTES = 400
+"""The memory of a message beside its body and headers."""
+
+
+@dataclass(slots=True, eq=False)
+class Memory:
+    """The size of all messages held ready, over all groups and queues.
+
+    When it is full, only queues with no message ready are read, a few messages at a time.
+    """
+
+    size_bytes_max: float = math.inf
+    size_bytes: int = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether reading must wait."""
+        return self.size_bytes >= self.size_bytes_max
+
 
 _KEY_OF = itemgetter(9)
 EXPIRED = "not acknowledged within its visibility timeout"
@@ -24,7 +40,7 @@ EXPIRED = "not acknowledged within its visibility timeout"
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a delivery failed, and when the consumer wants the next one (None: the back-off decides)."""
+    """Why a delivery failed. delay_s: when the consumer wants the next one; None: the back-off decides."""
 
     error: str
     delay_s: float | None = None
@@ -39,7 +55,7 @@ def _ignore() -> None:
 
 
 class Progress(NamedTuple):
-    """What is written of a window: everything below next_offset is done, and so are the ranges beyond it."""
+    """The written state of a window: all offsets below next_offset are done, and the ranges beyond it."""
 
     next_offset: int
     acked: tuple[tuple[int, int], ...]
@@ -69,7 +85,7 @@ class Window:
         *,
         count_max: int = 10_000,
         size_bytes_max: int = 32 * 1024 * 1024,
-        held_keys: Iterable[str] = (),
+        blocked_keys: Iterable[str] = (),
         memory: Memory | None = None,
     ) -> None:
         self._cursor = next_offset
@@ -81,7 +97,7 @@ class Window:
         self._in_flight: InFlight[int] = InFlight()
         self._failing: dict[int, Failure] = {}
         self._unread: set[int] = set()
-        self._keys = Keys(held_keys)
+        self._keys = Keys(blocked_keys)
         self._memory = memory or Memory()
         self._weight = 0
         self._count_max = count_max
@@ -101,12 +117,12 @@ class Window:
 
     @property
     def ready_count(self) -> int:
-        """Messages read and not yet given to anybody."""
+        """Messages read and not yet delivered."""
         return len(self._ready)
 
     @property
     def is_ordered(self) -> bool:
-        """Whether a message with an ordering key is ready or in flight, or stands in the table `retry`."""
+        """Whether a message with an ordering key is ready, in flight, or in the table `retry`."""
         return bool(self._keys)
 
     @property
@@ -117,18 +133,18 @@ class Window:
         )
 
     @property
-    def out_count(self) -> int:
-        """Messages in the hands of consumers, and those whose failure is not yet written."""
+    def unsettled_count(self) -> int:
+        """Messages in flight, and those whose failure is not yet written."""
         return len(self._in_flight) + len(self._failing)
 
     @property
     def is_busy(self) -> bool:
-        """Whether anything of it may expire, is to be written, or waits for the table `retry`."""
-        return bool(self.out_count or self.is_dirty or self._keys.has_held)
+        """Whether messages are in flight, anything must be written, or keys are blocked."""
+        return bool(self.unsettled_count or self.is_dirty or self._keys.has_blocked)
 
     @property
-    def out_until(self) -> float:
-        """When consumers have nothing of it any more, if they renew nothing; minus infinity: they have nothing."""
+    def in_flight_until(self) -> float:
+        """When the last message in flight expires, if none is renewed; minus infinity if none is in flight."""
         return self._in_flight.deadline_last()
 
     def room_count(self) -> int:
@@ -140,7 +156,7 @@ class Window:
         return max(0, self._size_bytes_max - self._ready_size_bytes - self._keys.waiting_size_bytes)
 
     def put(self, rows: Sequence[Row]) -> None:
-        """Takes what was read at `position`, without gaps. Offsets acknowledged before a restart are left out."""
+        """Adds the rows read at `position`, without gaps. Offsets acknowledged before a restart are left out."""
         if rows and rows[0][0] < self._position:  # acknowledged while they were read
             rows = rows[self._position - rows[0][0] :]
         if not rows:
@@ -163,7 +179,7 @@ class Window:
         self._skip_acked()
 
     def skip_to(self, offset: int) -> None:
-        """Gives up the offsets from `position` to here: they are kept no longer."""
+        """Skips the offsets from `position` to here: they are no longer kept."""
         assert offset > self._position, f"cannot skip back from {self._position} to {offset}"
         start, self._position = self._position, offset
         self._acked.add(start, offset)
@@ -172,12 +188,12 @@ class Window:
         self.on_busy()
 
     def close(self) -> None:
-        """The window is given up: what it holds weighs nothing any more."""
+        """The window is dropped: returns its share of `Memory`."""
         self._memory.size_bytes -= self._weight
         self._memory, self._weight = Memory(), 0
         self.on_busy = _ignore
 
-    # ---- giving
+    # ---- delivering
 
     def take(
         self,
@@ -193,9 +209,9 @@ class Window:
     ) -> list[Row]:
         """Up to `count` ready messages and `size_bytes` of bodies and headers, now in flight.
 
-        at_least_one: the first may be larger than size_bytes, else nobody would ever get it.
-        mine: what this consumer wants. group: what any member wants; what nobody wants is acked at once, what
-        only others want stays ready for them.
+        at_least_one: the first may be larger than size_bytes, else it could never be delivered.
+        mine: what this consumer wants. group: what any member wants. Messages that no member wants are acked at once;
+        those that only others want stay ready for them.
         """
         taken: list[Row] = []
         ready, left = self._ready, size_bytes
@@ -235,7 +251,7 @@ class Window:
                 continue  # still ready: its bytes stay
             else:
                 unwanted.append(row[0])
-                if self._keys:  # the next of its key is looked at within this take, for nobody is woken for it
+                if self._keys:  # the next of its key is looked at now: no member is woken for it
                     self._make_ready(self._keys.done([row[0]]))
             self._ready_size_bytes -= size_bytes_of(row)
         ready.extendleft(reversed(others))
@@ -245,25 +261,25 @@ class Window:
     # ---- settling
 
     def ack(self, token: int, offsets: Sequence[int]) -> list[int]:
-        """Counts these as done. Returns those that are not in flight under this token."""
+        """Acknowledges these. Returns those that are not in flight under this token."""
         done, late = self._in_flight.give_back(offsets, token)
         self._count_as_acked(done)
         return late
 
     def renew(self, token: int, offsets: Sequence[int], deadline: float) -> list[int]:
-        """Puts off the deadline of what a consumer still holds. Returns those not in flight under this token."""
+        """Extends the deadline of what a consumer still holds. Returns those not in flight under this token."""
         return self._in_flight.renew(offsets, token, deadline)
 
     def take_back(self, token: int, offsets: Sequence[int]) -> tuple[list[int], list[int]]:
-        """What was in flight under this token, which must `fail` or become `unread`; and what was not."""
+        """Removes what is in flight under this token: it must `fail` or become `unread`. Returns also what was not."""
         return self._in_flight.give_back(offsets, token)
 
     def expire(self, now: float) -> list[tuple[int, list[int]]]:
-        """What was not acknowledged in time, by token. It must `fail` or become `unread`."""
+        """Removes what was not acknowledged in time, by token: it must `fail` or become `unread`."""
         return self._in_flight.expire(now)
 
     def fail(self, offsets: Sequence[int], failure: Failure) -> None:
-        """Marks what was taken back as failing: not acked before `stored`. What follows its key does so, too."""
+        """Marks removed messages as failing: not acked before `stored`. So are later messages of their keys."""
         self._failing.update(dict.fromkeys(offsets, failure))
         self.on_busy()
         if self._keys:
@@ -271,7 +287,7 @@ class Window:
             self._weigh()
 
     def unread(self, offsets: Iterable[int]) -> None:
-        """What was taken back is read and given again after a `rewind`. Its keys wait for that."""
+        """Removed messages are read and delivered again after a `rewind`. Their keys wait for that."""
         for offset in offsets:
             if offset < self._position:
                 self._unread.add(offset)
@@ -284,7 +300,7 @@ class Window:
         return bool(self._unread)
 
     def rewind(self) -> None:
-        """Begins to read again at the first message that is unread, or waits here: what is not out is forgotten."""
+        """Reads again from the first unread or ready message on; all that is not in flight is dropped."""
         if not self._unread:
             return
         waiting = [row[0] for row in self._ready] + self._keys.first_waiting()
@@ -298,11 +314,11 @@ class Window:
     # ---- failing
 
     def failing(self) -> dict[int, Failure]:
-        """What must be written as retries, by offset. Stays here until `stored`, so an interrupted write is redone."""
+        """What must be written as retries, by offset. Stays until `stored`: an interrupted write is repeated."""
         return dict(self._failing)
 
     def stored(self, offsets: Iterable[int]) -> None:
-        """The retries of these offsets are on disk: the queue is done with them. Telling twice is fine."""
+        """The retries of these offsets are on disk: the offsets count as acked. Idempotent."""
         stored = [offset for offset in offsets if self._failing.pop(offset, None) is not None]
         self._keys.stored(stored)
         self._count_as_acked(stored)
@@ -311,13 +327,13 @@ class Window:
         """The ordering keys of failing messages."""
         return self._keys.of(offsets)
 
-    def held_keys(self) -> list[str]:
-        """The keys whose messages stand in the table `retry`, and those a dead letter blocks."""
-        return self._keys.held()
+    def blocked_keys(self) -> list[str]:
+        """The keys with messages in the table `retry`, and those that a dead letter blocks."""
+        return self._keys.blocked()
 
-    def hold(self, key: str) -> bool:
-        """A message of this key is to be given from the table `retry`: whether none of this window is out meanwhile."""
-        self._follow(self._keys.hold(key))
+    def block(self, key: str) -> bool:
+        """A retry of this key is about to be delivered: whether it may, as no message of the key is busy here."""
+        self._follow(self._keys.block(key))
         self._weigh()
         self.on_busy()
         return not self._keys.is_busy(key)
@@ -327,15 +343,15 @@ class Window:
             self._failing.update(dict.fromkeys(offsets, BEHIND))
             self.on_busy()
 
-    def release(self, keys: Iterable[str]) -> None:
-        """The table `retry` has no messages of these keys any more, and no dead letter blocks them."""
+    def unblock(self, keys: Iterable[str]) -> None:
+        """The table `retry` no longer has messages of these keys, and no dead letter blocks them."""
         for key in keys:
-            self._keys.release(key)
+            self._keys.unblock(key)
 
     # ---- the cursor
 
     def progress(self) -> Progress:
-        """What to write. Everything it says is done is done."""
+        """What to write. All that it says is done, is done."""
         return Progress(self._cursor, tuple(self._acked), self._version)
 
     @property
@@ -364,7 +380,7 @@ class Window:
         self._ready_size_bytes += sum(map(size_bytes_of, rows))
 
     def _weigh(self) -> None:
-        """Tells `Memory` what has changed since it was told last."""
+        """Adds to `Memory` what has changed since the last call."""
         size_bytes = self._ready_size_bytes + self._keys.waiting_size_bytes
         weight = size_bytes + ROW_SIZE_BYTES * (len(self._ready) + self._keys.waiting_count)
         self._memory.size_bytes += weight - self._weight

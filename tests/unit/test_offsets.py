@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import random
 
-from txmsg.broker.delivery.inflight import InFlight
-from txmsg.broker.delivery.ranges import OffsetRanges, runs
+from txmsg.broker.delivery.offsets import InFlight, OffsetRanges, runs
 
 LARGE = 1 << 30
 

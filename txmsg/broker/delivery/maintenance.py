@@ -1,4 +1,4 @@
-"""What delivery does again and again: steps named `..._once`, each of which `run` repeats. Also the readers."""
+"""The periodic steps of delivery."""
 
 from __future__ import annotations
 
@@ -7,22 +7,18 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import islice
 
-from txmsg.broker.delivery.database import Database
 from txmsg.broker.delivery.group import Feed
-from txmsg.broker.delivery.handing import is_settled
-from txmsg.broker.delivery.holding import expiring, idle
-from txmsg.broker.delivery.loading import Loader, settings_of
+from txmsg.broker.delivery.handover import is_finished, notes_to_clear, notes_to_renew
+from txmsg.broker.delivery.loader import Loader, settings_of
 from txmsg.broker.delivery.reader import read_feed
-from txmsg.broker.delivery.repeating import repeat
 from txmsg.broker.delivery.state import State
 from txmsg.broker.delivery.values import Topics
-from txmsg.broker.delivery.writing import Writing
+from txmsg.broker.delivery.writer import ProgressWriter
+from txmsg.broker.periodic import repeat
 from txmsg.broker.store import consumer_groups as groups_store
 from txmsg.broker.store import delivery as store
-from txmsg.broker.store import retries as failures_store
+from txmsg.broker.store import retries as retries_store
 from txmsg.errors import BrokerUnavailable
-
-__all__ = ["Rounds"]
 
 _log = logging.getLogger(__name__)
 _KEYS_PER_STATEMENT = 1000
@@ -31,17 +27,18 @@ _SMALL_READ = (10, 64 * 1024)
 """Messages and bytes that are read at a time when memory is full, or for a probe."""
 
 
-class Rounds:
-    """The steps, and two reasons to hurry. gained: there are new queues to load; changed: a group, by somebody."""
+class Maintenance:
+    """Repeats the steps, and runs the readers."""
 
-    def __init__(self, state: State, database: Database, writing: Writing, loader: Loader, topics: Topics) -> None:
+    def __init__(self, state: State, writer: ProgressWriter, loader: Loader, topics: Topics) -> None:
         self._state = state
-        self._database = database
-        self._writing = writing
+        self._writer = writer
         self._loader = loader
         self._topics = topics
         self.gained = asyncio.Event()
+        """Set when there are new queues to load."""
         self.changed = asyncio.Event()
+        """Set when an operator has changed a group."""
         self._settings_seen: tuple[int, tuple[int, ...]] | None = None
 
     async def run(self) -> None:
@@ -60,7 +57,7 @@ class Rounds:
         """The steps, the seconds between two runs of each, and what is set to run it at once."""
         config = self._state.config
         return (
-            (self._writing.flush_once, config.flush_s, None),
+            (self._writer.flush_once, config.flush_s, None),
             (self.expire_once, config.expire_s, None),
             (self.retries_once, config.retry_poll_s, None),
             (self.poll_once, config.poll_s, None),
@@ -72,76 +69,76 @@ class Rounds:
         )
 
     async def expire_once(self) -> None:
-        """Makes retries of what was not settled in time, and finishes writes that were interrupted."""
+        """Writes what was not settled in time as retries, and repeats interrupted writes."""
         now = self._state.monotonic()
         for group in list(self._state.busy):
             group.expire(now)
             feeds = list(group.busy)
-            await self._writing.try_to_write_outcomes(group, feeds)
-            for feed in filter(self._state.is_delivered, feeds):
-                self._state.read_soon(feed)  # what has come back unread
+            await self._writer.try_to_write_outcomes(group, feeds)
+            for feed in feeds:
+                self._state.read_soon(feed)  # what has returned unread
             if group.sweep():
                 self._state.busy.discard(group)
-        self._state.settling.settled()
+        self._state.settlements.settled()
 
     async def retries_once(self) -> None:
-        """Reads the retries that are due into memory, as far as there is room, of the topics that members ask for."""
+        """Reads due retries of topics that members ask for into memory, as far as there is room."""
         now = self._state.monotonic()
         for group in self._state.busy:
-            if group.retrying.ready_count:
-                group.retrying.keep(group.asked_for(now))
+            if group.retries.ready_count:
+                group.retries.keep(group.asked_for(now))
         if not self._state.groups or not self._state.leases.is_held():
             return
-        async with self._database.session() as conn:
-            for name in await failures_store.groups_with_due_retries(conn):
+        async with self._state.session() as conn:
+            for name in await retries_store.groups_with_due_retries(conn):
                 if (known := self._state.groups.get(name)) is None:
                     continue
-                group, box, feeds = known, known.retrying, known.asked_for(now)
-                count = 1 if group.members.pause.is_on else box.room_count()
-                if not feeds or not box.room_count() or (group.members.pause.is_on and box.ready_count):
+                group, retries, feeds = known, known.retries, known.asked_for(now)
+                count = 1 if group.members.pause.is_on else retries.room_count()
+                if not feeds or not retries.room_count() or (group.members.pause.is_on and retries.ready_count):
                     continue
-                rows = await failures_store.due_retries(
-                    conn, group.id, list(feeds), box.known(), count=count, size_bytes=box.room_bytes()
+                rows = await retries_store.due_retries(
+                    conn, group.id, list(feeds), retries.known(), count=count, size_bytes=retries.room_bytes()
                 )
-                rows = [row for row in rows if group.feeds.get(row[0]) is feeds[row[0]]]  # others have gone meanwhile
-                # What was redelivered on request waits for the message of its key that is out.
-                rows = [row for row in rows if row[3][9] is None or feeds[row[0]].window.hold(row[3][9])]
-                box.put(rows)
+                rows = [row for row in rows if group.feeds.get(row[0]) is feeds[row[0]]]  # not those lost meanwhile
+                # A redriven dead letter waits for the message of its key that is in flight.
+                rows = [row for row in rows if row[3][9] is None or feeds[row[0]].window.block(row[3][9])]
+                retries.put(rows)
                 if rows:
                     self._state.busy.add(group)
                 group.wake({feeds[queue_id].topic for queue_id, *_ in rows}, len(rows))
 
     async def poll_once(self) -> None:
-        """Looks for messages that other brokers wrote to queues for which somebody waits."""
-        self._state.waiting = +self._state.waiting  # without those of which none is left
+        """Looks for messages that other brokers wrote to queues of topics for which members wait."""
+        self._state.waiting = +self._state.waiting  # drops zeros
         queue_ids = sorted(
             queue_id
             for queue_id, feeds in self._state.feeds_of.items()
             if any(feed.topic in self._state.waiting for feed in islice(feeds, 1))
         )
         if queue_ids and self._state.leases.is_held():
-            async with self._database.session() as conn:
+            async with self._state.session() as conn:
                 ends = await store.queue_ends(conn, await store.open_segment(conn), queue_ids)
             self._state.wake(ends)
         for feed in list(self._state.behind):
             self._state.read_soon(feed)
 
     async def holding_once(self) -> None:
-        """Opens queues whose former messages nobody holds any more; keeps true what cursors say of those given here."""
+        """Opens queues whose former messages have expired, and renews or clears notes of ordered messages in flight."""
         now = self._state.monotonic()
         feeds = self._state.busy_feeds()
         for feed in feeds:
             if feed.opens_at is not None and feed.opens_at <= now:
                 feed.opens_at = None
                 feed.group.wake_all()
-        if held := expiring(feeds, now):
-            await self._writing.note_held(held, max(feed.held_s for feed in held))
-        await self._writing.note_held(idle(feeds, now), None)
+        if due := notes_to_renew(feeds, now):
+            await self._writer.note_in_flight(due, max(feed.noted_s for feed in due))
+        await self._writer.note_in_flight(notes_to_clear(feeds, now), None)
 
     async def queues_once(self) -> None:
-        """Begins to deliver the queues that this broker or their topics have got since they were subscribed to."""
+        """Begins to deliver queues that this broker has leased, and topics have got, since groups subscribed."""
         for topic in [topic for topic, groups in self._state.groups_of.items() if groups]:
-            queues = await self._topics.find(topic)  # none of one that was deleted: it is not made anew for this
+            queues = await self._topics.find(topic)  # empty if the topic was deleted: this must not create it
             readable = frozenset(queue_id for queue_id, _ in queues)
             if self._state.readable.get(topic) != readable:
                 self._state.readable[topic] = readable
@@ -151,11 +148,11 @@ class Rounds:
                 await self._loader.more_queues(topic, queues)
 
     async def settings_once(self) -> None:
-        """Takes the settings of groups that a person has changed. A group that was deleted is dropped."""
+        """Reads the settings of groups when any has changed. Drops groups that were deleted."""
         if not self._state.groups or not self._state.leases.is_held():
             return
-        async with self._database.session() as conn:
-            # A group that is being loaded may have the settings of before, so each that was loaded is looked at.
+        async with self._state.session() as conn:
+            # A group loaded meanwhile may have older settings: then all are read once more.
             seen = (self._state.loaded_count, await groups_store.groups_version(conn))
             if seen == self._settings_seen:
                 return
@@ -174,39 +171,39 @@ class Rounds:
         self._settings_seen = seen
 
     async def upkeep_once(self) -> None:
-        """Notes which groups are used, forgets those that are not, and deletes what is kept only while it is used."""
+        """Records which groups are used, drops idle ones from memory, and deletes those that have expired."""
         now, ttl_s = self._state.monotonic(), 2 * self._state.config.upkeep_s
         used = [group.id for group in self._state.groups.values() if group.members.is_used(now, ttl_s)]
         if not self._state.leases.is_held():
             return
-        async with self._database.session() as conn:
+        async with self._state.session() as conn:
             await groups_store.touch_groups(conn, used)
             for name in await groups_store.delete_unused_groups(conn, _GROUPS_DELETED_AT_ONCE):
                 _log.info("group %s was not used for as long as it is kept, and is deleted", name)
-        for group in list(self._state.groups.values()):  # what they hold ready would keep others from reading
-            if not group.members.is_used(now, self._state.config.member_ttl_s) and is_settled(
+        for group in list(self._state.groups.values()):  # what they hold ready takes memory from others
+            if not group.members.is_used(now, self._state.config.member_ttl_s) and is_finished(
                 list(group.feeds.values())
             ):
-                self._state.drop_group(group, "nobody asked for its messages")
+                self._state.drop_group(group, "no member asked for its messages")
 
     async def keys_once(self) -> None:
-        """Lets the ordering keys go on that wait for nothing any more, as when a dead letter was purged."""
+        """Unblocks ordering keys that nothing blocks any more, as when a dead letter was purged."""
         for group in list(self._state.busy):
-            held = [(feed.queue_id, key) for feed in group.busy for key in feed.window.held_keys()]
-            for start in range(0, len(held), _KEYS_PER_STATEMENT):
-                async with group.writing, self._database.session() as conn:
-                    chunk = held[start : start + _KEYS_PER_STATEMENT]
-                    group.release(await failures_store.free_keys(conn, group.id, chunk))
+            blocked = [(feed.queue_id, key) for feed in group.busy for key in feed.window.blocked_keys()]
+            for start in range(0, len(blocked), _KEYS_PER_STATEMENT):
+                async with group.writing, self._state.session() as conn:
+                    chunk = blocked[start : start + _KEYS_PER_STATEMENT]
+                    group.unblock(await retries_store.free_keys(conn, group.id, chunk))
 
     async def read_once(self, feed: Feed) -> None:
-        """Reads one feed once and wakes members for what was read."""
+        """Reads a feed once, and wakes members for what was read."""
         try:
             if not self._state.is_delivered(feed):
                 return
             count_max, size_bytes_max = self._state.config.read_count_max, self._state.config.window_size_bytes_max
             if self._state.memory.is_full or feed.group.members.pause.is_on:
                 count_max, size_bytes_max = min(count_max, _SMALL_READ[0]), _SMALL_READ[1]
-            async with self._database.session() as conn:
+            async with self._state.session() as conn:
                 count = await read_feed(conn, feed, count_max, size_bytes_max)
         finally:
             self._state.was_read(feed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.unit.test_window import LARGE, row
-from txmsg.broker.delivery.retrying import Outcome, Retrying
+from txmsg.broker.delivery.retries import Outcome, Retries
 from txmsg.broker.delivery.window import EXPIRED, Failure
 
 
@@ -11,7 +11,7 @@ def wants_all(_queue_id: int, _tag: str | None) -> bool:
     return True
 
 
-def settle(box: Retrying, offset: int, failure: Failure | None, token: int = 4) -> list[int]:
+def settle(box: Retries, offset: int, failure: Failure | None, token: int = 4) -> list[int]:
     """Settles a retry of queue 7; the offsets that came too late."""
     done, late = box.take_back(7, token, [offset])
     box.settled(done, failure)
@@ -19,7 +19,7 @@ def settle(box: Retrying, offset: int, failure: Failure | None, token: int = 4) 
 
 
 def test_retry_is_known_until_its_outcome_is_written() -> None:
-    box = Retrying()
+    box = Retries()
     box.put([(7, 1, 0, row(3)), (7, 2, 0, row(5))])
     box.put([(7, 1, 0, row(3))])
     assert box.ready_count == 2
@@ -36,7 +36,7 @@ def test_retry_is_known_until_its_outcome_is_written() -> None:
 
 
 def test_retry_not_acked_in_time_fails_again() -> None:
-    box = Retrying()
+    box = Retries()
     box.put([(7, 1, 0, row(3))])
     box.take(9, LARGE, token=4, deadline=10, wants=wants_all)
     assert box.expire(9) == []
@@ -48,7 +48,7 @@ def test_retry_not_acked_in_time_fails_again() -> None:
 
 
 def test_retries_are_bounded_by_count_and_bytes() -> None:
-    box = Retrying(count_max=3, size_bytes_max=10)
+    box = Retries(count_max=3, size_bytes_max=10)
     box.put([(7, 1, 0, row(0, body=b"x" * 6)), (7, 1, 0, row(1, body=b"x" * 6))])
     assert box.room_count() == 0
     assert len(box.take(9, 6, token=1, deadline=1, wants=wants_all)) == 1
@@ -57,7 +57,7 @@ def test_retries_are_bounded_by_count_and_bytes() -> None:
 
 
 def test_retry_that_this_member_does_not_want_waits_for_another() -> None:
-    box = Retrying()
+    box = Retries()
     box.put([(7, 1, 0, row(0, tag="a")), (7, 1, 0, row(1, tag="b"))])
     got = box.take(9, LARGE, token=1, deadline=1, wants=lambda _, tag: tag == "b")
     assert [each[3][0] for each in got] == [1]

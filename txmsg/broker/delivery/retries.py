@@ -7,27 +7,24 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from txmsg.broker.delivery.inflight import InFlight
+from txmsg.broker.delivery.offsets import InFlight
 from txmsg.broker.delivery.window import Failure
 from txmsg.broker.store.rows import RetryRow, size_bytes_of
-
-__all__ = ["Outcome", "Retrying"]
 
 _Key = tuple[int, int]
 
 
 class Outcome(NamedTuple):
-    """What became of a retry, to be written: done (failure None), or failed at delivery `attempt`."""
+    """The outcome of a retry, to be written: done (failure None), or failed at delivery `attempt`."""
 
     attempt: int
     failure: Failure | None
     ordering_key: str | None = None
 
 
-class Retrying:
-    """Due retries: ready, in flight, or with an outcome that is not yet written. Nothing else is in memory.
+class Retries:
+    """Due retries: ready, in flight, or with an outcome that is not yet written; at most one of each ordering key.
 
-    Of each ordering key there is one at most.
     Bounded by count_max in all and size_bytes_max of ready messages; when full, due retries stay in their table.
     """
 
@@ -44,7 +41,7 @@ class Retrying:
 
     @property
     def ready_count(self) -> int:
-        """Retries not yet given to anybody."""
+        """Retries not yet delivered."""
         return len(self._ready)
 
     @property
@@ -53,17 +50,17 @@ class Retrying:
         return not self._attempts
 
     def known(self) -> list[_Key]:
-        """(queue id, offset) of all that are in memory."""
+        """(queue id, offset) of all retries in memory."""
         return list(self._attempts)
 
-    def is_out(self, queue_ids: Collection[int]) -> bool:
-        """Whether a retry of these queues is in the hands of a consumer, or its outcome not yet written."""
+    def has_unsettled(self, queue_ids: Collection[int]) -> bool:
+        """Whether a retry of these queues is in flight, or its outcome not yet written."""
         return any(key[0] in queue_ids and (key in self._in_flight or key in self._outcomes) for key in self._attempts)
 
-    def out_until(self, queue_id: int) -> float:
-        """When consumers have no retry of a queue any more, or somewhat later; minus infinity: they have none."""
-        is_out = any(key[0] == queue_id and key in self._in_flight for key in self._attempts)
-        return self._in_flight.deadline_last() if is_out else -math.inf
+    def in_flight_until(self, queue_id: int) -> float:
+        """A time by which no retry of a queue is in flight, if none is renewed; minus infinity if none is now."""
+        in_flight = any(key[0] == queue_id and key in self._in_flight for key in self._attempts)
+        return self._in_flight.deadline_last() if in_flight else -math.inf
 
     def room_count(self) -> int:
         """How many may be read now."""
@@ -74,7 +71,7 @@ class Retrying:
         return max(0, self._size_bytes_max - self._ready_size_bytes)
 
     def put(self, rows: Sequence[RetryRow]) -> None:
-        """Takes due retries as read. One that became known meanwhile is left out, or whose ordering key did."""
+        """Adds due retries as read. Leaves out those that are known by now, also by their ordering key."""
         for row in rows:
             queue_id, attempt, _, message = row
             key, ordering_key = (queue_id, message[0]), message[9]
@@ -87,7 +84,7 @@ class Retrying:
                 self._ready_size_bytes += size_bytes_of(message)
 
     def forget(self, queue_ids: Collection[int]) -> None:
-        """Another broker delivers these queues now, their retries too."""
+        """Drops the retries of these queues: another broker delivers them now."""
         gone = [key for key in self._attempts if key[0] in queue_ids]
         for key in gone:
             self._outcomes.pop(key, None)
@@ -96,7 +93,7 @@ class Retrying:
         self._keep_ready(lambda queue_id: queue_id not in queue_ids)
 
     def keep(self, queue_ids: Collection[int]) -> None:
-        """Of other queues nothing stays ready here: it waits in its table, and leaves the room to what is asked for."""
+        """Drops ready retries of all other queues: they wait in their table, and leave room for these."""
         gone = [(row[0], row[3][0]) for row in self._ready if row[0] not in queue_ids]
         if gone:
             self.leave(gone)
@@ -140,35 +137,35 @@ class Retrying:
         return taken
 
     def renew(self, queue_id: int, token: int, offsets: Sequence[int], deadline: float) -> list[int]:
-        """Puts off the deadline of what a consumer still holds. Returns those not in flight under this token."""
+        """Extends the deadline of what a consumer still holds. Returns those not in flight under this token."""
         late = self._in_flight.renew([(queue_id, offset) for offset in offsets], token, deadline)
         return [offset for _, offset in late]
 
     def take_back(self, queue_id: int, token: int, offsets: Sequence[int]) -> tuple[list[_Key], list[int]]:
-        """What was in flight under this token, to be `settled`, or to `leave`; and the offsets that were not."""
+        """Removes what is in flight under this token, to be `settled` or to `leave`. Returns also what was not."""
         done, late = self._in_flight.give_back([(queue_id, offset) for offset in offsets], token)
         return done, [offset for _, offset in late]
 
     def expire(self, now: float) -> list[tuple[int, list[_Key]]]:
-        """What was not acknowledged in time, by token: to be `settled`, or to `leave`."""
+        """Removes what was not acknowledged in time, by token: to be `settled` or to `leave`."""
         return self._in_flight.expire(now)
 
     def settled(self, keys: Iterable[_Key], failure: Failure | None) -> None:
-        """Records the outcome of what was taken back; it counts when it is `written`."""
+        """Records the outcome of removed retries; it counts when it is `written`."""
         for key in keys:
             self._outcomes[key] = Outcome(self._attempts[key], failure, self._ordered.get(key))
 
     def leave(self, keys: Iterable[_Key]) -> None:
-        """What was taken back stays in its table as it is, and is read again."""
+        """Removed retries stay in their table unchanged, and are read again."""
         for key in keys:
             del self._attempts[key]
             if (ordering_key := self._ordered.pop(key, None)) is not None:
                 self._busy.discard((key[0], ordering_key))
 
     def outcomes(self) -> dict[_Key, Outcome]:
-        """What must be written, by (queue id, offset). Stays here until `written`."""
+        """What must be written, by (queue id, offset). Stays until `written`."""
         return dict(self._outcomes)
 
     def written(self, keys: Iterable[_Key]) -> None:
-        """These outcomes are on disk: the retries are forgotten here. Telling twice is fine."""
+        """These outcomes are on disk: the retries are dropped here. Idempotent."""
         self.leave([key for key in keys if self._outcomes.pop(key, None) is not None])

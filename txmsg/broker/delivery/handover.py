@@ -1,0 +1,85 @@
+"""Handing queues over: what must be settled before another broker delivers a queue, and what that broker must know.
+
+A broker that takes over a queue of a dead one does not know which messages consumers still have: it could deliver a
+message while the one before it, of the same ordering key, is being processed. So the cursor says until when ordered
+messages may be in flight. It is written before they are delivered, and the next broker delivers nothing of that queue
+before that time. A queue that is handed over in order does not wait. One that comes back to the broker that had it
+waits only for what that broker had delivered. This module decides when to write what; the store has the statements.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from txmsg.broker.delivery.group import Feed
+
+MARGIN_S = 10.0
+"""Added to the visibility timeout, so that one note serves many deliveries."""
+_IDLE_S = 5.0
+
+
+def has_unsettled(feeds: Sequence[Feed]) -> bool:
+    """Whether messages of these feeds are in flight, or have failed and are not yet written."""
+    queue_ids = {feed.queue_id for feed in feeds}
+    return any(feed.window.unsettled_count for feed in feeds) or any(
+        group.retries.has_unsettled(queue_ids) for group in {feed.group for feed in feeds}
+    )
+
+
+def is_finished(feeds: Sequence[Feed]) -> bool:
+    """Whether all is settled, and the cursors are written: the feeds can be dropped at no cost."""
+    return not has_unsettled(feeds) and not any(feed.window.is_dirty for feed in feeds)
+
+
+class OrderedInFlight(NamedTuple):
+    """Ordered messages that were in flight when this broker lost a queue."""
+
+    epoch: int
+    """Of the lease that was lost."""
+    until: float
+    """When the last of them expires; minus infinity: none were in flight."""
+    noted_until: float
+    """What the cursor says."""
+
+
+def ordered_in_flight(feeds: Iterable[Feed], now: float) -> dict[tuple[int, int], OrderedInFlight]:
+    """By group and queue, for feeds whose cursors say that ordered messages may be in flight."""
+    found: dict[tuple[int, int], OrderedInFlight] = {}
+    for feed in feeds:
+        waits_until = -math.inf if feed.opens_at is None else feed.opens_at  # those of the broker before
+        noted_until = max(feed.noted_until, waits_until)
+        if noted_until > now:
+            until = max(feed.window.in_flight_until, feed.group.retries.in_flight_until(feed.queue_id), waits_until)
+            found[feed.group.id, feed.queue_id] = OrderedInFlight(feed.epoch, until, noted_until)
+    return found
+
+
+def notes_to_write(feeds: Iterable[Feed], now: float, visibility_timeout_s: float) -> list[Feed]:
+    """Of feeds about to deliver messages: those whose cursors do not say so yet."""
+    return [feed for feed in feeds if feed.window.is_ordered and feed.noted_until < now + visibility_timeout_s]
+
+
+def notes_to_renew(feeds: Iterable[Feed], now: float) -> list[Feed]:
+    """Feeds with messages in flight, perhaps renewed, whose notes are about to run out."""
+    return [
+        feed
+        for feed in feeds
+        if feed.noted_until and feed.noted_until < now + feed.noted_s + MARGIN_S / 2 and has_unsettled([feed])
+    ]
+
+
+def notes_to_clear(feeds: Iterable[Feed], now: float) -> list[Feed]:
+    """Feeds whose notes can be cleared: nothing was in flight for a while, so that a takeover need not wait."""
+    found: list[Feed] = []
+    for feed in feeds:
+        if not feed.noted_until:
+            continue
+        if has_unsettled([feed]):
+            feed.idle_since = None
+        elif feed.idle_since is None:
+            feed.idle_since = now
+        elif now - feed.idle_since >= _IDLE_S:
+            found.append(feed)
+    return found

@@ -1,0 +1,195 @@
+"""Sets of offsets: ranges of them, and those in flight until a deadline. Pure: the clock is an argument."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import Generic, TypeVar
+
+
+def runs(offsets: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """The runs [start, end) of offsets that need not be sorted; each offset at most once."""
+    in_order = sorted(offsets)
+    if not in_order:
+        return
+    if in_order[-1] - in_order[0] + 1 == len(in_order):  # the usual case: a delivered batch, acknowledged whole
+        yield in_order[0], in_order[-1] + 1
+        return
+    start = end = in_order[0]
+    for offset in in_order:
+        if offset != end:
+            yield start, end
+            start = offset
+        end = offset + 1
+    yield start, end
+
+
+class OffsetRanges:
+    """Disjoint ranges [start, end), in order, neighbours merged. Adding costs a binary search."""
+
+    def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        for start, end in ranges:
+            self.add(start, end)
+
+    def add(self, start: int, end: int) -> None:
+        """Adds [start, end), which may touch or overlap what is there."""
+        assert start < end, f"[{start}, {end}) is empty"
+        first = bisect_left(self._ends, start)  # the first range that reaches start
+        last = bisect_right(self._starts, end)  # after the last range that begins by end
+        if first < last:
+            start = min(start, self._starts[first])
+            end = max(end, self._ends[last - 1])
+        self._starts[first:last] = [start]
+        self._ends[first:last] = [end]
+
+    def next_missing(self, offset: int) -> int:
+        """The first offset from here that is not in the set."""
+        at = bisect_right(self._starts, offset) - 1
+        return max(offset, self._ends[at]) if at >= 0 else offset
+
+    def drop_below(self, offset: int) -> None:
+        """Forgets everything below an offset that does not lie inside a range."""
+        count = bisect_right(self._ends, offset)
+        assert count == len(self._ends) or self._starts[count] >= offset, f"{offset} lies inside a range"
+        del self._starts[:count], self._ends[:count]
+
+    def __contains__(self, offset: int) -> bool:
+        return self.next_missing(offset) != offset
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return iter(list(zip(self._starts, self._ends, strict=True)))
+
+    def __len__(self) -> int:
+        """How many ranges there are."""
+        return len(self._starts)
+
+    def count(self) -> int:
+        """How many offsets there are."""
+        return sum(self._ends) - sum(self._starts)
+
+
+K = TypeVar("K", bound=Hashable)
+
+_STALE_MIN = 64  # below this many, finished batches are not worth a sweep
+
+
+class _Batch(Generic[K]):
+    """Messages delivered together: one token, one deadline and its maximum, and how many are still in flight."""
+
+    __slots__ = ("deadline", "deadline_max", "keys", "left", "token")
+
+    def __init__(self, token: int, deadline: float, deadline_max: float, keys: Sequence[K]) -> None:
+        self.token = token
+        self.deadline = deadline
+        self.deadline_max = deadline_max
+        self.keys = keys
+        self.left = len(keys)
+
+    def __lt__(self, other: _Batch[K]) -> bool:
+        return self.deadline < other.deadline
+
+
+class InFlight(Generic[K]):
+    """Keys of messages that consumers have, under a token, until a deadline.
+
+    The deadline heap has one entry per batch, not per message. A finished batch drops its keys at once, and its entry
+    is removed when half of the heap is finished, so that long visibility timeouts cost no memory.
+    """
+
+    def __init__(self) -> None:
+        self._batch_of: dict[K, _Batch[K]] = {}
+        self._heap: list[_Batch[K]] = []
+        self._finished = 0
+
+    def __len__(self) -> int:
+        return len(self._batch_of)
+
+    def __contains__(self, key: K) -> bool:
+        return key in self._batch_of
+
+    def give(self, keys: Sequence[K], token: int, deadline: float, deadline_max: float = math.inf) -> None:
+        """Records that these keys are in flight until the deadline, which can be extended up to deadline_max.
+
+        Keeps `keys`: do not change it.
+        """
+        if not keys:
+            return
+        batch = _Batch(token, deadline, deadline_max, keys)
+        self._batch_of.update(dict.fromkeys(keys, batch))
+        heapq.heappush(self._heap, batch)
+
+    def renew(self, keys: Iterable[K], token: int, deadline: float) -> list[K]:
+        """Extends the deadline of what is in flight under this token. Returns the keys that are not."""
+        renewed: dict[_Batch[K], dict[K, None]] = {}
+        late: list[K] = []
+        for key in keys:
+            batch = self._batch_of.get(key)
+            if batch is None or batch.token != token:
+                late.append(key)
+            else:
+                renewed.setdefault(batch, {})[key] = None
+        for batch, its_keys in renewed.items():
+            if min(deadline, batch.deadline_max) > batch.deadline:
+                batch.left -= len(its_keys)
+                self.give(list(its_keys), token, min(deadline, batch.deadline_max), batch.deadline_max)
+                if not batch.left:
+                    self._finish(batch)
+        return late
+
+    def give_back(self, keys: Iterable[K], token: int) -> tuple[list[K], list[K]]:
+        """Removes what is in flight under this token. Returns the keys that were, and those that were not."""
+        batch_of = self._batch_of
+        done: list[K] = []
+        late: list[K] = []
+        for key in keys:
+            batch = batch_of.get(key)
+            if batch is None or batch.token != token:
+                late.append(key)
+                continue
+            del batch_of[key]
+            done.append(key)
+            batch.left -= 1
+            if not batch.left:
+                self._finish(batch)
+        return done, late
+
+    def _finish(self, batch: _Batch[K]) -> None:
+        batch.keys = ()
+        self._finished += 1
+        if self._finished > _STALE_MIN and self._finished * 2 > len(self._heap):
+            self._heap = [batch for batch in self._heap if batch.left]
+            heapq.heapify(self._heap)
+            self._finished = 0
+
+    def forget(self, keys: Iterable[K]) -> None:
+        """Removes these keys, whatever their token; those that are not in flight are ignored."""
+        for key in keys:
+            batch = self._batch_of.pop(key, None)
+            if batch is not None:
+                batch.left -= 1
+                if not batch.left:
+                    self._finish(batch)
+
+    def deadline_last(self) -> float:
+        """The last deadline; minus infinity if nothing is in flight."""
+        return max((batch.deadline for batch in self._heap if batch.left), default=-math.inf)
+
+    def expire(self, now: float) -> list[tuple[int, list[K]]]:
+        """Removes and returns the keys whose deadline has passed, by token."""
+        late: list[tuple[int, list[K]]] = []
+        while self._heap and self._heap[0].deadline <= now:
+            batch = heapq.heappop(self._heap)
+            if not batch.left:
+                self._finished -= 1
+                continue
+            gone = [key for key in batch.keys if self._batch_of.get(key) is batch]
+            for key in gone:
+                del self._batch_of[key]
+            batch.left = 0
+            if gone:
+                late.append((batch.token, gone))
+        return late

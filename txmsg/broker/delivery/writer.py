@@ -1,0 +1,232 @@
+"""Writes what must not be lost: cursors, outcomes of failed messages, and how long ordered messages are in flight."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from psycopg.errors import ForeignKeyViolation
+
+from txmsg.broker.cluster import Leases, Membership
+from txmsg.broker.delivery.config import GroupSettings
+from txmsg.broker.delivery.group import Feed, Group
+from txmsg.broker.delivery.handover import MARGIN_S, has_unsettled
+from txmsg.broker.delivery.retries import Outcome
+from txmsg.broker.delivery.state import State
+from txmsg.broker.delivery.window import BEHIND, Failure
+from txmsg.broker.store import delivery as store
+from txmsg.broker.store import leases as leases_store
+from txmsg.broker.store import retries as retries_store
+from txmsg.errors import BrokerUnavailable
+
+_log = logging.getLogger(__name__)
+_CURSORS_PER_STATEMENT = 1000
+_ROWS_PER_STATEMENT = 1000  # it looks up values in arrays, which is quadratic
+_ERROR_LENGTH_MAX = 2000
+_LEASE_OVER = "leases of these queues are over: another broker delivers them, or none yet; retry"
+
+
+class ProgressWriter:
+    """Writes under the leases of the queues concerned. What has lost its lease is not written, and is dropped."""
+
+    def __init__(self, state: State, membership: Membership) -> None:
+        self._state = state
+        self._membership = membership
+        self.flushing = asyncio.Lock()
+        """Held while cursors are written."""
+
+    async def finish(self, feeds: Sequence[Feed]) -> None:
+        """Stops delivering these feeds, waits a little for their messages in flight, and writes their cursors.
+
+        Raises BrokerUnavailable.
+        """
+        for feed in feeds:
+            feed.leaving = True
+        feeds = [feed for feed in feeds if feed.group in self._state.busy]  # the others are finished
+        await self._state.settlements.wait(lambda: not has_unsettled(feeds), self._state.config.hand_over_s)
+        by_group: defaultdict[Group, list[Feed]] = defaultdict(list)
+        for feed in feeds:
+            by_group[feed.group].append(feed)
+        for group, its_feeds in by_group.items():
+            await self.try_to_write_outcomes(group, its_feeds)
+        await self.note_in_flight([feed for feed in feeds if feed.noted_until and not has_unsettled([feed])], None)
+        await self.flush_once()
+
+    async def flush_once(self) -> None:
+        """Writes the cursors that have moved. Drops queues that are no longer this broker's."""
+        async with self.flushing:
+            await self._flush()
+
+    async def _flush(self) -> None:
+        dirty = [feed for feed in self._state.busy_feeds() if feed.window.is_dirty]
+        dirty.sort(key=lambda feed: (feed.group.id, feed.queue_id))
+        for start in range(0, len(dirty), _CURSORS_PER_STATEMENT):
+            async with self._state.session() as conn:
+                chunk = [
+                    feed for feed in dirty[start : start + _CURSORS_PER_STATEMENT] if self._state.is_delivered(feed)
+                ]
+                stale = await _write_progress(conn, self._state.leases, chunk)
+            for feed in filter(self._state.is_delivered, stale):
+                _log.warning("group %s: %s is no longer this broker's", feed.group.name, feed)
+                self._state.remove(feed.group, [feed.queue_id])
+                self._membership.doubt()
+
+    async def write_outcomes(self, group: Group, feeds: Iterable[Feed]) -> None:
+        """Writes failures and outcomes of retries, then counts them as done. One transaction, which locks the leases.
+
+        Raises BrokerUnavailable if a lease is over, as when the topic was deleted, or if the group was deleted.
+        """
+        async with group.writing:
+            failing = [
+                (feed, failures)
+                for feed in feeds
+                if (failures := feed.window.failing()) and self._state.is_delivered(feed)
+            ]
+            outcomes = group.retries.outcomes()
+            if not failing and not outcomes:
+                return
+            self._state.leases.require()
+            incarnation = self._state.leases.incarnation
+            leases = {feed.queue_id: feed.epoch for feed, _ in failing}
+            leases |= {queue_id: group.feeds[queue_id].epoch for queue_id, _ in outcomes}
+            failing.sort(key=lambda item: item[0].queue_id)
+            keys = {(feed.queue_id, key) for feed, failures in failing for key in feed.window.keys_of(failures)}
+            keys |= {(queue_id, key) for (queue_id, _), (*_, key) in outcomes.items() if key}
+            try:
+                async with self._state.session() as conn, conn.transaction():
+                    is_held = await leases_store.hold(conn, incarnation, self._state.leases.broker_id, leases)
+                    if is_held:
+                        for feed, failures in failing:
+                            await write_first_failures(conn, feed, failures, group.settings)
+                        await write_retry_outcomes(conn, group, outcomes)
+                        free = await retries_store.free_keys(conn, group.id, sorted(keys)) if keys else []
+                        if group.members.pause.is_failing():
+                            at_most = self._state.config.pause_retries
+                            group.members.retries = await retries_store.count_retries(conn, group.id, at_most)
+            except ForeignKeyViolation as exc:
+                raise BrokerUnavailable(f"group {group.name} was deleted: retry") from exc
+            if not is_held:  # raised here: within the session it would drop all other queues, too
+                self._membership.doubt()
+                raise BrokerUnavailable(_LEASE_OVER)
+            for feed, failures in failing:
+                feed.window.stored(failures)
+                self._state.read_soon(feed)
+            group.retries.written(outcomes)
+            group.unblock(free)
+
+    async def try_to_write_outcomes(self, group: Group, feeds: Iterable[Feed]) -> None:
+        """As `write_outcomes`; what cannot be written now is written later, and does not delay other groups."""
+        try:
+            await self.write_outcomes(group, feeds)
+        except BrokerUnavailable as exc:
+            _log.debug("group %s: what failed is not written yet: %s", group.name, exc)
+
+    async def note_in_flight(self, feeds: Sequence[Feed], visibility_timeout_s: float | None) -> None:
+        """Notes in cursors for how long ordered messages may be in flight from now on; None: none are."""
+        feeds = [feed for feed in feeds if self._state.is_delivered(feed)]
+        if not feeds:
+            return
+        now = self._state.monotonic()
+        noted_s = None if visibility_timeout_s is None else visibility_timeout_s + MARGIN_S
+        cursors = [(feed.group.id, feed.queue_id, feed.epoch) for feed in feeds]
+        leases, incarnation = self._state.leases, self._state.leases.incarnation
+        async with self._state.session() as conn:
+            noted = await store.note_held(conn, incarnation, leases.broker_id, cursors, noted_s)
+        if noted < len(feeds):
+            self._membership.doubt()
+            raise BrokerUnavailable(_LEASE_OVER)
+        for feed in feeds:
+            feed.noted_until = 0.0 if noted_s is None else now + noted_s
+            feed.noted_s = max(feed.noted_s, visibility_timeout_s or 0.0)
+            feed.idle_since = None
+
+
+async def _write_progress(conn: store.Connection, leases: Leases, feeds: Sequence[Feed]) -> list[Feed]:
+    """Writes the cursors of these feeds. Returns those whose leases are over. One statement."""
+    progresses = [feed.window.progress() for feed in feeds]
+    written = await store.write_cursors(
+        conn,
+        leases.incarnation,
+        leases.broker_id,
+        [
+            store.CursorWrite(feed.group.id, feed.queue_id, feed.epoch, progress.next_offset, progress.acked)
+            for feed, progress in zip(feeds, progresses, strict=True)
+        ],
+    )
+    stale: list[Feed] = []
+    for feed, progress in zip(feeds, progresses, strict=True):
+        if (feed.group.id, feed.queue_id) in written:
+            feed.window.written(progress)
+        else:
+            stale.append(feed)
+    return stale
+
+
+def clean_error(error: str) -> str:
+    """An error text as PostgreSQL can store it: without NUL and lone surrogates, and cut."""
+    return error.replace("\0", "\\0").encode("utf-8", "replace").decode()[:_ERROR_LENGTH_MAX]
+
+
+async def write_first_failures(
+    conn: store.Connection, feed: Feed, failing: Mapping[int, Failure], settings: GroupSettings
+) -> None:
+    """Writes messages whose first delivery failed, and those that follow their ordering keys, as retries.
+
+    As dead letters, if no retry is allowed. Idempotent. A message whose segment was dropped is logged as lost.
+    """
+    spans = await store.segments_of_queue(conn, feed.queue_id)
+    bases = [span.base for span in spans]
+    by_segment: dict[int, list[retries_store.FirstFailure]] = defaultdict(list)
+    for offset, failure in sorted(failing.items()):
+        segment = spans[max(bisect_right(bases, offset) - 1, 0)].segment
+        if failure is BEHIND:
+            by_segment[segment].append((offset, None, None))
+        else:
+            delay_s = settings.backoff.delay_s(1, failure.delay_s)
+            by_segment[segment].append((offset, delay_s or 0.0, clean_error(failure.error)))
+    count = 0
+    for segment, failures in sorted(by_segment.items()):
+        for start in range(0, len(failures), _ROWS_PER_STATEMENT):
+            chunk = failures[start : start + _ROWS_PER_STATEMENT]
+            count += await retries_store.insert_retries(conn, feed.group.id, segment, feed.queue_id, chunk)
+            if settings.backoff.delay_s(1) is None:
+                dead = [(offset, 1, error) for offset, _, error in chunk if error is not None]
+                await retries_store.bury(conn, feed.group.id, feed.queue_id, dead, parks_keys=settings.parks_keys)
+    if count < len(failing):
+        await _log_lost(conn, feed, failing)
+
+
+async def _log_lost(conn: store.Connection, feed: Feed, failing: Mapping[int, Failure]) -> None:
+    since = [min(failing)]
+    kept = {offset for _, offset in await store.failed_offsets(conn, feed.group.id, [feed.queue_id], since)}
+    if lost := sorted(failing.keys() - kept):
+        _log.error(
+            "group %s failed to process offsets %s of topic %s queue %d, which are not kept any more: no retry",
+            *(feed.group.name, lost, feed.topic, feed.number),
+        )
+
+
+async def write_retry_outcomes(
+    conn: store.Connection, group: Group, outcomes: Mapping[retries_store.RetryKey, Outcome]
+) -> None:
+    """Writes the outcomes of retries. Idempotent."""
+    settings = group.settings
+    done: dict[int, list[int]] = defaultdict(list)
+    again: dict[int, list[tuple[int, int, float, str]]] = defaultdict(list)
+    dead: dict[int, list[tuple[int, int, str]]] = defaultdict(list)
+    for (queue_id, offset), (attempt, failure, _) in sorted(outcomes.items(), key=lambda item: item[0]):
+        if failure is None:
+            done[queue_id].append(offset)
+        elif (delay_s := settings.backoff.delay_s(attempt, failure.delay_s)) is None:
+            dead[queue_id].append((offset, attempt, clean_error(failure.error)))
+        else:
+            again[queue_id].append((offset, attempt, delay_s, clean_error(failure.error)))
+    for queue_id, offsets in done.items():
+        await retries_store.delete_retries(conn, group.id, queue_id, offsets)
+    for queue_id, put_off in again.items():
+        await retries_store.update_retries(conn, group.id, queue_id, put_off)
+    for queue_id, buried in dead.items():
+        await retries_store.bury(conn, group.id, queue_id, buried, parks_keys=settings.parks_keys)
