@@ -25,7 +25,8 @@ from benchmarks.surroundings import parser_of, progress_of
 from benchmarks.turns import Compared, by_turns
 from txmsg.metaq.format.frame import Compression
 from txmsg.metaq.store.commit_log import CommitLogReader
-from txmsg.metaq.store.log import Flush, Log, LogConfig
+from txmsg.metaq.store.log import Log, LogConfig
+from txmsg.metaq.store.topics import Flush
 
 FLUSH_S = LogConfig().flush_s
 CASES = [

@@ -21,9 +21,8 @@ from typing import cast
 from benchmarks.metaq_work import Case, appends, columns_of, fresh_log, redis_streams, targets, xadd
 from benchmarks.surroundings import parser_of, progress_of
 from benchmarks.turns import Compared, by_turns
-from txmsg.metaq.format.batch import LogBatch
+from txmsg.metaq.format.batch import LogBatch, to_arrow
 from txmsg.metaq.format.frame import Compression
-from txmsg.metaq.format.joining import to_arrow
 from txmsg.metaq.store.log import Log
 from txmsg.metaq.store.reader import LogReader
 

@@ -15,7 +15,8 @@ import redis
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from txmsg.metaq.format.frame import Columns, Compression, encode
-from txmsg.metaq.store.log import Append, Flush, Log, LogConfig, TopicSettings
+from txmsg.metaq.store.log import Append, Log, LogConfig
+from txmsg.metaq.store.topics import Flush, TopicSettings
 
 __all__ = ["APPENDS_PER_SYNC", "Case", "appends", "columns_of", "fresh_log", "redis_streams", "targets", "xadd"]
 

@@ -22,7 +22,8 @@ from benchmarks.surroundings import parser_of, progress_of
 from benchmarks.turns import Compared, by_turns
 from txmsg.message import new_transaction_id_bytes
 from txmsg.metaq.format.frame import Columns, encode
-from txmsg.metaq.store.log import Append, Flush, Log, LogConfig, TopicSettings
+from txmsg.metaq.store.log import Append, Log, LogConfig
+from txmsg.metaq.store.topics import Flush, TopicSettings
 from txmsg.spark import session
 
 MESSAGES, MESSAGES_QUICK = 5_000_000, 200_000

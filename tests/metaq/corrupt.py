@@ -20,10 +20,11 @@ from txmsg.metaq.fsck.check import check
 from txmsg.metaq.fsck.repair import repair
 from txmsg.metaq.store.cells import Cells, queue_directory
 from txmsg.metaq.store.commit_log import files_of
-from txmsg.metaq.store.log import Append, Flush, Log, LogConfig, TopicSettings
+from txmsg.metaq.store.frames import frames
+from txmsg.metaq.store.log import Append, Log, LogConfig
 from txmsg.metaq.store.reader import LogReader
-from txmsg.metaq.store.recovery import frames
 from txmsg.metaq.store.state import Identity, write_identity
+from txmsg.metaq.store.topics import Flush, TopicSettings
 
 QUEUES = (("trade", 0), ("trade", 1), ("user", 0))
 _CONFIG = LogConfig(file_size_bytes_max=2500, flush_s=3600, checkpoint_s=3600)

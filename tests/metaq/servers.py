@@ -17,7 +17,7 @@ from tests.chaos.network import Link, Network
 from txmsg.errors import BrokerUnavailable
 from txmsg.metaq.remote.remote_log import RemoteLog
 from txmsg.metaq.server.config import MetaQConfig
-from txmsg.metaq.server.running import serve
+from txmsg.metaq.server.server import serve
 
 WAIT_S = 60.0
 

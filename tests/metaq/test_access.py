@@ -13,8 +13,8 @@ from txmsg.errors import CorruptLog, MisuseError, OffsetOutOfRange, OffsetsMissi
 from txmsg.metaq.access import Fetched, LogAccess, QueueId, Range
 from txmsg.metaq.format.frame import Columns, encode, hole
 from txmsg.metaq.location import open_log
+from txmsg.metaq.store.growth import Growth
 from txmsg.metaq.store.log import Append, Log
-from txmsg.metaq.store.waiting import Growth
 
 A, B, C = QueueId("a", 0), QueueId("b", 0), QueueId("c", 0)
 WAIT_S = 30.0

@@ -21,8 +21,9 @@ from txmsg.metaq.fsck.report import Lost
 from txmsg.metaq.location import open_log
 from txmsg.metaq.protocol import error_of_log_error, log_error_of
 from txmsg.metaq.store.commit_log import files_of, log_file
-from txmsg.metaq.store.log import Append, Flush, Log, LogConfig, TopicSettings
+from txmsg.metaq.store.log import Append, Log, LogConfig
 from txmsg.metaq.store.reader import LogReader
+from txmsg.metaq.store.topics import Flush, TopicSettings
 
 
 @pytest.fixture(scope="module")

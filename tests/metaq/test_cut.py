@@ -13,7 +13,7 @@ from txmsg.errors import MisuseError, OffsetOutOfRange, OffsetsMissing
 from txmsg.metaq.format.frame import Columns, encode, hole
 from txmsg.metaq.store.cells import Cell, CellFile
 from txmsg.metaq.store.commit_log import CommitLogReader
-from txmsg.metaq.store.finding import KeyFinder
+from txmsg.metaq.store.keys import KeyFinder
 from txmsg.metaq.store.log import Append, Log, LogConfig
 from txmsg.metaq.store.reader import LogReader
 

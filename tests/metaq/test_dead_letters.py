@@ -22,7 +22,7 @@ from txmsg.metaq import AsyncLogConsumer, Log, LogAccess, open_log
 from txmsg.metaq.access import DEAD_LETTERS, RETRIES, QueueId
 from txmsg.metaq.consumer.retries import Tried, appends_of
 from txmsg.metaq.format.frame import Columns, encode
-from txmsg.metaq.group.group_logs import GroupLogs
+from txmsg.metaq.group.logs import GroupLogs
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.store.log import Append, LogConfig
 from txmsg.runtime.backoff import Backoff

@@ -24,9 +24,10 @@ from txmsg.metaq.access import QueueId
 from txmsg.metaq.format.frame import Columns, encode
 from txmsg.metaq.location import open_log
 from txmsg.metaq.store.commit_log import files_of
-from txmsg.metaq.store.log import Append, Flush, Log, LogConfig, TopicSettings
+from txmsg.metaq.store.log import Append, Log, LogConfig
 from txmsg.metaq.store.queues import OpenFiles
 from txmsg.metaq.store.reader import LogReader
+from txmsg.metaq.store.topics import Flush, TopicSettings
 
 SIZE_BYTES = 1024 * 1024
 LARGE = Append("large", 0, encode(Columns([os.urandom(100_000)], [1])))

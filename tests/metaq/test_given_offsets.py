@@ -22,8 +22,9 @@ from txmsg.metaq.group.groups import LocalMember
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.protocol import append_of_batch, batch_of_append
 from txmsg.metaq.store.ahead import AHEAD_MAX, queues_in_doubt
-from txmsg.metaq.store.log import Append, Flush, Log, LogConfig, TopicSettings
+from txmsg.metaq.store.log import Append, Log, LogConfig
 from txmsg.metaq.store.reader import LogReader
+from txmsg.metaq.store.topics import Flush, TopicSettings
 from txmsg.mirror import LogSink
 
 CONFIG = LogConfig(file_size_bytes_max=2000, flush_s=3600, checkpoint_s=3600)

@@ -16,8 +16,8 @@ from tests.metaq.servers import served
 from txmsg.errors import CorruptLog, MembershipLost, MisuseError, StorageError, UnknownGroup
 from txmsg.metaq.access import LogAccess, QueueId, Range
 from txmsg.metaq.format.frame import Columns, encode
-from txmsg.metaq.group.group_files import OwnedQueue, offset_in, queue_file
-from txmsg.metaq.group.group_logs import GroupLogs
+from txmsg.metaq.group.files import OwnedQueue, offset_in, queue_file
+from txmsg.metaq.group.logs import GroupLogs
 from txmsg.metaq.location import open_log
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.store.log import Append, Log, LogConfig

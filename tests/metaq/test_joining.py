@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from txmsg.metaq import SCHEMA, LogBatch, to_arrow
-from txmsg.metaq.format import joining
+from txmsg.metaq.format import batch
 from txmsg.metaq.format.frame import Columns, Compression, encode, pack, read_header, verify
 from txmsg.wire.tags import ALL_TAGS, parse_tags
 
@@ -56,14 +56,14 @@ def _batch(columns: Columns, offset: int, compression: Compression, skip: int = 
 @pytest.fixture(scope="module", autouse=True)
 def few_are_joined() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(joining, "_JOINED_MIN", 1)
+        patch.setattr(batch, "_JOINED_MIN", 1)
         yield
 
 
 @given(batches=_batches(), tags=st.sampled_from([ALL_TAGS, parse_tags("paid || a")]), tiny=st.sampled_from([0, 2**20]))
 def test_joined_batches_hold_what_each_holds(batches: Sequence[LogBatch], tags: Any, tiny: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(joining, "_TINY_SIZE_BYTES_MAX", tiny)
+        patch.setattr(batch, "_TINY_SIZE_BYTES_MAX", tiny)
         found = to_arrow(batches, tags)
     found.validate(full=True)
     assert found.equals(pa.Table.from_batches([batch.to_arrow(tags) for batch in batches], SCHEMA))
@@ -74,9 +74,9 @@ def test_joined_batches_hold_what_each_holds(batches: Sequence[LogBatch], tags: 
 def test_small_batches_are_joined_and_large_ones_are_not_copied(
     count: int, size_bytes: int, chunks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(joining, "_JOINED_MIN", 8)
+    monkeypatch.setattr(batch, "_JOINED_MIN", 8)
     batches = [_batch(Columns([bytes(size_bytes)], [1]), 5, Compression.NONE)] * count
     found = to_arrow(batches)
     assert (found.num_rows, found["body"].num_chunks) == (count, chunks)
-    monkeypatch.setattr(joining, "_TOGETHER_SIZE_BYTES_MAX", 15 * count)
+    monkeypatch.setattr(batch, "_TOGETHER_SIZE_BYTES_MAX", 15 * count)
     assert to_arrow(batches)["body"].num_chunks == count

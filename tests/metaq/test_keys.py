@@ -14,10 +14,10 @@ from txmsg.metaq.format.frame import Columns, Compression, encode
 from txmsg.metaq.fsck.check import check
 from txmsg.metaq.producer import LogProducer
 from txmsg.metaq.store.commit_log import CommitLogReader
-from txmsg.metaq.store.finding import KeyIndexer
-from txmsg.metaq.store.keys import BLOCK_COUNT, Keys, KeysFile, index_keys, key_hash, keys_file, write_keys
-from txmsg.metaq.store.log import Append, Flush, Log, LogConfig, TopicSettings
+from txmsg.metaq.store.keys import BLOCK_COUNT, KeyIndexer, Keys, KeysFile, index_keys, key_hash, keys_file, write_keys
+from txmsg.metaq.store.log import Append, Log, LogConfig
 from txmsg.metaq.store.reader import LogReader
+from txmsg.metaq.store.topics import Flush, TopicSettings
 
 SMALL = LogConfig(file_size_bytes_max=3000, topic=TopicSettings(flush=Flush.TIMED))
 KEYS = ["a", "b", "ключ", "a", "x" * 512]
@@ -147,7 +147,7 @@ def test_the_index_of_a_file_that_is_deleted_while_it_is_made_is_no_damage_and_d
 
     with Log(tmp_path, replace(SMALL, retention_size_bytes=None)) as log:
         log.index_keys()
-        monkeypatch.setattr("txmsg.metaq.store.finding.write_keys", write_late)
+        monkeypatch.setattr("txmsg.metaq.store.keys.write_keys", write_late)
         monkeypatch.setattr(KeyIndexer, "wake", lambda _: None)  # only when it is called here
         for _ in range(10):
             log.append([batch("t", 0, KEYS)])

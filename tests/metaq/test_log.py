@@ -17,8 +17,9 @@ from txmsg.metaq.access import QueueId
 from txmsg.metaq.format.frame import Columns, Compression, encode, hole
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.store.commit_log import CommitLogWriter
-from txmsg.metaq.store.log import Append, Flush, Log, LogConfig, TopicSettings
+from txmsg.metaq.store.log import Append, Log, LogConfig
 from txmsg.metaq.store.reader import LogReader
+from txmsg.metaq.store.topics import Flush, TopicSettings
 
 
 def test_what_is_appended_is_read_by_offset(tmp_path: Path) -> None:

@@ -11,10 +11,11 @@ import pytest
 
 from tests.metaq.logs import batch, bodies, read_all, read_around
 from tests.metaq.power import ForgetfulDisk
-from txmsg.metaq.store.log import Flush, Log, LogConfig, TopicSettings
-from txmsg.metaq.store.opening import recover
+from txmsg.metaq.store.log import Log, LogConfig
 from txmsg.metaq.store.queues import Queues
 from txmsg.metaq.store.reader import LogReader
+from txmsg.metaq.store.recovery import recover
+from txmsg.metaq.store.topics import Flush, TopicSettings
 
 CONFIG = LogConfig(file_size_bytes_max=1500, retention_size_bytes=6000, flush_s=3600)
 QUEUES = [("safe", 0), ("safe", 1), ("timed", 0)]

@@ -13,10 +13,10 @@ import pytest
 from tests.metaq.logs import batch, bodies, fill, readable
 from txmsg.errors import CorruptLog
 from txmsg.metaq.store.commit_log import files_of
-from txmsg.metaq.store.log import Flush, Log, LogConfig, TopicSettings
+from txmsg.metaq.store.log import Log, LogConfig
 from txmsg.metaq.store.reader import LogReader
 from txmsg.metaq.store.state import write_checked
-from txmsg.metaq.store.topics import write_topics
+from txmsg.metaq.store.topics import Flush, TopicSettings, write_topics
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +107,7 @@ def test_cells_that_do_not_end_where_the_checkpoint_says_are_made_anew(small: Pa
 
 
 def _frame_ends(root: Path) -> list[int]:
-    from txmsg.metaq.store.recovery import frames
+    from txmsg.metaq.store.frames import frames
     from txmsg.metaq.store.state import identity_of
 
     log = LogReader(root).commit_log

@@ -25,10 +25,11 @@ from txmsg.errors import (
     StorageError,
 )
 from txmsg.metaq.access import NOTES, Fetched, LogAccess, QueueId, Range
-from txmsg.metaq.format.frame import Columns, Compression, encode, hole
+from txmsg.metaq.format.batch import LogBatch
+from txmsg.metaq.format.frame import Columns, Compression, Payload, encode, hole, pack
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.location import open_log
-from txmsg.metaq.protocol import PIECE_SIZE_BYTES, batches_of_frames, frame_of
+from txmsg.metaq.protocol import PIECE_SIZE_BYTES, batches_of_frames
 from txmsg.metaq.remote.remote_log import RemoteLog
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.store.log import Append, LogConfig
@@ -38,6 +39,34 @@ from txmsg.wire.codec import error_of_rpc
 from txmsg.wire.v1 import metaq_pb2 as pb
 
 T = QueueId("t", 0)
+
+
+def frame_of(batch: LogBatch) -> bytes:
+    """The frame that a batch stands in, byte for byte."""
+    header = batch.header
+    payload = Payload(
+        (batch.stored, bytes(-len(batch.stored) & 7)),
+        header.payload_size_bytes,
+        header.raw_size_bytes,
+        header.payload_crc,
+        header.compression,
+        header.kind,
+        header.columns,
+        header.count,
+        header.first_stored_at_us,
+        header.last_stored_at_us,
+    )
+    parts = pack(
+        payload,
+        header.topic.encode(),
+        header.queue,
+        header.base_offset,
+        position=header.position,
+        log_id=header.log_id,
+        synced=header.synced,
+        generation=header.generation,
+    )
+    return b"".join(map(bytes, parts))
 
 
 def held(fetched: Fetched) -> list[bytes]:
@@ -80,7 +109,7 @@ def test_frames_come_as_they_stand_on_disk(log: RemoteLog, root: Path) -> None:
     assert (plain.compression, zstd.compression) == (Compression.NONE, Compression.ZSTD)
     for each in fetched.batches:
         stands = on_disk.commit_log.read(each.header.position, each.header.size_bytes)
-        assert b"".join(bytes(part) for part in frame_of(each)) == bytes(stands)
+        assert frame_of(each) == bytes(stands)
     assert held(fetched) == bodies("disk", 7, 0, 5) + [b"x" * 5000] * 3
     [again] = log.fetch({QueueId("disk", 7): 3})
     assert held(again)[:2] == bodies("disk", 7, 3, 2)
@@ -166,7 +195,7 @@ def test_what_is_damaged_or_missing_on_its_way_is_not_served(log: RemoteLog) -> 
         [batch("damaged", 0, 0, 2), batch("damaged", 0, 2, 1), batch("damaged", 0, 3, 1), batch("other", 0, 0, 2)]
     )
     [fetched, other] = log.fetch({queue: 0, QueueId("other", 0): 0})
-    frames = [b"".join(bytes(part) for part in frame_of(each)) for each in (*fetched.batches, *other.batches)]
+    frames = [frame_of(each) for each in (*fetched.batches, *other.batches)]
     assert len(batches_of_frames(queue, 1, b"".join(frames[:3]))[0]) == 3
     flipped = [frames[1][:at] + bytes([frames[1][at] ^ 1]) + frames[1][at + 1 :] for at in (3, 9, 50, 97, 105)]
     for second in (*flipped, frames[2], frames[3], frames[1][:-8]):

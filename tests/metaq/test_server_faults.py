@@ -23,8 +23,8 @@ from tests.metaq.servers import WAIT_S, MetaQProcess, cannot_be_reached, linked,
 from txmsg.errors import BrokerUnavailable, MembershipLost, MisuseError, OffsetOutOfRange, OutcomeUnknown
 from txmsg.metaq.access import QueueId, Range
 from txmsg.metaq.format.frame import Columns, encode
-from txmsg.metaq.group import group_logs
-from txmsg.metaq.group.group_logs import turn
+from txmsg.metaq.group import logs
+from txmsg.metaq.group.logs import turn
 from txmsg.metaq.remote.remote_log import RemoteLog
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.store.log import Append, LogConfig
@@ -382,7 +382,7 @@ def test_an_append_that_waits_holds_up_none_of_another_kind(tmp_path: Path, monk
     """A synchronous one waits for the disk, one to a group's retries for a member that is in the middle of its own."""
     free, waits = threading.Event(), threading.Event()
     sync = os.fdatasync
-    monkeypatch.setattr(group_logs, "_WAIT_S_MAX", 600.0)
+    monkeypatch.setattr(logs, "_WAIT_S_MAX", 600.0)
 
     def slow_sync(fd: int) -> None:
         if threading.current_thread().name.startswith("txmsg-metaq-append"):

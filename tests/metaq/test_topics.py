@@ -12,8 +12,9 @@ from txmsg.message import Message
 from txmsg.metaq.format.frame import Compression
 from txmsg.metaq.location import open_log
 from txmsg.metaq.producer import LogProducer, Place
-from txmsg.metaq.store.log import Flush, Log, LogConfig, TopicSettings
+from txmsg.metaq.store.log import Log, LogConfig
 from txmsg.metaq.store.reader import LogReader
+from txmsg.metaq.store.topics import Flush, TopicSettings
 from txmsg.wire.tags import parse_tags
 
 PACKED = TopicSettings(flush=Flush.TIMED, compression=Compression.ZSTD, retention_s=3600)

@@ -65,7 +65,7 @@ def _frames(directory: Path, start: int, *, bodies: bool) -> Iterator[dict[str, 
     from txmsg.metaq.format.batch import LogBatch
     from txmsg.metaq.format.frame import BadFrame, verify
     from txmsg.metaq.store.commit_log import CommitLogReader
-    from txmsg.metaq.store.recovery import next_frame, whole_frame
+    from txmsg.metaq.store.frames import next_frame, whole_frame
     from txmsg.metaq.store.state import identity_of
 
     log, log_id = CommitLogReader(directory / "commitlog"), identity_of(directory, create=False).log_id

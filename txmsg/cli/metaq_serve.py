@@ -85,7 +85,7 @@ def serve(
 
 
 async def _serve(config: MetaQConfig, *, as_json: bool) -> None:
-    from txmsg.metaq.server.running import serve as run
+    from txmsg.metaq.server.server import serve as run
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

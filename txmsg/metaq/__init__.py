@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from txmsg.metaq.consumer.async_consumer import AsyncLogConsumer
     from txmsg.metaq.consumer.consumer import LogConsumer
     from txmsg.metaq.consumer.polling import PolledBatch
-    from txmsg.metaq.format.batch import SCHEMA, LogBatch
-    from txmsg.metaq.format.joining import to_arrow
+    from txmsg.metaq.format.batch import SCHEMA, LogBatch, to_arrow
     from txmsg.metaq.group.assignment import Strategy, averaged
     from txmsg.metaq.location import open_log
     from txmsg.metaq.producer import LogProducer, Place
@@ -60,8 +59,7 @@ _MODULES = {
     "consumer.async_consumer": ("AsyncLogConsumer",),
     "consumer.consumer": ("LogConsumer",),
     "consumer.polling": ("PolledBatch",),
-    "format.batch": ("SCHEMA", "LogBatch"),
-    "format.joining": ("to_arrow",),
+    "format.batch": ("SCHEMA", "LogBatch", "to_arrow"),
     "group.assignment": ("Strategy", "averaged"),
     "producer": ("LogProducer", "Place"),
     "store.log": ("Log", "LogConfig"),

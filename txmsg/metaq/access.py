@@ -29,22 +29,6 @@ from txmsg.metaq.store.log import Append
 from txmsg.metaq.store.state import Identity
 from txmsg.metaq.store.topics import TopicSettings
 
-__all__ = [
-    "DEAD_LETTERS",
-    "FETCH_SIZE_BYTES_MAX",
-    "NOTES",
-    "RETRIES",
-    "Fetched",
-    "GroupMember",
-    "GroupState",
-    "GroupView",
-    "LogAccess",
-    "Member",
-    "QueueId",
-    "QueueState",
-    "Range",
-]
-
 FETCH_SIZE_BYTES_MAX: Final = 1024 * 1024
 """What a fetch returns at most, unless it is told otherwise (or one batch alone is larger)."""
 RETRIES: Final = "%RETRY%"

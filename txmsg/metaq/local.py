@@ -10,17 +10,14 @@ from typing import Self
 from txmsg.errors import CorruptLog, MisuseError, OffsetOutOfRange
 from txmsg.message import ReceivedMessage
 from txmsg.metaq.access import FETCH_SIZE_BYTES_MAX, NOTES, Fetched, GroupState, QueueId, Range
-from txmsg.metaq.group.group_logs import GroupLogs
 from txmsg.metaq.group.groups import LocalGroups, LocalMember
+from txmsg.metaq.group.logs import GroupLogs
 from txmsg.metaq.store.cells import queues_of_topic
-from txmsg.metaq.store.current import CurrentReader
+from txmsg.metaq.store.growth import Growth
 from txmsg.metaq.store.log import Append, Log, LogConfig
-from txmsg.metaq.store.reader import LogReader, QueueReader
+from txmsg.metaq.store.reader import CurrentReader, LogReader, QueueReader
 from txmsg.metaq.store.state import Identity, identity_of
 from txmsg.metaq.store.topics import TopicSettings, read_topics
-from txmsg.metaq.store.waiting import Growth
-
-__all__ = ["LocalLog"]
 
 
 class LocalLog:
@@ -118,7 +115,7 @@ class LocalLog:
                 continue
             if batches:
                 found.append(Fetched(queue, tuple(batches)))
-                left_bytes -= sum(each.header.size_bytes for each in batches)
+                left_bytes -= sum(batch.header.size_bytes for batch in batches)
         return found
 
     def raw(self, topic: str, position: int, size_bytes: int) -> memoryview:
@@ -137,7 +134,7 @@ class LocalLog:
     # ---- appending
 
     def append(self, appends: Sequence[Append]) -> list[int]:
-        if roots := {root for each in appends if (root := self._of_groups.root_of(each.topic))}:
+        if roots := {root for append in appends if (root := self._of_groups.root_of(append.topic))}:
             return self._of_groups.append(roots.pop(), appends)
         return self._writer.append(appends)
 

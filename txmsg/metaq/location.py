@@ -10,8 +10,6 @@ from txmsg.metaq.access import LogAccess
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.store.log import LogConfig
 
-__all__ = ["open_log"]
-
 _ADDRESS = re.compile(r"unix:|[^/]*:[0-9]{1,5}\Z")
 
 

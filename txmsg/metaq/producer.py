@@ -8,14 +8,15 @@ from typing import NamedTuple, Protocol
 
 from google_crc32c import value as crc32c
 
-from txmsg.errors import MisuseError
-from txmsg.message import QUEUES_MAX, Message
-from txmsg.metaq.format.frame import encode
-from txmsg.metaq.format.messages import columns_of
-from txmsg.metaq.store.placing import Append
+from txmsg.errors import InvalidMessage, MisuseError
+from txmsg.message import QUEUES_MAX, Message, new_transaction_id_bytes, now_us
+from txmsg.metaq.format.frame import Columns, encode
+from txmsg.metaq.store.log import Append
 from txmsg.metaq.store.topics import TopicSettings
+from txmsg.wire.headers import pack_headers
 
-__all__ = ["LogProducer", "Place"]
+_COUNT_MAX = 65_536
+_SIZE_BYTES_MAX = 16 * 1024 * 1024
 
 
 class Appendable(Protocol):
@@ -73,11 +74,47 @@ class LogProducer:
         return [found[place] for place in range(len(messages))]
 
     def _offsets(self, appends: list[Append]) -> Iterator[Place]:
-        for each, first in zip(appends, self._log.append(appends), strict=True):
-            for offset in range(first, first + each.payload.count):
-                yield Place(each.topic, each.queue, offset)
+        for append, first in zip(appends, self._log.append(appends), strict=True):
+            for offset in range(first, first + append.payload.count):
+                yield Place(append.topic, append.queue, offset)
 
     def _queue_of(self, message: Message, turn: int) -> int:
         if message.ordering_key is None:
             return turn
         return int(crc32c(message.ordering_key.encode())) % self._queues
+
+
+def columns_of(messages: Sequence[Message]) -> Iterator[Columns]:
+    """Messages of one topic, each with a new id. What is too much for one frame becomes several.
+
+    Raises InvalidMessage for a delayed message.
+    """
+    for message in messages:
+        if message.is_delayed:
+            raise InvalidMessage(
+                f"a message for topic {message.topic!r} is delayed, and a log holds nothing back: append it "
+                "when it is due"
+            )
+    return map(_columns, _batches(messages))
+
+
+def _batches(messages: Sequence[Message]) -> Iterator[Sequence[Message]]:
+    start = size = 0
+    for place, message in enumerate(messages):
+        size += len(message.body)
+        if place > start and (size > _SIZE_BYTES_MAX or place - start == _COUNT_MAX):
+            yield messages[start:place]
+            start, size = place, len(message.body)
+    yield messages[start:]
+
+
+def _columns(messages: Sequence[Message]) -> Columns:
+    return Columns(
+        bodies=[message.body for message in messages],
+        stored_at_us=[now_us()],
+        transaction_ids=b"".join(new_transaction_id_bytes() for _ in messages),
+        keys=[message.key or "" for message in messages],
+        tags=[message.tag or "" for message in messages],
+        ordering_keys=[message.ordering_key or "" for message in messages],
+        headers=[pack_headers(message.headers) for message in messages],
+    )

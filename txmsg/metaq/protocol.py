@@ -11,7 +11,7 @@ from txmsg.errors import CorruptLog, ProtocolError, TxmsgError, shown
 from txmsg.message import ReceivedMessage
 from txmsg.metaq.access import Member, QueueId
 from txmsg.metaq.format.batch import LogBatch
-from txmsg.metaq.format.frame import BadFrame, Buffer, Compression, Kind, Payload, pack, read_header, verify
+from txmsg.metaq.format.frame import BadFrame, Compression, Kind, Payload, read_header, verify
 from txmsg.metaq.store.log import Append
 from txmsg.metaq.store.topics import Flush, TopicSettings
 from txmsg.wire.codec import error_of_told
@@ -24,28 +24,6 @@ from txmsg.wire.v1.metaq_pb2 import (
     QueueOffsets,
     QueueSet,
 )
-
-__all__ = [
-    "APPEND_SIZE_BYTES_MAX",
-    "ID_SIZE_BYTES",
-    "PIECE_SIZE_BYTES",
-    "append_of_batch",
-    "batch_of_append",
-    "batches_of_frames",
-    "error_of_log_error",
-    "frame_of",
-    "log_error_of",
-    "member_of",
-    "message_of_found",
-    "offsets_of",
-    "queues_of_sets",
-    "sets_of_queues",
-    "settings_of",
-    "wire_found",
-    "wire_member",
-    "wire_offsets",
-    "wire_settings",
-]
 
 PIECE_SIZE_BYTES: Final = 1024 * 1024
 """Of what is larger, each gRPC message carries so much."""
@@ -61,14 +39,14 @@ _NONE: Final = -1
 def sets_of_queues(queues: Iterable[QueueId]) -> list[QueueSet]:
     """The queues in their order, those of one topic that follow each other together."""
     return [
-        QueueSet(topic=topic, queue=[each.queue for each in run])
-        for topic, run in groupby(queues, key=lambda each: each.topic)
+        QueueSet(topic=topic, queue=[queue.queue for queue in run])
+        for topic, run in groupby(queues, key=lambda queue: queue.topic)
     ]
 
 
 def queues_of_sets(sets: Iterable[QueueSet]) -> list[QueueId]:
     """The inverse of `sets_of_queues`."""
-    return [QueueId(each.topic, queue) for each in sets for queue in each.queue]
+    return [QueueId(queue_set.topic, queue) for queue_set in sets for queue in queue_set.queue]
 
 
 def wire_offsets(offsets: Mapping[QueueId, int | None]) -> list[QueueOffsets]:
@@ -84,11 +62,11 @@ def wire_offsets(offsets: Mapping[QueueId, int | None]) -> list[QueueOffsets]:
 def offsets_of(sets: Iterable[QueueOffsets]) -> dict[QueueId, int | None]:
     """The inverse of `wire_offsets`. Raises ProtocolError for queues without their offsets."""
     found: dict[QueueId, int | None] = {}
-    for each in sets:
-        if len(each.queue) != len(each.offset):
-            raise ProtocolError(f"{len(each.queue)} queues of a topic come with {len(each.offset)} offsets")
-        for queue, offset in zip(each.queue, each.offset, strict=True):
-            found[QueueId(each.topic, queue)] = None if offset == _NONE else offset
+    for queue_set in sets:
+        if len(queue_set.queue) != len(queue_set.offset):
+            raise ProtocolError(f"{len(queue_set.queue)} queues of a topic come with {len(queue_set.offset)} offsets")
+        for queue, offset in zip(queue_set.queue, queue_set.offset, strict=True):
+            found[QueueId(queue_set.topic, queue)] = None if offset == _NONE else offset
     return found
 
 
@@ -130,7 +108,7 @@ def batch_of_append(append: Append) -> AppendBatch:
 
 
 def append_of_batch(batch: AppendBatch) -> Append:
-    """The inverse of `batch_of_append`; `arriving.check` looks at what it holds."""
+    """The inverse of `batch_of_append`; `validation.check` looks at what it holds."""
     stored = batch.payload
     try:
         compression, kind = Compression(batch.compression), Kind(batch.kind)
@@ -152,33 +130,6 @@ def append_of_batch(batch: AppendBatch) -> Append:
     )
     base_offset = batch.base_offset if batch.HasField("base_offset") else None
     return Append(batch.topic, batch.queue, payload, base_offset, batch.is_mirrored)
-
-
-def frame_of(batch: LogBatch) -> tuple[Buffer, ...]:
-    """The frame that a batch stands in, byte for byte, in parts."""
-    header = batch.header
-    payload = Payload(
-        (batch.stored, bytes(-len(batch.stored) & 7)),
-        header.payload_size_bytes,
-        header.raw_size_bytes,
-        header.payload_crc,
-        header.compression,
-        header.kind,
-        header.columns,
-        header.count,
-        header.first_stored_at_us,
-        header.last_stored_at_us,
-    )
-    return pack(
-        payload,
-        header.topic.encode(),
-        header.queue,
-        header.base_offset,
-        position=header.position,
-        log_id=header.log_id,
-        synced=header.synced,
-        generation=header.generation,
-    )
 
 
 def batches_of_frames(queue: QueueId, offset: int, frames: bytes) -> tuple[tuple[LogBatch, ...], CorruptLog | None]:

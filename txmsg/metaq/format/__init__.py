@@ -2,6 +2,4 @@
 
 frame       batches of messages as bytes
 batch       what is read, as Arrow or as messages
-joining     many small frames as one Arrow batch
-messages    applications' messages as columns
 """

@@ -16,37 +16,6 @@ from google_crc32c import value as crc32c
 
 from txmsg.errors import MessageTooLarge
 
-__all__ = [
-    "COUNT_MAX",
-    "FRAME_SIZE_BYTES_MAX",
-    "HEADER_SIZE_BYTES",
-    "HEADER_SIZE_BYTES_MAX",
-    "MAGIC",
-    "WIDTHS",
-    "BadFrame",
-    "Buffer",
-    "Column",
-    "Columns",
-    "Compression",
-    "Header",
-    "Kind",
-    "Payload",
-    "cut",
-    "encode",
-    "fitted",
-    "header_crc_of",
-    "hole",
-    "hole_end",
-    "hole_end_of",
-    "layout",
-    "pack",
-    "pad",
-    "payload_of",
-    "raw_of",
-    "read_header",
-    "verify",
-]
-
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 MAGIC: Final = b"TXM1"
@@ -92,8 +61,8 @@ class Kind(IntEnum):
     """Offsets that may have been given out before a power cut took their messages: they are not given out again."""
 
 
-_COMPRESSIONS: Final = {each.value: each for each in Compression}  # asked for each frame: an enum's call is slow
-_KINDS: Final = {each.value: each for each in Kind}
+_COMPRESSIONS: Final = {code.value: code for code in Compression}  # asked for each frame: an enum's call is slow
+_KINDS: Final = {kind.value: kind for kind in Kind}
 HOLES: Final = frozenset({Kind.HOLE, Kind.LOST, Kind.PASSED})
 """Kinds of frames that stand for offsets which are missing."""
 
@@ -221,7 +190,7 @@ def _encode(columns: Columns, compression: Compression, kind: Kind) -> Payload:
         if any(texts):
             present |= column.value
             _check_length(column, len(texts), count)
-            _add_lengths_and_bytes(parts, [each.encode() for each in texts])
+            _add_lengths_and_bytes(parts, [text.encode() for text in texts])
     if any(columns.headers):
         present |= Column.HEADERS.value
         _check_length(Column.HEADERS, len(columns.headers), count)
@@ -371,7 +340,7 @@ def raw_of(header: Header, stored: Buffer) -> Buffer | pa.Buffer:
 @lru_cache(maxsize=512)
 def layout(columns: int) -> tuple[tuple[str, int], ...]:
     """The names of the columns that are there, and their widths; 0: lengths and bytes."""
-    return tuple((str(each.name), WIDTHS.get(each, 0)) for each in Column if columns & each.value)
+    return tuple((str(column.name), WIDTHS.get(column, 0)) for column in Column if columns & column.value)
 
 
 def payload_of(header: Header, stored: Buffer) -> dict[str, tuple[pa.Buffer, ...]]:

@@ -11,8 +11,6 @@ from txmsg.metaq.fsck.report import Lost
 from txmsg.metaq.fsck.scan import Region, Scan
 from txmsg.metaq.store.state import QueueKey
 
-__all__ = ["attribute"]
-
 
 class _Piece(NamedTuple):
     """Offsets that a damaged place is known to have held."""
@@ -63,18 +61,18 @@ def _gaps(queue: QueueCheck, pieces: Sequence[_Piece], regions: Sequence[Region]
     live = queue.live
     first = int(live["position"][0]) if len(live) else scan.seen
     last = int(live["position"][-1]) if len(live) else -1
-    before = [each for each in pieces if regions[each.region].begin < first]
-    behind = [each for each in pieces if regions[each.region].begin > last]
+    before = [piece for piece in pieces if regions[piece.region].begin < first]
+    behind = [piece for piece in pieces if regions[piece.region].begin > last]
     if not len(live):
         if pieces:
-            gaps.append(Gap(min(pieces).begin, max(each.end for each in pieces), scan.begin, scan.seen + 1))
+            gaps.append(Gap(min(pieces).begin, max(piece.end for piece in pieces), scan.begin, scan.seen + 1))
         return gaps
     begin, end = int(live["base_offset"][0]), int(live["end_offset"][-1])
-    if before and (low := min(each.begin for each in before)) < begin:
+    if before and (low := min(piece.begin for piece in before)) < begin:
         gaps.append(Gap(low, begin, 0, first))
-    if behind and (high := max(each.end for each in behind)) > end:
-        gaps = [each for each in gaps if each.begin < end or each.end > high]
-        if not any(each.begin == end for each in gaps):
+    if behind and (high := max(piece.end for piece in behind)) > end:
+        gaps = [gap for gap in gaps if gap.begin < end or gap.end > high]
+        if not any(gap.begin == end for gap in gaps):
             gaps.append(Gap(end, high, last, scan.seen + 1))
     return gaps
 
@@ -90,6 +88,6 @@ def _divided(gap: Gap, pieces: Sequence[_Piece], regions: Sequence[Region]) -> l
         if found:
             found[-1] = found[-1]._replace(end=gap.end)
         else:
-            places = [n for n, each in enumerate(regions) if each.begin < gap.before and each.end >= gap.after]
+            places = [n for n, region in enumerate(regions) if region.begin < gap.before and region.end >= gap.after]
             found += [_Piece(at, gap.end, places[0])] if places else []
     return found

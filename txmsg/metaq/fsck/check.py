@@ -21,10 +21,8 @@ from txmsg.metaq.store.keys import BadKeys, KeysFile, keys_file
 from txmsg.metaq.store.state import Checkpoint, Identity, QueueKey, checkpoint_of, identity_of, read_checked
 from txmsg.metaq.store.topics import Flush, TopicSettings, read_topics
 
-__all__ = ["Findings", "check", "guessed_identity", "size_bytes_of", "strange_names"]
-
 _LOOKS_MAX = 5
-_HOLES = tuple(each.value for each in HOLES)
+_HOLES = tuple(kind.value for kind in HOLES)
 _OWN_NAMES = {
     "ahead",
     "lock",
@@ -55,7 +53,7 @@ class Findings:
 
 def size_bytes_of(root: Path) -> int:
     """How much there is to read."""
-    return sum(each.stat().st_size for each in (root / "commitlog").glob("*.log"))
+    return sum(path.stat().st_size for path in (root / "commitlog").glob("*.log"))
 
 
 def check(root: Path, told: Callable[[int], None] = lambda _: None) -> Findings:
@@ -83,7 +81,7 @@ def check(root: Path, told: Callable[[int], None] = lambda _: None) -> Findings:
         findings.scan.run(told)
         _check_frames(root, findings, settings)
         # What a writer does between two readings looks like damage in one look; damage does in all of them.
-        report.problems = [each for each in report.problems if seen is None or _place_of(each) in seen]
+        report.problems = [problem for problem in report.problems if seen is None or _place_of(problem) in seen]
         seen = set(map(_place_of, report.problems))
         is_quiet = log.end() == findings.scan.seen and checkpoint_of(root, identity.log_id) == before
         if not seen or is_quiet:
@@ -129,7 +127,7 @@ def guessed_identity(root: Path) -> Identity | None:
             start += max(8, header.size_bytes)
     if not found:
         return None
-    log_id = max(found, key=lambda each: len(found[each]))
+    log_id = max(found, key=lambda log_id: len(found[log_id]))
     return Identity(log_id, max(found[log_id]))
 
 
@@ -164,7 +162,7 @@ def strange_names(root: Path) -> list[str]:
     """Files that are named as none of the log's: it does not look at them, so they may be missing elsewhere."""
     strange = [name for name in _listed(root) if name not in _OWN_NAMES]
     for name, suffix in _SUFFIXES.items():
-        strange += [f"{name}/{each}" for each in _listed(root / name) if not is_named(each, suffix)]
+        strange += [f"{name}/{file}" for file in _listed(root / name) if not is_named(file, suffix)]
     queues = set(queues_of(root))
     for topic in _listed(root / "queues"):
         for number in _listed(root / "queues" / topic):
@@ -172,30 +170,30 @@ def strange_names(root: Path) -> list[str]:
             if len(number) != 4 or not number.isdecimal() or (topic, int(number)) not in queues:
                 strange.append(place)
             else:
-                strange += [f"{place}/{each}" for each in _listed(root / place) if not is_named(each, ".cells")]
+                strange += [f"{place}/{name}" for name in _listed(root / place) if not is_named(name, ".cells")]
     return strange
 
 
 def _listed(directory: Path) -> list[str]:
     """What is in a directory, without what a replaced file leaves when the process ends meanwhile."""
-    return sorted(each for each in os.listdir(directory) if not each.endswith(".new")) if directory.is_dir() else []
+    return sorted(name for name in os.listdir(directory) if not name.endswith(".new")) if directory.is_dir() else []
 
 
 def _check_keys(root: Path, findings: Findings) -> None:
     """Indexes of keys: one that is damaged is not used, one that is missing is made."""
     assert findings.identity is not None
-    for each in files_of(root / "keys", ".keys"):
+    for first in files_of(root / "keys", ".keys"):
         firsts = CommitLogReader(root / "commitlog").files()
         try:
-            if each not in firsts[:-1]:
+            if first not in firsts[:-1]:
                 raise BadKeys("there is no finished file that it is of")
-            KeysFile(root, findings.identity.log_id, each, firsts[firsts.index(each) + 1]).check()
+            KeysFile(root, findings.identity.log_id, first, firsts[firsts.index(first) + 1]).check()
         except BadKeys as exc:
             known = checkpoint_of(root, findings.identity.log_id)
-            if known is not None and each < known.begin:
+            if known is not None and first < known.begin:
                 continue  # retention deletes it with its file, or the writer after it
             way_out = "delete it: the writer makes it anew, and keys are found meanwhile, more slowly"
-            file = str(keys_file(root, each).relative_to(root))
+            file = str(keys_file(root, first).relative_to(root))
             findings.report.problems.append(Problem(file=file, text=str(exc), way_out=way_out))
 
 
@@ -211,10 +209,10 @@ def _check_frames(root: Path, findings: Findings, settings: dict[str, TopicSetti
     findings.queues = {}
     for key in sorted(keys):
         is_synchronous = settings.get(key[0], default).flush is Flush.SYNC
-        each = QueueCheck(root, key, scan, known, is_synchronous, scan.seen if log_end > scan.seen else 2**64)
-        each.run()
-        report.problems += each.problems
-        findings.queues[key] = each
+        queue_check = QueueCheck(root, key, scan, known, is_synchronous, scan.seen if log_end > scan.seen else 2**64)
+        queue_check.run()
+        report.problems += queue_check.problems
+        findings.queues[key] = queue_check
     findings.damage = [(region, []) for region in damaged_regions(scan, known, findings.queues)]
     attribute(findings.damage, findings.queues, scan)
     for region, lost in findings.damage:
@@ -228,11 +226,11 @@ def _check_frames(root: Path, findings: Findings, settings: dict[str, TopicSetti
 
 def damaged_regions(scan: Scan, known: Checkpoint | None, queues: dict[QueueKey, QueueCheck]) -> list[Region]:
     """Where frames must have stood. A torn end is none, unless something says that it had been on disk."""
-    regions = sorted(scan.regions, key=lambda each: each.begin)
+    regions = sorted(scan.regions, key=lambda region: region.begin)
     if known and known.begin < scan.begin:
         regions.insert(0, Region(known.begin, scan.begin, "no file holds this", is_file=False))
     named = [
-        position + size for each in queues.values() for _, position, size, *_ in each.named if position >= scan.end
+        position + size for queue in queues.values() for _, position, size, *_ in queue.named if position >= scan.end
     ]
     on_disk = max([*named, scan.synced, known.position if known else 0])
     if on_disk > scan.end:
@@ -265,6 +263,6 @@ def _summarise(findings: Findings) -> None:
         report.notes.append(f"{scan.pads_bytes} bytes mean nothing since a repair")
     if findings.known is None:
         report.notes.append("there is no checkpoint: the writer reads everything when it opens the log")
-    for (topic, queue), each in findings.queues.items():
-        holes = each.live[np.isin(each.live["kind"], _HOLES)]
+    for (topic, queue), checked in findings.queues.items():
+        holes = checked.live[np.isin(checked.live["kind"], _HOLES)]
         report.holes += [Lost(topic, queue, int(h["base_offset"]), int(h["end_offset"])) for h in holes]

@@ -11,17 +11,15 @@ from txmsg.errors import CorruptLog
 from txmsg.metaq.fsck.check import check, size_bytes_of
 from txmsg.metaq.fsck.repair import repair
 from txmsg.metaq.fsck.report import Problem, Report
-from txmsg.metaq.group.group_files import begins_in, offset_in, queue_file, queues_in
-from txmsg.metaq.group.group_logs import turn
-
-__all__ = ["check_with_groups", "repair_with_groups", "size_bytes_with_groups"]
+from txmsg.metaq.group.files import begins_in, offset_in, queue_file, queues_in
+from txmsg.metaq.group.logs import turn
 
 Told = Callable[[int], None]
 
 
 def _small_logs(root: Path) -> list[Path]:
     """The logs of retries and dead letters of all groups."""
-    return sorted(each.parent for each in root.glob("groups/*/*/commitlog"))
+    return sorted(directory.parent for directory in root.glob("groups/*/*/commitlog"))
 
 
 def size_bytes_with_groups(root: Path) -> int:
@@ -42,8 +40,10 @@ def check_with_groups(root: Path, told: Told = lambda _: None) -> Report:
                 raise
             continue  # the group was deleted meanwhile
         way_out = f"`txmsg metaq check {log} --repair` mends it, also while the log itself is written"
-        report.problems += [replace(each, file=f"{place}/{each.file}", way_out=way_out) for each in found.problems]
-        report.notes += [f"{place}: {each}" for each in found.notes]
+        report.problems += [
+            replace(problem, file=f"{place}/{problem.file}", way_out=way_out) for problem in found.problems
+        ]
+        report.notes += [f"{place}: {note}" for note in found.notes]
         report.holes += found.holes
     return report
 
@@ -53,7 +53,7 @@ def repair_with_groups(root: Path, told: Told = lambda _: None) -> list[str]:
     done = repair(root, told)
     for log in _small_logs(root):
         with turn(log.with_suffix(".lock")):
-            done += [f"{log.relative_to(root)}: {each}" for each in repair(log, told)]
+            done += [f"{log.relative_to(root)}: {line}" for line in repair(log, told)]
     return done
 
 
@@ -67,7 +67,7 @@ def _unreadable(root: Path) -> Iterator[Problem]:
             text, _, way_out = str(exc).rpartition(": ")
             yield Problem(file=str(path.relative_to(root)), text=text, way_out=way_out)
 
-    for group in sorted(each for each in root.glob("groups/*") if not each.name.startswith(".")):
+    for group in sorted(group for group in root.glob("groups/*") if not group.name.startswith(".")):
         yield from look(lambda path: begins_in(path.parent), group / "begins.json")
         for queue in queues_in(group):
             yield from look(offset_in, queue_file(group, queue))

@@ -15,8 +15,6 @@ from txmsg.metaq.fsck.scan import Scan
 from txmsg.metaq.store.cells import CELL, CELL_SIZE_BYTES, Cell, Cells, cells_file, queue_directory, seed_of
 from txmsg.metaq.store.state import Checkpoint, QueueKey
 
-__all__ = ["Gap", "QueueCheck"]
-
 _CUTS = (Kind.CUT.value, Kind.LOST.value)
 _COMPARED = ("base_offset", "position", "size", "count", "header_crc")
 
@@ -92,12 +90,12 @@ class QueueCheck:
 
     def _lost_cut(self, offset: int, after: int, before: int) -> None:
         """Something between these positions has cut the queue, and is damaged."""
-        region = next(each for each in self.scan.regions if after < each.end and each.begin < before)
+        region = next(region for region in self.scan.regions if after < region.end and region.begin < before)
         if (*self.key, offset) not in region.cuts:
             region.cuts.append((*self.key, offset))
 
     def _is_damaged(self, after: int, before: int) -> bool:
-        return any(after < each.end and each.begin < before for each in self.scan.regions)
+        return any(after < region.end and region.begin < before for region in self.scan.regions)
 
     # ---- cells
 
@@ -114,23 +112,23 @@ class QueueCheck:
                 continue  # cut off, or deleted by retention, meanwhile
             if len(data) % CELL_SIZE_BYTES:
                 self._cell_problem(path, f"has {len(data)} bytes: half a cell is at its end")
-            each = np.frombuffer(data[: len(data) // CELL_SIZE_BYTES * CELL_SIZE_BYTES], CELL)
+            rows = np.frombuffer(data[: len(data) // CELL_SIZE_BYTES * CELL_SIZE_BYTES], CELL)
             whole = np.fromiter(
                 (
                     extend(seed, data[at : at + CELL_SIZE_BYTES - 4]) == crc
-                    for at, crc in zip(range(0, len(data), CELL_SIZE_BYTES), each["crc"].tolist(), strict=False)
+                    for at, crc in zip(range(0, len(data), CELL_SIZE_BYTES), rows["crc"].tolist(), strict=False)
                 ),
                 bool,
-                len(each),
+                len(rows),
             )
             if not whole.all():
                 self._cell_problem(
                     path, f"{(~whole).sum()} cells do not match their checksums, cell {int(np.argmin(whole))} first"
                 )
-            if len(each) and whole[0] and each["base_offset"][0] != base:
-                self._cell_problem(path, f"its first cell is of offset {each['base_offset'][0]}")
-            found.append(each[whole])
-            if not len(each) and len(cells.files()) == 1:
+            if len(rows) and whole[0] and rows["base_offset"][0] != base:
+                self._cell_problem(path, f"its first cell is of offset {rows['base_offset'][0]}")
+            found.append(rows[whole])
+            if not len(rows) and len(cells.files()) == 1:
                 self.end = base if self.end is None else self.end
         joined = np.concatenate(found)
         gone = joined[joined["position"] < self.scan.begin]
@@ -180,15 +178,15 @@ class QueueCheck:
     def _judge_strays(self, file: str, stray: NDArray[np.void]) -> None:
         known = self.known.position if self.known else 0
         for cell in stray:
-            each = Cell._make(cell.item())
-            base, position, size = each[:3]
+            named = Cell._make(cell.item())
+            base, position, size = named[:3]
             if self.void.get(position, -1) >= known:
                 continue  # a cut that is under way, or that a crash has interrupted: opening the log drops the cell
             if position >= self.scan.end:
                 if (self.is_synchronous and position + size <= self.log_end) or position < known:
-                    self.named.append(each)
+                    self.named.append(named)
             elif self._is_damaged(position, position + 1):
-                self.named.append(each)
+                self.named.append(named)
             else:
                 self._note(
                     f"the cell of offset {base} names position {position}, where none of its frames begins",

@@ -31,12 +31,10 @@ from txmsg.metaq.store.cells import queue_directory
 from txmsg.metaq.store.commit_log import CommitLogReader, files_of, log_file, sync_directory
 from txmsg.metaq.store.keys import keys_file
 from txmsg.metaq.store.lock import WriteLock
-from txmsg.metaq.store.opening import recover
 from txmsg.metaq.store.queues import Queues, Unsynced, remove_cells, sync_files
+from txmsg.metaq.store.recovery import recover
 from txmsg.metaq.store.state import Checkpoint, Identity, checkpoint_of, identity_of, write_checkpoint, write_identity
 from txmsg.metaq.store.topics import read_topics
-
-__all__ = ["repair"]
 
 _PAD_SIZE_BYTES_MAX: Final = 1024**3
 _COPIED_BYTES: Final = 1024 * 1024
@@ -58,7 +56,7 @@ def repair(root: Path, told: Callable[[int], None] = lambda _: None) -> list[str
 
 def _name_directory(root: Path) -> list[str]:
     """Gives the directory of the commit log its name back. Without its files there is nothing to repair."""
-    places = [each for each in sorted(root.iterdir()) if each.is_dir() and files_of(each, ".log")]
+    places = [place for place in sorted(root.iterdir()) if place.is_dir() and files_of(place, ".log")]
     log = root / "commitlog"
     if log in places:
         return []
@@ -135,7 +133,7 @@ class _Repair:
         directory = self._root / "damaged"
         directory.mkdir(exist_ok=True)
         name = path.relative_to(self._root).as_posix().replace("/", "-")
-        target = next(each for n in count() if not (each := directory / f"{n:03}-{name}").exists())
+        target = next(free for n in count() if not (free := directory / f"{n:03}-{name}").exists())
         shutil.move(path, target)
         sync_directory(directory)
         return target
@@ -158,7 +156,7 @@ class _Repair:
             for region, _ in findings.damage:
                 self._copy_aside(region)
         for position, data in found.items():
-            first = max(each for each in files_of(self._log, ".log") if each <= position)
+            first = max(file for file in files_of(self._log, ".log") if file <= position)
             with log_file(self._log, first).open("r+b") as file:
                 os.pwrite(file.fileno(), data, position - first)
                 os.fsync(file.fileno())
@@ -172,7 +170,7 @@ class _Repair:
         """What is behind a whole frame is zeros again."""
         untidy = findings.scan.untidy if findings.scan else []
         for position, size in untidy:
-            first = max(each for each in files_of(self._log, ".log") if each <= position)
+            first = max(file for file in files_of(self._log, ".log") if file <= position)
             with log_file(self._log, first).open("r+b") as file:
                 os.pwrite(file.fileno(), bytes(size), position - first)
                 os.fsync(file.fileno())
@@ -189,9 +187,9 @@ class _Repair:
             return
         kept = self._copy_aside(region)
         first = max(
-            each
-            for each in files_of(self._log, ".log")
-            if each < region.begin or (each == region.begin and not region.is_excess)
+            file
+            for file in files_of(self._log, ".log")
+            if file < region.begin or (file == region.begin and not region.is_excess)
         )
         path, at = log_file(self._log, first), region.begin - first
         is_tail = region.begin >= scan.end
@@ -206,15 +204,15 @@ class _Repair:
 
     def _copy_aside(self, region: Region) -> str:
         """What stands there, if anything does."""
-        firsts = [each for each in files_of(self._log, ".log") if each < region.end]
-        first = max((each for each in firsts if each <= region.begin), default=None)
+        firsts = [file for file in files_of(self._log, ".log") if file < region.end]
+        first = max((file for file in firsts if file <= region.begin), default=None)
         if region.is_excess:
-            first = max((each for each in firsts if each < region.begin), default=None)
+            first = max((file for file in firsts if file < region.begin), default=None)
         if first is None:
             return ""
         directory = self._root / "damaged"
         directory.mkdir(exist_ok=True)
-        target = next(each for n in count() if not (each := directory / f"{n:03}-{region.begin:020}.bytes").exists())
+        target = next(free for n in count() if not (free := directory / f"{n:03}-{region.begin:020}.bytes").exists())
         with log_file(self._log, first).open("rb") as file, target.open("wb") as copy:
             file.seek(region.begin - first)
             left = region.end - region.begin
@@ -236,9 +234,9 @@ class _Repair:
         """Cells and checkpoint, from the frames."""
         root = self._root
         begin = CommitLogReader(self._log).begin()
-        ends = {key: each.end for key, each in findings.queues.items() if each.end}
-        for key, each in findings.queues.items():
-            if not len(each.live) and key in (known := findings.known.ends if findings.known else {}):
+        ends = {key: queue.end for key, queue in findings.queues.items() if queue.end}
+        for key, queue in findings.queues.items():
+            if not len(queue.live) and key in (known := findings.known.ends if findings.known else {}):
                 ends[key] = max(ends.get(key, 0), known[key])
         write_checkpoint(root, identity.log_id, Checkpoint(begin, begin, ends))
         for key in findings.queues:
@@ -292,16 +290,16 @@ def _merged(damage: Sequence[tuple[Region, list[Lost]]]) -> list[tuple[Region, l
 def _joined(lost: Sequence[Lost]) -> list[Lost]:
     """One range of each queue."""
     found: dict[tuple[str, int], Lost] = {}
-    for each in lost:
-        key = (each.topic, each.queue)
-        before = found.get(key, each)
-        found[key] = Lost(*key, min(before.begin, each.begin), max(before.end, each.end))
+    for missing in lost:
+        key = (missing.topic, missing.queue)
+        before = found.get(key, missing)
+        found[key] = Lost(*key, min(before.begin, missing.begin), max(before.end, missing.end))
     return list(found.values())
 
 
 def _displaced(root: Path, findings: Findings, identity: Identity) -> dict[int, bytes]:
     """Whole frames that stand elsewhere than cells name them, where nothing whole stands: by position."""
-    wanted = {cell.position: cell.header_crc for each in findings.queues.values() for cell in each.named}
+    wanted = {cell.position: cell.header_crc for queue in findings.queues.values() for cell in queue.named}
     found: dict[int, bytes] = {}
     log = CommitLogReader(root / "commitlog")
     for first in log.files() if wanted else ():
@@ -343,8 +341,8 @@ def _filling(identity: Identity, region: Region, end: int, lost: Sequence[Lost])
         size = sum(map(len, frame)) if lost or len(region.cuts) > 1 else end - position
         yield fitted(frame, size), size
         position += size
-    for number, each in enumerate(lost):
-        frame = _mark(each, identity, position, region.generation)
+    for number, missing in enumerate(lost):
+        frame = _mark(missing, identity, position, region.generation)
         size = end - position if number == len(lost) - 1 else sum(map(len, frame))
         if size < sum(map(len, frame)):
             raise CorruptLog(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 
-__all__ = ["Lost", "Problem", "Report"]
-
 
 @dataclass(frozen=True, slots=True)
 class Lost:
@@ -57,7 +55,7 @@ class Report:
     @property
     def lost(self) -> int:
         """How many messages cannot be read any more, of which the log does not say so yet."""
-        return sum(each.end - each.begin for problem in self.problems for each in problem.lost)
+        return sum(lost.end - lost.begin for problem in self.problems for lost in problem.lost)
 
     def values(self) -> dict[str, object]:
         """All of it, as JSON has it."""

@@ -25,10 +25,8 @@ from txmsg.metaq.format.frame import (
     verify,
 )
 from txmsg.metaq.store.commit_log import CommitLogReader, log_file
-from txmsg.metaq.store.recovery import next_frame, whole_frame
+from txmsg.metaq.store.frames import next_frame, whole_frame
 from txmsg.metaq.store.state import Identity, QueueKey
-
-__all__ = ["FRAME", "Region", "Scan"]
 
 FRAME: Final = np.dtype(
     [
@@ -125,7 +123,7 @@ class Scan:
         """Whether another frame stands there since it was read, in the place of a hole. Remembers that one."""
         log = CommitLogReader(self.root / "commitlog")
         try:
-            first = max(each for each in log.files() if each <= position)
+            first = max(file for file in log.files() if file <= position)
             file_end = first + log_file(log.directory, first).stat().st_size
             header = whole_frame(log, self.identity.log_id, position, file_end)
         except (BadFrame, CorruptLog, ValueError, FileNotFoundError):
@@ -144,8 +142,8 @@ class Scan:
         firsts = log.files()
         if firsts and firsts[0] > self.begin:  # or retention has deleted files since
             self.begin, self.end = firsts[0], max(self.end, firsts[0])
-            self.regions = [each for each in self.regions if each.begin >= self.begin]
-        self.regions = [each for each in self.regions if each.begin not in self.stale]
+            self.regions = [region for region in self.regions if region.begin >= self.begin]
+        self.regions = [region for region in self.regions if region.begin not in self.stale]
         self.stale.clear()  # a cell that was being written is whole by now
         self.torn = None
         for first in firsts:
@@ -154,7 +152,7 @@ class Scan:
             except FileNotFoundError:
                 continue  # deleted by retention meanwhile
             self.seen = first + size
-            following = next((each for each in firsts if each > first), None)
+            following = next((file for file in firsts if file > first), None)
             if following is not None and first + size > following:
                 self.regions.append(
                     Region(following, first + size, "the file is longer than it may be", is_excess=True)

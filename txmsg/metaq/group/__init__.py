@@ -2,6 +2,6 @@
 
 assignment   which member owns which queue                   (pure)
 groups       members, the queues they own and their offsets
-group_files  the locks and small files that say so
-group_logs   the small logs of groups: retries and dead letters
+files        the locks and small files that say so
+logs         the small logs of groups: retries and dead letters
 """

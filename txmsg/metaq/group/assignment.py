@@ -8,8 +8,6 @@ from typing import TypeAlias
 from txmsg.errors import MisuseError, shown
 from txmsg.metaq.access import RETRIES, GroupView, Member, QueueId
 
-__all__ = ["Strategy", "averaged", "wanted_by"]
-
 Strategy: TypeAlias = Callable[[Sequence[QueueId], Sequence[Member]], Mapping[str, Collection[QueueId]]]
 """Gives each of the queues to one of the members, by its id. Must say the same in every process of the group."""
 
@@ -35,7 +33,7 @@ def wanted_by(member_id: str, view: GroupView, strategy: Strategy) -> set[QueueI
     pools: dict[tuple[bool, tuple[Member, ...]], list[QueueId]] = {}
     for queue in view.queues:
         is_retry = queue.topic.startswith(RETRIES)
-        readers = tuple(each for each in view.members if queue.topic in each.topics)
+        readers = tuple(member for member in view.members if queue.topic in member.topics)
         if readers:
             pools.setdefault((is_retry, readers), []).append(queue)
     wanted: set[QueueId] = set()
@@ -47,9 +45,9 @@ def wanted_by(member_id: str, view: GroupView, strategy: Strategy) -> set[QueueI
 
 
 def _check(given: Mapping[str, Collection[QueueId]], queues: Sequence[QueueId], members: Sequence[Member]) -> None:
-    if strange := sorted(given.keys() - {each.id for each in members}):
+    if strange := sorted(given.keys() - {member.id for member in members}):
         raise MisuseError(f"the strategy gives queues to {shown(strange[0])}, who is none of the members it was given")
-    told = sorted(queue for each in given.values() for queue in each)
+    told = sorted(queue for queues in given.values() for queue in queues)
     if told != sorted(queues):
         odd = next((queue for queue in queues if told.count(queue) != 1), None) or next(
             queue for queue in told if queue not in queues

@@ -22,7 +22,7 @@ from typing import ParamSpec, TypeVar
 from txmsg.errors import CorruptLog, MembershipLost, MisuseError, StorageError, UnknownGroup
 from txmsg.message import check_name
 from txmsg.metaq.access import RETRIES, GroupState, GroupView, Member, QueueId, QueueState, Range
-from txmsg.metaq.group.group_files import (
+from txmsg.metaq.group.files import (
     MemberFile,
     OwnedQueue,
     begins_in,
@@ -39,8 +39,6 @@ from txmsg.metaq.group.group_files import (
     write_begins,
 )
 from txmsg.metaq.store.commit_log import sync_directory
-
-__all__ = ["LocalGroups", "LocalMember"]
 
 logger = logging.getLogger(__name__)
 
@@ -110,7 +108,7 @@ class LocalGroups:
             self._begin(directory, topics, start)
             file = MemberFile(directory, Member(member_id, tuple(sorted(topics)), strategy))
         member = LocalMember(self, group, member_id, file)
-        self._members = [each for each in self._members if not each.has_left] + [member]
+        self._members = [member for member in self._members if not member.has_left] + [member]
         return member
 
     def _begin(self, directory: Path, topics: Collection[str], start: str) -> None:
@@ -121,7 +119,7 @@ class LocalGroups:
             return
         queues: list[QueueId] = []
         if start:  # what failed is never left out
-            topics = [each for each in new if not each.startswith(RETRIES)]
+            topics = [topic for topic in new if not topic.startswith(RETRIES)]
             queues = [QueueId(topic, number) for topic in topics for number in self.queues_of(topic)]
         if start == "latest":
             offsets = {queue: kept.end for queue, kept in self.ranges(queues).items()}
@@ -141,7 +139,7 @@ class LocalGroups:
         """See `LogAccess.group`."""
         directory = self._known(group)
         members = members_in(directory)
-        alive, sought = {each.id for each in members}, sought_in(directory)
+        alive, sought = {member.id for member in members}, sought_in(directory)
         queues = queues_in(directory)
         kept = self.ranges(queues)
         states: list[QueueState] = []
@@ -205,7 +203,7 @@ class LocalMember:
                 "queues: it owns none any more, and joins anew"
             )
         members = members_in(self._directory)
-        topics = {topic for each in members for topic in each.topics}
+        topics = {topic for member in members for topic in member.topics}
         queues = sorted(QueueId(topic, number) for topic in topics for number in self._of.queues_of(topic))
         sought = {queue: offset for queue, offset in sought_in(self._directory).items() if queue in self._owned}
         return GroupView(tuple(members), tuple(queues), sought)
@@ -272,8 +270,8 @@ class LocalMember:
         self.has_left = True
         with ExitStack() as owned:
             owned.callback(self._file.close)
-            for each in self._owned.values():
-                owned.callback(each.release)
+            for queue in self._owned.values():
+                owned.callback(queue.release)
             self._owned.clear()
 
     def _require_member(self) -> None:
@@ -294,8 +292,8 @@ class LocalMember:
     def _forget_in_child(self) -> None:
         """Another process must not keep what its parent gives back."""
         if not self.has_left:
-            for each in self._files():
-                each.close_in_child()
+            for file in self._files():
+                file.close_in_child()
 
     def _files(self) -> Iterable[MemberFile | OwnedQueue]:
         return [self._file, *self._owned.values()]

@@ -2,5 +2,5 @@
 
 remote_log     the log, as `access` has it
 remote_member  a member of a group: a session at the server
-asking         calls that are repeated until a deadline
+calls          calls that are repeated until a deadline
 """

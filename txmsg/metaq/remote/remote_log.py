@@ -33,15 +33,13 @@ from txmsg.metaq.protocol import (
     wire_offsets,
     wire_settings,
 )
-from txmsg.metaq.remote.asking import Server
+from txmsg.metaq.remote.calls import Server
 from txmsg.metaq.remote.remote_member import RemoteMember
 from txmsg.metaq.store.log import Append
 from txmsg.metaq.store.state import Identity
 from txmsg.metaq.store.topics import TopicSettings
 from txmsg.wire.address import check_address
 from txmsg.wire.v1 import metaq_pb2 as pb
-
-__all__ = ["RemoteLog"]
 
 _UNIX = "unix:"
 _WAIT_S_MAX: Final = 20.0
@@ -74,8 +72,8 @@ class RemoteLog:
     def close(self) -> None:
         if self._server.closed.is_set():
             return
-        for each in list(self._members):
-            each.abandon()
+        for member in list(self._members):
+            member.abandon()
         self._server.close()
 
     def __enter__(self) -> Self:
@@ -100,11 +98,11 @@ class RemoteLog:
 
     def topics(self) -> dict[str, list[int]]:
         reply = self._ask(self._server.log.ListTopics, pb.ListLogTopicsRequest())
-        return {each.topic: list(each.queue) for each in reply.topics}
+        return {queue_set.topic: list(queue_set.queue) for queue_set in reply.topics}
 
     def queues_of(self, topic: str) -> list[int]:
         reply = self._ask(self._server.log.ListTopics, pb.ListLogTopicsRequest(topic=topic))
-        return [queue for each in reply.topics for queue in each.queue]
+        return [queue for queue_set in reply.topics for queue in queue_set.queue]
 
     def ranges(self, queues: Collection[QueueId]) -> dict[QueueId, Range]:
         reply = self._ask(self._server.log.Ranges, pb.RangesRequest(queues=sets_of_queues(queues)))
@@ -146,13 +144,13 @@ class RemoteLog:
         frames: dict[int, list[bytes]] = {}
         errors: dict[int, pb.LogError] = {}
         for reply in self._server.log.Fetch(request, timeout=timeout_s):
-            for each in reply.fetched:
-                if each.at >= len(wanted):
+            for part in reply.fetched:
+                if part.at >= len(wanted):
                     raise ProtocolError(f"MetaQ server {self.address} sent frames of a queue that was not asked for")
-                if each.HasField("error"):
-                    errors[each.at] = each.error
+                if part.HasField("error"):
+                    errors[part.at] = part.error
                 else:
-                    frames.setdefault(each.at, []).append(each.frames)
+                    frames.setdefault(part.at, []).append(part.frames)
         found = []
         for at in sorted({*frames, *errors}):
             queue, offset = wanted[at]
@@ -166,13 +164,13 @@ class RemoteLog:
     def find(self, topic: str, key: str, *, count_max: int = 100) -> list[ReceivedMessage]:
         request = pb.FindInLogRequest(topic=topic, key=key, count_max=count_max)
         reply = self._ask(self._server.log.Find, request)
-        return [message_of_found(topic, key, each) for each in reply.found]
+        return [message_of_found(topic, key, found) for found in reply.found]
 
     # ---- appending
 
     def append(self, appends: Sequence[Append]) -> list[int]:
-        batches = [batch_of_append(each) for each in appends]
-        size_bytes = sum(len(each.payload) for each in batches)
+        batches = [batch_of_append(append) for append in appends]
+        size_bytes = sum(len(batch.payload) for batch in batches)
         with self._calls.next() as (sequence, settled):
             request = pb.AppendRequest(
                 producer_id=self._calls.producer_id, sequence=sequence, settled=settled, batches=batches
@@ -222,12 +220,12 @@ class RemoteLog:
         reply = self._ask(self._server.groups.ShowGroup, pb.ShowLogGroupRequest(group=group))
         queues = (
             QueueState(
-                QueueId(each.topic, each.queue),
-                each.owner if each.HasField("owner") else None,
-                each.offset if each.HasField("offset") else None,
-                Range(each.begin, each.end),
+                QueueId(queue.topic, queue.queue),
+                queue.owner if queue.HasField("owner") else None,
+                queue.offset if queue.HasField("offset") else None,
+                Range(queue.begin, queue.end),
             )
-            for each in reply.queues
+            for queue in reply.queues
         )
         return GroupState(group, tuple(map(member_of, reply.members)), tuple(queues))
 

@@ -11,10 +11,8 @@ from typing import Any
 from txmsg.errors import MembershipLost, TxmsgError
 from txmsg.metaq.access import GroupView, QueueId
 from txmsg.metaq.protocol import ID_SIZE_BYTES, member_of, offsets_of, queues_of_sets, sets_of_queues, wire_offsets
-from txmsg.metaq.remote.asking import Server
+from txmsg.metaq.remote.calls import Server
 from txmsg.wire.v1 import metaq_pb2 as pb
-
-__all__ = ["RemoteMember"]
 
 _ATTEMPT_S_MIN = 1.0
 

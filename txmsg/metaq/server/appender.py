@@ -14,10 +14,8 @@ from dataclasses import replace
 
 from txmsg.errors import Overloaded, StorageError, TxmsgError
 from txmsg.metaq.access import QueueId
-from txmsg.metaq.server.placing import Call, Outcome, Placer, WaitsFor
+from txmsg.metaq.server.placement import Call, Outcome, Placer, WaitsFor
 from txmsg.metaq.server.producers import CallId, Producers
-
-__all__ = ["Appender"]
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +63,7 @@ class Appender:
         """Of calls under way."""
         self.failure = ""
         """Why the log takes nothing any more, as its last append was told; empty when it was well. Groups aside."""
-        self._lanes = {each: _Lane(new_placer()) for each in WaitsFor}
+        self._lanes = {kind: _Lane(new_placer()) for kind in WaitsFor}
         self._threads = threads
         self._size_bytes_max = size_bytes_max
         self._on_appended = on_appended
@@ -160,5 +158,5 @@ class Appender:
                 self._producers.note(call.id, call.settled, outcome, self._clock())
             except TxmsgError:
                 logger.exception("append %d is not remembered", call.id.sequence)
-        self._on_appended({QueueId(each.topic, each.queue) for each in call.appends})
+        self._on_appended({QueueId(append.topic, append.queue) for append in call.appends})
         answer.set_result(outcome)

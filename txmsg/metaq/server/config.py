@@ -9,8 +9,6 @@ from pathlib import Path
 from txmsg.errors import MisuseError
 from txmsg.metaq.store.log import LogConfig
 
-__all__ = ["MetaQConfig"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetaQConfig:

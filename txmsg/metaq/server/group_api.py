@@ -17,8 +17,6 @@ from txmsg.wire.answers import Context, answering
 from txmsg.wire.v1 import metaq_pb2 as pb
 from txmsg.wire.v1.metaq_pb2_grpc import MetaQGroupsServicer
 
-__all__ = ["GroupApi"]
-
 T = TypeVar("T")
 
 TOPICS_MAX: Final = 1000
@@ -113,14 +111,14 @@ class GroupApi(MetaQGroupsServicer):
         group = check_name("group", request.group)
         found = await self._do(lambda: self._log.group(group))
         reply = pb.ShowLogGroupReply(members=map(wire_member, found.members))
-        for each in found.queues:
+        for state in found.queues:
             reply.queues.add(
-                topic=each.queue.topic,
-                queue=each.queue.queue,
-                owner=each.owner,
-                offset=each.offset,
-                begin=each.kept.begin,
-                end=each.kept.end,
+                topic=state.queue.topic,
+                queue=state.queue.queue,
+                owner=state.owner,
+                offset=state.offset,
+                begin=state.kept.begin,
+                end=state.kept.end,
             )
         return reply
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence, Sized
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence, Sized
 from concurrent.futures import Executor
+from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import version
 from itertools import groupby
@@ -39,17 +40,14 @@ from txmsg.metaq.protocol import (
     wire_settings,
 )
 from txmsg.metaq.server.appender import Appender
-from txmsg.metaq.server.arriving import check
 from txmsg.metaq.server.config import MetaQConfig
-from txmsg.metaq.server.placing import Call
-from txmsg.metaq.server.polls import Polls
+from txmsg.metaq.server.placement import Call
 from txmsg.metaq.server.producers import CallId
 from txmsg.metaq.server.transfers import Transfers
+from txmsg.metaq.server.validation import check
 from txmsg.wire.answers import Context, answering
 from txmsg.wire.v1 import metaq_pb2 as pb
 from txmsg.wire.v1.metaq_pb2_grpc import MetaQServicer
-
-__all__ = ["LogApi", "checked"]
 
 T = TypeVar("T")
 
@@ -112,7 +110,9 @@ class LogApi(MetaQServicer):
             topics = {topic: await self._read(lambda: self._log.queues_of(topic))}
         else:
             topics = await self._read(self._log.topics)
-        return pb.ListLogTopicsReply(topics=[pb.QueueSet(topic=topic, queue=each) for topic, each in topics.items()])
+        return pb.ListLogTopicsReply(
+            topics=[pb.QueueSet(topic=topic, queue=numbers) for topic, numbers in topics.items()]
+        )
 
     @answering
     async def ShowTopic(self, request: pb.LogTopicRequest, context: Context) -> pb.LogTopicSettings:  # noqa: N802
@@ -129,14 +129,14 @@ class LogApi(MetaQServicer):
     async def Ranges(self, request: pb.RangesRequest, context: Context) -> pb.RangesReply:  # noqa: N802
         queues = checked(queues_of_sets(request.queues))
         ranges = await self._read(lambda: self._log.ranges(queues))
-        found = [ranges[each] for each in queues]
-        return pb.RangesReply(begin=[each.begin for each in found], end=[each.end for each in found])
+        begins, ends = zip(*(ranges[queue] for queue in queues), strict=True) if queues else ((), ())
+        return pb.RangesReply(begin=begins, end=ends)
 
     @answering
     async def OffsetsAt(self, request: pb.OffsetsAtRequest, context: Context) -> pb.OffsetsAtReply:  # noqa: N802
         queues = checked(queues_of_sets(request.queues))
         offsets = await self._read(lambda: self._log.offsets_at(queues, request.at_us))
-        return pb.OffsetsAtReply(offset=[offsets[each] for each in queues])
+        return pb.OffsetsAtReply(offset=[offsets[queue] for queue in queues])
 
     @answering
     async def Find(self, request: pb.FindInLogRequest, context: Context) -> pb.FindInLogReply:  # noqa: N802
@@ -144,12 +144,12 @@ class LogApi(MetaQServicer):
         count_max = min(request.count_max, FOUND_MAX)
         found = await self._read(lambda: self._log.find(request.topic, request.key, count_max=count_max + 1))
         reply, size_bytes = pb.FindInLogReply(more=len(found) > count_max), 0
-        for each in found[:count_max]:
-            size_bytes += len(each.body)
+        for message in found[:count_max]:
+            size_bytes += len(message.body)
             if reply.found and size_bytes > FOUND_SIZE_BYTES_MAX:
                 reply.more = True
                 break
-            reply.found.append(wire_found(each))
+            reply.found.append(wire_found(message))
         return reply
 
     # ---- fetching
@@ -162,15 +162,15 @@ class LogApi(MetaQServicer):
         found = await self._found(wanted, min(request.size_bytes_max, FETCH_SIZE_BYTES_CEILING), request.wait_ms / 1000)
         pieces = _pieces(found, {queue: place for place, queue in enumerate(wanted)})
         del found  # what was read has been checked: it is read again piece by piece, as slowly as its reader takes it
-        with self._sending.begun(_caller_of(context), sum(each.size_bytes for each in pieces)) as transfer:
+        with self._sending.begun(_caller_of(context), sum(piece.size_bytes for piece in pieces)) as transfer:
             try:
                 if pieces:
-                    await self._sending.hold(transfer, max(each.size_bytes for each in pieces))
-                for each in pieces:
-                    reply = await self._read(partial(self._reply_of, each))
+                    await self._sending.hold(transfer, max(piece.size_bytes for piece in pieces))
+                for piece in pieces:
+                    reply = await self._read(partial(self._reply_of, piece))
                     async with transfer.step():
                         await context.write(reply)
-                    transfer.moved_bytes += each.size_bytes
+                    transfer.moved_bytes += piece.size_bytes
             except grpc.aio.InternalError:
                 return  # the reader has gone
             except TimeoutError:
@@ -184,13 +184,13 @@ class LogApi(MetaQServicer):
     def _reply_of(self, piece: _Piece) -> pb.FetchReply:
         reply = pb.FetchReply()
         try:
-            for at, spans in groupby(piece.spans, key=lambda each: each.at):
+            for at, spans in groupby(piece.spans, key=lambda span: span.at):
                 frames: list[memoryview] = []
-                for each in spans:
-                    if each.error is None:
-                        frames.append(self._log.raw(each.topic, each.position, each.size_bytes))
+                for span in spans:
+                    if span.error is None:
+                        frames.append(self._log.raw(span.topic, span.position, span.size_bytes))
                     else:
-                        reply.fetched.add(at=at, error=log_error_of(each.error))
+                        reply.fetched.add(at=at, error=log_error_of(span.error))
                 if frames:
                     reply.fetched.add(at=at, frames=b"".join(frames))
         except CorruptLog as exc:
@@ -204,7 +204,7 @@ class LogApi(MetaQServicer):
         found = await self._read(fetch)
         if found or not wait_s:
             return found
-        look_s = _GROUP_LOG_LOOK_S if any(each.topic.startswith("%") for each in wanted) else WAIT_S_MAX
+        look_s = _GROUP_LOG_LOOK_S if any(queue.topic.startswith("%") for queue in wanted) else WAIT_S_MAX
         loop = asyncio.get_running_loop()
         deadline = loop.time() + min(wait_s, WAIT_S_MAX)
         with self._polls.watching(wanted) as grown:
@@ -279,16 +279,16 @@ class LogApi(MetaQServicer):
         call = Call(
             CallId(request.producer_id, request.sequence),
             request.settled,
-            tuple(append_of_batch(each) for each in request.batches),
+            tuple(append_of_batch(batch) for batch in request.batches),
             request.is_repeat,
         )
 
         def check_all() -> None:
-            for each in call.appends:
-                _not_own(each.topic)
-                check(each)
+            for append in call.appends:
+                _not_own(append.topic)
+                check(append)
 
-        if sum(each.payload.raw_size_bytes for each in call.appends) <= _CHECK_AT_ONCE_SIZE_BYTES:
+        if sum(append.payload.raw_size_bytes for append in call.appends) <= _CHECK_AT_ONCE_SIZE_BYTES:
             check_all()
         else:
             await self._read(check_all)
@@ -299,7 +299,7 @@ def checked(queues: Sequence[QueueId]) -> Sequence[QueueId]:
     """Names become paths: none goes on that is not a name."""
     if len(queues) > QUEUES_OF_REQUEST_MAX:
         raise ProtocolError(f"a request names {len(queues)} queues: at most {QUEUES_OF_REQUEST_MAX} are allowed")
-    for topic in {each.topic for each in queues}:
+    for topic in {queue.topic for queue in queues}:
         check_name("topic", topic)
     return queues
 
@@ -348,9 +348,9 @@ class _Piece:
 def _pieces(found: Sequence[Fetched], places: dict[QueueId, int]) -> list[_Piece]:
     """Where the frames stand that are to be sent, in pieces. They are read again when their turn has come."""
     pieces = [_Piece()]
-    for each in found:
-        at, topic = places[each.queue], each.queue.topic
-        for header in (batch.header for batch in each.batches):
+    for fetched in found:
+        at, topic = places[fetched.queue], fetched.queue.topic
+        for header in (batch.header for batch in fetched.batches):
             position = header.position
             while position < header.end:
                 if pieces[-1].size_bytes >= PIECE_SIZE_BYTES:
@@ -358,12 +358,51 @@ def _pieces(found: Sequence[Fetched], places: dict[QueueId, int]) -> list[_Piece
                 size = min(header.end - position, PIECE_SIZE_BYTES - pieces[-1].size_bytes)
                 pieces[-1].add(_Span(at, topic, position, size))
                 position += size
-        if each.error is not None:
-            pieces[-1].add(_Span(at, topic, error=each.error))
-    return [each for each in pieces if each.spans]
+        if fetched.error is not None:
+            pieces[-1].add(_Span(at, topic, error=fetched.error))
+    return [piece for piece in pieces if piece.spans]
 
 
 def _caller_of(context: Context) -> object:
     """Who has a share: a connection. Those of a socket file have no names, and each call is one of its own."""
     peer = context.peer()
     return object() if peer.startswith("unix") else peer
+
+
+class Polls:
+    """Long polls: who waits for which queue. Belongs to one loop.
+
+    A wait costs an entry in a table, no thread and no look at the log.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        """Fetches that wait."""
+        self._waiting: dict[QueueId, set[asyncio.Event]] = {}
+
+    @contextmanager
+    def watching(self, queues: Collection[QueueId]) -> Iterator[asyncio.Event]:
+        """An event that is set whenever one of these queues has got something. The caller clears it before it looks."""
+        grown = asyncio.Event()
+        for queue in queues:
+            self._waiting.setdefault(queue, set()).add(grown)
+        self.count += 1
+        try:
+            yield grown
+        finally:
+            self.count -= 1
+            for queue in queues:
+                others = self._waiting[queue]
+                others.discard(grown)
+                if not others:
+                    del self._waiting[queue]
+
+    def wake(self, queues: Iterable[QueueId]) -> None:
+        """These queues have got something."""
+        for queue in queues:
+            for grown in self._waiting.get(queue, ()):
+                grown.set()
+
+    def wake_all(self) -> None:
+        """Has everybody look, as when the server stops."""
+        self.wake(list(self._waiting))

@@ -18,8 +18,6 @@ from typing import Final, NamedTuple, TypeAlias
 
 from txmsg.errors import Overloaded, ProtocolError
 
-__all__ = ["REMEMBERED_S", "CallId", "Note", "Placed", "Producers"]
-
 REMEMBERED_S: Final = 120.0
 """For at least so long the answer to an append is remembered; clients repeat for a minute at most."""
 _UNDER_WAY_MAX = 1024

@@ -17,8 +17,6 @@ from typing import Final, TypeVar
 from txmsg.errors import MembershipLost, MisuseError, Overloaded, ProtocolError, TxmsgError
 from txmsg.metaq.access import GroupMember
 
-__all__ = ["SESSION_S_MAX", "SESSION_S_MIN", "Sessions"]
-
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -126,12 +124,12 @@ class Sessions:
         now = self._clock()
         stood_still_s, self._looked_at = now - self._looked_at - _LOOK_S, now
         if stood_still_s > _LOOK_S:
-            for each in self._sessions.values():
-                each.ends_at += stood_still_s
-        for name, each in list(self._sessions.items()):
-            if each.ends_at <= now and not each.one_at_a_time.locked():
+            for session in self._sessions.values():
+                session.ends_at += stood_still_s
+        for name, session in list(self._sessions.items()):
+            if session.ends_at <= now and not session.one_at_a_time.locked():
                 logger.warning("member %s of group %s said nothing for %g s: its queues go to others",
-                               each.member.id, each.member.group, each.session_s)  # fmt: skip
+                               session.member.id, session.member.group, session.session_s)  # fmt: skip
                 await self._end(name)
 
     async def close(self) -> None:

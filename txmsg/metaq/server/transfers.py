@@ -14,8 +14,6 @@ from typing import Final
 
 from txmsg.errors import Overloaded
 
-__all__ = ["BYTES_PER_S_MIN", "Transfer", "Transfers"]
-
 BYTES_PER_S_MIN: Final = 1024 * 1024
 """Who is slower than this is ended when others want room; and the time in all grows with the size by it."""
 _GRACE_S: Final = 1.0
@@ -93,7 +91,7 @@ class Transfers:
 
     async def hold(self, transfer: Transfer, size_bytes: int) -> None:
         """Returns when there is room for so many bytes more. The slowest are ended for it."""
-        if self._fits(transfer, size_bytes) and not any(self._fits(each, size) for each, size, _ in self._waiting):
+        if self._fits(transfer, size_bytes) and not any(self._fits(other, size) for other, size, _ in self._waiting):
             self._take(transfer, size_bytes)
             return
         entry = (transfer, size_bytes, asyncio.get_running_loop().create_future())
@@ -125,7 +123,7 @@ class Transfers:
         return of_caller == transfer.held_bytes or of_caller + size_bytes <= self._size_bytes_max // _SHARES
 
     def _of_caller_bytes(self, transfer: Transfer) -> int:
-        return sum(each.held_bytes for each in self._under_way if each.caller == transfer.caller)
+        return sum(other.held_bytes for other in self._under_way if other.caller == transfer.caller)
 
     def _take(self, transfer: Transfer, size_bytes: int) -> None:
         transfer.take(size_bytes)
@@ -142,13 +140,13 @@ class Transfers:
     def _make_room(self, transfer: Transfer, size_bytes: int) -> None:
         """Ends slow ones until there will be room: of its caller, once that has its share; else of anybody."""
         now = asyncio.get_running_loop().time()
-        rivals = [each for each in self._under_way if each is not transfer and each.held_bytes]
+        rivals = [other for other in self._under_way if other is not transfer and other.held_bytes]
         missing_bytes = self._held_bytes + size_bytes - self._size_bytes_max
         if not self._is_within_share(transfer, size_bytes):
-            rivals = [each for each in rivals if each.caller == transfer.caller]
+            rivals = [rival for rival in rivals if rival.caller == transfer.caller]
             missing_bytes = self._of_caller_bytes(transfer) + size_bytes - self._size_bytes_max // _SHARES
-        for each in sorted(rivals, key=lambda each: (each.is_ended, each.slow_for_s(now)), reverse=True):
-            if missing_bytes <= 0 or not (each.is_ended or each.slow_for_s(now) > 0):
+        for rival in sorted(rivals, key=lambda rival: (rival.is_ended, rival.slow_for_s(now)), reverse=True):
+            if missing_bytes <= 0 or not (rival.is_ended or rival.slow_for_s(now) > 0):
                 return
-            each.end()
-            missing_bytes -= each.held_bytes
+            rival.end()
+            missing_bytes -= rival.held_bytes

@@ -18,8 +18,6 @@ from txmsg.errors import StorageError
 from txmsg.metaq.store.commit_log import sync_directory
 from txmsg.metaq.store.state import QueueKey
 
-__all__ = ["AHEAD_MAX", "Ahead", "forget_doubt", "queues_in_doubt"]
-
 _LOGGER = logging.getLogger(__name__)
 
 AHEAD_MAX: Final = 1_048_576

@@ -20,21 +20,6 @@ from txmsg.errors import CorruptLog
 from txmsg.metaq.format.frame import Header
 from txmsg.metaq.store.commit_log import files_of
 
-__all__ = [
-    "CELL",
-    "CELLS_PER_FILE_MAX",
-    "CELL_SIZE_BYTES",
-    "Cell",
-    "CellFile",
-    "Cells",
-    "cells_file",
-    "queue_directory",
-    "queues_of",
-    "queues_of_topic",
-    "seed_of",
-    "while_cut",
-]
-
 CELL: Final = np.dtype(
     [
         ("base_offset", "<u8"),
@@ -151,7 +136,9 @@ class CellFile(Sequence[Cell]):
     def read(self, start: int, count: int) -> list[Cell]:
         """At most so many cells from this one on: fewer at the file's end."""
         data = os.pread(self._fd, count * CELL_SIZE_BYTES, start * CELL_SIZE_BYTES)
-        return [Cell._make(each) for each in _CELL.iter_unpack(data[: len(data) // CELL_SIZE_BYTES * CELL_SIZE_BYTES])]
+        return [
+            Cell._make(fields) for fields in _CELL.iter_unpack(data[: len(data) // CELL_SIZE_BYTES * CELL_SIZE_BYTES])
+        ]
 
 
 class Cells:

@@ -12,16 +12,6 @@ from pathlib import Path
 from txmsg.errors import CorruptLog, StorageError
 from txmsg.metaq.format.frame import Buffer
 
-__all__ = [
-    "FILE_SIZE_BYTES_MAX",
-    "CommitLogReader",
-    "CommitLogWriter",
-    "files_of",
-    "is_named",
-    "log_file",
-    "sync_directory",
-]
-
 FILE_SIZE_BYTES_MAX = 1024**3
 _DIGITS = 20
 _FILES_MAX = 64

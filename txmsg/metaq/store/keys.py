@@ -6,10 +6,14 @@ while appending: a file gets its index after it is finished. The open file is in
 
 from __future__ import annotations
 
+import logging
 import os
 import struct
+import threading
+from collections import OrderedDict
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
@@ -17,6 +21,7 @@ import numpy as np
 from google_crc32c import value as crc32c
 from numpy.typing import NDArray
 
+from txmsg.errors import CorruptLog, StorageError
 from txmsg.metaq.format.frame import (
     HEADER_SIZE_BYTES_MAX,
     MAGIC,
@@ -27,20 +32,10 @@ from txmsg.metaq.format.frame import (
     read_header,
     verify,
 )
-from txmsg.metaq.store.commit_log import CommitLogReader
+from txmsg.metaq.store.commit_log import CommitLogReader, files_of
 from txmsg.metaq.store.state import write_whole
 
-__all__ = [
-    "BLOCK_COUNT",
-    "KEYS_AT_ONCE",
-    "BadKeys",
-    "Keys",
-    "KeysFile",
-    "index_keys",
-    "key_hash",
-    "keys_file",
-    "write_keys",
-]
+_LOGGER = logging.getLogger(__name__)
 
 _Hashes: TypeAlias = NDArray[np.uint64]
 
@@ -53,6 +48,7 @@ KEYS_AT_ONCE: Final = 65_536
 """What a part has at least, if another one follows."""
 _FACTOR: Final = 0x9E3779B97F4A7C15
 _ALL: Final = 2**64 - 1
+_IN_MEMORY_MAX: Final = 4
 
 
 class BadKeys(Exception):
@@ -135,7 +131,7 @@ def index_keys(log: CommitLogReader, first: int, start: int, end: int) -> Iterat
     def keys(end: int) -> Keys:
         if not held:
             return Keys(np.empty(0, np.uint64), np.empty(0, np.uint32), end)
-        lengths = np.concatenate([each[1:] - each[:-1] for each in ends]).astype(np.int64)
+        lengths = np.concatenate([batch_ends[1:] - batch_ends[:-1] for batch_ends in ends]).astype(np.int64)
         there = lengths > 0
         folded = np.repeat(np.array(topics, np.uint64), counts)[there]
         of_keys = np.repeat(np.array(places, np.uint32), counts)[there]
@@ -155,8 +151,8 @@ def index_keys(log: CommitLogReader, first: int, start: int, end: int) -> Iterat
         held += header.count
         if held >= KEYS_AT_ONCE:
             yield keys(position)
-            for each in (topics, counts, places, ends, data):
-                each.clear()
+            for column in (topics, counts, places, ends, data):
+                column.clear()
             held = 0
     yield keys(position)
 
@@ -183,8 +179,8 @@ def _keyed_frames(log: CommitLogReader, start: int, end: int) -> Iterator[tuple[
 
 def write_keys(root: Path, log_id: int, first: int, parts: list[Keys]) -> None:
     """Writes the index of a finished file. Raises StorageError."""
-    hashes = np.concatenate([each.hashes for each in parts])
-    places = np.concatenate([each.places for each in parts])
+    hashes = np.concatenate([part.hashes for part in parts])
+    places = np.concatenate([part.places for part in parts])
     order = np.argsort(hashes, kind="stable")  # so that the places of one hash still rise
     hashes, places = hashes[order], places[order]
     again = np.zeros(len(hashes), bool)
@@ -197,7 +193,7 @@ def write_keys(root: Path, log_id: int, first: int, parts: list[Keys]) -> None:
     ]
     table = np.zeros(len(blocks), _BLOCK)
     table["first"] = hashes[::BLOCK_COUNT]
-    table["crc"] = [crc32c(each) for each in blocks]
+    table["crc"] = [crc32c(block) for block in blocks]
     head = _HEAD.pack(_MAGIC, 0, log_id, first, parts[-1].end, len(hashes))[8:] + table.tobytes()
     path = keys_file(root, first)
     path.parent.mkdir(exist_ok=True)
@@ -259,3 +255,138 @@ class KeysFile:
             raise BadKeys(f"block {number} does not match its checksum")
         hashes, places = np.frombuffer(data, "<u8", count), np.frombuffer(data, "<u4", count, 8 * count)
         return [int(place) for place in places[hashes == np.uint64(key)]]
+
+
+# ---- which frames may hold a key: by the index of each finished file, in memory for the open one or where none is
+
+
+class KeyFinder:
+    """Looks up keys, in any process. Remembers what it has indexed in memory of the open file."""
+
+    def __init__(self, root: Path, log_id: int, log: CommitLogReader) -> None:
+        self._root = root
+        self._log_id = log_id
+        self._log = log
+        self._files: dict[int, KeysFile] = {}
+        self._in_memory: OrderedDict[int, list[Keys]] = OrderedDict()
+
+    def positions(self, topic: str, key: str) -> Iterator[int]:
+        """Where frames stand that may have a message with this key, oldest first."""
+        sought = key_hash(topic, key)
+        firsts = self._log.files()
+        for gone in [first for first in (*self._files, *self._in_memory) if first not in firsts]:
+            self._files.pop(gone, None)
+            self._in_memory.pop(gone, None)
+        for first, end in pairwise([*firsts, self._log.end_after(firsts)]):
+            places = self._in_file(first, end, sought) if first != firsts[-1] else None
+            if places is None:
+                try:
+                    places = self._in_parts(first, end, sought)
+                except CorruptLog:
+                    if first in self._log.files():  # else retention has deleted it meanwhile
+                        raise
+                    continue
+            yield from (first + 8 * place for place in places)
+
+    def _in_file(self, first: int, end: int, sought: int) -> list[int] | None:
+        """By the index of a finished file; None if there is none that can be read."""
+        try:
+            if first not in self._files:
+                self._files[first] = KeysFile(self._root, self._log_id, first, end)
+            places = self._files[first].places(sought)
+        except BadKeys as exc:
+            self._files.pop(first, None)
+            if keys_file(self._root, first).exists():
+                _LOGGER.warning("%s is not used: %s", keys_file(self._root, first), exc)
+            return None
+        self._in_memory.pop(first, None)
+        return places
+
+    def _in_parts(self, first: int, end: int, sought: int) -> list[int]:
+        """By an index in memory, made as far as the file goes now."""
+        parts = self._in_memory.setdefault(first, [])
+        self._in_memory.move_to_end(first)
+        if len(self._in_memory) > _IN_MEMORY_MAX:
+            self._in_memory.popitem(last=False)
+        start = parts[-1].end if parts else first
+        if start < end or not parts:
+            for part in index_keys(self._log, first, start, end):
+                small = parts.pop() if parts and len(parts[-1].hashes) < KEYS_AT_ONCE else None
+                parts.append(small.with_next(part) if small else part)
+        found = np.concatenate([part.places[part.hashes == np.uint64(sought)] for part in parts])
+        return [int(place) for place in np.unique(found)]
+
+
+class KeyIndexer:
+    """Writes the indexes that finished files lack, on a thread of its own. What it cannot write is tried again."""
+
+    def __init__(self, root: Path, log_id: int) -> None:
+        self._root = root
+        self._log_id = log_id
+        self._log = CommitLogReader(root / "commitlog")
+        self._files: set[int] = set()  # whose index is known to be in order
+        self._one_at_a_time = threading.Lock()
+        self._stopped = False
+        self._due = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="txmsg-metaq-keys", daemon=True)
+
+    def start(self) -> None:
+        """Begins to look."""
+        self._due.set()
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Has it look for finished files."""
+        self._due.set()
+
+    def stop(self) -> None:
+        """Ends it, within a part of a file; what is not indexed is when the log is opened next."""
+        self._stopped = True
+        self._due.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while self._due.wait() and not self._stopped:
+            self._due.clear()
+            try:
+                self.run_once()
+            except (OSError, CorruptLog, StorageError) as exc:
+                _LOGGER.warning("keys of %s are not indexed, and found more slowly: %s", self._root, exc)
+
+    def run_once(self) -> None:
+        """Indexes each finished file that has no index, or a damaged one. Raises StorageError, CorruptLog."""
+        with self._one_at_a_time:
+            self._index_all()
+
+    def _index_all(self) -> None:
+        firsts = self._log.files()
+        self._files &= set(firsts)
+        for left in set(files_of(self._root / "keys", ".keys")).difference(firsts):
+            keys_file(self._root, left).unlink(missing_ok=True)  # retention deleted its file while it was indexed
+        for first, end in pairwise(firsts):
+            if self._stopped:
+                return
+            if first not in self._files and not self._is_in_order(first, end):
+                try:
+                    self._index(first, end)
+                except CorruptLog:
+                    if first in self._log.files():  # else retention has deleted it meanwhile
+                        raise
+
+    def _is_in_order(self, first: int, end: int) -> bool:
+        try:
+            KeysFile(self._root, self._log_id, first, end)
+        except BadKeys:
+            return False
+        self._files.add(first)
+        return True
+
+    def _index(self, first: int, end: int) -> None:
+        parts = []
+        for part in index_keys(self._log, first, first, end):
+            if self._stopped:
+                return
+            parts.append(part)
+        parts[-1] = parts[-1]._replace(end=end)
+        write_keys(self._root, self._log_id, first, parts)
+        self._files.add(first)

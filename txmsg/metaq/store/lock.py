@@ -10,8 +10,6 @@ from pathlib import Path
 
 from txmsg.errors import LogBusy, MisuseError, StorageError
 
-__all__ = ["WriteLock"]
-
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -73,9 +71,9 @@ _held: weakref.WeakSet[WriteLock] = weakref.WeakSet()
 
 def _forget_in_child() -> None:
     """The lock stays with the parent, and goes with it: closing a copy of its file gives nothing up."""
-    for each in list(_held):
-        each.is_copy = True
-        each.release()
+    for lock in list(_held):
+        lock.is_copy = True
+        lock.release()
 
 
 os.register_at_fork(after_in_child=_forget_in_child)

@@ -9,24 +9,23 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple, TypeAlias
 
 from txmsg.errors import MisuseError, StorageError, TxmsgError
 from txmsg.message import check_name
-from txmsg.metaq.format.frame import Kind, Payload, hole
+from txmsg.metaq.format.frame import HOLES, Buffer, Kind, Payload, header_crc_of, hole, hole_end_of, pack
 from txmsg.metaq.store.ahead import AHEAD_MAX, Ahead, forget_doubt, queues_in_doubt
+from txmsg.metaq.store.cells import Cell
 from txmsg.metaq.store.commit_log import FILE_SIZE_BYTES_MAX, CommitLogReader, CommitLogWriter, sync_directory
-from txmsg.metaq.store.finding import KeyIndexer
+from txmsg.metaq.store.keys import KeyIndexer
 from txmsg.metaq.store.lock import WriteLock
-from txmsg.metaq.store.opening import recover
-from txmsg.metaq.store.placing import Append, Placed, packed
 from txmsg.metaq.store.queues import QueueEnd, Queues, Unsynced, sync_files
 from txmsg.metaq.store.reader import LogReader
+from txmsg.metaq.store.recovery import recover
 from txmsg.metaq.store.refill import refill
 from txmsg.metaq.store.retention import delete_old_files
 from txmsg.metaq.store.state import Checkpoint, Identity, QueueKey, identity_of, write_checkpoint, write_identity
 from txmsg.metaq.store.topics import Flush, TopicSettings, read_topics, write_topics
-
-__all__ = ["Append", "Flush", "Log", "LogConfig", "TopicSettings"]
 
 _LOGGER = logging.getLogger(__name__)
 _DEFAULT = TopicSettings()
@@ -188,9 +187,9 @@ class Log:
 
     def _named_early(self, appends: Sequence[Append]) -> set[QueueKey]:
         """The queues whose messages may be seen before they are on disk. The log says so first. Raises StorageError."""
-        timed = {(each.topic, each.queue) for each in appends if not self._is_synchronous(each.topic)}
+        timed = {(append.topic, append.queue) for append in appends if not self._is_synchronous(append.topic)}
         new = {
-            key for each in appends if not each.is_mirrored and (key := (each.topic, each.queue)) in timed
+            key for append in appends if not append.is_mirrored and (key := (append.topic, append.queue)) in timed
             and key not in self._ahead
         }  # fmt: skip
         if new:
@@ -403,3 +402,61 @@ class Log:
             self._write_cells(self._writer.synced)
             if self._writer.failed is None:
                 self._ahead.forget()
+
+
+class Append(NamedTuple):
+    """A batch for one queue. base_offset: where it must begin, or None: at the queue's end.
+
+    A queue that nothing was ever appended to begins at base_offset. is_mirrored: the messages stand elsewhere under
+    these offsets, and whoever appends them does so again when a power cut has taken them.
+    """
+
+    topic: str
+    queue: int
+    payload: Payload
+    base_offset: int | None = None
+    is_mirrored: bool = False
+
+
+Placed: TypeAlias = tuple[QueueEnd, Cell, int]
+"""A frame that was placed: its queue, its cell, and the offset after it."""
+
+
+def packed(
+    appends: Sequence[Append], queues: Queues, writer: CommitLogWriter, identity: Identity
+) -> tuple[list[Buffer], list[Placed], int]:
+    """The frames as they will stand at the end of the log, in parts, and their size. Moves nothing yet.
+
+    Raises MisuseError for a base_offset that is not the queue's end, and as `Queues.of`.
+    """
+    parts: list[Buffer] = []
+    placed: list[Placed] = []
+    ends: dict[QueueEnd, int] = {}
+    position = writer.end
+    for topic, number, payload, base_offset, _ in appends:
+        queue = queues.of(topic, number)
+        at = ends.get(queue, queue.end)
+        if base_offset is not None and base_offset != at:
+            if not queue.is_new or queue in ends:
+                raise MisuseError(
+                    f"offset {base_offset} of topic {topic} queue {number}: the next one is {at}; nothing was appended"
+                )
+            at = base_offset
+        frame = pack(
+            payload,
+            queue.name,
+            number,
+            at,
+            position=position,
+            log_id=identity.log_id,
+            synced=writer.synced,
+            generation=identity.generation,
+        )
+        parts += frame
+        size = sum(map(len, frame))
+        crc = header_crc_of(frame)
+        end = hole_end_of(payload) if payload.kind in HOLES else at + payload.count
+        placed.append((queue, Cell(at, position, size, payload.count, payload.last_stored_at_us, crc), end))
+        ends[queue] = end
+        position += size
+    return parts, placed, position - writer.end

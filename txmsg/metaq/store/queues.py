@@ -27,8 +27,6 @@ from txmsg.metaq.store.commit_log import sync_directory
 from txmsg.metaq.store.reader import LogReader
 from txmsg.metaq.store.state import QueueKey
 
-__all__ = ["QueueEnd", "Queues", "Unsynced", "mark_end", "remove_cells", "sync_files"]
-
 _SYNCED_ONE_BY_ONE_MAX: Final = 64
 _OPEN_FILES_SPARED: Final = 256
 _NOWHERE: Final = 2**64
@@ -138,9 +136,9 @@ def sync_files(root: Path, unsynced: Unsynced) -> None:
             os.fdatasync(fd)
         finally:
             os.close(fd)
-    directories = {Path(each) for each in unsynced.directories}
+    directories = {Path(name) for name in unsynced.directories}
     if directories:
-        directories |= {*(each.parent for each in directories), root / "queues", root}
+        directories |= {*(directory.parent for directory in directories), root / "queues", root}
     for directory in directories:
         if directory.is_dir():
             sync_directory(directory)
@@ -190,7 +188,7 @@ class QueueEnd:
 
     def cut(self, files: OpenFiles, offset: int) -> None:
         """Drops the cells of frames that begin at this offset or later, written or not."""
-        self.waiting = [each for each in self.waiting if each.base_offset < offset]
+        self.waiting = [cell for cell in self.waiting if cell.base_offset < offset]
         self.file, self.file_cells, last = _keep(files, self.directory, _base_offset, offset)
         last = self.waiting[-1] if self.waiting else last
         self.last_stored_at_us = last.last_stored_at_us if last else 0
@@ -276,7 +274,7 @@ class Queues:
 
     def ends(self) -> dict[QueueKey, int]:
         """Where every queue ends of which there was ever anything."""
-        return {**self.known_ends, **{key: each.end for key, each in self._ends.items() if not each.is_new}}
+        return {**self.known_ends, **{key: queue.end for key, queue in self._ends.items() if not queue.is_new}}
 
     # ---- when the log is opened
 

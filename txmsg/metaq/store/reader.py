@@ -28,11 +28,9 @@ from txmsg.metaq.format.frame import (
 )
 from txmsg.metaq.store.cells import CELLS_PER_FILE_MAX, Cell, Cells, queue_directory, queues_of, seed_of, while_cut
 from txmsg.metaq.store.commit_log import CommitLogReader
-from txmsg.metaq.store.finding import KeyFinder
-from txmsg.metaq.store.recovery import DamagedFrame, frames
+from txmsg.metaq.store.frames import DamagedFrame, frames
+from txmsg.metaq.store.keys import KeyFinder
 from txmsg.metaq.store.state import Checkpoint, checkpoint_of, identity_of
-
-__all__ = ["LogReader", "QueueReader"]
 
 _CELLS_READ_AT_ONCE = 256
 _LOOKS_MAX = 3
@@ -110,7 +108,7 @@ class LogReader:
                     raise
             if len(found) >= count_max:
                 break
-        return sorted(found[:count_max], key=lambda each: (each.queue, each.offset))
+        return sorted(found[:count_max], key=lambda message: (message.queue, message.offset))
 
     def _with_key(self, position: int, topic: str, key: str) -> Iterator[ReceivedMessage]:
         """The messages of one frame that have this key."""
@@ -121,7 +119,7 @@ class LogReader:
         batch = self.queue(topic, header.queue).batch_at(header) if header.topic == topic else None
         if batch is None:
             return iter(())
-        return (each for each in batch.messages() if each.key == key)
+        return (message for message in batch.messages() if message.key == key)
 
 
 class QueueReader:
@@ -223,8 +221,8 @@ class QueueReader:
         found: list[tuple[int, int]] = []
         for base in self._cells.files():
             cells = self._cells.load(base)
-            for each in cells[(cells["count"] == 0) & (cells["position"] >= kept_from)]:
-                frame = self._frame(self._whole(Cell._make(each.item())))
+            for row in cells[(cells["count"] == 0) & (cells["position"] >= kept_from)]:
+                frame = self._frame(self._whole(Cell._make(row.item())))
                 if frame.header.is_hole:
                     missing = self._missing(frame)
                     found.append((missing.begin, missing.end))
@@ -295,9 +293,9 @@ class QueueReader:
         for base in self._cells.files():
             with suppress(CorruptLog):
                 cells = self._cells.load(base)
-                for each in cells[cells["base_offset"] > offset]:
+                for row in cells[cells["base_offset"] > offset]:
                     with suppress(CorruptLog):
-                        cell = self._whole(Cell._make(each.item()))
+                        cell = self._whole(Cell._make(row.item()))
                         self._frame(cell)
                         yield cell
 
@@ -494,3 +492,24 @@ _WHY_MISSING = {
 _base_offset = attrgetter("base_offset")
 _position = attrgetter("position")
 _last_stored_at_us = attrgetter("last_stored_at_us")
+
+
+class CurrentReader:
+    """A `LogReader`, or another one when another log has taken the place. A look costs a `stat`."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._known: tuple[tuple[int, int], LogReader] | None = None
+
+    def get(self) -> LogReader | None:
+        """None while there is no log."""
+        try:
+            found = (self._root / "log.json").stat()
+        except FileNotFoundError:
+            self._known = None
+            return None
+        mark = (found.st_ino, found.st_mtime_ns)  # not the inode alone: the next file may get it again
+        known = self._known
+        if known is None or known[0] != mark:
+            known = self._known = (mark, LogReader(self._root))
+        return known[1]

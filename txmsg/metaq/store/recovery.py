@@ -1,71 +1,170 @@
-"""What a crash may have left, told apart: whole frames, a torn end, damage."""
+"""What the writer does with what it finds in a log that it opens: adds lost cells, cuts a torn end, or refuses."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable
+from pathlib import Path
 
-from txmsg.metaq.format.frame import HEADER_SIZE_BYTES_MAX, MAGIC, BadFrame, Header, Kind, read_header, verify
-from txmsg.metaq.store.commit_log import CommitLogReader
+from txmsg.errors import CorruptLog, StorageError
+from txmsg.metaq.format.frame import HEADER_SIZE_BYTES_MAX, BadFrame, Header, Kind, hole_end, read_header, verify
+from txmsg.metaq.store.cells import Cell, Cells, queue_directory
+from txmsg.metaq.store.commit_log import CommitLogReader, files_of, log_file, sync_directory
+from txmsg.metaq.store.frames import DamagedFrame, frames, torn_end
+from txmsg.metaq.store.queues import Queues, mark_end
+from txmsg.metaq.store.state import Checkpoint, QueueKey, checkpoint_of
 
-__all__ = ["DamagedFrame", "frames", "next_frame", "torn_end", "whole_frame"]
-
-
-def frames(log: CommitLogReader, log_id: int, start: int, end: int) -> Iterator[Header]:
-    """The headers of whole frames from `start` on. Raises DamagedFrame at the first that is not."""
-    firsts = log.files()
-    for first, file_end in zip(firsts, [*firsts[1:], end], strict=False):  # none at all in a new log
-        position = max(first, start)
-        while position < file_end:
-            try:
-                header = whole_frame(log, log_id, position, file_end)
-            except BadFrame as exc:
-                raise DamagedFrame(position, str(exc)) from exc
-            position = header.end
-            if header.kind is not Kind.PAD:
-                yield header
+_CELLS_HELD_MAX = 65_536
 
 
-class DamagedFrame(Exception):
-    """What stands at `position` is no whole frame."""
+def recover(root: Path, log_id: int, queues: Queues, is_synchronous: Callable[[str], bool]) -> int:
+    """Reads from the checkpoint on, adds the cells that are lost, and cuts a torn end.
 
-    def __init__(self, position: int, why: str) -> None:
-        super().__init__(f"position {position}: {why}")
-        self.position = position
-
-
-def whole_frame(log: CommitLogReader, log_id: int, position: int, end: int) -> Header:
-    """The header of the frame at this position, whose payload matches its checksum, too. Raises BadFrame.
-
-    `end`: of the file, or before it.
+    Returns the position where the log goes on; all before it is on disk. Raises CorruptLog for damage before that, and
+    has changed no frame then.
     """
-    header = read_header(log.ahead(position, min(HEADER_SIZE_BYTES_MAX, end - position), end))
-    if header.position != position:
-        raise BadFrame(f"a frame written for position {header.position} stands there")
-    if header.log_id != log_id:
-        raise BadFrame("a frame of another log stands there")
-    if header.end > end:
-        raise BadFrame("the frame is cut off")
-    verify(header, log.ahead(position, header.size_bytes, end))
-    return header
+    return _Recovery(root, log_id, queues, is_synchronous).run()
 
 
-def torn_end(log: CommitLogReader, log_id: int, position: int, end: int) -> bool:
-    """Whether what is not whole at `position` is the torn end of a crash: no later frame says it was on disk."""
-    firsts = log.files()
-    for first, file_end in zip(firsts, [*firsts[1:], end], strict=False):
-        start = max(first, position + 1)
-        while header := next_frame(log, log_id, start, file_end):
-            if header.synced > position:
-                return False
-            start = header.end
-    return True
+class _Recovery:
+    def __init__(self, root: Path, log_id: int, queues: Queues, is_synchronous: Callable[[str], bool]) -> None:
+        self._root = root
+        self._log_id = log_id
+        self._queues = queues
+        self._is_synchronous = is_synchronous
+        self._known = checkpoint_of(root, log_id)
+        self._seen: set[QueueKey] = set()  # queues of which a frame was read
+        self._from_begin = False
+        self._on_disk = 0  # up to here cells of synchronous topics say that the log was
 
+    def run(self) -> int:
+        directory = self._root / "commitlog"
+        log, known = CommitLogReader(directory), self._known
+        begin = log.begin()
+        start = max(begin, known.position if known else 0)
+        end = self._end_of_files(log, start)
+        _sync_from(directory, start)
+        self._on_disk = self._queues.drop_from(start, self._is_synchronous)
+        self._forget_marks()
+        if known is None or self._queues.known_ends != known.ends:
+            self._from_begin, start = True, begin  # cells were damaged, or taken away: frames tell
+            self._queues.drop_from(start)
+        end = self._read(log, start, end)
+        self._require_ends()
+        _cut(directory, end)
+        self._write_cells(end)
+        return end
 
-def next_frame(log: CommitLogReader, log_id: int, start: int, end: int) -> Header | None:
-    """The first whole frame in this part of a file, wherever it begins; None if there is none."""
-    while (start := log.find(MAGIC, start, end)) < end:
+    def _damaged(self, how: str) -> CorruptLog:
+        return CorruptLog(f"the log {self._root} is damaged: {how}; run `txmsg metaq check`")
+
+    def _end_of_files(self, log: CommitLogReader, start: int) -> int:
+        """The position after the last byte, when files follow each other and begin as they are named."""
+        known = self._known or Checkpoint(0)
+        firsts = log.files()
+        expected = min(firsts[:1] + ([known.begin] if self._known else []), default=0)
+        for first in firsts:
+            if first != expected:
+                raise self._damaged(f"a file begins at position {first}, where {expected} is expected")
+            size = log_file(log.directory, first).stat().st_size
+            if size and first < start:
+                try:
+                    header = read_header(log.read(first, min(size, HEADER_SIZE_BYTES_MAX)))
+                except BadFrame as exc:
+                    raise self._damaged(f"position {first}: {exc}") from exc
+                if (header.position, header.log_id) != (first, self._log_id):
+                    raise self._damaged(f"position {first}: a frame of another place or log stands there")
+            expected += size
+        if expected < known.position:
+            raise self._damaged(f"it ends at position {expected}, and was on disk up to {known.position}")
+        return expected
+
+    def _forget_marks(self) -> None:
+        """An empty file of cells that no checkpoint knows was begun when the process ended."""
+        known = self._known.ends if self._known else self._queues.known_ends
+        for topic, queue in self._queues.known_ends.keys() - known.keys():
+            if Cells(queue_directory(self._root, topic, queue)).last() is None:
+                self._queues.forget(topic, queue)
+
+    # ---- frames
+
+    def _read(self, log: CommitLogReader, start: int, end: int) -> int:
+        """Takes in all frames; returns where they end, which is before `end` if a crash has torn the last ones."""
         try:
-            return whole_frame(log, log_id, start, end)
-        except BadFrame:
-            start += 1
-    return None
+            for number, header in enumerate(frames(log, self._log_id, start, end)):
+                self._replay(header, log)
+                if number % _CELLS_HELD_MAX == _CELLS_HELD_MAX - 1:
+                    self._write_cells(header.end)
+        except DamagedFrame as exc:
+            if exc.position < self._on_disk or not torn_end(log, self._log_id, exc.position, end):
+                raise self._damaged(f"{exc}, and it had been on disk") from exc
+            end = exc.position
+        if end < self._on_disk:
+            raise self._damaged(f"it ends at position {end}, and cells name frames up to {self._on_disk}")
+        return end
+
+    def _replay(self, header: Header, log: CommitLogReader) -> None:
+        """Does to the cells of its queue what appending this frame did."""
+        key = (header.topic, header.queue)
+        if self._from_begin and key not in self._seen:
+            self._queues.forget(*key)  # what was written of frames that are not kept
+        self._seen.add(key)
+        queue = self._queues.of(*key)
+        if header.kind in {Kind.CUT, Kind.LOST} and header.base_offset != queue.end:  # a cut may be what was lost
+            queue.cut(self._queues.files, header.base_offset)
+        if header.base_offset != queue.end and not queue.is_new:
+            raise self._damaged(
+                f"position {header.position}: topic {header.topic} queue {header.queue} goes on at offset {queue.end}, "
+                f"not at {header.base_offset}"
+            )
+        end = header.base_offset + header.count
+        if header.is_hole:
+            end = hole_end(header, verify(header, log.read(header.position, header.size_bytes)))
+        self._queues.add(queue, Cell.of(header), end)
+
+    def _require_ends(self) -> None:
+        """Has every queue go on at least where the checkpoint knew, or an offset would be given twice."""
+        known = self._known.ends if self._known and self._from_begin else {}
+        for (topic, queue), end in known.items():
+            if (topic, queue) not in self._seen:  # nothing of it is kept
+                mark_end(queue_directory(self._root, topic, queue), end)
+                self._queues.known_ends[topic, queue] = end
+        for (topic, queue), end in self._queues.known_ends.items():
+            if end < 0 and (topic, queue) not in self._seen:
+                raise self._damaged(f"nothing tells where topic {topic} queue {queue} goes on")
+
+    def _write_cells(self, up_to: int) -> None:
+        try:
+            self._queues.write(up_to)
+        except OSError as exc:
+            raise StorageError(
+                f"the cells of {self._root} cannot be written: {exc.strerror}; make room, and open it"
+            ) from exc
+
+
+def _sync_from(directory: Path, position: int) -> None:
+    """The process that wrote it may have been killed before it was on disk: from now on the log says that it is."""
+    firsts = files_of(directory, ".log")
+    for first, following in zip(firsts, [*firsts[1:], position + 1], strict=False):
+        if following <= position:
+            continue
+        fd = os.open(log_file(directory, first), os.O_WRONLY)
+        try:
+            os.fdatasync(fd)
+        finally:
+            os.close(fd)
+    sync_directory(directory)
+
+
+def _cut(directory: Path, end: int) -> None:
+    firsts = files_of(directory, ".log")
+    for first in reversed(firsts):
+        path = log_file(directory, first)
+        if first >= end and first != firsts[0]:
+            path.unlink()
+            continue
+        with path.open("r+b") as file:
+            file.truncate(end - first)
+            os.fsync(file.fileno())
+        break
+    sync_directory(directory)

@@ -13,8 +13,6 @@ from txmsg.metaq.store.commit_log import files_of, log_file
 from txmsg.metaq.store.keys import keys_file
 from txmsg.metaq.store.reader import LogReader
 
-__all__ = ["refill"]
-
 _HOLE_SIZE_BYTES: Final = 8
 
 
@@ -36,7 +34,7 @@ def refill(reader: LogReader, topic: str, number: int, base_offset: int, payload
     )  # fmt: skip
     if sum(map(len, frame)) > header.size_bytes:
         return False
-    first = max(each for each in files_of(reader.root / "commitlog", ".log") if each <= header.position)
+    first = max(file for file in files_of(reader.root / "commitlog", ".log") if file <= header.position)
     data = fitted(frame, header.size_bytes).ljust(header.size_bytes, b"\0")
     _overwrite(
         log_file(reader.root / "commitlog", first), header.position - first, data, header.start + _HOLE_SIZE_BYTES
@@ -74,12 +72,12 @@ def _overwrite_cells(directory: Path, seed: int, base: int, place: int, cell: Ce
         try:
             with cells.open(base) as file:
                 while place < len(file):
-                    each = cell if file[place].base_offset == cell.base_offset else file[place]
-                    if each is not cell and each.last_stored_at_us >= least_us:
+                    earlier = cell if file[place].base_offset == cell.base_offset else file[place]
+                    if earlier is not cell and earlier.last_stored_at_us >= least_us:
                         os.fdatasync(fd)
                         return
-                    each = each._replace(last_stored_at_us=least_us)
-                    os.pwrite(fd, each.pack(seed), place * CELL_SIZE_BYTES)
+                    earlier = earlier._replace(last_stored_at_us=least_us)
+                    os.pwrite(fd, earlier.pack(seed), place * CELL_SIZE_BYTES)
                     place += 1
             os.fdatasync(fd)
         finally:

@@ -10,8 +10,6 @@ from txmsg.metaq.store.cells import Cells, cells_file, queue_directory, queues_o
 from txmsg.metaq.store.commit_log import files_of, log_file, sync_directory
 from txmsg.metaq.store.keys import keys_file
 
-__all__ = ["delete_old_files"]
-
 
 def delete_old_files(
     root: Path,

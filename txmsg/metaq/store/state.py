@@ -15,19 +15,6 @@ from google_crc32c import value as crc32c
 from txmsg.errors import CorruptLog, StorageError
 from txmsg.metaq.store.commit_log import files_of, sync_directory
 
-__all__ = [
-    "Checkpoint",
-    "Identity",
-    "QueueKey",
-    "checkpoint_of",
-    "identity_of",
-    "read_checked",
-    "write_checked",
-    "write_checkpoint",
-    "write_identity",
-    "write_whole",
-]
-
 VERSION: Final = 1
 _CHECKSUM: Final = "crc32c"
 

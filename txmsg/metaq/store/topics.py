@@ -13,8 +13,6 @@ from txmsg.message import check_name
 from txmsg.metaq.format.frame import Compression
 from txmsg.metaq.store.state import read_checked, write_checked
 
-__all__ = ["Flush", "TopicSettings", "read_topics", "write_topics"]
-
 
 class Flush(StrEnum):
     """How a topic's appends come to disk."""
@@ -57,7 +55,7 @@ def read_topics(root: Path) -> dict[str, TopicSettings]:
 
 def write_topics(root: Path, topics: Mapping[str, TopicSettings]) -> None:
     """Replaces the settings of all topics, on disk."""
-    write_checked(root / "topics.json", {"topics": {name: _told(each) for name, each in topics.items()}})
+    write_checked(root / "topics.json", {"topics": {name: _told(settings) for name, settings in topics.items()}})
 
 
 def _told(settings: TopicSettings) -> dict[str, object]:

@@ -17,7 +17,7 @@ from txmsg.metaq.access import NOTES, QueueId
 from txmsg.metaq.format.frame import Columns, encode, hole
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.server.appender import Appender
-from txmsg.metaq.server.placing import Call, Outcome, Placer
+from txmsg.metaq.server.placement import Call, Outcome, Placer
 from txmsg.metaq.server.producers import CallId, Note, Placed
 from txmsg.metaq.store.log import Append
 

@@ -21,17 +21,14 @@ from txmsg.metaq.protocol import APPEND_SIZE_BYTES_MAX
 from txmsg.metaq.server.appender import Appender
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.server.group_api import GroupApi
-from txmsg.metaq.server.log_api import LogApi
-from txmsg.metaq.server.placing import Placer
-from txmsg.metaq.server.polls import Polls
+from txmsg.metaq.server.log_api import LogApi, Polls
+from txmsg.metaq.server.placement import Placer
 from txmsg.metaq.server.producers import REMEMBERED_S
 from txmsg.metaq.server.sessions import Sessions
 from txmsg.metaq.store.topics import Flush, TopicSettings
 from txmsg.wire.address import check_address
 from txmsg.wire.server import bind, connections_allowed, new_server
 from txmsg.wire.v1.metaq_pb2_grpc import add_MetaQGroupsServicer_to_server, add_MetaQServicer_to_server
-
-__all__ = ["serve"]
 
 logger = logging.getLogger(__name__)
 

@@ -19,9 +19,7 @@ from txmsg.metaq.format.frame import COUNT_MAX, FRAME_SIZE_BYTES_MAX, WIDTHS, Co
 from txmsg.metaq.store.log import Append
 from txmsg.wire.headers import unpack_headers
 
-__all__ = ["check"]
-
-_COLUMNS = [(each.value, WIDTHS.get(each, 0)) for each in Column]  # as numbers: flags are slow
+_COLUMNS = [(column.value, WIDTHS.get(column, 0)) for column in Column]  # as numbers: flags are slow
 _COLUMNS_ALL = sum(column for column, _ in _COLUMNS)
 _TEXTS = (Column.KEY | Column.TAG | Column.ORDERING_KEY).value
 _BODY, _HEADERS, _STORED_AT = Column.BODY.value, Column.HEADERS.value, Column.STORED_AT.value

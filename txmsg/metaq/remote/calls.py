@@ -18,8 +18,6 @@ from txmsg.runtime.process import check_not_forked, claim_process
 from txmsg.wire.codec import CHANNEL_OPTIONS, details_of, error_of_rpc
 from txmsg.wire.v1.metaq_pb2_grpc import MetaQGroupsStub, MetaQStub
 
-__all__ = ["Server"]
-
 T = TypeVar("T")
 
 _OPTIONS: Final = [
@@ -76,8 +74,8 @@ class Server:
             reraise=True,
         )
         try:
-            for each in attempts:
-                with each:
+            for trial in attempts:
+                with trial:
                     left_s = max(_ATTEMPT_S_MIN, deadline - time.monotonic())
                     try:
                         return self._attempt(attempt, min(left_s, attempt_s or left_s), unknown is not None)

@@ -15,8 +15,6 @@ from typing import TypeVar
 
 from txmsg.metaq.store.commit_log import files_of, log_file
 
-__all__ = ["Growth"]
-
 T = TypeVar("T")
 
 _LOOK_S_MIN = 0.001

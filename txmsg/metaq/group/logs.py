@@ -13,14 +13,11 @@ from typing import Final
 from txmsg.errors import MisuseError, StorageError, UnknownGroup
 from txmsg.message import check_name
 from txmsg.metaq.access import DEAD_LETTERS, RETRIES, QueueId
-from txmsg.metaq.group.group_files import offset_in, queue_file
+from txmsg.metaq.group.files import offset_in, queue_file
 from txmsg.metaq.store.cells import Cell, Cells, queue_directory, queues_of_topic
 from txmsg.metaq.store.commit_log import files_of
-from txmsg.metaq.store.current import CurrentReader
 from txmsg.metaq.store.log import Append, Log, LogConfig
-from txmsg.metaq.store.reader import LogReader
-
-__all__ = ["GroupLogs", "turn"]
+from txmsg.metaq.store.reader import CurrentReader, LogReader
 
 _CONFIG: Final = LogConfig(file_size_bytes_max=16 * 1024 * 1024, open_files_max=64)
 _WAIT_S_MAX = 10.0
@@ -51,7 +48,7 @@ class GroupLogs:
 
     def append(self, root: Path, appends: Sequence[Append]) -> list[int]:
         """Appends, on disk on return. Raises UnknownGroup, and StorageError when others keep the log for too long."""
-        if {self.root_of(each.topic) for each in appends} != {root}:
+        if {self.root_of(append.topic) for append in appends} != {root}:
             raise MisuseError(
                 "retries, dead letters and messages of other topics were appended in one call, but stand in logs of "
                 "their own: nothing was appended; make a call for each"

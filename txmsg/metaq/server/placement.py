@@ -23,8 +23,6 @@ from txmsg.metaq.server.producers import REMEMBERED_S, CallId, Note, Placed
 from txmsg.metaq.store.log import Append
 from txmsg.metaq.store.topics import Flush
 
-__all__ = ["OFFSET_MAX", "Call", "Outcome", "Placer", "WaitsFor"]
-
 logger = logging.getLogger(__name__)
 
 OFFSET_MAX: Final = 2**62
@@ -58,17 +56,17 @@ class Call:
     @property
     def size_bytes(self) -> int:
         """What it keeps in memory."""
-        return sum(each.payload.size_bytes for each in self.appends)
+        return sum(append.payload.size_bytes for append in self.appends)
 
     @property
     def is_placed(self) -> bool:
         """Whether each batch names its offset, which tells a repeat."""
-        return all(each.base_offset is not None for each in self.appends)
+        return all(append.base_offset is not None for append in self.appends)
 
     @property
     def is_of_group(self) -> bool:
         """Whether it goes to the small log of a group, which other processes append to as well."""
-        return any(each.topic.startswith((RETRIES, DEAD_LETTERS)) for each in self.appends)
+        return any(append.topic.startswith((RETRIES, DEAD_LETTERS)) for append in self.appends)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +89,14 @@ class Placer:
         """Calls that wait for the same are carried out together."""
         if call.is_of_group:
             return WaitsFor.MEMBERS
-        is_timed = all(self._log.settings_of(each.topic).flush is Flush.TIMED for each in call.appends)
+        is_timed = all(self._log.settings_of(append.topic).flush is Flush.TIMED for append in call.appends)
         return WaitsFor.NOTHING if is_timed else WaitsFor.DISK
 
     def place(self, calls: Sequence[Call]) -> list[Outcome]:
         """Appends them in this order, on disk as each topic promises; what became of each."""
-        shared = [number for number, each in enumerate(calls) if not each.is_of_group]
+        shared = [number for number, call in enumerate(calls) if not call.is_of_group]
         together = dict(zip(shared, self._place_together([calls[number] for number in shared]), strict=True))
-        return [together.get(number) or self._alone(each) for number, each in enumerate(calls)]
+        return [together.get(number) or self._alone(call) for number, call in enumerate(calls)]
 
     def recovered(self) -> list[tuple[Note, tuple[int, ...]]]:
         """The appends noted lately, with the offsets of those batches that are there: a crash may have cut some off."""
@@ -114,7 +112,7 @@ class Placer:
                 break
             for batch in fetched[0].batches:
                 last = list(_notes_in(batch))
-                found += [(note, tuple(each.base_offset for each in note.placed)) for note in last]
+                found += [(note, tuple(placed.base_offset for placed in note.placed)) for note in last]
                 offset = batch.end_offset
         for place, note in enumerate(last, len(found) - len(last)):  # all before it were followed by a whole frame
             there = self._there(note.placed)
@@ -129,20 +127,20 @@ class Placer:
     def _place_together(self, calls: Sequence[Call]) -> list[Outcome]:
         plans: list[_Plan | Exception] = []
         ends: dict[QueueId, int] = {}
-        for each in calls:
+        for call in calls:
             try:
-                plans.append(self._plan(each, ends))
+                plans.append(self._plan(call, ends))
             except TxmsgError as exc:
                 plans.append(exc)
-        good = [each for each in plans if isinstance(each, _Plan)]
+        good = [plan for plan in plans if isinstance(plan, _Plan)]
         try:
             self._append(good, ends)
         except TxmsgError:
             self._ends.clear()
             if len(calls) > 1:
-                return [self._place_together([each])[0] for each in calls]
-            plans = [self._planned_anew(each) for each in calls]
-        return [each.bases if isinstance(each, _Plan) else each for each in plans]
+                return [self._place_together([call])[0] for call in calls]
+            plans = [self._planned_anew(call) for call in calls]
+        return [plan.bases if isinstance(plan, _Plan) else plan for plan in plans]
 
     def _planned_anew(self, call: Call) -> _Plan | Exception:
         """One call again, from what the log says now."""
@@ -167,7 +165,7 @@ class Placer:
             return
         notes = [_note_of(plan) for plan in plans if plan.appends and not plan.call.is_placed]
         if notes:
-            columns = Columns([each.pack() for each in notes], [now_us()])
+            columns = Columns([note.pack() for note in notes], [now_us()])
             appends.insert(0, Append(NOTES, 0, encode(columns)))
         self._log.append(appends)
         self._ends.update(ends)
@@ -182,30 +180,30 @@ class Placer:
                 Placed(topic, queue, base or 0, payload.count, payload.crc)
                 for topic, queue, payload, base, _ in call.appends
             ]
-            bases = [each.base_offset for each in named[: self._there(named)]]
+            bases = [placed.base_offset for placed in named[: self._there(named)]]
         after: dict[QueueId, int] = {}
         appends: list[Append] = []
-        for each in call.appends[len(bases) :]:
-            queue = QueueId(each.topic, each.queue)
+        for append in call.appends[len(bases) :]:
+            queue = QueueId(append.topic, append.queue)
             at = after.get(queue, ends.get(queue, self._ends.get(queue, -1)))
-            if at < 0 or (each.base_offset not in {None, at} and not (queue in after or queue in ends)):
+            if at < 0 or (append.base_offset not in {None, at} and not (queue in after or queue in ends)):
                 at = self._log.ranges([queue])[queue].end
-            if each.base_offset is not None and not at:
-                at = each.base_offset  # a queue that is new may begin anywhere; if it is not, the log refuses
-            elif each.base_offset not in {None, at}:
+            if append.base_offset is not None and not at:
+                at = append.base_offset  # a queue that is new may begin anywhere; if it is not, the log refuses
+            elif append.base_offset not in {None, at}:
                 raise MisuseError(
-                    f"offset {each.base_offset} of topic {each.topic} queue {each.queue}: the next one is {at}; "
+                    f"offset {append.base_offset} of topic {append.topic} queue {append.queue}: the next one is {at}; "
                     "nothing was appended"
                 )
-            end = hole_end_of(each.payload) if each.payload.kind is Kind.HOLE else at + each.payload.count
+            end = hole_end_of(append.payload) if append.payload.kind is Kind.HOLE else at + append.payload.count
             if not at < end <= OFFSET_MAX:
                 raise MisuseError(
-                    f"a batch for topic {each.topic} queue {each.queue} would reach from {at} to {end}: offsets rise, "
-                    f"up to {OFFSET_MAX}; nothing was appended"
+                    f"a batch for topic {append.topic} queue {append.queue} would reach from {at} to {end}: offsets "
+                    f"rise, up to {OFFSET_MAX}; nothing was appended"
                 )
             after[queue] = end
             bases.append(at)
-            appends.append(each._replace(base_offset=at))
+            appends.append(append._replace(base_offset=at))
         ends.update(after)
         return _Plan(call, tuple(bases), tuple(appends))
 
@@ -239,7 +237,7 @@ def _notes_in(batch: LogBatch) -> Iterator[Note]:
 
 def _note_of(plan: _Plan) -> Note:
     placed = tuple(
-        Placed(each.topic, each.queue, base, each.payload.count, each.payload.crc)
-        for each, base in zip(plan.call.appends, plan.bases, strict=True)
+        Placed(append.topic, append.queue, base, append.payload.count, append.payload.crc)
+        for append, base in zip(plan.call.appends, plan.bases, strict=True)
     )
     return Note(plan.call.id, plan.call.settled, placed)

@@ -21,23 +21,6 @@ from txmsg.errors import CorruptLog
 from txmsg.metaq.access import Member, QueueId
 from txmsg.metaq.store.state import write_whole
 
-__all__ = [
-    "MemberFile",
-    "OwnedQueue",
-    "begins_in",
-    "forget_sought",
-    "locked",
-    "members_in",
-    "offset_in",
-    "offset_sought",
-    "owner_in",
-    "queue_file",
-    "queues_in",
-    "seek_to",
-    "sought_in",
-    "write_begins",
-]
-
 _SLOT = struct.Struct("<4sIQQ")
 _MAGIC: Final = b"TXO1"
 _SLOT_AT = (0, 32)
@@ -153,7 +136,7 @@ def queue_file(directory: Path, queue: QueueId) -> Path:
 def queues_in(directory: Path) -> list[QueueId]:
     """The queues of which a member has ever owned."""
     return sorted(
-        QueueId(each.parent.name, int(each.name)) for each in directory.glob("queues/*/*") if each.name.isdigit()
+        QueueId(path.parent.name, int(path.name)) for path in directory.glob("queues/*/*") if path.name.isdigit()
     )
 
 
@@ -248,7 +231,9 @@ def begins_in(directory: Path) -> dict[str, dict[int, int]]:
     path = directory / "begins.json"
     try:
         told = json.loads(path.read_bytes())
-        return {topic: {int(queue): int(offset) for queue, offset in each.items()} for topic, each in told.items()}
+        return {
+            topic: {int(queue): int(offset) for queue, offset in offsets.items()} for topic, offsets in told.items()
+        }
     except FileNotFoundError:
         return {}
     except (ValueError, AttributeError) as exc:

@@ -1,0 +1,69 @@
+"""What a crash may have left, told apart: whole frames, a torn end, damage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from txmsg.metaq.format.frame import HEADER_SIZE_BYTES_MAX, MAGIC, BadFrame, Header, Kind, read_header, verify
+from txmsg.metaq.store.commit_log import CommitLogReader
+
+
+def frames(log: CommitLogReader, log_id: int, start: int, end: int) -> Iterator[Header]:
+    """The headers of whole frames from `start` on. Raises DamagedFrame at the first that is not."""
+    firsts = log.files()
+    for first, file_end in zip(firsts, [*firsts[1:], end], strict=False):  # none at all in a new log
+        position = max(first, start)
+        while position < file_end:
+            try:
+                header = whole_frame(log, log_id, position, file_end)
+            except BadFrame as exc:
+                raise DamagedFrame(position, str(exc)) from exc
+            position = header.end
+            if header.kind is not Kind.PAD:
+                yield header
+
+
+class DamagedFrame(Exception):
+    """What stands at `position` is no whole frame."""
+
+    def __init__(self, position: int, why: str) -> None:
+        super().__init__(f"position {position}: {why}")
+        self.position = position
+
+
+def whole_frame(log: CommitLogReader, log_id: int, position: int, end: int) -> Header:
+    """The header of the frame at this position, whose payload matches its checksum, too. Raises BadFrame.
+
+    `end`: of the file, or before it.
+    """
+    header = read_header(log.ahead(position, min(HEADER_SIZE_BYTES_MAX, end - position), end))
+    if header.position != position:
+        raise BadFrame(f"a frame written for position {header.position} stands there")
+    if header.log_id != log_id:
+        raise BadFrame("a frame of another log stands there")
+    if header.end > end:
+        raise BadFrame("the frame is cut off")
+    verify(header, log.ahead(position, header.size_bytes, end))
+    return header
+
+
+def torn_end(log: CommitLogReader, log_id: int, position: int, end: int) -> bool:
+    """Whether what is not whole at `position` is the torn end of a crash: no later frame says it was on disk."""
+    firsts = log.files()
+    for first, file_end in zip(firsts, [*firsts[1:], end], strict=False):
+        start = max(first, position + 1)
+        while header := next_frame(log, log_id, start, file_end):
+            if header.synced > position:
+                return False
+            start = header.end
+    return True
+
+
+def next_frame(log: CommitLogReader, log_id: int, start: int, end: int) -> Header | None:
+    """The first whole frame in this part of a file, wherever it begins; None if there is none."""
+    while (start := log.find(MAGIC, start, end)) < end:
+        try:
+            return whole_frame(log, log_id, start, end)
+        except BadFrame:
+            start += 1
+    return None
