@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         UnknownTopic,
     )
     from txmsg.message import Message, MessageId, ReceivedMessage, TransactionId, TransactionState, new_transaction_id
+    from txmsg.runtime.start import Start
     from txmsg.tables import create_tables
 
 __version__ = "0.2.0"
@@ -90,6 +91,7 @@ __all__ = [
     "ProtocolError",
     "ReceivedMessage",
     "SchemaMismatch",
+    "Start",
     "StorageError",
     "TopicClosed",
     "TopicExists",
@@ -125,6 +127,7 @@ _MODULES = {
         *("Message", "MessageId", "ReceivedMessage"),
         *("TransactionId", "TransactionState", "new_transaction_id"),
     ),
+    "txmsg.runtime.start": ("Start",),
     "txmsg.tables": ("create_tables",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

@@ -16,6 +16,7 @@ from tests.chaos.client import orders, quiet_event
 from tests.chaos.history import GROUPS, VISIBILITY_TIMEOUT_S
 from tests.chaos.journal import Journal
 from txmsg import AsyncConsumer, ReceivedMessage, idempotent
+from txmsg.runtime.start import Start
 
 Handler = Callable[[ReceivedMessage], Awaitable[None]]
 
@@ -79,7 +80,7 @@ async def main() -> None:
                 concurrency=8,
                 visibility_timeout_s=VISIBILITY_TIMEOUT_S,
                 stop_timeout_s=10,
-                start="earliest",
+                start=Start.earliest(),
                 broadcast=instance if group == "watcher" else False,
             )
             for topic, tags in GROUPS[consumer.group].items():

@@ -25,8 +25,9 @@ from tests.integration.delivery_harness import (
 from txmsg.broker.delivery import Delivery
 from txmsg.broker.delivery.values import Refusal
 from txmsg.broker.store.dead_letters import DeadLetterFilter, DeadLetters
-from txmsg.broker.store.group_administration import Destination, GroupAdministration
+from txmsg.broker.store.group_administration import GroupAdministration
 from txmsg.runtime.backoff import Backoff
+from txmsg.runtime.start import Start
 
 QUICK: dict[str, Any] = {"retry_poll_s": 0.02, "backoff": AT_ONCE}
 DEAD_AT_ONCE: dict[str, Any] = {"retry_poll_s": 0.02, "settings_s": 0.05, "backoff": Backoff(retries_max=0)}
@@ -259,7 +260,7 @@ async def test_a_group_goes_on_elsewhere_in_an_ordered_queue_as_soon_as_what_is_
         await settle(delivery, *await receive(delivery, 1))
         (held,) = await receive(delivery, 1)
         (feed,) = delivery._state.groups["g"].feeds.values()
-        await groups.seek("g", "t", None, Destination(earliest=True), again=False)
+        await groups.seek("g", "t", None, Start.earliest(), again=False)
         await until(lambda: feed.leaving)
         assert await receive(delivery, 1, wait_s=0.3) == []
         await settle(delivery, held)

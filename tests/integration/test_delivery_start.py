@@ -22,9 +22,9 @@ from tests.integration.delivery_harness import (
     until,
 )
 from txmsg.broker.delivery import Delivery
-from txmsg.broker.delivery.values import Start
 from txmsg.client import Consumer, Producer
 from txmsg.message import Message
+from txmsg.runtime.start import Start
 
 
 async def begin(delivery: Delivery, start: Start | None, count: int = 0, *, group: str = "g") -> list[int]:
@@ -39,16 +39,16 @@ async def begin(delivery: Delivery, start: Start | None, count: int = 0, *, grou
 async def test_a_new_group_begins_at_the_latest_message_and_misses_none_after_it(notify_url: str) -> None:
     async with notify_at(notify_url, queues=2) as notify, delivering(notify) as delivery:
         await notify.add(3)
-        assert await begin(delivery, Start()) == []
+        assert await begin(delivery, Start.latest()) == []
         delivery.wake(await notify.add(2))
-        assert sorted(await begin(delivery, Start(), 4)) == [3, 3, 4, 4]
+        assert sorted(await begin(delivery, Start.latest(), 4)) == [3, 3, 4, 4]
 
 
 async def test_the_latest_is_the_end_of_the_queue_also_where_the_open_segment_is_empty(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify) as delivery:
         await notify.add(3)
         notify.rotate()
-        assert await begin(delivery, Start()) == []
+        assert await begin(delivery, Start.latest()) == []
         assert notify.query("select next_offset from txmsg.cursor") == [(3,)]
 
 
@@ -59,8 +59,8 @@ async def test_a_new_group_begins_at_a_time_and_one_after_all_messages_at_the_la
             "update txmsg.message set stored_at = timestamptz '2026-01-01T00:00Z' + queue_offset * interval '1 h'"
         )
         moment_us = 1_767_225_600_000_000 + 3 * 3600 * 1_000_000 - 1
-        assert await begin(delivery, Start(moment_us), 3) == [3, 4, 5]
-        assert await begin(delivery, Start(moment_us + 10**13), group="later") == []
+        assert await begin(delivery, Start("time", moment_us), 3) == [3, 4, 5]
+        assert await begin(delivery, Start("time", moment_us + 10**13), group="later") == []
         assert notify.query("select max(next_offset) from txmsg.cursor") == [(6,)]
 
 
@@ -71,12 +71,12 @@ async def test_a_group_that_was_there_goes_on_where_it_was_whatever_its_members_
             (first,) = await receive(delivery, 1)
             await delivery.settle("g", "c", receipts([first]), [])
         async with delivering(notify, "b2") as delivery:
-            assert await begin(delivery, Start(), 2) == [1, 2]
+            assert await begin(delivery, Start.latest(), 2) == [1, 2]
 
 
 async def test_a_queue_that_a_topic_gets_later_is_read_from_its_start(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify, poll_s=0.05) as delivery:
-        assert await begin(delivery, Start()) == []
+        assert await begin(delivery, Start.latest()) == []
         await notify.topics.raise_queue_count("t", 2)
         await notify.add(1)
         got = [each.queue for each in await receive(delivery, 2)]

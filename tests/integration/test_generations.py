@@ -22,10 +22,11 @@ from txmsg.broker.delivery import Delivery
 from txmsg.broker.delivery.values import Refusal
 from txmsg.broker.store.connect import open_pool
 from txmsg.broker.store.dead_letters import DeadLetterFilter, DeadLetters
-from txmsg.broker.store.group_administration import Destination, GroupAdministration, GroupChange
+from txmsg.broker.store.group_administration import GroupAdministration, GroupChange
 from txmsg.client import idempotent
 from txmsg.errors import MisuseError
 from txmsg.message import ReceivedMessage
+from txmsg.runtime.start import Start
 from txmsg.tables import create_tables
 
 LeasedQueue = tuple[int, int]
@@ -144,7 +145,7 @@ class History:
         number = self.random.randrange(QUEUES)
         kept = 1 + max(offset for queue, offset in self.asked if queue == number)
         to = self.random.randint(0, kept)
-        await self.admin.seek("g", "t", number, Destination(offset=to), again=again)
+        await self.admin.seek("g", "t", number, Start.offset(to), again=again)
         await self.delivery.maintenance.settings_once()
         self.told[-1] += f" of {number} to {to}"
         if again:
@@ -188,7 +189,7 @@ class History:
         self.told.append("the end")
         await self.redrive()
         for _ in range(2):  # all that was asked has happened, and nothing more happens
-            await self.admin.seek("g", "t", None, Destination(earliest=True), again=False)
+            await self.admin.seek("g", "t", None, Start.earliest(), again=False)
             await self.delivery.maintenance.settings_once()
             while await self.consume(is_well=True):
                 pass
@@ -218,13 +219,13 @@ async def test_places_of_again_are_bounded_and_forgotten_where_they_are_of_no_us
             "from generate_series(3, 1001) g"
         )
         with pytest.raises(MisuseError, match="1000 different offsets"):
-            await history.admin.seek("g", "t", 0, Destination(offset=1001), again=True)
-        await history.admin.seek("g", "t", 0, Destination(offset=3), again=True)
+            await history.admin.seek("g", "t", 0, Start.offset(1001), again=True)
+        await history.admin.seek("g", "t", 0, Start.offset(3), again=True)
         ((starts, generations),) = notify.query("select again_from, again_generations from txmsg.cursor")
         assert (starts, generations[:3], generations[3] > 1000) == ([0, 1, 2, 3], [1, 2, 3], True)
         notify.rotate()
         notify.query("update txmsg.segment set dropping = true where state = 'closed'")
         notify.query("update txmsg.segment_base set base = 1002 where segment = 2")
-        await history.admin.seek("g", "t", 0, Destination(offset=1002), again=True)
+        await history.admin.seek("g", "t", 0, Start.offset(1002), again=True)
         ((starts,),) = notify.query("select again_from from txmsg.cursor")
         assert starts == [3, 1002]

@@ -262,7 +262,7 @@ def test_a_group_goes_to_a_time_an_offset_or_the_end(broker: BrokerProcess, noti
     said("topic", "create", "u", "--broker", broker.address)
     assert "does not read topic 'u' yet" in refused(broker, "seek", "collector", "--topic", "u", "--to", "latest")
     command = ("group", "seek", "collector", "--topic", "t", "--to", "soon", "--broker", broker.address)
-    assert "'soon' is not a position" in said(*command, status=2)
+    assert "'soon' is not a valid start position" in said(*command, status=2)
 
 
 def test_a_group_is_deleted_only_when_nobody_is_there_and_nothing_is_left_but_by_force(

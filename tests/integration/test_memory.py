@@ -30,7 +30,7 @@ from tests.integration.delivery_harness import (
 from tests.integration.test_retention import patient
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.delivery import Delivery
-from txmsg.broker.delivery.values import Refusal, Start
+from txmsg.broker.delivery.values import Refusal
 from txmsg.broker.retention import Retention
 from txmsg.broker.segments import Segments
 from txmsg.broker.store.batch import Batch
@@ -39,6 +39,7 @@ from txmsg.broker.store.messages import Messages
 from txmsg.broker.store.topic_settings import TopicChange, TopicSettings
 from txmsg.broker.store.topics import TopicRegistry
 from txmsg.errors import MisuseError
+from txmsg.runtime.start import Start
 
 LIFE = 2**40
 """Between the offsets of a queue before a crash and after."""
@@ -253,7 +254,7 @@ async def test_messages_in_memory_are_read_found_and_begun_at_across_segments(no
         await run(db, "update txmsg.message set stored_at = stored_at - interval '1 h'")
         await db.apply(Batch(plain=new), segment=2, previous=1)
         assert offsets(await receive(here, 5)) == [0, 1, 2, 3, 4]
-        for group, start, wanted in (("late", Start(), []), ("middle", Start(at_us=int(middle_us)), [3, 4])):
+        for group, start, wanted in (("late", Start.latest(), []), ("middle", Start("time", int(middle_us)), [3, 4])):
             given = await here.receive(group, "c", delivery_harness.T, 9, 30 if wanted else 0.5, 60.0, start)
             assert offsets(delivery_harness.each_of(given)) == wanted
         async with open_pool(notify_url) as pool:

@@ -18,8 +18,9 @@ from txmsg.broker.retention import Retention
 from txmsg.broker.store import segments as store
 from txmsg.broker.store.batch import Batch, Columns, apply
 from txmsg.broker.store.connect import connect_writer, open_pool, upkeep_session
-from txmsg.broker.store.group_administration import Destination, GroupAdministration
+from txmsg.broker.store.group_administration import GroupAdministration
 from txmsg.message import new_transaction_id_bytes
+from txmsg.runtime.start import Start
 
 OLD_S, ANCIENT_S = 8 * 86_400, 31 * 86_400
 
@@ -393,5 +394,5 @@ async def test_what_enters_a_queue_that_is_newer_than_the_last_visit_of_a_group_
         await notify.topics.raise_queue_count("t", 3)
         await notify.add(2)
         assert await waiting() == ([("g", 6)], {0: 2, 1: 2, 2: 2})
-        await admin.seek("g", "t", 2, Destination(latest=True), again=False)
+        await admin.seek("g", "t", 2, Start.latest(), again=False)
         assert await waiting() == ([("g", 4)], {0: 2, 1: 2, 2: 0})

@@ -25,6 +25,7 @@ from txmsg.metaq.format.frame import Columns, encode, hole
 from txmsg.metaq.location import open_log
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.store.log import Append, Log, LogConfig
+from txmsg.runtime.start import Start
 
 T0, T1 = QueueId("t", 0), QueueId("t", 1)
 
@@ -90,21 +91,21 @@ async def test_only_tags_that_were_asked_for_come_and_the_others_count_as_handle
             await until(lambda: stored(tmp_path, "g") == {T0: 8, T1: 18})
 
 
-@pytest.mark.parametrize("start", ["earliest", "latest"])
+@pytest.mark.parametrize("start", [Start.earliest(), Start.latest()])
 @on_loop
 async def test_new_queues_and_topics_are_read_from_their_first_message_while_it_runs(
-    tmp_path: Path, start: str
+    tmp_path: Path, start: Start
 ) -> None:
     with Log(tmp_path) as log:
         fill(log, "t", 0, [2])
         seen = Seen()
-        consumer = AsyncLogConsumer(tmp_path, "g", start=start)  # type: ignore[arg-type]
+        consumer = AsyncLogConsumer(tmp_path, "g", start=start)
         consumer.subscribe("t")(seen)
         consumer.subscribe("later")(seen)
         async with consumer:
             await until(consumer.queues)
             log.append([batch("t", 0, 2, 1), batch("t", 5, 0, 2), batch("later", 7, 0, 1)])
-            old = [0, 1] if start == "earliest" else []
+            old = [0, 1] if start == Start.earliest() else []
             await until(lambda: seen.offsets == {0: [*old, 2], 5: [0, 1], 7: [0]})
 
 
@@ -175,19 +176,19 @@ def test_a_sync_consumer_polls_seeks_pauses_and_stops_at_once(tmp_path: Path) ->
         assert polled(12) == both
         assert consumer.poll(0.1) == []
         consumer.pause("t", 1)
-        consumer.seek("t", 0, 4)
-        consumer.seek("t", 1, "earliest")
+        consumer.seek("t", 0, Start.offset(4))
+        consumer.seek("t", 1, Start.earliest())
         assert polled(2) == [(0, 4), (0, 5)]
         assert consumer.poll(0.6) == []
         consumer.resume("t")
         assert polled(6) == both[6:]
-        consumer.seek("t", 0, datetime.fromtimestamp(2, UTC))
+        consumer.seek("t", 0, Start.at(datetime.fromtimestamp(2, UTC)))
         assert polled(3) == [(0, 3), (0, 4), (0, 5)]
-        consumer.seek("t", 0, "latest")
+        consumer.seek("t", 0, Start.latest())
         consumer.commit()
         assert stored(tmp_path, "g") == {T0: 6, T1: 6}
         with pytest.raises(MisuseError, match="topic t queue 9 is not owned by this member of group g"):
-            consumer.seek("t", 9, 0)
+            consumer.seek("t", 9, Start.offset(0))
         waiter = threading.Thread(target=lambda: consumer.poll(1000))
         waiter.start()
     waiter.join(30)
@@ -239,7 +240,7 @@ async def test_with_missing_error_a_queue_stands_still_and_a_poll_says_why(tmp_p
             await poll_on()
         assert sorted(offsets, key=str) == [0, 0, 1]
         assert consumer.missed_count == 0
-        await consumer.seek("t", 0, 7)
+        await consumer.seek("t", 0, Start.offset(7))
         [found] = await consumer.poll(30)
         assert found.end_offset == 9
 

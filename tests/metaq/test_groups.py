@@ -21,6 +21,7 @@ from txmsg.metaq.group.logs import GroupLogs
 from txmsg.metaq.location import open_log
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.store.log import Append, Log, LogConfig
+from txmsg.runtime.start import Start
 
 A, B = QueueId("t", 0), QueueId("t", 1)
 RETRY = QueueId("%RETRY%g", 0)
@@ -268,22 +269,22 @@ def test_closing_a_log_leaves_its_groups(tmp_path: Path, access: LogAccess) -> N
     assert access.join("g", ["t"]).take([A, B]) == {A: 0, B: 0}
 
 
-@pytest.mark.parametrize(("start", "begin"), [("", 0), ("latest", 5), ("20", 3)])
+@pytest.mark.parametrize(("start", "begin"), [(Start.earliest(), 0), (Start.latest(), 5), (Start("time", 20), 3)])
 def test_a_group_begins_where_it_is_told_and_new_queues_at_their_first_message(
-    tmp_path: Path, start: str, begin: int
+    tmp_path: Path, start: Start, begin: int
 ) -> None:
     with open_log(tmp_path, append=True) as access:
         access.append([batch("t", 0, 0, 3, at_us=10), batch("t", 0, 3, 2, at_us=20)])
         first = access.join("g", ["t", "later"], start=start)
         access.append([batch("t", 0, 5, 1, at_us=30), batch("t", 1, 0, 1, at_us=5), batch("later", 0, 0, 1, at_us=5)])
         new = [QueueId("t", 1), QueueId("later", 0)]
-        second = access.join("g", ["t", "later", "third"], start="latest")
+        second = access.join("g", ["t", "later", "third"], start=Start.latest())
         assert second.take([A, *new]) == {A: begin, new[0]: 0, new[1]: 0}, "a member that came later moved the group"
         assert dict(first.view().sought) == {}
 
 
 def test_where_a_group_begins_is_not_guessed_when_it_cannot_be_read(tmp_path: Path, access: LogAccess) -> None:
-    access.join("g", ["t"], start="latest")
+    access.join("g", ["t"], start=Start.latest())
     (tmp_path / "groups" / "g" / "begins.json").write_bytes(b'["t"]')
     with pytest.raises(CorruptLog, match=r"begins.json cannot be read"):
         access.join("g", ["t"])

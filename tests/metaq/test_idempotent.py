@@ -16,6 +16,7 @@ from txmsg.client import idempotent
 from txmsg.message import Message, ReceivedMessage
 from txmsg.metaq import AsyncLogConsumer, Log, LogConsumer, LogProducer
 from txmsg.metaq.access import QueueId
+from txmsg.runtime.start import Start
 from txmsg.tables import create_tables, inbox_table
 
 T0 = QueueId("t", 0)
@@ -77,7 +78,7 @@ async def test_each_message_has_its_effect_once_though_it_comes_again(log: Path,
         async with consumer:
             await until(consumer.queues)
             if start == "again":
-                await consumer.seek("t", 0, "earliest")
+                await consumer.seek("t", 0, Start.earliest())
             await until(lambda: stored(log, "g") == {T0: 4})
         assert effects(engine) == [1, 1, 1, 1]
     assert len(handled) == 4
@@ -94,7 +95,7 @@ def test_groups_of_one_log_have_effects_of_their_own_and_broadcasting_members_to
     consumers = [
         LogConsumer(log, "g", retries_max=0),
         LogConsumer(log, "h", retries_max=0),
-        LogConsumer(log, "h", broadcast="host-1", start="earliest", retries_max=0),
+        LogConsumer(log, "h", broadcast="host-1", start=Start.earliest(), retries_max=0),
     ]
     for consumer in consumers:
         consumer.subscribe("t")(handle)

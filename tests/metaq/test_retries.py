@@ -19,6 +19,7 @@ from txmsg.metaq.consumer.retries import Tried, appends_of, tried_of
 from txmsg.metaq.location import open_log
 from txmsg.metaq.store.log import Append, Log
 from txmsg.runtime.backoff import DELAYS_S, Backoff
+from txmsg.runtime.start import Start
 
 T0 = QueueId("t", 0)
 RETRY = QueueId("%RETRY%g", 0)
@@ -249,7 +250,8 @@ def test_what_is_no_copy_is_not_taken_for_one() -> None:
         ({"retry_delays_s": []}, "retry_delays_s is empty"),
         ({"retry_delays_s": [1, -1]}, "retry_delays_s=-1 must be"),
         ({"missing": "ignore"}, "missing='ignore' is none of"),
-        ({"start": "newest"}, "start='newest' says no place"),
+        ({"start": "newest"}, "start='newest' is not a valid start position"),
+        ({"start": Start.offset(3)}, "start=Start.* is not a valid start position"),
         ({"broadcast": "a%b"}, "broadcast='a%b' is neither"),
         ({"concurrency": 0}, "concurrency=0 must be"),
         ({"strategy": len}, "strategy .* takes"),

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from txmsg.errors import InvalidName, MisuseError, UnknownTopic
 from txmsg.metaq.access import QueueId
 from txmsg.metaq.store.state import Identity
-from txmsg.spark.options import EARLIEST, LATEST, Timestamp, options_of
+from txmsg.runtime.start import Start
+from txmsg.spark.options import options_of
 from txmsg.spark.position import Position, begins_between
 from txmsg.spark.tasks import Part, cut_into_tasks, limited
 
@@ -28,11 +29,14 @@ def test_options_are_named_as_in_sparks_kafka_source_in_any_case() -> None:
         {**_LEAST, "STARTINGOFFSETS": '{"t": {"0": 5, "1": -2}}', "failondataloss": "False", "minPartitions": "3"},
         streaming=False,
     )
-    assert found.start == {QueueId("t", 0): 5, QueueId("t", 1): EARLIEST}
-    assert (found.fail_on_data_loss, found.min_partitions, found.end) == (False, 3, LATEST)
-    assert options_of(_LEAST, streaming=False).start == EARLIEST
-    assert options_of(_LEAST, streaming=True).start == LATEST
-    assert options_of({**_LEAST, "startingTimestamp": "17"}, streaming=True).start == Timestamp(17_000)
+    assert found.start == {QueueId("t", 0): Start.offset(5), QueueId("t", 1): Start.earliest()}
+    assert (found.fail_on_data_loss, found.min_partitions, found.end) == (False, 3, Start.latest())
+    assert options_of(_LEAST, streaming=False).start == Start.earliest()
+    assert options_of(_LEAST, streaming=True).start == Start.latest()
+    assert options_of({**_LEAST, "startingTimestamp": "17"}, streaming=True).start == Start("time", 17_000)
+    assert options_of({**_LEAST, "startingOffsets": "2026-05-01T10:00:00Z"}, streaming=True) == options_of(
+        {**_LEAST, "startingTimestamp": "1777629600000"}, streaming=True
+    )
 
 
 @pytest.mark.parametrize(
@@ -43,21 +47,21 @@ def test_options_are_named_as_in_sparks_kafka_source_in_any_case() -> None:
         ({"path": "/log"}, False, "needs the option topics"),
         ({**_LEAST, "topics": " , "}, False, "needs the option topics"),
         ({**_LEAST, "startingOffset": "earliest"}, False, r"is it startingOffsets\?"),
-        ({**_LEAST, "startingOffsets": "now"}, False, "says no offsets"),
-        ({**_LEAST, "startingOffsets": '{"t": {"0": -3}}'}, False, "says no offsets"),
-        ({**_LEAST, "startingOffsets": '{"t": 1}'}, False, "says no offsets"),
+        ({**_LEAST, "startingOffsets": "now"}, False, "'now' is not a valid start position"),
+        ({**_LEAST, "startingOffsets": '{"t": {"0": -3}}'}, False, "is not a (valid )?start position"),
+        ({**_LEAST, "startingOffsets": '{"t": 1}'}, False, "is not a (valid )?start position"),
         ({**_LEAST, "startingOffsets": "latest"}, False, "finds nothing"),
         ({**_LEAST, "endingOffsets": "earliest"}, False, "says earliest"),
         ({**_LEAST, "startingOffsets": "earliest", "startingTimestamp": "1"}, False, "leave one out"),
         ({**_LEAST, "startingTimestamp": "2026-11-11"}, False, "milliseconds since 1970"),
         ({**_LEAST, "startingTimestamp": "9" * 5_000}, False, "milliseconds since 1970"),
-        ({**_LEAST, "startingTimestamp": "20", "endingTimestamp": "19"}, False, "19 is before startingTimestamp 20"),
+        ({**_LEAST, "startingTimestamp": "20", "endingTimestamp": "19"}, False, "ends at .*, before it starts at"),
         (
             {**_LEAST, "startingOffsets": '{"t": {"0": 5, "1": 5}}', "endingOffsets": '{"t": {"0": 5, "1": 4}}'},
             False,
             "endingOffsets says 4 for topic t queue 1, and startingOffsets 5",
         ),
-        ({**_LEAST, "startingOffsets": "[" * 100_000}, False, "says no offsets"),
+        ({**_LEAST, "startingOffsets": "[" * 100_000}, False, "is not a (valid )?start position"),
         ({**_LEAST, "minPartitions": "9" * 5_000}, False, "whole number from 1"),
         ({**_LEAST, "maxOffsetsPerTrigger": "1"}, False, "one of spark.readStream"),
         ({**_LEAST, "endingOffsets": "latest"}, True, "one of spark.read"),

@@ -24,6 +24,7 @@ from txmsg.client.half import Half
 from txmsg.errors import BrokerUnavailable, CorruptLog, InvalidMessage, InvalidName, MisuseError, TxmsgError
 from txmsg.message import Message, ReceivedMessage, TransactionState
 from txmsg.metaq import LogConsumer
+from txmsg.runtime.start import Start
 
 X = Message("t", b"x")
 HALF = Half(b"i" * 16, b"h" * 16)
@@ -154,8 +155,8 @@ NUMBERS: Refused = {
 NUMBERS["nan"] = (partial(producer, timeout_s=float("nan")), MisuseError, "timeout_s=nan (not a number) must be")
 
 NUMBERS |= {
-    f"start={start}": (partial(consumer, start=start), MisuseError, "says no place to begin: give 'earliest'")
-    for start in ("", "now", 5, datetime(2026, 1, 1), datetime(1969, 1, 1, tzinfo=UTC))
+    f"start={start}": (partial(consumer, start=start), MisuseError, "is not a valid start position: give earliest")
+    for start in ("", "latest", 5, datetime(2026, 1, 1, tzinfo=UTC), Start.offset(5))
 }
 NUMBERS |= {
     f"broadcast={name}": (partial(consumer, broadcast=name), kind, words)

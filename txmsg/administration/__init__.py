@@ -11,12 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, Protocol, TypeAlias
+from typing import Protocol
 
 from txmsg.message import datetime_of_us
-
-Position: TypeAlias = Literal["earliest", "latest"] | int | datetime
-"""Where a group is to go on: an end of what is kept, an offset of one queue, or the first message stored since then."""
+from txmsg.runtime.start import Start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,7 +234,7 @@ class Administration(Protocol):
         ...
 
     def seek(
-        self, group: str, topic: str, to: Position, *, queue: int | None = None, again: bool = False
+        self, group: str, topic: str, to: Start, *, queue: int | None = None, again: bool = False
     ) -> Sequence[GroupQueue]:
         """Has a group go on elsewhere in a topic, or one queue of it, while its consumers run; those queues.
 

@@ -11,7 +11,6 @@ import heapq
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from datetime import datetime
 from itertools import islice
 from typing import NamedTuple, NoReturn
 
@@ -29,16 +28,16 @@ from txmsg.administration import (
     GroupQueue,
     GroupSettings,
     GroupSummary,
-    Position,
     Selection,
     TopicLag,
     moment,
 )
 from txmsg.errors import CorruptLog, MisuseError, OffsetsMissing, ProtocolError, UnknownGroup, UnknownTopic, shown
 from txmsg.message import ReceivedMessage, now_us, parse_id, us_of_datetime
-from txmsg.metaq.access import DEAD_LETTERS, RETRIES, GroupState, LogAccess, QueueId, QueueState
+from txmsg.metaq.access import DEAD_LETTERS, RETRIES, GroupState, LogAccess, QueueId, QueueState, offsets_of
 from txmsg.metaq.access import GroupMember as Membership
 from txmsg.metaq.consumer.retries import Tried, again_of, dead_again_of, tried_of
+from txmsg.runtime.start import Start
 
 _PAGE = re.compile(r"(\d{1,17})\.(\d{1,18})\.(.+)")
 
@@ -86,7 +85,7 @@ class LogAdministration:
         raise MisuseError("groups of a log have no half messages to check: producer groups are those of Notify")
 
     def seek(
-        self, group: str, topic: str, to: Position, *, queue: int | None = None, again: bool = False
+        self, group: str, topic: str, to: Start, *, queue: int | None = None, again: bool = False
     ) -> Sequence[GroupQueue]:
         if again:
             raise MisuseError("a log has no generations: --again is for groups of Notify")
@@ -95,22 +94,17 @@ class LogAdministration:
         self._log.seek(group, offsets)
         return [_queue(state) for state in self._log.group(group).queues if state.queue in offsets]
 
-    def _offsets(self, topic: str, queue: int | None, to: Position) -> dict[QueueId, int]:
+    def _offsets(self, topic: str, queue: int | None, to: Start) -> dict[QueueId, int]:
         numbers = self._log.queues_of(topic)
         if not numbers or (queue is not None and queue not in numbers):
             there = f"its queues are {', '.join(map(str, numbers))}" if numbers else "it is not in this log"
             raise UnknownTopic(f"topic {topic!r} has no queue to go on in: {there}")
         queues = [QueueId(topic, number) for number in ([queue] if queue is not None else numbers)]
-        if isinstance(to, datetime):
-            return self._log.offsets_at(queues, us_of_datetime(to))
-        if isinstance(to, int):
-            if len(queues) > 1:
-                raise MisuseError(
-                    f"offset {to} is one of a queue, and topic {topic!r} has {len(queues)}: name one by --queue"
-                )
-            return {queues[0]: to}
-        kept = self._log.ranges(queues)
-        return {queue: kept[queue].begin if to == "earliest" else kept[queue].end for queue in queues}
+        if to.kind == "offset" and len(queues) > 1:
+            raise MisuseError(
+                f"offset {to.value} is one of a queue, and topic {topic!r} has {len(queues)}: name one by --queue"
+            )
+        return offsets_of(self._log, queues, to)
 
     def delete_group(self, group: str, *, force: bool = False) -> None:
         summary = self._summary(self._log.group(group))

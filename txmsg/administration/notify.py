@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
-from datetime import datetime
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 
@@ -23,13 +22,13 @@ from txmsg.administration import (
     GroupQueue,
     GroupSettings,
     GroupSummary,
-    Position,
     Selection,
     TopicLag,
     moment,
 )
 from txmsg.errors import UnknownGroup
 from txmsg.message import datetime_of_us, message_id, us_of_datetime
+from txmsg.runtime.start import Start
 from txmsg.wire.codec import unpack_headers
 from txmsg.wire.v1 import dead_letters_pb2, groups_pb2
 
@@ -89,13 +88,12 @@ class NotifyAdministration:
         return _checks(self._ask("Groups.AlterChecks", request).settings)
 
     def seek(
-        self, group: str, topic: str, to: Position, *, queue: int | None = None, again: bool = False
+        self, group: str, topic: str, to: Start, *, queue: int | None = None, again: bool = False
     ) -> Sequence[GroupQueue]:
-        destination: dict[str, Any]
-        if isinstance(to, datetime):
-            destination = {"at_us": us_of_datetime(to)}
-        else:
-            destination = {"offset": to} if isinstance(to, int) else {to: True}
+        fields = {"time": "at_us"}
+        destination: dict[str, Any] = {
+            fields.get(to.kind, to.kind): to.value if to.kind in {"time", "offset"} else True
+        }
         request = groups_pb2.SeekRequest(group=group, topic=topic, queue=queue, again=again, **destination)
         return _queues(self._ask("Groups.Seek", request).queues)
 

@@ -12,12 +12,13 @@ import click
 from txmsg.administration import CheckChange, GroupChange
 from txmsg.cli.admin import administered, json_option, yes_option
 from txmsg.cli.main import EXAMPLE_FORMAT
-from txmsg.cli.quantities import POSITION, duration, shown_duration
+from txmsg.cli.quantities import START, duration, shown_duration
 from txmsg.cli.showing import json_text, print_facts, print_rows, say
 from txmsg.errors import UnknownGroup
 
 if TYPE_CHECKING:
-    from txmsg.administration import Administration, GroupQueue, GroupSettings, Position
+    from txmsg.administration import Administration, GroupQueue, GroupSettings
+    from txmsg.runtime.start import Start
 
 _DELAYS_MAX = 1000
 
@@ -124,7 +125,7 @@ def lag(*, name: str, watch: float | None, administration: Administration, as_js
 @click.option("--topic", required=True, metavar="NAME", help="Topic to seek in.")
 @click.option(
     "--to",
-    type=POSITION,
+    type=START,
     required=True,
     metavar="WHERE",
     help="Position: earliest, latest, a time (2026-05-01T10:00:00Z, or 2h for two hours ago), or an offset.",
@@ -139,7 +140,7 @@ def seek(
     *,
     name: str,
     topic: str,
-    to: Position,
+    to: Start,
     queue: int | None,
     again: bool,
     administration: Administration,

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.metaq_check import require_metaq
-from txmsg.cli.quantities import POSITION
+from txmsg.cli.quantities import START
 from txmsg.cli.showing import moment, say
+from txmsg.runtime.start import Start
 
 if TYPE_CHECKING:
     from txmsg.errors import UnknownTopic
@@ -35,9 +35,9 @@ _SHOWN_BYTES = 200
 @click.argument("topic")
 @click.option(
     "--from",
-    "place",
+    "start",
     metavar="POSITION",
-    type=POSITION,
+    type=START,
     help="Start position: earliest, latest, an offset, or a time (2026-05-01T10:00:00Z, or 2h for two hours ago).  "
     "[default: earliest; with --follow latest]",
 )
@@ -51,7 +51,7 @@ def tail(
     *,
     log: str,
     topic: str,
-    place: str | int | datetime | None,
+    start: Start | None,
     queue: int | None,
     tag: str | None,
     key: str | None,
@@ -66,12 +66,12 @@ def tail(
     require_metaq()
     from txmsg.metaq.location import open_log
 
-    if place is None:
-        place = "latest" if follow else "earliest"
+    if start is None:
+        start = Start.latest() if follow else Start.earliest()
     count = 0
     with open_log(log) as access:
         try:
-            for message in _messages(access, topic, queue, place, follow=follow):
+            for message in _messages(access, topic, queue, start, follow=follow):
                 if (tag is not None and message.tag != tag) or (key is not None and message.key != key):
                     continue
                 say(json.dumps(message_values(message)) if as_json else _line(message))
@@ -82,11 +82,11 @@ def tail(
 
 
 def _messages(
-    access: LogAccess, topic: str, queue: int | None, place: str | int | datetime, *, follow: bool
+    access: LogAccess, topic: str, queue: int | None, start: Start, *, follow: bool
 ) -> Iterator[ReceivedMessage]:
     """All messages from there on; queues that come later are followed from their begin."""
     from txmsg.errors import OffsetOutOfRange, OffsetsMissing
-    from txmsg.metaq.access import QueueId
+    from txmsg.metaq.access import QueueId, offsets_of
 
     at: dict[QueueId, int] = {}
     while True:
@@ -96,8 +96,8 @@ def _messages(
             raise _unknown(access, topic, there)
         numbers = numbers if queue is None else [queue]
         new = [each for number in numbers if (each := QueueId(topic, number)) not in at]
-        at |= _begins(access, new, place)
-        place = "earliest"  # of queues that come later
+        at |= offsets_of(access, new, start)
+        start = Start.earliest()  # of queues that come later
         if not at:
             time.sleep(_WAIT_S)  # for the topic
             continue
@@ -126,18 +126,6 @@ def _unknown(access: LogAccess, topic: str, queues: list[int]) -> UnknownTopic:
         return UnknownTopic(f"topic {topic!r} has no such queue: its queues are {', '.join(map(str, queues))}")
     there = ", ".join(sorted(access.topics())) or "none"
     return UnknownTopic(f"topic {topic!r} is not in this log: its topics are {there}")
-
-
-def _begins(access: LogAccess, queues: list[Any], place: str | int | datetime) -> dict[Any, int]:
-    from txmsg.message import us_of_datetime
-
-    if not queues:
-        return {}
-    if isinstance(place, datetime):
-        return access.offsets_at(queues, us_of_datetime(place))
-    if isinstance(place, int):
-        return dict.fromkeys(queues, place)
-    return {queue: kept.end if place == "latest" else kept.begin for queue, kept in access.ranges(queues).items()}
 
 
 def message_values(message: ReceivedMessage) -> dict[str, Any]:

@@ -4,34 +4,23 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
-if TYPE_CHECKING:
-    from txmsg.administration import Position
+from txmsg.errors import MisuseError
+from txmsg.runtime.durations import UNITS_S, seconds_in
+from txmsg.runtime.start import Start
 
-__all__ = ["MOMENT", "POSITION", "duration", "shown_duration", "size"]
-
-_UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
-_PART: Final = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)(ms|s|m|h|d)")
 _BYTES: Final = {"": 1, "B": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3, "TiB": 1024**4}
-_DURATION_S_MAX: Final = 100 * 365 * 86_400
 
 
 def duration(text: str) -> float:
     """Seconds, of numbers and ms, s, m, h or d. A type of click's options."""
-    seconds = _seconds_of(text)
+    seconds = seconds_in(text)
     if seconds is None:
         raise click.BadParameter(f"{text!r} is no length of time: write a number and s, m, h or d, as 12h or 7d.")
     return seconds
-
-
-def _seconds_of(text: str) -> float | None:
-    if not re.fullmatch(f"({_PART.pattern})+", text):
-        return None
-    seconds = sum(float(number) * _UNITS_S[unit] for number, unit in _PART.findall(text))
-    return seconds if 0 < seconds <= _DURATION_S_MAX else None
 
 
 def shown_duration(seconds: float) -> str:
@@ -39,7 +28,7 @@ def shown_duration(seconds: float) -> str:
     left_ms = round(seconds * 1000)
     text = ""
     for unit in ("d", "h", "m", "s", "ms"):
-        count, left_ms = divmod(left_ms, round(_UNITS_S[unit] * 1000))
+        count, left_ms = divmod(left_ms, round(UNITS_S[unit] * 1000))
         text += f"{count}{unit}" if count else ""
     return text or "0s"
 
@@ -60,7 +49,7 @@ class _Moment(click.ParamType):  # type: ignore[type-arg]
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
         if isinstance(value, datetime):
             return value
-        if (ago_s := _seconds_of(value)) is not None:
+        if (ago_s := seconds_in(value)) is not None:
             return datetime.now(UTC) - timedelta(seconds=ago_s)
         try:
             moment = datetime.fromisoformat(value)
@@ -72,25 +61,18 @@ class _Moment(click.ParamType):  # type: ignore[type-arg]
 MOMENT = _Moment()
 
 
-class _Position(click.ParamType):  # type: ignore[type-arg]
-    """Where to read on: earliest, latest, an offset, or a time."""
+class _Start(click.ParamType):  # type: ignore[type-arg]
+    """Where to begin: earliest, latest, an offset, or a time."""
 
-    name = "position"
+    name = "start"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Position:
-        if not isinstance(value, str) or value in {"earliest", "latest"}:
-            return value  # type: ignore[no-any-return]
-        if re.fullmatch(r"\d{1,18}", value):
-            return int(value)
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Start:
+        if isinstance(value, Start):
+            return value
         try:
-            return MOMENT.convert(value, None, None)
-        except click.BadParameter:
-            self.fail(
-                f"{value!r} is not a position: give earliest, latest, an offset, or a time such as "
-                "2026-05-01T10:00:00Z or 2h.",
-                param,
-                ctx,
-            )
+            return Start.parse(value)
+        except MisuseError as exc:
+            self.fail(str(exc), param, ctx)
 
 
-POSITION = _Position()
+START = _Start()

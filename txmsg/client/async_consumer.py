@@ -9,10 +9,9 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Self, TypeVar
 from uuid import uuid4
 
 from txmsg.client.attach import Presence
@@ -24,8 +23,10 @@ from txmsg.client.options import shards_of
 from txmsg.client.workers import Job, LoopWorkers, ThreadWorkers
 from txmsg.errors import InvalidMessage, MisuseError, shown
 from txmsg.message import ReceivedMessage, check_name
+from txmsg.runtime.durations import check_seconds
 from txmsg.runtime.handlers import Subscriptions
-from txmsg.runtime.options import broadcast_group_of, check_count, check_seconds, start_of
+from txmsg.runtime.options import broadcast_group_of, check_count
+from txmsg.runtime.start import Start, check_group_start
 from txmsg.runtime.user_function import in_handler
 from txmsg.wire.v1.txmsg_pb2 import Subscription
 
@@ -61,8 +62,8 @@ class AsyncConsumer:
     stop_timeout_s: how long a stop waits for handlers. Per broker, twice `concurrency` messages are fetched ahead, or
     what the handlers do in a fifth of a second.
 
-    start: where a group begins that is new to a topic: at its "earliest" message that is kept (the default), at the
-    "latest", or at a time. A group that was there before goes on where it was.
+    start: where a group begins that is new to a topic: `Start.earliest()` (the default), `Start.latest()` or
+    `Start.at(time)`. A group that was there before goes on where it was.
     broadcast: every member gets every message. True for a process that begins anew at each start; the name of an
     instance ("host-1") for one that goes on where it was. It is a group of its own, GROUP%INSTANCE, that begins at the
     latest message and is forgotten a day after it was last used.
@@ -79,16 +80,14 @@ class AsyncConsumer:
         concurrency: int = 16,
         visibility_timeout_s: float = 60.0,
         stop_timeout_s: float = 30.0,
-        start: Literal["earliest", "latest"] | datetime | None = None,
+        start: Start | None = None,
         broadcast: bool | str = False,
     ) -> None:
         self._addresses = shards_of(brokers)
         self.group = check_name("consumer group", group)
         if broadcast is not False:
             self.group = broadcast_group_of(self.group, broadcast)
-        if start is None:
-            start = "earliest" if broadcast is False else "latest"
-        self._start = start_of(start)
+        self._start = check_group_start(start, default=Start.earliest() if broadcast is False else Start.latest())
         self._concurrency = check_count("concurrency", concurrency, most=CONCURRENCY_MAX)
         self._visibility_timeout_s = check_seconds(
             "visibility_timeout_s", visibility_timeout_s, least_s=1, most_s=VISIBILITY_TIMEOUT_S_MAX
@@ -128,7 +127,7 @@ class AsyncConsumer:
             client_id=uuid4().hex,
             subscriptions=tuple(Subscription(topic=topic, tags=tag) for topic, tag in self._subscriptions.tags.items()),
             visibility_timeout_s=self._visibility_timeout_s,
-            start=self._start,
+            start=self._start.to_wire(),
         )
         self._shards = [self._new_shard(addresses, polling) for addresses in self._addresses]
         self._watching = asyncio.create_task(self._watch())

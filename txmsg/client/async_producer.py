@@ -38,7 +38,7 @@ from txmsg.message import (
     new_transaction_id_bytes,
     parse_message_id,
 )
-from txmsg.runtime.options import check_seconds
+from txmsg.runtime.durations import check_seconds
 from txmsg.runtime.process import check_not_forked
 
 TIMEOUT_S_MAX = 24 * 3600.0

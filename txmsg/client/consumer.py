@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from txmsg.client.async_consumer import AsyncConsumer
 from txmsg.client.link import CALL_GRACE_S, POLL_WAIT_S
@@ -16,6 +15,7 @@ from txmsg.errors import MisuseError
 from txmsg.message import ReceivedMessage
 from txmsg.runtime.process import LoopThread, check_not_forked, shared_loop
 from txmsg.runtime.signals import signals_set
+from txmsg.runtime.start import Start
 from txmsg.runtime.user_function import in_handler
 
 __all__ = ["Consumer"]
@@ -39,7 +39,7 @@ class Consumer:
         concurrency: int = 16,
         visibility_timeout_s: float = 60.0,
         stop_timeout_s: float = 30.0,
-        start: Literal["earliest", "latest"] | datetime | None = None,
+        start: Start | None = None,
         broadcast: bool | str = False,
     ) -> None:
         self._core = AsyncConsumer(

@@ -28,6 +28,7 @@ from txmsg.metaq.format.batch import LogBatch
 from txmsg.metaq.store.log import Append
 from txmsg.metaq.store.state import Identity
 from txmsg.metaq.store.topics import TopicSettings
+from txmsg.runtime.start import Start
 
 FETCH_SIZE_BYTES_MAX: Final = 1024 * 1024
 """What a fetch returns at most, unless it is told otherwise (or one batch alone is larger)."""
@@ -173,12 +174,13 @@ class LogAccess(Protocol):
 
     # ---- groups
 
-    def join(self, group: str, topics: Collection[str], *, start: str = "", strategy: str = "averaged") -> GroupMember:
+    def join(
+        self, group: str, topics: Collection[str], *, start: Start = Start.earliest(), strategy: str = "averaged"
+    ) -> GroupMember:
         """Makes a new member that reads these topics, which need not be there yet. It owns nothing yet.
 
-        start: where the group begins in topics that are new to it: "" at the earliest message that is kept, "latest",
-        or at a time in us since 1970 (as `txmsg.runtime.options.start_of` gives it). Queues that a topic gets later
-        begin at their first message.
+        start: where the group begins in topics that are new to it; no offset. Queues that a topic gets later begin at
+        their first message.
         """
         ...
 
@@ -251,3 +253,16 @@ class GroupMember(Protocol):
     def leave(self, offsets: Mapping[QueueId, int]) -> None:
         """Stores these offsets, gives back all queues, and is no member any more. Leaving twice is fine."""
         ...
+
+
+def offsets_of(log: LogAccess, queues: Collection[QueueId], start: Start) -> dict[QueueId, int]:
+    """The offset of each queue at which reading from `start` begins."""
+    match start.kind:
+        case "time":
+            return log.offsets_at(queues, start.value)
+        case "offset":
+            return dict.fromkeys(queues, start.value)
+        case "earliest":
+            return {queue: kept.begin for queue, kept in log.ranges(queues).items()}
+        case "latest":
+            return {queue: kept.end for queue, kept in log.ranges(queues).items()}

@@ -18,6 +18,7 @@ from txmsg.metaq.store.log import Append, Log, LogConfig
 from txmsg.metaq.store.reader import CurrentReader, LogReader, QueueReader
 from txmsg.metaq.store.state import Identity, identity_of
 from txmsg.metaq.store.topics import TopicSettings, read_topics
+from txmsg.runtime.start import Start
 
 
 class LocalLog:
@@ -158,7 +159,9 @@ class LocalLog:
 
     # ---- groups
 
-    def join(self, group: str, topics: Collection[str], *, start: str = "", strategy: str = "averaged") -> LocalMember:
+    def join(
+        self, group: str, topics: Collection[str], *, start: Start = Start.earliest(), strategy: str = "averaged"
+    ) -> LocalMember:
         return self._groups.join(group, topics, start=start, strategy=strategy)
 
     def groups(self) -> list[str]:

@@ -2,22 +2,10 @@
 
 from __future__ import annotations
 
-import math
-from datetime import datetime
 from uuid import uuid4
 
 from txmsg.errors import MisuseError, shown
-from txmsg.message import check_name, us_of_datetime
-
-__all__ = ["broadcast_group_of", "check_count", "check_seconds", "start_of"]
-
-
-def check_seconds(name: str, value: object, *, least_s: float, most_s: float) -> float:
-    """`value` as seconds between these; else MisuseError."""
-    if isinstance(value, int | float) and not isinstance(value, bool) and least_s <= value <= most_s:
-        return float(value)
-    nan = " (not a number)" if isinstance(value, float) and math.isnan(value) else ""
-    raise MisuseError(f"{name}={shown(value)}{nan} must be a number of seconds from {least_s:g} to {most_s:g}")
+from txmsg.message import check_name
 
 
 def check_count(name: str, value: object, *, most: int) -> int:
@@ -25,22 +13,6 @@ def check_count(name: str, value: object, *, most: int) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most:
         return value
     raise MisuseError(f"{name}={shown(value)} must be a whole number from 1 to {most}")
-
-
-def start_of(start: object) -> str:
-    """Where a group begins, as the protocol says it: "" for the earliest message, "latest", or us since 1970."""
-    if start == "earliest":
-        return ""
-    if start == "latest":
-        return "latest"
-    if isinstance(start, datetime) and start.tzinfo is not None:
-        us = us_of_datetime(start)
-        if us >= 0:
-            return str(us)
-    raise MisuseError(
-        f"start={shown(start)} says no place to begin: give 'earliest', 'latest', or a datetime with its time zone, as "
-        "by datetime.now(UTC)"
-    )
 
 
 def broadcast_group_of(group: str, instance: object) -> str:

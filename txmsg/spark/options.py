@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from txmsg.errors import MisuseError, UnknownTopic, shown
-from txmsg.message import check_name
+from txmsg.message import check_name, datetime_of_us
 from txmsg.metaq.access import QueueId
+from txmsg.runtime.start import Start
 from txmsg.wire.address import check_address
 
-__all__ = ["EARLIEST", "LATEST", "Place", "ReadOptions", "Timestamp", "options_of"]
-
-EARLIEST: Final = -2
-LATEST: Final = -1
+_EARLIEST, _LATEST = Start.earliest(), Start.latest()
+_OF_NUMBER: Final = {-2: _EARLIEST, -1: _LATEST}
 _NAMES: Final = (
     "path",
     "server",
@@ -44,15 +43,8 @@ _DIGITS_MAX: Final = len(str(_COUNT_MAX))
 _GLOB: Final = frozenset("*?[")
 
 
-@dataclass(frozen=True, slots=True)
-class Timestamp:
-    """The first message stored at this time or later."""
-
-    at_us: int
-
-
-Place: TypeAlias = int | Timestamp | Mapping[QueueId, int]
-"""Where each queue begins or ends: EARLIEST or LATEST, by a time, or by offset (which may be EARLIEST or LATEST)."""
+Place: TypeAlias = Start | Mapping[QueueId, Start]
+"""Where each queue begins or ends: alike, or each at one of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +56,7 @@ class ReadOptions:
     topics: tuple[str, ...]
     """Names, and patterns with * ? [ ]."""
     start: Place
-    end: Place = LATEST
+    end: Place = _LATEST
     max_offsets_per_trigger: int | None = None
     """Messages in a batch of a stream. Default: no bound."""
     min_partitions: int = 1
@@ -96,11 +88,11 @@ def options_of(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         if name in values:
             kind = "spark.read" if name in _OF_BATCHES else "spark.readStream"
             raise MisuseError(f"option {name} is one of {kind}: leave it out")
-    start = _place(values, "startingOffsets", "startingTimestamp", LATEST if streaming else EARLIEST)
-    end = _place(values, "endingOffsets", "endingTimestamp", LATEST)
-    if end == EARLIEST or (isinstance(end, Mapping) and EARLIEST in end.values()):
+    start = _place(values, "startingOffsets", "startingTimestamp", _LATEST if streaming else _EARLIEST)
+    end = _place(values, "endingOffsets", "endingTimestamp", _LATEST)
+    if end == _EARLIEST or (isinstance(end, Mapping) and _EARLIEST in end.values()):
         raise MisuseError("endingOffsets says earliest, which nothing stands before: give 'latest', or offsets")
-    if not streaming and (start == LATEST or (isinstance(start, Mapping) and LATEST in start.values())):
+    if not streaming and (start == _LATEST or (isinstance(start, Mapping) and _LATEST in start.values())):
         raise MisuseError(
             "startingOffsets says latest, after which spark.read finds nothing: give 'earliest' or offsets"
         )
@@ -161,7 +153,7 @@ def _topics(text: str) -> tuple[str, ...]:
     return names
 
 
-def _place(values: Mapping[str, str], offsets: str, timestamp: str, default: int) -> Place:
+def _place(values: Mapping[str, str], offsets: str, timestamp: str, default: Start) -> Place:
     if offsets in values and timestamp in values:
         raise MisuseError(f"options {offsets} and {timestamp} both say where to read: leave one out")
     if timestamp in values:
@@ -169,44 +161,49 @@ def _place(values: Mapping[str, str], offsets: str, timestamp: str, default: int
         ms = _whole(text)
         if ms is None or ms > _COUNT_MAX // 1000:
             raise MisuseError(f"option {timestamp}={shown(text)} is no time: give milliseconds since 1970 (UTC)")
-        return Timestamp(ms * 1000)
+        return Start("time", ms * 1000)
     if offsets not in values:
         return default
     text = values[offsets]
-    if text.lower() in {"earliest", "latest"}:
-        return EARLIEST if text.lower() == "earliest" else LATEST
+    if not text.startswith("{"):
+        return Start.parse(text)
     try:
         return {
-            QueueId(check_name("topic", topic), int(queue)): _offset(offset)
+            QueueId(check_name("topic", topic), int(queue)): _of_number(offset)
             for topic, queues in json.loads(text).items()
             for queue, offset in queues.items()
         }
     except (ValueError, AttributeError, TypeError, RecursionError):
         raise MisuseError(
-            f"option {offsets}={shown(text)} says no offsets: give 'earliest', 'latest', or JSON such as "
+            f"option {offsets}={shown(text)} is not a start position by queue: give JSON such as "
             '{"trade.created": {"0": 17, "1": -2}}, where -2 is the earliest and -1 the latest'
         ) from None
 
 
-def _offset(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < EARLIEST:
+def _of_number(value: object) -> Start:
+    """An offset, or one of the two numbers that Spark's own sources have for the ends."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < min(_OF_NUMBER):
         raise ValueError(value)
-    return value
+    return _OF_NUMBER.get(value) or Start.offset(value)
 
 
 def _require_begin_before_end(start: Place, end: Place) -> None:
-    """Raises MisuseError when offsets or times end before they begin. Whether EARLIEST or LATEST do, the log knows."""
-    if isinstance(start, Timestamp) and isinstance(end, Timestamp) and end.at_us < start.at_us:
-        raise MisuseError(
-            f"endingTimestamp {end.at_us // 1000} is before startingTimestamp {start.at_us // 1000}: nothing is read"
-        )
-    if isinstance(start, Mapping) and isinstance(end, Mapping):
-        for queue, offset in end.items():
-            if 0 <= offset < start.get(queue, 0):
+    """Raises MisuseError when offsets or times end before they begin. Whether the ends of queues do, the log knows."""
+    if isinstance(start, Start) and isinstance(end, Start):
+        if start.kind == end.kind and end.value < start.value:
+            raise MisuseError(f"the read ends at {_shown(end)}, before it starts at {_shown(start)}: nothing is read")
+    elif isinstance(start, Mapping) and isinstance(end, Mapping):
+        for queue, to in end.items():
+            begin = start.get(queue, _EARLIEST)
+            if to.kind == begin.kind == "offset" and to.value < begin.value:
                 raise MisuseError(
-                    f"endingOffsets says {offset} for topic {queue.topic} queue {queue.queue}, and startingOffsets "
-                    f"{start[queue]}: nothing is read"
+                    f"endingOffsets says {to.value} for topic {queue.topic} queue {queue.queue}, and startingOffsets "
+                    f"{begin.value}: nothing is read"
                 )
+
+
+def _shown(start: Start) -> str:
+    return str(datetime_of_us(start.value)) if start.kind == "time" else f"{start.kind} {start.value}"
 
 
 def _count(values: Mapping[str, str], name: str) -> int | None:

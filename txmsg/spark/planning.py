@@ -6,8 +6,9 @@ from collections.abc import Collection, Mapping
 
 from txmsg.errors import MisuseError
 from txmsg.metaq.access import LogAccess, QueueId, Range
+from txmsg.runtime.start import Start
 from txmsg.spark.loss import LossPolicy
-from txmsg.spark.options import EARLIEST, LATEST, Place, ReadOptions, Timestamp
+from txmsg.spark.options import Place, ReadOptions
 from txmsg.spark.position import Position
 from txmsg.spark.tasks import Part, limited
 
@@ -110,11 +111,11 @@ class Planner:
         return [QueueId(topic, queue) for topic in wanted for queue in sorted(known[topic])]
 
     def _places(self, queues: Collection[QueueId], place: Place, ranges: Mapping[QueueId, Range]) -> dict[QueueId, int]:
-        if isinstance(place, Timestamp):
-            return self._log.offsets_at(queues, place.at_us)
-        if isinstance(place, int):
+        if isinstance(place, Start) and place.kind == "time":
+            return self._log.offsets_at(queues, place.value)
+        if isinstance(place, Start):
             return {queue: self._place(queue, place, ranges[queue]) for queue in queues}
-        default = LATEST if place is self._options.end else EARLIEST
+        default = Start.latest() if place is self._options.end else Start.earliest()
         return {queue: self._place(queue, place.get(queue, default), ranges[queue]) for queue in queues}
 
     def _require_known(self, place: Place, queues: Collection[QueueId]) -> None:
@@ -127,9 +128,10 @@ class Planner:
                 "in the option topics, or leave the queue out"
             )
 
-    def _place(self, queue: QueueId, at: int, kept: Range) -> int:
-        if at in (EARLIEST, LATEST):
-            return kept.begin if at == EARLIEST else kept.end
+    def _place(self, queue: QueueId, start: Start, kept: Range) -> int:
+        if start.kind != "offset":
+            return kept.begin if start.kind == "earliest" else kept.end
+        at = start.value
         if at > kept.end:
             self._policy.lost(queue, kept.end, at, f"the queue ends at {kept.end}")
         if at < kept.begin:

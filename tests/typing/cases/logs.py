@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import assert_type
 
-from txmsg import ReceivedMessage
+from txmsg import ReceivedMessage, Start
 from txmsg.metaq import (
     AsyncLogConsumer,
     LogAccess,
@@ -20,8 +20,10 @@ from txmsg.metaq import (
 )
 
 consumer = LogConsumer("localhost:7720", "dashboard", concurrency=4, ordered=True)
-LogConsumer(Path("/var/lib/metaq"), "dashboard", start="latest", missing="error")
-LogConsumer("DIR", "dashboard", start=datetime.now(UTC), broadcast="host-1", retry_delays_s=[1, 5], retries_max=2)
+LogConsumer(Path("/var/lib/metaq"), "dashboard", start=Start.latest(), missing="error")
+LogConsumer(
+    "DIR", "dashboard", start=Start.at(datetime.now(UTC)), broadcast="host-1", retry_delays_s=[1, 5], retries_max=2
+)
 LogConsumer("DIR", "dashboard", start="newest")  # error: mypy[arg-type] pyright[reportArgumentType]
 LogConsumer("DIR", "dashboard", missing="ignore")  # error: mypy[arg-type] pyright[reportArgumentType]
 LogConsumer(7720, "dashboard")  # error: mypy[arg-type] pyright[reportArgumentType]
@@ -47,9 +49,9 @@ with consumer as running:
         for message in batch.messages():
             assert_type(message, ReceivedMessage)
     running.commit()
-    running.seek("trade", 0, 17)
-    running.seek("trade", 0, "earliest")
-    running.seek("trade", 0, datetime.now(UTC))
+    running.seek("trade", 0, Start.offset(17))
+    running.seek("trade", 0, Start.earliest())
+    running.seek("trade", 0, Start.at(datetime.now(UTC)))
     running.seek("trade", 0, "first")  # error: mypy[arg-type] pyright[reportArgumentType]
     running.pause("trade")
     running.resume("trade", 3)

@@ -8,9 +8,10 @@ from typing import Protocol
 from txmsg.broker.check_policies import CheckChange, GroupChecks
 from txmsg.broker.store.check_policies import CheckPolicyRow
 from txmsg.broker.store.consumer_groups import GroupRow
-from txmsg.broker.store.group_administration import Destination, GroupAdministration, GroupChange, GroupQueueRow
+from txmsg.broker.store.group_administration import GroupAdministration, GroupChange, GroupQueueRow
 from txmsg.errors import MisuseError, ProtocolError
 from txmsg.message import check_name, datetime_of_us, us_of_datetime
+from txmsg.runtime.start import Start
 from txmsg.wire.answers import Context, answering
 from txmsg.wire.v1 import groups_pb2 as pb
 from txmsg.wire.v1 import groups_pb2_grpc as rpc
@@ -123,13 +124,13 @@ class GroupsApi(rpc.GroupsServicer):
     async def Seek(self, request: pb.SeekRequest, context: Context) -> pb.SeekReply:  # noqa: N802
         match request.WhichOneof("to"):
             case "earliest":
-                to = Destination(earliest=True)
+                to = Start.earliest()
             case "latest":
-                to = Destination(latest=True)
+                to = Start.latest()
             case "at_us":
-                to = Destination(at=datetime_of_us(request.at_us))
+                to = Start.at(datetime_of_us(request.at_us))
             case "offset":
-                to = Destination(offset=min(request.offset, 2**63 - 1))
+                to = Start.offset(min(request.offset, 2**63 - 1))
             case _:
                 raise ProtocolError("a seek says where to: the earliest or latest message, a time, or an offset")
         queues = await self._groups.seek(

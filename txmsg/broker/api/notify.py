@@ -7,15 +7,16 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Protocol
 from uuid import UUID
 
-from txmsg.broker.delivery.values import MessageBatch, Receipt, Refusal, Start, Subscription
+from txmsg.broker.delivery.values import MessageBatch, Receipt, Refusal, Subscription
 from txmsg.broker.incarnation import Incarnation
 from txmsg.broker.presence import AttachedClient, Presence
 from txmsg.broker.service import NotifyService, TopicColumns
 from txmsg.broker.store.halves import Halves
 from txmsg.broker.store.scheduled import Scheduled
 from txmsg.checker.ports import DueHalf
-from txmsg.errors import BrokerUnavailable, InvalidMessage, ProtocolError, TxmsgError, shown
+from txmsg.errors import BrokerUnavailable, InvalidMessage, ProtocolError, TxmsgError
 from txmsg.message import MESSAGES_PER_TRANSACTION_MAX, TransactionId, TransactionState, check_name
+from txmsg.runtime.start import Start
 from txmsg.wire.answers import Context, answering, refuse
 from txmsg.wire.codec import REQUEST_ITEMS_MAX, bytes_of_ids, ids_of_bytes, pack_headers, slices_of_ids
 from txmsg.wire.v1 import txmsg_pb2 as pb
@@ -30,7 +31,6 @@ _MESSAGES_MAX = 10_000
 _VISIBILITY_TIMEOUT_S = (1.0, 12 * 3600.0)
 _CLIENT_ID_LENGTH_MAX = 200
 _FENCES_MAX = 100
-_START_US_MAX = 253_402_300_799_000_000  # the year 9999
 _EPOCH_2000_US = 946_684_800_000_000  # PostgreSQL counts from 2000, txmsg from 1970
 _STATES = {
     pb.CheckAnswer.COMMIT: TransactionState.COMMIT,
@@ -223,7 +223,7 @@ class NotifyApi(rpc.NotifyServicer):
                 min(request.max_messages, _MESSAGES_MAX),
                 min(request.wait_ms / 1000, _WAIT_S_MAX),
                 visibility_timeout_s,
-                _start(request.start),
+                Start.of_wire(request.start),
             )
         return pb.ReceiveReply(
             batches=[_columns(each) for each in handouts], expired=[_receipt_pb(each) for each in expired]
@@ -345,14 +345,6 @@ def _check_client_id(client_id: str) -> None:
 
 def _item_errors(problems: Mapping[bytes, TxmsgError]) -> list[pb.ItemError]:
     return [pb.ItemError(transaction_id=each, code=exc.code, text=str(exc)) for each, exc in problems.items()]
-
-
-def _start(text: str) -> Start | None:
-    if text == "latest":
-        return Start()
-    if text and not (text.isascii() and text.isdigit() and int(text) <= _START_US_MAX):
-        raise ProtocolError(f"a group begins at 'latest' or at microseconds since 1970, not at {shown(text)}")
-    return Start(int(text)) if text else None
 
 
 def _receipt(receipt: pb.Receipt) -> Receipt:

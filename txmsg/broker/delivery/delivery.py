@@ -19,10 +19,11 @@ from txmsg.broker.delivery.handover import notes_to_write
 from txmsg.broker.delivery.loader import Loader
 from txmsg.broker.delivery.maintenance import Maintenance
 from txmsg.broker.delivery.state import State
-from txmsg.broker.delivery.values import MessageBatch, Receipt, Refusal, Start, Subscription, Topics
+from txmsg.broker.delivery.values import MessageBatch, Receipt, Refusal, Subscription, Topics
 from txmsg.broker.delivery.writer import ProgressWriter
 from txmsg.broker.store.connect import Pool
 from txmsg.errors import BrokerUnavailable
+from txmsg.runtime.start import Start
 from txmsg.wire.tags import TagExpression, wants_of
 
 _log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from txmsg.broker.delivery.handover import OrderedInFlight
 from txmsg.broker.delivery.members import Members, Pause
 from txmsg.broker.delivery.retries import Retries
 from txmsg.broker.delivery.state import State
-from txmsg.broker.delivery.values import Start, Topics
+from txmsg.broker.delivery.values import Topics
 from txmsg.broker.delivery.window import Memory, Window
 from txmsg.broker.delivery.writer import ProgressWriter
 from txmsg.broker.store import consumer_groups as groups_store
@@ -26,6 +26,7 @@ from txmsg.broker.store import retries as retries_store
 from txmsg.broker.store.consumer_groups import GroupRow
 from txmsg.errors import BrokerUnavailable
 from txmsg.runtime.backoff import Backoff
+from txmsg.runtime.start import Start
 from txmsg.wire.tags import TagExpression
 
 _log = logging.getLogger(__name__)
@@ -112,10 +113,11 @@ class Loader:
         self._state.leases.require()
         async with self._state.session() as conn, conn.transaction():
             group = known or await _load_group(conn, name, self._state.config)
-            if start is not None:
+            if start is not None and start.kind != "earliest":
+                at_us = start.value if start.kind == "time" else None
                 for topic in topics:
                     queue_ids = [queue_id for queue_id, _ in await self._topics.ensure(topic)]
-                    await groups_store.subscribe_at(conn, group.id, queue_ids, at_us=start.at_us)
+                    await groups_store.subscribe_at(conn, group.id, queue_ids, at_us=at_us)
             former = await self._former(conn, group.id, leased)
             feeds = await _load_feeds(
                 conn, incarnation, group, leased, self._state.config, self._state.memory, now=self._state.monotonic()

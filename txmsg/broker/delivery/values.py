@@ -55,15 +55,6 @@ class Subscription(NamedTuple):
     tags: str = "*"
 
 
-class Start(NamedTuple):
-    """Where a group that is new to a topic starts; without a Start, at the earliest message kept.
-
-    at_us: at the first message stored at or after this time, in us since 1970; None: after the last message.
-    """
-
-    at_us: int | None = None
-
-
 class Topics(Protocol):
     """The queues of topics, as delivery needs them."""
 

@@ -18,8 +18,10 @@ from txmsg.broker.store.notices import notify
 from txmsg.broker.store.retries import group_lag
 from txmsg.broker.store.rows import GroupLag
 from txmsg.errors import MisuseError, UnknownGroup, UnknownTopic
+from txmsg.message import datetime_of_us
+from txmsg.runtime.start import Start
 
-__all__ = ["Destination", "GroupAdministration", "GroupChange", "GroupQueueRow"]
+__all__ = ["GroupAdministration", "GroupChange", "GroupQueueRow"]
 
 _RETRIES_MAX: Final = 10_000
 _DELAYS_MAX: Final = 1000
@@ -36,16 +38,6 @@ class GroupChange:
     retries_max: int | None = None
     poisoned_key: str | None = None
     deliver_rate_max: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Destination:
-    """Where a group is to go on: exactly one of these."""
-
-    earliest: bool = False
-    latest: bool = False
-    at: datetime | None = None
-    offset: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +105,7 @@ class GroupAdministration:
             return await _group(conn, name)
 
     async def seek(
-        self, name: str, topic: str, number: int | None, to: Destination, *, again: bool
+        self, name: str, topic: str, number: int | None, to: Start, *, again: bool
     ) -> Sequence[GroupQueueRow]:
         """Tells the brokers that deliver a topic, or one queue of it, to go on elsewhere for a group.
 
@@ -213,27 +205,28 @@ async def _queues(conn: AsyncConnection, group: int) -> Sequence[GroupQueueRow]:
         return await rows.fetchall()
 
 
-async def _places(conn: AsyncConnection, queues: Sequence[GroupQueueRow], to: Destination) -> Mapping[int, int]:
+async def _places(conn: AsyncConnection, queues: Sequence[GroupQueueRow], to: Start) -> Mapping[int, int]:
     """The offset at which each queue (by id) is to go on."""
-    if to.offset is not None:
+    if to.kind == "offset":
         if len(queues) > 1:
             raise MisuseError(
-                f"offset {to.offset} is one of a queue, and topic {queues[0].topic!r} has {len(queues)}: name one by "
+                f"offset {to.value} is one of a queue, and topic {queues[0].topic!r} has {len(queues)}: name one by "
                 "--queue"
             )
         (queue,) = queues
-        if not queue.begin <= to.offset <= queue.end:
+        if not queue.begin <= to.value <= queue.end:
             raise MisuseError(
-                f"offset {to.offset} is not kept in queue {queue.number} of topic {queue.topic!r}: give {queue.begin} "
+                f"offset {to.value} is not kept in queue {queue.number} of topic {queue.topic!r}: give {queue.begin} "
                 f"to {queue.end}"
             )
-        return {queue.queue_id: to.offset}
-    if to.at is not None:
+        return {queue.queue_id: to.value}
+    if to.kind == "time":
         ids = [each.queue_id for each in queues]
-        cursor = await conn.execute("select q, txmsg.offset_at_2(q, %s) from unnest(%s::int[]) q", (to.at, ids))
+        at = datetime_of_us(to.value)
+        cursor = await conn.execute("select q, txmsg.offset_at_2(q, %s) from unnest(%s::int[]) q", (at, ids))
         found: dict[int, int | None] = dict(await cursor.fetchall())
-        return {each.queue_id: each.end if (at := found[each.queue_id]) is None else at for each in queues}
-    return {each.queue_id: each.begin if to.earliest else each.end for each in queues}
+        return {each.queue_id: each.end if (begin := found[each.queue_id]) is None else begin for each in queues}
+    return {each.queue_id: each.begin if to.kind == "earliest" else each.end for each in queues}
 
 
 _LIST = "select name, created_at from txmsg.consumer_group order by name limit %s"

@@ -12,13 +12,12 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from datetime import datetime
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from txmsg.errors import BrokerUnavailable, MisuseError, TxmsgError
 from txmsg.message import ReceivedMessage, check_name
-from txmsg.metaq.access import LogAccess, QueueId
+from txmsg.metaq.access import LogAccess, QueueId, offsets_of
 from txmsg.metaq.consumer.balancing import Balance
 from txmsg.metaq.consumer.fetching import Fetcher, Missing, check_missing
 from txmsg.metaq.consumer.handling import Handlers
@@ -29,8 +28,10 @@ from txmsg.metaq.consumer.working import Workers
 from txmsg.metaq.group.assignment import Strategy, averaged
 from txmsg.metaq.location import open_log
 from txmsg.runtime.backoff import RETRIES_MAX
+from txmsg.runtime.durations import check_seconds
 from txmsg.runtime.handlers import Subscriptions
-from txmsg.runtime.options import broadcast_group_of, check_count, check_seconds, start_of
+from txmsg.runtime.options import broadcast_group_of, check_count
+from txmsg.runtime.start import Start, check_group_start, check_start
 from txmsg.runtime.threads import DaemonThreads
 from txmsg.runtime.user_function import check_takes, in_handler
 
@@ -55,8 +56,8 @@ class AsyncLogConsumer:
     log: the directory of a log, the address of its server ("host:port", "unix:/path"), or what `open_log` gave.
     group: whose progress this is.
     concurrency: queues whose handlers run at once; `def` handlers run on threads, `async def` ones on the loop.
-    start: where the group begins in a topic that is new to it: at its "earliest" message that is kept, at the "latest",
-    or at a time. A group that was there before goes on where it was, and new queues begin at their first message.
+    start: where the group begins in a topic that is new to it: `Start.earliest()` (the default), `Start.latest()` or
+    `Start.at(time)`. A group that was there before goes on where it was, and new queues begin at their first message.
     broadcast: every member gets every message. True for a process that begins anew at each start; the name of an
     instance ("host-1") for one that goes on where it was. It is a group of its own, GROUP%INSTANCE.
     strategy: who owns which queue; the same in all members. Default: `averaged`, equal shares.
@@ -77,7 +78,7 @@ class AsyncLogConsumer:
         concurrency: int = 16,
         ordered: bool = False,
         stop_timeout_s: float = 30.0,
-        start: Literal["earliest", "latest"] | datetime | None = None,
+        start: Start | None = None,
         broadcast: bool | str = False,
         strategy: Strategy | None = None,
         missing: Missing = "earliest",
@@ -89,9 +90,7 @@ class AsyncLogConsumer:
         self._is_passing = broadcast is True
         if broadcast is not False:
             self.group = broadcast_group_of(self.group, broadcast)
-        if start is None:
-            start = "earliest" if broadcast is False else "latest"
-        self._start = start_of(start)
+        self._start = check_group_start(start, default=Start.earliest() if broadcast is False else Start.latest())
         self._concurrency = check_count("concurrency", concurrency, most=CONCURRENCY_MAX)
         self._stop_timeout_s = check_seconds("stop_timeout_s", stop_timeout_s, least_s=0, most_s=STOP_TIMEOUT_S_MAX)
         self._ordered = ordered
@@ -294,28 +293,18 @@ class AsyncLogConsumer:
         """Stores that everything that was polled so far is done with."""
         await self._pulled().commit()
 
-    async def seek(self, topic: str, queue: int, where: int | datetime | Literal["earliest", "latest"]) -> None:
-        """Goes on at this offset or time of a queue that this member owns, and stores it.
+    async def seek(self, topic: str, queue: int, to: Start) -> None:
+        """Goes on there in a queue that this member owns, and stores it.
 
         A group whose members run elsewhere is moved by `txmsg group seek --log`. Raises MisuseError.
         """
-        self._require_started()
-        lane = self._lane(topic, queue)
-        if isinstance(where, int) and not isinstance(where, bool):
-            offset = where
-        else:
-            offset = await asyncio.get_running_loop().run_in_executor(
-                self._threads, self._offset_of, lane.queue, start_of(where)
-            )
-        self._polls.forget(lane.queue)
-        await self._balance.seek(lane, offset)
-
-    def _offset_of(self, queue: QueueId, where: str) -> int:
         access = self._require_started()
-        if where in {"", "latest"}:
-            kept = access.ranges([queue])[queue]
-            return kept.end if where else kept.begin
-        return access.offsets_at([queue], int(where))[queue]
+        lane = self._lane(topic, queue)
+        offsets = await asyncio.get_running_loop().run_in_executor(
+            self._threads, offsets_of, access, [lane.queue], check_start(to)
+        )
+        self._polls.forget(lane.queue)
+        await self._balance.seek(lane, offsets[lane.queue])
 
     def pause(self, topic: str, queue: int | None = None) -> None:
         """Hands out nothing of a queue, or of all queues of a topic that this member owns, until `resume`."""

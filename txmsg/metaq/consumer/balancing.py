@@ -16,6 +16,7 @@ from txmsg.errors import MembershipLost, TxmsgError
 from txmsg.metaq.access import RETRIES, GroupMember, GroupView, LogAccess, QueueId
 from txmsg.metaq.consumer.lane import Lane
 from txmsg.metaq.group.assignment import Strategy, wanted_by
+from txmsg.runtime.start import Start
 from txmsg.wire.tags import ALL_TAGS, TagExpression
 
 __all__ = ["Balance"]
@@ -35,7 +36,7 @@ class Balance:
         group: str,
         topics: Mapping[str, TagExpression],
         *,
-        start: str,
+        start: Start,
         strategy: Strategy,
         reads_retries: bool,
         thread: Executor,

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from txmsg.errors import MisuseError
 from txmsg.message import ReceivedMessage
@@ -19,6 +18,7 @@ from txmsg.metaq.group.assignment import Strategy
 from txmsg.runtime.backoff import RETRIES_MAX
 from txmsg.runtime.process import LoopThread, check_not_forked, shared_loop
 from txmsg.runtime.signals import signals_set
+from txmsg.runtime.start import Start
 from txmsg.runtime.user_function import in_handler
 
 __all__ = ["LogConsumer"]
@@ -42,7 +42,7 @@ class LogConsumer:
         concurrency: int = 16,
         ordered: bool = False,
         stop_timeout_s: float = 30.0,
-        start: Literal["earliest", "latest"] | datetime | None = None,
+        start: Start | None = None,
         broadcast: bool | str = False,
         strategy: Strategy | None = None,
         missing: Missing = "earliest",
@@ -143,12 +143,12 @@ class LogConsumer:
         """Stores that everything that was polled so far is done with."""
         self._running().call(self._core.commit())
 
-    def seek(self, topic: str, queue: int, where: int | datetime | Literal["earliest", "latest"]) -> None:
-        """Goes on at this offset or time of a queue that this member owns, and stores it.
+    def seek(self, topic: str, queue: int, to: Start) -> None:
+        """Goes on there in a queue that this member owns, and stores it.
 
         A group whose members run elsewhere is moved by `txmsg group seek --log`. Raises MisuseError.
         """
-        self._running().call(self._core.seek(topic, queue, where))
+        self._running().call(self._core.seek(topic, queue, to))
 
     def pause(self, topic: str, queue: int | None = None) -> None:
         """Hands out nothing of a queue, or of all queues of a topic that this member owns, until `resume`."""

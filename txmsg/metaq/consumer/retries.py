@@ -17,7 +17,7 @@ from txmsg.metaq.access import DEAD_LETTERS, RETRIES
 from txmsg.metaq.format.frame import Columns, encode
 from txmsg.metaq.store.log import Append
 from txmsg.runtime.backoff import Backoff
-from txmsg.runtime.options import check_seconds
+from txmsg.runtime.durations import check_seconds
 from txmsg.wire.headers import pack_headers
 
 __all__ = ["HEADER", "Tried", "again_of", "appends_of", "backoff_of", "dead_again_of", "tried_of"]

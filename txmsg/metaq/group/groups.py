@@ -39,6 +39,7 @@ from txmsg.metaq.group.files import (
     write_begins,
 )
 from txmsg.metaq.store.commit_log import sync_directory
+from txmsg.runtime.start import Start
 
 logger = logging.getLogger(__name__)
 
@@ -88,7 +89,9 @@ class LocalGroups:
             member.leave({})
 
     @_on_disk
-    def join(self, group: str, topics: Collection[str], *, start: str = "", strategy: str = "averaged") -> LocalMember:
+    def join(
+        self, group: str, topics: Collection[str], *, start: Start = Start.earliest(), strategy: str = "averaged"
+    ) -> LocalMember:
         """See `LogAccess.join`."""
         check_name("topic", RETRIES + check_name("consumer group", group))
         for topic in topics:
@@ -97,7 +100,7 @@ class LocalGroups:
             with suppress(FileNotFoundError):  # deleted this moment, as by a broadcasting member that ends
                 return self._join(group, topics, start, strategy)
 
-    def _join(self, group: str, topics: Collection[str], start: str, strategy: str) -> LocalMember:
+    def _join(self, group: str, topics: Collection[str], start: Start, strategy: str) -> LocalMember:
         directory = self.directory / group
         if not directory.is_dir():
             directory.mkdir(parents=True, exist_ok=True)
@@ -111,20 +114,20 @@ class LocalGroups:
         self._members = [member for member in self._members if not member.has_left] + [member]
         return member
 
-    def _begin(self, directory: Path, topics: Collection[str], start: str) -> None:
+    def _begin(self, directory: Path, topics: Collection[str], start: Start) -> None:
         """Fixes where the group begins in topics that are new to it, for all queues that they have now."""
         begins = begins_in(directory)
         new = [topic for topic in topics if topic not in begins]
         if not new:
             return
         queues: list[QueueId] = []
-        if start:  # what failed is never left out
+        if start.kind != "earliest":  # what failed is never left out
             topics = [topic for topic in new if not topic.startswith(RETRIES)]
             queues = [QueueId(topic, number) for topic in topics for number in self.queues_of(topic)]
-        if start == "latest":
+        if start.kind == "latest":
             offsets = {queue: kept.end for queue, kept in self.ranges(queues).items()}
         else:
-            offsets = self._offsets_at(queues, int(start or 0))
+            offsets = self._offsets_at(queues, start.value)
         for topic in new:
             begins[topic] = {queue.queue: offset for queue, offset in offsets.items() if queue.topic == topic}
         write_begins(directory, begins)

@@ -38,6 +38,7 @@ from txmsg.metaq.remote.remote_member import RemoteMember
 from txmsg.metaq.store.log import Append
 from txmsg.metaq.store.state import Identity
 from txmsg.metaq.store.topics import TopicSettings
+from txmsg.runtime.start import Start
 from txmsg.wire.address import check_address
 from txmsg.wire.v1 import metaq_pb2 as pb
 
@@ -199,7 +200,9 @@ class RemoteLog:
 
     # ---- groups
 
-    def join(self, group: str, topics: Collection[str], *, start: str = "", strategy: str = "averaged") -> RemoteMember:
+    def join(
+        self, group: str, topics: Collection[str], *, start: Start = Start.earliest(), strategy: str = "averaged"
+    ) -> RemoteMember:
         member = RemoteMember(
             self._server,
             group,

@@ -1,0 +1,62 @@
+"""Where to begin, as values and as text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from txmsg.errors import MisuseError, ProtocolError
+from txmsg.runtime.start import Start
+
+TIMES = st.datetimes(datetime(1970, 1, 1), datetime(9999, 12, 31), timezones=st.just(UTC))
+
+
+@given(TIMES)
+def test_a_time_is_read_as_it_is_written(time: datetime) -> None:
+    assert Start.parse(time.isoformat()) == Start.at(time)
+    assert Start.parse(time.replace(tzinfo=None).isoformat()) == Start.at(time), "UTC where it says no zone"
+
+
+@given(st.integers(0, 2**63 - 1))
+def test_digits_are_an_offset(offset: int) -> None:
+    assert Start.parse(str(offset)) == Start.offset(offset)
+
+
+def test_words_and_durations_are_read() -> None:
+    assert (Start.parse("earliest"), Start.parse("Latest")) == (Start.earliest(), Start.latest())
+    before = Start.at(datetime.now(UTC) - timedelta(hours=2))
+    ago = Start.parse("1h60m")
+    assert before.value <= ago.value <= Start.at(datetime.now(UTC) - timedelta(hours=2)).value
+
+
+@given(st.one_of(TIMES.map(Start.at), st.sampled_from([Start.earliest(), Start.latest()])))
+def test_the_wire_carries_where_a_group_begins(start: Start) -> None:
+    assert Start.of_wire(start.to_wire()) == start
+
+
+@pytest.mark.parametrize("text", ["", "now", "-1", "9" * 19, "9" * 5000, "2026-13-01", "1969-01-01", "t:1", "\u0661"])
+def test_other_texts_are_refused_with_what_is_valid(text: str) -> None:
+    with pytest.raises(MisuseError, match="is not a valid start position: give earliest, latest"):
+        Start.parse(text)
+
+
+@pytest.mark.parametrize("text", ["earliest", "-1", "1e3", "9" * 18, "\u0661"])
+def test_other_texts_on_the_wire_are_refused(text: str) -> None:
+    with pytest.raises(ProtocolError, match="a group starts at"):
+        Start.of_wire(text)
+
+
+def test_values_that_are_none_are_refused() -> None:
+    makes: tuple[Callable[[], Start], ...] = (
+        lambda: Start.at(datetime(2026, 1, 1)),
+        lambda: Start.at("2026-01-01"),  # type: ignore[arg-type]
+        lambda: Start.offset(-1),
+        lambda: Start.offset(True),
+    )
+    for make in makes:
+        with pytest.raises(MisuseError, match="is not a valid start position"):
+            make()

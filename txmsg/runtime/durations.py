@@ -1,0 +1,36 @@
+"""Lengths of time: as options take them, in seconds or as a timedelta, and as people write them: 90s, 1h30m. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import timedelta
+from typing import Final, TypeAlias
+
+from txmsg.errors import MisuseError, shown
+
+Seconds: TypeAlias = float | timedelta
+"""What an option takes whose name ends in `_s`."""
+
+UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_PART: Final = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)(ms|s|m|h|d)")
+_TEXT_S_MAX: Final = 100 * 365 * 86_400
+
+
+def check_seconds(name: str, value: object, *, least_s: float, most_s: float) -> float:
+    """An option in seconds between these; else MisuseError."""
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(seconds, int | float) and not isinstance(seconds, bool) and least_s <= seconds <= most_s:
+        return float(seconds)
+    nan = " (not a number)" if isinstance(value, float) and math.isnan(value) else ""
+    raise MisuseError(
+        f"{name}={shown(value)}{nan} must be a number of seconds from {least_s:g} to {most_s:g}, or a timedelta"
+    )
+
+
+def seconds_in(text: str) -> float | None:
+    """Seconds, of numbers and ms, s, m, h or d, as in 1h30m. None for any other text."""
+    if not re.fullmatch(f"({_PART.pattern})+", text):
+        return None
+    seconds = sum(float(number) * UNITS_S[unit] for number, unit in _PART.findall(text))
+    return seconds if 0 < seconds <= _TEXT_S_MAX else None

@@ -1,0 +1,105 @@
+"""Where to begin in the queues of a topic: for groups, seeks, commands and Spark alike. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final, Literal
+
+from txmsg.errors import MisuseError, ProtocolError, shown
+from txmsg.message import us_of_datetime
+from txmsg.runtime.durations import seconds_in
+
+_OFFSET_MAX: Final = 2**63 - 1
+_AT_US_MAX: Final = 253_402_300_799_000_000  # the year 9999
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where to begin: made by `earliest`, `latest`, `at`, `offset`, or `parse`.
+
+    value: of a time microseconds since 1970, of an offset the offset.
+    """
+
+    kind: Literal["earliest", "latest", "time", "offset"]
+    value: int = 0
+
+    @classmethod
+    def earliest(cls) -> Start:
+        """At the first message that is kept."""
+        return cls("earliest")
+
+    @classmethod
+    def latest(cls) -> Start:
+        """After the last message there is now."""
+        return cls("latest")
+
+    @classmethod
+    def at(cls, time: datetime) -> Start:
+        """At the first message stored at this time or later; it has a time zone, as `datetime.now(UTC)`."""
+        if not isinstance(time, datetime) or time.tzinfo is None or us_of_datetime(time) < 0:
+            raise _not_valid("time", time)
+        return cls("time", us_of_datetime(time))
+
+    @classmethod
+    def offset(cls, offset: int) -> Start:
+        """At this offset of a queue."""
+        if not isinstance(offset, int) or isinstance(offset, bool) or not 0 <= offset <= _OFFSET_MAX:
+            raise _not_valid("offset", offset)
+        return cls("offset", offset)
+
+    @classmethod
+    def parse(cls, text: str) -> Start:
+        """Of "earliest", "latest", an offset, a time (ISO 8601, in UTC unless it says otherwise), or how long ago."""
+        if text.lower() in {"earliest", "latest"}:
+            return cls.earliest() if text.lower() == "earliest" else cls.latest()
+        if re.fullmatch(r"[0-9]{1,19}", text):
+            return cls.offset(int(text))
+        if (ago_s := seconds_in(text)) is not None:
+            return cls.at(datetime.now(UTC) - timedelta(seconds=ago_s))
+        try:
+            time = datetime.fromisoformat(text)
+        except ValueError:
+            raise _not_valid("", text) from None
+        return cls.at(time if time.tzinfo else time.replace(tzinfo=UTC))
+
+    # ---- of a group that is new to a topic, as the protocols say it
+
+    def to_wire(self) -> str:
+        """The empty text, "latest", or microseconds since 1970."""
+        assert self.kind != "offset", "check_group_start refuses offsets"
+        return {"earliest": "", "latest": "latest"}.get(self.kind, str(self.value))
+
+    @classmethod
+    def of_wire(cls, text: str) -> Start:
+        """The inverse of `to_wire`. Raises ProtocolError."""
+        if text in {"", "latest"}:
+            return cls.latest() if text else cls.earliest()
+        if re.fullmatch(r"[0-9]{1,18}", text) and int(text) <= _AT_US_MAX:
+            return cls("time", int(text))
+        raise ProtocolError(f"a group starts at 'latest' or at microseconds since 1970, not at {shown(text)}")
+
+
+def check_group_start(start: object, *, default: Start) -> Start:
+    """Where a group begins that is new to a topic; `default` for None. Raises MisuseError."""
+    if start is None:
+        return default
+    if not isinstance(start, Start) or start.kind == "offset":  # an offset is one of a queue, and a topic has several
+        raise _not_valid("start", start)
+    return start
+
+
+def check_start(start: object) -> Start:
+    """`start` if it is one; else MisuseError."""
+    if not isinstance(start, Start):
+        raise _not_valid("start", start)
+    return start
+
+
+def _not_valid(name: str, value: object) -> MisuseError:
+    said = f"{name}={shown(value)}" if name else shown(value)
+    return MisuseError(
+        f"{said} is not a valid start position: give earliest, latest, a time such as 2026-05-01T10:00:00Z or 2h "
+        "(ago), or an offset of one queue; in Python Start.earliest(), .latest(), .at(aware datetime) or .offset(n)"
+    )
