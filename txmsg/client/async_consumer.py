@@ -17,7 +17,8 @@ from uuid import uuid4
 from txmsg.client.attach import Presence
 from txmsg.client.channel import Brokers
 from txmsg.client.epochs import Epochs
-from txmsg.client.link import Hand, Link, Polling
+from txmsg.client.hooks import ConsumerHooks
+from txmsg.client.link import POLL_WAIT_S, Hand, Link, Polling
 from txmsg.client.links import Links
 from txmsg.client.options import shards_of
 from txmsg.client.workers import Job, LoopWorkers, ThreadWorkers
@@ -67,6 +68,8 @@ class AsyncConsumer:
     broadcast: every member gets every message. True for a process that begins anew at each start; the name of an
     instance ("host-1") for one that goes on where it was. It is a group of its own, GROUP%INSTANCE, that begins at the
     latest message and is forgotten a day after it was last used.
+    poll_wait_s: how long a broker holds a request while it has no message; a stop waits for it. Default and most 1.
+    hooks: for tests, which can also set them later.
 
     A handler that returns acknowledges the message. One that raises refuses it: it comes again after the group's
     back-off, in the end it becomes a dead letter, with the error's text.
@@ -82,6 +85,8 @@ class AsyncConsumer:
         stop_timeout_s: float = 30.0,
         start: Start | None = None,
         broadcast: bool | str = False,
+        poll_wait_s: float = POLL_WAIT_S,
+        hooks: ConsumerHooks | None = None,
     ) -> None:
         self._addresses = shards_of(brokers)
         self.group = check_name("consumer group", group)
@@ -93,6 +98,8 @@ class AsyncConsumer:
             "visibility_timeout_s", visibility_timeout_s, least_s=1, most_s=VISIBILITY_TIMEOUT_S_MAX
         )
         self._stop_timeout_s = check_seconds("stop_timeout_s", stop_timeout_s, least_s=0, most_s=STOP_TIMEOUT_S_MAX)
+        self._poll_wait_s = check_seconds("poll_wait_s", poll_wait_s, least_s=0.01, most_s=POLL_WAIT_S)
+        self.hooks = hooks or ConsumerHooks()
         self._subscriptions = Subscriptions(self.group)
         self._shards: list[_Shard] = []
         self._coroutines: LoopWorkers | None = None
@@ -108,6 +115,11 @@ class AsyncConsumer:
         """
         return self._subscriptions.add(topic, tag)
 
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics that have a handler."""
+        return tuple(self._subscriptions.handlers)
+
     # ---- life
 
     async def start(self) -> Self:
@@ -119,14 +131,15 @@ class AsyncConsumer:
         self._subscriptions.close(need_handlers=True)
         kinds = {each.function.is_coroutine for each in self._subscriptions.handlers.values()}
         if True in kinds:
-            self._coroutines = LoopWorkers(self._concurrency)
+            self._coroutines = LoopWorkers(self._concurrency, self.hooks)
         if False in kinds:
-            self._threads = ThreadWorkers(self._concurrency, name=f"txmsg-{self.group}")
+            self._threads = ThreadWorkers(self._concurrency, self.hooks, name=f"txmsg-{self.group}")
         polling = Polling(
             group=self.group,
             client_id=uuid4().hex,
             subscriptions=tuple(Subscription(topic=topic, tags=tag) for topic, tag in self._subscriptions.tags.items()),
             visibility_timeout_s=self._visibility_timeout_s,
+            poll_wait_s=self._poll_wait_s,
             start=self._start.to_wire(),
         )
         self._shards = [self._new_shard(addresses, polling) for addresses in self._addresses]

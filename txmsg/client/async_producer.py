@@ -22,6 +22,7 @@ from txmsg.client.attach import Presence
 from txmsg.client.batch import EndEntry, FreshEntry, SendEntry, messages_of, recalled
 from txmsg.client.channel import Brokers
 from txmsg.client.half import Half, check_half, id_bytes_of
+from txmsg.client.hooks import ProducerHooks
 from txmsg.client.late_async import AsyncLateTransaction
 from txmsg.client.options import check_listener_of, shards_of
 from txmsg.client.sender import Sender
@@ -56,6 +57,7 @@ class AsyncProducer:
     group: the producer group; any live client of it may be asked what became of a transaction.
     check_listener: answers these check-backs; FenceCheckListener(engine) does it for SQLAlchemy users.
     timeout_s: how long a call may take, waiting, retries and failing over included. Default 10.
+    hooks: for tests, which can also set them later.
 
     The first call connects, and attaches for check-backs. A service calls `start` (or uses `async with`) when it
     begins, so that transactions which an earlier process left undecided are answered at once.
@@ -68,6 +70,7 @@ class AsyncProducer:
         check_listener: CheckMessageListener | None = None,
         *,
         timeout_s: float = 10.0,
+        hooks: ProducerHooks | None = None,
     ) -> None:
         self._addresses = shards_of(brokers)
         self.group = check_name("producer group", group)
@@ -75,6 +78,7 @@ class AsyncProducer:
         self.fence = _fence_of(self.check_listener)
         """The fence of a FenceCheckListener; None with any other listener."""
         self.timeout_s = check_seconds("timeout_s", timeout_s, least_s=0.001, most_s=TIMEOUT_S_MAX)
+        self.hooks = hooks or ProducerHooks()
         self._client_id = uuid4().hex
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = 0
@@ -136,7 +140,7 @@ class AsyncProducer:
             await find_shards(self._brokers, timeout_s=self.timeout_s)
         senders: list[Sender] = []
         for brokers in self._brokers:
-            senders.append(Sender(brokers, group=self.group, timeout_s=self.timeout_s))
+            senders.append(Sender(brokers, group=self.group, timeout_s=self.timeout_s, hooks=self.hooks))
             senders[-1].fence_id = fence_id
             presence = Presence(
                 brokers,
@@ -166,6 +170,7 @@ class AsyncProducer:
         messages = messages_of(messages)
         if not messages:
             return []
+        self.hooks.before_send()
         transaction_id = new_transaction_id()
         sender = self._sender_here() or await self._started()
         waiter = sender.new_waiter()
@@ -199,13 +204,15 @@ class AsyncProducer:
         nobody can be asked for it, and a half whose `end` is lost is parked. Raises BrokerUnavailable: begin no local
         transaction then; what may have been stored is never delivered.
         """
+        self.hooks.before_half()
         sender = self._sender_here() or await self._started()
         id_bytes = new_transaction_id_bytes() if transaction_id is None else id_bytes_of(transaction_id)
         waiter = sender.new_waiter()
         entry = (FreshEntry if transaction_id is None else SendEntry)(id_bytes, messages_of(messages), waiter)
         sender.halves.offer(entry)
-        shard = await waiter
-        return Half(entry.transaction_id, shard)
+        half = Half(entry.transaction_id, await waiter)
+        self.hooks.after_half(half)
+        return half
 
     async def end(self, half: Half, state: TransactionState, *, timeout_s: float | None = None) -> None:
         """Tells what became of the local transaction. Returns when the outcome is on disk.
@@ -214,6 +221,7 @@ class AsyncProducer:
         in the background. Raises OutcomeConflict when the other outcome stands, OutcomeExpired, and BrokerUnavailable
         or OutcomeUnknown: the check-back then resolves it.
         """
+        self.hooks.before_end(half, state)
         sender = self._sender_here() or await self._started()
         waiter = sender.new_waiter()
         sender.end(check_half(half).shard, EndEntry(half.id_bytes, state, waiter))
@@ -228,6 +236,10 @@ class AsyncProducer:
 
     def end_soon(self, half: Half, state: TransactionState) -> None:
         """Like `end`, but waits for nothing: for a caller that is being cancelled. To be called on the loop."""
+        self.hooks.before_end_soon(half, state)
+        self._end_soon(half, state)
+
+    def _end_soon(self, half: Half, state: TransactionState) -> None:
         if self._sender is not None:
             self._sender.end(half.shard, EndEntry(half.id_bytes, state, None))
 

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from txmsg.client.async_consumer import AsyncConsumer
+from txmsg.client.hooks import ConsumerHooks
 from txmsg.client.link import CALL_GRACE_S, POLL_WAIT_S
 from txmsg.client.links import SETTLE_S_MAX
 from txmsg.errors import MisuseError
@@ -41,6 +42,8 @@ class Consumer:
         stop_timeout_s: float = 30.0,
         start: Start | None = None,
         broadcast: bool | str = False,
+        poll_wait_s: float = POLL_WAIT_S,
+        hooks: ConsumerHooks | None = None,
     ) -> None:
         self._core = AsyncConsumer(
             brokers,
@@ -50,7 +53,10 @@ class Consumer:
             stop_timeout_s=stop_timeout_s,
             start=start,
             broadcast=broadcast,
+            poll_wait_s=poll_wait_s,
+            hooks=hooks,
         )
+        self.hooks = self._core.hooks
         self._stop_wait_s = float(stop_timeout_s) + SETTLE_S_MAX + POLL_WAIT_S + CALL_GRACE_S
         self._thread: LoopThread | None = None
         self._pid = 0
@@ -61,6 +67,11 @@ class Consumer:
     def group(self) -> str:
         """The consumer group."""
         return self._core.group
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics that have a handler."""
+        return self._core.topics
 
     def subscribe(self, topic: str, tag: str = "*") -> Callable[[H], H]:
         """Decorates the handler of a topic: `handler(message)`, def or async def.

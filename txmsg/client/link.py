@@ -52,6 +52,7 @@ class Polling:
     client_id: str
     subscriptions: tuple[Subscription, ...]
     visibility_timeout_s: float
+    poll_wait_s: float = POLL_WAIT_S
     start: str = ""
 
 
@@ -187,7 +188,7 @@ class Link:
                 self._room.clear()
                 await self._room.wait()
                 continue
-            reply = await self._call(max_messages=room, wait_s=POLL_WAIT_S)
+            reply = await self._call(max_messages=room, wait_s=self._polling.poll_wait_s)
             if reply is None:
                 await self._pause()
                 continue
@@ -238,7 +239,7 @@ class Link:
             self._settled_count, self._paced_at = 0, now
 
     def stop(self) -> None:
-        """Begins no further poll. One that is under way ends within POLL_WAIT_S, its messages are still taken."""
+        """Begins no further poll. One that is under way ends within poll_wait_s, its messages are still taken."""
         self._stopping.set()
         self._room.set()
 

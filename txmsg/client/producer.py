@@ -19,6 +19,7 @@ from txmsg.checker.listener import CheckMessageListener
 from txmsg.client.async_producer import AsyncProducer
 from txmsg.client.batch import EndEntry, FreshEntry, SendEntry, messages_of
 from txmsg.client.half import Half, check_half, id_bytes_of
+from txmsg.client.hooks import ProducerHooks
 from txmsg.client.late import LateTransaction
 from txmsg.client.sender import half_unavailable
 from txmsg.errors import BrokerUnavailable, MisuseError, OutcomeUnknown
@@ -44,6 +45,7 @@ class Producer:
     group: the producer group; any live client of it may be asked what became of a transaction.
     check_listener: answers these check-backs; FenceCheckListener(engine) does it for SQLAlchemy users.
     timeout_s: how long a call may take, waiting, retries and failing over included. Default 10.
+    hooks: for tests, which can also set them later.
 
     Constructing it does nothing yet, so it may stand in a module that is imported before a fork. The first call
     connects, and attaches for check-backs; a service calls `start` (or uses `with`) when it begins, so that
@@ -58,8 +60,10 @@ class Producer:
         check_listener: CheckMessageListener | None = None,
         *,
         timeout_s: float = 10.0,
+        hooks: ProducerHooks | None = None,
     ) -> None:
-        self._core = AsyncProducer(brokers, group, check_listener, timeout_s=timeout_s)
+        self._core = AsyncProducer(brokers, group, check_listener, timeout_s=timeout_s, hooks=hooks)
+        self.hooks = self._core.hooks
         self.fence = _fence_of(self._core.check_listener)
         """The fence of a FenceCheckListener; None with any other listener."""
         self._thread: LoopThread | None = None
@@ -147,6 +151,7 @@ class Producer:
         messages = messages_of(messages)
         if not messages:
             return []
+        self.hooks.before_send()
         transaction_id = new_transaction_id()
         thread = self._started()
         waiter: concurrent.futures.Future[bytes] = concurrent.futures.Future()
@@ -184,6 +189,7 @@ class Producer:
         nobody can be asked for it, and a half whose `end` is lost is parked. Raises BrokerUnavailable: begin no local
         transaction then; what may have been stored is never delivered.
         """
+        self.hooks.before_half()
         thread = self._started()
         id_bytes = new_transaction_id_bytes() if transaction_id is None else id_bytes_of(transaction_id)
         waiter: concurrent.futures.Future[bytes] = concurrent.futures.Future()
@@ -193,7 +199,9 @@ class Producer:
             shard = self._wait(waiter)
         except OutcomeUnknown as exc:
             raise half_unavailable(exc) from exc
-        return Half(entry.transaction_id, shard)
+        half = Half(entry.transaction_id, shard)
+        self.hooks.after_half(half)
+        return half
 
     def end(self, half: Half, state: TransactionState, *, timeout_s: float | None = None) -> None:
         """Tells what became of the local transaction. Returns when the outcome is on disk.
@@ -202,6 +210,7 @@ class Producer:
         in the background. Raises OutcomeConflict when the other outcome stands, OutcomeExpired, and BrokerUnavailable
         or OutcomeUnknown: the check-back then resolves it.
         """
+        self.hooks.before_end(half, state)
         thread = self._started()
         waiter: concurrent.futures.Future[bytes] = concurrent.futures.Future()
         entry = EndEntry(check_half(half).id_bytes, state, waiter)
@@ -214,7 +223,8 @@ class Producer:
 
     def end_soon(self, half: Half, state: TransactionState) -> None:
         """Like `end`, but waits for nothing: for a caller that is being torn down."""
-        self._started().post(self._core.end_soon, half, state)
+        self.hooks.before_end_soon(half, state)
+        self._started().post(self._core._end_soon, half, state)
 
     def _wait(self, waiter: concurrent.futures.Future[bytes], timeout_s: float | None = None) -> bytes:
         wait_s = self.timeout_s + _GRACE_S if timeout_s is None else timeout_s

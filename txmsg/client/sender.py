@@ -14,6 +14,7 @@ from typing import TypeVar
 from txmsg.client.batch import EndEntry, Entry, SendEntry, columns_of, end_request, settle
 from txmsg.client.channel import RETRYABLE, Brokers, retrying, was_told
 from txmsg.client.coalescer import Coalescer
+from txmsg.client.hooks import ProducerHooks
 from txmsg.errors import BrokerUnavailable, OutcomeUnknown, TxmsgError
 from txmsg.wire.v1.txmsg_pb2 import ItemError, RecallReply, RecallRequest, SendReply, SendRequest
 
@@ -33,7 +34,8 @@ class Sender:
     databases, asked after each failed attempt which entries stay here, given whether they may be stored here already.
     """
 
-    def __init__(self, brokers: Brokers, *, group: str, timeout_s: float) -> None:
+    def __init__(self, brokers: Brokers, *, group: str, timeout_s: float, hooks: ProducerHooks | None = None) -> None:
+        self._hooks = hooks or ProducerHooks()
         self.fence_id = b""
         self.brokers = brokers
         self.plain_elsewhere: Elsewhere | None = None
@@ -88,6 +90,7 @@ class Sender:
         async def attempt(left: list[SendEntry], timeout_s: float) -> Reply:
             request = SendRequest(group=self._group, batches=columns_of(left))
             reply: SendReply = await self.brokers.call("Send", request, timeout_s=timeout_s)
+            self._hooks.after_reply("send")
             return reply.shard, reply.errors
 
         await self._settle_all(entries, attempt, _worst, self.plain_elsewhere)
@@ -97,6 +100,7 @@ class Sender:
             batches = columns_of(left)
             request = SendRequest(group=self._group, fence_id=self.fence_id, half=True, batches=batches)
             reply: SendReply = await self.brokers.call("Send", request, timeout_s=timeout_s)
+            self._hooks.after_reply("half")
             self.brokers.note_shard(reply.shard)
             return reply.shard, reply.errors
 
@@ -105,6 +109,7 @@ class Sender:
     async def _send_ends(self, shard: bytes, entries: list[EndEntry]) -> None:
         async def attempt(left: list[EndEntry], timeout_s: float) -> Reply:
             reply = await self.brokers.call("EndTransactions", end_request(shard, left), timeout_s=timeout_s)
+            self._hooks.after_reply("outcome")
             return shard, reply.errors
 
         await self._settle_all(entries, attempt, _worst)

@@ -17,6 +17,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import NamedTuple
 
+from txmsg.client.hooks import ConsumerHooks
 from txmsg.client.link import Hand, Link
 from txmsg.message import ReceivedMessage
 from txmsg.runtime.handlers import Handler
@@ -71,7 +72,8 @@ class Job(NamedTuple):
 class LoopWorkers:
     """Coroutines that call `async def` handlers. `put` hands them jobs; it is bounded by what links fetch."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, hooks: ConsumerHooks | None = None) -> None:
+        self._hooks = hooks or ConsumerHooks()
         self._loop = asyncio.get_running_loop()
         self._jobs: deque[Job] = deque()
         self._idle: list[asyncio.Future[None]] = []
@@ -134,6 +136,7 @@ class LoopWorkers:
                 continue
             self.running[place] = job
             try:
+                self._hooks.before_handler(job.message)
                 await job.handler.function.on_loop(job.message)
             except asyncio.CancelledError:
                 job.drop()
@@ -161,7 +164,8 @@ class LoopWorkers:
 class ThreadWorkers:
     """Threads that call `def` handlers. What became of messages goes to the loop in batches."""
 
-    def __init__(self, count: int, *, name: str) -> None:
+    def __init__(self, count: int, hooks: ConsumerHooks | None = None, *, name: str) -> None:
+        self._hooks = hooks or ConsumerHooks()
         self._loop = asyncio.get_running_loop()
         self._count = count
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
@@ -193,6 +197,7 @@ class ThreadWorkers:
                 continue
             self.running[place] = job
             try:
+                self._hooks.before_handler(job.message)
                 self._context.copy().run(job.handler.function.on_thread, job.message, self._loop)
             except Exception as exc:  # noqa: BLE001 - whatever a handler raises refuses the message
                 self._tell_soon(partial(job.settle, job.handler.text_of(job.message, exc)))

@@ -1,27 +1,23 @@
-"""What goes wrong on request: context managers around the code of a test. Each fails when it has had no occasion.
+"""Failures on request: context managers around the code of a test. Each fails when it had no occasion.
 
-They act on one producer or consumer of the test's process, at the place where the failure would come from. All else,
-the broker above all, is real and knows nothing of it.
+They set the hooks of one producer or consumer of the test's process, at the step where the failure would come from.
+Everything else, the broker above all, is real and knows nothing of it.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from threading import Lock
-from typing import Any, Literal
 
 from txmsg.client.async_consumer import AsyncConsumer
 from txmsg.client.async_producer import AsyncProducer
 from txmsg.client.consumer import Consumer
 from txmsg.client.half import Half
+from txmsg.client.hooks import ConsumerHooks, ProducerHooks, Request
 from txmsg.client.producer import Producer
 from txmsg.errors import BrokerUnavailable, MisuseError, OutcomeUnknown
 from txmsg.message import ReceivedMessage, TransactionState, check_name
-from txmsg.runtime.user_function import UserFunction
-
-__all__ = ["ProcessDied", "broker_away", "dies_after_commit", "dies_before_commit", "handler_fails", "lost_reply"]
 
 
 class ProcessDied(Exception):
@@ -38,12 +34,12 @@ def dies_after_commit(producer: Producer | AsyncProducer) -> Iterator[None]:
     __tracebackhide__ = True
     occasions = _Occasions()
 
-    def die(half: Half, state: TransactionState, **_: object) -> None:
+    def die(half: Half, state: TransactionState) -> None:
         if state is TransactionState.COMMIT:
             occasions.add()
             raise ProcessDied(f"transaction {half.transaction_id} is committed, and the broker is not told")
 
-    with _replaced(producer, end=_with(producer.end, before=die), end_soon=_with(producer.end_soon, before=die)):
+    with _hooked(producer.hooks, before_end=die, before_end_soon=die):
         yield from _until_it_dies()
     occasions.expect(1, f"no transaction of producer group {producer.group!r} was committed", "dies_after_commit")
 
@@ -61,7 +57,7 @@ def dies_before_commit(producer: Producer | AsyncProducer) -> Iterator[None]:
         occasions.add()
         raise ProcessDied(f"the half message of transaction {half.transaction_id} is stored, and nothing else is done")
 
-    with _replaced(producer, half=_with(producer.half, after=die)):
+    with _hooked(producer.hooks, after_half=die):
         yield from _until_it_dies()
     occasions.expect(1, f"no half message of producer group {producer.group!r} was sent", "dies_before_commit")
 
@@ -75,46 +71,29 @@ def broker_away(producer: Producer | AsyncProducer) -> Iterator[None]:
     __tracebackhide__ = True
     occasions = _Occasions()
 
-    def refuse(*_: object, **__: object) -> None:
+    def refuse(*_: object) -> None:
         occasions.add()
         raise BrokerUnavailable("no broker can be reached (txmsg.testing.broker_away)")
 
-    names = ("half", "send_many", "end")
-    with _replaced(producer, **{name: _with(getattr(producer, name), before=refuse) for name in names}):
+    with _hooked(producer.hooks, before_send=refuse, before_half=refuse, before_end=refuse):
         yield
     occasions.expect(1, f"producer group {producer.group!r} sent nothing", "broker_away")
 
 
 @contextmanager
-def lost_reply(
-    producer: Producer | AsyncProducer, to: Literal["send", "half", "outcome"] = "half", *, count: int = 1
-) -> Iterator[None]:
+def lost_reply(producer: Producer | AsyncProducer, to: Request = "half", *, count: int = 1) -> Iterator[None]:
     """In the block the broker does what it is asked, but its reply is lost, `count` times: the producer asks again.
 
-    to: which request: a plain message, a half message, or the outcome of a transaction. Raises MisuseError for an
-    AsyncProducer that is not started.
+    to: which request: a plain message, a half message, or the outcome of a transaction.
     """
     __tracebackhide__ = True
     occasions = _Occasions()
-    if isinstance(producer, Producer):
-        producer.start()
-    core = producer._core if isinstance(producer, Producer) else producer
-    if not core._brokers:
-        raise MisuseError("lost_reply() of an AsyncProducer that is not started: `await producer.start()` comes first")
 
-    def losing(original: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-        async def call(method: str, request: Any, **options: Any) -> Any:
-            reply = await original(method, request, **options)
-            asked = "outcome" if method == "EndTransactions" else "half" if request.half else "send"
-            if asked == to and occasions.add_up_to(count):
-                raise OutcomeUnknown("the broker's reply was lost (txmsg.testing.lost_reply)")
-            return reply
+    def lose(request: Request) -> None:
+        if request == to and occasions.add_up_to(count):
+            raise OutcomeUnknown("the broker's reply was lost (txmsg.testing.lost_reply)")
 
-        return call
-
-    with ExitStack() as stack:
-        for brokers in core._brokers:
-            stack.enter_context(_replaced(brokers, call=losing(brokers.call)))
+    with _hooked(producer.hooks, after_reply=lose):
         yield
     occasions.expect(count, f"producer group {producer.group!r} asked {{}} times for {to!r}", "lost_reply")
 
@@ -130,28 +109,19 @@ def handler_fails(
     when the consumer has no such handler.
     """
     __tracebackhide__ = True
-    core = consumer._core if isinstance(consumer, Consumer) else consumer
-    handlers = core._subscriptions.handlers
-    handler = handlers.get(check_name("topic", topic))
-    if handler is None:
-        known = ", ".join(map(repr, handlers)) or "none"
-        raise MisuseError(f"group {core.group} has no handler for topic {topic!r}, but for {known}: subscribe first")
-    occasions, original = _Occasions(), handler.function
+    check_name("topic", topic)
+    if topic not in consumer.topics:
+        known = ", ".join(map(repr, consumer.topics)) or "none"
+        raise MisuseError(
+            f"group {consumer.group} has no handler for topic {topic!r}, but for {known}: subscribe first"
+        )
+    occasions = _Occasions()
 
-    def fail_first() -> None:
-        if occasions.add_up_to(times):
+    def fail(message: ReceivedMessage) -> None:
+        if message.topic == topic and occasions.add_up_to(times):
             raise error or RuntimeError("the handler was made to fail (txmsg.testing.handler_fails)")
 
-    def run(message: ReceivedMessage) -> object:
-        fail_first()
-        return original._call(message)
-
-    async def run_async(message: ReceivedMessage) -> object:
-        fail_first()
-        return await original.on_loop(message)
-
-    chosen = run_async if original.is_coroutine else run
-    with _replaced(handler, function=UserFunction(f"the handler of topic {topic!r}", chosen, "message")):
+    with _hooked(consumer.hooks, before_handler=fail):
         yield
     occasions.expect(times, f"the handler of topic {topic!r} was called {{}} times", "handler_fails")
 
@@ -194,42 +164,21 @@ def _until_it_dies() -> Iterator[None]:
 
 
 @contextmanager
-def _replaced(owner: object, **attributes: object) -> Iterator[None]:
-    """Sets attributes of one object for a while."""
-    missing = object()
-    with ExitStack() as stack:
-        for name, value in attributes.items():
-            before = vars(owner).get(name, missing)
-            setattr(owner, name, value)
-            stack.callback(delattr, owner, name) if before is missing else stack.callback(setattr, owner, name, before)
+def _hooked(hooks: ProducerHooks | ConsumerHooks, **functions: Callable[..., object]) -> Iterator[None]:
+    """Sets these hooks. The others, and those that an outer block has set, are called as before."""
+    before = {name: getattr(hooks, name) for name in functions}
+    for name, function in functions.items():
+        setattr(hooks, name, _both(before[name], function))
+    try:
         yield
+    finally:
+        for name, function in before.items():
+            setattr(hooks, name, function)
 
 
-def _with(
-    method: Callable[..., Any],
-    *,
-    before: Callable[..., None] | None = None,
-    after: Callable[[Any], None] | None = None,
-) -> Callable[..., Any]:
-    """The method, with something done before it (with its arguments) and after it (with its result)."""
-    if inspect.iscoroutinefunction(method):
-
-        async def call_async(*args: Any, **kwargs: Any) -> Any:
-            if before is not None:
-                before(*args, **kwargs)
-            result = await method(*args, **kwargs)
-            if after is not None:
-                after(result)
-            return result
-
-        return call_async
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if before is not None:
-            before(*args, **kwargs)
-        result = method(*args, **kwargs)
-        if after is not None:
-            after(result)
-        return result
+def _both(first: Callable[..., object], second: Callable[..., object]) -> Callable[..., None]:
+    def call(*arguments: object) -> None:
+        first(*arguments)
+        second(*arguments)
 
     return call

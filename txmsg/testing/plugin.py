@@ -23,6 +23,7 @@ __all__ = ["MakeConsumer", "MakeProducer"]
 
 _STOP_S_MAX = 5.0
 _POLL_WAIT_S = 0.1
+"""A consumer that stops waits for its poll to end; a second at the end of each test is too long."""
 
 
 class MakeProducer(Protocol):
@@ -82,9 +83,7 @@ def txmsg_broker(
     from txmsg.testing.broker import Broker
 
     _txmsg_database.empty()
-    with connect(_txmsg_database.url) as connection, pytest.MonkeyPatch.context() as patch:
-        # A consumer that stops waits for its poll to end; a second at the end of each test is too long.
-        patch.setattr("txmsg.client.link.POLL_WAIT_S", _POLL_WAIT_S)
+    with connect(_txmsg_database.url) as connection:
         timeout_s = pytestconfig.getoption("--txmsg-timeout-s")
         broker = Broker(_txmsg_host, txmsg_address, _txmsg_database.url, connection, timeout_s=timeout_s)
         broker.start()
@@ -131,6 +130,7 @@ def txmsg_consumer(txmsg_broker: Broker) -> Iterator[MakeConsumer]:
             concurrency=concurrency,
             visibility_timeout_s=visibility_timeout_s,
             stop_timeout_s=_STOP_S_MAX,
+            poll_wait_s=_POLL_WAIT_S,
         )
         made.append(consumer)
         return consumer

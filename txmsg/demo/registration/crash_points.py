@@ -1,4 +1,4 @@
-"""Where in the flow a service process dies by SIGKILL. Hooks of SQLAlchemy and a wrapped `end`: service.py knows none.
+"""Where in the flow a service process dies by SIGKILL. Hooks of SQLAlchemy and of the producer: service.py knows none.
 
     1 half message stored
     2 local transaction: fence row, user row
@@ -71,12 +71,9 @@ def install(session_factory: sessionmaker[Session], producer: Producer) -> Fuse:
     def after_commit(session: Session) -> None:
         fuse.passing(CrashPoint.AFTER_COMMIT)
 
-    end = producer.end
-
-    def watched_end(half: Half, state: TransactionState, *, timeout_s: float | None = None) -> None:
+    def before_end(half: Half, state: TransactionState) -> None:
         if state is TransactionState.COMMIT:
             fuse.passing(CrashPoint.WHILE_TELLING)
-        end(half, state, timeout_s=timeout_s)
 
-    producer.end = watched_end  # type: ignore[method-assign]
+    producer.hooks.before_end = before_end
     return fuse
