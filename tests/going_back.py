@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
@@ -17,10 +16,10 @@ import psycopg
 from sqlalchemy.engine import make_url
 
 from tests.postgres_proxy import PostgresProxy
+from tests.waiting import until
 
 __all__ = ["GoingBack", "Server"]
 
-_SESSIONS_END_S_MAX = 60.0
 _numbers = itertools.count(1)
 
 
@@ -63,13 +62,12 @@ class GoingBack:
             proxy.refuse()
             proxy.cut_all()
         try:
-            deadline = time.monotonic() + _SESSIONS_END_S_MAX
+            sessions = "select from pg_stat_activity where datname = any(%s)"
             with psycopg.connect(self._server.url("postgres"), autocommit=True, connect_timeout=10) as connection:
-                while connection.execute(
-                    "select from pg_stat_activity where datname = any(%s)", [[self._name, self._kept]]
-                ).fetchone():
-                    assert time.monotonic() < deadline, f"sessions in {self._name} do not end"
-                    time.sleep(0.005)
+                until(
+                    lambda: connection.execute(sessions, [[self._name, self._kept]]).fetchone() is None,
+                    why=f"sessions in {self._name} do not end",
+                )
             yield
         finally:
             for proxy in self._proxies:

@@ -7,12 +7,14 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-WITHIN_S = 120.0
+_WITHIN_S = 120.0
 _LOOK_S = 0.01
 _Found = TypeVar("_Found")
 
 
-def until(look: Callable[[], _Found], *, within_s: float = WITHIN_S, why: str = "it did not happen in time") -> _Found:
+def until(
+    look: Callable[[], _Found | None], *, within_s: float = _WITHIN_S, why: str = "it did not happen in time"
+) -> _Found:
     """What the look finds as soon as that is true; fails when it does not become so in time."""
     deadline = time.monotonic() + within_s
     while not (found := look()):
@@ -21,9 +23,9 @@ def until(look: Callable[[], _Found], *, within_s: float = WITHIN_S, why: str = 
     return found
 
 
-async def until_async(look: Callable[[], _Found]) -> _Found:
+async def until_async(look: Callable[[], _Found | None]) -> _Found:
     """As `until`, for tests on a loop."""
-    async with asyncio.timeout(WITHIN_S):
+    async with asyncio.timeout(_WITHIN_S):
         while not (found := look()):  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(_LOOK_S)
     return found

@@ -13,7 +13,7 @@ import psutil
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from tests.acceptance.waiting import until
+from tests.waiting import until
 from txmsg.broker import migrate
 from txmsg.embedded import EmbeddedPostgres, binaries_dir
 

@@ -13,11 +13,11 @@ import psycopg
 import pytest
 
 from tests.acceptance.neighbour import neighbour
-from tests.acceptance.waiting import until
 from tests.broker_process import BrokerProcess
 from tests.conftest import StartBroker
 from tests.integration.cli_harness import txmsg
 from tests.postgres_proxy import PostgresProxy
+from tests.waiting import until
 from txmsg.client import Consumer, Producer
 from txmsg.message import Message, ReceivedMessage
 

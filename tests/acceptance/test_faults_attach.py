@@ -11,10 +11,10 @@ import grpc
 import psutil
 
 from tests.acceptance.neighbour import neighbour
-from tests.acceptance.waiting import until
 from tests.broker_process import BrokerProcess
 from tests.conftest import StartBroker
 from tests.integration.client_harness import half_count, message_count
+from tests.waiting import until
 from txmsg.client import Producer
 from txmsg.message import Message, ReceivedMessage, TransactionState
 from txmsg.wire.v1 import txmsg_pb2 as pb

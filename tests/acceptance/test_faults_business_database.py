@@ -19,11 +19,11 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_asyn
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
 import txmsg
-from tests.acceptance.waiting import until
 from tests.broker_process import BrokerProcess
 from tests.conftest import StartBroker
 from tests.integration.client_harness import WAIT_S, collecting, half_count
 from tests.postgres_proxy import CUT_AFTER, CUT_BEFORE, FORWARD, HOLD, PostgresProxy, Request, Verdict
+from tests.waiting import until
 from txmsg.checker.fence import FenceCheckListener
 from txmsg.client import AsyncProducer, Producer, transactional_message
 from txmsg.errors import TransactionRefused

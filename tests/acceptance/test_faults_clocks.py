@@ -15,9 +15,9 @@ from uuid import UUID
 import pytest
 
 import txmsg
-from tests.acceptance.waiting import until
 from tests.conftest import StartBroker
 from tests.integration.client_harness import collecting, half_count
+from tests.waiting import until
 from txmsg.client import AsyncProducer
 from txmsg.errors import OutcomeConflict
 from txmsg.message import Message, ReceivedMessage, TransactionId, TransactionState

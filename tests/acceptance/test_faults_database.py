@@ -11,10 +11,10 @@ import pytest
 
 from tests.acceptance.neighbour import neighbour
 from tests.acceptance.served import served
-from tests.acceptance.waiting import until
 from tests.conftest import StartBroker
 from tests.errors_page import is_documented
 from tests.postgres_proxy import CUT_AFTER, CUT_BEFORE, FORWARD, HOLD, PostgresProxy, Request, Verdict
+from tests.waiting import until
 from txmsg.broker.config import BrokerConfig
 from txmsg.client import Producer
 from txmsg.errors import BrokerUnavailable, OutcomeUnknown, TxmsgError

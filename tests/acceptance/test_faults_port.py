@@ -22,8 +22,8 @@ import pytest
 
 from tests.acceptance.neighbour import neighbour
 from tests.acceptance.served import served
-from tests.acceptance.waiting import until
 from tests.broker_process import BrokerProcess
+from tests.waiting import until
 from txmsg.broker.config import BrokerConfig
 from txmsg.client import Producer
 from txmsg.errors import BrokerUnavailable, ProtocolError

@@ -17,9 +17,9 @@ from sqlalchemy.engine import make_url
 from tests.acceptance.neighbour import neighbour
 from tests.acceptance.served import served
 from tests.acceptance.standby import Pair, pair
-from tests.acceptance.waiting import until
 from tests.broker_process import BrokerProcess
 from tests.errors_page import is_documented
+from tests.waiting import until
 from txmsg.broker.config import BrokerConfig
 from txmsg.checker.listener import CheckMessageListener
 from txmsg.cli.main import main

@@ -14,11 +14,11 @@ import pytest
 
 from tests.acceptance.neighbour import neighbour
 from tests.acceptance.served import served
-from tests.acceptance.waiting import until
 from tests.broker_process import BrokerProcess
 from tests.conftest import PostgresServer
 from tests.errors_page import rows_of_code
 from tests.postgres_proxy import CUT_BEFORE, FORWARD, PostgresProxy, Request, Verdict
+from tests.waiting import until
 from txmsg.broker.config import BrokerConfig
 from txmsg.client import Producer
 from txmsg.message import Message

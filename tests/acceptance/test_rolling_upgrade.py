@@ -23,11 +23,11 @@ import pytest
 
 from tests.acceptance.audit import Audit
 from tests.acceptance.releases import NOW, Release, unpacked
-from tests.acceptance.waiting import until
 from tests.broker_process import BrokerProcess
 from tests.conftest import PostgresServer
 from tests.integration.client_harness import collecting
 from tests.ports import own_port
+from tests.waiting import until
 from txmsg.broker import migrate
 from txmsg.client import AsyncProducer, Producer
 from txmsg.errors import OutcomeConflict

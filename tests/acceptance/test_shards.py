@@ -17,10 +17,10 @@ import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session, sessionmaker
 
-from tests.acceptance.waiting import until
 from tests.conftest import StartBroker
 from tests.integration.client_harness import half_count, message_count
 from tests.postgres_proxy import PostgresProxy
+from tests.waiting import until
 from txmsg.checker.fence import FenceCheckListener
 from txmsg.client import Consumer, Producer, transactional_message
 from txmsg.errors import BrokerUnavailable, OutcomeUnknown, TransactionRefused

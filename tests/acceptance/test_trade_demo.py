@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.acceptance.waiting import until
+from tests.waiting import until
 from txmsg.demo.trades.browser import find_browser
 from txmsg.demo.trades.load import Load, steps
 

@@ -17,8 +17,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.acceptance.waiting import until
 from tests.ports import own_port
+from tests.waiting import until
 from txmsg.client import Producer
 from txmsg.embedded import EmbeddedPostgres
 from txmsg.message import Message

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.binlog.tailers import Table, until
+from tests.binlog.tailers import Table
+from tests.waiting import until
 
 
 @pytest.fixture

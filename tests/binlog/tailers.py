@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from typing import Any
 
 import psycopg
 
+from tests.waiting import until
 from txmsg.binlog.config import TailerConfig
 from txmsg.binlog.sink import Sink
 from txmsg.binlog.tailer import State, Tailer
@@ -21,14 +21,6 @@ from txmsg.mirror import open_sink
 
 WITHIN_S = 60.0
 _TAILERS = "select 1 from pg_stat_activity where application_name like %s and datname = current_database()"
-
-
-def until(condition: Callable[[], bool], *, within_s: float = WITHIN_S, why: str = "it did not happen in time") -> None:
-    """Returns when the condition holds; fails loudly when it does not come to hold in time."""
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, why
-        time.sleep(0.02)
 
 
 @dataclass

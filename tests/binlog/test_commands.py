@@ -8,9 +8,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.binlog.tailers import WITHIN_S, Table, await_equal, logged, tailing, until
+from tests.binlog.tailers import WITHIN_S, Table, await_equal, logged, tailing
 from tests.integration.cli_harness import json_of, said
 from tests.metaq.consumers import stored
+from tests.waiting import until
 from txmsg.metaq.access import QueueId
 from txmsg.metaq.location import open_log
 from txmsg.metaq.store.log import Log

@@ -7,7 +7,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.binlog.tailers import Running, Table, await_equal, logged, tailing, until
+from tests.binlog.tailers import Running, Table, await_equal, logged, tailing
+from tests.waiting import until
 from txmsg.errors import OffsetsMissing
 from txmsg.metaq.store.reader import LogReader
 

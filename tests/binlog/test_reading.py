@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.binlog.tailers import until
+from tests.waiting import until
 from txmsg.binlog import reading
 from txmsg.binlog.reading import Reading
 

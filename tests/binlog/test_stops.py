@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tests.binlog.tailers import Table, await_equal, logged, tailing, until
+from tests.binlog.tailers import Table, await_equal, logged, tailing
 from tests.integration.cli_harness import said
+from tests.waiting import until
 from txmsg.binlog.rows import Batch
 from txmsg.cli.main import main
 from txmsg.errors import CorruptLog, InvalidName

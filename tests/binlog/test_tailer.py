@@ -13,8 +13,9 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from tests.binlog.tailers import WITHIN_S, Running, Table, await_equal, logged, tailing, until
+from tests.binlog.tailers import WITHIN_S, Running, Table, await_equal, logged, tailing
 from tests.metaq.servers import served
+from tests.waiting import until
 from txmsg.binlog import reading
 from txmsg.binlog.replication import ReplicationStream
 from txmsg.binlog.rows import Batch

@@ -21,12 +21,12 @@ import psutil
 import psycopg
 
 from tests.acceptance.standby import copy_of, host_of, processes_of
-from tests.acceptance.waiting import until
 from tests.chaos import tables
 from tests.chaos.history import Loss
 from tests.chaos.keeper import ClockedPostgres, set_clock
 from tests.chaos.network import Link, Network
 from tests.chaos.plan import Cut, Standby
+from tests.waiting import until
 
 DATABASE = "notify"
 _COPIES_MAX = 4

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
@@ -13,11 +12,9 @@ from urllib.error import HTTPError
 from urllib.request import urlopen
 
 from tests.broker_process import BrokerProcess
-
-__all__ = ["PageProcess"]
+from tests.waiting import until
 
 _WAIT_S = 60.0
-_LOOK_S = 0.05
 
 
 class PageProcess(BrokerProcess):
@@ -38,13 +35,9 @@ class PageProcess(BrokerProcess):
 
     def bulletin(self) -> dict[str, Any]:
         """The newest bulletin with figures in it; waits for the first."""
-        deadline = time.monotonic() + _WAIT_S
-        while (found := self._newest()) is None or found["figures"] is None:
-            assert time.monotonic() < deadline, f"no figures; the page logged:\n{self.log.read_text()}"
-            time.sleep(_LOOK_S)
-        return found
+        return until(self._with_figures, why=f"no figures; see {self.log}")
 
-    def _newest(self) -> dict[str, Any] | None:
+    def _with_figures(self) -> dict[str, Any] | None:
         try:
             with urlopen(f"{self.url}figures", timeout=_WAIT_S) as answer:
                 found: dict[str, Any] = json.load(answer)
@@ -52,7 +45,7 @@ class PageProcess(BrokerProcess):
             if exc.code != HTTPStatus.SERVICE_UNAVAILABLE:
                 raise
             return None
-        return found
+        return found if found["figures"] is not None else None
 
     @contextmanager
     def events(self) -> Iterator[Iterator[dict[str, Any]]]:

@@ -18,7 +18,8 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 
 from tests.fuzz.conftest import Fuzz
 from tests.fuzz.wild import damaged, wild
-from tests.metaq.servers import served, until
+from tests.metaq.servers import served
+from tests.waiting import until
 from txmsg.errors import OffsetsMissing, TxmsgError, error_of_code
 from txmsg.metaq.access import QueueId
 from txmsg.metaq.format.frame import Columns, Compression, encode

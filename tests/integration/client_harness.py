@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import queue
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import psycopg
 import pytest
 
+from tests.waiting import until
 from txmsg.client import Consumer
 from txmsg.message import MessageId, ReceivedMessage
 
@@ -66,8 +66,5 @@ def nothing_comes(got: queue.Queue[ReceivedMessage], *, within_s: float = 0.5) -
 
 def waited_for(caplog: pytest.LogCaptureFixture, words: str) -> str:
     """The log when it has these words, which must come in time."""
-    deadline = time.monotonic() + WAIT_S
-    while words not in caplog.text:
-        assert time.monotonic() < deadline, f"{words!r} is not in the log:\n{caplog.text}"
-        time.sleep(0.02)
+    until(lambda: words in caplog.text, why=f"{words!r} is not in the log")
     return caplog.text

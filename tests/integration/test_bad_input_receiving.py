@@ -8,7 +8,6 @@ import os
 import queue
 import sys
 import threading
-import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
 from functools import wraps
@@ -25,6 +24,7 @@ from tests.broker_process import BrokerProcess
 from tests.conftest import PostgresServer
 from tests.errors_page import is_documented
 from tests.integration.client_harness import WAIT_S, collecting, half_count, nothing_comes, waited_for
+from tests.waiting import until
 from txmsg.client import Consumer, Producer, idempotent
 from txmsg.errors import StorageError
 from txmsg.message import Message, ReceivedMessage, TransactionState
@@ -123,19 +123,17 @@ def test_whatever_a_handler_raises_its_message_comes_again_and_the_consumer_goes
 
 def last_errors(notify_url: str, group: str, *, count: int) -> dict[bytes, str]:
     """What people are shown of a group's retries, by body, when there are this many."""
-    found: dict[bytes, str] = {}
-    deadline = time.monotonic() + WAIT_S
+    statement = (
+        "select r.body, r.last_error from txmsg.retry r join txmsg.consumer_group g on g.id = r.group_id "
+        "where g.name = %s"
+    )
     with psycopg.connect(notify_url, autocommit=True, connect_timeout=10) as connection:
-        while len(found) < count:
-            assert time.monotonic() < deadline, f"only {found} within {WAIT_S} s"
-            rows = connection.execute(
-                "select r.body, r.last_error from txmsg.retry r join txmsg.consumer_group g on g.id = r.group_id "
-                "where g.name = %s",
-                (group,),
-            )
-            found.update({row[0]: row[1] for row in rows})
-            time.sleep(0.02)
-    return found
+
+        def look() -> dict[bytes, str] | None:
+            found: dict[bytes, str] = dict(connection.execute(statement, (group,)).fetchall())
+            return found if len(found) >= count else None
+
+        return until(look, why=f"fewer than {count} errors")
 
 
 def test_a_coroutine_that_a_plain_handler_returns_is_awaited_before_the_message_counts_as_done(

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.acceptance.waiting import until
+from tests.waiting import until
 from txmsg.runtime.child import Child, ChildFailed
 
 FAMILY = """

@@ -12,10 +12,10 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from tests.acceptance.waiting import until
 from tests.broker_process import BrokerProcess
 from tests.integration.cli_harness import TIMEOUT_S, asked, json_of, said, txmsg
 from tests.integration.client_harness import WAIT_S, collecting, different, nothing_comes
+from tests.waiting import until
 from txmsg.client import Producer
 from txmsg.message import Message, MessageId
 

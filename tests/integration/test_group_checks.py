@@ -5,9 +5,9 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from tests.acceptance.waiting import until
 from tests.conftest import StartBroker
 from tests.integration.cli_harness import json_of, said
+from tests.waiting import until
 from txmsg.client import Producer
 from txmsg.message import Message, ReceivedMessage, TransactionState
 

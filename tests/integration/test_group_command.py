@@ -11,12 +11,12 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.acceptance.waiting import until
 from tests.broker_process import BrokerProcess
 from tests.errors_page import is_documented
 from tests.integration.cli_harness import asked, json_of, said
 from tests.integration.client_harness import WAIT_S, collecting, nothing_comes
 from tests.integration.test_dead_letter_command import listed, processed
+from tests.waiting import until
 from txmsg.client import Consumer, Producer
 from txmsg.errors import MisuseError, UnknownGroup, UnknownTopic
 from txmsg.message import Message, MessageId, ReceivedMessage

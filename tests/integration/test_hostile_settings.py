@@ -19,7 +19,6 @@ from sqlalchemy.orm import Session
 
 import txmsg
 from tests import hostile
-from tests.acceptance.waiting import until
 from tests.binlog.tailers import Table, tailing
 from tests.broker_process import BrokerProcess
 from tests.conftest import PostgresServer, StartBroker
@@ -30,6 +29,7 @@ from tests.integration.test_half_command import (  # on the database of this mod
     test_half_list_shows_what_is_held_back_and_behind_which_transaction,
     test_half_show_has_headers_and_body,
 )
+from tests.waiting import until
 from txmsg.binlog import database as tailer_database
 from txmsg.broker import migrate
 from txmsg.broker.store.connect import connect_listener, connect_writer, open_pool, upkeep_session

@@ -8,12 +8,12 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.acceptance.waiting import until
 from tests.broker_process import BrokerProcess
 from tests.conftest import StartBroker
 from tests.integration.cli_harness import asked, json_of, said, store_half
 from tests.integration.client_harness import WAIT_S, collecting
 from tests.integration.test_dead_letter_command import FAILURES, bury, processed
+from tests.waiting import until
 from txmsg.client import Producer
 from txmsg.message import Message, message_id, new_transaction_id
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import psycopg
 
-from tests.acceptance.waiting import until
 from tests.broker_process import BrokerProcess
 from tests.conftest import StartBroker
 from tests.errors_page import is_documented
 from tests.integration.cli_harness import asked, json_of, said, store_half
 from tests.integration.client_harness import WAIT_S, collecting, different, nothing_comes
 from tests.integration.test_dead_letter_command import bury, processed
+from tests.waiting import until
 from txmsg.client import Producer
 from txmsg.errors import MisuseError, TopicClosed, TxmsgError, UnknownTopic
 from txmsg.message import Message, MessageId, ReceivedMessage

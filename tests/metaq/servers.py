@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,20 +13,13 @@ import pytest
 
 from tests.broker_process import BrokerProcess
 from tests.chaos.network import Link, Network
+from tests.waiting import until
 from txmsg.errors import BrokerUnavailable
 from txmsg.metaq.remote.remote_log import RemoteLog
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.server.server import serve
 
 WAIT_S = 60.0
-
-
-def until(holds: Callable[[], object]) -> None:
-    """Returns when this holds; fails when it never does."""
-    deadline = time.monotonic() + WAIT_S
-    while not holds():
-        assert time.monotonic() < deadline, "what was waited for did not come"
-        time.sleep(0.005)
 
 
 def cannot_be_reached(log: RemoteLog) -> BrokerUnavailable:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import signal
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from tests.metaq.consumer_process import Member, Note
-from tests.metaq.consumers import WAIT_S
 from tests.metaq.logs import fill
+from tests.waiting import until
 from txmsg.metaq.access import LogAccess
 from txmsg.metaq.location import open_log
 from txmsg.metaq.store.log import Log
@@ -78,13 +77,6 @@ def group_on(root: Path) -> Iterator[Group]:
                 if member.process.poll() is None:
                     member.send(signal.SIGKILL)
                     member.ended()
-
-
-def until(holds: Callable[[], object]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not holds():
-        assert time.monotonic() < deadline, "what was waited for did not come"
-        time.sleep(0.02)
 
 
 def judge(notes: Iterable[Note], ends: dict[int, int]) -> Counter[tuple[int, int]]:

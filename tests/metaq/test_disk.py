@@ -11,14 +11,14 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from tests.metaq.logs import batch, bodies, fill, read_all, readable
+from tests.waiting import until
 from txmsg.errors import OffsetOutOfRange, StorageError
 from txmsg.metaq.access import QueueId
 from txmsg.metaq.format.frame import Columns, encode
@@ -115,17 +115,17 @@ def test_a_full_disk_does_not_end_the_flusher_and_is_logged_once(disk: Path, cap
     with caplog.at_level(logging.WARNING, "txmsg.metaq.store.log"), Log(disk / "log", config) as log:
         fill(log, "t", 0, [1])
         checkpoint = disk / "log" / "checkpoint"
-        wait_until(checkpoint.exists)
+        until(checkpoint.exists)
 
         def is_told() -> bool:
             take_all_room(disk)  # again and again: one that was written meanwhile has left a little
             return bool(caplog.records)
 
-        wait_until(is_told)
+        until(is_told)
         assert "checkpoint cannot be written: No space left" in caplog.text
         (disk / "ballast").unlink()
         checkpoint.unlink()
-        wait_until(checkpoint.exists)
+        until(checkpoint.exists)
         fill(log, "t", 0, [1])
     assert len(caplog.records) == 1
     assert readable(disk / "log", "t", 0) == bodies("t", 0, 0, 2)
@@ -141,16 +141,6 @@ def test_a_member_of_a_group_is_told_of_a_full_disk_and_goes_on_when_there_is_ro
             member.take([queue])
         ballast.unlink()
         assert member.take([queue]) == {queue: 0}
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Fails when that does not become true."""
-    tries = threading.Event()
-    for _ in range(DEADLINE_S * 100):
-        if condition():
-            return
-        tries.wait(0.01)
-    raise AssertionError("it never came")
 
 
 def test_a_log_opened_on_a_full_disk_says_so_and_opens_when_there_is_room(disk: Path) -> None:
@@ -249,7 +239,7 @@ def test_a_flusher_that_ends_stops_the_log(tmp_path: Path, monkeypatch: pytest.M
                 return "its flushing ended with ZeroDivisionError" in str(exc)
             return False
 
-        wait_until(stopped)
+        until(stopped)
 
 
 WRITER = """

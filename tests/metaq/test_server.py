@@ -14,7 +14,8 @@ import pytest
 
 from tests.errors_page import is_documented
 from tests.metaq.logs import batch, bodies, readable
-from tests.metaq.servers import WAIT_S, cannot_be_reached, served, until
+from tests.metaq.servers import WAIT_S, cannot_be_reached, served
+from tests.waiting import until
 from txmsg.errors import (
     CorruptLog,
     InvalidName,

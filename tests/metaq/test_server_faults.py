@@ -19,7 +19,8 @@ import pytest
 
 from tests.chaos.plan import Cut
 from tests.metaq.logs import batch, bodies, readable
-from tests.metaq.servers import WAIT_S, MetaQProcess, cannot_be_reached, linked, served, until
+from tests.metaq.servers import WAIT_S, MetaQProcess, cannot_be_reached, linked, served
+from tests.waiting import until
 from txmsg.errors import BrokerUnavailable, MembershipLost, MisuseError, OffsetOutOfRange, OutcomeUnknown
 from txmsg.metaq.access import QueueId, Range
 from txmsg.metaq.format.frame import Columns, encode

@@ -11,13 +11,13 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.acceptance.waiting import until
 from tests.integration.cli_harness import json_of, said
 from tests.metaq.servers import MetaQProcess
 from tests.mirror.load import Load
 from tests.mirror.rows import make_queues, payload_of, store, written
 from tests.mirror.tailer_process import TailerProcess
 from tests.small_disk import fill, read_only, small_disk
+from tests.waiting import until
 from txmsg.broker import migrate
 from txmsg.embedded import EmbeddedPostgres
 from txmsg.errors import CorruptLog, OffsetsMissing, TxmsgError

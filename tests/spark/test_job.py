@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from examples.trade_dashboard import figures, job
 from tests.postgres_proxy import CUT_AFTER, FORWARD, PostgresProxy, Request, Verdict
+from tests.waiting import until
 from txmsg.message import Message
 from txmsg.metaq import Log, LogProducer
 
@@ -175,10 +176,7 @@ exec {sys.executable} "$@"
 
 
 def _wait_until_something_is_read(spark: SparkSession) -> None:
-    deadline = time.monotonic() + _WAIT_S_MAX
-    while not spark.sparkContext.statusTracker().getActiveStageIds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(spark.sparkContext.statusTracker().getActiveStageIds, within_s=_WAIT_S_MAX)
 
 
 def _command(process: psutil.Process) -> list[str]:
@@ -212,8 +210,8 @@ def _job(command: Sequence[str], told: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def _wait_for_turnover(url: str, cents: int, process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + _WAIT_S_MAX
-    while (found := read(url).total.turnover_cents) != cents:
+    def is_there() -> bool:
         assert process.poll() is None, "the job has ended"
-        assert time.monotonic() < deadline, f"a turnover of {found}, not {cents}"
-        time.sleep(0.1)
+        return read(url).total.turnover_cents == cents
+
+    until(is_there, within_s=_WAIT_S_MAX, why=f"the turnover is not {cents}")

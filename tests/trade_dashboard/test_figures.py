@@ -12,7 +12,7 @@ import pytest
 
 from examples.trade_dashboard import figures
 from examples.trade_dashboard.figures import BadMessage, Deltas, Entry, Latency, Sums
-from tests.acceptance.waiting import until
+from tests.waiting import until
 
 _AT = datetime(2026, 11, 11, 0, 0, 59, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
