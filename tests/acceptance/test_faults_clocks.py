@@ -6,7 +6,6 @@ Ids carry the time of the client that made them (UUIDv7), and messages say when 
 from __future__ import annotations
 
 import ast
-import asyncio
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +16,7 @@ import pytest
 import txmsg
 from tests.conftest import StartBroker
 from tests.integration.client_harness import collecting, half_count
-from tests.waiting import until
+from tests.waiting import until_async
 from txmsg.client import AsyncProducer
 from txmsg.errors import OutcomeConflict
 from txmsg.message import Message, ReceivedMessage, TransactionId, TransactionState
@@ -54,12 +53,12 @@ class Rolls:
         return TransactionState.ROLLBACK
 
 
-def test_transactions_of_clients_with_wrong_clocks_are_stored_decided_and_delivered(
+async def test_transactions_of_clients_with_wrong_clocks_are_stored_decided_and_delivered(
     start_broker: StartBroker, notify_url: str
 ) -> None:
     broker = start_broker("--first-check-s", "600")
 
-    async def run(name: str, clock_ms: int) -> None:
+    async def play(name: str, clock_ms: int) -> None:
         message = Message("clocks", name.encode())
         async with AsyncProducer(broker.address, group="shop") as producer:
             committed, rolled_back = id_at(clock_ms), id_at(clock_ms)
@@ -76,50 +75,44 @@ def test_transactions_of_clients_with_wrong_clocks_are_stored_decided_and_delive
 
     with collecting(broker.address, "clocks") as got:
         for name, clock_ms in CLOCKS_MS.items():
-            asyncio.run(run(name, clock_ms))
+            await play(name, clock_ms)
         bodies = [got.get(timeout=60).body.decode() for _ in CLOCKS_MS]
         assert sorted(bodies) == sorted(CLOCKS_MS)
         assert got.empty()
     assert half_count(notify_url) == 0
 
 
-def test_halves_of_clients_with_wrong_clocks_are_checked_at_the_same_time_as_others(
+async def test_halves_of_clients_with_wrong_clocks_are_checked_at_the_same_time_as_others(
     start_broker: StartBroker, notify_url: str
 ) -> None:
     broker = start_broker("--first-check-s", "1", "--check-interval-s", "2")
     listener = Rolls()
 
-    async def run() -> set[TransactionId]:
-        async with AsyncProducer(broker.address, group="shop", check_listener=listener) as producer:
-            ids = {id_at(clock_ms) for clock_ms in CLOCKS_MS.values()}
-            for each in ids:
-                await producer.half([Message("clocks", b"left alone")], transaction_id=each)
-            await asyncio.to_thread(until, lambda: half_count(notify_url) == 0)
-            return ids
-
-    assert set(asyncio.run(run())) == set(listener.asked)
+    async with AsyncProducer(broker.address, group="shop", check_listener=listener) as producer:
+        ids = {id_at(clock_ms) for clock_ms in CLOCKS_MS.values()}
+        for transaction_id in ids:
+            await producer.half([Message("clocks", b"left alone")], transaction_id=transaction_id)
+        await until_async(lambda: half_count(notify_url) == 0)
+    assert ids == set(listener.asked)
 
 
-def test_the_age_of_a_message_is_by_the_database_whatever_the_sender_says(
+async def test_the_age_of_a_message_is_by_the_database_whatever_the_sender_says(
     start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = start_broker()
     us_of: dict[str, Callable[[], int]] = {name: (lambda ms=ms: ms * 1000) for name, ms in CLOCKS_MS.items()}  # type: ignore[misc]
     us_of.pop("the last there is")  # past the year 9999: docs/errors.md
 
-    async def send(name: str) -> None:
-        monkeypatch.setattr("txmsg.client.batch.now_us", us_of[name])
-        async with AsyncProducer(broker.address, group="shop") as producer:
-            await producer.send(Message("clocks", name.encode()))
-
     with collecting(broker.address, "clocks") as got:
-        for name in us_of:
-            asyncio.run(send(name))
+        for name, now_us in us_of.items():
+            monkeypatch.setattr("txmsg.client.batch.now_us", now_us)
+            async with AsyncProducer(broker.address, group="shop") as producer:
+                await producer.send(Message("clocks", name.encode()))
         received = [got.get(timeout=60) for _ in us_of]
-    assert {each.body.decode(): each.born_at.timestamp() * 1000 for each in received} == {
+    assert {message.body.decode(): message.born_at.timestamp() * 1000 for message in received} == {
         name: CLOCKS_MS[name] for name in us_of
     }
-    stored = [each.stored_at for each in received if each.stored_at is not None]
+    stored = [message.stored_at for message in received if message.stored_at is not None]
     assert len(stored) == len(us_of)
     assert (max(stored) - min(stored)).total_seconds() < 60
 

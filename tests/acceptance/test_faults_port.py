@@ -5,7 +5,6 @@ Each is answered or closed, and a good client beside it does not notice.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import random
 import resource
@@ -107,15 +106,12 @@ def test_what_is_no_grpc_is_closed_and_harms_no_neighbour(broker: BrokerProcess)
     assert "Traceback" not in broker.log.read_text()
 
 
-def test_a_call_of_a_newer_client_says_that_the_broker_is_older(broker: BrokerProcess) -> None:
-    async def call() -> grpc.aio.AioRpcError:
-        async with grpc.aio.insecure_channel(broker.address) as channel:
-            method: Any = channel.unary_unary("/txmsg.v1.Notify/SendAndDream")
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await method(b"", timeout=10)
-            return caught.value
-
-    error = error_of_rpc(asyncio.run(call()), broker=broker.address)
+async def test_a_call_of_a_newer_client_says_that_the_broker_is_older(broker: BrokerProcess) -> None:
+    async with grpc.aio.insecure_channel(broker.address) as channel:
+        method: Any = channel.unary_unary("/txmsg.v1.Notify/SendAndDream")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await method(b"", timeout=10)
+    error = error_of_rpc(caught.value, broker=broker.address)
     assert isinstance(error, ProtocolError)
     assert "older release than this client" in str(error)
 

@@ -145,24 +145,21 @@ def fails(producer: Producer, body: bytes, kind: type[TxmsgError], words: str) -
     return isinstance(caught.value, kind) and words in str(caught.value)
 
 
-def test_what_was_acknowledged_outlives_the_primary(servers: Pair, tmp_path: Path) -> None:
+async def test_what_was_acknowledged_outlives_the_primary(servers: Pair, tmp_path: Path) -> None:
     ledger = Ledger()
     load = Load(ledger)
 
-    async def run(address: str) -> None:
-        loading = asyncio.create_task(load.run(address))
+    with broker_on(servers.url, tmp_path / "broker.log") as broker:
+        loading = asyncio.create_task(load.run(broker.address))
         async with asyncio.timeout(_WAIT_S):
             await load.enough.wait()
         with servers.standby_stands_still():  # so that something is under way, and nothing of it confirmed
             await asyncio.to_thread(until, servers.commit_waits)
             await asyncio.to_thread(servers.kill_primary)
         await loading
-
-    with broker_on(servers.url, tmp_path / "broker.log") as broker:
-        asyncio.run(run(broker.address))
         servers.promote()
         standby = servers.standby
-        sent = {each.rpartition(".")[0] for each in load.sent}
+        sent = {message_id.rpartition(".")[0] for message_id in load.sent}
         assert sent <= stored(servers), "a message was acknowledged and is lost"
         with Producer(broker.address, timeout_s=7) as producer:
             until(lambda: fails(producer, b"safe on one disk only", BrokerUnavailable, "no synchronous standby"))
@@ -176,8 +173,8 @@ def test_what_was_acknowledged_outlives_the_primary(servers: Pair, tmp_path: Pat
             "select queue from txmsg.message group by queue having max(queue_offset) <> count(*) - 1", of=standby
         )
         assert gaps == []
-        wanted = load.sent | {MessageId(f"{each}.0") for each in ledger.committed}
-        assert wanted <= asyncio.run(received(broker.address, wanted))
+        wanted = load.sent | {MessageId(f"{name}.0") for name in ledger.committed}
+        assert wanted <= await received(broker.address, wanted)
 
 
 def test_a_standby_that_is_away_makes_replicated_unknown_or_refused_and_stops_nobody_else(

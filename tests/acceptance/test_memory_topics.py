@@ -78,31 +78,28 @@ def cursors_beyond_their_queues(url: str) -> list[tuple[object, ...]]:
 
 @pytest.mark.takes_long
 @pytest.mark.parametrize("crash", [True, False], ids=["killed", "stopped"])
-def test_only_messages_in_memory_are_lost_and_only_by_a_crash(tmp_path: Path, crash: bool) -> None:
-    async def scenario(url: str, address: str) -> None:
-        await create_topics(url)
-        always = Reader(address, "always")
-        async with AsyncProducer(address, group="shop", timeout_s=60) as producer, always.consumer:
-            before = await send(producer, "before")
-            for topic in TOPICS:
-                await always.until(topic, before[topic])
-            await asyncio.to_thread(server.restart, crash=crash)
-            after = await send(producer, "after")
-            for topic in TOPICS:
-                await always.until(topic, after[topic])
-        later = Reader(address, "later")
-        async with later.consumer:
-            await later.until("orders", before["orders"] | after["orders"])
-            await later.until("quotes", after["quotes"] if crash else before["quotes"] | after["quotes"])
-            assert before["quotes"].isdisjoint(later.got["quotes"]) is crash
-
+async def test_only_messages_in_memory_are_lost_and_only_by_a_crash(tmp_path: Path, crash: bool) -> None:
     with EmbeddedPostgres(tmp_path / "data") as server:
         url = server.create_database("notify")
         migrate.upgrade(url)
         broker = BrokerProcess(url, log=tmp_path / "broker.log")
         broker.start()
         try:
-            asyncio.run(scenario(url, broker.address))
+            await create_topics(url)
+            always = Reader(broker.address, "always")
+            async with AsyncProducer(broker.address, group="shop", timeout_s=60) as producer, always.consumer:
+                before = await send(producer, "before")
+                for topic in TOPICS:
+                    await always.until(topic, before[topic])
+                await asyncio.to_thread(server.restart, crash=crash)
+                after = await send(producer, "after")
+                for topic in TOPICS:
+                    await always.until(topic, after[topic])
+            later = Reader(broker.address, "later")
+            async with later.consumer:
+                await later.until("orders", before["orders"] | after["orders"])
+                await later.until("quotes", after["quotes"] if crash else before["quotes"] | after["quotes"])
+                assert before["quotes"].isdisjoint(later.got["quotes"]) is crash
             assert broker.stop() == 0  # which writes the cursors
             assert cursors_beyond_their_queues(url) == []
         finally:

@@ -130,36 +130,29 @@ def assert_all_is_there_once(url: str, loads: Sequence[Load]) -> None:
     assert halves == (0,)
 
 
-def test_a_broker_that_is_paused_at_any_moment_holds_no_lock_and_the_others_go_on(
+async def test_a_broker_that_is_paused_at_any_moment_holds_no_lock_and_the_others_go_on(
     start_broker: StartBroker, notify_url: str
 ) -> None:
     brokers = [start_broker() for _ in range(3)]
     rng = random.Random(11)
-    loads: list[Load] = []
-
-    async def run() -> None:
-        async with (
-            await AsyncConnection.connect(notify_url, autocommit=True) as watcher,
-            under_load([each.address for each in brokers]) as running,
-        ):
-            loads.extend(running)
-            for _ in range(12):
-                paused = rng.randrange(3)
-                await asyncio.sleep(rng.uniform(0, 0.05))  # a moment like any other
-                brokers[paused].pause()
-                try:
-                    await assert_others_go_on(watcher, loads[:paused] + loads[paused + 1 :])
-                finally:
-                    brokers[paused].resume()
-
-    asyncio.run(run())
+    async with (
+        await AsyncConnection.connect(notify_url, autocommit=True) as watcher,
+        under_load([broker.address for broker in brokers]) as loads,
+    ):
+        for _ in range(12):
+            paused = rng.randrange(3)
+            await asyncio.sleep(rng.uniform(0, 0.05))  # a moment like any other
+            brokers[paused].pause()
+            try:
+                await assert_others_go_on(watcher, loads[:paused] + loads[paused + 1 :])
+            finally:
+                brokers[paused].resume()
     assert_all_is_there_once(notify_url, loads)
 
 
-def test_a_broker_that_is_cut_off_from_the_database_holds_no_lock_and_the_others_go_on(
+async def test_a_broker_that_is_cut_off_from_the_database_holds_no_lock_and_the_others_go_on(
     start_broker: StartBroker, notify_url: str
 ) -> None:
-    loads: list[Load] = []
     with PostgresProxy(notify_url) as proxy:
         cut_off, other = start_broker(storage=proxy.url), start_broker()
         hold = False
@@ -169,21 +162,16 @@ def test_a_broker_that_is_cut_off_from_the_database_holds_no_lock_and_the_others
 
         proxy.on_request = judge
 
-        async def run() -> None:
-            nonlocal hold
-            async with (
-                await AsyncConnection.connect(notify_url, autocommit=True) as watcher,
-                under_load([cut_off.address, other.address]) as running,
-            ):
-                loads.extend(running)
-                for then in (FORWARD, CUT_BEFORE, CUT_AFTER, CUT_AFTER):
-                    seen = proxy.requests[-1].number
-                    hold = True
-                    await proxy.wait_for_async("write_batch_2", after=seen)
-                    await assert_others_go_on(watcher, loads[1:])
-                    hold = False
-                    proxy.release(then)
-                    await loads[0].goes_on()
-
-        asyncio.run(run())
+        async with (
+            await AsyncConnection.connect(notify_url, autocommit=True) as watcher,
+            under_load([cut_off.address, other.address]) as loads,
+        ):
+            for then in (FORWARD, CUT_BEFORE, CUT_AFTER, CUT_AFTER):
+                seen = proxy.requests[-1].number
+                hold = True
+                await proxy.wait_for_async("write_batch_2", after=seen)
+                await assert_others_go_on(watcher, loads[1:])
+                hold = False
+                proxy.release(then)
+                await loads[0].goes_on()
     assert_all_is_there_once(notify_url, loads)

@@ -56,16 +56,16 @@ async def _receive(address: str, wanted: set[MessageId]) -> list[MessageId]:
 
 
 @pytest.mark.parametrize("crash", [True, False], ids=["killed", "stopped"])
-def test_the_broker_survives_a_restart_of_postgres_and_loses_nothing(tmp_path: Path, crash: bool) -> None:
+async def test_the_broker_survives_a_restart_of_postgres_and_loses_nothing(tmp_path: Path, crash: bool) -> None:
     with EmbeddedPostgres(tmp_path / "data") as server:
         url = server.create_database("notify")
         migrate.upgrade(url)
         broker = BrokerProcess(url, log=tmp_path / "broker.log")
         broker.start()
         try:
-            committed = asyncio.run(_send_across_a_restart(broker.address, server, crash=crash))
+            committed = await _send_across_a_restart(broker.address, server, crash=crash)
             assert len(committed) == _SENDS
-            received = asyncio.run(_receive(broker.address, committed))
+            received = await _receive(broker.address, committed)
             assert sorted(received) == sorted(committed)
             with psycopg.connect(url) as connection:
                 gaps = connection.execute(

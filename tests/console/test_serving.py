@@ -8,7 +8,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -103,9 +103,6 @@ async def _lines(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
             yield each
 
 
-Play = Callable[[Served], Awaitable[None]]
-
-
 @asynccontextmanager
 async def serving(database: str) -> AsyncIterator[Served]:
     served = Served(database)
@@ -122,18 +119,10 @@ async def serving(database: str) -> AsyncIterator[Served]:
         served.hang_up()
 
 
-def play(database: str, story: Play) -> None:
-    async def run() -> None:
-        async with serving(database) as served, asyncio.timeout(WAIT_S):
-            await story(served)
-
-    asyncio.run(run())
-
-
-def test_new_figures_are_pushed_when_they_are_told_of(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_new_figures_are_pushed_when_they_are_told_of(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watching, "_READ_EVERY_S_MAX", 3600.0)  # none are found by looking now and then
 
-    async def story(served: Served) -> None:
+    async with serving(database_url) as served:
         bulletins = served.bulletins()
         before = (await next_figures(bulletins))["figures"]["n"]
         for _ in range(3):
@@ -143,11 +132,9 @@ def test_new_figures_are_pushed_when_they_are_told_of(database_url: str, monkeyp
             assert bulletin["age_ms"] < WAIT_S * 1000
             before = bulletin["figures"]["n"]
 
-    play(database_url, story)
 
-
-def test_a_browser_that_takes_nothing_holds_back_no_other_and_then_gets_the_newest(database_url: str) -> None:
-    async def story(served: Served) -> None:
+async def test_a_browser_that_takes_nothing_holds_back_no_other_and_then_gets_the_newest(database_url: str) -> None:
+    async with serving(database_url) as served:
         served.ballast *= 5
         asleep = await served.get("/events")  # its buffers fill up
         seen: set[int] = set()
@@ -165,21 +152,17 @@ def test_a_browser_that_takes_nothing_holds_back_no_other_and_then_gets_the_newe
         assert len(late) < 10, "it was sent old figures, too"
         assert late == sorted(late)
 
-    play(database_url, story)
 
-
-def test_figures_are_read_ten_times_a_second_at_most_however_often_they_change(database_url: str) -> None:
-    async def story(served: Served) -> None:
+async def test_figures_are_read_ten_times_a_second_at_most_however_often_they_change(database_url: str) -> None:
+    async with serving(database_url) as served:
         for _ in range(10):
             await served.notify(times=20)
         bulletin = await next_figures(served.bulletins())
         assert bulletin["figures"]["n"] <= (time.monotonic() - served.begun) * 10 + 1
 
-    play(database_url, story)
 
-
-def test_a_connection_to_the_database_that_is_ended_is_made_anew(database_url: str) -> None:
-    async def story(served: Served) -> None:
+async def test_a_connection_to_the_database_that_is_ended_is_made_anew(database_url: str) -> None:
+    async with serving(database_url) as served:
         bulletins = served.bulletins()
         bulletin = await next_figures(bulletins)
         before = bulletin["figures"]["n"]
@@ -193,48 +176,40 @@ def test_a_connection_to_the_database_that_is_ended_is_made_anew(database_url: s
             await served.notify()
             bulletin = await anext(bulletins)
 
-    play(database_url, story)
 
-
-def test_figures_that_cannot_be_made_sense_of_are_read_again_when_they_can(database_url: str) -> None:
+async def test_figures_that_cannot_be_made_sense_of_are_read_again_when_they_can(database_url: str) -> None:
     """Such as when a table was emptied by hand: the page needs no new start."""
 
-    async def story(served: Served) -> None:
+    async with serving(database_url) as served:
         served.trouble = AssertionError("create_tables was not called")
         bulletins = served.bulletins()
         assert await asyncio.to_thread(served.troubled.wait, WAIT_S)
         served.trouble = None
         await next_figures(bulletins)
 
-    play(database_url, story)
 
-
-def test_the_page_is_served_while_the_database_is_not_there_and_says_so() -> None:
-    async def story(served: Served) -> None:
+async def test_the_page_is_served_while_the_database_is_not_there_and_says_so() -> None:
+    async with serving("postgresql://127.0.0.1:1/nothing") as served:
         bulletin = await anext(served.bulletins())
         assert (bulletin["figures"], bulletin["parts"]) == (None, {"figures": False})
         page = await served.get("/")
         assert (await page.readline()).split()[1] == b"200"
 
-    play("postgresql://127.0.0.1:1/nothing", story)
 
-
-def test_figures_that_were_not_looked_for_yet_are_to_be_asked_for_again(database_url: str) -> None:
-    async def story(served: Served) -> None:
+async def test_figures_that_were_not_looked_for_yet_are_to_be_asked_for_again(database_url: str) -> None:
+    async with serving(database_url) as served:
         statuses: list[bytes] = []
         while not statuses or statuses[-1] != b"200":
             statuses.append((await (await served.get("/figures")).readline()).split()[1])
         assert set(statuses[:-1]) <= {b"503"}
 
-    play(database_url, story)
 
-
-def test_more_browsers_than_there_is_room_for_are_told_to_come_again(
+async def test_more_browsers_than_there_is_room_for_are_told_to_come_again(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(app, "BROWSERS_MAX", 1)
 
-    async def story(served: Served) -> None:
+    async with serving(database_url) as served:
         await anext(served.bulletins())
         refused = await served.get("/events")
         assert (await refused.readline()).split()[1] == b"503"
@@ -243,8 +218,6 @@ def test_more_browsers_than_there_is_room_for_are_told_to_come_again(
         while status == b"503":  # until the server has seen that the first is gone
             status = (await (await served.get("/events")).readline()).split()[1]
         assert status == b"200"
-
-    play(database_url, story)
 
 
 async def test_who_looks_is_let_go_when_the_server_ends(database_url: str) -> None:
@@ -256,13 +229,11 @@ async def test_who_looks_is_let_go_when_the_server_ends(database_url: str) -> No
             pass
 
 
-def test_an_address_that_is_taken_is_refused(database_url: str) -> None:
-    async def story(served: Served) -> None:
+async def test_an_address_that_is_taken_is_refused(database_url: str) -> None:
+    async with serving(database_url) as served:
         config = ConsoleConfig(database=database_url, channel="news", listen=served.address)
         with pytest.raises(MisuseError, match=f"cannot listen on {served.address}: another program"):
             await serve(config, PAGE, served.read, print, asyncio.Event())
-
-    play(database_url, story)
 
 
 @pytest.mark.parametrize(

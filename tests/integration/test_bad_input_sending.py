@@ -139,23 +139,20 @@ def test_topics_are_listed_by_name_up_to_a_limit(broker: BrokerProcess) -> None:
 # ---- neighbours
 
 
-def test_a_bad_message_harms_none_of_those_that_travel_with_it(broker: BrokerProcess) -> None:
+async def test_a_bad_message_harms_none_of_those_that_travel_with_it(broker: BrokerProcess) -> None:
     large = b"x" * (BODY_SIZE_BYTES_MAX + 1)
 
-    async def case() -> list[Any]:
-        async with AsyncProducer(broker.address, group="crowd", timeout_s=WAIT_S) as producer:
-            sends = [
-                producer.send(message)
-                for good in (Message("known", b"x" * BODY_SIZE_BYTES_MAX), Message("known", b""))
-                for message in (good, Message("nowhere", b"x"), good, Message("known", large), good)
-            ]
-            return await asyncio.gather(*sends, return_exceptions=True)
-
-    results = asyncio.run(case())
-    assert [type(each) for each in results] == [str, UnknownTopic, str, MessageTooLarge, str] * 2
+    async with AsyncProducer(broker.address, group="crowd", timeout_s=WAIT_S) as producer:
+        sends = [
+            producer.send(message)
+            for good in (Message("known", b"x" * BODY_SIZE_BYTES_MAX), Message("known", b""))
+            for message in (good, Message("nowhere", b"x"), good, Message("known", large), good)
+        ]
+        results = await asyncio.gather(*sends, return_exceptions=True)
+    assert [type(result) for result in results] == [str, UnknownTopic, str, MessageTooLarge, str] * 2
     assert f"body of 1001 bytes for topic 'known' is over the limit of {BODY_SIZE_BYTES_MAX}" in str(results[3])
     assert "start the brokers with a higher --body-size-max" in str(results[3])
-    assert all(is_documented(each) for each in results if isinstance(each, Exception))
+    assert all(is_documented(result) for result in results if isinstance(result, Exception))
 
 
 def test_one_bad_message_of_a_transaction_refuses_all_of_it(producer: Producer, notify_url: str) -> None:

@@ -154,10 +154,10 @@ def test_a_handler_that_outlasts_the_stop_gets_its_message_again(broker: BrokerP
     go_on.set()
 
 
-def test_a_consumer_stopped_while_its_broker_says_nothing_sends_nothing_more(broker: BrokerProcess) -> None:
+async def test_a_consumer_stopped_while_its_broker_says_nothing_sends_nothing_more(broker: BrokerProcess) -> None:
     calls: list[int] = []
 
-    async def case() -> None:
+    try:
         handled = asyncio.Event()
         consumer = AsyncConsumer(broker.address, group="c", stop_timeout_s=1)
 
@@ -176,9 +176,6 @@ def test_a_consumer_stopped_while_its_broker_says_nothing_sends_nothing_more(bro
             line.link._call = lambda **_: calls.append(1)  # type: ignore[assignment, method-assign]
             await asyncio.sleep(0.2)  # a flush would come every 5 ms
             broker.resume()
-
-    try:
-        asyncio.run(case())
     finally:
         broker.resume()
     assert calls == []
@@ -269,31 +266,28 @@ def test_a_handler_that_fails_leaves_no_trace_in_the_inbox(
     assert effects(engine) == {sent: 1}
 
 
-def test_async_handlers_have_an_inbox_too(broker: BrokerProcess, engine: Engine) -> None:
-    async def case() -> None:
-        async_engine = create_async_engine(engine.url)
-        sessions = async_sessionmaker(async_engine)
-        consumer = AsyncConsumer(broker.address, group="c")
-        again: asyncio.Queue[int] = asyncio.Queue()
+async def test_async_handlers_have_an_inbox_too(broker: BrokerProcess, engine: Engine) -> None:
+    async_engine = create_async_engine(engine.url)
+    sessions = async_sessionmaker(async_engine)
+    consumer = AsyncConsumer(broker.address, group="c")
+    again: asyncio.Queue[int] = asyncio.Queue()
 
-        @idempotent(sessions, group="c")
-        async def effect(session: AsyncSession, message: ReceivedMessage) -> None:
-            session.add(Effect(message_id=message.id))
+    @idempotent(sessions, group="c")
+    async def effect(session: AsyncSession, message: ReceivedMessage) -> None:
+        session.add(Effect(message_id=message.id))
 
-        @consumer.subscribe("t")
-        async def handle(message: ReceivedMessage) -> None:
-            await effect(message)
-            again.put_nowait(message.attempt)
-            if message.attempt == 1:
-                raise ValueError("dies after its commit")
+    @consumer.subscribe("t")
+    async def handle(message: ReceivedMessage) -> None:
+        await effect(message)
+        again.put_nowait(message.attempt)
+        if message.attempt == 1:
+            raise ValueError("dies after its commit")
 
-        async with consumer, AsyncProducer(broker.address, group="p", timeout_s=WAIT_S) as producer:
-            await producer.send(Message("t", b"x"))
-            async with asyncio.timeout(WAIT_S):
-                assert [await again.get(), await again.get()] == [1, 2]
-        await async_engine.dispose()
-
-    asyncio.run(case())
+    async with consumer, AsyncProducer(broker.address, group="p", timeout_s=WAIT_S) as producer:
+        await producer.send(Message("t", b"x"))
+        async with asyncio.timeout(WAIT_S):
+            assert [await again.get(), await again.get()] == [1, 2]
+    await async_engine.dispose()
     assert effects(engine).total() == 1
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import asyncio
 import os
 import queue
 from contextlib import closing
@@ -68,30 +67,27 @@ def notify_url(notify_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
     return notify_url
 
 
-def test_each_kind_of_session_sets_what_it_relies_on(notify_url: str) -> None:
+async def test_each_kind_of_session_sets_what_it_relies_on(notify_url: str) -> None:
     async def show(connection: AsyncConnection[Any]) -> dict[str, str]:
         names = hostile.settings_of(connection)
         return {name: (await (await connection.execute(f"show {name}")).fetchall())[0][0] for name in names}
 
-    async def found() -> dict[str, dict[str, str]]:
-        async with (
-            await connect_writer(notify_url, lock_timeout_s=1, transaction_timeout_s=2) as writer,
-            await connect_listener(notify_url, "channel") as listener,
-            upkeep_session(notify_url) as upkeep,
-            open_pool(notify_url) as pool,
-            pool.connection() as pooled,
-        ):
-            return {
-                "writer": await show(writer),
-                "listener": await show(listener),
-                "upkeep": await show(upkeep),
-                "pool": await show(pooled),
-            }
-
     def show_now(connection: psycopg.Connection[Any]) -> dict[str, str]:
         return {name: connection.execute(f"show {name}").fetchall()[0][0] for name in hostile.settings_of(connection)}
 
-    settings = asyncio.run(found())
+    async with (
+        await connect_writer(notify_url, lock_timeout_s=1, transaction_timeout_s=2) as writer,
+        await connect_listener(notify_url, "channel") as listener,
+        upkeep_session(notify_url) as upkeep,
+        open_pool(notify_url) as pool,
+        pool.connection() as pooled,
+    ):
+        settings = {
+            "writer": await show(writer),
+            "listener": await show(listener),
+            "upkeep": await show(upkeep),
+            "pool": await show(pooled),
+        }
     with (
         connect(notify_url, autocommit=False) as plain,
         connect(notify_url, replication="database") as replication,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -297,7 +296,7 @@ def test_a_producer_without_a_listener_is_refused(engine: Engine) -> None:
         Producer("127.0.0.1:1", group="g").transaction(session)
 
 
-def test_coroutines_have_the_late_flow_too(broker: BrokerProcess, engine: Engine, notify_url: str) -> None:
+async def test_coroutines_have_the_late_flow_too(broker: BrokerProcess, engine: Engine, notify_url: str) -> None:
     async def work(producer: AsyncProducer, session: AsyncSession, item: str) -> None:
         async with producer.transaction(session) as tx:
             order = Order(item=item)
@@ -309,15 +308,12 @@ def test_coroutines_have_the_late_flow_too(broker: BrokerProcess, engine: Engine
             if item == "bad":
                 await session.commit()
 
-    async def case() -> None:
-        async_engine = create_async_engine(engine.url)
-        listener = FenceCheckListener(async_engine)
-        async with AsyncProducer(broker.address, group="orders", timeout_s=WAIT_S, check_listener=listener) as producer:
-            async with AsyncSession(async_engine) as session:
-                await work(producer, session, "tea")
-                with pytest.raises(MisuseError, match="commit inside"):
-                    await work(producer, session, "bad")
-        await async_engine.dispose()
-
-    asyncio.run(case())
+    async_engine = create_async_engine(engine.url)
+    listener = FenceCheckListener(async_engine)
+    async with AsyncProducer(broker.address, group="orders", timeout_s=WAIT_S, check_listener=listener) as producer:
+        async with AsyncSession(async_engine) as session:
+            await work(producer, session, "tea")
+            with pytest.raises(MisuseError, match="commit inside"):
+                await work(producer, session, "bad")
+    await async_engine.dispose()
     assert (orders(engine), half_count(notify_url), message_count(notify_url)) == (2, 0, 1)

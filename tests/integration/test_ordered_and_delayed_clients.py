@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
@@ -64,7 +63,7 @@ def test_a_broker_that_starts_finds_what_has_become_due(start_broker: StartBroke
         assert got.get(timeout=WAIT_S).id == sent
 
 
-def test_a_recalled_message_does_not_come(broker: BrokerProcess, notify_url: str) -> None:
+async def test_a_recalled_message_does_not_come(broker: BrokerProcess, notify_url: str) -> None:
     with Producer(broker.address, group="p") as producer:
         sent = producer.send(Message("t", b"x", deliver_after=_HOUR))
         entered = producer.send(Message("t", b"x"))
@@ -82,11 +81,8 @@ def test_a_recalled_message_does_not_come(broker: BrokerProcess, notify_url: str
         assert _due(notify_url).keys() == {message_id(half.transaction_id, 0)}
         assert message_count(notify_url) == 1
 
-    async def recall() -> bool:
-        async with AsyncProducer(broker.address, group="p") as asynchronous:
-            return await asynchronous.recall(message_id(half.transaction_id, 0))
-
-    assert asyncio.run(recall())
+    async with AsyncProducer(broker.address, group="p") as asynchronous:
+        assert await asynchronous.recall(message_id(half.transaction_id, 0))
     assert _due(notify_url) == {}
     assert is_documented(undecided.value)
     assert is_documented(unknown.value)

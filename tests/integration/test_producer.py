@@ -126,17 +126,7 @@ def test_a_send_that_a_paused_broker_carries_out_late_is_stored_once(
     assert half_count(notify_url) == 0
 
 
-def test_threads_and_coroutines_lose_nothing_under_load(broker: BrokerProcess, notify_url: str) -> None:
-    async def coroutines() -> None:
-        async with AsyncProducer(broker.address, group="p", timeout_s=WAIT_S) as producer:
-
-            async def one() -> None:
-                for _ in range(10):
-                    half = await producer.half([Message("user", b"x")])
-                    await producer.end(half, TransactionState.COMMIT)
-
-            await asyncio.gather(*(one() for _ in range(50)))
-
+async def test_threads_and_coroutines_lose_nothing_under_load(broker: BrokerProcess, notify_url: str) -> None:
     with Producer(broker.address, group="p", timeout_s=WAIT_S) as producer:
 
         def thread() -> None:
@@ -145,26 +135,30 @@ def test_threads_and_coroutines_lose_nothing_under_load(broker: BrokerProcess, n
                 producer.end(half, TransactionState.COMMIT)
 
         threads = [threading.Thread(target=thread) for _ in range(20)]
-        for each in threads:
-            each.start()
-        asyncio.run(coroutines())
-        for each in threads:
-            each.join(WAIT_S)
+        for running in threads:
+            running.start()
+        async with AsyncProducer(broker.address, group="p", timeout_s=WAIT_S) as asynchronous:
+
+            async def coroutine() -> None:
+                for _ in range(10):
+                    half = await asynchronous.half([Message("user", b"x")])
+                    await asynchronous.end(half, TransactionState.COMMIT)
+
+            await asyncio.gather(*(coroutine() for _ in range(50)))
+        for running in threads:
+            running.join(WAIT_S)
     assert message_count(notify_url) == 700
     assert half_count(notify_url) == 0
 
 
-def test_a_cancelled_caller_harms_no_other(broker: BrokerProcess, notify_url: str) -> None:
-    async def case() -> None:
-        async with AsyncProducer(broker.address, group="p", timeout_s=WAIT_S) as producer:
-            calls = [asyncio.create_task(producer.send(Message("user", b"x"))) for _ in range(20)]
-            await asyncio.sleep(0)  # all are queued, none has left
-            for call in calls[::2]:
-                call.cancel()
-            results = await asyncio.gather(*calls, return_exceptions=True)
-        assert sum(isinstance(result, str) for result in results) == 10
-
-    asyncio.run(case())
+async def test_a_cancelled_caller_harms_no_other(broker: BrokerProcess, notify_url: str) -> None:
+    async with AsyncProducer(broker.address, group="p", timeout_s=WAIT_S) as producer:
+        calls = [asyncio.create_task(producer.send(Message("user", b"x"))) for _ in range(20)]
+        await asyncio.sleep(0)  # all are queued, none has left
+        for call in calls[::2]:
+            call.cancel()
+        results = await asyncio.gather(*calls, return_exceptions=True)
+    assert sum(isinstance(result, str) for result in results) == 10
     assert message_count(notify_url) == 10
 
 

@@ -23,21 +23,18 @@ from txmsg.errors import MisuseError, TopicClosed, UnknownTopic
 from txmsg.message import QUEUES_MAX, Message, MessageId
 
 
-def test_raising_the_number_of_queues_at_the_same_moment_leaves_the_higher_one(notify_url: str) -> None:
-    async def run() -> None:
-        async with notify_at(notify_url, queues=2) as notify:
-            await notify.ensure("t")
-            first = await notify.queue_ids()
-            others = [TopicRegistry(notify.topics._pool, auto_create=True, queues=2) for _ in range(4)]
-            await asyncio.gather(*(each.raise_queue_count("t", 3 + 2 * n) for n, each in enumerate(others)))
-            assert await notify.topics.refresh_once() == ["t"]
-            queue_ids = await notify.queue_ids()
-            assert len(queue_ids) == 9
-            assert queue_ids[:2] == first, "the queues that were there are what they were"
-            assert await notify.topics.refresh_once() == []
-            assert len((await notify.topics.raise_queue_count("t", 5)).queue_ids) == 9
-
-    asyncio.run(run())
+async def test_raising_the_number_of_queues_at_the_same_moment_leaves_the_higher_one(notify_url: str) -> None:
+    async with notify_at(notify_url, queues=2) as notify:
+        await notify.ensure("t")
+        first = await notify.queue_ids()
+        others = [TopicRegistry(notify.topics._pool, auto_create=True, queues=2) for _ in range(4)]
+        await asyncio.gather(*(each.raise_queue_count("t", 3 + 2 * n) for n, each in enumerate(others)))
+        assert await notify.topics.refresh_once() == ["t"]
+        queue_ids = await notify.queue_ids()
+        assert len(queue_ids) == 9
+        assert queue_ids[:2] == first, "the queues that were there are what they were"
+        assert await notify.topics.refresh_once() == []
+        assert len((await notify.topics.raise_queue_count("t", 5)).queue_ids) == 9
     with psycopg.connect(notify_url) as connection:
         rows = connection.execute(
             "select t.queue_count, array_agg(q.number order by q.number) "
@@ -141,11 +138,13 @@ async def test_a_group_that_waits_gets_messages_from_the_new_queues(notify_url: 
         ]
 
 
-def test_brokers_under_load_take_to_the_new_queues_and_lose_nothing(start_broker: StartBroker, notify_url: str) -> None:
+async def test_brokers_under_load_take_to_the_new_queues_and_lose_nothing(
+    start_broker: StartBroker, notify_url: str
+) -> None:
     brokers = [start_broker(), start_broker()]
     sent: set[MessageId] = set()
 
-    async def send_until_all_queues_are_used() -> None:
+    with collecting(",".join(each.address for each in brokers), "orders") as got:
         async with (
             await AsyncConnection.connect(notify_url, autocommit=True) as connection,
             AsyncProducer([each.address for each in brokers], group="shop") as producer,
@@ -162,9 +161,6 @@ def test_brokers_under_load_take_to_the_new_queues_and_lose_nothing(start_broker
                     sent.update(await asyncio.gather(*(another.send(Message("orders", b"more")) for _ in range(50))))
                 cursor = await connection.execute("select count(distinct queue) from txmsg.message")
                 ((used,),) = await cursor.fetchall()
-
-    with collecting(",".join(each.address for each in brokers), "orders") as got:
-        asyncio.run(send_until_all_queues_are_used())
         received: set[MessageId] = set()
         while received != sent:  # one may come twice: queues move from broker to broker
             received.add(got.get(timeout=WAIT_S).id)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import string
 from math import ceil, log2
@@ -60,26 +59,22 @@ def _poisoned(queue: int, poison: list[tuple[str, Any]]) -> tuple[Columns, set[b
     return columns, {columns.ids[row] for row in rows}
 
 
-def test_whatever_value_cannot_be_stored_fails_alone_among_plain_messages(notify_url: str, calls: list[int]) -> None:
-    async def run() -> None:
-        async with running_writer(BrokerConfig(storage=notify_url)) as (writer, queue, ends):
-            plain, culprits = _poisoned(queue, [*_POISON, _POISON_MESSAGE])
-            assert await writer.write(Batch(plain=plain), 1) == dict.fromkeys(culprits, FAILED)
-            assert ends == {queue: _FULL - len(culprits)}
-            assert len(calls) <= _calls_max(len(culprits))
-
-    asyncio.run(run())
+async def test_whatever_value_cannot_be_stored_fails_alone_among_plain_messages(
+    notify_url: str, calls: list[int]
+) -> None:
+    async with running_writer(BrokerConfig(storage=notify_url)) as (writer, queue, ends):
+        plain, culprits = _poisoned(queue, [*_POISON, _POISON_MESSAGE])
+        assert await writer.write(Batch(plain=plain), 1) == dict.fromkeys(culprits, FAILED)
+        assert ends == {queue: _FULL - len(culprits)}
+        assert len(calls) <= _calls_max(len(culprits))
     assert _counts(notify_url)[0] == _FULL - len(_POISON) - 1
 
 
-def test_whatever_value_cannot_be_stored_fails_alone_among_halves(notify_url: str, calls: list[int]) -> None:
-    async def run() -> None:
-        async with running_writer(BrokerConfig(storage=notify_url)) as (writer, queue, _):
-            half, culprits = _poisoned(queue, _POISON)
-            assert await writer.write(Batch(half=half), 1) == dict.fromkeys(culprits, FAILED)
-            assert len(calls) <= _calls_max(len(culprits))
-
-    asyncio.run(run())
+async def test_whatever_value_cannot_be_stored_fails_alone_among_halves(notify_url: str, calls: list[int]) -> None:
+    async with running_writer(BrokerConfig(storage=notify_url)) as (writer, queue, _):
+        half, culprits = _poisoned(queue, _POISON)
+        assert await writer.write(Batch(half=half), 1) == dict.fromkeys(culprits, FAILED)
+        assert len(calls) <= _calls_max(len(culprits))
     assert _counts(notify_url)[2] == _FULL - len(_POISON)
 
 
@@ -96,31 +91,26 @@ create trigger refuse before update on txmsg.half_message for each row execute f
 """
 
 
-def test_one_poison_item_of_each_kind_fails_alone_in_a_full_batch(notify_url: str, calls: list[int]) -> None:
+async def test_one_poison_item_of_each_kind_fails_alone_in_a_full_batch(notify_url: str, calls: list[int]) -> None:
     """Rollbacks and questions hold nothing but ids, so the database is made to refuse one of each."""
     share, some = _FULL // 4, 300
 
-    async def run() -> None:
-        async with running_writer(BrokerConfig(storage=notify_url, first_check_s=3600)) as (writer, queue, _):
-            stored = columns_of([queue] * 3 * share)
-            stored.key[some] = _UNCOMPRESSED
-            assert await writer.write(Batch(half=stored), 1) == {}
-            commit, rollback, check = (stored.ids[start : start + share] for start in range(0, 3 * share, share))
-            refused = [rollback[some], check[some]]
-            with psycopg.connect(notify_url) as connection:
-                connection.execute(
-                    _REFUSE.replace("%s", ", ".join(f"'{UUID(bytes=each)}'" for each in refused)).encode()
-                )
-            half, plain = columns_of([queue] * (share // 2)), columns_of([queue] * (share // 2))
-            half.key[some] = plain.key[some] = "\0"
-            batch = Batch(half=half, plain=plain, commit=commit, rollback=rollback, check=check)
-            assert len(batch) == _FULL
-            calls.clear()
-            culprits = [half.ids[some], plain.ids[some], commit[some], *refused]
-            assert await writer.write(batch, 1) == dict.fromkeys(culprits, FAILED)
-            assert len(calls) <= _calls_max(len(culprits))
-
-    asyncio.run(run())
+    async with running_writer(BrokerConfig(storage=notify_url, first_check_s=3600)) as (writer, queue, _):
+        stored = columns_of([queue] * 3 * share)
+        stored.key[some] = _UNCOMPRESSED
+        assert await writer.write(Batch(half=stored), 1) == {}
+        commit, rollback, check = (stored.ids[start : start + share] for start in range(0, 3 * share, share))
+        refused = [rollback[some], check[some]]
+        with psycopg.connect(notify_url) as connection:
+            connection.execute(_REFUSE.replace("%s", ", ".join(f"'{UUID(bytes=each)}'" for each in refused)).encode())
+        half, plain = columns_of([queue] * (share // 2)), columns_of([queue] * (share // 2))
+        half.key[some] = plain.key[some] = "\0"
+        batch = Batch(half=half, plain=plain, commit=commit, rollback=rollback, check=check)
+        assert len(batch) == _FULL
+        calls.clear()
+        culprits = [half.ids[some], plain.ids[some], commit[some], *refused]
+        assert await writer.write(batch, 1) == dict.fromkeys(culprits, FAILED)
+        assert len(calls) <= _calls_max(len(culprits))
     stored_halves = share // 2 - 1
     assert _counts(notify_url) == (
         share // 2 - 1 + share - 1,

@@ -109,33 +109,30 @@ class BrokenPlacer(Placer):
         return super().place(calls)
 
 
-def test_an_unexpected_failure_is_told_and_the_next_append_goes_through(log: LocalLog, tmp_path: Path) -> None:
-    async def run() -> None:
-        with ThreadPoolExecutor(1) as thread:
-            appender = Appender(
-                lambda: BrokenPlacer(log),
-                thread,
-                size_bytes_max=100,
-                on_appended=lambda queues: None,
-                clock=lambda: 0.0,
-            )
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(appender.run())
-                with pytest.raises(StorageError, match="appending failed: RuntimeError"):
-                    await appender.append(call(1, at_end("t", 0, 0, 1)))
-                assert "RuntimeError" in appender.failure
-                large = call(2, at_end("t", 0, 0, 100))
-                assert large.size_bytes > 100
-                twice = [asyncio.create_task(appender.append(large)) for _ in range(2)]
-                await asyncio.sleep(0)
-                with pytest.raises(Overloaded, match=f"appends of {large.size_bytes} bytes are under way"):
-                    await appender.append(call(3, at_end("t", 0, 0, 1)))
-                assert [await each for each in twice] == [(0,), (0,)], "one call, told twice"
-                assert await appender.append(large) == (0,)
-                assert (appender.failure, appender.size_bytes) == ("", 0)
-                appender.stop()
-
-    asyncio.run(run())
+async def test_an_unexpected_failure_is_told_and_the_next_append_goes_through(log: LocalLog, tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as thread:
+        appender = Appender(
+            lambda: BrokenPlacer(log),
+            thread,
+            size_bytes_max=100,
+            on_appended=lambda queues: None,
+            clock=lambda: 0.0,
+        )
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(appender.run())
+            with pytest.raises(StorageError, match="appending failed: RuntimeError"):
+                await appender.append(call(1, at_end("t", 0, 0, 1)))
+            assert "RuntimeError" in appender.failure
+            large = call(2, at_end("t", 0, 0, 100))
+            assert large.size_bytes > 100
+            twice = [asyncio.create_task(appender.append(large)) for _ in range(2)]
+            await asyncio.sleep(0)
+            with pytest.raises(Overloaded, match=f"appends of {large.size_bytes} bytes are under way"):
+                await appender.append(call(3, at_end("t", 0, 0, 1)))
+            assert [await task for task in twice] == [(0,), (0,)], "one call, told twice"
+            assert await appender.append(large) == (0,)
+            assert (appender.failure, appender.size_bytes) == ("", 0)
+            appender.stop()
     assert readable(tmp_path, "t", 0) == bodies("t", 0, 0, 100)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -72,107 +72,87 @@ class World:
         await self.sessions.call(b"s", call, lambda member: member.store({A: offset}))
 
 
-def play(scene: Callable[[World], Awaitable[None]]) -> None:
-    async def run() -> None:
-        with ThreadPoolExecutor(2) as threads:
-            await scene(World(threads))
-
-    asyncio.run(run())
+@pytest.fixture
+def world() -> Iterator[World]:
+    with ThreadPoolExecutor(2) as threads:
+        yield World(threads)
 
 
-def test_a_silent_member_leaves_and_what_it_says_late_is_refused() -> None:
-    async def scene(world: World) -> None:
-        assert await world.sessions.join(b"s", world.join, 10) == "m"
-        await world.passes(9)
-        await world.store(1, 5)
-        await world.passes(9)
-        assert not world.member.left, "each call renews it"
-        await world.passes(2)
-        assert world.member.left == [{}]
-        with pytest.raises(MembershipLost, match="silent for too long"):
-            await world.store(2, 6)
-        assert world.member.stored == [{A: 5}]
-        assert len(world.sessions) == 0
-
-    play(scene)
+async def test_a_silent_member_leaves_and_what_it_says_late_is_refused(world: World) -> None:
+    assert await world.sessions.join(b"s", world.join, 10) == "m"
+    await world.passes(9)
+    await world.store(1, 5)
+    await world.passes(9)
+    assert not world.member.left, "each call renews it"
+    await world.passes(2)
+    assert world.member.left == [{}]
+    with pytest.raises(MembershipLost, match="silent for too long"):
+        await world.store(2, 6)
+    assert world.member.stored == [{A: 5}]
+    assert len(world.sessions) == 0
 
 
-def test_when_the_server_stood_still_nobody_was_silent() -> None:
-    async def scene(world: World) -> None:
-        await world.sessions.join(b"s", world.join, 10)
-        await world.passes(5)
-        world.now += 1000
-        await world.sessions.end_silent()
-        await world.passes(4)
-        assert not world.member.left
-        await world.passes(2)
-        assert world.member.left
-
-    play(scene)
+async def test_when_the_server_stood_still_nobody_was_silent(world: World) -> None:
+    await world.sessions.join(b"s", world.join, 10)
+    await world.passes(5)
+    world.now += 1000
+    await world.sessions.end_silent()
+    await world.passes(4)
+    assert not world.member.left
+    await world.passes(2)
+    assert world.member.left
 
 
-def test_a_repeated_call_is_done_once_and_an_older_one_not_at_all() -> None:
-    async def scene(world: World) -> None:
-        await world.sessions.join(b"s", world.join, 10)
-        first = await world.sessions.call(b"s", 1, lambda member: member.take([A]))
-        again = await world.sessions.call(b"s", 1, lambda member: member.take([]))
-        assert first == again == {A: 0}
-        await world.store(2, 5)
-        await world.store(2, 5)
-        assert world.member.stored == [{A: 5}]
-        with pytest.raises(ProtocolError, match="call 1 of a member comes after its call 2"):
-            await world.store(1, 3)
-        with pytest.raises(MembershipLost):
-            await world.sessions.call(b"nobody", 1, lambda member: member.view())
-
-    play(scene)
+async def test_a_repeated_call_is_done_once_and_an_older_one_not_at_all(world: World) -> None:
+    await world.sessions.join(b"s", world.join, 10)
+    first = await world.sessions.call(b"s", 1, lambda member: member.take([A]))
+    again = await world.sessions.call(b"s", 1, lambda member: member.take([]))
+    assert first == again == {A: 0}
+    await world.store(2, 5)
+    await world.store(2, 5)
+    assert world.member.stored == [{A: 5}]
+    with pytest.raises(ProtocolError, match="call 1 of a member comes after its call 2"):
+        await world.store(1, 3)
+    with pytest.raises(MembershipLost):
+        await world.sessions.call(b"nobody", 1, lambda member: member.view())
 
 
-def test_what_a_thread_has_begun_for_a_caller_that_went_away_is_done_once() -> None:
-    async def scene(world: World) -> None:
-        await world.sessions.join(b"s", world.join, 10)
-        begun, may_end = threading.Event(), threading.Event()
+async def test_what_a_thread_has_begun_for_a_caller_that_went_away_is_done_once(world: World) -> None:
+    await world.sessions.join(b"s", world.join, 10)
+    begun, may_end = threading.Event(), threading.Event()
 
-        def release(member: GroupMember) -> None:
-            member.release({A: 5})
-            begun.set()
-            assert may_end.wait(60)
+    def release(member: GroupMember) -> None:
+        member.release({A: 5})
+        begun.set()
+        assert may_end.wait(60)
 
-        gone = asyncio.create_task(world.sessions.call(b"s", 1, release))
-        assert await asyncio.to_thread(begun.wait, 60)
-        gone.cancel()
-        again = asyncio.create_task(world.sessions.call(b"s", 1, release))
-        await asyncio.wait([gone])
-        may_end.set()
-        await again
-        assert world.member.stored == [{A: 5}]
-
-    play(scene)
+    gone = asyncio.create_task(world.sessions.call(b"s", 1, release))
+    assert await asyncio.to_thread(begun.wait, 60)
+    gone.cancel()
+    again = asyncio.create_task(world.sessions.call(b"s", 1, release))
+    await asyncio.wait([gone])
+    may_end.set()
+    await again
+    assert world.member.stored == [{A: 5}]
 
 
-def test_a_repeated_join_joins_once() -> None:
-    async def scene(world: World) -> None:
-        await asyncio.gather(*(world.sessions.join(b"s", world.join, 10) for _ in range(3)))
-        await world.sessions.join(b"s", world.join, 10)
-        assert world.joins == 1
-        with pytest.raises(MisuseError, match=r"a session of 0\.5 s: 1 to 300 are allowed"):
-            await world.sessions.join(b"t", world.join, 0.5)
-
-    play(scene)
+async def test_a_repeated_join_joins_once(world: World) -> None:
+    await asyncio.gather(*(world.sessions.join(b"s", world.join, 10) for _ in range(3)))
+    await world.sessions.join(b"s", world.join, 10)
+    assert world.joins == 1
+    with pytest.raises(MisuseError, match=r"a session of 0\.5 s: 1 to 300 are allowed"):
+        await world.sessions.join(b"t", world.join, 0.5)
 
 
-def test_a_member_that_cannot_leave_yet_is_tried_again() -> None:
-    async def scene(world: World) -> None:
-        await world.sessions.join(b"s", world.join, 10)
-        world.member.error = StorageError("the disk is full")
-        with pytest.raises(StorageError):
-            await world.sessions.leave(b"s", lambda member: member.leave({A: 4}))
-        await world.passes(11)
-        assert not world.member.left
-        world.member.error = None
-        await world.passes(1)
-        assert world.member.left == [{}]
+async def test_a_member_that_cannot_leave_yet_is_tried_again(world: World) -> None:
+    await world.sessions.join(b"s", world.join, 10)
+    world.member.error = StorageError("the disk is full")
+    with pytest.raises(StorageError):
         await world.sessions.leave(b"s", lambda member: member.leave({A: 4}))
-        assert world.member.left == [{}], "leaving twice is fine"
-
-    play(scene)
+    await world.passes(11)
+    assert not world.member.left
+    world.member.error = None
+    await world.passes(1)
+    assert world.member.left == [{}]
+    await world.sessions.leave(b"s", lambda member: member.leave({A: 4}))
+    assert world.member.left == [{}], "leaving twice is fine"

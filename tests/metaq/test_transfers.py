@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
 from contextlib import ExitStack
 from typing import Any
 
@@ -24,11 +23,16 @@ class Loop(asyncio.SelectorEventLoop):
         return self.now
 
 
-def run(work: Coroutine[Any, Any, None], loop: Loop) -> None:
-    try:
-        loop.run_until_complete(work)
-    finally:
-        loop.close()
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    return "asyncio", {"loop_factory": Loop}
+
+
+@pytest.fixture
+async def loop() -> Loop:
+    running = asyncio.get_running_loop()
+    assert isinstance(running, Loop)
+    return running
 
 
 async def settle() -> None:
@@ -36,8 +40,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-def test_the_slowest_gives_its_room_to_who_waits_and_nobody_else_is_ended() -> None:
-    loop = Loop()
+async def test_the_slowest_gives_its_room_to_who_waits_and_nobody_else_is_ended(loop: Loop) -> None:
     room = Transfers(4 * MIB, 20)
     ended: list[str] = []
 
@@ -48,74 +51,65 @@ def test_the_slowest_gives_its_room_to_who_waits_and_nobody_else_is_ended() -> N
         except TimeoutError:
             ended.append(name)
 
-    async def scene() -> None:
-        with ExitStack() as stack:
-            slow, quick = (stack.enter_context(room.begun(name, 9 * MIB)) for name in "ab")
-            of_slower = stack.enter_context(ExitStack())
-            slower = of_slower.enter_context(room.begun("c", 9 * MIB))
-            await room.hold(slower, MIB)
-            loop.now += 0.5
-            await room.hold(slow, MIB)
-            await room.hold(quick, 2 * MIB)
-            quick.moved_bytes = 8 * MIB
-            stalled = [asyncio.create_task(stuck(*each)) for each in ((slow, "slow"), (slower, "slower"))]
+    with ExitStack() as stack:
+        slow, quick = (stack.enter_context(room.begun(name, 9 * MIB)) for name in "ab")
+        of_slower = stack.enter_context(ExitStack())
+        slower = of_slower.enter_context(room.begun("c", 9 * MIB))
+        await room.hold(slower, MIB)
+        loop.now += 0.5
+        await room.hold(slow, MIB)
+        await room.hold(quick, 2 * MIB)
+        quick.moved_bytes = 8 * MIB
+        stalled = [
+            asyncio.create_task(stuck(transfer, name)) for transfer, name in ((slow, "slow"), (slower, "slower"))
+        ]
+        await settle()
+        with room.begun("d", MIB) as late:
+            waits = asyncio.create_task(room.hold(late, MIB))
             await settle()
-            with room.begun("d", MIB) as late:
-                waits = asyncio.create_task(room.hold(late, MIB))
-                await settle()
-                assert not ended, "a second's grace"
-                loop.now += 1.2
-                await settle()
-                assert ended == ["slower"]
-                assert not waits.done(), "its room is free when it has ended"
-                of_slower.close()
-                await waits
-            for each in stalled:
-                each.cancel()
-
-    run(scene(), loop)
+            assert not ended, "a second's grace"
+            loop.now += 1.2
+            await settle()
+            assert ended == ["slower"]
+            assert not waits.done(), "its room is free when it has ended"
+            of_slower.close()
+            await waits
+        for task in stalled:
+            task.cancel()
 
 
-def test_a_caller_has_a_share_and_ends_its_own() -> None:
-    loop = Loop()
+async def test_a_caller_has_a_share_and_ends_its_own(loop: Loop) -> None:
     room = Transfers(8 * MIB, 20)
 
-    async def scene() -> None:
-        with ExitStack() as stack:
-            mine = [stack.enter_context(room.begun("greedy", 9 * MIB)) for _ in range(3)]
-            other = stack.enter_context(room.begun("other", 9 * MIB))
-            await room.hold(other, MIB)
-            for each in mine[:2]:
-                await room.hold(each, MIB)
-            third = asyncio.create_task(room.hold(mine[2], MIB))
-            await settle()
-            assert not third.done(), "two of eight are its share"
-            loop.now += 60
-            await settle()
-            assert [each.is_ended for each in (*mine, other)] == [True, False, False, False]
-            third.cancel()
-            more = stack.enter_context(room.begun("another", MIB))
-            await room.hold(more, MIB)
-
-    run(scene(), loop)
+    with ExitStack() as stack:
+        mine = [stack.enter_context(room.begun("greedy", 9 * MIB)) for _ in range(3)]
+        other = stack.enter_context(room.begun("other", 9 * MIB))
+        await room.hold(other, MIB)
+        for transfer in mine[:2]:
+            await room.hold(transfer, MIB)
+        third = asyncio.create_task(room.hold(mine[2], MIB))
+        await settle()
+        assert not third.done(), "two of eight are its share"
+        loop.now += 60
+        await settle()
+        assert [transfer.is_ended for transfer in (*mine, other)] == [True, False, False, False]
+        third.cancel()
+        more = stack.enter_context(room.begun("another", MIB))
+        await room.hold(more, MIB)
 
 
-def test_a_transfer_has_its_time_in_all_and_what_has_come_is_not_waited_for() -> None:
-    loop = Loop()
+async def test_a_transfer_has_its_time_in_all_and_what_has_come_is_not_waited_for(loop: Loop) -> None:
     room = Transfers(8 * MIB, 20)
 
-    async def scene() -> None:
-        with room.begun("a", 10 * MIB) as transfer, room.begun("b", 8 * MIB) as second:
-            room.hold_now(transfer, MIB)
-            with pytest.raises(Overloaded, match="large appends of 1048576 bytes"):
-                room.hold_now(second, 8 * MIB)
-            for _ in range(2):
-                loop.now += 14
-                async with transfer.step():
-                    pass
-            loop.now += 3
-            with pytest.raises(TimeoutError):
-                async with transfer.step():
-                    await asyncio.Event().wait()
-
-    run(scene(), loop)
+    with room.begun("a", 10 * MIB) as transfer, room.begun("b", 8 * MIB) as second:
+        room.hold_now(transfer, MIB)
+        with pytest.raises(Overloaded, match="large appends of 1048576 bytes"):
+            room.hold_now(second, 8 * MIB)
+        for _ in range(2):
+            loop.now += 14
+            async with transfer.step():
+                pass
+        loop.now += 3
+        with pytest.raises(TimeoutError):
+            async with transfer.step():
+                await asyncio.Event().wait()

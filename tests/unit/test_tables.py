@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -44,17 +43,14 @@ def test_a_connection_creates_them_in_its_transaction(url: str) -> None:
 
 
 @pytest.mark.parametrize("by_connection", [False, True])
-def test_the_asynchronous_kinds_are_awaited(url: str, by_connection: bool) -> None:
-    async def create() -> None:
-        engine = create_async_engine(f"sqlite+aiosqlite:///{url}")
-        if by_connection:
-            async with engine.begin() as connection:
-                await create_tables(connection)
-        else:
-            await create_tables(engine)
-        await engine.dispose()
-
-    asyncio.run(create())
+async def test_the_asynchronous_kinds_are_awaited(url: str, by_connection: bool) -> None:
+    async_engine = create_async_engine(f"sqlite+aiosqlite:///{url}")
+    if by_connection:
+        async with async_engine.begin() as connection:
+            await create_tables(connection)
+    else:
+        await create_tables(async_engine)
+    await async_engine.dispose()
     engine = create_engine(f"sqlite:///{url}")
     assert tables_of(engine) == ALL
     engine.dispose()

@@ -14,9 +14,9 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from tests.broker_process import BrokerProcess
 from tests.integration.client_harness import WAIT_S, collecting, half_count, message_count, nothing_comes
-from tests.integration.delivery_harness import until
 from tests.integration.fence.business import register, users, users_count
 from tests.postgres_proxy import CUT_AFTER, CUT_BEFORE, FORWARD, HOLD, PostgresProxy, Verdict
+from tests.waiting import until
 from txmsg.checker.fence import Fence, FenceCheckListener
 from txmsg.client import AsyncProducer, Producer, transactional_message
 from txmsg.message import Message, ReceivedMessage, TransactionId, TransactionState
@@ -49,7 +49,7 @@ def at_commit(proxy: PostgresProxy, verdict: Verdict) -> None:
 
 def settled(notify_url: str, *, leaving: int = 0) -> None:
     """Waits until so many halves are undecided."""
-    asyncio.run(until(lambda: half_count(notify_url) == leaving))
+    until(lambda: half_count(notify_url) == leaving)
 
 
 def agree(engine: Engine, notify_url: str, *, committed: bool) -> None:
@@ -158,11 +158,11 @@ async def _cancelled_while_held(address: str, proxy: PostgresProxy, checks_url: 
 
 
 @pytest.mark.parametrize("verdict", [FORWARD, CUT_BEFORE, CUT_AFTER])
-def test_a_cancelled_async_commit_is_decided_by_the_fence(
+async def test_a_cancelled_async_commit_is_decided_by_the_fence(
     broker: BrokerProcess, proxy: PostgresProxy, postgres_engine: Engine, notify_url: str, verdict: Verdict
 ) -> None:
     url = postgres_engine.url.render_as_string(hide_password=False)
-    asyncio.run(_cancelled_while_held(broker.address, proxy, url, verdict))
+    await _cancelled_while_held(broker.address, proxy, url, verdict)
     # The client is gone; any other of its group that reads the same fence is asked.
     with Producer(broker.address, group="shop", check_listener=FenceCheckListener(postgres_engine)):
         settled(notify_url)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -133,11 +132,11 @@ def test_an_async_engine_is_for_an_async_fence(tmp_path: Path) -> None:
         Producer("localhost:1", group="shop", check_listener=FenceCheckListener(async_engine))
 
 
-def test_an_async_fence_on_a_sync_engine_is_the_fence_of_that_database(engine: Engine, fence: Fence) -> None:
+async def test_an_async_fence_on_a_sync_engine_is_the_fence_of_that_database(engine: Engine, fence: Fence) -> None:
     transaction_id = new_transaction_id()
     with Session(engine) as session:
         fence.write(session, transaction_id)
         session.commit()
     same = AsyncFence(engine)
-    assert asyncio.run(same.check(transaction_id)) is COMMIT
-    assert asyncio.run(same.fence_id()) == fence.fence_id()
+    assert await same.check(transaction_id) is COMMIT
+    assert await same.fence_id() == fence.fence_id()

@@ -13,8 +13,8 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_asyn
 
 from tests.broker_process import BrokerProcess
 from tests.integration.client_harness import WAIT_S, collecting, half_count, message_count, nothing_comes
-from tests.integration.delivery_harness import until
 from tests.integration.transactional.users import Refused, User, users
+from tests.waiting import until_async
 from txmsg.checker.fence import FenceCheckListener
 from txmsg.client import AsyncProducer, transactional_message
 from txmsg.errors import MisuseError
@@ -28,73 +28,66 @@ async def in_async(broker: BrokerProcess, engine: Engine) -> tuple[AsyncProducer
     return await producer.start(), async_sessionmaker(async_engine)
 
 
-def test_coroutines_commit_and_roll_back_alike(broker: BrokerProcess, engine: Engine, notify_url: str) -> None:
-    async def case() -> None:
-        producer, sessions = await in_async(broker, engine)
+async def test_coroutines_commit_and_roll_back_alike(broker: BrokerProcess, engine: Engine, notify_url: str) -> None:
+    producer, sessions = await in_async(broker, engine)
 
-        @transactional_message(producer, topic="user", key="email", session=sessions)
-        async def register(session: AsyncSession, email: str) -> User:
-            user = User(id=uuid4(), email=email)
-            session.add(user)
-            if email == "bad":
-                raise Refused
-            async with session.begin_nested():
-                session.add(User(id=uuid4(), email=f"friend of {email}"))
-            return user
+    @transactional_message(producer, topic="user", key="email", session=sessions)
+    async def register(session: AsyncSession, email: str) -> User:
+        user = User(id=uuid4(), email=email)
+        session.add(user)
+        if email == "bad":
+            raise Refused
+        async with session.begin_nested():
+            session.add(User(id=uuid4(), email=f"friend of {email}"))
+        return user
 
-        assert (await register("good")).email == "good"
-        with pytest.raises(Refused):
-            await register("bad")
-        with pytest.raises(IntegrityError):
-            await register("good")
-        await producer.close()
-        await sessions.kw["bind"].dispose()
-
-    asyncio.run(case())
+    assert (await register("good")).email == "good"
+    with pytest.raises(Refused):
+        await register("bad")
+    with pytest.raises(IntegrityError):
+        await register("good")
+    await producer.close()
+    await sessions.kw["bind"].dispose()
     assert (users(engine), half_count(notify_url), message_count(notify_url)) == (2, 0, 1)
 
 
-def test_a_commit_inside_a_coroutine_is_refused(broker: BrokerProcess, engine: Engine, notify_url: str) -> None:
-    async def case() -> None:
-        producer, sessions = await in_async(broker, engine)
+async def test_a_commit_inside_a_coroutine_is_refused(broker: BrokerProcess, engine: Engine, notify_url: str) -> None:
+    producer, sessions = await in_async(broker, engine)
 
-        @transactional_message(producer, topic="user", session=sessions)
-        async def register(session: AsyncSession) -> None:
-            session.add(User(id=uuid4(), email="e"))
-            await session.commit()
+    @transactional_message(producer, topic="user", session=sessions)
+    async def register(session: AsyncSession) -> None:
+        session.add(User(id=uuid4(), email="e"))
+        await session.commit()
 
-        with pytest.raises(MisuseError, match="commit inside"):
-            await register()
-        await producer.close()
-        await sessions.kw["bind"].dispose()
-
-    asyncio.run(case())
+    with pytest.raises(MisuseError, match="commit inside"):
+        await register()
+    await producer.close()
+    await sessions.kw["bind"].dispose()
     assert (users(engine), half_count(notify_url), message_count(notify_url)) == (0, 0, 0)
 
 
-def test_a_coroutine_cancelled_in_its_body_rolls_back(broker: BrokerProcess, engine: Engine, notify_url: str) -> None:
-    async def case() -> None:
-        producer, sessions = await in_async(broker, engine)
-        inside = asyncio.Event()
+async def test_a_coroutine_cancelled_in_its_body_rolls_back(
+    broker: BrokerProcess, engine: Engine, notify_url: str
+) -> None:
+    producer, sessions = await in_async(broker, engine)
+    inside = asyncio.Event()
 
-        @transactional_message(producer, topic="user", session=sessions)
-        async def register(session: AsyncSession) -> None:
-            session.add(User(id=uuid4(), email="e"))
-            await session.flush()
-            inside.set()
-            await asyncio.Event().wait()
+    @transactional_message(producer, topic="user", session=sessions)
+    async def register(session: AsyncSession) -> None:
+        session.add(User(id=uuid4(), email="e"))
+        await session.flush()
+        inside.set()
+        await asyncio.Event().wait()
 
-        call = asyncio.create_task(register())
-        await inside.wait()
-        call.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await call
-        # A cancelled caller waits for nothing more, so UNKNOWN is told, and the check-back finds that it rolled back.
-        await until(lambda: half_count(notify_url) == 0)
-        await producer.close()
-        await sessions.kw["bind"].dispose()
-
-    asyncio.run(case())
+    call = asyncio.create_task(register())
+    await inside.wait()
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    # A cancelled caller waits for nothing more, so UNKNOWN is told, and the check-back finds that it rolled back.
+    await until_async(lambda: half_count(notify_url) == 0)
+    await producer.close()
+    await sessions.kw["bind"].dispose()
     assert (users(engine), half_count(notify_url), message_count(notify_url)) == (0, 0, 0)
 
 

@@ -22,9 +22,9 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from tests.broker_process import BrokerProcess
 from tests.integration.client_harness import WAIT_S, half_count
-from tests.integration.delivery_harness import until
 from tests.integration.fence.conftest import close_what_aiomysql_left
 from tests.integration.transactional.misbehaving import Business, Program, markers, prepare, programs, run
+from tests.waiting import until
 from txmsg.checker.fence import FenceCheckListener
 from txmsg.checker.listener import CheckMessageListener
 from txmsg.client import AsyncProducer, Producer, idempotent, transactional_message
@@ -174,7 +174,7 @@ def judge(
 ) -> None:
     """Waits until all is decided, by check-backs of another client; then compares."""
     with Producer(broker.address, group="shop", timeout_s=WAIT_S, check_listener=listener):
-        asyncio.run(until(lambda: half_count(notify_url) == 0))
+        until(lambda: half_count(notify_url) == 0)
     with psycopg.connect(notify_url, connect_timeout=10) as connection:
         delivered = {key for (key,) in connection.execute("select key from txmsg.message").fetchall()}
     found = place.found()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -96,21 +95,18 @@ def test_a_session_whose_transaction_the_caller_began_is_refused(
     assert (half_count(notify_url), message_count(notify_url)) == (0, 2)
 
 
-def test_an_async_session_whose_transaction_the_caller_began_is_refused(
+async def test_an_async_session_whose_transaction_the_caller_began_is_refused(
     broker: BrokerProcess, engine: Engine, notify_url: str
 ) -> None:
-    async def case() -> None:
-        async_engine = create_async_engine(engine.url.set(drivername="sqlite+aiosqlite"))
-        async with AsyncProducer(broker.address, group="p", timeout_s=WAIT_S, check_listener=Unsure()) as producer:
+    async_engine = create_async_engine(engine.url.set(drivername="sqlite+aiosqlite"))
+    async with AsyncProducer(broker.address, group="p", timeout_s=WAIT_S, check_listener=Unsure()) as producer:
 
-            @transactional_message(producer, topic="t", message=lambda session: b"")
-            async def place(session: AsyncSession) -> None:
-                await session.commit()
+        @transactional_message(producer, topic="t", message=lambda session: b"")
+        async def place(session: AsyncSession) -> None:
+            await session.commit()
 
-            async with AsyncSession(async_engine) as session, session.begin():
-                with pytest.raises(MisuseError, match="the session that it is given"):
-                    await place(session=session)
-        await async_engine.dispose()
-
-    asyncio.run(case())
+        async with AsyncSession(async_engine) as session, session.begin():
+            with pytest.raises(MisuseError, match="the session that it is given"):
+                await place(session=session)
+    await async_engine.dispose()
     assert (half_count(notify_url), message_count(notify_url)) == (0, 0)

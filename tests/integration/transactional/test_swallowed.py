@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,8 +16,8 @@ from sqlalchemy.orm import Session, sessionmaker
 from tests.broker_process import BrokerProcess
 from tests.errors_page import is_documented
 from tests.integration.client_harness import WAIT_S, half_count, message_count
-from tests.integration.delivery_harness import until
 from tests.integration.transactional.misbehaving import held, junk, markers, prepare
+from tests.waiting import until, until_async
 from txmsg.checker.fence import FenceCheckListener
 from txmsg.client import AsyncProducer, Producer, idempotent, transactional_message
 from txmsg.errors import MisuseError
@@ -118,7 +117,7 @@ def decided(notify_url: str) -> Callable[[Engine], tuple[int, int]]:
     """How many markers and messages there are in the end."""
 
     def decided(engine: Engine) -> tuple[int, int]:
-        asyncio.run(until(lambda: half_count(notify_url) == 0))
+        until(lambda: half_count(notify_url) == 0)
         return marks(engine), message_count(notify_url)
 
     return decided
@@ -155,34 +154,31 @@ def test_what_was_swallowed_commits_nothing_and_delivers_nothing(
 
 
 @pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
-def test_what_a_coroutine_swallowed_commits_nothing_and_delivers_nothing(
+async def test_what_a_coroutine_swallowed_commits_nothing_and_delivers_nothing(
     broker: BrokerProcess, engine: Engine, driver: str, notify_url: str
 ) -> None:
-    async def case() -> None:
-        async_engine = create_async_engine(engine.url.set(drivername=f"postgresql+{driver}"))
-        listener = FenceCheckListener(async_engine)
-        async with AsyncProducer(broker.address, group="p", timeout_s=WAIT_S, check_listener=listener) as producer:
-            sessions = async_sessionmaker(async_engine)
+    async_engine = create_async_engine(engine.url.set(drivername=f"postgresql+{driver}"))
+    listener = FenceCheckListener(async_engine)
+    async with AsyncProducer(broker.address, group="p", timeout_s=WAIT_S, check_listener=listener) as producer:
+        sessions = async_sessionmaker(async_engine)
 
-            @transactional_message(producer, message=lambda work: Message("t", b""), session=sessions)
-            async def decorated(session: AsyncSession, work: Work) -> None:
+        @transactional_message(producer, message=lambda work: Message("t", b""), session=sessions)
+        async def decorated(session: AsyncSession, work: Work) -> None:
+            await session.run_sync(work)
+
+        async def block(work: Work) -> None:
+            async with AsyncSession(async_engine) as session, producer.transaction(session) as tx:
                 await session.run_sync(work)
+                tx.send(Message("t", b""))
 
-            async def block(work: Work) -> None:
-                async with AsyncSession(async_engine) as session, producer.transaction(session) as tx:
-                    await session.run_sync(work)
-                    tx.send(Message("t", b""))
-
-            for flow in (decorated, block):
-                for work in SWALLOWING:
-                    if driver == "asyncpg" and work is swallows_an_error_of_the_driver:
-                        continue  # asyncpg does not tell that a transaction is aborted
-                    with pytest.raises(MisuseError):
-                        await flow(work)
-            await until(lambda: half_count(notify_url) == 0)
-        await async_engine.dispose()
-
-    asyncio.run(case())
+        for flow in (decorated, block):
+            for work in SWALLOWING:
+                if driver == "asyncpg" and work is swallows_an_error_of_the_driver:
+                    continue  # asyncpg does not tell that a transaction is aborted
+                with pytest.raises(MisuseError):
+                    await flow(work)
+        await until_async(lambda: half_count(notify_url) == 0)
+    await async_engine.dispose()
     assert (marks(engine), message_count(notify_url)) == (0, 0)
     engine.dispose()
 
