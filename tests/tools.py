@@ -10,7 +10,7 @@ from tests.chaos import keeper
 from tests.console import chromium
 from txmsg.demo.trades.browser import find_browser
 
-_HOW_TO_INSTALL_FAKETIME = "libfaketime is not installed: `apt-get install libfaketime` (Debian)"
+_HOW_TO_INSTALL_CC = "no C compiler is installed: `apt-get install gcc libc6-dev` (Debian)"
 
 
 def missing(*, mariadb: str) -> list[str]:
@@ -18,6 +18,6 @@ def missing(*, mariadb: str) -> list[str]:
     found = {
         mariadb_server.HOW_TO_INSTALL: mariadb != "installed" or mariadb_server.is_installed(),
         chromium.HOW_TO_INSTALL: find_browser() is not None,
-        _HOW_TO_INSTALL_FAKETIME: keeper.library() is not None,
+        _HOW_TO_INSTALL_CC: keeper.compiler() is not None,
     }
     return [how_to_install for how_to_install, is_there in found.items() if not is_there]

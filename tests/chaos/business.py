@@ -39,7 +39,6 @@ async def create_tables(url: str) -> None:
         for statement in _TABLES:
             await connection.execute(text(statement))
         await connection.run_sync(metadata.create_all)
-        await connection.run_sync(metadata.create_all)
     await engine.dispose()
 
 

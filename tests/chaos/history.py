@@ -79,6 +79,8 @@ class Sending:
     begun_at: float = 0.0
     """By the sender's wall clock."""
     half_at: float | None = None
+    transaction_id: str = ""
+    """Where the producer ends the transaction itself, and so knows it."""
     stored_at: float | None = None
     """Plain: acknowledged."""
     returned_at: float | None = None
@@ -185,6 +187,8 @@ class Loss:
     """Bodies of which nothing is left: no message, no half, nothing that waits until it is due."""
     changed: frozenset[str] = frozenset()
     """Serials of which something is not as it was."""
+    undone: frozenset[str] = frozenset()
+    """Ids of transactions that are not rolled back any more."""
     places: frozenset[tuple[str, Place]] = frozenset()
     """Body and place of messages that are not there any more."""
     dead: frozenset[tuple[str, str]] = frozenset()
@@ -204,6 +208,7 @@ class Loss:
             is_restored=is_restored,
             gone=frozenset(before.bodies() - after.bodies()),
             changed=frozenset(serial_of(body) for body in changed),
+            undone=undone,
             places=places,
             dead=before.dead,
         )
@@ -284,7 +289,8 @@ class Recorder:
                 sending = Sending(serial, Way(way), [Sent(*each) for each in messages], at, wall)
                 self.record.sendings[serial] = sending
             case "half":
-                self._sending(values[0]).half_at = at
+                sending = self._sending(values[0])
+                sending.half_at, sending.transaction_id = at, values[1]
                 self.acknowledged.append(at)
             case "stored":
                 self._sending(values[0]).stored_at = at

@@ -1,11 +1,13 @@
 """A PostgreSQL whose clock can be stepped, while it runs and for all of its processes at once.
 
-`python -m tests.chaos.keeper DIR` is the product's keeper, but preloads libfaketime into PostgreSQL (Debian: `apt-get
-install libfaketime`). How wrong the clock is stands in a file. Without the library the clock is right.
+`python -m tests.chaos.keeper DIR` is the product's keeper, but preloads `clock.c` into PostgreSQL. A file says how
+wrong the clock is. Without a C compiler the clock is right.
 """
 
 from __future__ import annotations
 
+import shutil
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -14,8 +16,9 @@ from unittest.mock import patch
 
 from txmsg.embedded import EmbeddedPostgres, keeper
 
-OFFSET_FILE = "clock"
-"""Beside the data directory, so that all servers of a run have one clock."""
+_SOURCE = Path(__file__).with_name("clock.c")
+_OFFSET = "clock"
+_LIBRARY = "clock.so"
 
 
 class ClockedPostgres(EmbeddedPostgres):
@@ -24,30 +27,32 @@ class ClockedPostgres(EmbeddedPostgres):
     _keeper: ClassVar = "tests.chaos.keeper"
 
 
-def library() -> Path | None:
-    """Where libfaketime is, if it is installed."""
-    return next(iter(sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))), None)
+def compiler() -> str | None:
+    """The C compiler, if there is one."""
+    return shutil.which("cc")
+
+
+def prepare_clock(directory: Path) -> None:
+    """Makes the clock of the servers whose data directories are in this one, before the first starts; it is right."""
+    (directory / _OFFSET).write_bytes(bytes(8))
+    if (cc := compiler()) is not None:
+        command = [cc, "-shared", "-fPIC", "-O2", "-o", str(directory / _LIBRARY), str(_SOURCE)]
+        subprocess.run(command, check=True, timeout=60)
+    for path in directory.glob(f"{_OFFSET}*"):
+        path.chmod(0o755)  # PostgreSQL may run as another user
 
 
 def set_clock(directory: Path, offset_s: float) -> None:
     """From now on the clock of all servers below this directory is wrong by so much."""
-    new = directory / f"{OFFSET_FILE}.new"
-    new.write_text(f"{offset_s:+.3f}\n")
-    new.chmod(0o644)  # PostgreSQL may run as another user
-    new.rename(directory / OFFSET_FILE)
+    with (directory / _OFFSET).open("r+b") as file:  # in place: it is mapped
+        file.write(struct.pack("=q", round(offset_s * 1e9)))
 
 
 def main() -> int:
     root = Path(sys.argv[1])
-    preloaded = library()
-    if preloaded is not None:
-        environment = {
-            "LD_PRELOAD": str(preloaded),
-            "FAKETIME_TIMESTAMP_FILE": str(root.parent / OFFSET_FILE),
-            "FAKETIME_NO_CACHE": "1",
-            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-            "NO_FAKE_STAT": "1",
-        }
+    library = root.parent / _LIBRARY
+    if library.exists():
+        environment = {"LD_PRELOAD": str(library), "CHAOS_CLOCK": str(root.parent / _OFFSET)}
 
         def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
             if Path(command[0]).name == "pg_ctl":

@@ -42,7 +42,8 @@ class Losses:
 
     def may_differ(self, sending: Sending) -> bool:
         """Whether anything of it may not be as somebody was told."""
-        if any(self._takes(loss, sending) for loss in self._changed[sending.serial]):
+        undone_by = [loss for loss in self._record.losses if sending.transaction_id in loss.undone]
+        if any(self._takes(loss, sending) for loss in (*self._changed[sending.serial], *undone_by)):
             return True
         return any(self.may_lack(sending, n) for n in range(len(sending.messages)))
 

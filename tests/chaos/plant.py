@@ -128,7 +128,7 @@ PLANTS = (
         ),
         ("alter table txmsg.message drop constraint message_once_in_segment",),
     ),
-    Plant("reorder", frozenset({"I4", "I5"}), _of_model("a batch leased messages from the youngest to the oldest")),
+    Plant("reorder", frozenset({"I4", "I5"}), _of_model("a batch places messages from the youngest to the oldest")),
     Plant(
         "reorder",
         frozenset({"I5"}),

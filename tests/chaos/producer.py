@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
 from datetime import timedelta
 from functools import partial
 from itertools import count
@@ -131,7 +132,7 @@ class Caller:
         """Half, local transaction, outcome; then, at times, what must be refused, or answered as before."""
         await business.begin_attempt(self._engine, serial)
         half = await self._classic.half(messages)
-        self._journal.write("half", serial)
+        self._journal.write("half", serial, str(half.transaction_id))
         state = ROLLBACK if self._rng.random() < 0.15 else COMMIT
         try:
             if not await business.finish_attempt(self._engine, serial, state):
@@ -165,7 +166,7 @@ class Caller:
         try:
             await business.begin_attempt(self._engine, serial)
             half = await self._classic.half(messages)
-            self._journal.write("half", serial)
+            self._journal.write("half", serial, str(half.transaction_id))
         finally:
             stored.set()
         await asyncio.sleep(self._rng.expovariate(1 / 0.3))
@@ -198,15 +199,23 @@ async def main() -> None:
         brokers = [rng.sample(shard, len(shard)) for shard in told.brokers]
         return AsyncProducer(brokers, group, listener, timeout_s=8)
 
-    async with (
-        producer(FENCED_GROUP, FenceCheckListener(engine)) as fenced,
-        producer(CLASSIC_GROUP, business.AttemptListener(engine)) as classic,
-    ):
+    async with AsyncExitStack() as stack:
+        fenced = await _started(stack, partial(producer, FENCED_GROUP, FenceCheckListener(engine)))
+        classic = await _started(stack, partial(producer, CLASSIC_GROUP, business.AttemptListener(engine)))
         async with asyncio.TaskGroup() as callers:
             for number in range(CALLERS):
                 callers.create_task(Caller(told, journal, engine, serials, number).run(fenced, classic, quiet))
         journal.write("quiet")
         await asyncio.Event().wait()  # attached, so that check-backs have somebody to ask, until it is killed
+
+
+async def _started(stack: AsyncExitStack, make: Callable[[], AsyncProducer]) -> AsyncProducer:
+    """Tries again, as a supervisor does: its business database, which names its fence, may be cut off just now."""
+    while True:
+        try:
+            return await stack.enter_async_context(make())
+        except _DISTURBED:
+            await asyncio.sleep(0.5)
 
 
 if __name__ == "__main__":

@@ -64,7 +64,7 @@ def play(
     on_progress: Callable[[str], None] = lambda text: None,
 ) -> Result:
     """Runs it all in a directory of its own, which stays only if something is wrong and no defect was planted."""
-    without = {*without, *(() if keeper.library() else (Kind.CLOCK,))}
+    without = {*without, *(() if keeper.compiler() else (Kind.CLOCK,))}
     result = Result(seed, duration_s, without=without)
     directory = Path(tempfile.mkdtemp(prefix="txmsg-chaos-"))
     is_over = False

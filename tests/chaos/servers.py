@@ -23,7 +23,7 @@ import psycopg
 from tests.acceptance.standby import copy_of, host_of, processes_of
 from tests.chaos import tables
 from tests.chaos.history import Loss
-from tests.chaos.keeper import ClockedPostgres, set_clock
+from tests.chaos.keeper import ClockedPostgres, prepare_clock, set_clock
 from tests.chaos.network import Link, Network
 from tests.chaos.plan import Cut, Standby
 from tests.waiting import until
@@ -50,7 +50,7 @@ class Servers:
 
     def start(self) -> str:
         """The URL of an empty database."""
-        set_clock(self._directory, 0)
+        prepare_clock(self._directory)
         self._start(self.primary)
         self._replication = self._network.link(self._socket())
         return self.primary.create_database(DATABASE)
@@ -188,7 +188,7 @@ class Servers:
             server.start()
 
     def _copy_primary(self, to: ClockedPostgres, *options: str) -> None:
-        """Tries again: a clock that is stepped meanwhile, a promotion just before, or a crash may end a backup."""
+        """Tries again: a clock that is stepped meanwhile, or a promotion just before, may end a backup."""
         for attempt in range(_COPIES_MAX):
             try:
                 copy_of(self.primary, to, *options)
@@ -199,7 +199,6 @@ class Servers:
                 if attempt + 1 == _COPIES_MAX:
                     raise
                 shutil.rmtree(to.data_dir)
-                self._query(self.primary, "select")
             else:
                 return
 
@@ -212,24 +211,6 @@ class Servers:
         return Path(host_of(self.primary)) / ".s.PGSQL.5432"
 
     def _query(self, server: ClockedPostgres, statement: str) -> list[tuple[Any, ...]]:
-        """Waits for a server that recovers because one of its processes crashed by itself, and notes the crash."""
-        rows: list[tuple[Any, ...]] = []
-
-        def is_answered() -> bool:
-            try:
-                rows[:] = self._ask(server, statement)
-            except psycopg.OperationalError as exc:
-                if "the database system is in recovery mode" not in str(exc):
-                    raise
-                self.crashes.append(time.monotonic())
-                return False
-            return True
-
-        until(is_answered)
-        return rows
-
-    @staticmethod
-    def _ask(server: ClockedPostgres, statement: str) -> list[tuple[Any, ...]]:
         with psycopg.connect(_pinned(server), autocommit=True, connect_timeout=10) as connection:
             cursor = connection.execute(statement.encode())
             return cursor.fetchall() if cursor.description else []

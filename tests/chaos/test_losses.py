@@ -116,6 +116,22 @@ def test_an_outcome_that_was_lost_may_turn() -> None:
         assert _named(record) == invariants
 
 
+def test_a_rollback_that_was_lost_with_its_half_is_forgotten() -> None:
+    """The dead server had rolled it back without an answer; the one in its place knows nothing of it."""
+    for losses, invariants in (([Loss("", DIED, False, undone=frozenset({"id 9"}))], set()), ([], {"I6"})):
+        record = _with_lost("sync")
+        record.sendings[LOST] = replace(
+            record.sendings[LOST],
+            way=record.sendings[CLASSIC].way,
+            stored_at=None,
+            half_at=10,
+            transaction_id="id 9",
+            told=[Told("rollback", 19, 21, "outcome_expired")],
+        )
+        record.losses = losses
+        assert _named(record) == invariants
+
+
 def test_what_was_delivered_from_the_lost_tail_may_be_elsewhere_now() -> None:
     place = ("trade", 0, 7)
     for losses, invariants in (([_loss(places=frozenset({(f"{CLASSIC}/0", place)}))], set()), ([], {"I4"})):
@@ -135,6 +151,7 @@ def test_a_loss_is_the_difference_of_two_servers() -> None:
     loss = Loss.of(before, after, cause="", died=DIED, is_restored=False)
     assert loss.gone == {"a.3/0", "a.4/0"}
     assert loss.changed == {"a.2", "a.3", "a.4", "a.6"}
+    assert loss.undone == {"id 6"}
     assert loss.places == {("a.2/0", ("t", 0, 1)), ("a.3/0", ("t", 0, 2))}
 
 
