@@ -183,7 +183,7 @@ async def test_waiting_members_hear_of_a_lost_database_and_delivery_comes_back(n
 async def test_a_broker_stopped_while_it_writes_failures_holds_up_nobody_and_loses_that_queue_later(
     notify_url: str,
 ) -> None:
-    """ProgressWriter failures locks the leases concerned for some statements: a broker may be paused between two."""
+    """Writing failures locks the leases concerned for some statements: a broker may be paused between two."""
 
     async with (
         notify_at(notify_url, queues=2) as notify,

@@ -16,8 +16,8 @@ from uuid import UUID
 from tests.model.history import Cut
 from tests.postgres_proxy import CUT_AFTER, CUT_BEFORE, FORWARD, HOLD, PostgresProxy, Request, Verdict
 from txmsg.broker import writer as writer_module
+from txmsg.broker.clients import AttachedClient, AttachedClients
 from txmsg.broker.config import BrokerConfig
-from txmsg.broker.presence import AttachedClient, Presence
 from txmsg.broker.segments import Segments
 from txmsg.broker.service import CheckResolver, NotifyService, TopicColumns
 from txmsg.broker.store.connect import Pool, open_pool
@@ -251,11 +251,11 @@ class _Parts:
             checks_max=config.checks_max,
             answer_timeout_s=config.check_interval_s * 0.9,
         )
-        presence = Presence()
+        clients = AttachedClients()
         for fence_id in (FENCE_ID, None):
-            presence.attach(_client(fence_id, answer))
+            clients.attach(_client(fence_id, answer))
         resolver = CheckResolver(self.writer, self.service.counts)
-        self.checks = CheckLoop(Halves(pool), presence, resolver, policies=CheckPolicies(default=policy))
+        self.checks = CheckLoop(Halves(pool), clients, resolver, policies=CheckPolicies(default=policy))
 
     def new_topics(self, queues: int) -> None:
         self.service.topics = _topics(self.pool, queues)

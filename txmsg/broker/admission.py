@@ -1,4 +1,4 @@
-"""Which messages a topic takes: whether any, and how many per second. Knows no database."""
+"""Admission of messages to topics: permission, and messages per second. Knows no database."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ from txmsg.broker.rate import TokenBucket
 from txmsg.broker.store.topics import Topic
 from txmsg.errors import Overloaded, TopicClosed
 
-__all__ = ["Admission"]
-
 
 class Admission:
-    """Slows senders down to the rates of their topics, each of this broker alone.
+    """Slows senders down to the rates of their topics. Rates are per broker.
 
-    A request goes through as a whole when those before it are paid for, so what it is over waits with the next one. One
-    that would wait for longer than wait_s_max is refused at once.
+    A request is admitted as a whole once the requests before it are paid for, so the next one waits for its excess. A
+    request that would wait longer than wait_s_max is refused at once.
     """
 
     def __init__(self, wait_s_max: float = 8.0, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -26,10 +24,10 @@ class Admission:
         self._buckets: dict[str, TokenBucket] = {}
 
     async def admit(self, topic: Topic, count: int) -> None:
-        """Returns when so many messages may be stored. Raises TopicClosed, and Overloaded."""
+        """Returns when `count` messages may be stored. Raises TopicClosed, and Overloaded."""
         if not topic.is_writable:
             raise TopicClosed(
-                f"topic {topic.name!r} takes no messages now: somebody has taken its permission to write; give it back "
+                f"topic {topic.name!r} takes no messages now: its permission to write was taken away; give it back "
                 f"with `txmsg topic alter {topic.name} --permission rw`, or send elsewhere"
             )
         if topic.send_rate_max is None:
@@ -51,5 +49,5 @@ class Admission:
             try:
                 await asyncio.sleep(wait_s)
             except asyncio.CancelledError:
-                bucket.take(-count)  # its sender has given up: what it does not send, the others may
+                bucket.take(-count)  # its sender has given up: others may send instead
                 raise

@@ -1,4 +1,4 @@
-"""What a person should hear of for as long as it holds, and not at every look."""
+"""Alerts for operators about conditions that last: repeated, but not at every check."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import logging
 import time
 from collections.abc import Callable
 
-__all__ = ["Alerts"]
-
 _AGAIN_S = 3600.0
 
 
 class Alerts:
-    """Logs each kind of alert as an error once an hour at most."""
+    """Logs each kind of alert as an error, at most once an hour."""
 
     def __init__(self, logger: logging.Logger, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._logger = logger

@@ -1,6 +1,6 @@
-"""Which check policy each producer group has: the broker's settings, and what a person has set for the group.
+"""The check policies of producer groups: the broker's settings, overridden by those of the group.
 
-Keeps the check loop's in step with the table, within seconds. Decides nothing about halves.
+Keeps the check loop's policies in step with the table, within seconds. Decides nothing about halves.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from txmsg.broker.store.check_policies import CheckPolicyRow
 from txmsg.checker.policy import CheckPolicies, CheckPolicy
 from txmsg.errors import MisuseError, UnknownGroup
 
-__all__ = ["CheckChange", "GroupChecks"]
-
 _log = logging.getLogger(__name__)
 
 _LOOK_S = 5.0
@@ -28,7 +26,7 @@ _CHECKS_MAX = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckChange:
-    """Settings to be changed; None: as it is. default_checks: what is not named is the broker's again."""
+    """Settings to change; None: unchanged. default_checks: those that are not given become the broker's again."""
 
     default_checks: bool = False
     first_check_s: float | None = None
@@ -40,29 +38,29 @@ class CheckChange:
 class GroupChecks:
     """The check policies of all producer groups at one broker.
 
-    people: for what a person asks. use: takes the policies whenever they may have changed.
+    admin_store: for operators' requests. use: takes the policies whenever they may have changed.
     """
 
     def __init__(
-        self, config: BrokerConfig, store: Store, people: Store, use: Callable[[CheckPolicies], object]
+        self, config: BrokerConfig, store: Store, admin_store: Store, use: Callable[[CheckPolicies], object]
     ) -> None:
         self._config = config
         self._store = store
-        self._people = people
+        self._admin_store = admin_store
         self._use = use
         self._soon = asyncio.Event()
         self._refused: set[CheckPolicyRow] = set()
 
     def look_soon(self) -> None:
-        """A person has changed one."""
+        """An operator has changed a policy: reads them at once."""
         self._soon.set()
 
     async def run(self) -> None:
-        """Looks again and again, until it is cancelled."""
+        """Repeats `refresh_once` until cancelled."""
         await repeat(self.refresh_once, _LOOK_S, asyncio.Event(), self._soon)
 
     async def refresh_once(self) -> None:
-        """Reads the policies and hands them on. One that does not fit the broker's settings is logged and left out."""
+        """Reads the policies and passes them to `use`. Those that conflict with the broker's settings are logged."""
         by_group: dict[str, CheckPolicy] = {}
         for row in await self._store.own():
             try:
@@ -74,7 +72,7 @@ class GroupChecks:
         self._use(CheckPolicies(default=self._config.check_policy(), by_group=by_group))
 
     def policy_of(self, row: CheckPolicyRow) -> CheckPolicy:
-        """What holds for a group at this broker. ValueError when its settings do not fit the broker's."""
+        """The policy of a group at this broker. ValueError if its settings conflict with the broker's."""
         default = self._config.check_policy()
         interval_s = default.interval_s if row.check_interval_s is None else row.check_interval_s
         return CheckPolicy(
@@ -86,12 +84,12 @@ class GroupChecks:
         )
 
     async def list(self, limit: int) -> Sequence[CheckPolicyRow]:
-        """What is set for the first producer groups by name."""
-        return await self._people.list(limit)
+        """The settings of the first producer groups by name."""
+        return await self._admin_store.list(limit)
 
     async def show(self, group: str) -> CheckPolicyRow:
-        """What is set for a producer group. Raises UnknownGroup."""
-        row = await self._people.find(group)
+        """The settings of a producer group. Raises UnknownGroup."""
+        row = await self._admin_store.find(group)
         if row is None:
             raise UnknownGroup(
                 f"producer group {group!r} is unknown: it is known from its first half message on; `txmsg group list` "
@@ -100,7 +98,7 @@ class GroupChecks:
         return row
 
     async def alter(self, group: str, change: CheckChange) -> CheckPolicyRow:
-        """Changes what is named, all or nothing. Raises UnknownGroup, and MisuseError for what cannot be."""
+        """Changes what is given, all or nothing. Raises UnknownGroup, and MisuseError for invalid values."""
         row = await self.show(group)
         if change.default_checks:
             row = CheckPolicyRow(group_name=group)
@@ -115,5 +113,5 @@ class GroupChecks:
             self.policy_of(row)
         except ValueError as exc:
             raise MisuseError(f"producer group {group!r} cannot be checked like this: {exc}") from exc
-        await self._people.set(row)
+        await self._admin_store.set(row)
         return row

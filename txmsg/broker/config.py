@@ -1,4 +1,4 @@
-"""What a broker can be told. Every field says its meaning, default and special values; relations are checked here."""
+"""The settings of a broker: meaning, default and special values of each; relations are checked here."""
 
 from __future__ import annotations
 
@@ -18,14 +18,11 @@ from txmsg.errors import MisuseError, shown
 from txmsg.message import BODY_SIZE_BYTES_CEILING, BODY_SIZE_BYTES_MAX, QUEUES_MAX
 from txmsg.wire.address import check_address
 
-__all__ = ["BrokerConfig", "new_broker_id"]
-
-
 _BROKER_ID = re.compile(r"[A-Za-z0-9._-]{1,200}")
 
 
 def new_broker_id() -> str:
-    """One that no other broker has."""
+    """An id that no other broker has."""
     return f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}"
 
 
@@ -71,7 +68,7 @@ class BrokerConfig:
     """How long a request may wait for the writer and the database. Default 8: less than a client waits by default, so
     that it hears the reason. Then Overloaded or BrokerUnavailable."""
     lock_timeout_s: float = 5.0
-    """How long a batch may wait for a lock in the database before it is tried anew. Default 5."""
+    """How long a batch may wait for a lock in the database before it is retried. Default 5."""
 
     standby_wait_s: float = 5.0
     """How long a batch of topics with durability `replicated` may take, with the wait for the standby's confirmation.
@@ -127,10 +124,10 @@ class BrokerConfig:
         object.__setattr__(self, "storage", libpq_url(self.storage) if self.storage else "")
         check_address("listen", self.listen)
         self._check_presence()
-        for each in fields(self):
-            value = getattr(self, each.name)
+        for setting in fields(self):
+            value = getattr(self, setting.name)
             if isinstance(value, float) and not math.isfinite(value):
-                raise MisuseError(f"{each.name}={value} must be a finite number of seconds")
+                raise MisuseError(f"{setting.name}={value} must be a finite number of seconds")
         if self.segment_age_s < self.outcome_memory_s:
             raise MisuseError(
                 f"segment_age_s={self.segment_age_s} is shorter than outcome_memory_s={self.outcome_memory_s}: "

@@ -1,4 +1,4 @@
-"""What an operator should know of the server of a Notify database: version, settings, rights, standbys.
+"""The state of a Notify database's server, for operators: version, settings, rights, standbys.
 
 Only reads, so it says the same of a primary and of a hot standby. Knows nothing of revisions; migrate.py adds those.
 """
@@ -14,8 +14,6 @@ from psycopg.rows import namedtuple_row
 
 from txmsg.postgres import ENCODING, ENCODING_ADVICE, encoding_of
 
-__all__ = ["VERSION_MIN", "Finding", "of_replication", "of_server", "replicated_topics"]
-
 VERSION_MIN = 150000
 """PostgreSQL 15, as the server numbers it: the schema needs NULLS NOT DISTINCT."""
 
@@ -26,13 +24,13 @@ _FOR_THE_TAILER = "only `txmsg tailer` wants {}"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at. `fix` says what to do and is empty when all is well."""
+    """The result of one check. `fix` says what to do; it is empty if nothing is wrong."""
 
     name: str
     value: str
     fix: str = ""
     note: str = ""
-    """What is good to know, and needs nothing done."""
+    """Information that needs no action."""
 
     @property
     def ok(self) -> bool:
@@ -88,17 +86,17 @@ def _of_primary(connection: Connection, topics: int) -> Iterator[Finding]:
     fix = f"name a standby: {needed}" if needed and not names else ""
     yield Finding("synchronous_standby_names", names or "none", fix)
     standbys = _rows(connection, _STANDBYS)
-    if any(each.sync_state is None for each in standbys):
+    if any(standby.sync_state is None for standby in standbys):
         grant = "grant pg_read_all_stats to the role, which may not see their state"
         yield Finding("standbys", f"{len(standbys)} attached", f"{grant}: {needed}" if needed else "", grant)
         return
-    if names and not any(each.is_synchronous for each in standbys):
+    if names and not any(standby.is_synchronous for standby in standbys):
         fix = (
             f"attach one (pg_basebackup -R), or `txmsg topic alter NAME --durability sync`: {needed}" if needed else ""
         )
         yield Finding("synchronous standby", "none attached", fix)
-    for each in standbys:
-        yield _of_attached(each)
+    for standby in standbys:
+        yield _of_attached(standby)
 
 
 def _of_attached(row: Any) -> Finding:

@@ -11,8 +11,6 @@ import logging
 from collections.abc import Callable
 from uuid import UUID
 
-__all__ = ["Incarnation"]
-
 _log = logging.getLogger(__name__)
 
 Forget = Callable[[str], None]

@@ -1,7 +1,7 @@
-"""Which messages wait for a standby, and a writer that keeps them apart from all others.
+"""Durability levels: which messages wait for a standby, and a writer that keeps them apart from all others.
 
-How safely a batch is committed is decided in the database, by the strongest durability of the queues it touches. What
-is decided here is only who waits with whom: a standby that is away must stop no topic that does not ask for it.
+The database decides how a batch is committed, by the strongest durability of its queues. This module decides only which
+messages share a batch: a standby that is away must not stop topics that do not need it.
 """
 
 from __future__ import annotations
@@ -19,13 +19,11 @@ from txmsg.broker.store.incarnation import same_incarnation
 from txmsg.broker.writer import Writer
 from txmsg.errors import BrokerUnavailable, OutcomeUnknown
 
-__all__ = ["LeveledWriter", "Levels", "Writers"]
-
 logger = logging.getLogger(__name__)
 
 
 class Levels:
-    """The queues of topics with durability `replicated`, as they were when last looked at."""
+    """The queues of topics with durability `replicated`, as last read."""
 
     def __init__(self, pool: Pool, segments: Segments) -> None:
         self._pool = pool
@@ -37,7 +35,7 @@ class Levels:
         self._queues = None
 
     async def refresh(self) -> frozenset[int]:
-        """Reads them anew, and returns them. Raises BrokerUnavailable."""
+        """Reads them, and returns them. Raises BrokerUnavailable."""
         async with same_incarnation(self._pool), session(self._pool) as conn:
             found = await store.replicated_queues(conn)
         self._queues = found
@@ -55,14 +53,14 @@ class Levels:
                 logger.exception("durabilities were not looked at")
 
     async def replicated(self, batch: Batch) -> set[bytes]:
-        """The transactions in a batch with a message that waits for a standby. Of outcomes, the database knows."""
+        """The transactions of a batch with a message that waits for a standby; for outcomes, the database is asked."""
         queues = await self.refresh() if self._queues is None else self._queues
         if not queues:
             return set()
         found = {
-            each
+            transaction_id
             for columns in (batch.half, batch.plain)
-            for each, queue in zip(columns.ids, columns.queue, strict=True)
+            for transaction_id, queue in zip(columns.ids, columns.queue, strict=True)
             if queue in queues
         }
         if ends := batch.ends():
@@ -73,7 +71,7 @@ class Levels:
 
 
 class LeveledWriter:
-    """Writes what waits for a standby with a writer of its own, so that nothing else waits behind it."""
+    """Writes messages that wait for a standby with a separate writer, so that no others wait behind them."""
 
     def __init__(self, levels: Levels, writer: Writer, replicated: Writer) -> None:
         self._levels = levels
@@ -81,7 +79,7 @@ class LeveledWriter:
         self._replicated = replicated
 
     async def write(self, batch: Batch, size_bytes: int) -> Mapping[bytes, Problem]:
-        """As `Writer.write`. Of a batch of both kinds, each part fails by itself: its errors are problems."""
+        """As `Writer.write`. The two parts of a mixed batch fail independently: their errors are problems."""
         apart = await self._levels.replicated(batch)
         if not apart:
             return await self._writer.write(batch, size_bytes)
@@ -104,7 +102,7 @@ async def _write(writer: Writer, batch: Batch, size_bytes: int) -> Mapping[bytes
 
 
 class Writers:
-    """All writers of a broker. A connection is made when its writer first has something to write."""
+    """All writers of a broker. Each connects when it first has something to write."""
 
     def __init__(
         self,
@@ -118,7 +116,7 @@ class Writers:
         self._look_s = config.topic_refresh_s
         half = Writer(config, segments, on_ends=on_ends)
         other = Writer(config, segments, on_ends=on_ends)
-        # So that a sender hears why its message is not confirmed.
+        # Less than a request may take: a sender is told why its message is not confirmed.
         standby_wait_s = min(config.standby_wait_s, 0.75 * config.request_timeout_s)
         replicated = Writer(config, segments, on_ends=on_ends, standby_wait_s=standby_wait_s)
         self._all = (half, other, replicated)
@@ -128,9 +126,9 @@ class Writers:
         """For outcomes and plain messages."""
 
     def on_due(self, note: Callable[[int], None]) -> None:
-        """Has this told when the first of the delayed messages is due that a batch has stored."""
-        for each in self._all:
-            each.on_due = note
+        """Calls this with the time at which the first delayed message of a batch is due."""
+        for writer in self._all:
+            writer.on_due = note
 
     def look_again(self, ids: list[bytes]) -> None:
         """As `Writer.look_again`."""
@@ -144,10 +142,10 @@ class Writers:
         """Writes until cancelled, or until `close` was called and nothing waits."""
         async with asyncio.TaskGroup() as tasks:
             looking = tasks.create_task(self._levels.run(self._look_s), name="levels")
-            await asyncio.wait([tasks.create_task(each.run(), name="writer") for each in self._all])
+            await asyncio.wait([tasks.create_task(writer.run(), name="writer") for writer in self._all])
             looking.cancel()
 
     def close(self) -> None:
         """Refuses new work; `run` ends when what was accepted is written."""
-        for each in self._all:
-            each.close()
+        for writer in self._all:
+            writer.close()

@@ -1,4 +1,4 @@
-"""The root of delivery's tasks: a step repeated. What it raises is logged."""
+"""A periodic task: repeats a step, and logs what it raises."""
 
 from __future__ import annotations
 
@@ -8,24 +8,22 @@ from collections.abc import Awaitable, Callable
 
 from txmsg.errors import BrokerUnavailable
 
-__all__ = ["repeat"]
-
 _log = logging.getLogger(__name__)
 
 
 async def repeat(
     step: Callable[[], Awaitable[None]], interval_s: float, closed: asyncio.Event, soon: asyncio.Event | None = None
 ) -> None:
-    """Repeats a step every interval_s until `closed`; at once when `soon` is set, which whoever closes must do, too."""
+    """Repeats a step every interval_s until `closed`; at once when `soon` is set, which closing must set too."""
     while not closed.is_set():
         try:
             if soon is not None:
                 soon.clear()
             await step()
         except BrokerUnavailable as exc:
-            _log.debug("%s", exc)  # delivery has said it once, aloud
+            _log.debug("%s", exc)  # logged where the database was lost
         except Exception:  # noqa: BLE001 - the root of a task
-            _log.exception("delivery step failed; it is tried again")
+            _log.exception("a periodic step failed; it is tried again")
         try:
             async with asyncio.timeout(interval_s):
                 await (soon or closed).wait()

@@ -1,7 +1,7 @@
-"""Drops old segments whole, oldest first. What to drop is decided by pure functions; one broker at a time does it.
+"""Retention: drops old segments, oldest first. Pure functions decide what to drop; one broker at a time does it.
 
-What is kept is always one run of segments up to the open one, so queues have no holes. The open segment and the one
-before it stay whatever is said here: they remember outcomes.
+The segments kept are always consecutive, up to the open one, so that queues have no holes. The open segment and the one
+before it are never dropped: they remember outcomes.
 """
 
 from __future__ import annotations
@@ -23,14 +23,12 @@ from txmsg.broker.store.connect import upkeep_session
 from txmsg.broker.store.segments import Pin, SegmentRow
 from txmsg.errors import BrokerUnavailable
 
-__all__ = ["DropCounts", "Retention", "Verdict", "past_their_time", "verdict"]
-
 logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class DropCounts:
-    """Since this broker started, and by this broker."""
+    """What this broker has dropped since it started."""
 
     segments: int = 0
     unread_messages: int = 0
@@ -38,28 +36,28 @@ class DropCounts:
 
 
 class Verdict(Enum):
-    """What becomes of a segment that is past its time."""
+    """What happens to a segment past its retention."""
 
-    DROP = "nobody has anything to read in it"
+    DROP = "every group has read it"
     DROP_UNREAD = "what is unread is older than retention_max_s, and its topics say: drop"
     WAIT = "a group has not read it yet"
     KEEP = "what is unread is older than retention_max_s, and a topic says: keep"
 
 
 def past_their_time(kept: Sequence[SegmentRow], config: BrokerConfig) -> Iterator[SegmentRow]:
-    """The segments to be dropped by age, or because all together are too large; oldest first. `kept` is in order."""
-    size_bytes = sum(each.size_bytes for each in kept)
-    closed = [each for each in kept if each.state == "closed"]
-    for each in closed[:-1]:
+    """The segments to drop by age, or because all are too large together; oldest first. `kept` is in order."""
+    size_bytes = sum(segment.size_bytes for segment in kept)
+    closed = [segment for segment in kept if segment.state == "closed"]
+    for segment in closed[:-1]:
         is_too_much = 0 < config.retention_size_bytes < size_bytes
-        if each.age_s < config.retention_s and not is_too_much:
+        if segment.age_s < config.retention_s and not is_too_much:
             return
-        size_bytes -= each.size_bytes
-        yield each
+        size_bytes -= segment.size_bytes
+        yield segment
 
 
 def verdict(segment: SegmentRow, pins: Sequence[Pin], config: BrokerConfig) -> Verdict:
-    """What becomes of a segment past its time in which this is unread."""
+    """What happens to a segment past its retention in which `pins` are unread."""
     if not pins:
         return Verdict.DROP
     if segment.age_s < config.retention_max_s:
@@ -68,7 +66,7 @@ def verdict(segment: SegmentRow, pins: Sequence[Pin], config: BrokerConfig) -> V
 
 
 class Retention:
-    """Looks every retention_check_s. Several brokers may look at once; one of them drops."""
+    """Checks every retention_check_s. Several brokers may check at once; one of them drops."""
 
     def __init__(self, config: BrokerConfig, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._config = config
@@ -76,7 +74,7 @@ class Retention:
         self.counts = DropCounts()
 
     async def run_once(self) -> int:
-        """Gives up the segments that are due, and finishes dropping those given up. How many are gone now."""
+        """Marks the segments that are due, and drops those marked. Returns how many were dropped."""
         async with upkeep_session(self._config.storage) as conn:
             if not await store.try_upkeep_lock(conn):
                 return 0
@@ -97,8 +95,8 @@ class Retention:
                 logger.exception("no segments were dropped")
 
     async def _give_up(self, conn: store.Connection) -> None:
-        kept = [each for each in await store.segments(conn) if not each.dropping]
-        following = {each.id: after.id for each, after in pairwise(kept)}
+        kept = [segment for segment in await store.segments(conn) if not segment.dropping]
+        following = {segment.id: after.id for segment, after in pairwise(kept)}
         for segment in past_their_time(kept, self._config):
             pins = await store.pins(conn, segment.id, following[segment.id])
             match verdict(segment, pins, self._config):

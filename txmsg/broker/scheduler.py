@@ -1,7 +1,7 @@
-"""When delayed messages are looked for: a window over their due times that moves forward, and a sweep now and then.
+"""The scheduler of delayed messages: a window over their due times that moves forward, and periodic sweeps.
 
-Knows no database but as `DueMessages`. The sweep also finds what waits for an ordering key that is free, left behind by
-a broker that died between two batches of it.
+Knows the database only as `DueMessages`. A sweep also finds messages that wait for a free ordering key, left behind by
+a broker that died between two batches.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from uuid import UUID
 from txmsg.errors import BrokerUnavailable
 from txmsg.message import datetime_of_us
 
-__all__ = ["DueMessages", "Released", "Scheduler", "SchedulerConfig"]
-
 logger = logging.getLogger(__name__)
 
 
@@ -27,24 +25,24 @@ class SchedulerConfig:
     """The pace at which delayed messages are looked for."""
 
     interval_s: float = 0.25
-    """How often to look for messages that are due. Default 0.25: no message comes much later than that."""
+    """How often to look for due messages. Default 0.25: no message is delayed much longer."""
     sweep_s: float = 60.0
-    """How often to look through all of them, and at the start: for what became visible after its own due time, in
-    another broker. Default 60."""
+    """How often to look through all of them, also at the start: for messages of other brokers that became visible after
+    their due time. Default 60."""
     rows_max: int = 2000
     """Messages that enter their queues at a time. Default 2000."""
     size_bytes_max: int = 8 * 1024 * 1024
     """Bytes of bodies at a time. Default 8 MiB; a larger message goes alone."""
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            if getattr(self, each.name) <= 0:
-                raise ValueError(f"{each.name}={getattr(self, each.name)} must be more than 0")
+        for setting in fields(self):
+            if getattr(self, setting.name) <= 0:
+                raise ValueError(f"{setting.name}={getattr(self, setting.name)} must be more than 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Released:
-    """What was moved. ends: queue id -> an offset that the queue reaches to. through: where the window may begin."""
+    """What was moved. ends: queue id -> its end, at least. through: where the window may begin."""
 
     ends: Mapping[int, int]
     count: int
@@ -56,11 +54,11 @@ class DueMessages(Protocol):
     """The delayed messages of a Notify database."""
 
     async def release_due(self, *, since: datetime | None, rows_max: int, size_bytes_max: int) -> Released:
-        """Moves the first that are due, by due time from `since` on, into their queues. Brokers may do so at once."""
+        """Moves the first due messages, by due time from `since` on, into their queues. Safe on several brokers."""
         ...
 
     async def left_behind(self, limit: int) -> Sequence[UUID]:
-        """Transactions whose ordered messages could go on, and do not."""
+        """Transactions whose ordered messages could enter their queues, and have not."""
         ...
 
 
@@ -84,12 +82,12 @@ class Scheduler:
         self._is_away = False
 
     def note(self, due_at_us: int) -> None:
-        """A message was stored that is due then: perhaps the window has moved past it meanwhile."""
+        """A message due at this time was stored: the window may already have moved past it."""
         due_at = datetime_of_us(due_at_us)
         self._earliest = due_at if self._earliest is None else min(self._earliest, due_at)
 
     def forget(self, _: str) -> None:
-        """The database has gone back: what was moved before may be due again. The next look is at all of them."""
+        """The database has gone back: moved messages may be due again. The next look is at all of them."""
         self._since = self._earliest = None
 
     async def run_once(self, *, sweep: bool = False) -> Released:
@@ -115,9 +113,9 @@ class Scheduler:
         return released
 
     async def sweep_keys(self) -> None:
-        """Has what waits for an ordering key that is free go on."""
+        """Moves messages that wait for a free ordering key into their queues."""
         if left := await self._due.left_behind(self._config.rows_max):
-            self._look_again([each.bytes for each in left])
+            self._look_again([transaction_id.bytes for transaction_id in left])
 
     async def run(self) -> None:
         """Repeats `run_once`, also while the database is away."""

@@ -1,4 +1,4 @@
-"""Which segment is open, and when the next one takes over: made ahead, opened by age or size, never in a hurry."""
+"""Segments: which one is open, and when the next is opened, by age or size. It is created ahead of time."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from txmsg.broker.store import segments as store
 from txmsg.broker.store.connect import Pool, session
 from txmsg.broker.store.segments import SegmentRow
 from txmsg.errors import BrokerUnavailable
-
-__all__ = ["Segments", "is_full"]
 
 logger = logging.getLogger(__name__)
 

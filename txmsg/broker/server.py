@@ -1,4 +1,4 @@
-"""A broker process put together: the one place that knows all of its parts."""
+"""A broker: the one place that knows all of its parts."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
+from typing import Any
 
 from txmsg.broker import migrate
 from txmsg.broker.admission import Admission
@@ -20,11 +21,11 @@ from txmsg.broker.api.messages import MessagesApi
 from txmsg.broker.api.notify import NotifyApi
 from txmsg.broker.api.topics import TopicsApi
 from txmsg.broker.check_policies import GroupChecks
+from txmsg.broker.clients import AttachedClients
 from txmsg.broker.cluster import Leases, Membership, Notices, OwnQueues, Registry
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.delivery import Delivery
 from txmsg.broker.levels import Writers
-from txmsg.broker.presence import Presence
 from txmsg.broker.retention import Retention
 from txmsg.broker.scheduler import Scheduler
 from txmsg.broker.segments import Segments
@@ -50,23 +51,21 @@ from txmsg.wire.v1.groups_pb2_grpc import add_GroupsServicer_to_server
 from txmsg.wire.v1.messages_pb2_grpc import add_MessagesServicer_to_server
 from txmsg.wire.v1.topics_pb2_grpc import add_TopicsServicer_to_server
 
-__all__ = ["serve"]
-
 logger = logging.getLogger(__name__)
 
 _START_PAUSE_S = 1.0
-_PEOPLE_MAX = 4
-"""Connections for what people ask in their commands, and for Stats; more requests wait for one."""
-_PEOPLE_S_MAX = 10.0
-"""What one of their statements may take. The server ends it then, and the command says so."""
+_ADMIN_CONNECTIONS_MAX = 4
+"""Connections for administration and Stats; further requests wait for one."""
+_ADMIN_STATEMENT_S_MAX = 10.0
+"""How long a statement of administration may take. Then the server cancels it, and the command reports that."""
 _CLOSE_S_MAX = 3.0
-"""For writing cursors and leaving the cluster, and for closing connections, at a stop."""
+"""At a stop: for writing cursors and leaving the cluster, and for closing connections."""
 _WRITE_S_MIN = 1.0
-"""For writing what was accepted, at a stop that has used up its time on requests under way."""
+"""At a stop whose time was used up by requests under way: for writing what was accepted."""
 
 
 class DeliveryTopics:
-    """The topic registry as delivery wants to see it."""
+    """The topic registry as delivery needs it. Implements delivery.values.Topics."""
 
     def __init__(self, topics: TopicRegistry) -> None:
         self._topics = topics
@@ -86,32 +85,183 @@ def _numbered(topic: Topic) -> list[tuple[int, int]]:
     return [(queue_id, number) for number, queue_id in enumerate(topic.readable_queue_ids)]
 
 
+class Broker:
+    """All parts of a broker, in the order in which they need each other."""
+
+    def __init__(
+        self, config: BrokerConfig, pool: Pool, admin_pool: Pool, segments: Segments, stop: asyncio.Event
+    ) -> None:
+        self.config = config
+        self.stop = stop
+        # storage
+        self.segments = segments
+        self.retention = Retention(config)
+        self.topics = TopicRegistry(pool, auto_create=config.topic_auto_create, queues=config.topic_queues)
+        # the cluster, and delivery of this broker's queues
+        self.membership = Membership(
+            pool,
+            Leases(config.broker_id, config.delivery.lease_ttl_s, time.monotonic),
+            release=version("txmsg"),
+            schema_revision=migrate.REVISIONS[-1],
+            heartbeat_s=config.delivery.heartbeat_s,
+        )
+        self.delivery = Delivery(pool, self.membership, config.delivery, topics=DeliveryTopics(self.topics))
+        self.notices = Notices(
+            config.storage,
+            pool,
+            {
+                "leases": lambda _: self.membership.look_soon(),
+                "brokers": lambda _: self.membership.look_soon(),
+                "topics": lambda _: self.topics.look_soon(),
+                "groups": lambda _: self.delivery.look_soon(),
+                "checks": lambda _: self.check_policies.look_soon(),
+            },
+            on_ends=self.delivery.wake,
+            on_connect=self.membership.look_soon,
+        )
+        # sending
+        self.writers = Writers(pool, config, segments, on_ends=self._on_ends)
+        service = NotifyService(
+            self.topics,
+            self.writers.half,
+            self.writers.other,
+            body_size_bytes_max=config.body_size_bytes_max,
+            admission=Admission(config.request_timeout_s),
+            own_queues=OwnQueues(self.membership.leases),
+        )
+        # delayed messages
+        scheduled = Scheduled(pool, segments)
+        self.scheduler = Scheduler(
+            scheduled, on_ends=self._on_ends, look_again=self.writers.look_again, config=config.scheduler
+        )
+        self.writers.on_due(self.scheduler.note)
+        pool.incarnation.on_end(self.scheduler.forget)
+        # check-backs
+        clients = AttachedClients()
+        halves = Halves(pool)
+        self.checks = CheckLoop(
+            halves,
+            clients,
+            CheckResolver(self.writers.other, service.counts),
+            policies=CheckPolicies(default=config.check_policy()),
+            config=config.check_loop,
+        )
+        self.check_policies = GroupChecks(config, CheckPolicyStore(pool), CheckPolicyStore(admin_pool), self.checks.use)
+        service.on_unknown = self.checks.wake
+        pool.incarnation.on_end(self.checks.forget)
+        # the API
+        self.api = NotifyApi(
+            service,
+            self.delivery,
+            halves,
+            clients,
+            scheduled,
+            routes=self.membership,
+            incarnation=pool.incarnation,
+            stopping=stop,
+        )
+        groups = GroupAdministration(admin_pool)
+        admin = AdminApi(
+            service,
+            self.delivery,
+            Halves(admin_pool),
+            groups,
+            drops=self.retention.counts,
+            on_resume=partial(self.checks.wake, sweep=True),
+        )
+        self.server = new_server(
+            partial(rpc.add_NotifyServicer_to_server, self.api),
+            partial(rpc.add_AdminServicer_to_server, admin),
+            partial(add_ClusterServicer_to_server, ClusterApi(Registry(admin_pool))),
+            partial(add_DeadLettersServicer_to_server, DeadLettersApi(DeadLetters(admin_pool))),
+            partial(add_MessagesServicer_to_server, MessagesApi(Messages(admin_pool))),
+            partial(add_GroupsServicer_to_server, GroupsApi(groups, self.delivery, self.check_policies)),
+            partial(add_TopicsServicer_to_server, TopicsApi(TopicSettings(admin_pool))),
+            connections_max=connections_allowed(config.connections_max),
+        )
+
+    def _on_ends(self, ends: Mapping[int, int]) -> None:
+        """Queues (by id) now end before these offsets."""
+        self.delivery.wake(ends)
+        self.notices.hint(self.membership.of_others(ends))
+
+    def background(self) -> dict[str, Coroutine[Any, Any, None]]:
+        """What runs until the broker stops, by name; the writers, which end after the server, are not among them."""
+        return {
+            "segments": self.segments.run(),
+            "retention": self.retention.run(),
+            "topics": self.topics.run(self.config.topic_refresh_s),
+            "checks": self.checks.run(),
+            "check policies": self.check_policies.run(),
+            "scheduler": self.scheduler.run(),
+            "delivery": self.delivery.run(),
+            "membership": self.membership.run(),
+            "notices": self.notices.run(),
+        }
+
+    async def run(self, on_ready: Callable[[str], None]) -> None:
+        """Serves until `stop` is set, then ends in order."""
+        await self.writers.refresh()
+        address = bind(self.server, self.config.listen)
+        self.api.address = self.membership.address = self.config.advertise or _reachable(address)
+        async with asyncio.TaskGroup() as tasks:
+            writing = tasks.create_task(self.writers.run(), name="writers")
+            background = [tasks.create_task(running, name=name) for name, running in self.background().items()]
+            try:
+                await self.server.start()
+                logger.info(
+                    "broker %s listens on %s, and is known as %s", self.config.broker_id, address, self.api.address
+                )
+                on_ready(address)
+                await self.stop.wait()
+            finally:
+                await self._end(writing)
+                for task in (writing, *background):
+                    task.cancel()
+                await asyncio.wait((writing, *background))
+
+    async def _end(self, writing: asyncio.Task[None]) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.config.stop_timeout_s
+        self.delivery.drain()
+        # While the server still takes acknowledgements: the queues go to other brokers with nothing in flight.
+        try:
+            async with asyncio.timeout(self.config.delivery.hand_over_s + _CLOSE_S_MAX):
+                await self.delivery.close()
+        except (BrokerUnavailable, TimeoutError) as exc:
+            logger.warning("cursors were not written, their messages are redelivered: %s", exc or "no answer in time")
+        # Requests under way may still need the writers, so these end after the server.
+        await self.server.stop(self.config.stop_timeout_s)
+        self.writers.close()
+        await asyncio.wait([writing], timeout=max(deadline - loop.time(), _WRITE_S_MIN))
+
+
 async def serve(config: BrokerConfig, on_ready: Callable[[str], None], stop: asyncio.Event) -> None:
     """Runs a broker until `stop` is set, then ends in order: what was accepted is written, cursors are flushed.
 
     `on_ready` is called once with the address HOST:PORT when the broker answers. Raises SchemaMismatch or StorageError
-    when the database cannot be used at start, MisuseError when the port is taken; later the database may go and come.
+    if the database cannot be used at the start, MisuseError if the port is taken; later the database may go and return.
     """
     pool = open_pool(config.storage)
-    # What people ask may take long, and must keep neither delivery nor checks from a connection.
-    people = open_pool(config.storage, size_max=_PEOPLE_MAX, statement_timeout_s=_PEOPLE_S_MAX)
-    people.incarnation = pool.incarnation
+    # Requests of operators may take long, and must not take connections from delivery and checks.
+    admin_pool = open_pool(config.storage, size_max=_ADMIN_CONNECTIONS_MAX, statement_timeout_s=_ADMIN_STATEMENT_S_MAX)
+    admin_pool.incarnation = pool.incarnation
     await pool.open()
-    await people.open()
+    await admin_pool.open()
     try:
         segments = Segments(pool, config)
-        if await _find(config, pool, segments, stop):
-            await _serve(config, pool, segments, on_ready, stop, people=people)
+        if await _wait_for_database(config, pool, segments, stop):
+            await Broker(config, pool, admin_pool, segments, stop).run(on_ready)
     finally:
-        await people.close(_CLOSE_S_MAX)
+        await admin_pool.close(_CLOSE_S_MAX)
         await pool.close(_CLOSE_S_MAX)
 
 
-async def _find(config: BrokerConfig, pool: Pool, segments: Segments, stop: asyncio.Event) -> bool:
-    """Whether what a broker begins with was read from the database; not when it was stopped meanwhile.
+async def _wait_for_database(config: BrokerConfig, pool: Pool, segments: Segments, stop: asyncio.Event) -> bool:
+    """Reads what a broker starts with. False if it was stopped meanwhile.
 
-    Waits for one that is not there yet, as when both are started together, or goes away again. Raises what
-    `migrate.require` raises: at once when waiting helps nothing, as with a wrong password.
+    Waits up to storage_wait_s for a database that is not there yet, as when both are started together. Raises what
+    `migrate.require` raises: at once if waiting cannot help, as with a wrong password.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + config.storage_wait_s
@@ -136,129 +286,7 @@ async def _find(config: BrokerConfig, pool: Pool, segments: Segments, stop: asyn
     return False
 
 
-async def _serve(
-    config: BrokerConfig,
-    pool: Pool,
-    segments: Segments,
-    on_ready: Callable[[str], None],
-    stop: asyncio.Event,
-    *,
-    people: Pool,
-) -> None:
-    topics = TopicRegistry(pool, auto_create=config.topic_auto_create, queues=config.topic_queues)
-    retention = Retention(config)
-    membership = Membership(
-        pool,
-        Leases(config.broker_id, config.delivery.lease_ttl_s, time.monotonic),
-        release=version("txmsg"),
-        schema_revision=migrate.REVISIONS[-1],
-        heartbeat_s=config.delivery.heartbeat_s,
-    )
-    delivery = Delivery(pool, membership, config.delivery, topics=DeliveryTopics(topics))
-    notices = Notices(
-        config.storage,
-        pool,
-        {
-            "leases": lambda _: membership.look_soon(),
-            "brokers": lambda _: membership.look_soon(),
-            "topics": lambda _: topics.look_soon(),
-            "groups": lambda _: delivery.look_soon(),
-            "checks": lambda _: group_checks.look_soon(),
-        },
-        on_ends=delivery.wake,
-        on_connect=membership.look_soon,
-    )
-
-    def on_ends(ends: Mapping[int, int]) -> None:
-        delivery.wake(ends)
-        notices.hint(membership.of_others(ends))
-
-    writers = Writers(pool, config, segments, on_ends=on_ends)
-    await writers.refresh()
-    scheduled = Scheduled(pool, segments)
-    scheduler = Scheduler(scheduled, on_ends=on_ends, look_again=writers.look_again, config=config.scheduler)
-    writers.on_due(scheduler.note)
-    service = NotifyService(
-        topics,
-        writers.half,
-        writers.other,
-        body_size_bytes_max=config.body_size_bytes_max,
-        admission=Admission(config.request_timeout_s),
-        own_queues=OwnQueues(membership.leases),
-    )
-    presence = Presence()
-    halves = Halves(pool)
-    checks = CheckLoop(
-        halves,
-        presence,
-        CheckResolver(writers.other, service.counts),
-        policies=CheckPolicies(default=config.check_policy()),
-        config=config.check_loop,
-    )
-    service.on_unknown = checks.wake
-    group_checks = GroupChecks(config, CheckPolicyStore(pool), CheckPolicyStore(people), checks.use)
-    for each in (scheduler, checks):  # the others know the pool
-        pool.incarnation.on_end(each.forget)
-    api = NotifyApi(
-        service, delivery, halves, presence, scheduled, routes=membership, incarnation=pool.incarnation, stopping=stop
-    )
-
-    connections_max = connections_allowed(config.connections_max)
-    groups = GroupAdministration(people)
-    admin = AdminApi(
-        service, delivery, Halves(people), groups, drops=retention.counts, on_resume=partial(checks.wake, sweep=True)
-    )
-    server = new_server(
-        partial(rpc.add_NotifyServicer_to_server, api),
-        partial(rpc.add_AdminServicer_to_server, admin),
-        partial(add_ClusterServicer_to_server, ClusterApi(Registry(people))),
-        partial(add_DeadLettersServicer_to_server, DeadLettersApi(DeadLetters(people))),
-        partial(add_MessagesServicer_to_server, MessagesApi(Messages(people))),
-        partial(add_GroupsServicer_to_server, GroupsApi(groups, delivery, group_checks)),
-        partial(add_TopicsServicer_to_server, TopicsApi(TopicSettings(people))),
-        connections_max=connections_max,
-    )
-    address = bind(server, config.listen)
-    api.address = membership.address = config.advertise or _reachable(address)
-
-    async with asyncio.TaskGroup() as tasks:
-        writing = tasks.create_task(writers.run(), name="writers")
-        background = [
-            tasks.create_task(segments.run(), name="segments"),
-            tasks.create_task(retention.run(), name="retention"),
-            tasks.create_task(topics.run(config.topic_refresh_s), name="topics"),
-            tasks.create_task(checks.run(), name="checks"),
-            tasks.create_task(group_checks.run(), name="check policies"),
-            tasks.create_task(scheduler.run(), name="scheduler"),
-            tasks.create_task(delivery.run(), name="delivery"),
-            tasks.create_task(membership.run(), name="membership"),
-            tasks.create_task(notices.run(), name="notices"),
-        ]
-        try:
-            await server.start()
-            logger.info("broker %s listens on %s, and is known as %s", config.broker_id, address, api.address)
-            on_ready(address)
-            await stop.wait()
-        finally:
-            loop = asyncio.get_running_loop()
-            deadline = loop.time() + config.stop_timeout_s
-            delivery.drain()
-            # While the server still takes acknowledgements: the queues go to other brokers with nothing in flight.
-            try:
-                async with asyncio.timeout(config.delivery.hand_over_s + _CLOSE_S_MAX):
-                    await delivery.close()
-            except (BrokerUnavailable, TimeoutError) as exc:
-                logger.warning("cursors were not written, their messages come again: %s", exc or "no answer in time")
-            # Requests under way may still need the writer, so it ends after the server.
-            await server.stop(config.stop_timeout_s)
-            writers.close()
-            await asyncio.wait([writing], timeout=max(deadline - loop.time(), _WRITE_S_MIN))
-            for task in (writing, *background):
-                task.cancel()
-            await asyncio.wait((writing, *background))
-
-
 def _reachable(address: str) -> str:
-    """The address under which others find a broker that listens on all addresses of its machine."""
+    """The address by which others reach a broker that listens on all addresses of its machine."""
     host, _, port = address.rpartition(":")
     return f"{socket.gethostname()}:{port}" if host in {"0.0.0.0", "[::]"} else address

@@ -44,8 +44,6 @@ from txmsg.message import (
 )
 from txmsg.wire.codec import REQUEST_SIZE_BYTES_MAX, unpack_headers
 
-__all__ = ["CheckResolver", "Counts", "NotifyService", "TopicColumns"]
-
 _BORN_AT_US_MAX = 253_402_300_799_000_000  # the year 9999; a client's clock may say anything
 _DELAY_US_MAX = DELAY_MAX // timedelta(microseconds=1)
 _NO_TEXT: list[str] = []
@@ -110,7 +108,7 @@ class NotifyService:
         producer = await self.topics.producer(group, fence_id) if half else 0
         problems: dict[bytes, TxmsgError] = {}
         columns = Columns()
-        refused = await self.topics.make_missing([each.topic for each in batches])
+        refused = await self.topics.make_missing([batch.topic for batch in batches])
         for batch in batches:
             if batch.topic in refused:
                 problems.update(dict.fromkeys(batch.ids, refused[batch.topic]))
@@ -176,12 +174,12 @@ class NotifyService:
         all_queues = topic.queue_ids[: topic.write_queues]
         own = self.own_queues(topic) if self.own_queues is not None else ()
         queues = own or all_queues
-        chosen = [queues[(each[-2] << 8 | each[-1]) % len(queues)] for each in batch.ids]
+        chosen = [queues[(transaction_id[-2] << 8 | transaction_id[-1]) % len(queues)] for transaction_id in batch.ids]
         if any(batch.deliver_at_us):
             # Held for long, by whichever broker; and while it becomes due, only the lock tells a repeat from its twin.
-            for row, (each, due_at_us) in enumerate(zip(batch.ids, batch.deliver_at_us, strict=True)):
+            for row, (transaction_id, due_at_us) in enumerate(zip(batch.ids, batch.deliver_at_us, strict=True)):
                 if due_at_us:
-                    chosen[row] = all_queues[(each[-2] << 8 | each[-1]) % len(all_queues)]
+                    chosen[row] = all_queues[(transaction_id[-2] << 8 | transaction_id[-1]) % len(all_queues)]
         for row, ordering_key in enumerate(batch.ordering_key):
             if ordering_key:
                 chosen[row] = topic.queue_of(ordering_key)
@@ -200,28 +198,30 @@ class NotifyService:
         A commit of ordered messages whose key is held back is final, too: they go on when the key is free.
         A transaction named with both outcomes is a problem of its own. Raises Overloaded, BrokerUnavailable.
         """
-        said = {*commit, *rollback}
+        ended = {*commit, *rollback}
         torn = set(commit) & set(rollback)
         batch = Batch(
-            commit=[each for each in _unique(commit) if each not in torn],
-            rollback=[each for each in _unique(rollback) if each not in torn],
-            check=[each for each in _unique(unknown) if each not in said],  # an outcome answers the question
+            commit=[transaction_id for transaction_id in _unique(commit) if transaction_id not in torn],
+            rollback=[transaction_id for transaction_id in _unique(rollback) if transaction_id not in torn],
+            check=[transaction_id for transaction_id in _unique(unknown) if transaction_id not in ended],
             commit_by={} if by is DecidedBy.CLIENT else dict.fromkeys(commit, by),
         )
         ends = batch.ends()
         problems: dict[bytes, TxmsgError] = {
-            each: InvalidMessage(f"transaction {UUID(bytes=each)} is named with both outcomes in one request")
-            for each in torn
+            transaction_id: InvalidMessage(
+                f"transaction {UUID(bytes=transaction_id)} is named with both outcomes in one request"
+            )
+            for transaction_id in torn
         }
         problems |= _errors_of(await self.writer.write(batch, 40 * len(ends)), ends)
         if unknown and self.on_unknown is not None:
             self.on_unknown()
         self.counts.committed_by_client += len(batch.commit)
         self.counts.rolled_back_by_client += len(batch.rollback)
-        for each in problems:
-            if each in batch.commit:
+        for transaction_id in problems:
+            if transaction_id in batch.commit:
                 self.counts.committed_by_client -= 1
-            elif each in batch.rollback:
+            elif transaction_id in batch.rollback:
                 self.counts.rolled_back_by_client -= 1
         return problems
 
@@ -235,11 +235,11 @@ class CheckResolver:
 
     async def end(self, *, commit: Sequence[TransactionId] = (), rollback: Sequence[TransactionId] = ()) -> None:
         """Makes these outcomes final. Raises the first problem, after all others were written."""
-        batch = Batch(commit=[each.bytes for each in commit], rollback=[each.bytes for each in rollback])
+        batch = Batch(commit=[known.bytes for known in commit], rollback=[known.bytes for known in rollback])
         batch.commit_by = dict.fromkeys(batch.commit, DecidedBy.CHECK)
         problems = _errors_of(await self.writer.write(batch, 40 * len(batch)), batch.ends())
-        self.counts.committed_by_check += sum(each not in problems for each in batch.commit)
-        self.counts.rolled_back_by_check += sum(each not in problems for each in batch.rollback)
+        self.counts.committed_by_check += sum(transaction_id not in problems for transaction_id in batch.commit)
+        self.counts.rolled_back_by_check += sum(transaction_id not in problems for transaction_id in batch.rollback)
         for error in problems.values():
             raise error
 
@@ -249,7 +249,7 @@ def _unique(ids: Sequence[bytes]) -> list[bytes]:
 
 
 def _all_valid(batch: TopicColumns, body_size_bytes_max: int) -> bool:
-    """The quick look at a whole batch; says False as soon as an item needs a closer one."""
+    """A quick check of a whole batch; False if any item needs a closer one."""
     return (
         max(map(len, batch.body), default=0) <= body_size_bytes_max
         and min(batch.born_at_us, default=0) >= 0
@@ -268,9 +268,9 @@ def _all_valid(batch: TopicColumns, body_size_bytes_max: int) -> bool:
 
 
 def _invalid(batch: TopicColumns, body_size_bytes_max: int) -> dict[bytes, TxmsgError]:
-    """The close look at each item: those that cannot be stored, with the reason."""
+    """Checks each item: those that cannot be stored, with the reason."""
     problems: dict[bytes, TxmsgError] = {}
-    for row, each in enumerate(batch.ids):
+    for row, transaction_id in enumerate(batch.ids):
         try:
             if not 0 <= batch.born_at_us[row] <= _BORN_AT_US_MAX:
                 raise InvalidMessage(f"born_at_us={batch.born_at_us[row]} is not between 1970 and the year 9999")
@@ -292,7 +292,7 @@ def _invalid(batch: TopicColumns, body_size_bytes_max: int) -> dict[bytes, Txmsg
             )
             check_delay(batch.topic, due_at_us, now_us())
         except TxmsgError as exc:
-            problems[each] = exc
+            problems[transaction_id] = exc
     return problems
 
 
@@ -300,15 +300,15 @@ def _incomplete(columns: Columns) -> dict[bytes, TxmsgError]:
     """Transactions whose messages are not numbered 0, 1, 2, ...: the first one carries the checks of all."""
     if not any(columns.n):
         return {}
-    places: defaultdict[bytes, set[int]] = defaultdict(set)
-    for each, n in zip(columns.ids, columns.n, strict=True):
-        places[each].add(n)
+    numbers: defaultdict[bytes, set[int]] = defaultdict(set)
+    for transaction_id, n in zip(columns.ids, columns.n, strict=True):
+        numbers[transaction_id].add(n)
     return {
-        each: InvalidMessage(
-            f"the half messages of transaction {UUID(bytes=each)} are numbered {sorted(found)[:10]}: send all of them "
-            "in one request, numbered from 0 without a gap"
+        transaction_id: InvalidMessage(
+            f"the half messages of transaction {UUID(bytes=transaction_id)} are numbered {sorted(found)[:10]}: send "
+            "all of them in one request, numbered from 0 without a gap"
         )
-        for each, found in places.items()
+        for transaction_id, found in numbers.items()
         if len(found) != max(found) + 1
     }
 
@@ -317,10 +317,10 @@ def _errors_of(stored: Mapping[bytes, Problem], ids: Sequence[bytes]) -> dict[by
     """The writer's problems that concern these ids, as errors."""
     if not stored:
         return {}
-    problems = {each: stored[each] for each in ids if each in stored}
+    problems = {transaction_id: stored[transaction_id] for transaction_id in ids if transaction_id in stored}
     return {
-        each: _error_of(problem, UUID(bytes=each)) if isinstance(problem, str) else problem
-        for each, problem in problems.items()
+        transaction_id: _error_of(problem, UUID(bytes=transaction_id)) if isinstance(problem, str) else problem
+        for transaction_id, problem in problems.items()
     }
 
 

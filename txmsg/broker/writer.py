@@ -1,6 +1,6 @@
-"""Group commit: collects all that waits to be written; while one batch commits, the next one fills.
+"""Group commit: collects what waits to be written; while one batch commits, the next one fills.
 
-Knows requests as `Work`, and the database as `store.batch.apply`. Nothing is held in memory that a reply was given for.
+Knows requests as `Work`, and the database as `store.batch.apply`. Requests are answered only after their commit.
 """
 
 from __future__ import annotations
@@ -40,8 +40,6 @@ from txmsg.broker.store.incarnation import current_incarnation
 from txmsg.broker.store.standbys import Unconfirmed
 from txmsg.errors import BrokerUnavailable, OutcomeUnknown, Overloaded, StorageError, TxmsgError
 
-__all__ = ["Work", "Writer"]
-
 logger = logging.getLogger(__name__)
 
 FAILED = "failed"
@@ -74,10 +72,10 @@ class Writer:
 
     What waits is bounded by waiting_items_max and waiting_size_bytes_max: past them `write` waits (which slows its
     sender), and past request_timeout_s it raises Overloaded. While the database is away it raises BrokerUnavailable
-    after the same time; a batch under way is repeated when the database is back, which is safe, for ids make it
+    after the same time; a batch under way is repeated when the database is back, which is safe: ids make it
     idempotent.
 
-    standby_wait_s: how long a batch may take altogether, for a writer of what waits for a standby.
+    standby_wait_s: how long a batch may take in total, for a writer of messages that wait for a standby.
     """
 
     def __init__(
@@ -192,7 +190,7 @@ class Writer:
             self._waiting.popleft()
             self._waiting_items -= len(work.batch)
             self._waiting_size_bytes -= work.size_bytes
-            if work.done.done():  # its sender has gone away or has given up
+            if work.done.done():  # its sender has gone or given up
                 continue
             if work.batch.incarnation not in {None, self._segments.pool.incarnation.id}:
                 work.done.set_exception(_of_the_past(tried=False))
@@ -284,14 +282,14 @@ class Writer:
                 return applied
 
     def _end(self, incarnation: UUID | None, batch: Batch, exc: psycopg.Error, *, tried: bool) -> None:
-        """What is in memory is out of date. Raises for a batch that rests on it: its senders repeat it."""
+        """Memory is out of date. Raises for a batch that depends on it: its senders repeat it."""
         self._segments.pool.incarnation.end(incarnation, exc.diag.message_primary or str(exc))
         if batch.incarnation is not None or exc.sqlstate == UNKNOWN_ID:
             raise _of_the_past(tried) from exc
 
     async def _refused(self, batch: Batch, exc: Exception, give_up_at: float, tried: bool) -> Applied:
         if isinstance(exc, Unconfirmed) or (isinstance(exc, Unreplicated) and self._waits_for_standby):
-            raise self._without_standby(exc, tried) from exc  # it holds for all that is in the batch
+            raise self._without_standby(exc, tried) from exc  # it concerns the whole batch
         return await self._split(batch, exc, give_up_at)
 
     def _without_standby(self, exc: Unreplicated | Unconfirmed, tried: bool) -> TxmsgError:
@@ -345,7 +343,7 @@ class Writer:
 
 
 def _of_the_past(tried: bool) -> TxmsgError:
-    """For what rests on ids that were read from the database before it went back. The next attempt reads them again."""
+    """The error of a batch with ids read before the database went back. The next attempt reads them again."""
     why = "the Notify database has gone back to an earlier state, or was restarted"
     if tried:
         return OutcomeUnknown(f"not known to be stored, repeat it under the same ids: {why}")

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Protocol
 from uuid import UUID
 
+from txmsg.broker.clients import AttachedClient, AttachedClients
 from txmsg.broker.delivery.values import MessageBatch, Receipt, Refusal, Subscription
 from txmsg.broker.incarnation import Incarnation
-from txmsg.broker.presence import AttachedClient, Presence
 from txmsg.broker.service import NotifyService, TopicColumns
 from txmsg.broker.store.halves import Halves
 from txmsg.broker.store.scheduled import Scheduled
@@ -110,7 +110,7 @@ class NotifyApi(rpc.NotifyServicer):
         service: NotifyService,
         delivery: DeliveryService,
         halves: Halves,
-        presence: Presence,
+        clients: AttachedClients,
         scheduled: Scheduled,
         *,
         routes: Routes,
@@ -120,7 +120,7 @@ class NotifyApi(rpc.NotifyServicer):
         self._service = service
         self._delivery = delivery
         self._halves = halves
-        self._presence = presence
+        self._clients = clients
         self._scheduled = scheduled
         self._routes = routes
         self._incarnation = incarnation
@@ -246,7 +246,7 @@ class NotifyApi(rpc.NotifyServicer):
             ),
             send_check=outgoing.put_nowait,
         )
-        self._presence.attach(client)
+        self._clients.attach(client)
         reading = asyncio.create_task(self._read(client, requests))
         stopping = asyncio.create_task(self._stopping.wait())
         getting: asyncio.Task[DueHalf] | None = None
@@ -271,7 +271,7 @@ class NotifyApi(rpc.NotifyServicer):
             if reading.done() and not reading.cancelled() and (error := reading.result()) is not None:
                 await refuse(context, error)
         finally:
-            self._presence.detach(client)
+            self._clients.detach(client)
             for task in (reading, stopping, getting, changed):
                 if task is not None:
                     task.cancel()
