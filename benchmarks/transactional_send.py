@@ -35,12 +35,12 @@ SETTINGS = ("server_version", "fsync", "synchronous_commit", "wal_level", "share
 _NONE = ", ".join(["'{}'"] * 10)
 PGBENCH_SCRIPT = f"""\
 select array_agg(uuidv7()) as ids, array_agg(1 + i % 4) as queues from generate_series(1, {PGBENCH_BATCH}) i \\gset
-select count(*) from txmsg.apply_batch_2(:segment, 0, '6 s',
+select count(*) from txmsg.apply_batch(:segment, 0, '6 s',
   :ids::uuid[], array_fill(0::int2, array[{PGBENCH_BATCH}]), :queues::int[], array_fill(1, array[{PGBENCH_BATCH}]),
   '{{}}', '{{}}', '{{}}',
   array_fill('\\x{BODY.hex()}'::bytea, array[{PGBENCH_BATCH}]), array_fill(now(), array[{PGBENCH_BATCH}]),
   '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', {_NONE});
-select count(*) from txmsg.apply_batch_2(:segment, 0, '6 s',
+select count(*) from txmsg.apply_batch(:segment, 0, '6 s',
   '{{}}', {_NONE}, :ids::uuid[], '{{}}', '{{}}', '{{}}', {_NONE});
 """
 """Calls as the broker makes them: 200 halves, then their commits; arguments in the order of the function's."""

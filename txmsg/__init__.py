@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from txmsg.runtime.start import Start
     from txmsg.tables import create_tables
 
-__version__ = "0.2.0"
+__version__ = "0.1.0"
 
 # Before gRPC is loaded. What its core does at a fork, and its Python layer leaves out by default, ends the child now
 # and then, and this process, too, by SIGSEGV: when threads of gRPC are at work, as they always are here.

@@ -1,20 +1,37 @@
-"""Releases of txmsg as programs: an earlier one from its wheel, and the one of the working tree."""
+"""Releases of txmsg as programs: the one of the working tree, and one that might follow it."""
 
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import subprocess
 import sys
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["NOW", "Release", "unpacked"]
+from txmsg.broker import migrate
 
 _ROOT = Path(__file__).resolve().parents[2]
-_WHEELS = _ROOT / "tests" / "releases"
 _COMMAND_S_MAX = 60.0
+_NEXT_REVISION = '''
+"""Adds a column to tables that brokers write all the time, and lets those of the release before run on."""
+
+from alembic import op
+
+revision = "{revision}"
+down_revision = "{before}"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    for table in ("message", "half_message", "cursor"):
+        op.execute(f"alter table txmsg.{{table}} add column of_the_next_release int not null default 0")
+    op.execute("delete from txmsg.catalogue_of_revision")
+    op.execute("insert into txmsg.catalogue_of_revision select * from txmsg.catalogue")
+'''
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +42,7 @@ class Release:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """For processes that shall run this release, whatever is installed and wherever they are started."""
+        """For processes that are to run this release, whatever is installed and wherever they are started."""
         return {**os.environ, "PYTHONPATH": str(self.path), "PYTHONSAFEPATH": "1"}
 
     def run(self, *args: str) -> str:
@@ -45,8 +62,26 @@ class Release:
 NOW = Release(_ROOT)
 
 
-def unpacked(version: str, directory: Path) -> Release:
-    """The release as its wheel has it."""
-    with zipfile.ZipFile(_WHEELS / f"txmsg-{version}-py3-none-any.whl") as wheel:
-        wheel.extractall(directory)
+def write_next_revision(directory: Path, *, revision: str) -> None:
+    """A migration that follows those of the working tree, as a file in `directory`."""
+    text = _NEXT_REVISION.format(revision=revision, before=migrate.REVISIONS[-1])
+    (directory / f"r{revision}_next.py").write_text(text)
+
+
+def next_release(directory: Path, *, version: str, revision: str) -> Release:
+    """A copy of the working tree as the release after it: another version, and one more revision, which only adds."""
+    package = directory / "txmsg"
+    shutil.copytree(_ROOT / "txmsg", package, ignore=shutil.ignore_patterns("__pycache__"))
+    _replace(package / "__init__.py", r'__version__ = "[^"]+"', f'__version__ = "{version}"')
+    _replace(package / "broker" / "migrate.py", r"REVISIONS = .+", f"REVISIONS = {(*migrate.REVISIONS, revision)}")
+    write_next_revision(package / "broker" / "migrations" / "versions", revision=revision)
+    metadata = directory / f"txmsg-{version}.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: txmsg\nVersion: {version}\n")
     return Release(directory)
+
+
+def _replace(path: Path, pattern: str, replacement: str) -> None:
+    text, count = re.subn(f"^{pattern}$", replacement, path.read_text(), flags=re.MULTILINE)
+    assert count == 1, f"{pattern} is in {path} {count} times"
+    path.write_text(text)

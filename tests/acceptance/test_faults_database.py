@@ -20,7 +20,7 @@ from txmsg.client import Producer
 from txmsg.errors import BrokerUnavailable, OutcomeUnknown, TxmsgError
 from txmsg.message import Message
 
-BATCH = "write_batch_2"
+BATCH = "write_batch"
 CUTS = 40
 
 

@@ -40,7 +40,10 @@ _BODIES = f"""
 @pytest.fixture
 def servers(tmp_path: Path) -> Iterator[Pair]:
     with pair(tmp_path) as found:
-        found.query(f"insert into txmsg.topic (name, queue_count, durability) values ('{TOPIC}', 4, 'replicated')")
+        found.query(
+            "insert into txmsg.topic (name, queue_count, ordered_queues, durability) "
+            f"values ('{TOPIC}', 4, 4, 'replicated')"
+        )
         found.query(
             "insert into txmsg.queue (topic_id, number) select t.id, g from txmsg.topic t, generate_series(0, 3) g"
         )
@@ -289,7 +292,7 @@ def test_db_check_says_what_holds_on_a_primary_on_its_standby_and_when_one_of_th
     with servers.slot_is_read("planted"):
         until(lambda: says("standby pg_recvlogical", "keeps no copy"))
         with pytest.raises(psycopg.DatabaseError) as refused:
-            servers.query("select txmsg.set_level_2(array(select id from txmsg.queue))")
+            servers.query("select txmsg.set_level(array(select id from txmsg.queue))")
         assert refused.value.sqlstate == "TX006"
 
     servers.kill_primary()
@@ -305,7 +308,7 @@ def test_a_role_that_cannot_see_standbys_is_told_what_to_grant(servers: Pair) ->
         connection.execute("grant create on database notify to notify")
         connection.execute("grant usage on schema txmsg to notify")
         connection.execute("grant select on all tables in schema txmsg to notify")
-        call = "select txmsg.set_level_2(array(select id from txmsg.queue))"
+        call = "select txmsg.set_level(array(select id from txmsg.queue))"
         connection.execute("set role notify")
         with pytest.raises(psycopg.DatabaseError) as refused:
             connection.execute(call)

@@ -158,7 +158,7 @@ async def test_a_broker_that_is_cut_off_from_the_database_holds_no_lock_and_the_
         hold = False
 
         def judge(request: Request) -> Verdict:
-            return HOLD if hold and "write_batch_2" in request.sql else FORWARD
+            return HOLD if hold and "write_batch" in request.sql else FORWARD
 
         proxy.on_request = judge
 
@@ -169,7 +169,7 @@ async def test_a_broker_that_is_cut_off_from_the_database_holds_no_lock_and_the_
             for then in (FORWARD, CUT_BEFORE, CUT_AFTER, CUT_AFTER):
                 seen = proxy.requests[-1].number
                 hold = True
-                await proxy.wait_for_async("write_batch_2", after=seen)
+                await proxy.wait_for_async("write_batch", after=seen)
                 await assert_others_go_on(watcher, loads[1:])
                 hold = False
                 proxy.release(then)

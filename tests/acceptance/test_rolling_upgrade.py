@@ -1,7 +1,7 @@
-"""From release 0.1 to this one without a pause: the database first, under load, then one broker after the other.
+"""From this release to the next one without a pause: the database first, under load, then one broker after the other.
 
-Brokers and clients of both releases are real processes. What they recorded, the business database and the Notify
-database are compared at the end.
+The next release is a copy of this one with another version and a revision that only adds. Brokers and clients of both
+are real processes. What they recorded, the business database and the Notify database are compared at the end.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from uuid import UUID
 import psycopg
 import pytest
 
+import txmsg
 from tests.acceptance.audit import Audit
-from tests.acceptance.releases import NOW, Release, unpacked
+from tests.acceptance.releases import NOW, Release, next_release
 from tests.broker_process import BrokerProcess
 from tests.conftest import PostgresServer
 from tests.integration.client_harness import collecting
@@ -41,6 +42,7 @@ LONG_ONES = 5
 PROGRESS = 20
 WAIT_S = 120.0
 CROSSINGS = 10
+NEXT_VERSION, NEXT_REVISION = "99.0.0", "9999"
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -114,10 +116,10 @@ def crowd(releases: dict[str, Release], brokers: str, business_url: str, tmp_pat
             client.kill()
 
 
-@pytest.fixture(scope="session")
-def before(tmp_path_factory: pytest.TempPathFactory) -> Release:
-    """Release 0.1."""
-    return unpacked("0.1.0", tmp_path_factory.mktemp("txmsg-0.1.0"))
+@pytest.fixture
+def following(tmp_path: Path) -> Release:
+    """The release after this one."""
+    return next_release(tmp_path / "next", version=NEXT_VERSION, revision=NEXT_REVISION)
 
 
 @pytest.fixture
@@ -139,13 +141,13 @@ def business_url(postgres: PostgresServer, database_url: str) -> Iterator[str]:
 @pytest.mark.takes_long
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=lambda how: how.name)
 def test_brokers_are_upgraded_one_after_the_other_and_nothing_is_lost_or_doubled(
-    before: Release, database_url: str, business_url: str, tmp_path: Path, how: signal.Signals
+    following: Release, database_url: str, business_url: str, tmp_path: Path, how: signal.Signals
 ) -> None:
-    assert before.run("--version") == "txmsg 0.1.0\n"
-    before.run("db", "upgrade", "--storage", database_url)
-    assert migrate.current(database_url) == "0001"
-    addresses = [f"127.0.0.1:{own_port()}" for _ in range(3)]
-    old, *new = (
+    assert following.run("--version") == f"txmsg {NEXT_VERSION}\n"
+    NOW.run("db", "upgrade", "--storage", database_url)
+    assert migrate.current(database_url) == migrate.REVISIONS[-1]
+    addresses = [f"127.0.0.1:{own_port()}" for _ in range(4)]
+    old, late, *new = (
         BrokerProcess(
             database_url,
             *OPTIONS,
@@ -153,22 +155,23 @@ def test_brokers_are_upgraded_one_after_the_other_and_nothing_is_lost_or_doubled
             address=address,
             environment=release.environment,
         )
-        for number, (release, address) in enumerate(zip((before, NOW, NOW), addresses, strict=True))
+        for number, (release, address) in enumerate(zip((NOW, NOW, following, following), addresses, strict=True))
     )
     audit = Audit(addresses, "orders")
     try:
         old.start()
-        with crowd({"before": before, "now": NOW}, ",".join(addresses), business_url, tmp_path) as clients, audit:
+        with crowd({"now": NOW, "next": following}, ",".join(addresses), business_url, tmp_path) as clients, audit:
             clients.goes_on()
-            assert {each.name: each.records("started")[0]["release"] for each in clients.clients} == {
-                "before": "0.1.0",
-                "now": "0.2.0",
+            assert {client.name: client.records("started")[0]["release"] for client in clients.clients} == {
+                "now": txmsg.__version__,
+                "next": NEXT_VERSION,
             }
             until(lambda: len(clients.orders("opened")) == 2 * LONG_ONES)
 
-            NOW.run("db", "upgrade", "--storage", database_url)
-            assert migrate.current(database_url) == migrate.REVISIONS[-1]
+            following.run("db", "upgrade", "--storage", database_url)
+            assert migrate.current(database_url) == NEXT_REVISION
             clients.goes_on()  # the old broker alone, on the upgraded database
+            late.start()  # an old broker may still be started
             asyncio.run(send_to(old.address, "made-by-the-old"))
 
             for broker in new:
@@ -177,10 +180,16 @@ def test_brokers_are_upgraded_one_after_the_other_and_nothing_is_lost_or_doubled
             asyncio.run(decide_across(old.address, new[0].address, database_url))
             asyncio.run(decide_across(new[1].address, old.address, database_url))
 
+            assert late.end(signal.SIGTERM) == 0
             status = old.end(how)
             assert status == (0 if how is signal.SIGTERM else -signal.SIGKILL)
             clients.goes_on()
-            use_what_is_new(new[0].address)
+            use_from_the_next(following, new[0].address)
+            assert migrate.current(database_url) == NEXT_REVISION
+            assert [found.fix for found in migrate.check(database_url) if found.name in {"revision", "schema"}] == [
+                "",
+                "",
+            ]
 
             for client in clients.clients:
                 client.say("finish")
@@ -191,11 +200,11 @@ def test_brokers_are_upgraded_one_after_the_other_and_nothing_is_lost_or_doubled
             for client in clients.clients:
                 client.say("stop")
     finally:
-        for broker in (old, *new):
+        for broker in (old, late, *new):
             broker.kill()
     check_records(clients, committed)
     check_log(clients, committed, database_url)
-    check_deliveries(audit, database_url, old, how)
+    check_deliveries(audit, database_url, old, late, how)
 
 
 def check_records(clients: Crowd, committed: set[str]) -> None:
@@ -229,7 +238,9 @@ def check_log(clients: Crowd, committed: set[str], database_url: str) -> None:
     assert crossed == {"commit": 2 * CROSSINGS}
 
 
-def check_deliveries(audit: Audit, database_url: str, old: BrokerProcess, how: signal.Signals) -> None:
+def check_deliveries(
+    audit: Audit, database_url: str, old: BrokerProcess, late: BrokerProcess, how: signal.Signals
+) -> None:
     """I3, and one deliverer per queue at a time: epochs rise, and each is one broker's."""
     log = log_of(database_url, "orders")
     wrong = [each for each in audit.arrivals if log[each.queue_id, each.offset][0] != UUID(bytes=each.transaction_id)]
@@ -239,7 +250,7 @@ def check_deliveries(audit: Audit, database_url: str, old: BrokerProcess, how: s
         assert all(len(each) == 1 for each in brokers.values()), f"queue {queue_id}: {brokers}"
         first, *_, last = brokers.values()
         assert first == {old.address}
-        assert last != {old.address}
+        assert not last & {old.address, late.address}
     if how is signal.SIGTERM:
         assert audit.again == []
     else:  # SIGKILL loses the acknowledgements of a quarter of a second: those of the broker that was killed
@@ -252,9 +263,9 @@ async def send_to(broker: str, topic: str) -> None:
         await producer.send(Message(topic, b"plain"))
 
 
-def use_what_is_new(broker: str) -> None:
-    """A topic that the old broker made, with columns that it knows nothing of, serves what is new."""
-    assert "made-by-the-old" in NOW.run("topic", "show", "made-by-the-old", "--broker", broker)
+def use_from_the_next(following: Release, broker: str) -> None:
+    """A topic that the old broker made on the upgraded database serves the next release."""
+    assert "made-by-the-old" in following.run("topic", "show", "made-by-the-old", "--broker", broker)
     with collecting(broker, "made-by-the-old", group="late") as got:
         with Producer(broker, "now") as producer:
             for n in range(5):

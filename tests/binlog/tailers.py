@@ -40,10 +40,11 @@ class Table:
         ids = [
             row[0]
             for row in self.query(
-                "with t as (insert into txmsg.topic (name, queue_count, durability) values (%s, %s, %s) returning id) "
+                "with t as (insert into txmsg.topic (name, queue_count, ordered_queues, durability) "
+                "values (%s, %s, %s, %s) returning id) "
                 "insert into txmsg.queue (topic_id, number) select t.id, n from t, generate_series(0, %s - 1) n "
                 "returning id",
-                *(name, queues, durability, queues),
+                *(name, queues, queues, durability, queues),
             )
         ]
         self._queues |= {(name, number): queue for number, queue in enumerate(ids)}
@@ -75,8 +76,8 @@ class Table:
         )
 
     def rotate(self) -> None:
-        self.query("select txmsg.rotate_1((select id from txmsg.segment where state = 'open'))")
-        self.query("select txmsg.add_segment_1()")
+        self.query("select txmsg.rotate((select id from txmsg.segment where state = 'open'))")
+        self.query("select txmsg.add_segment()")
 
     def drop_segment(self, segment: int) -> None:
         """As retention leaves it."""

@@ -129,7 +129,7 @@ def test_topics_named_as_those_that_a_log_keeps_for_itself_are_left_out_and_stop
     assert "trade" in LogReader(tmp_path / "log").topics()
     for topic in own:
         assert f"topic {topic} is named as a log names its own: it is not mirrored" in caplog.text
-    [(kept,)] = table.query("select count(*) from txmsg.mirror m, txmsg.mirrored_queues_2(m.include, m.exclude)")
+    [(kept,)] = table.query("select count(*) from txmsg.mirror m, txmsg.mirrored_queues(m.include, m.exclude)")
     assert kept == 3, "retention waits for what is not mirrored"
 
 

@@ -216,7 +216,7 @@ def _create_topics(url: str, durability: Mapping[str, str]) -> None:
                 (name, queues, queues, how, queues),
             )
         connection.execute(
-            "select txmsg.begin_memory_2(array_agg(q.id)) from txmsg.queue q join txmsg.topic t on t.id = q.topic_id "
+            "select txmsg.begin_memory(array_agg(q.id)) from txmsg.queue q join txmsg.topic t on t.id = q.topic_id "
             "where t.durability = 'memory'"
         )
 

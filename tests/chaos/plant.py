@@ -119,7 +119,7 @@ PLANTS = (
             Defect.DUPLICATED,
             (
                 (
-                    "apply_batch_2",
+                    "apply_batch",
                     "m.segment in (p_segment, p_previous, v_memory_open, v_memory_previous)\n"
                     "                   and m.transaction_id = any(p_plain_id)",
                     "false and m.transaction_id = any(p_plain_id)",

@@ -18,6 +18,7 @@ from txmsg.broker.delivery.values import MessageBatch, Receipt
 from txmsg.broker.store.connect import Pool, open_pool
 from txmsg.broker.store.group_administration import GroupAdministration
 from txmsg.broker.store.rows import GroupLag
+from txmsg.broker.store.topic_settings import TopicChange, TopicSettings
 from txmsg.broker.store.topics import TopicRegistry
 from txmsg.errors import BrokerUnavailable, UnknownTopic
 from txmsg.runtime.backoff import Backoff
@@ -98,6 +99,11 @@ class Notify:
             ends[queue_id] = row[0]
         return ends
 
+    async def grow(self, queues: int, topic: str = "t") -> None:
+        """Gives a topic more queues."""
+        await TopicSettings(self.topics._pool).alter(topic, TopicChange(queues=queues))
+        await self.topics.refresh_once()
+
     async def lag(self, delivery: Delivery) -> Sequence[GroupLag]:
         await delivery.flush()
         async with open_pool(self.url) as pool:
@@ -108,8 +114,8 @@ class Notify:
         self.query("update txmsg.broker set expires_at = now() - interval '1 s' where id = %s", broker_id)
 
     def rotate(self) -> None:
-        self.query("select txmsg.rotate_1((select id from txmsg.segment where state = 'open'))")
-        self.query("select txmsg.add_segment_1()")
+        self.query("select txmsg.rotate((select id from txmsg.segment where state = 'open'))")
+        self.query("select txmsg.add_segment()")
 
 
 @asynccontextmanager
@@ -134,7 +140,7 @@ def new_delivery(
     unhurried = {"lease_ttl_s": LEASE_TTL_S, "statement_timeout_s": 60.0}
     config = DeliveryConfig(**{"hand_over_s": 0.05, **unhurried, **settings})
     leases = Leases(broker_id, config.lease_ttl_s, monotonic)
-    membership = Membership(pool, leases, release="test", schema_revision="0002", heartbeat_s=config.heartbeat_s)
+    membership = Membership(pool, leases, release="test", schema_revision="0001", heartbeat_s=config.heartbeat_s)
     membership.address = f"{broker_id}:1"
     return Delivery(pool, membership, config, topics=notify)
 

@@ -136,7 +136,8 @@ async def test_messages_of_one_plain_send_are_known_one_by_one(db: Notify) -> No
 def test_a_repeat_that_differs_in_anything_is_another_content(notify_url: str, column: str) -> None:
     async def run(db: Notify) -> None:
         (elsewhere,) = await db.rows(
-            "with made as (insert into txmsg.topic (name, queue_count) values ('elsewhere', 1) returning id) "
+            "with made as (insert into txmsg.topic (name, queue_count, ordered_queues) "
+            "values ('elsewhere', 1, 1) returning id) "
             "insert into txmsg.queue (topic_id, number) select id, 0 from made returning id"
         )
         plain, half = db.columns(2), db.columns(2)
@@ -193,8 +194,8 @@ async def test_offsets_and_memory_go_on_across_a_rotation(db: Notify) -> None:
     half = db.columns(8)
     await db.apply(Batch(half=half))
     await db.apply(Batch(commit=half.ids[:4], rollback=half.ids[4:6]))
-    assert await db.rows("select txmsg.rotate_1(1)") == [(2,)]
-    assert await db.rows("select txmsg.rotate_1(1)") == [(2,)], "a second broker that rotates changes nothing"
+    assert await db.rows("select txmsg.rotate(1)") == [(2,)]
+    assert await db.rows("select txmsg.rotate(1)") == [(2,)], "a second broker that rotates changes nothing"
     await db.apply(Batch(commit=half.ids[6:]), segment=2, previous=1)
     again = await db.apply(Batch(half=half, commit=[], rollback=half.ids[:1]), segment=2, previous=1)
     assert again.problems[half.ids[0]] in ("resolved", "conflict")
@@ -205,8 +206,8 @@ async def test_offsets_and_memory_go_on_across_a_rotation(db: Notify) -> None:
 @on_database
 async def test_a_rotation_without_a_segment_ahead_changes_nothing(db: Notify) -> None:
     """Two brokers rotate at once: the second one finds the segment open that it saw ahead."""
-    assert await db.rows("select txmsg.rotate_1(1)") == [(2,)]
-    assert await db.rows("select txmsg.rotate_1(2)") == [(2,)]
+    assert await db.rows("select txmsg.rotate(1)") == [(2,)]
+    assert await db.rows("select txmsg.rotate(2)") == [(2,)]
     assert await db.rows("select id, state from txmsg.segment order by id") == [(1, "closed"), (2, "open")]
 
 

@@ -51,7 +51,7 @@ async def test_a_broker_that_does_not_read_its_answer_holds_no_lock(db: Notify) 
         ids = uuid_array([new_transaction_id_bytes() for _ in range(_ANSWER_ROWS)])
         halves, others = ", ".join(["'{}'"] * 11), ", ".join(["'{}'"] * 13)
         outs = ", ".join(["null"] * 6)
-        call = f"call txmsg.write_batch_2(null, 1, 0, '6 s', {halves}, $1, {others}, {outs})"
+        call = f"call txmsg.write_batch(null, 1, 0, '6 s', {halves}, $1, {others}, {outs})"
         paused.pgconn.send_query_params(call.encode(), [ids.data], param_types=[ids.oid], param_formats=[1])
         while paused.pgconn.flush():
             pass  # the request leaves, and from here on the broker does nothing any more
@@ -62,7 +62,7 @@ async def test_a_broker_that_does_not_read_its_answer_holds_no_lock(db: Notify) 
         )
         held = await db.rows(f"select locktype, mode from pg_locks where pid = {pid} and locktype <> 'virtualxid'")
         assert held == []
-        await db.connection.execute("select txmsg.rotate_1(1)")  # which waits for every batch that is not committed
+        await db.connection.execute("select txmsg.rotate(1)")  # which waits for every batch that is not committed
 
 
 # ---- opposite orders
@@ -121,8 +121,8 @@ async def test_copies_of_halves_in_opposite_orders_do_not_deadlock(db: Notify) -
 async def _topics(db: Notify, count: int) -> list[int]:
     """`count` topics of 1,000 queues each; the ids of the queues."""
     rows = await db.rows(
-        "with made as (insert into txmsg.topic (name, queue_count) "
-        f"select 'wide' || g, 1000 from generate_series(1, {count}) g returning id) "
+        "with made as (insert into txmsg.topic (name, queue_count, ordered_queues) "
+        f"select 'wide' || g, 1000, 1000 from generate_series(1, {count}) g returning id) "
         "insert into txmsg.queue (topic_id, number) select id, g from made, generate_series(0, 999) g returning id"
     )
     return [row[0] for row in rows]
@@ -136,7 +136,7 @@ async def test_a_batch_into_thousands_of_queues_takes_a_bounded_number_of_locks(
     async with await AsyncConnection.connect(db.url) as other:
         halves, others = ", ".join(["'{}'"] * 11), ", ".join(["'{}'"] * 13)
         await other.execute(
-            f"select count(*) from txmsg.apply_batch_2(1, 0, '6 s', {halves}, %s::uuid[], {others})".encode(),
+            f"select count(*) from txmsg.apply_batch(1, 0, '6 s', {halves}, %s::uuid[], {others})".encode(),
             ([each.hex() for each in half.ids],),
         )  # not committed: its locks can be counted
         (count,) = await db.rows(f"select count(*) from pg_locks where pid = {other.info.backend_pid}")
@@ -170,8 +170,8 @@ async def test_brokers_with_thousands_of_queues_in_flight_at_once_all_find_room(
 async def test_senders_do_not_wait_while_a_reader_is_open_and_segments_come_and_go(db: Notify) -> None:
     for segment in (1, 2):
         await write(db.connection, Batch(plain=db.columns(8)), segment=segment)
-        await db.connection.execute(f"select txmsg.rotate_1({segment})")
-        await db.connection.execute("select txmsg.add_segment_1()")
+        await db.connection.execute(f"select txmsg.rotate({segment})")
+        await db.connection.execute("select txmsg.add_segment()")
     await write(db.connection, Batch(plain=db.columns(8)), segment=3)
     async with await AsyncConnection.connect(db.url, autocommit=True) as keeper, writer_session(db.url) as sender:
         async with await AsyncConnection.connect(db.url) as reader:
@@ -188,8 +188,8 @@ async def test_senders_do_not_wait_while_a_reader_is_open_and_segments_come_and_
                 half = db.columns(20)
                 await write(sender, Batch(half=half, plain=db.columns(20)), segment=segment)
                 await write(sender, Batch(commit=half.ids), segment=segment)
-                await db.connection.execute(f"select txmsg.rotate_1({segment})")
-                await db.connection.execute("select txmsg.add_segment_1()")
+                await db.connection.execute(f"select txmsg.rotate({segment})")
+                await db.connection.execute("select txmsg.add_segment()")
             assert not detaching.done(), "the reader was to be open all the while"
         await detaching
         await keeper.execute(sql.SQL("drop table txmsg.message_1"))
@@ -206,6 +206,6 @@ async def test_a_rotation_on_an_older_snapshot_is_refused(db: Notify) -> None:
     """It would not see what the batches it waits for have written, and give their offsets out again."""
     await db.connection.execute("set default_transaction_isolation = 'repeatable read'")
     with pytest.raises(psycopg.DatabaseError, match="needs read committed"):
-        await db.connection.execute("select txmsg.rotate_1(1)")
+        await db.connection.execute("select txmsg.rotate(1)")
     with pytest.raises(psycopg.DatabaseError, match="needs read committed"):
         await db.apply(Batch(plain=db.columns(1)))

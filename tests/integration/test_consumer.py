@@ -371,7 +371,7 @@ def test_a_consumer_goes_on_when_a_promoted_standby_had_not_got_the_last_epochs(
 ) -> None:
     monkeypatch.setattr(epochs, "OUSTED_S_MAX", 0.0)
     with psycopg.connect(notify_url, autocommit=True, connect_timeout=10) as connection:
-        connection.execute("update txmsg.lease set epoch = 1000")
+        connection.execute("update txmsg.lease_epoch set epoch = 1000")
         with (
             Producer(broker.address, group="shop", timeout_s=WAIT_S) as producer,
             collecting(broker.address, "t") as got,
@@ -379,7 +379,7 @@ def test_a_consumer_goes_on_when_a_promoted_standby_had_not_got_the_last_epochs(
             producer.send(Message("t", b"before"))
             assert got.get(timeout=WAIT_S).body == b"before"
             broker.stop()
-            for table in ("lease", "queue_lease", "cursor"):
+            for table in ("lease_epoch", "queue_lease", "cursor"):
                 connection.execute(f"update txmsg.{table} set epoch = 0".encode())
             broker.start()
             producer.send(Message("t", b"after"))

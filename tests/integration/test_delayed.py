@@ -43,7 +43,9 @@ def _delayed(db: Notify, count: int, *, in_s: float = _HOUR_S) -> Columns:
 
 async def _pass(db: Notify, hours: int = 1) -> None:
     """As if so much time had gone by."""
-    await db.connection.execute(f"update txmsg.scheduled set due_at = due_at - interval '{hours} h 1 s'".encode())
+    await db.connection.execute(
+        f"update txmsg.scheduled set deliver_at = deliver_at - interval '{hours} h 1 s'".encode()
+    )
 
 
 async def _release(db: Notify, *, rows_max: int = 1000, size_bytes_max: int = 2**23) -> Released:
@@ -154,7 +156,7 @@ async def test_brokers_that_release_at_once_move_each_message_once(db: Notify) -
 async def test_a_release_after_a_rotation_finds_the_open_segment(db: Notify) -> None:
     await db.apply(Batch(plain=_delayed(db, 3)))
     await _pass(db)
-    await db.connection.execute("select txmsg.rotate_1(1)")
+    await db.connection.execute("select txmsg.rotate(1)")
     assert (await _release(db)).count == 3
     assert await db.rows("select distinct segment from txmsg.message") == [(2,)]
 
@@ -188,8 +190,8 @@ async def test_a_recalled_message_is_never_delivered_and_remembered(db: Notify) 
         assert again.problems == {}, "its outcome stays commit"
         against = await db.apply(Batch(rollback=committed), segment=place[0], previous=place[1])
         assert against.problems == dict.fromkeys(committed, "conflict")
-        await db.connection.execute("select txmsg.rotate_1((select id from txmsg.segment where state = 'open'))")
-        await db.connection.execute("select txmsg.add_segment_1()")
+        await db.connection.execute("select txmsg.rotate((select id from txmsg.segment where state = 'open'))")
+        await db.connection.execute("select txmsg.add_segment()")
     assert (await db.apply(Batch(commit=half.ids, rollback=plain.ids), segment=3, previous=2)).problems == (
         dict.fromkeys(half.ids + plain.ids, "expired")
     )
@@ -258,7 +260,7 @@ async def test_looking_for_what_is_due_reads_no_more_after_many_were_released_be
             await _pages_read(db.connection)  # its part is counted before, not at some moment while this is measured
             before = await _pages_read(connection)
             await connection.execute(
-                "call txmsg.release_due_2(1, %s, 1000, 8388608, null, null, null, null, null)", (since,)
+                "call txmsg.release_due(1, %s, 1000, 8388608, null, null, null, null, null)", (since,)
             )
             return await _pages_read(connection) - before
 
@@ -272,8 +274,8 @@ async def test_looking_for_what_is_due_reads_no_more_after_many_were_released_be
         for _ in range(_DEAD // 4000):
             await db.apply(Batch(plain=_delayed(db, 4000)))
         await _pass(db)
-        release = "call txmsg.release_due_2(1, null, 4000, 8388608, null, null, null, null, null)"
-        while await db.rows("select from txmsg.scheduled where due_at <= now() limit 1"):
+        release = "call txmsg.release_due(1, null, 4000, 8388608, null, null, null, null, null)"
+        while await db.rows("select from txmsg.scheduled where deliver_at <= now() limit 1"):
             await db.rows(release)
         await db.apply(Batch(plain=_delayed(db, 4000)))  # and these wait
         then = await pages(datetime.now(UTC) - timedelta(seconds=1))

@@ -270,8 +270,6 @@ async def test_closing_twice_and_before_running_is_fine(notify_url: str) -> None
         async with delivering(notify) as running:
             await running.close()
             await running.close()
-        ((free,),) = notify.query("select expires_at <= now() from txmsg.lease where name = 'delivery'")
-        assert free, "a broker of 0.1 may deliver at once"
         assert notify.query("select id from txmsg.broker") == []
         await pool.close()
 

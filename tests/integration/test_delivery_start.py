@@ -77,7 +77,7 @@ async def test_a_group_that_was_there_goes_on_where_it_was_whatever_its_members_
 async def test_a_queue_that_a_topic_gets_later_is_read_from_its_start(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify, poll_s=0.05) as delivery:
         assert await begin(delivery, Start.latest()) == []
-        await notify.topics.raise_queue_count("t", 2)
+        await notify.grow(2)
         await notify.add(1)
         got = [each.queue for each in await receive(delivery, 2)]
         assert sorted(got) == [0, 1]

@@ -230,12 +230,11 @@ def test_a_group_goes_to_a_time_an_offset_or_the_end(broker: BrokerProcess, noti
             "timestamptz '2026-05-01T10:00:00Z' + g * interval '1 s' "
             "from txmsg.queue q, generate_series(0, 299) g where q.number < 2"
         )
-        connection.execute("select txmsg.rotate_1(1)")
-        # Stored by two batches at once: the one that began first is the second to commit.
+        connection.execute("select txmsg.rotate(1)")
         connection.execute(
             "insert into txmsg.message (segment, queue, queue_offset, transaction_id, n, body, born_at, stored_at) "
             "select 2, q.id, 300 + g, gen_random_uuid(), 0, '', now(), timestamptz '2026-05-01T12:00:00Z' "
-            "- g * interval '1 s' from txmsg.queue q, generate_series(0, 9) g where q.number = 0"
+            "+ g * interval '1 s' from txmsg.queue q, generate_series(0, 9) g where q.number = 0"
         )
 
     def places(to: str, *options: str) -> list[int]:
@@ -246,7 +245,8 @@ def test_a_group_goes_to_a_time_an_offset_or_the_end(broker: BrokerProcess, noti
     assert places("2026-05-01T12:04:59+02:00") == [299, 299, 0, 0]
     assert places("2026-05-01T11:00:00Z") == [300, 300, 0, 0]
     assert places("2026-05-01T11:59:58Z") == [300, 300, 0, 0]
-    assert places("2026-05-01T12:00:01Z") == [310, 300, 0, 0]
+    assert places("2026-05-01T12:00:01Z") == [301, 300, 0, 0]
+    assert places("2026-05-01T12:00:10Z") == [310, 300, 0, 0]
     assert places("latest") == [310, 300, 0, 0]
     assert places("7", "--queue", "1") == [7]
     assert [each["next_offset"] for each in shown(broker)["queues"]] == [310, 7, 0, 0]

@@ -137,17 +137,17 @@ CHANGES = {
 def test_an_incarnation_is_over_when_its_row_is(notify_url: str, change: str) -> None:
     @on_database
     async def scenario(db: Notify) -> None:
-        (((first,),), (((same,)),)) = [await db.rows("select txmsg.begin_incarnation_2()") for _ in range(2)]
+        (((first,),), (((same,)),)) = [await db.rows("select txmsg.begin_incarnation()") for _ in range(2)]
         assert first == same
-        await db.connection.execute("insert into txmsg.lease values ('delivery', '(cluster)', 7, now())")
+        await db.connection.execute("update txmsg.lease_epoch set epoch = 7")
         await db.connection.execute(CHANGES[change].encode())
         with pytest.raises(psycopg.DatabaseError) as refused:
             await apply(db.connection, Batch(), segment=1, previous=0, first_check_s=6, incarnation=first)
         assert (refused.value.sqlstate, refused.value.diag.message_detail) == (OTHER_INCARNATION, str(first))
-        ((second,),) = await db.rows("select txmsg.begin_incarnation_2()")
+        ((second,),) = await db.rows("select txmsg.begin_incarnation()")
         assert second != first
         await apply(db.connection, Batch(), segment=1, previous=0, first_check_s=6, incarnation=second)
-        ((epoch, now_ms),) = await db.rows("select epoch, extract(epoch from now()) * 1000 from txmsg.lease")
+        ((epoch, now_ms),) = await db.rows("select epoch, extract(epoch from now()) * 1000 from txmsg.lease_epoch")
         assert 0 <= now_ms - epoch < 120_000
 
     scenario(notify_url)

@@ -17,7 +17,7 @@ from txmsg.broker.store.connect import open_pool
 _WAITING = "select 1 from pg_locks where locktype = 'advisory' and not granted"
 _NONE = ", ".join(["'{}'"] * 10)
 _CALL = f"""
-select count(*) from txmsg.apply_batch_2(1, 0, '6 s', '{{}}', {_NONE}, %(commit)s::uuid[], null, %(rollback)s::uuid[],
+select count(*) from txmsg.apply_batch(1, 0, '6 s', '{{}}', {_NONE}, %(commit)s::uuid[], null, %(rollback)s::uuid[],
     '{{}}', '{{}}', {", ".join(["'{}'"] * 9)})
 """
 
@@ -25,7 +25,8 @@ select count(*) from txmsg.apply_batch_2(1, 0, '6 s', '{{}}', {_NONE}, %(commit)
 async def topic_of(db: Notify, durability: str) -> int:
     """A queue of a new topic with this durability."""
     await db.connection.execute(
-        "insert into txmsg.topic (name, queue_count, durability) values (%s, 1, %s)", (durability, durability)
+        "insert into txmsg.topic (name, queue_count, ordered_queues, durability) values (%s, 1, 1, %s)",
+        (durability, durability),
     )
     (row,) = await db.rows("insert into txmsg.queue (topic_id, number) select max(id), 0 from txmsg.topic returning id")
     queue: int = row[0]

@@ -87,8 +87,8 @@ async def run(db: Notify, statement: str) -> None:
 
 
 async def rotate(db: Notify) -> None:
-    await db.rows("select txmsg.rotate_1((select id from txmsg.segment where state = 'open'))")
-    await db.rows("select txmsg.add_segment_1()")
+    await db.rows("select txmsg.rotate((select id from txmsg.segment where state = 'open'))")
+    await db.rows("select txmsg.add_segment()")
 
 
 @on_database
@@ -127,11 +127,11 @@ async def test_delayed_messages_wait_logged_and_enter_a_queue_in_memory_when_the
     later = columns_of([queue])
     later.deliver_at_us = [time.time_ns() // 1000 + 3_600_000_000]
     await db.apply(Batch(plain=later))
-    release = "call txmsg.release_due_2(1, null, 10, 1000, null, null, null, null, null)"
+    release = "call txmsg.release_due(1, null, 10, 1000, null, null, null, null, null)"
     await db.rows(release)
     assert await offsets_of(db, queue) == []
     crash(db.url)
-    await run(db, "update txmsg.scheduled set due_at = due_at - interval '1 h'")
+    await run(db, "update txmsg.scheduled set deliver_at = deliver_at - interval '1 h'")
     await db.rows(release)
     assert await offsets_of(db, queue) == [(-1, LIFE)]
     assert set((await db.apply(Batch(plain=later))).problems.values()) == set()

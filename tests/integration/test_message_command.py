@@ -39,7 +39,7 @@ def test_messages_are_found_by_key_in_all_segments_and_by_id(broker: BrokerProce
         other = producer.send(Message("u", b"2", key="42"))
         producer.send(Message("t", b"3", key="43"))
         with psycopg.connect(notify_url, connect_timeout=10) as connection:
-            connection.execute("select txmsg.rotate_1((select id from txmsg.segment where state = 'open'))")
+            connection.execute("select txmsg.rotate((select id from txmsg.segment where state = 'open'))")
         last = producer.send(Message("t", b"4", key="42"))
     assert [each["id"] for each in found(broker, "--key", "42")] == [last, other, first]
     assert [each["id"] for each in found(broker, "--key", "42", "--topic", "t")] == [last, first]
@@ -128,11 +128,11 @@ def test_a_trace_says_who_decided_what_waits_for_its_time_and_what_was_rolled_ba
     with psycopg.connect(notify_url, connect_timeout=10) as connection:
         connection.execute(
             "with half as (delete from txmsg.half_message returning *) insert into txmsg.scheduled (transaction_id, n, "
-            "due_at, queue, key, tag, headers, body, born_at, half_stored_at, decided_by) select transaction_id, n, "
-            "'2099-01-01T00:00:00Z', queue, key, tag, headers, body, born_at, stored_at, 2 from half"
+            "deliver_at, queue, key, tag, headers, body, born_at, half_stored_at, decided_by) select transaction_id, "
+            "n, '2099-01-01T00:00:00Z', queue, key, tag, headers, body, born_at, stored_at, 2 from half"
         )
     (message,) = traced(broker, waiting)
-    assert (message["state"], message["due_at"]) == ("scheduled", "2099-01-01T00:00:00+00:00")
+    assert (message["state"], message["deliver_at"]) == ("scheduled", "2099-01-01T00:00:00+00:00")
     assert (message["decided_by"], message["offset"]) == ("check-back", None)
     assert message["half_stored_at"] is not None
     assert "nothing is known of" in said("message", "trace", str(new_transaction_id()), *where, status=1)

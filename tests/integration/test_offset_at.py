@@ -19,7 +19,7 @@ TIMES = 40
 
 async def clock_that_can_be_set(db: Notify) -> None:
     await db.connection.execute("create table public.clock as select interval '0' as ahead")
-    functions = ("apply_batch_2", "release_due_2")
+    functions = ("apply_batch", "release_due")
     Plant("a clock", Defect.LOST, tuple((each, _CLOCK, _SET_CLOCK) for each in functions)).install(db.url)
 
 
@@ -33,8 +33,8 @@ async def test_a_time_is_found_by_halves_as_if_each_message_was_looked_at(db: No
     for _ in range(BATCHES):
         match at.randrange(14):
             case 0:
-                await db.connection.execute(f"select txmsg.rotate_1({segment})".encode())
-                await db.connection.execute("select txmsg.add_segment_1()")
+                await db.connection.execute(f"select txmsg.rotate({segment})".encode())
+                await db.connection.execute("select txmsg.add_segment()")
                 segment += 1
             case 1 | 2 | 3 | 5:  # by hours, or by less than a batch takes
                 seconds = at.choice([-7200, -3600, -60, -0.001, 0.001, 60, 3600])
@@ -46,9 +46,9 @@ async def test_a_time_is_found_by_halves_as_if_each_message_was_looked_at(db: No
                 columns = columns_of([at.choice(queues)], producer=db.producer)
                 columns.deliver_at_us = [columns.born_at_us[0] + 100 * 3_600_000_000]
                 await db.apply(Batch(plain=columns), segment=segment, previous=segment - 1)
-                await db.connection.execute("update txmsg.scheduled set due_at = now() - interval '9 days'")
+                await db.connection.execute("update txmsg.scheduled set deliver_at = now() - interval '9 days'")
                 await db.connection.execute(
-                    f"call txmsg.release_due_2({segment}, null, 10, 1000, null, null, null, null, null)".encode()
+                    f"call txmsg.release_due({segment}, null, 10, 1000, null, null, null, null, null)".encode()
                 )
             case _:
                 columns = columns_of(at.choices(queues, k=at.randint(1, 9)), producer=db.producer)
@@ -59,7 +59,7 @@ async def test_a_time_is_found_by_halves_as_if_each_message_was_looked_at(db: No
             for by_us in (-1, 0, 1):
                 found = await db.connection.execute(
                     "with asked as (select %(time)s::timestamptz + %(by_us)s * interval '1 us' as at) "
-                    "select a.at, txmsg.offset_at_2(%(queue)s, a.at), (select min(m.queue_offset) from txmsg.message m "
+                    "select a.at, txmsg.offset_at(%(queue)s, a.at), (select min(m.queue_offset) from txmsg.message m "
                     " where m.queue = %(queue)s and m.stored_at >= a.at) from asked a",
                     {"time": time, "by_us": by_us, "queue": queue},
                 )

@@ -6,7 +6,6 @@ import asyncio
 import random
 from dataclasses import fields
 from itertools import pairwise
-from uuid import UUID
 
 from psycopg import AsyncConnection
 
@@ -172,20 +171,6 @@ async def test_who_decided_is_kept_with_the_message(db: Notify) -> None:
     await db.apply(Batch(commit=half.ids[:1]))
     stored = await db.rows("select transaction_id, decided_by from txmsg.message")
     assert {row[0].bytes: row[1] for row in stored} == {half.ids[0]: 1, by_check: 2, by_person: 3, by_client: 1}
-
-
-@on_database
-async def test_brokers_of_0_1_hold_back_and_free_ordered_messages_too(db: Notify) -> None:
-    half = ordered(db, "a", "a")
-    await db.apply(Batch(half=half))
-    for each, count in ((half.ids[1], 0), (half.ids[0], 2)):
-        await db.connection.execute(
-            "call txmsg.write_batch_1(1, 0, '6 s', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', %s::uuid[], "
-            "'{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', null, null, null, null)",
-            ([UUID(bytes=each)],),
-        )
-        assert await db.rows("select count(*) from txmsg.message") == [(count,)]
-    assert await in_queues(db) == half.ids
 
 
 # ---- many wait

@@ -22,15 +22,15 @@ _HOUR = timedelta(hours=1)
 def _pass(notify_url: str, hours: int) -> None:
     """As if so much time had gone by."""
     with psycopg.connect(notify_url, autocommit=True) as connection:
-        connection.execute("update txmsg.scheduled set due_at = due_at - make_interval(hours => %s)", (hours,))
+        connection.execute("update txmsg.scheduled set deliver_at = deliver_at - make_interval(hours => %s)", (hours,))
 
 
 def _due(notify_url: str) -> dict[str, datetime]:
     with psycopg.connect(notify_url) as connection:
         rows: Iterable[tuple[object, int, datetime]] = connection.execute(
-            "select transaction_id, n, due_at from txmsg.scheduled"
+            "select transaction_id, n, deliver_at from txmsg.scheduled"
         ).fetchall()
-    return {f"{transaction_id}.{n}": due_at for transaction_id, n, due_at in rows}
+    return {f"{transaction_id}.{n}": deliver_at for transaction_id, n, deliver_at in rows}
 
 
 def test_delayed_messages_come_when_they_are_due(broker: BrokerProcess, notify_url: str) -> None:

@@ -61,8 +61,8 @@ def client(broker: BrokerProcess) -> Iterator[Client]:
 
 def _rotate(url: str) -> None:
     with psycopg.connect(url) as connection:
-        connection.execute("select txmsg.rotate_1((select id from txmsg.segment where state = 'open'))")
-        connection.execute("select txmsg.add_segment_1()")
+        connection.execute("select txmsg.rotate((select id from txmsg.segment where state = 'open'))")
+        connection.execute("select txmsg.add_segment()")
 
 
 def test_outcomes_are_answered_one_by_one_while_remembered_and_expired_afterwards(
@@ -102,7 +102,7 @@ def test_what_was_done_though_its_answer_was_lost_is_repeated_to_the_same_end(
 
         def cut(request: Request) -> Verdict:
             nonlocal lose_next
-            if not lose_next or "write_batch_2" not in request.sql:
+            if not lose_next or "write_batch" not in request.sql:
                 return FORWARD
             lose_next = False
             return CUT_AFTER
@@ -209,7 +209,7 @@ async def test_a_segment_is_as_young_as_the_last_batch_it_waited_for(db: Notify)
         await AsyncConnection.connect(db.url, autocommit=True) as keeper,
     ):
         await batch.execute("select pg_advisory_xact_lock_shared(7701, 0)")
-        rotating = asyncio.create_task(keeper.execute("select txmsg.rotate_1(1)"))
+        rotating = asyncio.create_task(keeper.execute("select txmsg.rotate(1)"))
         async with asyncio.timeout(60):
             while await db.rows("select from pg_locks where locktype = 'advisory' and not granted") == []:
                 pass

@@ -373,7 +373,7 @@ async def test_what_enters_a_queue_that_is_newer_than_the_last_visit_of_a_group_
             await delivery.settle("g", "c", receipts(await receive(delivery, 3)), [])
         assert await waiting() == ([("g", 0)], {0: 0})
 
-        await notify.topics.raise_queue_count("t", 2)
+        await notify.grow(2)
         await notify.add(5)
         assert await waiting() == ([("g", 10)], {0: 5, 1: 5})
         notify.query("update txmsg.cursor set next_offset = 8")  # of queue 0: the group has no other cursor
@@ -391,7 +391,7 @@ async def test_what_enters_a_queue_that_is_newer_than_the_last_visit_of_a_group_
         with patient():
             assert await retention.run_once() == 1
 
-        await notify.topics.raise_queue_count("t", 3)
+        await notify.grow(3)
         await notify.add(2)
         assert await waiting() == ([("g", 6)], {0: 2, 1: 2, 2: 2})
         await admin.seek("g", "t", 2, Start.latest(), again=False)

@@ -16,6 +16,7 @@ from tests.integration.client_harness import WAIT_S, collecting, message_count
 from tests.integration.delivery_harness import delivering, notify_at, receive, until
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.store.batch import Batch
+from txmsg.broker.store.topic_settings import TopicChange, TopicSettings, TopicSettingsRow
 from txmsg.broker.store.topics import TopicRegistry
 from txmsg.cli.main import main
 from txmsg.client import AsyncProducer, Producer
@@ -27,14 +28,16 @@ async def test_raising_the_number_of_queues_at_the_same_moment_leaves_the_higher
     async with notify_at(notify_url, queues=2) as notify:
         await notify.ensure("t")
         first = await notify.queue_ids()
-        others = [TopicRegistry(notify.topics._pool, auto_create=True, queues=2) for _ in range(4)]
-        await asyncio.gather(*(each.raise_queue_count("t", 3 + 2 * n) for n, each in enumerate(others)))
+        settings = TopicSettings(notify.topics._pool)
+        changes = (settings.alter("t", TopicChange(queues=count)) for count in (3, 5, 7, 9))
+        results = await asyncio.gather(*changes, return_exceptions=True)
+        assert isinstance(results[-1], TopicSettingsRow)
+        assert all(isinstance(result, TopicSettingsRow | MisuseError) for result in results)
         assert await notify.topics.refresh_once() == ["t"]
         queue_ids = await notify.queue_ids()
         assert len(queue_ids) == 9
         assert queue_ids[:2] == first, "the queues that were there are what they were"
         assert await notify.topics.refresh_once() == []
-        assert len((await notify.topics.raise_queue_count("t", 5)).queue_ids) == 9
     with psycopg.connect(notify_url) as connection:
         rows = connection.execute(
             "select t.queue_count, array_agg(q.number order by q.number) "
@@ -45,11 +48,12 @@ async def test_raising_the_number_of_queues_at_the_same_moment_leaves_the_higher
 
 async def test_a_number_of_queues_out_of_range_or_of_no_topic_is_refused(notify_url: str) -> None:
     async with notify_at(notify_url) as notify:
+        await notify.ensure("t")
         for count in (0, QUEUES_MAX + 1):
             with pytest.raises(MisuseError, match=f"{count} queues"):
-                await notify.topics.raise_queue_count("t", count)
+                await notify.grow(count)
         with pytest.raises(UnknownTopic, match="nowhere"):
-            await notify.topics.raise_queue_count("nowhere", 2)
+            await notify.grow(2, "nowhere")
 
 
 @pytest.mark.parametrize("neighbours_count", [0, 50])
@@ -66,8 +70,9 @@ def test_two_copies_at_one_moment_that_name_different_queues_are_one_message(
         async with running_writer(BrokerConfig(storage=notify_url)) as (writer, _, ends):
             with psycopg.connect(notify_url) as other:
                 other.execute(
-                    "select txmsg.apply_batch_1(1, 0, '6 s', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', "
-                    "'{}', '{}', '{}', %s::uuid[], '{0}', %s, '{}', '{}', '{}', array['body'::bytea], array[now()])",
+                    "select txmsg.apply_batch(1, 0, '6 s', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', "
+                    "'{}', '{}', '{}', '{}', '{}', '{}', %s::uuid[], '{0}', %s, '{}', '{}', '{}', "
+                    "array['body'::bytea], array[now()], '{}', '{}')",
                     ([copy.ids[0].hex()], [db.queues[0]]),
                 )
                 writing = asyncio.create_task(writer.write(Batch(plain=copy), 1))
@@ -130,7 +135,7 @@ async def test_a_group_that_waits_gets_messages_from_the_new_queues(notify_url: 
     async with notify_at(notify_url) as notify, delivering(notify, poll_s=0.05) as delivery:
         waiting = asyncio.create_task(receive(delivery, 10))
         await until(lambda: "g" in delivery._state.groups)
-        await notify.topics.raise_queue_count("t", 5)
+        await notify.grow(5)
         await notify.add(2)
         got = await waiting
         assert sorted((each.queue, each.offset) for each in got) == [

@@ -4,30 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import psycopg
 import pytest
-import sqlalchemy
-from alembic import command
 
+from tests.acceptance.releases import write_next_revision
 from txmsg.broker import migrate
 from txmsg.errors import StorageError
 
+OLD, NEXT = migrate.REVISIONS[-1], "9999"
 _WAIT_S = 60.0
 
 
 @pytest.fixture
-def old_url(database_url: str) -> str:
-    """A Notify database at revision 0001."""
-    engine = sqlalchemy.create_engine(database_url.replace("postgresql:", "postgresql+psycopg:", 1))
-    with engine.begin() as connection:
-        connection.execute(sqlalchemy.text("create schema txmsg"))
-        config = migrate._config()
-        config.attributes["connection"] = connection
-        command.upgrade(config, "0001")
-    engine.dispose()
-    assert migrate.current(database_url) == "0001"
-    return database_url
+def old_url(notify_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A Notify database, to which a revision was added since it was upgraded."""
+    write_next_revision(tmp_path, revision=NEXT)
+    config = migrate._config()
+    versions = Path(migrate.__file__).with_name("migrations") / "versions"
+    config.set_main_option("version_locations", f"{versions}\n{tmp_path}")
+    config.set_main_option("path_separator", "newline")
+    monkeypatch.setattr(migrate, "_config", lambda: config)
+    monkeypatch.setattr(migrate, "REVISIONS", (OLD, NEXT))
+    assert migrate.current(notify_url) == OLD
+    return notify_url
 
 
 @pytest.fixture
@@ -47,12 +48,12 @@ def test_senders_go_on_while_an_upgrade_waits_for_a_reader_and_it_ends_when_the_
             _wait_until_an_upgrade_waits_for_a_table(sender)
             sender.execute("set statement_timeout = '20s'")
             for _ in range(2):
-                sender.execute("insert into txmsg.topic (name, queue_count) values (gen_random_uuid()::text, 1)")
+                sender.execute("update txmsg.half_message set checks = checks")
                 sender.execute("select from txmsg.message")  # behind the upgrade in the line, if it keeps its place
-            assert migrate.current(old_url) == "0001"
+            assert migrate.current(old_url) == OLD
         assert not upgrading.done()
         reader.commit()
-        assert upgrading.result(_WAIT_S) == migrate.REVISIONS[-1]
+        assert upgrading.result(_WAIT_S) == NEXT
 
 
 def test_an_upgrade_that_gives_up_names_who_is_in_its_way_and_changes_nothing(
@@ -62,9 +63,17 @@ def test_an_upgrade_that_gives_up_names_who_is_in_its_way_and_changes_nothing(
         migrate.upgrade(old_url, wait_s=0)
     assert f"by process {reader.info.backend_pid} (user " in str(caught.value)
     assert ", report, idle in transaction): end these sessions" in str(caught.value)
-    assert migrate.current(old_url) == "0001"
+    assert migrate.current(old_url) == OLD
     reader.commit()
-    assert migrate.upgrade(old_url, wait_s=0) == migrate.REVISIONS[-1]
+    assert migrate.upgrade(old_url, wait_s=0) == NEXT
+
+
+def test_a_damaged_schema_is_not_upgraded_and_the_damage_is_named(old_url: str) -> None:
+    with psycopg.connect(old_url, connect_timeout=10) as connection:
+        connection.execute("drop index txmsg.retry_due")
+    with pytest.raises(StorageError, match="missing or changed: index retry_due: recreate it"):
+        migrate.upgrade(old_url)
+    assert migrate.current(old_url) == OLD
 
 
 def _wait_until_an_upgrade_waits_for_a_table(connection: psycopg.Connection) -> None:

@@ -37,7 +37,7 @@ async def test_a_rotation_by_another_broker_is_followed(notify_url: str) -> None
     async with running_writer(BrokerConfig(storage=notify_url)) as (writer, queue, ends):
         await writer.write(Batch(plain=columns_of([queue])), 1)
         with psycopg.connect(notify_url) as other:
-            other.execute("select txmsg.rotate_1(1)")
+            other.execute("select txmsg.rotate(1)")
         assert await writer.write(Batch(plain=columns_of([queue])), 1) == {}
         assert ends == {queue: 2}
 

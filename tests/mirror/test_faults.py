@@ -181,7 +181,7 @@ def test_what_retention_dropped_while_the_tailer_was_away_is_a_counted_hole(
     lost = {queue: end - mirrored[queue] for queue, end in load.ends.items()}
     said("tailer", "drop", "--storage", url, "--yes")  # else retention would wait for the mirror, and the slot have all
     with psycopg.connect(url) as connection:
-        connection.execute("select txmsg.rotate_1(1)")
+        connection.execute("select txmsg.rotate(1)")
         connection.execute("update txmsg.segment set dropping = true where id = 1")
         connection.execute("delete from txmsg.message")
     before = load.count

@@ -201,7 +201,7 @@ def test_bytes_that_are_not_as_they_were_written_are_found(table: str, tmp_path:
 def _retained(url: str) -> None:
     """Segment 1 is dropped; the queues go on in segment 2, where queue 0 has its offsets from COUNT on."""
     with psycopg.connect(url) as connection:
-        connection.execute("select txmsg.rotate_1(1)")
+        connection.execute("select txmsg.rotate(1)")
         connection.execute("update txmsg.segment set dropping = true where id = 1")
         connection.execute("delete from txmsg.message")
 

@@ -22,12 +22,13 @@ from txmsg.broker.segments import Segments
 from txmsg.broker.service import CheckResolver, NotifyService, TopicColumns
 from txmsg.broker.store.connect import Pool, open_pool
 from txmsg.broker.store.halves import Halves
+from txmsg.broker.store.topic_settings import TopicChange, TopicSettings
 from txmsg.broker.store.topics import TopicRegistry
 from txmsg.broker.writer import Writer
 from txmsg.checker.loop import CheckLoop
 from txmsg.checker.policy import CheckPolicies, CheckPolicy
 from txmsg.checker.ports import DueHalf
-from txmsg.errors import BrokerUnavailable, OutcomeUnknown, TxmsgError, UnknownTopic
+from txmsg.errors import BrokerUnavailable, MisuseError, OutcomeUnknown, TxmsgError, UnknownTopic
 from txmsg.message import TransactionState
 
 FENCE_ID = UUID(int=0xFE)
@@ -164,7 +165,12 @@ class Broker:
         """Gives topics more queues, where there are fewer."""
         for topic in topics:
             if self._parts is not None:  # it may crash in between
-                await self._survive(self._parts.service.topics.raise_queue_count(topic, queues))
+                await self._survive(self._grow(self._parts, topic, queues))
+
+    async def _grow(self, parts: _Parts, topic: str, queues: int) -> None:
+        with suppress(MisuseError):  # it has as many, or more
+            await TopicSettings(parts.pool).alter(topic, TopicChange(queues=queues))
+        await parts.service.topics.refresh_once()
 
     async def learn(self) -> None:
         """Looks whether topics have got more queues."""
@@ -212,7 +218,7 @@ class Broker:
 
     def _verdict(self, request: Request) -> Verdict:
         # In the proxy's thread; the trouble is set in the other one, a word at a time.
-        batch = "txmsg.write_batch_2" in request.sql
+        batch = "txmsg.write_batch" in request.sql
         if batch and self._hold:
             self._hold = False
             return HOLD

@@ -112,7 +112,7 @@ PLANTS = (
     Plant(
         "a broker goes on with what it read before the database went back",
         Defect.LOST,
-        (("require_incarnation_2", "if txmsg.current", "if false and txmsg.current"),),
+        (("require_incarnation", "if txmsg.current", "if false and txmsg.current"),),
     ),
     Plant("a broken connection is taken for written", Defect.LOST, code=_cut_means_done),
     Plant("answered before it is written", Defect.LOST, code=_answered_too_early),
@@ -120,8 +120,8 @@ PLANTS = (
         "no queue lock, and the loser of an offset is dropped",
         Defect.LOST,
         (
-            ("apply_batch_2", _QUEUE_LOCKS, "null;"),
-            ("apply_batch_2", "from incoming i\n", "from incoming i on conflict do nothing\n"),
+            ("apply_batch", _QUEUE_LOCKS, "null;"),
+            ("apply_batch", "from incoming i\n", "from incoming i on conflict do nothing\n"),
         ),
     ),
     Plant(
@@ -129,7 +129,7 @@ PLANTS = (
         Defect.LOST,
         (
             (
-                "apply_batch_2",
+                "apply_batch",
                 _QUEUE_LOCKS,
                 "select array_agg(coalesce((select max(m.queue_offset) + 1 from txmsg.message m "
                 "where m.segment = p_segment and m.queue = q), (select b.base from txmsg.segment_base b "
@@ -137,17 +137,17 @@ PLANTS = (
                 f"{_QUEUE_LOCKS}",
             ),
             (
-                "apply_batch_2",
+                "apply_batch",
                 "into v_bases, v_stepped",
                 "into v_placed_offsets, v_stepped",
             ),
-            ("apply_batch_2", "from incoming i\n", "from incoming i on conflict do nothing\n"),
+            ("apply_batch", "from incoming i\n", "from incoming i on conflict do nothing\n"),
         ),
     ),
     Plant(
         "only the first message of a transaction is committed",
         Defect.LOST,
-        (("apply_batch_2", "from incoming i\n", "from incoming i where i.n = 0 or i.lane = 1\n"),),
+        (("apply_batch", "from incoming i\n", "from incoming i where i.n = 0 or i.lane = 1\n"),),
     ),
     # ---- duplicated
     Plant(
@@ -155,7 +155,7 @@ PLANTS = (
         Defect.DUPLICATED,
         (
             (
-                "apply_batch_2",
+                "apply_batch",
                 f"{_MEMORY}\n               and m.transaction_id = any(p_half_id)",
                 "m.segment = p_segment and m.transaction_id = any(p_half_id)",
             ),
@@ -166,7 +166,7 @@ PLANTS = (
         Defect.DUPLICATED,
         (
             (
-                "apply_batch_2",
+                "apply_batch",
                 f"{_MEMORY}\n                   and m.transaction_id = any(p_plain_id)",
                 "m.segment = p_segment and m.transaction_id = any(p_plain_id)",
             ),
@@ -175,20 +175,20 @@ PLANTS = (
     Plant(
         "late copies are not removed",
         Defect.DUPLICATED,
-        (("apply_batch_2", "delete from txmsg.half_message h where h.transaction_id = any(v_done) and", "-- "),),
+        (("apply_batch", "delete from txmsg.half_message h where h.transaction_id = any(v_done) and", "-- "),),
     ),
     Plant(
         "late copies are looked for before the insert that may wait, not after it",
         Defect.DUPLICATED,
         (
             (
-                "apply_batch_2",
+                "apply_batch",
                 "insert into txmsg.half_message as h",
                 f"select array_agg(d.transaction_id) into v_known_ids from ({_HALF_MEMORY}) d;\n"
                 "insert into txmsg.half_message as h",
             ),
             (
-                "apply_batch_2",
+                "apply_batch",
                 f"select array_agg(d.transaction_id) into v_done from ({_HALF_MEMORY}) d;",
                 "v_done := v_known_ids;",
             ),
@@ -200,7 +200,7 @@ PLANTS = (
         Defect.REORDERED,
         (
             (
-                "apply_batch_2",
+                "apply_batch",
                 "h.order_seq < coalesce(k.blocked_at, 9223372036854775807)",
                 "(h.decided or h.transaction_id in (select unnest(v_commit)))",
             ),
@@ -209,61 +209,61 @@ PLANTS = (
     Plant(
         "a batch places messages from the youngest to the oldest",
         Defect.REORDERED,
-        (("apply_batch_2", "order by i.lane, i.order_seq, i.seq", "order by i.lane, i.order_seq desc, i.seq desc"),),
+        (("apply_batch", "order by i.lane, i.order_seq, i.seq", "order by i.lane, i.order_seq desc, i.seq desc"),),
     ),
     Plant(
         "a batch places messages by id",
         Defect.REORDERED,
-        (("apply_batch_2", "order by i.lane, i.order_seq, i.seq", "order by i.transaction_id desc, i.n"),),
+        (("apply_batch", "order by i.lane, i.order_seq, i.seq", "order by i.transaction_id desc, i.n"),),
     ),
     Plant(
         "ordered halves are moved in the order of their ids",
         Defect.REORDERED,
-        (("apply_batch_2", "order by i.lane, i.order_seq, i.seq", "order by i.lane, i.transaction_id, i.n"),),
+        (("apply_batch", "order by i.lane, i.order_seq, i.seq", "order by i.lane, i.transaction_id, i.n"),),
     ),
     # ---- phantom
     Plant(
         "UNKNOWN delivers",
         Defect.PHANTOM,
-        (("apply_batch_2", "any(v_commit || v_free_ids)\n", "any(v_commit || v_free_ids || p_check)\n"),),
+        (("apply_batch", "any(v_commit || v_free_ids)\n", "any(v_commit || v_free_ids || p_check)\n"),),
     ),
     Plant("a check answered UNKNOWN commits", Defect.PHANTOM, code=_doubt_means_commit),
     # ---- gap
     Plant(
         "offsets are counted over all queues of a batch",
         Defect.GAP,
-        (("apply_batch_2", "over (partition by i.queue order by", "over (order by"),),
+        (("apply_batch", "over (partition by i.queue order by", "over (order by"),),
     ),
     Plant(
         "a new segment starts one too far",
         Defect.GAP,
-        (("rotate_1", "m.queue_offset + 1", "m.queue_offset + 2"),),
+        (("rotate", "m.queue_offset + 1", "m.queue_offset + 2"),),
     ),
     Plant(
         "a queue that slept through a segment starts anew",
         Defect.GAP,
-        (("rotate_1", "b.base from txmsg.segment_base", "0 from txmsg.segment_base"),),
+        (("rotate", "b.base from txmsg.segment_base", "0 from txmsg.segment_base"),),
     ),
     Plant(
         "a batch does not hold off the rotation",
         Defect.GAP,
-        (("apply_batch_2", "perform pg_advisory_xact_lock_shared(7701, 0);", "null;"),),
+        (("apply_batch", "perform pg_advisory_xact_lock_shared(7701, 0);", "null;"),),
     ),
     # ---- turned
     Plant(
         "a rollback after the commit is answered OK",
         Defect.TURNED,
-        (("apply_batch_2", "if v_count < cardinality(p_rollback) then", "if false then"),),
+        (("apply_batch", "if v_count < cardinality(p_rollback) then", "if false then"),),
     ),
     Plant(
         "a rollback is not remembered",
         Defect.TURNED,
-        (("apply_batch_2", "from gone g order by 2", "from gone g where false order by 2"),),
+        (("apply_batch", "from gone g order by 2", "from gone g where false order by 2"),),
     ),
     Plant(
         "rollbacks are remembered in the open segment only",
         Defect.TURNED,
-        (("apply_batch_2", "r.segment in (p_segment, p_previous)", "r.segment = p_segment"),),
+        (("apply_batch", "r.segment in (p_segment, p_previous)", "r.segment = p_segment"),),
     ),
 )
 """Two or more for each kind."""

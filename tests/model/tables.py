@@ -112,9 +112,10 @@ class Tables:
     async def add_topic(self, name: str, queues: int) -> None:
         """A topic that no broker of the history knows."""
         await self._connection.execute(
-            "with topic as (insert into txmsg.topic (name, queue_count) values (%s, %s) returning id) "
+            "with topic as (insert into txmsg.topic (name, queue_count, ordered_queues) "
+            "values (%s, %s, %s) returning id) "
             "insert into txmsg.queue (topic_id, number) select id, generate_series(0, %s) from topic",
-            (name, queues, queues - 1),
+            (name, queues, queues, queues - 1),
         )
 
     async def make_due(self) -> None:

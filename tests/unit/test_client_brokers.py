@@ -58,7 +58,7 @@ def test_who_does_not_know_the_others_makes_no_difference() -> None:
     def case(brokers: Brokers) -> None:
         brokers.learn("a:1", route("a:1", "a:1", "b:1"))
         brokers.learn("b:1", route("b:1"))  # cut off from its database
-        brokers.learn("a:1", RouteChanged(brokers=["a:1"]))  # of release 0.1
+        brokers.learn("a:1", RouteChanged(brokers=["a:1"]))  # says no name of its own
         brokers.learn("gone:1", route("gone:1", "gone:1"))
         assert brokers.addresses == ["a:1", "b:1"]
 

@@ -72,7 +72,7 @@ class Mirrors:
     def fitting(self, include: Sequence[str], patterns: Sequence[str]) -> list[str]:
         """Topics that fit both."""
         rows = self._session.execute(
-            "select t.name from txmsg.topic t where txmsg.fits_2(t.name, %s) and txmsg.fits_2(t.name, %s) order by 1",
+            "select t.name from txmsg.topic t where txmsg.fits(t.name, %s) and txmsg.fits(t.name, %s) order by 1",
             (list(include), list(patterns)),
         ).fetchall()
         return [name for (name,) in rows]
@@ -80,8 +80,8 @@ class Mirrors:
     def left_out(self, include: Sequence[str], exclude: Sequence[str]) -> list[str]:
         """Topics that fit, but whose messages PostgreSQL's log does not have: those of durability memory."""
         rows = self._session.execute(
-            "select t.name from txmsg.topic t where t.durability = 'memory' and txmsg.fits_2(t.name, %s) "
-            "and not txmsg.fits_2(t.name, %s) order by 1",
+            "select t.name from txmsg.topic t where t.durability = 'memory' and txmsg.fits(t.name, %s) "
+            "and not txmsg.fits(t.name, %s) order by 1",
             (list(include), list(exclude)),
         ).fetchall()
         return [name for (name,) in rows]

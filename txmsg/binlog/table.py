@@ -49,7 +49,7 @@ _QUEUES = """
            coalesce((select m.queue_offset + 1 from txmsg.message m
                       where m.segment = o.id and m.queue = q.id order by m.queue_offset desc limit 1),
                     last.base, 0)
-      from txmsg.mirrored_queues_2(%s, %s) q
+      from txmsg.mirrored_queues(%s, %s) q
       join txmsg.topic t on t.id = q.topic_id
       join txmsg.segment o on o.state = 'open'
      cross join (select min(s.id) as id from txmsg.segment s where s.state <> 'ahead' and not s.dropping) f

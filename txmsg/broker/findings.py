@@ -67,7 +67,7 @@ def of_server(connection: Connection) -> Iterator[Finding]:
 
 
 def replicated_topics(connection: Connection) -> int:
-    """How many topics ask for a synchronous standby. The tables are there, at revision 0002 or later."""
+    """How many topics ask for a synchronous standby. The tables exist."""
     return int(_scalar(connection, "select count(*) from txmsg.topic t where t.durability = 'replicated'"))
 
 

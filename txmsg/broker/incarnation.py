@@ -2,7 +2,7 @@
 
 A database can go back: after a crash, the promotion of a standby, a restore. What was read from it before may name
 queues and offsets that are gone, or mean others by now. Knows no database: store/incarnation.py has the statements, and
-migrations/sql/0002_incarnation.sql says what an incarnation is.
+migrations/sql/0001/incarnation.sql says what an incarnation is.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, LiteralString
@@ -28,9 +28,7 @@ if TYPE_CHECKING:
     from alembic.config import Config
     from sqlalchemy import Connection as SQLAlchemyConnection
 
-__all__ = ["REVISIONS", "check", "current", "libpq_url", "may_pass", "require", "upgrade"]
-
-REVISIONS = ("0002",)
+REVISIONS = ("0001",)
 """The revisions this release works with, oldest first. `upgrade` goes to the last. A newer database says in
 notify_db.works_from from which revision on brokers may run on it."""
 
@@ -38,6 +36,8 @@ _INSTALL_NEWER = (
     f"newer than this release of txmsg knows (up to {REVISIONS[-1]}): install the release that upgraded it, or a newer "
     "one; a database is not downgraded"
 )
+_RESTORE = "recreate it as txmsg.catalogue_of_revision describes it, or restore a backup"
+_NAMED_MAX = 5
 _CONNECT_S_MAX = 10
 _ANSWER_S_MAX = 30.0
 """For reading a revision and settings. A migration may take as long as it takes."""
@@ -222,6 +222,11 @@ def _upgrade_once(url: str) -> str:
             revision = _revision(driver_connection)
             if _is_newer(revision):
                 raise SchemaMismatch(f"the Notify database is at revision {revision}, {_INSTALL_NEWER}")
+            if revision not in {None, REVISIONS[-1]} and (differences := _differences(driver_connection)):
+                raise StorageError(
+                    f"the Notify database {_shown(url)} was not upgraded, for its schema is not as revision {revision} "
+                    f"made it: {_named(differences)}: {_RESTORE}"
+                )
             config = _config()
             config.attributes["connection"] = connection
             connection.execute(text(f"set local lock_timeout = {_LOCK_WAIT_MS}"))
@@ -276,7 +281,7 @@ def require(url: str) -> None:
 
 
 def check(url: str) -> list[Finding]:
-    """What an operator should know of the database: its server, what holds of standbys, its revision. Only reads."""
+    """What an operator should know of the database: its server, its standbys, its revision and schema. Only reads."""
     with _connect(url, any_server=True) as connection:
         found = list(findings.of_server(connection))
         revision = _revision(connection)
@@ -285,7 +290,26 @@ def check(url: str) -> list[Finding]:
         found += findings.of_replication(connection, topics=topics)
         note = "newer than this release, whose brokers still run on it" if is_lenient else ""
         found.append(Finding("revision", revision or "none", "" if is_lenient else _fix_of(revision), note))
+        if revision is not None:
+            differences = _differences(connection)
+            value = _named(differences) if differences else "as its revision made it"
+            found.append(Finding("schema", value, _RESTORE if differences else ""))
         return found
+
+
+def _differences(connection: Connection) -> list[str]:
+    """What the last revision made, and is missing now or changed. What was added beside it is no concern of txmsg."""
+    cursor = connection.execute(
+        "select kind || ' ' || name from ("
+        "select * from txmsg.catalogue_of_revision except select * from txmsg.catalogue) difference "
+        "order by kind desc, name"  # a view or a table before what it consists of
+    )
+    return [name for (name,) in cursor.fetchall()]
+
+
+def _named(differences: Sequence[str]) -> str:
+    more = [f"{len(differences) - _NAMED_MAX} more"] if len(differences) > _NAMED_MAX else []
+    return f"missing or changed: {', '.join([*differences[:_NAMED_MAX], *more])}"
 
 
 def _fix_of(revision: str | None) -> str:

@@ -54,9 +54,7 @@ def show(*, by_queue: bool, broker: str, as_json: bool) -> None:
         )
     print_table(table)
     click.echo(f"database at revision {reply.schema_revision}, with {reply.queues} queues")
-    if reply.release_01:
-        click.echo(f"broker {reply.release_01} of release 0.1 delivers all of them until it is stopped")
-    elif reply.queues_unassigned:
+    if reply.queues_unassigned:
         click.echo(f"{reply.queues_unassigned} of them have no broker at this moment")
     if by_queue:
         table = Table("Topic", "Queue", "Broker", "Goes to", box=None)
@@ -138,7 +136,6 @@ def _values(reply: pb.ShowClusterReply, *, with_queues: bool) -> dict[str, objec
         ],
         "queues": reply.queues,
         "queues_unassigned": reply.queues_unassigned,
-        "release_01": reply.release_01 or None,
     }
     if with_queues:
         values["leases"] = [

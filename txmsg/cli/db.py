@@ -65,13 +65,13 @@ def current(*, storage: str, as_json: bool) -> None:
 
 
 @db.command(
-    short_help="Check version, settings, rights, standbys and revision.",
+    short_help="Check version, settings, rights, standbys, revision and schema.",
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg db check --storage postgresql://notify@db/notify",
 )
 @_storage
 @_as_json
 def check(*, storage: str, as_json: bool) -> None:
-    """Check version, settings, rights, standbys and revision. Exit status 1 on a problem.
+    """Check version, settings, rights, standbys, revision and schema. Exit status 1 on a problem.
 
     It only reads, so it also works on a hot standby.
     """

@@ -23,7 +23,6 @@ _DECISIONS = {
     "CLIENT": "client",
     "CHECK": "check-back",
     "PERSON": "person",
-    "NOT_KNOWN": "not known: written by a broker of 0.1",
     "UNDECIDED": None,
 }
 
@@ -174,7 +173,7 @@ def _confirm_recall(broker: str, id_: str, *, err: bool) -> None:
     for each in ask_broker(broker, "Messages.Find", pb.FindMessagesRequest(id=id_, limit=1)).messages:
         if each.state == pb.FoundMessage.SCHEDULED:
             key = f" with key {each.key}" if each.key else ""
-            question = f"take back the message to {each.topic}{key}, due at {moment(each.due_at_us)}, for good?"
+            question = f"take back the message to {each.topic}{key}, due at {moment(each.deliver_at_us)}, for good?"
             click.confirm(printable(question), abort=True, err=err)  # stdout is for the JSON then
 
 
@@ -242,7 +241,7 @@ def _values(each: pb.FoundMessage, *, with_body: bool = False) -> dict[str, obje
         "half_stored_at": moment(each.half_stored_at_us),
         "stored_at": moment(each.stored_at_us),
         "decided_by": _DECISIONS[kind.Decision.Name(each.decided_by)],
-        "due_at": moment(each.due_at_us),
+        "deliver_at": moment(each.deliver_at_us),
         "body_size_bytes": each.size_bytes,
     }
     if each.state == kind.HALF:

@@ -98,7 +98,7 @@ class Brokers:
     def learn(self, address: str, route: RouteChanged) -> None:
         """Takes what the broker at `address` says of itself and the others.
 
-        One of release 0.1 knows no others, and one that is cut off from its database says none.
+        One that is cut off from its database names no others.
         """
         here = self._brokers.get(address)
         if here is None or not self._is_of_shard(here, route.shard):
@@ -180,7 +180,7 @@ class Brokers:
             self._current = random.choice([each for each in able if each.address in new] or able)
 
     def _is_of_shard(self, broker: _Broker, shard: bytes) -> bool:
-        """Notes the database of a broker; one of release 0.1 says none. False if the others of the list have another.
+        """Notes the database of a broker. False if the others of the list have another.
 
         A database that was made anew is another one, too: it counts when no broker is left that has the one before.
         """

@@ -23,7 +23,7 @@ _MOVES = (
     """,
     "update txmsg.half_message set deliver_at = deliver_at - %(span)s where deliver_at is not null",
     "update txmsg.retry set due_at = due_at - %(span)s where due_at < 'infinity'",
-    "update txmsg.scheduled set due_at = due_at - %(span)s",
+    "update txmsg.scheduled set deliver_at = deliver_at - %(span)s",
 )
 
 

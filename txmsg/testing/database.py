@@ -16,7 +16,6 @@ from psycopg import sql
 from sqlalchemy.engine import make_url
 
 from txmsg.broker import migrate
-from txmsg.broker.schema import metadata
 from txmsg.embedded import EmbeddedPostgres
 from txmsg.errors import StorageError
 from txmsg.postgres import connect
@@ -24,8 +23,19 @@ from txmsg.postgres import connect
 __all__ = ["NotifyDatabase"]
 
 _CONNECT_S_MAX = 10
-_KEPT = frozenset({"txmsg.notify_db", "txmsg.segment", "txmsg.lease"})
-"""What makes the database usable, and the epochs: a consumer that outlives a test refuses lower ones."""
+# What makes the database usable stays, and the epochs: a consumer that outlives a test refuses lower ones. Tables that
+# refer to others come first.
+_EMPTIED = """
+with recursive refers(oid, depth) as (
+    select c.oid, 0 from pg_class c
+     where c.relnamespace = 'txmsg'::regnamespace and c.relkind in ('r', 'p') and not c.relispartition
+    union all
+    select k.conrelid, refers.depth + 1 from refers join pg_constraint k on k.confrelid = refers.oid and k.contype = 'f'
+)
+select relname from refers join pg_class using (oid)
+ where relname not in ('notify_db', 'segment', 'lease_epoch', 'revision', 'catalogue_of_revision')
+ group by relname order by max(depth) desc, relname
+"""
 
 
 class NotifyDatabase:
@@ -36,11 +46,10 @@ class NotifyDatabase:
         migrate.upgrade(url)
 
     def empty(self) -> None:
-        """Forgets everything, and makes it another Notify database. No broker may be running."""
-        tables = [table.fullname for table in reversed(metadata.sorted_tables) if table.fullname not in _KEPT]
+        """Deletes everything, and makes it another Notify database. No broker may be running."""
         with connect(self.url, autocommit=False, connect_timeout=_CONNECT_S_MAX) as connection:
-            for table in tables:
-                connection.execute(sql.SQL("delete from {}").format(sql.Identifier(*table.split("."))))
+            for (table,) in connection.execute(_EMPTIED).fetchall():
+                connection.execute(sql.SQL("delete from {}").format(sql.Identifier("txmsg", table)))
             connection.execute("update txmsg.notify_db set shard = gen_random_uuid()")
 
     @classmethod

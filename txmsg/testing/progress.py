@@ -159,7 +159,7 @@ select h.transaction_id, p.group_name, f.parked_reason, f.checks, h.decided,
  where t.name = %(topic)s order by h.stored_at
 """
 _SCHEDULED = """
-select s.key, extract(epoch from s.due_at - now())::float8
+select s.key, extract(epoch from s.deliver_at - now())::float8
   from txmsg.scheduled s join txmsg.queue q on q.id = s.queue join txmsg.topic t on t.id = q.topic_id
- where t.name = %(topic)s order by s.due_at
+ where t.name = %(topic)s order by s.deliver_at
 """

@@ -52,19 +52,6 @@ class AdminApi(rpc.AdminServicer):
         return pb.CreateTopicReply(topic=_topic(row), created=created)
 
     @answering
-    async def RaiseQueues(  # noqa: N802
-        self, request: pb.RaiseQueuesRequest, context: Context
-    ) -> pb.RaiseQueuesReply:
-        topic = await self._service.topics.raise_queue_count(request.name, request.queues)
-        return pb.RaiseQueuesReply(queues=len(topic.queue_ids))
-
-    @answering
-    async def ListTopics(self, request: pb.ListTopicsRequest, context: Context) -> pb.ListTopicsReply:  # noqa: N802
-        limit = min(request.limit or 1000, 10_000)
-        rows = await self._service.topics.list(limit + 1)
-        return pb.ListTopicsReply(topics=[_topic(row) for row in rows[:limit]], more=len(rows) > limit)
-
-    @answering
     async def ListHalves(self, request: pb.ListHalvesRequest, context: Context) -> pb.ListHalvesReply:  # noqa: N802
         ids = ids_of_bytes(request.transaction_id)
         if len(ids) > 1:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from txmsg.broker.cluster import Registry
-from txmsg.broker.store.leases import TOGETHER
 from txmsg.message import us_of_datetime
 from txmsg.wire.answers import Context, answering
 from txmsg.wire.v1 import cluster_pb2 as pb
@@ -39,7 +38,6 @@ class ClusterApi(rpc.ClusterServicer):
             ],
             queues=state.queue_count,
             queues_unassigned=state.queue_count - sum(state.queue_counts.values()),
-            release_01=state.holder if state.holder not in {None, TOGETHER} else "",
             leases=[
                 pb.QueueLease(
                     topic=each.topic,

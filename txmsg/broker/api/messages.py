@@ -78,7 +78,6 @@ def _us(moment: datetime | None) -> int:
 
 
 def _message(row: FoundRow) -> pb.FoundMessage:
-    decided_by = pb.FoundMessage.NOT_KNOWN if row.decided_by is None else row.decided_by
     return pb.FoundMessage(
         transaction_id=row.transaction_id.bytes,
         n=row.n,
@@ -87,7 +86,7 @@ def _message(row: FoundRow) -> pb.FoundMessage:
         queue=row.queue,
         offset=row.queue_offset or 0,
         segment=row.segment or 0,
-        decided_by=pb.FoundMessage.UNDECIDED if row.state == "half" else pb.FoundMessage.Decision.Name(decided_by),
+        decided_by="UNDECIDED" if row.decided_by is None else pb.FoundMessage.Decision.Name(row.decided_by),
         key=row.key or "",
         tag=row.tag or "",
         ordering_key=row.ordering_key or "",
@@ -97,7 +96,7 @@ def _message(row: FoundRow) -> pb.FoundMessage:
         born_at_us=us_of_datetime(row.born_at),
         half_stored_at_us=_us(row.half_stored_at),
         stored_at_us=_us(row.stored_at),
-        due_at_us=_us(row.due_at),
+        deliver_at_us=_us(row.deliver_at),
         producer_group=row.producer_group or "",
         checks=row.checks or 0,
         next_check_at_us=_us(row.next_check_at),

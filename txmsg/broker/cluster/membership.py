@@ -92,7 +92,7 @@ class Membership:
 
     @property
     def is_alone(self) -> bool:
-        """Whether no other broker of this release is there, as far as is known."""
+        """Whether no other broker is there, as far as is known."""
         return self.leases.is_member and len(self.brokers) <= 1
 
     def addresses(self) -> list[str]:
@@ -209,20 +209,13 @@ class Membership:
     async def _beat(self, conn: Connection, incarnation: UUID) -> bool:
         assert self._joined_at is not None
         asked_at, losses = self.leases.monotonic(), self.leases.losses
-        beat = await brokers_store.beat(conn, incarnation, self.leases.broker_id, self._joined_at, self.leases.ttl_s)
-        if beat is None:
+        state = await brokers_store.beat(conn, incarnation, self.leases.broker_id, self._joined_at, self.leases.ttl_s)
+        if state is None:
             self._drop("the other brokers took this one for dead")
             return False
-        if (
-            beat.epoch is None
-            and await leases_store.take_delivery(conn, self.leases.ttl_s) is None
-            and beat.holder not in {None, leases_store.TOGETHER}  # else another one of this release has just taken it
-        ):
-            self._stand_by(f"broker {beat.holder}, which is of release 0.1, holds the delivery lease")
+        if self.leases.losses != losses:  # while the heartbeat was on its way: this broker must join again
             return False
-        if self.leases.losses != losses:  # while the heartbeat was on its way: this broker must join anew
-            return False
-        self._state = beat.state
+        self._state = state
         self.leases.renew(asked_at)
         self._said = ""
         return True

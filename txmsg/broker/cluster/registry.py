@@ -17,14 +17,13 @@ __all__ = ["ClusterState", "Registry"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterState:
-    """The cluster at one moment. holder: of lease 'delivery'; leases: None where they were not asked for."""
+    """The cluster at one moment. leases: None where they were not asked for."""
 
     shard: UUID
     schema_revision: str
     brokers: Sequence[brokers_store.BrokerRow]
     queue_counts: dict[str, int]
     queue_count: int
-    holder: str | None
     leases: Sequence[leases_store.LeaseOfTopicRow] | None
 
 
@@ -37,14 +36,13 @@ class Registry:
     async def show(self, *, with_queues: bool) -> ClusterState:
         """The cluster as it is. Raises BrokerUnavailable."""
         async with session(self._pool) as conn:
-            shard, revision, holder, queue_count = await brokers_store.database_facts(conn)
+            shard, revision, queue_count = await brokers_store.database_facts(conn)
             return ClusterState(
                 shard=shard,
                 schema_revision=revision,
                 brokers=await brokers_store.all_brokers(conn),
                 queue_counts=await leases_store.queue_counts(conn),
                 queue_count=queue_count,
-                holder=holder,
                 leases=await leases_store.leases_by_topic(conn) if with_queues else None,
             )
 

@@ -1,4 +1,4 @@
-"""The batch: everything that goes into the database in one call of `txmsg.write_batch_2`, and what comes back."""
+"""The batch: everything that goes into the database in one call of `txmsg.write_batch`, and what comes back."""
 
 from __future__ import annotations
 
@@ -205,10 +205,10 @@ _UNREPLICATED = {
     "TX006": "a reader of a logical slot, such as a tailer, counts as its synchronous standby: set "
     "synchronous_standby_names to the names of the standbys, not '*'",
 }
-"""What `set_level_2` refuses, by SQLSTATE."""
+"""What `set_level` refuses, by SQLSTATE."""
 
 _CALL = (
-    "call txmsg.write_batch_2("
+    "call txmsg.write_batch("
     "%b, %b, %b, make_interval(secs => %b), %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, "
     "%b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, null, null, null, null, null, null)"
 )

@@ -1,7 +1,7 @@
-"""Every statement of the registry of brokers: who is there, and since when.
+"""Every statement of the registry of brokers: which are alive, and since when.
 
 Each changes everything it must in one statement, in autocommit: no lock ever waits for a broker, so one that is paused
-at any moment holds up nobody.
+at any moment holds up no other.
 """
 
 from __future__ import annotations
@@ -11,31 +11,8 @@ from typing import NamedTuple
 from uuid import UUID
 
 from txmsg.broker.store.delivery import Connection, plain_cursor
-from txmsg.broker.store.leases import LEASE_NAME, TOGETHER
-
-__all__ = [
-    "Beat",
-    "BrokerRow",
-    "all_brokers",
-    "beat",
-    "bury_silent",
-    "database_facts",
-    "drain",
-    "join",
-    "leave",
-    "live_brokers",
-    "resume",
-]
 
 _SHOWN_DEAD = "1 day"
-
-
-class Beat(NamedTuple):
-    """What a heartbeat found: epoch is None while a broker of release 0.1, the holder, delivers alone."""
-
-    state: str
-    epoch: int | None
-    holder: str | None
 
 
 class BrokerRow(NamedTuple):
@@ -50,6 +27,21 @@ class BrokerRow(NamedTuple):
     heartbeat_at: datetime
 
 
+class DrainResult(NamedTuple):
+    """Whether the broker that was to be drained is alive; it was drained if another one is active, too."""
+
+    is_alive: bool
+    is_another_active: bool
+
+
+class DatabaseFacts(NamedTuple):
+    """Which Notify database this is, its revision, and how many queues there are."""
+
+    shard: UUID
+    revision: str
+    queue_count: int
+
+
 async def join(
     conn: Connection,
     incarnation: UUID,
@@ -62,7 +54,7 @@ async def join(
     schema_revision: str,
     ttl_s: float,
 ) -> datetime | None:
-    """Enters a broker; when it joined, or None if another live one has this id. Its former queues are nobody's.
+    """Enters a broker, without any queue; when it joined, or None if another live one has this id.
 
     incarnation: of the database; OTHER_INCARNATION if it is not current. joined_at: when the caller joined last, whose
     place it may take.
@@ -73,7 +65,7 @@ async def join(
             insert into txmsg.broker as b (id, address, state, release, schema_revision, expires_at)
             select %(id)s, %(address)s, %(state)s, %(release)s, %(revision)s,
                    now() + make_interval(secs => %(ttl_s)s)
-             where txmsg.require_incarnation_2(%(incarnation)s)
+             where txmsg.require_incarnation(%(incarnation)s)
             on conflict (id) do update
                set address = excluded.address, state = excluded.state, release = excluded.release,
                    schema_revision = excluded.schema_revision, started_at = excluded.started_at,
@@ -100,39 +92,26 @@ async def join(
     return None if row is None else row[0]
 
 
-async def beat(conn: Connection, incarnation: UUID, broker_id: str, joined_at: datetime, ttl_s: float) -> Beat | None:
-    """Says that a broker lives, for another ttl_s. None: it was taken for dead, or its id is another's now.
+async def beat(conn: Connection, incarnation: UUID, broker_id: str, joined_at: datetime, ttl_s: float) -> str | None:
+    """Says that a broker lives, for another ttl_s. Its state; None: it was taken for dead, or its id is another's now.
 
     incarnation: of the database; OTHER_INCARNATION if it is not current.
     """
     cursor = await plain_cursor(conn).execute(
         """
-        with beat as (
-            update txmsg.broker set heartbeat_at = now(), expires_at = now() + make_interval(secs => %(ttl_s)s)
-             where id = %(id)s and started_at = %(joined_at)s and state <> 'dead'
-               and txmsg.require_incarnation_2(%(incarnation)s)
-            returning state),
-        held as (
-            update txmsg.lease
-               set expires_at = greatest(expires_at, now() + make_interval(secs => %(ttl_s)s))
-             where name = %(name)s and broker_id = %(together)s and exists (select from beat) returning epoch)
-        select beat.state, (select epoch from held), (select broker_id from txmsg.lease where name = %(name)s) from beat
+        update txmsg.broker set heartbeat_at = now(), expires_at = now() + make_interval(secs => %(ttl_s)s)
+         where id = %(id)s and started_at = %(joined_at)s and state <> 'dead'
+           and txmsg.require_incarnation(%(incarnation)s)
+        returning state
         """,
-        {
-            "incarnation": incarnation,
-            "id": broker_id,
-            "joined_at": joined_at,
-            "ttl_s": ttl_s,
-            "name": LEASE_NAME,
-            "together": TOGETHER,
-        },
+        {"incarnation": incarnation, "id": broker_id, "joined_at": joined_at, "ttl_s": ttl_s},
     )
     row = await cursor.fetchone()
-    return None if row is None else Beat(*row)
+    return None if row is None else row[0]
 
 
 async def leave(conn: Connection, broker_id: str, joined_at: datetime) -> None:
-    """Takes a broker out; its queues are nobody's. After the last one a broker of 0.1 may deliver at once."""
+    """Takes a broker out; no broker has its queues until they are assigned."""
     await plain_cursor(conn).execute(
         """
         with gone as (
@@ -140,19 +119,14 @@ async def leave(conn: Connection, broker_id: str, joined_at: datetime) -> None:
         freed as (
             update txmsg.queue_lease set broker_id = null, wanted_by = null
              where broker_id = %(id)s and exists (select from gone))
-        update txmsg.lease
-           set epoch = epoch + 1,
-               expires_at = case when exists (
-                   select from txmsg.broker where id <> %(id)s and state <> 'dead' and expires_at > now())
-                   then expires_at else now() end
-         where name = %(name)s and broker_id = %(together)s and exists (select from gone)
+        update txmsg.lease_epoch set epoch = epoch + 1 where exists (select from gone)
         """,
-        {"id": broker_id, "joined_at": joined_at, "name": LEASE_NAME, "together": TOGETHER},
+        {"id": broker_id, "joined_at": joined_at},
     )
 
 
 async def bury_silent(conn: Connection) -> list[str]:
-    """Marks the brokers whose time is over as dead, for good: they must join anew. Returns them."""
+    """Marks the brokers whose time is over as dead, for good: they must join again. Returns them."""
     cursor = await plain_cursor(conn).execute(
         """
         with forgotten as (delete from txmsg.broker where state = 'dead' and expires_at < now() - %s::interval)
@@ -188,8 +162,8 @@ async def all_brokers(conn: Connection) -> list[BrokerRow]:
     return [BrokerRow(*row) for row in await cursor.fetchall()]
 
 
-async def drain(conn: Connection, broker_id: str) -> tuple[bool, bool]:
-    """Sets a broker draining if another one is active; whether it is alive, and whether another one is active.
+async def drain(conn: Connection, broker_id: str) -> DrainResult:
+    """Sets a broker draining if another one is active.
 
     Locks the live ones in the order of their ids: of brokers that are drained at the same moment, each sees the others.
     """
@@ -208,7 +182,7 @@ async def drain(conn: Connection, broker_id: str) -> tuple[bool, bool]:
     )
     row = await cursor.fetchone()
     assert row is not None
-    return bool(row[0]), bool(row[1])
+    return DrainResult._make(row)
 
 
 async def resume(conn: Connection, broker_id: str) -> bool:
@@ -220,17 +194,14 @@ async def resume(conn: Connection, broker_id: str) -> bool:
     return cursor.rowcount == 1
 
 
-async def database_facts(conn: Connection) -> tuple[UUID, str, str | None, int]:
-    """The database's id and revision, who holds lease 'delivery' (None: nobody), and how many queues there are."""
+async def database_facts(conn: Connection) -> DatabaseFacts:
+    """What `txmsg cluster show` tells of the database itself."""
     cursor = await plain_cursor(conn).execute(
         """
-        select d.shard, (select version_num from txmsg.revision),
-               (select broker_id from txmsg.lease where name = %s and expires_at >= now()),
-               (select count(*) from txmsg.queue)
+        select d.shard, (select version_num from txmsg.revision), (select count(*) from txmsg.queue)
           from txmsg.notify_db d
-        """,
-        (LEASE_NAME,),
+        """
     )
     row = await cursor.fetchone()
     assert row is not None
-    return UUID(str(row[0])), row[1], row[2], row[3]
+    return DatabaseFacts._make(row)

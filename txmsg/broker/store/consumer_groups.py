@@ -108,7 +108,7 @@ async def subscribe_at(conn: Connection, group: int, queue_ids: Sequence[int], *
     """
     begin = _LATEST
     if at_us is not None:
-        begin = f"coalesce(txmsg.offset_at_2(q.id, to_timestamp(%(at_us)s::float8 / 1000000)), {_LATEST})"
+        begin = f"coalesce(txmsg.offset_at(q.id, to_timestamp(%(at_us)s::float8 / 1000000)), {_LATEST})"
     await conn.execute(
         f"""
         insert into txmsg.cursor (group_id, queue_id, next_offset, epoch)

@@ -101,9 +101,9 @@ async def claim_cursors(
     cursor = await plain_cursor(conn).execute(
         """
         insert into txmsg.cursor as c (group_id, queue_id, next_offset, epoch)
-        select %(group)s, q.id, txmsg.first_kept_2(q.id), q.epoch
+        select %(group)s, q.id, txmsg.first_kept(q.id), q.epoch
           from unnest(%(queue_ids)s::int[], %(epochs)s::bigint[]) q(id, epoch)
-         where txmsg.require_incarnation_2(%(incarnation)s)
+         where txmsg.require_incarnation(%(incarnation)s)
          order by q.id
         on conflict (group_id, queue_id) do update
            set epoch = excluded.epoch, next_offset = coalesce(c.seek_to, c.next_offset), seek_to = null,
@@ -181,7 +181,7 @@ async def write_cursors(
          where c.group_id = f.group_id and c.queue_id = f.queue_id and c.epoch = f.epoch
            and exists (select from txmsg.queue_lease l
                         where l.queue_id = f.queue_id and l.epoch = f.epoch and l.broker_id = %(broker_id)s)
-           and txmsg.require_incarnation_2(%(incarnation)s)
+           and txmsg.require_incarnation(%(incarnation)s)
         returning c.group_id, c.queue_id
         """,
         {
@@ -216,7 +216,7 @@ async def note_held(
          where c.group_id = f.group_id and c.queue_id = f.queue_id and c.epoch = f.epoch
            and exists (select from txmsg.queue_lease l
                         where l.queue_id = f.queue_id and l.epoch = f.epoch and l.broker_id = %(broker_id)s)
-           and txmsg.require_incarnation_2(%(incarnation)s)
+           and txmsg.require_incarnation(%(incarnation)s)
         """,
         {
             "incarnation": incarnation,

@@ -223,7 +223,7 @@ async def _places(conn: AsyncConnection, queues: Sequence[GroupQueueRow], to: St
     if to.kind == "time":
         ids = [each.queue_id for each in queues]
         at = datetime_of_us(to.value)
-        cursor = await conn.execute("select q, txmsg.offset_at_2(q, %s) from unnest(%s::int[]) q", (at, ids))
+        cursor = await conn.execute("select q, txmsg.offset_at(q, %s) from unnest(%s::int[]) q", (at, ids))
         found: dict[int, int | None] = dict(await cursor.fetchall())
         return {each.queue_id: each.end if (begin := found[each.queue_id]) is None else begin for each in queues}
     return {each.queue_id: each.begin if to.kind == "earliest" else each.end for each in queues}
@@ -232,7 +232,7 @@ async def _places(conn: AsyncConnection, queues: Sequence[GroupQueueRow], to: St
 _LIST = "select name, created_at from txmsg.consumer_group order by name limit %s"
 
 _QUEUES = """
-select t.name as topic, q.number, c.queue_id, c.next_offset, txmsg.first_kept_2(c.queue_id) as begin,
+select t.name as topic, q.number, c.queue_id, c.next_offset, txmsg.first_kept(c.queue_id) as begin,
        e.queue_end as end,
        greatest(0, e.queue_end - c.next_offset - (
            select coalesce(sum(upper(r) - lower(r)), 0) from unnest(c.acked) r))::bigint as waiting,

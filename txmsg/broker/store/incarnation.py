@@ -26,7 +26,7 @@ async def current_incarnation(pool: Pool, *, timeout_s: float = _READ_S_MAX) -> 
         return known
     async with session(pool, timeout_s=timeout_s) as connection:
         try:
-            cursor = await connection.execute("select txmsg.begin_incarnation_2(), shard from txmsg.notify_db")
+            cursor = await connection.execute("select txmsg.begin_incarnation(), shard from txmsg.notify_db")
         except psycopg.errors.FeatureNotSupported as exc:  # a hot standby cannot read what is unlogged
             await connection.close()  # behind the same address may be a primary by now
             raise unavailable(exc) from exc

@@ -1,8 +1,8 @@
 """Every statement of the leases of queues: which broker delivers which.
 
-Each changes everything it must in one statement, in autocommit, as those of the registry do. What was decided by
-reading first is applied only if lease 'delivery' is still at the epoch that was read (compare and set); each change of
-a queue's lease raises that epoch, which is how brokers see it.
+Each changes everything it must in one statement, in autocommit, as those of the registry do. Each change of a lease
+raises the epoch of leases, which is how brokers see it; what was decided by reading first is applied only if the epoch
+is still the one that was read (compare and set).
 """
 
 from __future__ import annotations
@@ -13,30 +13,9 @@ from uuid import UUID
 
 from txmsg.broker.store.delivery import Connection, plain_cursor
 
-__all__ = [
-    "LEASE_NAME",
-    "TOGETHER",
-    "LeaseOfTopicRow",
-    "LeaseRow",
-    "QueueRow",
-    "assign",
-    "hand_over",
-    "hold",
-    "lease_epoch",
-    "leases_by_topic",
-    "leases_of",
-    "queue_counts",
-    "queues",
-    "take_delivery",
-]
-
-LEASE_NAME = "delivery"
-TOGETHER = "(cluster)"
-"""The name under which brokers of this release hold lease 'delivery': to those of 0.1 it is another broker."""
-
 
 class QueueRow(NamedTuple):
-    """Who delivers a queue (None: nobody), and who is to."""
+    """Which broker delivers a queue (None: no broker), and which is to."""
 
     queue_id: int
     broker_id: str | None
@@ -52,7 +31,7 @@ class LeaseRow(NamedTuple):
 
 
 class LeaseOfTopicRow(NamedTuple):
-    """A queue as people know it, and who delivers it."""
+    """A queue as people know it, and which broker delivers it."""
 
     topic: str
     number: int
@@ -61,38 +40,16 @@ class LeaseOfTopicRow(NamedTuple):
     wanted_by: str | None
 
 
-async def take_delivery(conn: Connection, ttl_s: float) -> int | None:
-    """Takes lease 'delivery' for the brokers of this release, if it is free; its new epoch. All queues are nobody's."""
-    cursor = await plain_cursor(conn).execute(
-        """
-        with taken as (
-            insert into txmsg.lease as l (name, broker_id, epoch, expires_at)
-            values (%(name)s, %(together)s, txmsg.epoch_of_now_2(), now() + make_interval(secs => %(ttl_s)s))
-            on conflict (name) do update
-               set broker_id = excluded.broker_id, epoch = greatest(l.epoch + 1, excluded.epoch),
-                   expires_at = excluded.expires_at
-             where l.broker_id <> excluded.broker_id and l.expires_at < now()
-            returning epoch),
-        freed as (
-            update txmsg.queue_lease set broker_id = null, wanted_by = null
-             where broker_id is not null and exists (select from taken))
-        select epoch from taken
-        """,
-        {"name": LEASE_NAME, "together": TOGETHER, "ttl_s": ttl_s},
-    )
-    row = await cursor.fetchone()
-    return None if row is None else int(row[0])
-
-
 async def lease_epoch(conn: Connection) -> int:
-    """The epoch of lease 'delivery': it rises with every change of a queue's lease."""
-    cursor = await plain_cursor(conn).execute("select epoch from txmsg.lease where name = %s", (LEASE_NAME,))
+    """It rises with every change of a queue's lease."""
+    cursor = await plain_cursor(conn).execute("select epoch from txmsg.lease_epoch")
     row = await cursor.fetchone()
-    return 0 if row is None else int(row[0])
+    assert row is not None
+    return int(row[0])
 
 
 async def queues(conn: Connection) -> list[QueueRow]:
-    """Every queue, by id, and who delivers it."""
+    """Every queue, by id, and which broker delivers it."""
     cursor = await plain_cursor(conn).execute(
         """
         select q.id, l.broker_id, l.wanted_by
@@ -111,7 +68,7 @@ async def leases_of(conn: Connection, broker_id: str) -> list[LeaseRow]:
 
 
 async def leases_by_topic(conn: Connection) -> list[LeaseOfTopicRow]:
-    """Every queue and who delivers it, by topic and number."""
+    """Every queue and which broker delivers it, by topic and number."""
     cursor = await plain_cursor(conn).execute(
         """
         select t.name, q.number, l.broker_id, coalesce(l.epoch, 0), l.wanted_by
@@ -143,7 +100,7 @@ async def hold(conn: Connection, incarnation: UUID | None, broker_id: str, lease
         select l.queue_id from txmsg.queue_lease l
           join unnest(%(queue_ids)s::int[], %(epochs)s::bigint[]) h(queue_id, epoch)
             on h.queue_id = l.queue_id and h.epoch = l.epoch
-         where l.broker_id = %(id)s and txmsg.require_incarnation_2(%(incarnation)s)
+         where l.broker_id = %(id)s and txmsg.require_incarnation(%(incarnation)s)
          order by l.queue_id for share of l
         """,
         {"incarnation": incarnation, "id": broker_id, "queue_ids": list(leases), "epochs": list(leases.values())},
@@ -154,16 +111,15 @@ async def hold(conn: Connection, incarnation: UUID | None, broker_id: str, lease
 async def assign(
     conn: Connection, seen_epoch: int, given: Mapping[int, str], wanted: Mapping[int, str | None]
 ) -> int | None:
-    """Gives queues (id: broker) that nobody alive delivers, under a new epoch, and marks others as wanted by a broker.
+    """Gives queues (id: broker) that no live broker delivers, under a new epoch, and marks others as wanted by one.
 
     The new epoch; None if something has changed since `seen_epoch`: then nothing is done. A row that is locked (its
-    holder writes failures at this moment, or was paused while it did) is left for the next time: nobody waits for it.
+    holder writes failures at this moment, or was paused while it did) is left for the next time, and not waited for.
     """
     cursor = await plain_cursor(conn).execute(
         """
         with raised as (
-            update txmsg.lease set epoch = epoch + 1
-             where name = %(name)s and broker_id = %(together)s and epoch = %(seen)s returning epoch),
+            update txmsg.lease_epoch set epoch = epoch + 1 where epoch = %(seen)s returning epoch),
         free as (
             select l.queue_id from txmsg.queue_lease l
              where l.queue_id = any(%(given)s::int[])
@@ -192,8 +148,6 @@ async def assign(
         select epoch from raised
         """,
         {
-            "name": LEASE_NAME,
-            "together": TOGETHER,
             "seen": seen_epoch,
             "given": list(given),
             "to": list(given.values()),
@@ -208,16 +162,15 @@ async def assign(
 async def hand_over(
     conn: Connection, incarnation: UUID | None, broker_id: str, queues: Collection[tuple[int, int]]
 ) -> None:
-    """Ends this broker's leases of (queue id, epoch): whoever wanted them has them now, under a new epoch.
+    """Ends this broker's leases of (queue id, epoch): the broker that wanted them has them now, under a new epoch.
 
-    If that one is not there any more, nobody has them until they are assigned.
+    If that one is gone, no broker has them until they are assigned.
     incarnation: of the database; OTHER_INCARNATION if it is not current.
     """
     await plain_cursor(conn).execute(
         """
         with raised as (
-            update txmsg.lease set epoch = epoch + 1
-             where name = %(name)s and broker_id = %(together)s and txmsg.require_incarnation_2(%(incarnation)s)
+            update txmsg.lease_epoch set epoch = epoch + 1 where txmsg.require_incarnation(%(incarnation)s)
             returning epoch)
         update txmsg.queue_lease l
            set broker_id = (select b.id from txmsg.broker b where b.id = l.wanted_by and b.state <> 'dead'),
@@ -226,8 +179,6 @@ async def hand_over(
          where l.queue_id = h.queue_id and l.epoch = h.epoch and l.broker_id = %(id)s
         """,
         {
-            "name": LEASE_NAME,
-            "together": TOGETHER,
             "incarnation": incarnation,
             "id": broker_id,
             "queue_ids": [queue_id for queue_id, _ in queues],

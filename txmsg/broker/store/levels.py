@@ -1,4 +1,4 @@
-"""Statements on how safely topics are stored. What a batch does about it is in `txmsg.set_level_2`."""
+"""Statements on how safely topics are stored. What a batch does about it is in `txmsg.set_level`."""
 
 from __future__ import annotations
 

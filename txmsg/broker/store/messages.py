@@ -38,7 +38,7 @@ class FoundRow:
     born_at: datetime
     half_stored_at: datetime | None
     stored_at: datetime | None
-    due_at: datetime | None
+    deliver_at: datetime | None
     producer_group: str | None
     checks: int | None
     next_check_at: datetime | None
@@ -119,8 +119,8 @@ class Messages:
 _STORED = """
     select 'stored' as state, m.transaction_id, m.n, m.queue, m.queue_offset, abs(m.segment) as segment, m.decided_by,
            m.key, m.tag, m.ordering_key, m.headers, m.body, m.born_at, m.half_stored_at, m.stored_at,
-           null::timestamptz as due_at, null::int as producer, null::int as checks, null::timestamptz as next_check_at,
-           null::text as parked_reason"""
+           null::timestamptz as deliver_at, null::int as producer, null::int as checks,
+           null::timestamptz as next_check_at, null::text as parked_reason"""
 
 _SHOWN = """
 , sized as (
@@ -132,7 +132,7 @@ _SHOWN = """
 select s.state, s.transaction_id, s.n, t.name as topic, q.number as queue, q.id as queue_id, s.queue_offset, s.segment,
        s.decided_by, s.key, s.tag, s.ordering_key, case when %(with_bodies)s then s.headers end as headers,
        case when %(with_bodies)s then s.body else '' end as body, octet_length(s.body) as size_bytes, s.born_at,
-       s.half_stored_at, s.stored_at, s.due_at, p.group_name as producer_group, s.checks, s.next_check_at,
+       s.half_stored_at, s.stored_at, s.deliver_at, p.group_name as producer_group, s.checks, s.next_check_at,
        s.parked_reason, s.more
   from sized s
   join txmsg.queue q on q.id = s.queue
@@ -170,7 +170,7 @@ with found as materialized (
      where h.transaction_id = %(id)s and (%(n)s::int is null or h.n = %(n)s)
     union all
     select 'scheduled', d.transaction_id, d.n, d.queue, null, null, d.decided_by, d.key, d.tag, null, d.headers, d.body,
-           d.born_at, d.half_stored_at, d.stored_at, d.due_at, null, null, null, null
+           d.born_at, d.half_stored_at, d.stored_at, d.deliver_at, null, null, null, null
       from txmsg.scheduled d
      where d.transaction_id = %(id)s and (%(n)s::int is null or d.n = %(n)s)
      limit %(limit)s
@@ -195,7 +195,7 @@ select g.name as group_name,
 _MIRRORS = """
 select m.name, coalesce(m.log, '') as log, coalesce(p.next_offset > %(queue_offset)s, false) as is_mirrored
   from txmsg.mirror m
- cross join lateral txmsg.mirrored_queues_2(m.include, m.exclude) q
+ cross join lateral txmsg.mirrored_queues(m.include, m.exclude) q
   left join txmsg.mirror_queue p on p.mirror = m.name and p.queue = q.id
  where q.id = %(queue_id)s
  order by m.name

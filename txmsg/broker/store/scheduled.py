@@ -42,7 +42,7 @@ class Scheduled:
         async def once() -> Released:
             async with session(self._pool) as connection:
                 cursor = await connection.execute(
-                    "call txmsg.release_due_2(%s, %s, %s, %s, null, null, null, null, null)",
+                    "call txmsg.release_due(%s, %s, %s, %s, null, null, null, null, null)",
                     (self._segment.open, since, rows_max, size_bytes_max),
                 )
                 row = await cursor.fetchone()
@@ -60,7 +60,7 @@ class Scheduled:
         async def once() -> Sequence[str]:
             async with session(self._pool) as connection:
                 cursor = await connection.execute(
-                    "call txmsg.recall_2(%s, %s, %s, %s::smallint[], null)",
+                    "call txmsg.recall(%s, %s, %s, %s::smallint[], null)",
                     (self._segment.open, self._segment.previous, list(ids), list(ns)),
                 )
                 row = await cursor.fetchone()

@@ -48,7 +48,7 @@ _POSITIONS = """
     union all
     select 'mirror ' || m.name, q.id, coalesce(p.next_offset, 0), '{}'
       from txmsg.mirror m
-     cross join lateral txmsg.mirrored_queues_2(m.include, m.exclude) q
+     cross join lateral txmsg.mirrored_queues(m.include, m.exclude) q
       left join txmsg.mirror_queue p on p.mirror = m.name and p.queue = q.id
 """
 """Who still has to read what: all below next_offset is done, and so are the ranges in acked; a group that a person has
@@ -92,12 +92,12 @@ async def open_and_previous(conn: Connection) -> tuple[int, int]:
 
 async def add_segment(conn: Connection) -> None:
     """Makes the next segment unless it is there. Waits for no reader, and lets none wait."""
-    await conn.execute("select txmsg.add_segment_1()")
+    await conn.execute("select txmsg.add_segment()")
 
 
 async def look_after_memory(conn: Connection) -> int:
     """Queues in memory that a crash of PostgreSQL has emptied begin anew, their groups with them. How many did."""
-    cursor = await conn.execute("select txmsg.look_after_memory_2()")
+    cursor = await conn.execute("select txmsg.look_after_memory()")
     row = await cursor.fetchone()
     assert row is not None
     return int(row[0])
@@ -110,7 +110,7 @@ async def rotate(conn: Connection, segment: int, *, lock_timeout_s: float) -> No
     """
     async with conn.transaction():
         await _set_lock_timeout(conn, lock_timeout_s, local=True)
-        await conn.execute("select txmsg.rotate_1(%s)", (segment,))
+        await conn.execute("select txmsg.rotate(%s)", (segment,))
 
 
 async def _set_lock_timeout(conn: Connection, seconds: float, *, local: bool = False) -> None:

@@ -31,7 +31,7 @@ _NAMED_MAX: Final = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSettingsRow:
-    """A topic with its settings; numbers of queues that nobody has set are those of all its queues."""
+    """A topic with its settings; numbers of queues that were not set are those of all its queues."""
 
     id: int
     name: str
@@ -140,7 +140,7 @@ class TopicSettings:
                 },
             )
             if wanted.durability == "memory" and topic.durability != "memory":
-                await conn.execute("select txmsg.begin_memory_2(%s)", (await _queue_ids(conn, topic.id),))
+                await conn.execute("select txmsg.begin_memory(%s)", (await _queue_ids(conn, topic.id),))
             await notify(conn, "topics")
             return await _topic(conn, name)
 
@@ -261,7 +261,7 @@ async def _check_drained(conn: AsyncConnection, topic: TopicSettingsRow, first: 
 
 async def _check_new(conn: AsyncConnection, topic: TopicSettingsRow) -> None:
     """Raises MisuseError unless the topic has never had a message, and gets none before this transaction ends."""
-    await conn.execute("select txmsg.look_after_memory_2()")  # else queues that have lost their messages look new
+    await conn.execute("select txmsg.look_after_memory()")  # else queues that have lost their messages look new
     ids = await _queue_ids(conn, topic.id)
     await conn.execute(_LOCK_QUEUES, {"ids": ids})
     if any((await queue_ends(conn, await open_segment(conn), ids)).values()):
@@ -336,7 +336,7 @@ async def _not_entered(conn: AsyncConnection, ids: Sequence[int]) -> tuple[int, 
 
 _SELECT = """
 select id, name, queue_count, coalesce(write_queues, queue_count) as write_queues,
-       coalesce(read_queues, queue_count) as read_queues, coalesce(ordered_queues, queue_count) as ordered_queues,
+       coalesce(read_queues, queue_count) as read_queues, ordered_queues,
        permission, durability, unread, send_rate_max, created_at, version,
        greatest(0, %(settled)s::float8 - extract(epoch from now() - write_changed_at))::float8 as settled_in_s
   from txmsg.topic
@@ -355,7 +355,7 @@ update txmsg.topic
  where id = %(id)s
 """
 
-_BEGINS = "select q.id, txmsg.first_kept_2(q.id) from unnest(%(ids)s::int[]) q(id)"
+_BEGINS = "select q.id, txmsg.first_kept(q.id) from unnest(%(ids)s::int[]) q(id)"
 
 _LOCK_QUEUES = """
 select pg_advisory_xact_lock(7702, l.lock)

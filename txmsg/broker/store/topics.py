@@ -150,34 +150,6 @@ class TopicRegistry:
             await self._create(missing, self._queues)
         return {}
 
-    async def raise_queue_count(self, name: str, count: int) -> Topic:
-        """Gives a topic queues until it has `count`; one that has as many already is left as it is.
-
-        Other brokers send to its former queues only until they look again, which loses and doubles nothing: a plain
-        message's queue follows from its id and the number of queues, but copies of it are told by its id alone.
-        Raises UnknownTopic, InvalidName, MisuseError, BrokerUnavailable.
-        """
-        check_name("topic", name)
-        if not 1 <= count <= QUEUES_MAX:
-            raise MisuseError(f"{count} queues for topic {name!r}: 1 to {QUEUES_MAX} are allowed")
-        async with session(self._pool) as connection:
-            # The row is locked, and read as it is then: of two that raise at the same moment, the second adds to
-            # what the first made.
-            await connection.execute(
-                "with topic as (select id, queue_count from txmsg.topic "
-                "    where name = %(name)s and queue_count < %(count)s for update), "
-                "raised as (update txmsg.topic t set queue_count = %(count)s from topic where t.id = topic.id) "
-                "insert into txmsg.queue (topic_id, number) "
-                "select topic.id, generate_series(topic.queue_count, %(count)s - 1) from topic",
-                {"name": name, "count": count},
-            )
-        topic = await self._load(name)
-        if topic is None:
-            raise UnknownTopic(
-                f"topic {name!r} is unknown: create it with `txmsg topic create {name}`, or check the spelling"
-            )
-        return topic
-
     async def refresh_once(self) -> Sequence[str]:
         """Reads topics anew that have changed, and forgets those that are gone; returns the names of both."""
         looked_at = self._monotonic()
@@ -271,11 +243,6 @@ class TopicRegistry:
 
     async def _load(self, name: str) -> Topic | None:
         async with same_incarnation(self._pool), session(self._pool) as connection:
-            # A topic that a broker of 0.1 made does not say yet over how many queues its ordering keys are spread.
-            await connection.execute(
-                "update txmsg.topic set ordered_queues = queue_count where name = %s and ordered_queues is null",
-                (name,),
-            )
             cursor = await connection.execute(
                 "select q.id, coalesce(t.write_queues, t.queue_count), t.ordered_queues, t.version, "
                 "coalesce(t.read_queues, t.queue_count), t.permission, t.send_rate_max "
@@ -314,12 +281,6 @@ class TopicRegistry:
                 "of another name"
             )
         return row, created
-
-    async def list(self, limit: int) -> Sequence[TopicRow]:
-        """The first topics by name."""
-        async with session(self._pool) as connection, connection.cursor(row_factory=class_row(TopicRow)) as cursor:
-            await cursor.execute(f"{_SELECT_ROWS} order by name limit %s", (limit,))
-            return await cursor.fetchall()
 
     async def _create(self, names: Sequence[str], queues: int) -> bool:
         # One statement, so that nobody sees a topic without its queues; a race loses quietly.

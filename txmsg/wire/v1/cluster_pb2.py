@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1btxmsg/wire/v1/cluster.proto\x12\x08txmsg.v1\"\xa5\x01\n\rClusterBroker\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x0f\n\x07release\x18\x04 \x01(\t\x12\x17\n\x0fschema_revision\x18\x05 \x01(\t\x12\x15\n\rstarted_at_us\x18\x06 \x01(\x12\x12\x17\n\x0fheartbeat_at_us\x18\x07 \x01(\x12\x12\x0e\n\x06queues\x18\x08 \x01(\r\"\\\n\nQueueLease\x12\r\n\x05topic\x18\x01 \x01(\t\x12\r\n\x05queue\x18\x02 \x01(\r\x12\x0e\n\x06\x62roker\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x12\x11\n\twanted_by\x18\x05 \x01(\t\")\n\x12ShowClusterRequest\x12\x13\n\x0bwith_queues\x18\x01 \x01(\x08\"\xc9\x01\n\x10ShowClusterReply\x12\r\n\x05shard\x18\x01 \x01(\x0c\x12\x17\n\x0fschema_revision\x18\x02 \x01(\t\x12(\n\x07\x62rokers\x18\x03 \x03(\x0b\x32\x17.txmsg.v1.ClusterBroker\x12\x0e\n\x06queues\x18\x04 \x01(\r\x12\x19\n\x11queues_unassigned\x18\x05 \x01(\r\x12\x12\n\nrelease_01\x18\x06 \x01(\t\x12$\n\x06leases\x18\x07 \x03(\x0b\x32\x14.txmsg.v1.QueueLease\"\x1e\n\x0c\x44rainRequest\x12\x0e\n\x06\x62roker\x18\x01 \x01(\t\"\x1c\n\nDrainReply\x12\x0e\n\x06queues\x18\x01 \x01(\r\"\x1f\n\rResumeRequest\x12\x0e\n\x06\x62roker\x18\x01 \x01(\t\"\r\n\x0bResumeReply2\xbc\x01\n\x07\x43luster\x12@\n\x04Show\x12\x1c.txmsg.v1.ShowClusterRequest\x1a\x1a.txmsg.v1.ShowClusterReply\x12\x35\n\x05\x44rain\x12\x16.txmsg.v1.DrainRequest\x1a\x14.txmsg.v1.DrainReply\x12\x38\n\x06Resume\x12\x17.txmsg.v1.ResumeRequest\x1a\x15.txmsg.v1.ResumeReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1btxmsg/wire/v1/cluster.proto\x12\x08txmsg.v1\"\xa5\x01\n\rClusterBroker\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x0f\n\x07release\x18\x04 \x01(\t\x12\x17\n\x0fschema_revision\x18\x05 \x01(\t\x12\x15\n\rstarted_at_us\x18\x06 \x01(\x12\x12\x17\n\x0fheartbeat_at_us\x18\x07 \x01(\x12\x12\x0e\n\x06queues\x18\x08 \x01(\r\"\\\n\nQueueLease\x12\r\n\x05topic\x18\x01 \x01(\t\x12\r\n\x05queue\x18\x02 \x01(\r\x12\x0e\n\x06\x62roker\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x12\x11\n\twanted_by\x18\x05 \x01(\t\")\n\x12ShowClusterRequest\x12\x13\n\x0bwith_queues\x18\x01 \x01(\x08\"\xb5\x01\n\x10ShowClusterReply\x12\r\n\x05shard\x18\x01 \x01(\x0c\x12\x17\n\x0fschema_revision\x18\x02 \x01(\t\x12(\n\x07\x62rokers\x18\x03 \x03(\x0b\x32\x17.txmsg.v1.ClusterBroker\x12\x0e\n\x06queues\x18\x04 \x01(\r\x12\x19\n\x11queues_unassigned\x18\x05 \x01(\r\x12$\n\x06leases\x18\x06 \x03(\x0b\x32\x14.txmsg.v1.QueueLease\"\x1e\n\x0c\x44rainRequest\x12\x0e\n\x06\x62roker\x18\x01 \x01(\t\"\x1c\n\nDrainReply\x12\x0e\n\x06queues\x18\x01 \x01(\r\"\x1f\n\rResumeRequest\x12\x0e\n\x06\x62roker\x18\x01 \x01(\t\"\r\n\x0bResumeReply2\xbc\x01\n\x07\x43luster\x12@\n\x04Show\x12\x1c.txmsg.v1.ShowClusterRequest\x1a\x1a.txmsg.v1.ShowClusterReply\x12\x35\n\x05\x44rain\x12\x16.txmsg.v1.DrainRequest\x1a\x14.txmsg.v1.DrainReply\x12\x38\n\x06Resume\x12\x17.txmsg.v1.ResumeRequest\x1a\x15.txmsg.v1.ResumeReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,15 +38,15 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SHOWCLUSTERREQUEST']._serialized_start=303
   _globals['_SHOWCLUSTERREQUEST']._serialized_end=344
   _globals['_SHOWCLUSTERREPLY']._serialized_start=347
-  _globals['_SHOWCLUSTERREPLY']._serialized_end=548
-  _globals['_DRAINREQUEST']._serialized_start=550
-  _globals['_DRAINREQUEST']._serialized_end=580
-  _globals['_DRAINREPLY']._serialized_start=582
-  _globals['_DRAINREPLY']._serialized_end=610
-  _globals['_RESUMEREQUEST']._serialized_start=612
-  _globals['_RESUMEREQUEST']._serialized_end=643
-  _globals['_RESUMEREPLY']._serialized_start=645
-  _globals['_RESUMEREPLY']._serialized_end=658
-  _globals['_CLUSTER']._serialized_start=661
-  _globals['_CLUSTER']._serialized_end=849
+  _globals['_SHOWCLUSTERREPLY']._serialized_end=528
+  _globals['_DRAINREQUEST']._serialized_start=530
+  _globals['_DRAINREQUEST']._serialized_end=560
+  _globals['_DRAINREPLY']._serialized_start=562
+  _globals['_DRAINREPLY']._serialized_end=590
+  _globals['_RESUMEREQUEST']._serialized_start=592
+  _globals['_RESUMEREQUEST']._serialized_end=623
+  _globals['_RESUMEREPLY']._serialized_start=625
+  _globals['_RESUMEREPLY']._serialized_end=638
+  _globals['_CLUSTER']._serialized_start=641
+  _globals['_CLUSTER']._serialized_end=829
 # @@protoc_insertion_point(module_scope)

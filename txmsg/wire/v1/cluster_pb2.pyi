@@ -47,22 +47,20 @@ class ShowClusterRequest(_message.Message):
     def __init__(self, with_queues: _Optional[bool] = ...) -> None: ...
 
 class ShowClusterReply(_message.Message):
-    __slots__ = ("shard", "schema_revision", "brokers", "queues", "queues_unassigned", "release_01", "leases")
+    __slots__ = ("shard", "schema_revision", "brokers", "queues", "queues_unassigned", "leases")
     SHARD_FIELD_NUMBER: _ClassVar[int]
     SCHEMA_REVISION_FIELD_NUMBER: _ClassVar[int]
     BROKERS_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     QUEUES_UNASSIGNED_FIELD_NUMBER: _ClassVar[int]
-    RELEASE_01_FIELD_NUMBER: _ClassVar[int]
     LEASES_FIELD_NUMBER: _ClassVar[int]
     shard: bytes
     schema_revision: str
     brokers: _containers.RepeatedCompositeFieldContainer[ClusterBroker]
     queues: int
     queues_unassigned: int
-    release_01: str
     leases: _containers.RepeatedCompositeFieldContainer[QueueLease]
-    def __init__(self, shard: _Optional[bytes] = ..., schema_revision: _Optional[str] = ..., brokers: _Optional[_Iterable[_Union[ClusterBroker, _Mapping]]] = ..., queues: _Optional[int] = ..., queues_unassigned: _Optional[int] = ..., release_01: _Optional[str] = ..., leases: _Optional[_Iterable[_Union[QueueLease, _Mapping]]] = ...) -> None: ...
+    def __init__(self, shard: _Optional[bytes] = ..., schema_revision: _Optional[str] = ..., brokers: _Optional[_Iterable[_Union[ClusterBroker, _Mapping]]] = ..., queues: _Optional[int] = ..., queues_unassigned: _Optional[int] = ..., leases: _Optional[_Iterable[_Union[QueueLease, _Mapping]]] = ...) -> None: ...
 
 class DrainRequest(_message.Message):
     __slots__ = ("broker",)

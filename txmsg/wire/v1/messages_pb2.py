@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from txmsg.wire.v1 import dead_letters_pb2 as txmsg_dot_wire_dot_v1_dot_dead__letters__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ctxmsg/wire/v1/messages.proto\x12\x08txmsg.v1\x1a txmsg/wire/v1/dead_letters.proto\"a\n\x13\x46indMessagesRequest\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\n\n\x02id\x18\x02 \x01(\t\x12\r\n\x05topic\x18\x03 \x01(\t\x12\r\n\x05limit\x18\x04 \x01(\r\x12\x13\n\x0bwith_bodies\x18\x05 \x01(\x08\"\xf9\x04\n\x0c\x46oundMessage\x12\x16\n\x0etransaction_id\x18\x01 \x01(\x0c\x12\t\n\x01n\x18\x02 \x01(\r\x12+\n\x05state\x18\x03 \x01(\x0e\x32\x1c.txmsg.v1.FoundMessage.State\x12\r\n\x05topic\x18\x04 \x01(\t\x12\r\n\x05queue\x18\x05 \x01(\r\x12\x0e\n\x06offset\x18\x06 \x01(\x04\x12\x0f\n\x07segment\x18\x07 \x01(\r\x12\x33\n\ndecided_by\x18\x08 \x01(\x0e\x32\x1f.txmsg.v1.FoundMessage.Decision\x12\x0b\n\x03key\x18\t \x01(\t\x12\x0b\n\x03tag\x18\n \x01(\t\x12\x14\n\x0cordering_key\x18\x0b \x01(\t\x12\x0f\n\x07headers\x18\x0c \x01(\x0c\x12\x0c\n\x04\x62ody\x18\r \x01(\x0c\x12\x12\n\nsize_bytes\x18\x0e \x01(\x04\x12\x12\n\nborn_at_us\x18\x0f \x01(\x12\x12\x19\n\x11half_stored_at_us\x18\x10 \x01(\x12\x12\x14\n\x0cstored_at_us\x18\x11 \x01(\x12\x12\x11\n\tdue_at_us\x18\x12 \x01(\x12\x12\x16\n\x0eproducer_group\x18\x13 \x01(\t\x12\x0e\n\x06\x63hecks\x18\x14 \x01(\r\x12\x18\n\x10next_check_at_us\x18\x15 \x01(\x12\x12\x15\n\rparked_reason\x18\x16 \x01(\t\"9\n\x05State\x12\x08\n\x04HALF\x10\x00\x12\x0b\n\x07\x44\x45\x43IDED\x10\x01\x12\r\n\tSCHEDULED\x10\x02\x12\n\n\x06STORED\x10\x03\"V\n\x08\x44\x65\x63ision\x12\t\n\x05PLAIN\x10\x00\x12\n\n\x06\x43LIENT\x10\x01\x12\t\n\x05\x43HECK\x10\x02\x12\n\n\x06PERSON\x10\x03\x12\r\n\tNOT_KNOWN\x10\x04\x12\r\n\tUNDECIDED\x10\x05\"K\n\x11\x46indMessagesReply\x12(\n\x08messages\x18\x01 \x03(\x0b\x32\x16.txmsg.v1.FoundMessage\x12\x0c\n\x04more\x18\x02 \x01(\x08\"\x1a\n\x0cTraceRequest\x12\n\n\x02id\x18\x01 \x01(\t\"\xf9\x01\n\nGroupTrace\x12\r\n\x05group\x18\x01 \x01(\t\x12)\n\x05state\x18\x02 \x01(\x0e\x32\x1a.txmsg.v1.GroupTrace.State\x12\x10\n\x08\x61ttempts\x18\x03 \x01(\r\x12\x1a\n\x12next_attempt_at_us\x18\x04 \x01(\x12\x12\x12\n\ndied_at_us\x18\x05 \x01(\x12\x12\x12\n\ngeneration\x18\x06 \x01(\r\x12#\n\x08\x66\x61ilures\x18\x07 \x03(\x0b\x32\x11.txmsg.v1.Failure\"6\n\x05State\x12\x0b\n\x07WAITING\x10\x00\x12\x08\n\x04\x44ONE\x10\x01\x12\x0c\n\x08RETRYING\x10\x02\x12\x08\n\x04\x44\x45\x41\x44\x10\x03\"<\n\x0bMirrorTrace\x12\x0e\n\x06mirror\x18\x01 \x01(\t\x12\x0b\n\x03log\x18\x02 \x01(\t\x12\x10\n\x08mirrored\x18\x03 \x01(\x08\"\x86\x01\n\rTracedMessage\x12\'\n\x07message\x18\x01 \x01(\x0b\x32\x16.txmsg.v1.FoundMessage\x12$\n\x06groups\x18\x02 \x03(\x0b\x32\x14.txmsg.v1.GroupTrace\x12&\n\x07mirrors\x18\x03 \x03(\x0b\x32\x15.txmsg.v1.MirrorTrace\"z\n\nTraceReply\x12)\n\x08messages\x18\x01 \x03(\x0b\x32\x17.txmsg.v1.TracedMessage\x12\x19\n\x11rolled_back_at_us\x18\x02 \x01(\x12\x12\x0c\n\x04more\x18\x03 \x01(\x08\x12\x18\n\x10taken_back_at_us\x18\x04 \x01(\x12\x32\x85\x01\n\x08Messages\x12\x42\n\x04\x46ind\x12\x1d.txmsg.v1.FindMessagesRequest\x1a\x1b.txmsg.v1.FindMessagesReply\x12\x35\n\x05Trace\x12\x16.txmsg.v1.TraceRequest\x1a\x14.txmsg.v1.TraceReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ctxmsg/wire/v1/messages.proto\x12\x08txmsg.v1\x1a txmsg/wire/v1/dead_letters.proto\"a\n\x13\x46indMessagesRequest\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\n\n\x02id\x18\x02 \x01(\t\x12\r\n\x05topic\x18\x03 \x01(\t\x12\r\n\x05limit\x18\x04 \x01(\r\x12\x13\n\x0bwith_bodies\x18\x05 \x01(\x08\"\xee\x04\n\x0c\x46oundMessage\x12\x16\n\x0etransaction_id\x18\x01 \x01(\x0c\x12\t\n\x01n\x18\x02 \x01(\r\x12+\n\x05state\x18\x03 \x01(\x0e\x32\x1c.txmsg.v1.FoundMessage.State\x12\r\n\x05topic\x18\x04 \x01(\t\x12\r\n\x05queue\x18\x05 \x01(\r\x12\x0e\n\x06offset\x18\x06 \x01(\x04\x12\x0f\n\x07segment\x18\x07 \x01(\r\x12\x33\n\ndecided_by\x18\x08 \x01(\x0e\x32\x1f.txmsg.v1.FoundMessage.Decision\x12\x0b\n\x03key\x18\t \x01(\t\x12\x0b\n\x03tag\x18\n \x01(\t\x12\x14\n\x0cordering_key\x18\x0b \x01(\t\x12\x0f\n\x07headers\x18\x0c \x01(\x0c\x12\x0c\n\x04\x62ody\x18\r \x01(\x0c\x12\x12\n\nsize_bytes\x18\x0e \x01(\x04\x12\x12\n\nborn_at_us\x18\x0f \x01(\x12\x12\x19\n\x11half_stored_at_us\x18\x10 \x01(\x12\x12\x14\n\x0cstored_at_us\x18\x11 \x01(\x12\x12\x15\n\rdeliver_at_us\x18\x12 \x01(\x12\x12\x16\n\x0eproducer_group\x18\x13 \x01(\t\x12\x0e\n\x06\x63hecks\x18\x14 \x01(\r\x12\x18\n\x10next_check_at_us\x18\x15 \x01(\x12\x12\x15\n\rparked_reason\x18\x16 \x01(\t\"9\n\x05State\x12\x08\n\x04HALF\x10\x00\x12\x0b\n\x07\x44\x45\x43IDED\x10\x01\x12\r\n\tSCHEDULED\x10\x02\x12\n\n\x06STORED\x10\x03\"G\n\x08\x44\x65\x63ision\x12\t\n\x05PLAIN\x10\x00\x12\n\n\x06\x43LIENT\x10\x01\x12\t\n\x05\x43HECK\x10\x02\x12\n\n\x06PERSON\x10\x03\x12\r\n\tUNDECIDED\x10\x04\"K\n\x11\x46indMessagesReply\x12(\n\x08messages\x18\x01 \x03(\x0b\x32\x16.txmsg.v1.FoundMessage\x12\x0c\n\x04more\x18\x02 \x01(\x08\"\x1a\n\x0cTraceRequest\x12\n\n\x02id\x18\x01 \x01(\t\"\xf9\x01\n\nGroupTrace\x12\r\n\x05group\x18\x01 \x01(\t\x12)\n\x05state\x18\x02 \x01(\x0e\x32\x1a.txmsg.v1.GroupTrace.State\x12\x10\n\x08\x61ttempts\x18\x03 \x01(\r\x12\x1a\n\x12next_attempt_at_us\x18\x04 \x01(\x12\x12\x12\n\ndied_at_us\x18\x05 \x01(\x12\x12\x12\n\ngeneration\x18\x06 \x01(\r\x12#\n\x08\x66\x61ilures\x18\x07 \x03(\x0b\x32\x11.txmsg.v1.Failure\"6\n\x05State\x12\x0b\n\x07WAITING\x10\x00\x12\x08\n\x04\x44ONE\x10\x01\x12\x0c\n\x08RETRYING\x10\x02\x12\x08\n\x04\x44\x45\x41\x44\x10\x03\"<\n\x0bMirrorTrace\x12\x0e\n\x06mirror\x18\x01 \x01(\t\x12\x0b\n\x03log\x18\x02 \x01(\t\x12\x10\n\x08mirrored\x18\x03 \x01(\x08\"\x86\x01\n\rTracedMessage\x12\'\n\x07message\x18\x01 \x01(\x0b\x32\x16.txmsg.v1.FoundMessage\x12$\n\x06groups\x18\x02 \x03(\x0b\x32\x14.txmsg.v1.GroupTrace\x12&\n\x07mirrors\x18\x03 \x03(\x0b\x32\x15.txmsg.v1.MirrorTrace\"z\n\nTraceReply\x12)\n\x08messages\x18\x01 \x03(\x0b\x32\x17.txmsg.v1.TracedMessage\x12\x19\n\x11rolled_back_at_us\x18\x02 \x01(\x12\x12\x0c\n\x04more\x18\x03 \x01(\x08\x12\x18\n\x10taken_back_at_us\x18\x04 \x01(\x12\x32\x85\x01\n\x08Messages\x12\x42\n\x04\x46ind\x12\x1d.txmsg.v1.FindMessagesRequest\x1a\x1b.txmsg.v1.FindMessagesReply\x12\x35\n\x05Trace\x12\x16.txmsg.v1.TraceRequest\x1a\x14.txmsg.v1.TraceReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,25 +35,25 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_FINDMESSAGESREQUEST']._serialized_start=76
   _globals['_FINDMESSAGESREQUEST']._serialized_end=173
   _globals['_FOUNDMESSAGE']._serialized_start=176
-  _globals['_FOUNDMESSAGE']._serialized_end=809
-  _globals['_FOUNDMESSAGE_STATE']._serialized_start=664
-  _globals['_FOUNDMESSAGE_STATE']._serialized_end=721
-  _globals['_FOUNDMESSAGE_DECISION']._serialized_start=723
-  _globals['_FOUNDMESSAGE_DECISION']._serialized_end=809
-  _globals['_FINDMESSAGESREPLY']._serialized_start=811
-  _globals['_FINDMESSAGESREPLY']._serialized_end=886
-  _globals['_TRACEREQUEST']._serialized_start=888
-  _globals['_TRACEREQUEST']._serialized_end=914
-  _globals['_GROUPTRACE']._serialized_start=917
-  _globals['_GROUPTRACE']._serialized_end=1166
-  _globals['_GROUPTRACE_STATE']._serialized_start=1112
-  _globals['_GROUPTRACE_STATE']._serialized_end=1166
-  _globals['_MIRRORTRACE']._serialized_start=1168
-  _globals['_MIRRORTRACE']._serialized_end=1228
-  _globals['_TRACEDMESSAGE']._serialized_start=1231
-  _globals['_TRACEDMESSAGE']._serialized_end=1365
-  _globals['_TRACEREPLY']._serialized_start=1367
-  _globals['_TRACEREPLY']._serialized_end=1489
-  _globals['_MESSAGES']._serialized_start=1492
-  _globals['_MESSAGES']._serialized_end=1625
+  _globals['_FOUNDMESSAGE']._serialized_end=798
+  _globals['_FOUNDMESSAGE_STATE']._serialized_start=668
+  _globals['_FOUNDMESSAGE_STATE']._serialized_end=725
+  _globals['_FOUNDMESSAGE_DECISION']._serialized_start=727
+  _globals['_FOUNDMESSAGE_DECISION']._serialized_end=798
+  _globals['_FINDMESSAGESREPLY']._serialized_start=800
+  _globals['_FINDMESSAGESREPLY']._serialized_end=875
+  _globals['_TRACEREQUEST']._serialized_start=877
+  _globals['_TRACEREQUEST']._serialized_end=903
+  _globals['_GROUPTRACE']._serialized_start=906
+  _globals['_GROUPTRACE']._serialized_end=1155
+  _globals['_GROUPTRACE_STATE']._serialized_start=1101
+  _globals['_GROUPTRACE_STATE']._serialized_end=1155
+  _globals['_MIRRORTRACE']._serialized_start=1157
+  _globals['_MIRRORTRACE']._serialized_end=1217
+  _globals['_TRACEDMESSAGE']._serialized_start=1220
+  _globals['_TRACEDMESSAGE']._serialized_end=1354
+  _globals['_TRACEREPLY']._serialized_start=1356
+  _globals['_TRACEREPLY']._serialized_end=1478
+  _globals['_MESSAGES']._serialized_start=1481
+  _globals['_MESSAGES']._serialized_end=1614
 # @@protoc_insertion_point(module_scope)

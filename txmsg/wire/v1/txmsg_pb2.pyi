@@ -444,34 +444,6 @@ class CreateTopicReply(_message.Message):
     created: bool
     def __init__(self, topic: _Optional[_Union[Topic, _Mapping]] = ..., created: _Optional[bool] = ...) -> None: ...
 
-class RaiseQueuesRequest(_message.Message):
-    __slots__ = ("name", "queues")
-    NAME_FIELD_NUMBER: _ClassVar[int]
-    QUEUES_FIELD_NUMBER: _ClassVar[int]
-    name: str
-    queues: int
-    def __init__(self, name: _Optional[str] = ..., queues: _Optional[int] = ...) -> None: ...
-
-class RaiseQueuesReply(_message.Message):
-    __slots__ = ("queues",)
-    QUEUES_FIELD_NUMBER: _ClassVar[int]
-    queues: int
-    def __init__(self, queues: _Optional[int] = ...) -> None: ...
-
-class ListTopicsRequest(_message.Message):
-    __slots__ = ("limit",)
-    LIMIT_FIELD_NUMBER: _ClassVar[int]
-    limit: int
-    def __init__(self, limit: _Optional[int] = ...) -> None: ...
-
-class ListTopicsReply(_message.Message):
-    __slots__ = ("topics", "more")
-    TOPICS_FIELD_NUMBER: _ClassVar[int]
-    MORE_FIELD_NUMBER: _ClassVar[int]
-    topics: _containers.RepeatedCompositeFieldContainer[Topic]
-    more: bool
-    def __init__(self, topics: _Optional[_Iterable[_Union[Topic, _Mapping]]] = ..., more: _Optional[bool] = ...) -> None: ...
-
 class StatsRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

@@ -396,16 +396,6 @@ class AdminStub:
                 request_serializer=txmsg_dot_wire_dot_v1_dot_txmsg__pb2.CreateTopicRequest.SerializeToString,
                 response_deserializer=txmsg_dot_wire_dot_v1_dot_txmsg__pb2.CreateTopicReply.FromString,
                 _registered_method=True)
-        self.ListTopics = channel.unary_unary(
-                '/txmsg.v1.Admin/ListTopics',
-                request_serializer=txmsg_dot_wire_dot_v1_dot_txmsg__pb2.ListTopicsRequest.SerializeToString,
-                response_deserializer=txmsg_dot_wire_dot_v1_dot_txmsg__pb2.ListTopicsReply.FromString,
-                _registered_method=True)
-        self.RaiseQueues = channel.unary_unary(
-                '/txmsg.v1.Admin/RaiseQueues',
-                request_serializer=txmsg_dot_wire_dot_v1_dot_txmsg__pb2.RaiseQueuesRequest.SerializeToString,
-                response_deserializer=txmsg_dot_wire_dot_v1_dot_txmsg__pb2.RaiseQueuesReply.FromString,
-                _registered_method=True)
 
 
 class AdminServicer:
@@ -444,19 +434,6 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def ListTopics(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def RaiseQueues(self, request, context):
-        """Gives a topic more queues, while messages are under way. Idempotent; one that has as many is left as it is.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -484,16 +461,6 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.CreateTopic,
                     request_deserializer=txmsg_dot_wire_dot_v1_dot_txmsg__pb2.CreateTopicRequest.FromString,
                     response_serializer=txmsg_dot_wire_dot_v1_dot_txmsg__pb2.CreateTopicReply.SerializeToString,
-            ),
-            'ListTopics': grpc.unary_unary_rpc_method_handler(
-                    servicer.ListTopics,
-                    request_deserializer=txmsg_dot_wire_dot_v1_dot_txmsg__pb2.ListTopicsRequest.FromString,
-                    response_serializer=txmsg_dot_wire_dot_v1_dot_txmsg__pb2.ListTopicsReply.SerializeToString,
-            ),
-            'RaiseQueues': grpc.unary_unary_rpc_method_handler(
-                    servicer.RaiseQueues,
-                    request_deserializer=txmsg_dot_wire_dot_v1_dot_txmsg__pb2.RaiseQueuesRequest.FromString,
-                    response_serializer=txmsg_dot_wire_dot_v1_dot_txmsg__pb2.RaiseQueuesReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -631,60 +598,6 @@ class Admin:
             '/txmsg.v1.Admin/CreateTopic',
             txmsg_dot_wire_dot_v1_dot_txmsg__pb2.CreateTopicRequest.SerializeToString,
             txmsg_dot_wire_dot_v1_dot_txmsg__pb2.CreateTopicReply.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def ListTopics(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/txmsg.v1.Admin/ListTopics',
-            txmsg_dot_wire_dot_v1_dot_txmsg__pb2.ListTopicsRequest.SerializeToString,
-            txmsg_dot_wire_dot_v1_dot_txmsg__pb2.ListTopicsReply.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def RaiseQueues(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/txmsg.v1.Admin/RaiseQueues',
-            txmsg_dot_wire_dot_v1_dot_txmsg__pb2.RaiseQueuesRequest.SerializeToString,
-            txmsg_dot_wire_dot_v1_dot_txmsg__pb2.RaiseQueuesReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -9,14 +9,32 @@ down_revision = None
 branch_labels = None
 depends_on = None
 
-_SQL = Path(__file__).parent.parent / "sql"
+_SQL = Path(__file__).parent.parent / "sql" / revision
+_PARTS = (
+    "database",
+    "incarnation",
+    "topics",
+    "halves",
+    "messages",
+    "memory",
+    "segments",
+    "levels",
+    "batch",
+    "schedule",
+    "groups",
+    "offsets",
+    "mirrors",
+    "brokers",
+    "catalogue",
+)
 
 
 def upgrade() -> None:
-    for name in ("0001_tables.sql", "0001_functions.sql"):
+    for part in _PARTS:
         # The driver's own cursor: SQLAlchemy would read the colons and percent signs of the functions as parameters.
-        op.get_bind().exec_driver_sql((_SQL / name).read_text(encoding="utf-8").replace("%", "%%"))
+        statements = (_SQL / f"{part}.sql").read_text(encoding="utf-8")
+        op.get_bind().exec_driver_sql(statements.replace("%", "%%"))
 
 
 def downgrade() -> None:
-    raise NotImplementedError("the first revision is not undone: drop the schema txmsg to lose all messages")
+    raise NotImplementedError("a Notify database is not downgraded: restore a backup taken before the upgrade")

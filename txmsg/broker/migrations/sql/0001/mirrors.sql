@@ -1,13 +1,13 @@
--- The Notify database, revision 0002: mirrors, written by tailers (txmsg/binlog). A mirror counts as a group for
--- retention: what it has not mirrored yet is unread.
+-- Mirrors, written by tailers (txmsg/binlog). A mirror counts as a group for retention: what it has not mirrored yet is
+-- unread.
 
 create table txmsg.mirror (
-    name text primary key check (name ~ '^[a-z][a-z0-9_]{0,29}$'),
+    name text collate "C" primary key check (name ~ '^[a-z][a-z0-9_]{0,29}$'),
     -- Which topics, by patterns with * and ?: those that fit one of include and none of exclude.
-    include text[] not null,
-    exclude text[] not null,
+    include text[] collate "C" not null,
+    exclude text[] collate "C" not null,
     -- Where the log is, and its generation, as its tailer saw them last.
-    log text,
+    log text collate "C",
     generation int,
     created_at timestamptz not null default now(),
     seen_at timestamptz
@@ -15,25 +15,25 @@ create table txmsg.mirror (
 
 -- Everything of a queue before next_offset is in the log, on disk. Written now and then, so it may be more.
 create table txmsg.mirror_queue (
-    mirror text not null references txmsg.mirror on delete cascade,
+    mirror text collate "C" not null references txmsg.mirror on delete cascade,
     queue int not null references txmsg.queue on delete cascade,
     next_offset bigint not null check (next_offset >= 0),
     updated_at timestamptz not null default now(),
     -- Why it is mirrored no further, until its tailer starts again; null: it is mirrored.
-    stopped text,
+    stopped text collate "C",
     primary key (mirror, queue)
 ) with (fillfactor = 50);
 
 -- Whether a topic fits one of these patterns. Names of topics hold no * and no ?.
-create function txmsg.fits_2(p_topic text, p_patterns text[]) returns boolean language sql immutable as $$
+create function txmsg.fits(p_topic text, p_patterns text[]) returns boolean language sql immutable as $$
     select coalesce(bool_or(p_topic like translate(replace(replace(replace(p, '\', '\\'), '%', '\%'), '_', '\_'),
                                                    '*?', '%_')), false)
       from unnest(p_patterns) p
 $$;
 
 -- The queues that a mirror holds: not those of topics in memory, which PostgreSQL's log does not have.
-create function txmsg.mirrored_queues_2(p_include text[], p_exclude text[]) returns setof txmsg.queue
+create function txmsg.mirrored_queues(p_include text[], p_exclude text[]) returns setof txmsg.queue
 language sql stable as $$
     select q.* from txmsg.topic t join txmsg.queue q on q.topic_id = t.id
-     where t.durability <> 'memory' and txmsg.fits_2(t.name, p_include) and not txmsg.fits_2(t.name, p_exclude)
+     where t.durability <> 'memory' and txmsg.fits(t.name, p_include) and not txmsg.fits(t.name, p_exclude)
 $$;

@@ -1,25 +1,39 @@
--- The Notify database, revision 0002: what a batch does. Advisory lock class 7705: the order of ordered messages, by
--- queue; always taken after the locks of queues (7702).
+-- The batch: everything that one call of a broker writes.
 
--- Stores halves and plain messages and applies outcomes, all in one transaction. What is new beside apply_batch_1,
--- whose comments hold here, too: order, delays, and who decided. A column of nulls may be given as '{}'.
+-- Stores halves and plain messages and applies outcomes, all in one transaction. A column of nulls may be given as
+-- '{}'. p_commit_by: who decided each commit: 1 the client, 2 a check, 3 a person. '{}': the client all of them.
 --
--- p_commit_by: who decided each commit: 1 the client, 2 a check, 3 a person. '{}': the client all of them; null: not
--- known, as from brokers of 0.1.
---
--- Returns what apply_batch_1 returns, and
+-- Returns rows only for what is worth saying:
+--   end       queue, queue_offset   the queue reaches at least to before this offset (per queue that grew, or
+--                                   that holds what this batch repeats)
+--   other     id                    the id was stored before with another content; the first one stands
+--   resolved  id                    a late copy of a half whose transaction is decided; it was not stored
+--   conflict  id                    the other outcome stands
+--   expired   id                    nothing is known of this transaction
+--   busy      id                    being decided at this moment by another broker: try again
 --   due       queue_offset          messages were stored that are due later, the first at this time (us since 1970)
 --   more      id                    its ordering key is free, and more of it can go on than one batch moves: name this
 --                                   id in p_check of another one
 --
+-- Locks, in this order, which all brokers share, so that they cannot deadlock: the rotation lock (7701, shared), the
+-- queues touched by outcomes and plain sends (7702), the order of ordered messages by queue (7705), then half rows and
+-- index entries in id order. Two batches that end the same transaction name the same queue, so they meet at its lock.
+-- Queues share 1,024 locks, because the server's lock table is small (6,400 by default) and a batch may touch thousands
+-- of queues: all brokers together never hold more than 1,024, and queues wait for each other without need only where
+-- there are more of them.
+--
+-- Two copies of a plain message may name different queues, while its topic's number of queues is raised. If they
+-- come at the same moment, the unique key of the segment refuses the later one, and its repeat finds the first.
+--
+-- Order. Halves with an ordering key are numbered (order_seq) under the lock of their queue's order, which is held
+-- until they are visible: so a session that sees a number sees all lower ones of the queue. A committed message enters
+-- its queue when no half of its key with a lower number is undecided; until then its row stays in half_message,
+-- decided. Whatever resolves the half that held it back moves it in the same batch, in order. All this happens under
+-- the queue's lock.
+--
 -- No condition on rows of transactions may imply that of half_message_undecided or half_message_held_back: with
 -- statistics that say "empty" the planner would read one of these as a whole (ran: 25,000 pages a batch).
---
--- Order. Halves with an ordering key are numbered (order_seq) under the lock of their queue's order, which is held until
--- they are visible: so whoever sees a number sees all lower ones of the queue. A committed message enters its queue
--- when no half of its key with a lower number is undecided; until then its row stays in half_message, decided. Whatever
--- resolves the half that held it back moves it in the same batch, in order. All this happens under the queue's lock.
-create function txmsg.apply_batch_2(
+create function txmsg.apply_batch(
     p_segment int, p_previous int, p_first_check interval,
     p_half_id uuid[], p_half_n smallint[], p_half_queue int[], p_half_producer int[], p_half_key text[],
     p_half_tag text[], p_half_headers bytea[], p_half_body bytea[], p_half_born_at timestamptz[],
@@ -37,7 +51,6 @@ declare
     v_ends uuid[] := p_commit || p_rollback || p_check;
     v_commit uuid[] := p_commit;
     v_rollback uuid[] := p_rollback;
-    v_by smallint := case when p_commit_by is not null then 1 end;
     v_by_check uuid[];
     v_by_person uuid[];
     v_seen uuid[];
@@ -69,17 +82,17 @@ declare
     v_plain_count bigint;
     v_commit_count bigint;
 begin
-    perform txmsg.require_read_committed_1();
+    perform txmsg.require_read_committed();
     perform pg_advisory_xact_lock_shared(7701, 0);
     if not exists (select from txmsg.segment s where s.id = p_segment and s.state = 'open') then
         raise exception 'segment % is not open', p_segment using errcode = 'TX001';
     end if;
-    perform txmsg.require_known_2(p_half_queue || p_plain_queue, p_half_producer);
+    perform txmsg.require_known(p_half_queue || p_plain_queue, p_half_producer);
 
     -- ---- locks of queues
     if cardinality(v_ends) > 0 then
         select array_agg(distinct h.queue), array_agg(h.transaction_id) filter (where h.n = 0),
-               coalesce(bool_or(h.ordering_key is not null), false) or coalesce(v_ordered, false)
+               coalesce(bool_or(h.ordering_key is not null), false) or v_ordered
           into v_queues, v_seen, v_ordered
           from txmsg.half_message h where h.transaction_id = any(v_ends);
         if cardinality(v_seen) is distinct from cardinality(v_ends) then
@@ -105,7 +118,7 @@ begin
         v_order_seq := nextval('txmsg.half_order') << 20;  -- the place in the batch is added
     end if;
 
-    v_memory := txmsg.set_level_2(v_queues || p_half_queue);
+    v_memory := txmsg.set_level(v_queues || p_half_queue);
     v_memory_open := case when v_memory is not null then -p_segment end;
     v_memory_previous := case when v_memory is not null then -p_previous end;
 
@@ -151,7 +164,7 @@ begin
              where (u.producer, u.key, u.tag, u.headers, u.body, u.ordering_key, u.deliver_at)
                        is distinct from
                    (s.producer, s.key, s.tag, s.headers, s.body, s.ordering_key, s.deliver_at)
-                or not txmsg.same_topic_1(u.queue, s.queue);
+                or not txmsg.same_topic(u.queue, s.queue);
             select array_agg(distinct h.transaction_id) filter (where h.decided) into v_held
               from txmsg.half_message h where h.transaction_id = any(p_half_id);
         end if;
@@ -275,7 +288,7 @@ begin
               into v_by_check, v_by_person from unnest(p_commit, p_commit_by) c(id, by);
         end if;
         v_now := clock_timestamp();  -- under the locks: so it only rises along each queue, while the clock does
-        select array_agg(case when q = any(v_memory) then txmsg.memory_end_2(p_segment, q) else coalesce(
+        select array_agg(case when q = any(v_memory) then txmsg.memory_end(p_segment, q) else coalesce(
                    l.queue_offset + 1,
                    (select b.base from txmsg.segment_base b where b.segment = p_segment and b.queue = q),
                    0) end order by q),
@@ -302,7 +315,7 @@ begin
                       h.decided, case when h.decided then h.decided_by
                                       when h.transaction_id in (select unnest(v_by_check)) then 2
                                       when h.transaction_id in (select unnest(v_by_person)) then 3
-                                      else v_by end::smallint as decided_by
+                                      else 1 end::smallint as decided_by
         ), fresh as (
             select distinct on (u.id, u.n) u.queue, null::bigint as order_seq, u.place as seq, u.id, u.n, u.key, u.tag,
                    u.headers, u.body, u.born_at, u.ordering_key, u.deliver_at,
@@ -336,16 +349,16 @@ begin
             returning m.queue, m.queue_offset
         ), later as (
             insert into txmsg.scheduled as s
-                (transaction_id, n, due_at, queue, key, tag, headers, body, born_at, half_stored_at, decided_by)
+                (transaction_id, n, deliver_at, queue, key, tag, headers, body, born_at, half_stored_at, decided_by)
             select g.transaction_id, g.n, g.deliver_at, g.queue, g.key, g.tag, g.headers, g.body, g.born_at,
-                   g.half_stored_at, coalesce(g.decided_by, 1)
+                   g.half_stored_at, g.decided_by
               from gone g where g.deliver_at > v_now
             union all
             select f.id, f.n, f.deliver_at, f.queue, f.key, f.tag, f.headers, f.body, f.born_at, null, 0
               from fresh f where f.deliver_at > v_now
             order by 1, 2
             on conflict do nothing
-            returning s.due_at
+            returning s.deliver_at
         ), waiting as (
             insert into txmsg.half_message
                 (transaction_id, n, queue, producer, key, tag, headers, body, born_at, ordering_key, order_seq, decided,
@@ -357,7 +370,7 @@ begin
             on conflict do nothing
         )
         select array_agg(p.queue), array_agg(p.queue_offset), (select count(*) from fresh),
-               (select count(*) from gone g where g.n = 0 and not g.decided), (select min(l.due_at) from later l)
+               (select count(*) from gone g where g.n = 0 and not g.decided), (select min(l.deliver_at) from later l)
           into v_placed_queues, v_placed_offsets, v_plain_count, v_commit_count, v_due_at from placed p;
         return query
             select 'end', null::uuid, p.queue, max(p.queue_offset) + 1
@@ -372,7 +385,7 @@ begin
                        decided_by = case when h.decided then h.decided_by
                                          when h.transaction_id in (select unnest(v_by_check)) then 2
                                          when h.transaction_id in (select unnest(v_by_person)) then 3
-                                         else v_by end
+                                         else 1 end
                  where h.transaction_id = any(v_commit) and h.ordering_key is not null
                 returning h.n
             )
@@ -399,9 +412,9 @@ begin
                 on u.id = s.transaction_id and u.n = s.n
              where (u.key, u.tag, u.headers, u.body, u.ordering_key)
                        is distinct from (s.key, s.tag, s.headers, s.body, s.ordering_key)
-                or not txmsg.same_topic_1(u.queue, s.queue);
+                or not txmsg.same_topic(u.queue, s.queue);
             -- What is answered OK once more is to be as safe as what it repeats.
-            perform txmsg.set_level_2(v_queues || p_half_queue || array(
+            perform txmsg.set_level(v_queues || p_half_queue || array(
                 select m.queue from txmsg.message m
                  where m.segment in (p_segment, p_previous, v_memory_open, v_memory_previous)
                    and m.transaction_id = any(p_commit)
@@ -433,5 +446,45 @@ begin
         -- A little ahead, so that the check loop's window cannot pass it before this transaction is visible.
         update txmsg.half_message h set next_check_at = least(h.next_check_at, now() + interval '200 milliseconds')
          where h.transaction_id = any(p_check) and h.queue = any(v_queues) and h.next_check_at is not null;
+    end if;
+end $$;
+
+-- What brokers call: apply_batch, committed before the answer leaves. The server sends rows while a statement still
+-- runs; to a broker that is paused or cut off it would wait, all locks held, as soon as the answer is larger than the
+-- buffers between them (ran: 4,600 rows).
+--
+-- p_incarnation: that of the caller's memory, which must be current (TX007); null: any. standby_names:
+-- synchronous_standby_names as the commit has found it, if the batch waits for standbys (set_level), else null.
+-- flushed_at: what they must have on disk to have the batch; the commit is before it.
+create procedure txmsg.write_batch(
+    p_incarnation uuid, p_segment int, p_previous int, p_first_check interval,
+    p_half_id uuid[], p_half_n smallint[], p_half_queue int[], p_half_producer int[], p_half_key text[],
+    p_half_tag text[], p_half_headers bytea[], p_half_body bytea[], p_half_born_at timestamptz[],
+    p_half_ordering_key text[], p_half_deliver_at timestamptz[],
+    p_commit uuid[], p_commit_by smallint[], p_rollback uuid[], p_check uuid[],
+    p_plain_id uuid[], p_plain_n smallint[], p_plain_queue int[], p_plain_key text[],
+    p_plain_tag text[], p_plain_headers bytea[], p_plain_body bytea[], p_plain_born_at timestamptz[],
+    p_plain_ordering_key text[], p_plain_deliver_at timestamptz[],
+    out kinds text[], out ids uuid[], out queues int[], out queue_offsets bigint[],
+    out standby_names text, out flushed_at text
+) language plpgsql as $$
+begin
+    if p_incarnation is not null then
+        perform txmsg.require_incarnation(p_incarnation);
+    end if;
+    select array_agg(r.kind), array_agg(r.id), array_agg(r.queue), array_agg(r.queue_offset)
+      into kinds, ids, queues, queue_offsets
+      from txmsg.apply_batch(
+        p_segment, p_previous, p_first_check, p_half_id, p_half_n, p_half_queue, p_half_producer, p_half_key,
+        p_half_tag, p_half_headers, p_half_body, p_half_born_at, p_half_ordering_key, p_half_deliver_at,
+        p_commit, p_commit_by, p_rollback, p_check, p_plain_id, p_plain_n, p_plain_queue, p_plain_key, p_plain_tag,
+        p_plain_headers, p_plain_body, p_plain_born_at, p_plain_ordering_key, p_plain_deliver_at) r;
+    -- A session reads changed settings between statements only: this one is what the wait begins with.
+    if current_setting('synchronous_commit') = 'on' then
+        standby_names := current_setting('synchronous_standby_names');
+    end if;
+    commit;
+    if standby_names is not null then
+        flushed_at := pg_current_wal_flush_lsn();
     end if;
 end $$;

@@ -1,23 +1,16 @@
--- The Notify database, revision 0002: where a queue was at a time.
-
 -- The offset of the first message of a queue that was stored at a time or later; null: there is none yet.
 --
 -- Offsets follow the order of commits, and so does stored_at, which is read under the lock of the queue: except where
--- the clock was set back, which clock_step says. So in each run of offsets between such places the search is by halves,
--- the runs in their order: a message of the right time may lie before a step, and after it once more. What brokers of 0.1
--- alone have stored has the time at which its batch began, and neighbours may be out of order by as long as a batch takes:
--- the search by halves is for a time well before, and from there on each message is looked at.
-create function txmsg.offset_at_2(p_queue int, p_at timestamptz) returns bigint language plpgsql stable as $$
+-- the clock was set back, which clock_step says. So each run of offsets between such places is searched by halves, the
+-- runs in their order: a message of the right time may lie before a step, and after it once more.
+create function txmsg.offset_at(p_queue int, p_at timestamptz) returns bigint language plpgsql stable as $$
 declare
-    v_before timestamptz := p_at - interval '30 seconds';
     v_segment int;
     v_first bigint;
     v_last bigint;
     v_low bigint;
     v_high bigint;
-    v_end bigint;
     v_middle bigint;
-    v_found bigint;
 begin
     for v_segment in
         select case when t.durability = 'memory' then -s.id else s.id end
@@ -35,22 +28,19 @@ begin
                        and c.queue_offset <= v_last) r(start)
              order by r.start
         loop
-            v_end := v_high;
             while v_low < v_high loop
                 v_middle := (v_low + v_high) / 2;
-                if (select m.stored_at < v_before from txmsg.message m
+                if (select m.stored_at < p_at from txmsg.message m
                      where m.segment = v_segment and m.queue = p_queue and m.queue_offset = v_middle) then
                     v_low := v_middle + 1;
                 else
                     v_high := v_middle;
                 end if;
             end loop;
-            select m.queue_offset into v_found from txmsg.message m
-             where m.segment = v_segment and m.queue = p_queue and m.queue_offset between v_low and v_end
-               and m.stored_at >= p_at
-             order by m.queue_offset limit 1;
-            if v_found is not null then
-                return v_found;
+            -- The first of the run that is not earlier; or its last, if all of them are.
+            if (select m.stored_at >= p_at from txmsg.message m
+                 where m.segment = v_segment and m.queue = p_queue and m.queue_offset = v_low) then
+                return v_low;
             end if;
         end loop;
     end loop;

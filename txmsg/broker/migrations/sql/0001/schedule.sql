@@ -1,15 +1,16 @@
--- The Notify database, revision 0002: delayed messages, released and recalled.
+-- Delayed messages, released and recalled.
 
--- Moves messages that are due into their queues: the first p_rows_max by due_at from p_since on (null: from the first),
--- of at most p_size_bytes_max together. Several brokers may call it at once: each takes other rows.
+-- Moves messages that are due into their queues: the first p_rows_max by deliver_at from p_since on (null: from the
+-- first), of at most p_size_bytes_max together. Several brokers may call it at once: each takes other rows.
 --
 -- ends: per queue that grew, the offset after its last message. more: there is more that is due. through: all that was
 -- due before then, and visible, is moved or is being moved by another broker; what is given as p_since next time. Rows
--- that are gone stay in the index until they are vacuumed, perhaps long, so it is not read from its beginning each time.
+-- that are gone stay in the index until they are vacuumed, perhaps long, so it is not read from its beginning each
+-- time.
 --
 -- Locks as a batch does. Rows are only locked before the queues are, and taken away after: so a batch that meets them
--- in a repeat waits for nobody who waits for it.
-create procedure txmsg.release_due_2(
+-- in a repeat never waits for one that waits for it.
+create procedure txmsg.release_due(
     p_segment int, p_since timestamptz, p_rows_max int, p_size_bytes_max bigint,
     out queues int[], out ends bigint[], out released int, out more boolean, out through timestamptz
 ) language plpgsql as $$
@@ -22,25 +23,25 @@ declare
     v_memory int[];
     v_bases bigint[];
 begin
-    perform txmsg.require_read_committed_1();
+    perform txmsg.require_read_committed();
     perform set_config('enable_seqscan', 'off', true);  -- the table looks empty to statistics at many moments
     perform pg_advisory_xact_lock_shared(7701, 0);
     if not exists (select from txmsg.segment s where s.id = p_segment and s.state = 'open') then
         raise exception 'segment % is not open', p_segment using errcode = 'TX001';
     end if;
     with due as materialized (
-        select s.transaction_id, s.n, s.queue, s.due_at, octet_length(s.body) as size_bytes from txmsg.scheduled s
-         where s.due_at >= coalesce(p_since, '-infinity') and s.due_at <= v_now
-         order by s.due_at limit p_rows_max
+        select s.transaction_id, s.n, s.queue, s.deliver_at, octet_length(s.body) as size_bytes from txmsg.scheduled s
+         where s.deliver_at >= coalesce(p_since, '-infinity') and s.deliver_at <= v_now
+         order by s.deliver_at limit p_rows_max
            for update skip locked
     ), sized as (
         select d.*, row_number() over w as nth, sum(d.size_bytes) over w as through_bytes
-          from due d window w as (order by d.due_at, d.transaction_id, d.n)
+          from due d window w as (order by d.deliver_at, d.transaction_id, d.n)
     ), taken as (
         select s.* from sized s where s.nth = 1 or s.through_bytes <= p_size_bytes_max
     )
     select array_agg(t.transaction_id), array_agg(t.n), array_agg(distinct t.queue order by t.queue), count(*),
-           (select count(*) from due), max(t.due_at)
+           (select count(*) from due), max(t.deliver_at)
       into v_ids, v_ns, v_queues, released, v_found, through from taken t;
     more := released < v_found or v_found = p_rows_max;
     if not more then
@@ -51,13 +52,13 @@ begin
            from (select distinct q % 1024 as lock from unnest(v_queues) q order by 1) l;
         select array_agg(q.id) into v_memory from txmsg.queue q join txmsg.topic t on t.id = q.topic_id
          where t.durability = 'memory' and q.id = any(v_queues);
-        select array_agg(case when q = any(v_memory) then txmsg.memory_end_2(p_segment, q) else coalesce(
+        select array_agg(case when q = any(v_memory) then txmsg.memory_end(p_segment, q) else coalesce(
                    (select m.queue_offset + 1 from txmsg.message m
                      where m.segment = p_segment and m.queue = q order by m.queue_offset desc limit 1),
                    (select b.base from txmsg.segment_base b where b.segment = p_segment and b.queue = q),
                    0) end order by q)
           into v_bases from unnest(v_queues) q;
-        v_now := clock_timestamp();  -- as in apply_batch_2
+        v_now := clock_timestamp();  -- as in apply_batch
         insert into txmsg.clock_step (segment, queue, queue_offset)
         select p_segment, u.queue, u.base from unnest(v_queues, v_bases) u(queue, base)
          where v_now < (select m.stored_at from txmsg.message m
@@ -75,7 +76,7 @@ begin
                  half_stored_at, decided_by)
             select case when g.queue = any(v_memory) then -p_segment else p_segment end, g.queue,
                    v_bases[width_bucket(g.queue, v_queues)]
-                       + row_number() over (partition by g.queue order by g.due_at, g.transaction_id, g.n) - 1,
+                       + row_number() over (partition by g.queue order by g.deliver_at, g.transaction_id, g.n) - 1,
                    g.transaction_id, g.n, g.key, g.tag, g.headers, g.body, g.born_at, v_now, g.half_stored_at,
                    g.decided_by
               from gone g
@@ -93,15 +94,15 @@ end $$;
 --   undecided  its transaction is not decided yet: roll that back
 --   unknown    nothing is known of it
 -- A transaction of which nothing else is known is remembered in rolled_back as committed: a late copy is not stored
--- anew, and its outcome stays what it was.
-create procedure txmsg.recall_2(
+-- again, and its outcome stays what it was.
+create procedure txmsg.recall(
     p_segment int, p_previous int, p_id uuid[], p_n smallint[], out kinds text[]
 ) language plpgsql as $$
 declare
     v_gone_ids uuid[];
     v_gone_ns smallint[];
 begin
-    perform txmsg.require_read_committed_1();
+    perform txmsg.require_read_committed();
     perform set_config('enable_seqscan', 'off', true);
     perform pg_advisory_xact_lock_shared(7701, 0);
     if not exists (select from txmsg.segment s where s.id = p_segment and s.state = 'open') then

@@ -1,4 +1,4 @@
--- The Notify database, revision 0002: how safely a batch is committed. The session's synchronous_commit is `local`.
+-- How safely a batch is committed. The session's synchronous_commit is `local`.
 
 -- Sets synchronous_commit for the transaction under way, by the strongest durability of the topics of these queues:
 --   replicated   on: the commit waits for the synchronous standbys that the server names
@@ -6,10 +6,10 @@
 --   memory       as sync; and a batch that writes to unlogged tables only waits for no disk
 --   async        off, if all are async: on disk a moment later. What a crash takes is the last of all that was written,
 --                so no cursor is ahead of its messages
--- Returns those of the queues that are in memory; null if no queue at all is.
--- TX004 if a standby is to be waited for and none is attached, TX005 if the role cannot see that, TX006 if what is to be
--- waited for reads a logical slot: such a reader confirms what it has read, and keeps no copy of the database.
-create function txmsg.set_level_2(p_queues int[]) returns int[] language plpgsql as $$
+-- Returns those of the queues that are in memory; null if no queue at all is. TX004 if a standby is to be waited for
+-- and none is attached, TX005 if the role cannot see that, TX006 if what is to be waited for reads a logical slot: such
+-- a reader confirms what it has read, and keeps no copy of the database.
+create function txmsg.set_level(p_queues int[]) returns int[] language plpgsql as $$
 declare
     v_replicated boolean;
     v_async boolean;
@@ -45,7 +45,7 @@ begin
         raise exception 'a reader of a logical slot counts as synchronous standby' using errcode = 'TX006';
     end if;
     perform set_config('synchronous_commit', 'on', true);
-    -- A repeat writes nothing, and a commit that writes nothing waits for nobody; but what it repeats may not be
+    -- A repeat writes nothing, and a commit that writes nothing waits for no standby; but what it repeats may not be
     -- confirmed yet. After this there is something to wait for, and it comes after all that was written before.
     perform pg_logical_emit_message(true, 'txmsg', '');
     return v_memory;

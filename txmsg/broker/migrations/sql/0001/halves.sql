@@ -1,0 +1,75 @@
+-- Half messages, who sends them, and when they are checked.
+
+-- Who sends half messages, and which fence can answer for them. Few rows; halves carry the id.
+create table txmsg.producer (
+    id int generated always as identity primary key,
+    group_name text collate "C" not null check (length(group_name) between 1 and 127),
+    fence_id uuid,
+    unique nulls not distinct (group_name, fence_id)
+);
+
+-- When halves of a producer group are checked, where that differs from the brokers' settings. null: as they say.
+create table txmsg.check_policy (
+    group_name text collate "C" primary key check (length(group_name) between 1 and 127),
+    first_check_s float8 check (first_check_s >= 0),
+    check_interval_s float8 check (check_interval_s > 0),
+    checks_max int check (checks_max >= 1),
+    no_client_park_s float8 check (no_client_park_s > 0)
+);
+
+-- An ordered message enters its queue only when no half of its key that was stored earlier is undecided. Until then its
+-- row stays here, decided: with producer 0 if it was sent plain. order_seq is the order in which ordered halves were
+-- stored.
+create table txmsg.half_message (
+    transaction_id uuid not null,
+    n smallint not null check (n >= 0),
+    seq bigint not null generated always as identity (cache 64),
+    queue int not null,
+    producer int not null,
+    key text collate "C",
+    tag text collate "C",
+    headers bytea,
+    body bytea not null,
+    born_at timestamptz not null,
+    stored_at timestamptz not null default now(),
+    -- The check state of a transaction is on its first half only.
+    next_check_at timestamptz,
+    checks int not null default 0,
+    parked_reason text collate "C",
+    ordering_key text collate "C",
+    order_seq bigint,
+    decided boolean not null default false,
+    decided_by smallint,
+    deliver_at timestamptz,
+    primary key (transaction_id, n),
+    constraint half_message_check_state_on_first check (n = 0 or (next_check_at is null and parked_reason is null)),
+    constraint half_message_parked_is_not_checked check (parked_reason is null or next_check_at is null),
+    constraint half_message_ordered check ((ordering_key is null) = (order_seq is null)),
+    constraint half_message_ordered_is_not_delayed check (ordering_key is null or deliver_at is null),
+    constraint half_message_only_ordered_wait check (ordering_key is not null or not decided),
+    constraint half_message_decided_by_one check (decided = (decided_by is not null)),
+    constraint half_message_decided_is_not_checked
+        check (not decided or (next_check_at is null and parked_reason is null))
+) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_cost_delay = 0,
+        autovacuum_vacuum_insert_threshold = -1, autovacuum_analyze_scale_factor = 0,
+        autovacuum_analyze_threshold = 100000);
+create sequence txmsg.half_order;
+create index half_message_next_check_at on txmsg.half_message (next_check_at) where next_check_at is not null;
+create index half_message_parked on txmsg.half_message (transaction_id) where parked_reason is not null;
+-- Two indexes, so that finding what a message waits for does not pass over what waits with it.
+create index half_message_undecided on txmsg.half_message (queue, ordering_key, order_seq)
+    where ordering_key is not null and not decided;
+create index half_message_held_back on txmsg.half_message (queue, ordering_key, order_seq) where decided;
+
+-- Raises TX008 unless these queues and producers exist: a message in a queue that does not would reach no consumer, and
+-- a half whose producer does not would never be checked. They come from a broker's memory, not from a statement of the
+-- batch.
+create function txmsg.require_known(p_queues int[], p_producers int[]) returns void language plpgsql stable as $$
+begin
+    -- By any(), which looks up each value once: half of what a join costs.
+    if exists (select unnest(p_queues) except select q.id from txmsg.queue q where q.id = any(p_queues))
+       or exists (select unnest(p_producers)
+                  except select p.id from txmsg.producer p where p.id = any(p_producers)) then
+        raise exception 'a batch names a queue or a producer that is not there' using errcode = 'TX008';
+    end if;
+end $$;

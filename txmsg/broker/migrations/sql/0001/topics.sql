@@ -1,0 +1,38 @@
+-- Topics and their queues.
+
+create table txmsg.topic (
+    id int generated always as identity primary key,
+    name text collate "C" not null unique check (length(name) between 1 and 127),
+    queue_count int not null check (queue_count between 1 and 1024),
+    created_at timestamptz not null default now(),
+    -- Messages enter the first write_queues, and are delivered from the first read_queues. null: all queue_count.
+    write_queues int check (write_queues between 1 and queue_count),
+    read_queues int check (read_queues between 1 and queue_count),
+    -- Ordering keys are spread over the first ordered_queues; this changes only while all of them are drained.
+    ordered_queues int not null check (ordered_queues between 1 and queue_count),
+    -- 2 write, 4 read, 6 both, 0 neither.
+    permission smallint not null default 6 check (permission in (0, 2, 4, 6)),
+    durability text collate "C" not null default 'sync'
+        check (durability in ('replicated', 'sync', 'async', 'memory')),
+    -- What happens to messages older than retention_max_s that a group has not passed.
+    unread text collate "C" not null default 'keep' check (unread in ('keep', 'drop')),
+    -- Messages per second that brokers take, each on its own; null: no limit.
+    send_rate_max float8 check (send_rate_max > 0),
+    -- Rises with each change, so that brokers see it.
+    version bigint not null default 0,
+    -- When brokers were last told to send elsewhere: what they must not write to any more is touched only later.
+    write_changed_at timestamptz not null default now()
+);
+create index topic_durability on txmsg.topic (durability) where durability <> 'sync';
+
+create table txmsg.queue (
+    id int generated always as identity primary key,
+    topic_id int not null references txmsg.topic,
+    number int not null check (number >= 0),
+    unique (topic_id, number)
+);
+
+-- Whether two queues are of one topic. They differ for a repeat when the topic has got more queues meanwhile.
+create function txmsg.same_topic(p_queue int, p_other int) returns boolean language sql stable as $$
+    select p_queue = p_other or (select count(distinct q.topic_id) from txmsg.queue q where q.id in (p_queue, p_other)) < 2
+$$;
