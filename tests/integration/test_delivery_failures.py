@@ -150,7 +150,7 @@ async def test_retries_of_a_topic_that_nobody_asks_for_any_more_keep_none_of_ano
             await ask(client, topic)
             delivery.wake(await notify.add(3, topic=topic))
             while len(delivery._state.to_read):
-                await delivery.maintenance.read_once(delivery._state.to_read.pop())
+                await delivery.reader.read_once(delivery._state.to_read.pop())
             refusals = [Refusal(each.receipt, "boom", None) for each in await ask(client, topic)]
             assert await delivery.settle("g", client, [], refusals) == []
             await delivery.maintenance.retries_once()

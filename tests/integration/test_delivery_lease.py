@@ -63,7 +63,7 @@ async def test_stale_epoch_cannot_write_cursors_and_stops_delivering(notify_url:
         await notify.add(4)
         async with delivering(notify, "old", graceful=False, background=False) as old:
             assert await old.receive("g", "c", T, 4, 0, 60) == []
-            await old.maintenance.read_once(next(iter(old._state.groups["g"].feeds.values())))
+            await old.reader.read_once(next(iter(old._state.groups["g"].feeds.values())))
             got = await old.receive("g", "c", T, 4, 0, 60)
             await old.settle("g", "c", [each.receipt for each in got], [])
             notify.bury("old")
@@ -81,7 +81,7 @@ async def test_stale_epoch_cannot_make_retries(notify_url: str) -> None:
         await notify.add(1)
         async with delivering(notify, "old", graceful=False, background=False) as old:
             await old.receive("g", "c", T, 4, 0, 60)
-            await old.maintenance.read_once(next(iter(old._state.groups["g"].feeds.values())))
+            await old.reader.read_once(next(iter(old._state.groups["g"].feeds.values())))
             (message,) = await old.receive("g", "c", T, 4, 0, 60)
             notify.bury("old")
             async with delivering(notify, "new") as new:
@@ -144,14 +144,14 @@ async def test_nothing_is_delivered_past_the_deadline_of_the_lease(notify_url: s
         await delivery.receive("g", "c", T, 1, 0, 60)
         (feed,) = delivery._state.groups["g"].feeds.values()
         first_epoch = feed.epoch
-        await delivery.maintenance.read_once(feed)
+        await delivery.reader.read_once(feed)
         now[0] += LEASE_S
         with pytest.raises(BrokerUnavailable, match="ran out"):
             await delivery.receive("g", "c", T, 1, 0, 60)
         await delivery._membership.step_once()
         assert await delivery.receive("g", "c", T, 1, 0, 60) == []
         (feed,) = delivery._state.groups["g"].feeds.values()
-        await delivery.maintenance.read_once(feed)
+        await delivery.reader.read_once(feed)
         (message,) = await delivery.receive("g", "c", T, 1, 0, 60)
         assert message.receipt.epoch > first_epoch
 

@@ -282,10 +282,10 @@ async def test_after_a_crash_an_ordered_queue_waits_until_nobody_can_hold_its_me
         async with delivering(notify, "b2", monotonic=clock, lease_ttl_s=1e6, background=False) as delivery:
             assert await receive(delivery, 5, wait_s=0.2) == []
             (feed,) = delivery._state.groups["g"].feeds.values()
-            await delivery.maintenance.read_once(feed)
+            await delivery.reader.read_once(feed)
             assert await receive(delivery, 5, wait_s=0) == [], "the consumer of the dead broker may be at it"
             clock.now += 71
-            await delivery.maintenance.holding_once()
+            await delivery.maintenance.notes_once()
             assert offsets(await receive(delivery, 5, wait_s=0)) == [0]
 
 
@@ -302,7 +302,7 @@ async def test_a_broker_that_gets_its_own_queue_back_waits_only_for_what_it_had_
             async def opens_in_s() -> float:
                 await receive(delivery, 1, wait_s=0)
                 (feed,) = delivery._state.groups["g"].feeds.values()
-                await delivery.maintenance.read_once(feed)
+                await delivery.reader.read_once(feed)
                 return 0 if feed.opens_at is None else round(feed.opens_at - clock.now, 3)
 
             assert await opens_in_s() == 0
@@ -318,7 +318,7 @@ async def test_a_broker_that_gets_its_own_queue_back_waits_only_for_what_it_had_
             await lost_and_back()
             assert await opens_in_s() == 50, "what was out before is out still"
             clock.now += 50
-            await delivery.maintenance.holding_once()
+            await delivery.maintenance.notes_once()
             assert offsets(await receive(delivery, 1, wait_s=0)) == [1]
             delivery.drop("the database was away")
             notify.query("update txmsg.cursor set epoch = epoch + 1")  # another broker had it meanwhile
@@ -352,17 +352,17 @@ async def test_what_is_held_is_noted_as_long_as_it_is_held_and_no_longer(notify_
         async with delivering(notify, monotonic=clock, lease_ttl_s=1e6, background=False) as delivery:
             await receive(delivery, 1, wait_s=0)
             (feed,) = delivery._state.groups["g"].feeds.values()
-            await delivery.maintenance.read_once(feed)
+            await delivery.reader.read_once(feed)
             (first,) = await receive(delivery, 1, wait_s=0)
             notify.query("update txmsg.cursor set held_until = now()")
             clock.now += 30  # renewed meanwhile, or not: it is out
-            await delivery.maintenance.holding_once()
+            await delivery.maintenance.notes_once()
             assert notify.query("select held_until > now() + interval '60 s' from txmsg.cursor") == [(True,)]
             await settle(delivery, first)
-            await delivery.maintenance.holding_once()
+            await delivery.maintenance.notes_once()
             assert notify.query("select held_until is null from txmsg.cursor") == [(False,)]
             clock.now += 6
-            await delivery.maintenance.holding_once()
+            await delivery.maintenance.notes_once()
             assert notify.query("select held_until is null from txmsg.cursor") == [(True,)]
 
 

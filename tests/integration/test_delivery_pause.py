@@ -55,7 +55,7 @@ async def read_all(delivery: Delivery) -> None:
     """All feeds are read as far as they may be now."""
     await delivery.maintenance.poll_once()
     while len(delivery._state.to_read):
-        await delivery.maintenance.read_once(delivery._state.to_read.pop())
+        await delivery.reader.read_once(delivery._state.to_read.pop())
 
 
 async def test_a_group_whose_back_end_is_down_writes_next_to_nothing_and_loses_nothing(notify_url: str) -> None:

@@ -100,7 +100,7 @@ class History:
         await self.delivery.maintenance.poll_once()
         await self.delivery.maintenance.retries_once()
         while len(self.delivery._state.to_read):
-            await self.delivery.maintenance.read_once(self.delivery._state.to_read.pop())
+            await self.delivery.reader.read_once(self.delivery._state.to_read.pop())
         return each_of(await self.delivery.receive("g", "c", T, count, 0, 60))
 
     async def consume(self, *, is_well: bool = False) -> int:

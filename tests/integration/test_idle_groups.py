@@ -127,6 +127,7 @@ def test_due_retries_are_found_by_an_index_descent_per_group_that_has_retries(no
         connection.execute("insert into txmsg.consumer_group (name) select 'g' || n from generate_series(1, 2000) n")
         connection.execute("insert into txmsg.topic (name, queue_count) values ('t', 1)")
         connection.execute("insert into txmsg.queue (topic_id, number) select id, 0 from txmsg.topic")
+        connection.execute("vacuum analyze txmsg.retry")  # it is empty, say the statistics
         connection.execute(
             """
             insert into txmsg.retry (group_id, queue_id, queue_offset, transaction_id, n, body, born_at, stored_at,
@@ -137,7 +138,7 @@ def test_due_retries_are_found_by_an_index_descent_per_group_that_has_retries(no
              where g.name in ('g1', 'g500', 'g2000')
             """
         )
-        connection.execute("analyze txmsg.retry, txmsg.consumer_group")
+        connection.execute("analyze txmsg.consumer_group")
         explained = connection.execute("explain (analyze, buffers, format json) " + retries.GROUPS_WITH_DUE_RETRIES)
         ((plan,),) = explained.fetchall()
         assert connection.execute(retries.GROUPS_WITH_DUE_RETRIES).fetchall() == [("g500",)]

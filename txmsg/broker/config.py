@@ -31,20 +31,20 @@ class BrokerConfig:
     """A broker's settings."""
 
     storage: str
-    """The Notify database: postgresql://user@host:5432/database. A driver, as in postgresql+psycopg://, is left out."""
+    """The Notify database: postgresql://user@host:5432/database. A driver, as in postgresql+psycopg://, is ignored."""
     storage_wait_s: float = 30.0
-    """How long a start may wait for a database that is not there yet. Default 30. 0 tries once."""
+    """How long a start waits for a database that is not available yet. Default 30. 0 tries once."""
     listen: str = "127.0.0.1:7700"
     """HOST:PORT to serve on. Port 0 takes a free one."""
     advertise: str = ""
-    """HOST:PORT under which clients reach this broker, when that is another one than `listen`: behind a proxy, or in a
-    container. Default: `listen`, with the machine's name in place of 0.0.0.0."""
+    """HOST:PORT by which clients reach this broker, if it differs from `listen`: behind a proxy, or in a container.
+    Default: `listen`, with the machine's name in place of 0.0.0.0."""
     broker_id: str = field(default_factory=new_broker_id)
-    """Names this broker process among others. Default: host, process id and a random part."""
+    """Identifies this broker process. Default: host, process id and a random part."""
 
     connections_max: int = 16_000
-    """Clients that may be connected at once. Default 16,000; fewer where the process may not open so many files. Past
-    it a connection is closed as soon as it is made."""
+    """Clients that may be connected at once. Default 16,000; fewer if the process may not open so many files. Further
+    connections are closed as soon as they are made."""
 
     topic_auto_create: bool = True
     """Whether sending or subscribing to an unknown topic creates it. Default true; false answers UnknownTopic."""
@@ -52,21 +52,21 @@ class BrokerConfig:
     """Queues of a topic created that way. Default 4."""
 
     body_size_bytes_max: int = BODY_SIZE_BYTES_MAX
-    """The largest body that is taken. Default 4 MiB; at most 32 MiB, so that a message fits one gRPC message."""
+    """The largest body that is accepted. Default 4 MiB; at most 32 MiB, so that it fits one message of the protocol."""
     topic_refresh_s: float = 5.0
-    """How often to look whether topics have got more queues. Default 5."""
+    """How often to look for new queues of topics. Default 5."""
 
     batch_items_max: int = 4096
-    """Items that one call of the database function carries at most. Default 4096."""
+    """Maximum of items in one call of the database function. Default 4096."""
     batch_size_bytes_max: int = 8 * 1024 * 1024
-    """Bytes of bodies in one batch at most. Default 8 MiB; a single larger message travels alone."""
+    """Maximum bytes of bodies in one batch. Default 8 MiB; a larger message is a batch of its own."""
     waiting_items_max: int = 100_000
-    """Items that may wait for the writer. Default 100,000. Past it requests wait, slowing their senders."""
+    """Items that may wait for the writer. Default 100,000. When full, requests wait, which slows their senders."""
     waiting_size_bytes_max: int = 256 * 1024 * 1024
     """Bytes that may wait for the writer. Default 256 MiB."""
     request_timeout_s: float = 8.0
     """How long a request may wait for the writer and the database. Default 8: less than a client waits by default, so
-    that it hears the reason. Then Overloaded or BrokerUnavailable."""
+    that it is told the reason: Overloaded or BrokerUnavailable."""
     lock_timeout_s: float = 5.0
     """How long a batch may wait for a lock in the database before it is retried. Default 5."""
 
@@ -81,19 +81,19 @@ class BrokerConfig:
     segment_size_bytes: int = 4 * 1024**3
     """Size at which a segment is closed, when older than outcome_memory_s. Default 4 GiB."""
     segment_check_s: float = 10.0
-    """How often age and size are looked at. Default 10."""
+    """How often age and size are checked. Default 10."""
     segments_max: int = 120
-    """Segments that are kept at most. Default 120: each costs every batch some of the server's locks. Past half of them
-    each new one is closed older and larger; at the bound none is closed any more, and the log says so."""
+    """Maximum of segments kept. Default 120: each costs every batch some of the server's locks. Beyond half of it,
+    segments are closed older and larger; at the maximum none is closed, and the log says so."""
 
     retention_s: float = 7 * 86_400.0
     """Age past which a closed segment is dropped, if every group has read it. Default 7 days."""
     retention_size_bytes: int = 100 * 1024**3
-    """Size of all segments together past which the oldest that every group has read are dropped. Default 100 GiB. 0: no
-    bound."""
+    """Total size of segments beyond which the oldest that every group has read are dropped. Default 100 GiB. 0: no
+    limit."""
     retention_max_s: float = 30 * 86_400.0
-    """Age past which a segment is dropped though a group has not read it, if all topics concerned say so (`unread` is
-    `drop`; else it is kept, and the log says so). Default 30 days; at least retention_s."""
+    """Age at which a segment is dropped although a group has not read it, if `unread` is `drop` for all its topics;
+    else it is kept, and the log says so. Default 30 days; at least retention_s."""
     retention_check_s: float = 60.0
     """How often to look for segments to drop. Default 60."""
 
@@ -107,14 +107,14 @@ class BrokerConfig:
     """How long a client may take to answer a check, at most 0.9 check_interval_s. Default 10; then it is UNKNOWN."""
 
     no_client_park_s: float = 86_400.0
-    """Seconds that a half stays due while no client of its group can be asked, before it is parked. Default a day."""
+    """Seconds that a half stays due without a client that can be asked, before it is parked. Default a day."""
 
     delivery: DeliveryConfig = field(default_factory=DeliveryConfig)
     """How messages are delivered."""
     check_loop: CheckLoopConfig = field(default_factory=CheckLoopConfig)
-    """The pace at which halves that are due are looked for."""
+    """How often due halves are looked for."""
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
-    """The pace at which delayed messages are looked for."""
+    """How often delayed messages are looked for."""
 
     stop_timeout_s: float = 10.0
     """How long a graceful stop may wait for requests under way. Default 10."""
@@ -123,7 +123,7 @@ class BrokerConfig:
         # Empty until the embedded database runs.
         object.__setattr__(self, "storage", libpq_url(self.storage) if self.storage else "")
         check_address("listen", self.listen)
-        self._check_presence()
+        self._check_identity()
         for setting in fields(self):
             value = getattr(self, setting.name)
             if isinstance(value, float) and not math.isfinite(value):
@@ -176,8 +176,8 @@ class BrokerConfig:
         if self.segments_max < 4:  # open, remembering outcomes, and two to come and go
             raise MisuseError(f"segments_max={self.segments_max} must be at least 4")
 
-    def _check_presence(self) -> None:
-        """How this broker is known to others."""
+    def _check_identity(self) -> None:
+        """The address and the id by which others know this broker."""
         if self.advertise:
             check_address("advertise", self.advertise)
         if not _BROKER_ID.fullmatch(self.broker_id):
@@ -186,7 +186,7 @@ class BrokerConfig:
             )
 
     def check_policy(self) -> CheckPolicy:
-        """When half messages are checked, as the check loop wants to have it."""
+        """The check policy of groups without their own."""
         return CheckPolicy(
             first_check_s=self.first_check_s,
             interval_s=self.check_interval_s,

@@ -1,6 +1,6 @@
-"""What a broker does, in values: validates, hands to the writer, answers per item. Knows no protocol.
+"""The service for senders: validates messages, passes them to the writers, returns a result per item.
 
-A second protocol can stand beside gRPC on the same service.
+Knows no protocol, so that several protocols can share it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ Problems = Mapping[bytes, TxmsgError]
 
 @dataclass(slots=True)
 class TopicColumns:
-    """Messages for one topic as they came in. Columns other than ids, body and born_at_us may be empty (all none)."""
+    """Messages for one topic, as received. Columns other than ids, body and born_at_us may be empty: no values."""
 
     topic: str
     ids: list[bytes]
@@ -83,28 +83,28 @@ class NotifyService:
 
     topics: TopicRegistry
     half_writer: Writer | LeveledWriter
-    """For half messages, which take no queue lock: so they never wait behind outcomes, nor outcomes behind them."""
+    """For half messages. They take no queue lock, so they never wait behind outcomes, nor outcomes behind them."""
     writer: Writer | LeveledWriter
     """For outcomes and plain messages."""
     body_size_bytes_max: int = BODY_SIZE_BYTES_MAX
     admission: Admission = field(default_factory=Admission)
-    """Which messages topics take, and how many."""
+    """Which messages topics accept, and at what rate."""
     counts: Counts = field(default_factory=Counts)
     own_queues: Callable[[Topic], Sequence[int]] | None = None
-    """The queues of a topic that take messages and that this broker delivers: unordered messages enter these, so that
-    brokers do not wait for each other's locks. None, or an empty answer: all."""
+    """The writable queues of a topic that this broker delivers. Unordered messages enter these, so that brokers do not
+    wait for each other's locks. None, or an empty result: all queues."""
     on_unknown: Callable[[], None] | None = None
-    """Called when a client has said UNKNOWN of a transaction, so that the check loop looks at once."""
+    """Called when a client reports UNKNOWN for a transaction, so that it is checked soon."""
 
     async def send(self, *, group: str, fence_id: bytes, half: bool, batches: Sequence[TopicColumns]) -> Problems:
-        """Stores messages, as halves or for delivery. On return all but the problems are on disk.
+        """Stores messages, as halves or for delivery. On return all but those with problems are on disk.
 
-        A problem concerns a whole transaction: none of its messages was stored. Raises what concerns all:
+        A problem concerns a whole transaction: none of its messages was stored. Errors that concern all are raised:
         InvalidName for the group, Overloaded, BrokerUnavailable.
         """
         if fence_id and len(fence_id) != 16:
             raise InvalidMessage(f"a fence id has 16 bytes, not {len(fence_id)}")
-        incarnation = await self.topics.incarnation()  # first: whatever is looked up from here on is of this one
+        incarnation = await self.topics.incarnation()  # first: all that is read from here on is of this one
         producer = await self.topics.producer(group, fence_id) if half else 0
         problems: dict[bytes, TxmsgError] = {}
         columns = Columns()
@@ -134,7 +134,7 @@ class NotifyService:
     async def _add(
         self, columns: Columns, batch: TopicColumns, producer: int, problems: dict[bytes, TxmsgError]
     ) -> None:
-        """Appends a batch to `columns`, completed; names what cannot be stored in `problems`."""
+        """Appends a batch to `columns`, with defaults filled in; adds what cannot be stored to `problems`."""
         count = len(batch.ids)
         for name in ("n", "key", "tag", "headers", "ordering_key", "deliver_at_us"):
             column = getattr(batch, name)
@@ -167,16 +167,16 @@ class NotifyService:
         )
 
     def _queues(self, topic: Topic, batch: TopicColumns) -> list[int]:
-        """The queue of each message. Those of one ordering key share one; others go where this broker delivers.
+        """The queue of each message. An ordering key has one queue; others enter queues that this broker delivers.
 
-        By id, so that a repeat meets its twin under the same queue's lock.
+        Chosen by id, so that a repeated message meets its first copy under the same queue's lock.
         """
         all_queues = topic.queue_ids[: topic.write_queues]
         own = self.own_queues(topic) if self.own_queues is not None else ()
         queues = own or all_queues
         chosen = [queues[(transaction_id[-2] << 8 | transaction_id[-1]) % len(queues)] for transaction_id in batch.ids]
         if any(batch.deliver_at_us):
-            # Held for long, by whichever broker; and while it becomes due, only the lock tells a repeat from its twin.
+            # It may become due on another broker, when only the lock of its queue tells a repeat from the first copy.
             for row, (transaction_id, due_at_us) in enumerate(zip(batch.ids, batch.deliver_at_us, strict=True)):
                 if due_at_us:
                     chosen[row] = all_queues[(transaction_id[-2] << 8 | transaction_id[-1]) % len(all_queues)]
@@ -193,10 +193,10 @@ class NotifyService:
         unknown: Sequence[bytes] = (),
         by: DecidedBy = DecidedBy.CLIENT,
     ) -> Problems:
-        """Makes outcomes final and asks for unknown ones soon. On return all but the problems are on disk. Idempotent.
+        """Makes outcomes final, and has unknown ones checked soon. On return all but those with problems are on disk.
 
-        A commit of ordered messages whose key is held back is final, too: they go on when the key is free.
-        A transaction named with both outcomes is a problem of its own. Raises Overloaded, BrokerUnavailable.
+        Idempotent. A commit of ordered messages whose key is held back is final too: they enter their queue when the
+        key is free. A transaction named with both outcomes is a problem. Raises Overloaded, BrokerUnavailable.
         """
         ended = {*commit, *rollback}
         torn = set(commit) & set(rollback)
@@ -228,13 +228,13 @@ class NotifyService:
 
 @dataclass(slots=True)
 class CheckResolver:
-    """Passes the outcomes of checks to the writer. Implements checker.Resolver."""
+    """Writes the outcomes of checks. Implements checker.Resolver."""
 
     writer: Writer | LeveledWriter
     counts: Counts
 
     async def end(self, *, commit: Sequence[TransactionId] = (), rollback: Sequence[TransactionId] = ()) -> None:
-        """Makes these outcomes final. Raises the first problem, after all others were written."""
+        """Makes these outcomes final. Raises the first problem after all others were written."""
         batch = Batch(commit=[known.bytes for known in commit], rollback=[known.bytes for known in rollback])
         batch.commit_by = dict.fromkeys(batch.commit, DecidedBy.CHECK)
         problems = _errors_of(await self.writer.write(batch, 40 * len(batch)), batch.ends())
@@ -297,7 +297,7 @@ def _invalid(batch: TopicColumns, body_size_bytes_max: int) -> dict[bytes, Txmsg
 
 
 def _incomplete(columns: Columns) -> dict[bytes, TxmsgError]:
-    """Transactions whose messages are not numbered 0, 1, 2, ...: the first one carries the checks of all."""
+    """Transactions whose messages are not numbered 0, 1, 2, ...; message 0 carries the checks of the transaction."""
     if not any(columns.n):
         return {}
     numbers: defaultdict[bytes, set[int]] = defaultdict(set)
@@ -314,7 +314,7 @@ def _incomplete(columns: Columns) -> dict[bytes, TxmsgError]:
 
 
 def _errors_of(stored: Mapping[bytes, Problem], ids: Sequence[bytes]) -> dict[bytes, TxmsgError]:
-    """The writer's problems that concern these ids, as errors."""
+    """The writer's problems with these ids, as errors."""
     if not stored:
         return {}
     problems = {transaction_id: stored[transaction_id] for transaction_id in ids if transaction_id in stored}

@@ -18,6 +18,7 @@ from txmsg.broker.delivery.group import Group
 from txmsg.broker.delivery.handover import notes_to_write
 from txmsg.broker.delivery.loader import Loader
 from txmsg.broker.delivery.maintenance import Maintenance
+from txmsg.broker.delivery.reader import Reader
 from txmsg.broker.delivery.state import State
 from txmsg.broker.delivery.values import MessageBatch, Receipt, Refusal, Subscription, Topics
 from txmsg.broker.delivery.writer import ProgressWriter
@@ -50,6 +51,7 @@ class Delivery:
         self._loader = Loader(self._state, membership, self.writer, topics)
         self.maintenance = Maintenance(self._state, self.writer, self._loader, topics)
         """The steps that `run` repeats."""
+        self.reader = Reader(self._state)
         self._token = secrets.randbits(_TOKEN_BITS)
 
     # ---- for the service
@@ -171,7 +173,14 @@ class Delivery:
 
     async def run(self) -> None:
         """Delivers until `close` or cancellation."""
-        await self.maintenance.run()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.maintenance.run(), name="delivery maintenance")
+            readers = [
+                tasks.create_task(self.reader.run(), name="delivery reader") for _ in range(self._state.config.readers)
+            ]
+            await self._state.closed.wait()
+            for reader in readers:
+                reader.cancel()
 
     def drain(self) -> None:
         """Ends all waiting receives; from now on none waits. For a graceful stop."""

@@ -109,7 +109,7 @@ class Loader:
         for topic in topics:
             found = await self._leased(topic, await self._topics.ensure(topic))
             loaded = () if known is None else known.feeds
-            leased |= {queue_id: place for queue_id, place in found.items() if queue_id not in loaded}
+            leased |= {queue_id: queue for queue_id, queue in found.items() if queue_id not in loaded}
         self._state.leases.require()
         async with self._state.session() as conn, conn.transaction():
             group = known or await _load_group(conn, name, self._state.config)
@@ -125,9 +125,8 @@ class Loader:
         self._state.leases.require()
         if self._state.groups.get(name) is not known:
             raise BrokerUnavailable("delivery has started again from its stored cursors: retry")
-        feeds = [
-            feed for feed in feeds if self._state.leases.epochs().get(feed.queue_id) == feed.epoch
-        ]  # others were lost
+        epochs = self._state.leases.epochs()
+        feeds = [feed for feed in feeds if epochs.get(feed.queue_id) == feed.epoch]  # the others were lost
         if len(feeds) < len(leased):
             self._membership.doubt()
         if known is None:
@@ -138,7 +137,7 @@ class Loader:
                 feed.opens_at = until if until > self._state.monotonic() else None
             if feed.opens_at is not None:
                 _log.info(
-                    "group %s: %s waits %.0f s, for consumers may hold ordered messages that were given before",
+                    "group %s: %s waits %.0f s: ordered messages that were delivered before may be in flight",
                     *(group.name, feed, feed.opens_at - self._state.monotonic()),
                 )
         self._state.add(group, topics, feeds)
@@ -213,12 +212,13 @@ async def _load_feeds(  # noqa: PLR0917
     )
     acked: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
     since = [cursor.next_offset for cursor in cursors]
-    for queue_id, offset in await store.failed_offsets(conn, group.id, [c.queue_id for c in cursors], since):
+    queue_ids = [cursor.queue_id for cursor in cursors]
+    for queue_id, offset in await store.failed_offsets(conn, group.id, queue_ids, since):
         acked[queue_id].append((offset, offset + 1))
-    held: defaultdict[int, list[str]] = defaultdict(list)
-    for queue_id, key in await retries_store.held_keys(conn, group.id, [c.queue_id for c in cursors]):
-        held[queue_id].append(key)
-    ends = await store.queue_ends(conn, await store.open_segment(conn), [c.queue_id for c in cursors])
+    blocked: defaultdict[int, list[str]] = defaultdict(list)
+    for queue_id, key in await retries_store.held_keys(conn, group.id, queue_ids):
+        blocked[queue_id].append(key)
+    ends = await store.queue_ends(conn, await store.open_segment(conn), queue_ids)
     return [
         Feed(
             group,
@@ -229,7 +229,7 @@ async def _load_feeds(  # noqa: PLR0917
                 [*cursor.acked, *acked[cursor.queue_id]],
                 count_max=config.window_count_max,
                 size_bytes_max=config.window_size_bytes_max,
-                blocked_keys=held[cursor.queue_id],
+                blocked_keys=blocked[cursor.queue_id],
                 memory=memory,
             ),
             ends[cursor.queue_id],

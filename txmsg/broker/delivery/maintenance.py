@@ -7,10 +7,9 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import islice
 
-from txmsg.broker.delivery.group import Feed
+from txmsg.broker.delivery.group import Group
 from txmsg.broker.delivery.handover import is_finished, notes_to_clear, notes_to_renew
 from txmsg.broker.delivery.loader import Loader, settings_of
-from txmsg.broker.delivery.reader import read_feed
 from txmsg.broker.delivery.state import State
 from txmsg.broker.delivery.values import Topics
 from txmsg.broker.delivery.writer import ProgressWriter
@@ -18,17 +17,14 @@ from txmsg.broker.periodic import repeat
 from txmsg.broker.store import consumer_groups as groups_store
 from txmsg.broker.store import delivery as store
 from txmsg.broker.store import retries as retries_store
-from txmsg.errors import BrokerUnavailable
 
 _log = logging.getLogger(__name__)
 _KEYS_PER_STATEMENT = 1000
 _GROUPS_DELETED_AT_ONCE = 100
-_SMALL_READ = (10, 64 * 1024)
-"""Messages and bytes that are read at a time when memory is full, or for a probe."""
 
 
 class Maintenance:
-    """Repeats the steps, and runs the readers."""
+    """The steps that delivery repeats, each on its own."""
 
     def __init__(self, state: State, writer: ProgressWriter, loader: Loader, topics: Topics) -> None:
         self._state = state
@@ -46,12 +42,6 @@ class Maintenance:
         async with asyncio.TaskGroup() as tasks:
             for step, interval_s, soon in self.steps():
                 tasks.create_task(repeat(step, interval_s, self._state.closed, soon), name=f"delivery {step.__name__}")
-            readers = [
-                tasks.create_task(self._read(), name="delivery reader") for _ in range(self._state.config.readers)
-            ]
-            await self._state.closed.wait()
-            for reader in readers:
-                reader.cancel()
 
     def steps(self) -> Sequence[tuple[Callable[[], Awaitable[None]], float, asyncio.Event | None]]:
         """The steps, the seconds between two runs of each, and what is set to run it at once."""
@@ -61,7 +51,7 @@ class Maintenance:
             (self.expire_once, config.expire_s, None),
             (self.retries_once, config.retry_poll_s, None),
             (self.poll_once, config.poll_s, None),
-            (self.holding_once, config.poll_s, None),
+            (self.notes_once, config.poll_s, None),
             (self.queues_once, config.poll_s, self.gained),
             (self.settings_once, config.settings_s, self.changed),
             (self.keys_once, config.settings_s, None),
@@ -91,22 +81,29 @@ class Maintenance:
             return
         async with self._state.session() as conn:
             for name in await retries_store.groups_with_due_retries(conn):
-                if (known := self._state.groups.get(name)) is None:
-                    continue
-                group, retries, feeds = known, known.retries, known.asked_for(now)
-                count = 1 if group.members.pause.is_on else retries.room_count()
-                if not feeds or not retries.room_count() or (group.members.pause.is_on and retries.ready_count):
-                    continue
-                rows = await retries_store.due_retries(
-                    conn, group.id, list(feeds), retries.known(), count=count, size_bytes=retries.room_bytes()
-                )
-                rows = [row for row in rows if group.feeds.get(row[0]) is feeds[row[0]]]  # not those lost meanwhile
-                # A redriven dead letter waits for the message of its key that is in flight.
-                rows = [row for row in rows if row[3][9] is None or feeds[row[0]].window.block(row[3][9])]
-                retries.put(rows)
-                if rows:
-                    self._state.busy.add(group)
-                group.wake({feeds[queue_id].topic for queue_id, *_ in rows}, len(rows))
+                if name in self._state.groups:
+                    await self._read_retries(conn, self._state.groups[name], now)
+
+    async def _read_retries(self, conn: store.Connection, group: Group, now: float) -> None:
+        retries, feeds, is_paused = group.retries, group.asked_for(now), group.members.pause.is_on
+        count = retries.room_count()
+        if not feeds or not count or (is_paused and retries.ready_count):
+            return
+        rows = await retries_store.due_retries(
+            conn,
+            group.id,
+            list(feeds),
+            retries.known(),
+            count=1 if is_paused else count,
+            size_bytes=retries.room_bytes(),
+        )
+        rows = [row for row in rows if group.feeds.get(row[0]) is feeds[row[0]]]  # not those lost meanwhile
+        # A redriven dead letter waits for the message of its key that is in flight.
+        rows = [row for row in rows if row[3][9] is None or feeds[row[0]].window.block(row[3][9])]
+        if rows:
+            retries.put(rows)
+            self._state.busy.add(group)
+            group.wake({feeds[queue_id].topic for queue_id, *_ in rows}, len(rows))
 
     async def poll_once(self) -> None:
         """Looks for messages that other brokers wrote to queues of topics for which members wait."""
@@ -123,7 +120,7 @@ class Maintenance:
         for feed in list(self._state.behind):
             self._state.read_soon(feed)
 
-    async def holding_once(self) -> None:
+    async def notes_once(self) -> None:
         """Opens queues whose former messages have expired, and renews or clears notes of ordered messages in flight."""
         now = self._state.monotonic()
         feeds = self._state.busy_feeds()
@@ -194,30 +191,3 @@ class Maintenance:
                 async with group.writing, self._state.session() as conn:
                     chunk = blocked[start : start + _KEYS_PER_STATEMENT]
                     group.unblock(await retries_store.free_keys(conn, group.id, chunk))
-
-    async def read_once(self, feed: Feed) -> None:
-        """Reads a feed once, and wakes members for what was read."""
-        try:
-            if not self._state.is_delivered(feed):
-                return
-            count_max, size_bytes_max = self._state.config.read_count_max, self._state.config.window_size_bytes_max
-            if self._state.memory.is_full or feed.group.members.pause.is_on:
-                count_max, size_bytes_max = min(count_max, _SMALL_READ[0]), _SMALL_READ[1]
-            async with self._state.session() as conn:
-                count = await read_feed(conn, feed, count_max, size_bytes_max)
-        finally:
-            self._state.was_read(feed)
-        if count:
-            feed.group.wake((feed.topic,), count)
-            self._state.read_soon(feed)
-
-    async def _read(self) -> None:
-        while True:
-            await self._state.reads.acquire()
-            feed = self._state.to_read.pop()
-            try:
-                await self.read_once(feed)
-            except BrokerUnavailable as exc:
-                _log.debug("%s", exc)
-            except Exception:  # noqa: BLE001 - the root of a task
-                _log.exception("reading %s failed; it is tried again", feed)

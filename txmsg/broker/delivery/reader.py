@@ -1,4 +1,4 @@
-"""Reads queues from the segment that holds the next offset. The caller owns the connection."""
+"""Readers: they fill windows from the segment that holds the next offset."""
 
 from __future__ import annotations
 
@@ -8,14 +8,53 @@ from collections.abc import Sequence
 from psycopg.errors import UndefinedTable
 
 from txmsg.broker.delivery.group import Feed
+from txmsg.broker.delivery.state import State
 from txmsg.broker.store import delivery as store
 from txmsg.broker.store.rows import Row
-from txmsg.errors import StorageError
+from txmsg.errors import BrokerUnavailable, StorageError
 
 _log = logging.getLogger(__name__)
+_SMALL_READ_COUNT, _SMALL_READ_BYTES = 10, 64 * 1024
+"""What is read at a time when memory is full, or for a probe."""
 
 
-async def read_feed(conn: store.Connection, feed: Feed, count_max: int, size_bytes_max: int) -> int:
+class Reader:
+    """Reads the feeds that wait to be read. Several run at once."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    async def run(self) -> None:
+        """Reads until it is cancelled."""
+        while True:
+            await self._state.reads.acquire()
+            feed = self._state.to_read.pop()
+            try:
+                await self.read_once(feed)
+            except BrokerUnavailable as exc:
+                _log.debug("%s", exc)
+            except Exception:  # noqa: BLE001 - the root of a task
+                _log.exception("reading %s failed; it is tried again", feed)
+
+    async def read_once(self, feed: Feed) -> None:
+        """Reads a feed once, and wakes members for what was read."""
+        config = self._state.config
+        try:
+            if not self._state.is_delivered(feed):
+                return
+            count_max, size_bytes_max = config.read_count_max, config.window_size_bytes_max
+            if self._state.memory.is_full or feed.group.members.pause.is_on:
+                count_max, size_bytes_max = min(count_max, _SMALL_READ_COUNT), _SMALL_READ_BYTES
+            async with self._state.session() as conn:
+                count = await _read(conn, feed, count_max, size_bytes_max)
+        finally:
+            self._state.was_read(feed)
+        if count:
+            feed.group.wake((feed.topic,), count)
+            self._state.read_soon(feed)
+
+
+async def _read(conn: store.Connection, feed: Feed, count_max: int, size_bytes_max: int) -> int:
     """Reads the next messages of a feed into its window. Returns how many; 0 at the current end of the queue.
 
     Reads one segment at a time, with one statement if the segment is still the same, else two. StorageError if offsets

@@ -27,7 +27,6 @@ from txmsg.errors import BrokerUnavailable
 
 T = TypeVar("T")
 
-
 _log = logging.getLogger(__name__)
 
 

@@ -100,8 +100,8 @@ class ProgressWriter:
                     is_held = await leases_store.hold(conn, incarnation, self._state.leases.broker_id, leases)
                     if is_held:
                         for feed, failures in failing:
-                            await write_first_failures(conn, feed, failures, group.settings)
-                        await write_retry_outcomes(conn, group, outcomes)
+                            await _write_first_failures(conn, feed, failures, group.settings)
+                        await _write_retry_outcomes(conn, group, outcomes)
                         free = await retries_store.free_keys(conn, group.id, sorted(keys)) if keys else []
                         if group.members.pause.is_failing():
                             at_most = self._state.config.pause_retries
@@ -142,6 +142,8 @@ class ProgressWriter:
             feed.noted_until = 0.0 if noted_s is None else now + noted_s
             feed.noted_s = max(feed.noted_s, visibility_timeout_s or 0.0)
             feed.idle_since = None
+            if self._state.is_delivered(feed):
+                feed.group.mark_busy(feed)
 
 
 async def _write_progress(conn: store.Connection, leases: Leases, feeds: Sequence[Feed]) -> list[Feed]:
@@ -165,12 +167,12 @@ async def _write_progress(conn: store.Connection, leases: Leases, feeds: Sequenc
     return stale
 
 
-def clean_error(error: str) -> str:
+def _clean_error(error: str) -> str:
     """An error text as PostgreSQL can store it: without NUL and lone surrogates, and cut."""
     return error.replace("\0", "\\0").encode("utf-8", "replace").decode()[:_ERROR_LENGTH_MAX]
 
 
-async def write_first_failures(
+async def _write_first_failures(
     conn: store.Connection, feed: Feed, failing: Mapping[int, Failure], settings: GroupSettings
 ) -> None:
     """Writes messages whose first delivery failed, and those that follow their ordering keys, as retries.
@@ -186,7 +188,7 @@ async def write_first_failures(
             by_segment[segment].append((offset, None, None))
         else:
             delay_s = settings.backoff.delay_s(1, failure.delay_s)
-            by_segment[segment].append((offset, delay_s or 0.0, clean_error(failure.error)))
+            by_segment[segment].append((offset, delay_s or 0.0, _clean_error(failure.error)))
     count = 0
     for segment, failures in sorted(by_segment.items()):
         for start in range(0, len(failures), _ROWS_PER_STATEMENT):
@@ -209,7 +211,7 @@ async def _log_lost(conn: store.Connection, feed: Feed, failing: Mapping[int, Fa
         )
 
 
-async def write_retry_outcomes(
+async def _write_retry_outcomes(
     conn: store.Connection, group: Group, outcomes: Mapping[retries_store.RetryKey, Outcome]
 ) -> None:
     """Writes the outcomes of retries. Idempotent."""
@@ -221,9 +223,9 @@ async def write_retry_outcomes(
         if failure is None:
             done[queue_id].append(offset)
         elif (delay_s := settings.backoff.delay_s(attempt, failure.delay_s)) is None:
-            dead[queue_id].append((offset, attempt, clean_error(failure.error)))
+            dead[queue_id].append((offset, attempt, _clean_error(failure.error)))
         else:
-            again[queue_id].append((offset, attempt, delay_s, clean_error(failure.error)))
+            again[queue_id].append((offset, attempt, delay_s, _clean_error(failure.error)))
     for queue_id, offsets in done.items():
         await retries_store.delete_retries(conn, group.id, queue_id, offsets)
     for queue_id, put_off in again.items():
