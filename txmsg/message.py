@@ -159,13 +159,13 @@ def _check_text(what: str, text: object, error: type[InvalidMessage]) -> str:
     if not isinstance(text, str):
         raise InvalidMessage(f"{what} must be str, not {type(text).__name__} ({shown(text)}): make a text of it first")
     if "\0" in text:
-        raise error(f"{what} {shown(text)} holds a NUL character, which many programs take for the end: remove it")
+        raise error(f"{what} {shown(text)} contains a NUL character, which ends text in many programs: remove it")
     try:
         text.encode()
     except UnicodeEncodeError as exc:
         raise error(
-            f"{what} {shown(text)} holds a lone surrogate at position {exc.start}, which is not valid Unicode: decode "
-            "the text with the encoding it was written in, without errors='surrogateescape'"
+            f"{what} {shown(text)} contains a lone surrogate at position {exc.start}, which is not valid Unicode: "
+            "decode the text with its own encoding, without errors='surrogateescape'"
         ) from exc
     return text
 
@@ -178,8 +178,8 @@ def _check_key(what: str, key: object) -> None:
         raise InvalidName(f"{what} is empty: give None for a message without one")
     if size_bytes > KEY_SIZE_BYTES_MAX:
         raise InvalidName(
-            f"{what} {shown(text)} is {size_bytes} bytes long in UTF-8: at most {KEY_SIZE_BYTES_MAX} are allowed; a "
-            "digest of it will do, too"
+            f"{what} {shown(text)} is {size_bytes} bytes long in UTF-8: at most {KEY_SIZE_BYTES_MAX} are allowed; "
+            "shorten it, or use a digest"
         )
 
 
@@ -187,8 +187,8 @@ def check_delay(topic: str, due_at_us: int, now_us: int) -> None:
     """Raises InvalidMessage for a message that would have to be held for longer than any is."""
     if due_at_us - now_us > _DELAY_US_MAX:
         raise InvalidMessage(
-            f"a message for topic {topic!r} would be due in {(due_at_us - now_us) / 86_400_000_000:.1f} days: it can "
-            f"be held for {DELAY_MAX.days} at most; send it nearer to that time"
+            f"a message for topic {topic!r} would be due in {(due_at_us - now_us) / 86400000000:.1f} days: at most "
+            f"{DELAY_MAX.days} are allowed; send it later"
         )
 
 
@@ -260,14 +260,16 @@ class Message:
             raise InvalidMessage("a message has deliver_at or deliver_after, not both: leave one out")
         if at is not None and (not isinstance(at, datetime) or at.tzinfo is None):
             raise InvalidMessage(
-                f"deliver_at={shown(at)} says no moment: give a datetime with its time zone, as by datetime.now(UTC)"
+                f"deliver_at={shown(at)} is not a timezone-aware datetime: give one, such as datetime.now(UTC)"
             )
         if after is not None and (not isinstance(after, timedelta) or after < timedelta(0)):
-            raise InvalidMessage(f"deliver_after={shown(after)} is no time to wait: give a timedelta of 0 or more")
+            raise InvalidMessage(
+                f"deliver_after={shown(after)} is not a non-negative timedelta: give a timedelta of 0 or more"
+            )
         if self.ordering_key is not None:
             raise InvalidMessage(
-                "a message with an ordering key cannot be delayed, for the later ones of its key would wait with it: "
-                "leave out the ordering key, or the delay"
+                "a message with an ordering key cannot be delayed, because later ones of its key would wait with it: "
+                "leave out the ordering key or the delay"
             )
 
     def _copy_headers(self) -> None:
@@ -281,8 +283,8 @@ class Message:
             size_bytes += len(_check_text(f"header {shown(name)}", value, InvalidMessage).encode())
         if size_bytes > HEADERS_SIZE_BYTES_MAX:
             raise MessageTooLarge(
-                f"headers are {size_bytes} bytes long: at most {HEADERS_SIZE_BYTES_MAX} are allowed; the body is the "
-                "place for more"
+                f"headers are {size_bytes} bytes long: at most {HEADERS_SIZE_BYTES_MAX} are allowed; put more into "
+                "the body"
             )
         object.__setattr__(self, "headers", MappingProxyType(headers) if headers else _NO_HEADERS)
 

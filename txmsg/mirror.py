@@ -171,7 +171,7 @@ def take_again(root: Path, session: Session, name: str) -> list[Missing]:
     """
     mirror = Mirrors(session, name).look()
     if mirror is None:
-        raise MisuseError(f"there is no mirror {name}: `txmsg tailer run` or `txmsg tailer create` makes it")
+        raise MisuseError(f"there is no mirror {name}: `txmsg tailer run` or `txmsg tailer create` creates it")
     found: list[Missing] = []
     with Log(root) as log, open_log(root) as reading:
         sink = LogSink(reading, str(root))

@@ -58,7 +58,7 @@ def test_a_table_that_was_set_back_stops_its_queue_with_the_first_offset_that_di
         table.add("t", 3, number=1)
         await_equal(table, tmp_path, "t", 1)
         assert running.tailer.progress.stopped == 1
-    assert "topic t queue 0: from offset 20 on the log" in caplog.text
+    assert "topic t queue 0: from offset 20 on, the log" in caplog.text
     assert "txmsg tailer fork" in caplog.text
     assert logged(tmp_path, "t") == before, "something was overwritten"
 
@@ -80,7 +80,7 @@ def test_a_table_that_is_set_back_while_it_is_mirrored_stops_its_queue_too(
         until(lambda: running.tailer.progress.stopped == 1)
         table.add("t", 3, number=1)
         await_equal(table, tmp_path, "t", 1)
-    assert "topic t queue 0: from offset 0 on the log" in caplog.text
+    assert "topic t queue 0: from offset 0 on, the log" in caplog.text
     assert logged(tmp_path, "t")[:20] == before, "something was overwritten"
 
 

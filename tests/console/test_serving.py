@@ -239,7 +239,7 @@ async def test_an_address_that_is_taken_is_refused(database_url: str) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--results", "nonsense://"], "Error: what names the figures is not a database URL"),
+        (["--results", "nonsense://"], "Error: the URL of the figures is not a database URL"),
         (["--results", "postgresql://localhost/x", "--listen", "nowhere"], "is not of the form HOST:PORT"),
         ([], "Missing option '--results'"),
     ],

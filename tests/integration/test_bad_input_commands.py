@@ -140,7 +140,7 @@ def test_a_broker_address_that_is_none_is_refused_by_every_command_that_takes_on
     [
         ("nonsense", "'nonsense' is not a database URL: write postgresql://user@host:5432/database"),
         (f"postgres//u:{SECRET}@h/d", "'postgres//u:***@h/d' is not a database URL"),
-        ("mysql://u@h/d", "the Notify database mysql://u@h/d is none of PostgreSQL"),
+        ("mysql://u@h/d", "the Notify database mysql://u@h/d is not PostgreSQL"),
     ],
     ids=["nonsense", "secret in nonsense", "mysql"],
 )

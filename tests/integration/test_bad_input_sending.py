@@ -118,10 +118,10 @@ def test_topics_can_be_created_twice_but_keep_their_queues(broker: BrokerProcess
     assert topic(broker, "create", name) == f"topic {name} existed already, with 4 queues\n"
     error = topic(broker, "create", name, "--queues", "8")
     assert f"topic '{name}' exists with 4 queues, not 8" in error
-    assert f"raise it with `txmsg topic alter {name} --queues 8`" in error
+    assert f"raise the number with `txmsg topic alter {name} --queues 8`" in error
     assert is_documented(TopicExists(error.removeprefix("Error: ").strip()))
     error = topic(broker, "create", name, "--queues", "2")
-    assert f"topic '{name}' exists with 4 queues, not 2: take it as it is, or create one of another name" in error
+    assert f"topic '{name}' exists with 4 queues, not 2: use it as it is, or choose another name" in error
     assert "topic 'a b' is not a valid name: it holds ' '" in topic(broker, "create", "a b")
 
 
@@ -185,23 +185,23 @@ class Order:
 
 
 BAD_CALLS: dict[str, tuple[Any, type[TxmsgError], str]] = {
-    "bytes": (b"\xff", InvalidMessage, "is a bytes that JSON cannot carry (there is no JSON for bytes)"),
-    "a set": ({1}, InvalidMessage, "is a set that JSON cannot carry (there is no JSON for set)"),
+    "bytes": (b"\xff", InvalidMessage, "is a bytes that JSON cannot represent (there is no JSON for bytes)"),
+    "a set": ({1}, InvalidMessage, "is a set that JSON cannot represent (there is no JSON for set)"),
     "an object in a list": (
         [Order("1")],
         InvalidMessage,
-        "is a list that JSON cannot carry (there is no JSON for Order)",
+        "is a list that JSON cannot represent (there is no JSON for Order)",
     ),
-    "not a number": (float("nan"), InvalidMessage, "is a float that JSON cannot carry (Out of range float"),
-    "infinity": ({"a": float("inf")}, InvalidMessage, "is a dict that JSON cannot carry (Out of range float"),
-    "a complex number": (1j, InvalidMessage, "is a complex that JSON cannot carry"),
+    "not a number": (float("nan"), InvalidMessage, "is a float that JSON cannot represent (Out of range float"),
+    "infinity": ({"a": float("inf")}, InvalidMessage, "is a dict that JSON cannot represent (Out of range float"),
+    "a complex number": (1j, InvalidMessage, "is a complex that JSON cannot represent"),
     "a lone surrogate": (
         "\udce9",
         InvalidMessage,
-        "is a str that JSON cannot carry (it holds the lone surrogate '\\udce9'",
+        "is a str that JSON cannot represent (it holds the lone surrogate '\\udce9'",
     ),
-    "a dict with odd keys": ({(1, 2): 3}, InvalidMessage, "is a dict that JSON cannot carry (keys must be str"),
-    "an endless number": (10**5000, InvalidMessage, "is an int that JSON cannot carry (Exceeds the limit"),
+    "a dict with odd keys": ({(1, 2): 3}, InvalidMessage, "is a dict that JSON cannot represent (keys must be str"),
+    "an endless number": (10**5000, InvalidMessage, "is an int that JSON cannot represent (Exceeds the limit"),
     "a large body": ("x" * 2000, MessageTooLarge, f"over the limit of {BODY_SIZE_BYTES_MAX}"),
 }
 
@@ -237,8 +237,8 @@ def test_a_key_that_has_no_text_or_too_much_refuses_the_call(producer: Producer,
     def place(session: Session, order: object) -> None:
         raise AssertionError("must not run")
 
-    refused(InvalidMessage, "is a float, which has no short text of its own", place, 1.5)
-    refused(InvalidMessage, "is an int, which has no short text of its own", place, 10**1000)
+    refused(InvalidMessage, "is a float, which has no short text form", place, 1.5)
+    refused(InvalidMessage, "is an int, which has no short text form", place, 10**1000)
     with pytest.raises(InvalidMessage, match="is 513 bytes long in UTF-8: at most 512"):
         place("x" * 513)
 
@@ -305,7 +305,7 @@ def test_an_outcome_is_refused_where_another_stands_or_none_is_known(producer: P
     for half in (committed, rolled_back, unknown):
         producer.end(half, UNKNOWN)  # a question, which harms nothing
     elsewhere = Half(committed.id_bytes, uuid4().bytes)
-    refused(InvalidMessage, "send their outcome to a broker of their own database", producer.end, elsewhere, COMMIT)
+    refused(InvalidMessage, "send their outcomes to a broker of their own database", producer.end, elsewhere, COMMIT)
 
 
 def decide_meanwhile(notify_url: str, transaction_id: UUID, how: str) -> None:

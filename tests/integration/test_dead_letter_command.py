@@ -121,7 +121,7 @@ def test_dead_letters_are_found_by_group_topic_time_error_id_and_key(broker: Bro
     table = said("dead-letter", "list", *where)
     assert [old in table, "100% \\ full" in table, "bank.py" in table] == [True, True, False]
     assert "neither that of a message" in said("dead-letter", "list", *where, "--id", "7", status=1)
-    assert "not where a page" in said("dead-letter", "list", *where, "--page", "1.2.-3.4", status=1)
+    assert "is not a page of" in said("dead-letter", "list", *where, "--page", "1.2.-3.4", status=1)
 
 
 def test_pages_hold_every_dead_letter_once(broker: BrokerProcess, notify_url: str) -> None:

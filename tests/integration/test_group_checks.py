@@ -73,7 +73,7 @@ def test_a_producer_group_is_checked_as_was_set_for_it_at_all_brokers_and_others
     [
         (("--check-interval-s", "90000"), "make no_client_park_s the longer one"),
         (("--no-client-park-s", "1"), "make no_client_park_s the longer one"),
-        (("--check-interval-s", "0"), "cannot be checked like this"),
+        (("--check-interval-s", "0"), "cannot be checked with these settings"),
         (("--first-check-s", "1e12"), "give 0 to"),
     ],
 )

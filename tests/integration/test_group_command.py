@@ -251,7 +251,7 @@ def test_a_group_goes_to_a_time_an_offset_or_the_end(broker: BrokerProcess, noti
     assert places("7", "--queue", "1") == [7]
     assert [each["next_offset"] for each in shown(broker)["queues"]] == [310, 7, 0, 0]
     assert waiting(broker) == 293
-    assert "offset 7 is one of a queue, and topic 't' has 4" in refused(
+    assert "offset 7 needs a queue, and topic 't' has 4" in refused(
         broker, "seek", "collector", "--topic", "t", "--to", "7"
     )
     assert "offset 311 is not kept in queue 0 of topic 't': give 0 to 310" in refused(

@@ -135,7 +135,7 @@ def test_a_trace_says_who_decided_what_waits_for_its_time_and_what_was_rolled_ba
     assert (message["state"], message["deliver_at"]) == ("scheduled", "2099-01-01T00:00:00+00:00")
     assert (message["decided_by"], message["offset"]) == ("check-back", None)
     assert message["half_stored_at"] is not None
-    assert "nothing is known of" in said("message", "trace", str(new_transaction_id()), *where, status=1)
+    assert "is unknown: it was never stored" in said("message", "trace", str(new_transaction_id()), *where, status=1)
     assert "neither that of a message" in said("message", "trace", "7", *where, status=1)
 
 
@@ -198,13 +198,13 @@ def test_a_delayed_message_is_recalled_once_confirmed_and_others_are_told_why_no
         assert "committed, and recalled or deleted with its topic at 20" in said("message", "trace", second, *where)
     assert found(broker, "--id", first) == found(broker, "--id", second) == []
     too_late = said("message", "recall", entered, *where, status=1)  # nothing to ask about
-    assert f"Error: message {entered} has entered its queue, too late to take it back" in too_late
+    assert f"Error: message {entered} has entered its queue, so it cannot be recalled" in too_late
     assert [each["state"] for each in found(broker, "--id", entered)] == ["stored"]
     transaction_id = store_half(broker)
     undecided = said("message", "recall", f"{transaction_id}.0", *where, status=1)
     assert f"`txmsg half rollback {transaction_id}`" in undecided
     unknown = said("message", "recall", message_id(new_transaction_id(), 0), *where, status=1)
-    assert "is not among those that wait for their time" in unknown
+    assert "is not waiting for its time" in unknown
     assert "not of the form UUID.NUMBER" in said("message", "recall", transaction_id, *where, status=1)
 
 

@@ -153,7 +153,7 @@ async def test_what_a_deleted_topic_takes_along_keeps_the_outcome_that_it_had(db
         with pytest.raises(MisuseError) as refused:
             await topics.delete("orders", force=False)
         assert "1 halves are undecided, 1 committed messages wait for an earlier" in str(refused.value)
-        assert "1 messages are not due yet; --force deletes it" in str(refused.value)
+        assert "1 messages are not due yet; --force deletes all of it" in str(refused.value)
         await topics.delete("orders", force=True)
     for table in ("half_message", "scheduled", "queue"):
         assert await db.rows(f"select count(*) from txmsg.{table}") == [(0,)]

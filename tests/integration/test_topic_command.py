@@ -78,12 +78,12 @@ def test_settings_are_shown_listed_and_changed_one_by_one(broker: BrokerProcess)
 
 def test_what_cannot_be_is_refused_and_changes_nothing(broker: BrokerProcess) -> None:
     said("topic", "create", "t", "--queues", "4", "--broker", broker.address)
-    assert "which are never taken away: lower --write-queues to 2" in refused(broker, "alter", "t", "--queues", "2")
+    assert "which are never removed: lower --write-queues to 2" in refused(broker, "alter", "t", "--queues", "2")
     assert "write_queues 5 of topic 't': 1 to 4" in refused(broker, "alter", "t", "--write-queues", "5")
     text = refused(broker, "alter", "t", "--unread", "drop", "--read-queues", "2")
     assert "read_queues 2 must not be below write_queues 4" in text
-    assert "cannot change while it takes messages" in refused(broker, "alter", "t", "--ordered-queues", "2")
-    assert "still takes messages: say `txmsg topic alter t --permission none`" in refused(
+    assert "cannot change while it accepts messages" in refused(broker, "alter", "t", "--ordered-queues", "2")
+    assert "still accepts messages: run `txmsg topic alter t --permission none`" in refused(
         broker, "delete", "t", "--yes"
     )
 
@@ -96,7 +96,7 @@ def test_a_topic_shrinks_without_losing_a_message(broker: BrokerProcess, notify_
         sent = {producer.send(Message("t", b"%d" % n)) for n in range(40)}
     assert min(each["end"] for each in shown(broker)["queues_kept"]) > 0
     altered(broker, "--permission", "r")
-    assert "brokers may still send by what topic 't' was before" in refused(
+    assert "brokers may still use the settings of topic 't' before" in refused(
         broker, "alter", "t", "--ordered-queues", "1"
     )
     settle(notify_url)
@@ -107,7 +107,7 @@ def test_a_topic_shrinks_without_losing_a_message(broker: BrokerProcess, notify_
     until(lambda: drained(broker))
     topic = altered(broker, "--ordered-queues", "1", "--write-queues", "1", "--permission", "rw")
     assert (topic["queues"], topic["write_queues"], topic["read_queues"], topic["ordered_queues"]) == (4, 1, 4, 1)
-    assert "brokers may still send" in refused(broker, "alter", "t", "--read-queues", "1")
+    assert "brokers may still use" in refused(broker, "alter", "t", "--read-queues", "1")
     settle(notify_url)
     ends = [each["end"] for each in shown(broker)["queues_kept"]]
     topic = altered(broker, "--read-queues", "1")
@@ -147,12 +147,12 @@ def test_a_topic_in_use_is_deleted_only_by_force_and_then_whole(start_broker: St
     half = store_half(broker)
     altered(broker, "--permission", "none", name="order.placed")
     delete = ("topic", "delete", "order.placed", *where)
-    assert "brokers may still send" in said(*delete, "--yes", status=1)
+    assert "brokers may still use" in said(*delete, "--yes", status=1)
     settle(notify_url)
     assert "delete topic order.placed with 2 messages in 4 queues, for good?" in asked(*delete, "--force")
     text = said(*delete, "--yes", status=1).removeprefix("Error: ").strip()
     assert "1 halves are undecided, group collector has " in text
-    assert " and 1 dead letters; --force deletes it with all that" in text
+    assert " and 1 dead letters; --force deletes all of it" in text
     assert is_documented(MisuseError(text)), text
     assert said(*delete, "--yes", "--force") == "topic order.placed deleted\n"
     with psycopg.connect(notify_url, connect_timeout=10) as connection:

@@ -121,11 +121,11 @@ def test_a_wait_in_a_log_that_was_taken_away_says_so(tmp_path: Path) -> None:
     with open_log(tmp_path / "log") as access:
         (tmp_path / "log").rename(tmp_path / "elsewhere")
         [found] = access.fetch({QueueId("t", 0): 0}, wait_s=10)
-        assert "is no log" in str(found.error)
+        assert "is not a log" in str(found.error)
 
 
 def test_a_directory_that_is_no_log_is_not_opened(tmp_path: Path) -> None:
-    with pytest.raises(CorruptLog, match="is no log"):
+    with pytest.raises(CorruptLog, match="is not a log"):
         open_log(tmp_path)
 
 
@@ -145,7 +145,7 @@ def test_a_log_that_was_emptied_and_made_anew_is_read_by_whoever_had_it_open(
             if path.is_file():
                 path.unlink()
         if looks_meanwhile:
-            with pytest.raises(CorruptLog, match="is no log"):
+            with pytest.raises(CorruptLog, match="is not a log"):
                 reader.topics()
             assert reader.fetch({retries: 0}) == []
         with open_log(tmp_path, append=True) as writer:

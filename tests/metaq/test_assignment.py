@@ -89,7 +89,7 @@ def test_many_topics_of_one_queue_are_spread_over_those_who_read_the_same(member
     [
         ({"a": [QueueId("t", 0)]}, "topic t queue 1 to 0 members"),
         ({"a": queues("t", 2), "b": [QueueId("t", 1)]}, "topic t queue 1 to 2 members"),
-        ({"a": queues("t", 2), "z": []}, "'z', who is none of the members"),
+        ({"a": queues("t", 2), "z": []}, "'z', which is not one of the members"),
         ({"a": queues("t", 3)}, "topic t queue 2 to 1 members"),
     ],
 )

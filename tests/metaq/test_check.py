@@ -246,7 +246,7 @@ def test_messages_found_elsewhere_take_the_place_of_a_hole(tmp_path: Path, numbe
             log.refill("t", 0, 4 * number, batch("t", 0, 4 * number, 3).payload)
         assert not log.refill("t", 0, 4 * number, encode(Columns([b"x" * 400] * 4, [1]))), "larger than the hole"
         assert log.refill("t", 0, 4 * number, batch("t", 0, 4 * number, 4, at_us=at_us).payload)
-        with pytest.raises(MisuseError, match="is in no hole"):
+        with pytest.raises(MisuseError, match="is not in a hole"):
             log.refill("t", 0, 4 * number, batch("t", 0, 4 * number, 4).payload)
         assert read_all(reader) == bodies("t", 0, 0, 12), "a reader of before sees them"
         assert check(tmp_path).report.problems == []
@@ -281,7 +281,7 @@ def test_the_small_logs_of_groups_are_checked_and_repaired_too_and_their_files_a
     report = check_with_groups(tmp_path)
     files = ["groups/g/begins.json", "groups/g/queues/t/0000", "groups/g/retries/commitlog"]
     assert [each.file for each in report.problems] == files
-    assert [each.way_out for each in report.problems][:2] == ["delete the file, then seek where to go on"] * 2
+    assert [each.way_out for each in report.problems][:2] == ["delete the file, then seek the group"] * 2
     assert report.problems[2].lost == (Lost(RETRIES + "g", 0, 0, 2),)
     assert check(tmp_path).report.problems == [], "the log itself is whole"
 

@@ -133,8 +133,8 @@ def test_a_group_is_shown_sent_elsewhere_and_deleted(root: Path, monkeypatch: py
         assert "group g has 1 members" in group("delete", root, "g", "--yes", "--force").stderr
         member.leave({})
     seek_all = group("seek", root, "g", "--topic", "trade", "--to", "1")
-    assert "offset 1 is one of a queue, and topic 'trade' has 2: name one by --queue" in seek_all.stderr
-    assert "topic 'x' has no queue" in group("seek", root, "g", "--topic", "x", "--to", "latest").stderr
+    assert "offset 1 needs a queue, and topic 'trade' has 2: give --queue" in seek_all.stderr
+    assert "topic 'x' has no such queue" in group("seek", root, "g", "--topic", "x", "--to", "latest").stderr
     kept = group("delete", root, "g", "--yes")
     assert "group 'g' has 0 messages in retry and 1 dead letters: --force deletes it with them" in kept.stderr
     assert group("delete", root, "g", "--yes", "--force").stdout == "group g deleted\n"

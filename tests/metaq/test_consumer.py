@@ -280,7 +280,7 @@ def _cut_log(root: Path) -> tuple[Log, QueueId]:
 async def test_a_directory_that_is_no_log_is_said_at_the_start(tmp_path: Path) -> None:
     consumer = AsyncLogConsumer(tmp_path, "g")
     consumer.subscribe("t")
-    with pytest.raises(CorruptLog, match="is no log"):
+    with pytest.raises(CorruptLog, match="is not a log"):
         await consumer.start()
 
 

@@ -254,4 +254,4 @@ def test_pages_hold_the_dead_letters_of_all_groups_once_also_when_clocks_go_back
         seen += [letter.body.decode() for letter in found.letters]
         page = found.next
     assert seen == ["0", "1", "h3000000", "h1000000", "2", "3", "4", "h6000000"]
-    assert "is not where a page of dead letters ended" in run(access, "dead-letter list", "--page", "7").stderr
+    assert "is not a page of dead letters" in run(access, "dead-letter list", "--page", "7").stderr

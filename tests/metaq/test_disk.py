@@ -63,7 +63,7 @@ def test_a_full_disk_refuses_appends_whole_and_takes_them_when_there_is_room(dis
         fill(log, "t", 0, [3])
         ballast = take_all_room(disk)
         for _ in range(2):
-            with pytest.raises(StorageError, match="takes no more: No space left on device; nothing was appended"):
+            with pytest.raises(StorageError, match="is full: No space left on device; nothing was appended"):
                 log.append([batch("t", 0, 3, 1), LARGE])
         assert readable(disk / "log", "t", 0) == bodies("t", 0, 0, 3)
         for settings in (TopicSettings(flush=Flush.TIMED), TopicSettings(retention_s=1)):
@@ -82,7 +82,9 @@ def test_what_is_on_disk_but_cannot_be_shown_for_want_of_room_is_shown_when_ther
         ballast = take_all_room(disk)
         assert log.append([batch("new", 0, 0, 1)]) == [0], "it fits the page that the log's last file has"
         assert readable(disk / "log", "new", 0) == [], "its cell does not"
-        with pytest.raises(StorageError, match="nothing was appended, and what was before is on disk but not seen"):
+        with pytest.raises(
+            StorageError, match="nothing was appended, and the messages before it are on disk but not visible"
+        ):
             log.append([batch("t", 0, 1, 1)])
         ballast.unlink()
         log.flush()
@@ -151,7 +153,7 @@ def test_a_log_opened_on_a_full_disk_says_so_and_opens_when_there_is_room(disk: 
         cells.unlink()
     (disk / "log" / "checkpoint").unlink()
     ballast = take_all_room(disk)
-    with pytest.raises(StorageError, match="make room"):
+    with pytest.raises(StorageError, match="free space"):
         Log(disk / "log")
     ballast.unlink()
     with Log(disk / "log"):
@@ -163,7 +165,9 @@ def test_a_log_that_cannot_be_written_is_read(disk: Path) -> None:
         log.append([Append("t", 0, encode(Columns([b"x"] * 5, [1], keys=["a", "b"] * 2 + ["a"])))] * 10)
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
     try:
-        with pytest.raises(StorageError, match="cannot be written: Read-only file system; to read it needs no right"):
+        with pytest.raises(
+            StorageError, match="cannot be written: Read-only file system; reading needs no write permission"
+        ):
             Log(disk / "log")
         with pytest.raises(StorageError, match="cannot be written: Read-only file system"):
             Log(disk / "new")
@@ -179,9 +183,9 @@ def test_what_a_failed_sync_leaves_in_doubt_is_not_kept(tmp_path: Path, monkeypa
     fill(log, "t", 0, [2])
     with monkeypatch.context() as failing:
         failing.setattr(os, "fdatasync", _fails)
-        with pytest.raises(StorageError, match="cannot be synced: Input/output error; open it anew"):
+        with pytest.raises(StorageError, match="cannot be synced: Input/output error; open it again"):
             log.append([batch("t", 0, 2, 5)])
-    with pytest.raises(StorageError, match=r"not written any more: .* cannot be synced"):
+    with pytest.raises(StorageError, match=r"accepts no more appends: .* cannot be synced"):
         log.append([batch("t", 0, 2, 1)])
     assert readable(tmp_path, "t", 0) == bodies("t", 0, 0, 2)
     log.close()
@@ -222,7 +226,7 @@ def test_a_log_that_cannot_be_opened_leaves_no_file_open(tmp_path: Path, monkeyp
     before = os.listdir("/proc/self/fd")
     with monkeypatch.context() as failing:
         failing.setattr(os, "write", nearly_full)
-        with pytest.raises(StorageError, match="make room, and open it"):
+        with pytest.raises(StorageError, match="free space, and open it"):
             Log(tmp_path)
     assert os.listdir("/proc/self/fd") == before
 

@@ -258,7 +258,7 @@ def test_a_member_whose_files_were_removed_owns_nothing_any_more(tmp_path: Path,
     other = local.join("g", ["t"])
     with pytest.raises(MembershipLost, match="were removed while member"):
         member.view()
-    with pytest.raises(MisuseError, match="has left group g: join anew"):
+    with pytest.raises(MisuseError, match="has left group g: join again"):
         member.store({A: 9})
     assert other.take([A]) == {A: 0}
 

@@ -127,7 +127,7 @@ async def test_an_unexpected_failure_is_told_and_the_next_append_goes_through(lo
             assert large.size_bytes > 100
             twice = [asyncio.create_task(appender.append(large)) for _ in range(2)]
             await asyncio.sleep(0)
-            with pytest.raises(Overloaded, match=f"appends of {large.size_bytes} bytes are under way"):
+            with pytest.raises(Overloaded, match=f"appends of {large.size_bytes} bytes are pending"):
                 await appender.append(call(3, at_end("t", 0, 0, 1)))
             assert [await task for task in twice] == [(0,), (0,)], "one call, told twice"
             assert await appender.append(large) == (0,)

@@ -46,7 +46,7 @@ def test_a_producer_has_a_bound_on_what_is_under_way() -> None:
     producers = Producers()
     for sequence in range(1, 1025):
         producers.note(CallId(A, sequence), 1, [0], 0)
-    with pytest.raises(Overloaded, match="more than 1024 appends under way"):
+    with pytest.raises(Overloaded, match="more than 1024 pending appends"):
         producers.look(CallId(A, 1025), 1, 0)
     assert producers.look(CallId(A, 1024), 1, 0) == (0,), "a repeat is none more"
     assert producers.look(CallId(A, 1025), 2, 0) is None

@@ -238,7 +238,7 @@ def test_a_copy_tells_all_of_its_message_and_stands_where_its_delay_says(
 
 
 def test_what_is_no_copy_is_not_taken_for_one() -> None:
-    with pytest.raises(CorruptLog, match="offset 3 of topic %RETRY%g queue 0 is no copy"):
+    with pytest.raises(CorruptLog, match="offset 3 of topic %RETRY%g queue 0 is not a copy"):
         tried_of(ReceivedMessage("%RETRY%g", b"", queue=0, offset=3))
 
 
@@ -249,7 +249,7 @@ def test_what_is_no_copy_is_not_taken_for_one() -> None:
         ({"retries_max": 1.5}, "retries_max=1.5 must be"),
         ({"retry_delays_s": []}, "retry_delays_s is empty"),
         ({"retry_delays_s": [1, -1]}, "retry_delays_s=-1 must be"),
-        ({"missing": "ignore"}, "missing='ignore' is none of"),
+        ({"missing": "ignore"}, "missing='ignore' is not"),
         ({"start": "newest"}, "start='newest' is not a valid start position"),
         ({"start": Start.offset(3)}, "start=Start.* is not a valid start position"),
         ({"broadcast": "a%b"}, "broadcast='a%b' is neither"),

@@ -247,7 +247,7 @@ def test_only_the_topics_that_are_asked_for_are_compared(table: str, tmp_path: P
 
 
 def test_what_is_no_log_and_what_is_no_notify_database_is_said(table: str, tmp_path: Path, database_url: str) -> None:
-    with pytest.raises(CorruptLog, match=r"is no log: its log\.json cannot be read"):
+    with pytest.raises(CorruptLog, match=r"is not a log: its log\.json cannot be read"):
         verify(table, tmp_path)
     append(tmp_path, ROWS[:1])
     with pytest.raises(StorageError, match=r"cannot be read: relation .* does not exist"):

@@ -172,7 +172,7 @@ exec {sys.executable} "$@"
         with _job(command, tmp_path / "emptied.log") as running:
             assert running.wait(_WAIT_S_MAX) == 1
     assert "the query has ended: " in (said := (tmp_path / "emptied.log").read_text())
-    assert "this database has none of it" in said
+    assert "this database has no record of it" in said
 
 
 def _wait_until_something_is_read(spark: SparkSession) -> None:

@@ -388,9 +388,9 @@ def test_a_checkpoint_of_another_log_is_refused(tmp_path: Path) -> None:
     stream = Stream(stream_of(tmp_path / "one"))
     stream.next()
     other = stream.restarted(stream_of(tmp_path / "two"))
-    with pytest.raises(MisuseError, match="begin anew with another checkpointLocation"):
+    with pytest.raises(MisuseError, match="start with another checkpointLocation"):
         other.next()
-    with pytest.raises(MisuseError, match="begin anew"):
+    with pytest.raises(MisuseError, match="start with another"):
         other.again(0)
     reader = batch_of(tmp_path / "one")
     tasks = reader.partitions()

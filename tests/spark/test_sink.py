@@ -35,12 +35,12 @@ def test_a_claim_is_undone_with_what_was_written(database_url: str) -> None:
 
 def test_another_checkpoint_or_an_older_or_empty_database_is_refused(database_url: str) -> None:
     with psycopg.connect(database_url, autocommit=True) as connection:
-        with pytest.raises(StorageError, match="goes on with batch 1, and this database has none of it"):
+        with pytest.raises(StorageError, match="continues with batch 1, and this database has no record of it"):
             claim_batch(connection, query="q", checkpoint_id=_ONE, batch_id=1)
         claim_batch(connection, query="q", checkpoint_id=_ONE, batch_id=0)
         with pytest.raises(MisuseError, match=f"was written from checkpoint {_ONE}, and this is {_OTHER}"):
             claim_batch(connection, query="q", checkpoint_id=_OTHER, batch_id=0)
-        with pytest.raises(StorageError, match="goes on with batch 2, and this database has 0"):
+        with pytest.raises(StorageError, match="continues with batch 2, and the last one in this database is 0"):
             claim_batch(connection, query="q", checkpoint_id=_ONE, batch_id=2)
 
 

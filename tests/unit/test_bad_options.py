@@ -176,7 +176,7 @@ GROUPS: Refused = {
 
 LISTENERS: Refused = {
     "a function": (partial(producer, check_listener=two), MisuseError, "has no method check(message)"),
-    "a class": (partial(producer, check_listener=Listener), MisuseError, "is the class Listener: give an object"),
+    "a class": (partial(producer, check_listener=Listener), MisuseError, "is the class Listener: give an instance"),
     "an engine": (partial(producer, check_listener=engine), MisuseError, "such as FenceCheckListener(engine)"),
     "check without a message": (
         partial(producer, check_listener=ListenerOfNothing()),
@@ -210,7 +210,7 @@ def subscriptions_of(consumer: Callable[[], Any]) -> Refused:
             InvalidName,
             "tag expression 'x | y': tags are joined by ||, as in `signup || import`",
         ),
-        "all and one tag": (lambda: consumer().subscribe("t", "* || a"), InvalidName, "`*` stands alone"),
+        "all and one tag": (lambda: consumer().subscribe("t", "* || a"), InvalidName, "`*` cannot be combined"),
         "and": (
             lambda: consumer().subscribe("t", "a && b"),
             InvalidName,
@@ -252,7 +252,7 @@ def subscriptions_of(consumer: Callable[[], Any]) -> Refused:
 CONSUMERS: Refused = {
     "inbox without its sessions": (lambda: inbox(two), MisuseError, "two() takes (session"),
     "inbox of one session": (lambda: inbox(Session()), MisuseError, "give the sessionmaker"),
-    "inbox of an engine": (lambda: inbox(engine), MisuseError, "is Engine(sqlite://), no function"),
+    "inbox of an engine": (lambda: inbox(engine), MisuseError, "is Engine(sqlite://), not a function"),
     "inbox for a handler of one": (
         lambda: inbox(sessions)(print_one),
         MisuseError,
@@ -272,19 +272,23 @@ def print_one(message: object) -> None: ...
 
 
 SENDS: Refused = {
-    "str": (lambda: producer().send("x"), InvalidMessage, "'x' is no Message but of type str"),
-    "None": (lambda: producer().send(anything), InvalidMessage, "None is no Message but of type NoneType"),
-    "list": (lambda: producer().send([X]), InvalidMessage, "of type list: send Message(topic, body)"),
+    "str": (lambda: producer().send("x"), InvalidMessage, "'x' is of type str, not a Message"),
+    "None": (lambda: producer().send(anything), InvalidMessage, "None is of type NoneType, not a Message"),
+    "list": (lambda: producer().send([X]), InvalidMessage, "of type list, not a Message"),
     "many of one": (lambda: producer().send_many(X), InvalidMessage, "of type Message: give a list"),
     "many of None": (lambda: producer().send_many(anything), InvalidMessage, "None is of type NoneType: give a list"),
     "many of a str": (lambda: producer().send_many("ab"), InvalidMessage, "'ab' is of type str: give a"),
-    "many with None": (lambda: producer().send_many([X, anything]), InvalidMessage, "None is no Message"),
+    "many with None": (
+        lambda: producer().send_many([X, anything]),
+        InvalidMessage,
+        "None is of type NoneType, not a Message",
+    ),
     "half of nothing": (lambda: producer().half([]), InvalidMessage, "0 messages in one transaction: 1 to 1000"),
     "half of too many": (lambda: producer().half([X] * 1001), InvalidMessage, "1001 messages in one transaction"),
     "half under a str": (
         lambda: producer().half([X], transaction_id="7"),
         MisuseError,
-        "transaction_id '7' is no UUID",
+        "transaction_id '7' is not a UUID",
     ),
     "outcome as str": (
         lambda: producer().end(HALF, "commit"),
@@ -295,7 +299,7 @@ SENDS: Refused = {
     "outcome of no half": (
         lambda: producer().end(anything, TransactionState.COMMIT),
         MisuseError,
-        "None is no Half: give what producer.half() returned",
+        "None is not a Half: give what producer.half() returned",
     ),
     "transaction of a sessionmaker": (
         lambda: producer().transaction(sessions),

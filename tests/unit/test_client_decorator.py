@@ -134,5 +134,5 @@ def test_generators_and_classes_are_refused() -> None:
 
     with pytest.raises(MisuseError, match="is a generator"):
         transactional_message(own, topic="t")(generator)
-    with pytest.raises(MisuseError, match="is no function"):
+    with pytest.raises(MisuseError, match="is not a function"):
         transactional_message(own, topic="t")(Service)

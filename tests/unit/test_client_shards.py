@@ -234,7 +234,7 @@ async def test_ordered_messages_are_refused_until_every_database_was_seen() -> N
 async def test_an_outcome_of_a_foreign_transaction_is_refused() -> None:
     async with two_shards() as (_, _, producer):
         half = (await producer.half([X]))._replace(shard=ELSEWHERE)
-        with pytest.raises(InvalidMessage, match="none of those of this producer"):
+        with pytest.raises(InvalidMessage, match="which this producer does not know"):
             await producer.end(half, TransactionState.COMMIT)
 
 

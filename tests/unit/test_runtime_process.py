@@ -150,7 +150,7 @@ def test_a_process_that_gevent_has_patched_is_told_so_and_how_to_go_on(
     if told is None:
         assert all(each.startswith("BrokerUnavailable") for each in lines), lines
     else:
-        patched = f"MisuseError gevent has patched {told} in this process, where txmsg would wait for ever"
+        patched = f"MisuseError gevent has patched {told} in this process, so txmsg would block forever"
         assert all(each.startswith(patched) and "patch_all(thread=False, select=False)" in each for each in lines), (
             lines
         )

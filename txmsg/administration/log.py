@@ -98,12 +98,10 @@ class LogAdministration:
         numbers = self._log.queues_of(topic)
         if not numbers or (queue is not None and queue not in numbers):
             there = f"its queues are {', '.join(map(str, numbers))}" if numbers else "it is not in this log"
-            raise UnknownTopic(f"topic {topic!r} has no queue to go on in: {there}")
+            raise UnknownTopic(f"topic {topic!r} has no such queue to seek: {there}")
         queues = [QueueId(topic, number) for number in ([queue] if queue is not None else numbers)]
         if to.kind == "offset" and len(queues) > 1:
-            raise MisuseError(
-                f"offset {to.value} is one of a queue, and topic {topic!r} has {len(queues)}: name one by --queue"
-            )
+            raise MisuseError(f"offset {to.value} needs a queue, and topic {topic!r} has {len(queues)}: give --queue")
         return offsets_of(self._log, queues, to)
 
     def delete_group(self, group: str, *, force: bool = False) -> None:
@@ -158,7 +156,7 @@ class LogAdministration:
 
     def redrive(self, selection: Selection, *, rate: float | None = None) -> Iterator[int]:
         if rate is not None:
-            raise MisuseError("a log hands dead letters to its groups all at once: --rate is for groups of Notify")
+            raise MisuseError("a log redrives dead letters all at once: --rate is for groups of Notify")
         return self._deal(selection.which, again=True)
 
     def purge(self, selection: Selection) -> Iterator[int]:
@@ -261,7 +259,7 @@ class _Chunk(NamedTuple):
 def _place_of(page: str) -> _Place:
     found = _PAGE.fullmatch(page)
     if found is None:
-        raise ProtocolError(f"{shown(page)} is not where a page of dead letters ended: give what `next` said")
+        raise ProtocolError(f"{shown(page)} is not a page of dead letters: give the last value of `next`")
     return _Place(int(found[1]), int(found[2]), found[3])
 
 

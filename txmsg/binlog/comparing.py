@@ -47,10 +47,10 @@ class Divergence(NamedTuple):
     def error(self, log: str) -> MirrorDiverged:
         """What to tell an operator; `log` is its name."""
         return MirrorDiverged(
-            f"topic {self.topic} queue {self.queue}: from offset {self.offset} on the log {log} (to "
-            f"{self.log_end - 1}) and the table (to {self.table_end - 1}) hold different messages, as after a backup "
-            "was restored, a standby promoted, or the topic deleted and made again; nothing of the queue is written. "
-            "If the table is right, stop the tailer, and `txmsg tailer fork` lets the log go on from there",
+            f"topic {self.topic} queue {self.queue}: from offset {self.offset} on, the log {log} (to "
+            f"{self.log_end - 1}) and the table (to {self.table_end - 1}) hold different messages, as after a "
+            "restored backup, a promoted standby, or a topic that was deleted and recreated; nothing of the queue is "
+            "written. If the table is right, stop the tailer, and run `txmsg tailer fork`",
             self.topic,
             self.queue,
             self.offset,

@@ -26,7 +26,7 @@ def check_patterns(patterns: tuple[str, ...]) -> tuple[str, ...]:
     """The patterns if they can fit names of topics; else MisuseError."""
     for each in patterns:
         if not _PATTERN.match(each):
-            raise MisuseError(f"pattern {shown(each)} fits no name of a topic: use A-Z a-z 0-9 . _ - % with * and ?")
+            raise MisuseError(f"pattern {shown(each)} cannot match a topic name: use A-Z a-z 0-9 . _ - % with * and ?")
     return patterns
 
 

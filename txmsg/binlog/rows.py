@@ -68,9 +68,9 @@ def check_relation(relation: Relation) -> None:
     found = {each.name: each.type_oid for each in relation.columns}
     if list(found.items()) != list(COLUMNS.items()):
         raise StorageError(
-            f"the publication sends columns {', '.join(found)} of {relation.schema}.{relation.name} where "
-            f"{', '.join(COLUMNS)} are wanted: run `txmsg tailer drop` and `txmsg tailer create`: nothing that is "
-            "mirrored is lost"
+            f"the publication sends columns {', '.join(found)} of {relation.schema}.{relation.name} instead of "
+            f"{', '.join(COLUMNS)}: run `txmsg tailer drop` and `txmsg tailer create`: nothing that is mirrored is "
+            "lost"
         )
 
 

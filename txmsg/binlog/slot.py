@@ -87,8 +87,8 @@ class Slots:
         ).fetchone()
         if row is None or not row[0]:
             raise StorageError(
-                f"publication {self.publication} does not publish all rows of txmsg.message by its root: somebody "
-                "has changed it; run `txmsg tailer drop` and `txmsg tailer create`: nothing that is mirrored is lost"
+                f"publication {self.publication} was changed: it does not publish all rows of txmsg.message by its "
+                "root; run `txmsg tailer drop` and `txmsg tailer create`: nothing that is mirrored is lost"
             )
 
     # ---- slot
@@ -105,8 +105,8 @@ class Slots:
         told: dict[str, Any] = row[0]
         if told["plugin"] != "pgoutput":
             raise StorageError(
-                f"replication slot {self.slot} is of another kind ({told['plugin']}): drop it, or name the mirror "
-                "otherwise with --name"
+                f"replication slot {self.slot} is of another kind ({told['plugin']}): drop it, or give the mirror "
+                "another --name"
             )
         confirmed = told["confirmed_flush_lsn"]
         return Slot(
@@ -147,18 +147,18 @@ class Slots:
             return False  # by another tailer, this moment
         except psycopg.errors.QueryCanceled as exc:
             raise BrokerUnavailable(
-                f"replication slot {self.slot} is not made yet: it waits for transactions that were open before, the "
-                f"oldest in process {self._oldest()}: end it, or wait"
+                f"replication slot {self.slot} is not ready: it waits for older transactions, the oldest in process "
+                f"{self._oldest()}: end it, or wait"
             ) from exc
         except psycopg.errors.ObjectNotInPrerequisiteState as exc:
             raise StorageError(
-                f"the Notify database keeps no log that can be mirrored ({exc.diag.message_primary}): set wal_level = "
-                "logical and restart PostgreSQL"
+                f"the Notify database does not write its log for mirrors ({exc.diag.message_primary}): set wal_level "
+                "= logical and restart PostgreSQL"
             ) from exc
         except psycopg.errors.ConfigurationLimitExceeded as exc:
             raise StorageError(
                 "all replication slots of the server are in use: raise max_replication_slots and restart PostgreSQL, "
-                "or drop one that nobody needs (see pg_replication_slots)"
+                "or drop an unused one (see pg_replication_slots)"
             ) from exc
         return True
 

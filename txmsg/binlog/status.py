@@ -62,7 +62,7 @@ def status(session: Session, name: str) -> MirrorStatus:
     mirrors = Mirrors(session, name)
     mirror = mirrors.look()
     if mirror is None:
-        raise MisuseError(f"there is no mirror {name}: `txmsg tailer run` or `txmsg tailer create` makes it")
+        raise MisuseError(f"there is no mirror {name}: `txmsg tailer run` or `txmsg tailer create` creates it")
     positions = mirrors.positions()
     found = table.queues(session, mirror.include, mirror.exclude)
     queues = [
@@ -99,7 +99,7 @@ def diverged(session: Session, sink: Sink, name: str) -> list[Divergence]:
     mirrors = Mirrors(session, name)
     mirror = mirrors.look()
     if mirror is None:
-        raise MisuseError(f"there is no mirror {name}: `txmsg tailer run` or `txmsg tailer create` makes it")
+        raise MisuseError(f"there is no mirror {name}: `txmsg tailer run` or `txmsg tailer create` creates it")
     _become_writer(mirrors)
     found = compare(session, sink, table.queues(session, mirror.include, mirror.exclude))
     return [divergence(session, sink, each) for each in list(found) if isinstance(each, Compared) and each.is_diverged]

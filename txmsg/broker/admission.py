@@ -40,9 +40,9 @@ class Admission:
         wait_s = bucket.debt_s(now)
         if wait_s > self._wait_s_max:
             raise Overloaded(
-                f"topic {topic.name!r} takes {topic.send_rate_max:g} messages/s at each broker, and more wait here "
-                f"than that lets through in {self._wait_s_max:g} s: nothing was stored, send more slowly, or let it "
-                f"take more with `txmsg topic alter {topic.name} --send-rate N`"
+                f"topic {topic.name!r} accepts {topic.send_rate_max:g} messages/s at each broker, and more wait here "
+                f"than can be sent in {self._wait_s_max:g} s: nothing was stored, send more slowly, or raise the rate "
+                f"with `txmsg topic alter {topic.name} --send-rate N`"
             )
         bucket.take(count)
         if wait_s:

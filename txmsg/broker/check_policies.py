@@ -92,8 +92,8 @@ class GroupChecks:
         row = await self._admin_store.find(group)
         if row is None:
             raise UnknownGroup(
-                f"producer group {group!r} is unknown: it is known from its first half message on; `txmsg group list` "
-                "shows those there are"
+                f"producer group {group!r} is unknown: it exists from its first half message on; `txmsg group list` "
+                "shows existing ones"
             )
         return row
 
@@ -112,6 +112,6 @@ class GroupChecks:
         try:
             self.policy_of(row)
         except ValueError as exc:
-            raise MisuseError(f"producer group {group!r} cannot be checked like this: {exc}") from exc
+            raise MisuseError(f"producer group {group!r} cannot be checked with these settings: {exc}") from exc
         await self._admin_store.set(row)
         return row

@@ -163,7 +163,7 @@ class BrokerConfig:
         try:
             self.check_policy()
         except ValueError as exc:
-            raise MisuseError(f"check-backs cannot work like this: {exc}") from exc
+            raise MisuseError(f"check-backs cannot work with these settings: {exc}") from exc
 
     def _check_retention(self) -> None:
         if self.retention_max_s < self.retention_s:
@@ -172,7 +172,9 @@ class BrokerConfig:
                 "unread is kept longer than what is read, so raise retention_max_s"
             )
         if self.retention_size_bytes < 0:
-            raise MisuseError(f"retention_size_bytes={self.retention_size_bytes} must not be negative: 0 is no bound")
+            raise MisuseError(
+                f"retention_size_bytes={self.retention_size_bytes} must not be negative: 0 means unlimited"
+            )
         if self.segments_max < 4:  # open, remembering outcomes, and two to come and go
             raise MisuseError(f"segments_max={self.segments_max} must be at least 4")
 

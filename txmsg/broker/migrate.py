@@ -165,7 +165,7 @@ def libpq_url(url: str) -> str:
         raise StorageError(f"{_shown(url)!r} is not a database URL: write postgresql://user@host:5432/database")
     if scheme.partition("+")[0] not in {"postgresql", "postgres"}:  # libpq takes both
         raise StorageError(
-            f"the Notify database {_shown(url)} is none of PostgreSQL: write postgresql://user@host:5432/..."
+            f"the Notify database {_shown(url)} is not PostgreSQL: write postgresql://user@host:5432/..."
         )
     plain = f"postgresql://{rest}"
     try:

@@ -142,8 +142,8 @@ class Writer:
                 await self._room.wait_for(lambda: not self._full() or self._closing)
         except TimeoutError:
             raise Overloaded(
-                f"{self._waiting_items} items of {self._waiting_size_bytes} bytes wait to be written, which is as many "
-                "as this broker keeps: nothing was stored, send more slowly"
+                f"{self._waiting_items} items of {self._waiting_size_bytes} bytes wait to be written, the maximum of "
+                "this broker: nothing was stored, send more slowly"
             ) from None
 
     async def run(self) -> None:
@@ -298,7 +298,7 @@ class Writer:
                 "stored by the Notify database, but not confirmed by its standby within "
                 f"{self._statement_s_max:g} s: {exc}"
             )
-        refusal = BrokerUnavailable(f"durability replicated cannot be had of the Notify database: {exc}")
+        refusal = BrokerUnavailable(f"the Notify database cannot provide durability replicated: {exc}")
         return OutcomeUnknown(f"{refusal}; an earlier attempt may have been carried out") if tried else refusal
 
     async def _connect(self) -> None:

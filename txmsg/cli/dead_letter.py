@@ -96,7 +96,7 @@ def show(*, id_: str, group: str, administration: Administration, as_json: bool)
     which = DeadLetterFilter(id=id_, group=group)
     found = administration.list_dead_letters(which, limit=_SHOWN_MAX, whole=True)
     if not found.letters:
-        raise MisuseError(f"there is no dead letter {id_}: `txmsg dead-letter list` shows those there are")
+        raise MisuseError(f"there is no dead letter {id_}: `txmsg dead-letter list` shows existing ones")
     if as_json:
         letters = [_values(letter, whole=True) for letter in found.letters]
         click.echo(json_text({"dead_letters": letters, "next": found.next}))

@@ -144,5 +144,5 @@ def _check_file(engine: Engine) -> None:
         return
     raise StorageError(
         f"there is no SQLite database {name}: check the path; sqlite:///shop.db is in the working directory, "
-        "sqlite:////var/lib/shop.db begins at the root"
+        "sqlite:////var/lib/shop.db is absolute"
     )

@@ -189,8 +189,8 @@ def _find(broker: str, transaction_id: UUID, *, with_bodies: bool) -> pb.ListHal
     found: pb.ListHalvesReply = ask_broker(broker, "Admin.ListHalves", request)
     if not found.halves:
         raise OutcomeExpired(
-            f"there is no half message of transaction {transaction_id}: it was decided, or never stored here; "
-            "`txmsg half list` shows what waits"
+            f"there is no half message of transaction {transaction_id}: it was decided, or never stored here; `txmsg "
+            "half list` shows undecided ones"
         )
     return found
 

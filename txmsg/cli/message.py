@@ -108,8 +108,8 @@ def trace(*, id_: str, broker: str, as_json: bool) -> None:
     reply = ask_broker(broker, "Messages.Trace", pb.TraceRequest(id=id_))
     if not reply.messages and not reply.rolled_back_at_us and not reply.taken_back_at_us:
         raise OutcomeExpired(
-            f"nothing is known of {id_}: it was never stored here, or its segment is dropped; `txmsg dead-letter list "
-            "--id` looks among the dead letters"
+            f"{id_} is unknown: it was never stored here, or its segment was dropped; `txmsg dead-letter list --id` "
+            "searches dead letters"
         )
     if as_json:
         messages = [_traced(each) for each in reply.messages]
@@ -150,8 +150,8 @@ def recall(*, id_: str, broker: str, yes: bool, as_json: bool) -> None:
     match result:
         case pb.RecallReply.ENTERED:
             raise MisuseError(
-                f"message {id_} has entered its queue, too late to take it back: `txmsg message trace {id_}` says what "
-                "became of it"
+                f"message {id_} has entered its queue, so it cannot be recalled: `txmsg message trace {id_}` shows "
+                "its state"
             )
         case pb.RecallReply.UNDECIDED:
             raise MisuseError(
@@ -160,8 +160,7 @@ def recall(*, id_: str, broker: str, yes: bool, as_json: bool) -> None:
             )
         case pb.RecallReply.UNKNOWN:
             raise OutcomeExpired(
-                f"message {id_} is not among those that wait for their time: `txmsg message trace {id_}` looks in all "
-                "segments"
+                f"message {id_} is not waiting for its time: `txmsg message trace {id_}` looks in all segments"
             )
     click.echo(json.dumps({"id": id_, "recalled": True}) if as_json else f"{id_} is not delivered")
 

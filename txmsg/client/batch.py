@@ -103,7 +103,7 @@ class SendEntry(Entry):
         for message in messages:
             if not isinstance(message, Message):
                 raise InvalidMessage(
-                    f"{shown(message)} is no Message but of type {type(message).__name__}: send Message(topic, body)"
+                    f"{shown(message)} is of type {type(message).__name__}, not a Message: send Message(topic, body)"
                 )
             size_bytes += len(message.body) + _MESSAGE_OVERHEAD_BYTES
             if message.key is not None:
@@ -256,8 +256,8 @@ def recalled(message_id: str, result: int) -> bool:
                 "TransactionState.ROLLBACK instead, or recall it after the commit"
             )
     raise OutcomeExpired(
-        f"nothing is known of message {message_id}: it was never stored, or has entered its queue longer ago than the "
-        "broker remembers"
+        f"message {message_id} is unknown: it was never stored, or entered its queue longer ago than the broker "
+        "remembers"
     )
 
 

@@ -126,8 +126,8 @@ class MessagePlan:
         if isinstance(value, date | time):
             return value.isoformat()
         raise InvalidMessage(
-            f"the {what} of {self.owner} is {_named(value)}, which has no short text of its own: give {what}= a "
-            "function that returns str"
+            f"the {what} of {self.owner} is {_named(value)}, which has no short text form: give {what}= a function "
+            "that returns str"
         )
 
 
@@ -150,8 +150,8 @@ def body_of_arguments(arguments: Mapping[str, object], *, owner: str) -> bytes:
                 _ENCODER.encode(value).encode()
             except (TypeError, ValueError, RecursionError) as exc:
                 raise InvalidMessage(
-                    f"argument {name!r} of {owner} is {_named(value)} that JSON cannot carry ({_reason(exc)}): give "
-                    "@transactional_message a message= function that builds the body"
+                    f"argument {name!r} of {owner} is {_named(value)} that JSON cannot represent ({_reason(exc)}): "
+                    "give @transactional_message a message= function that builds the body"
                 ) from exc
         raise
 

@@ -203,8 +203,8 @@ class Coalescer(Generic[E]):
         while self._outside and self._outside[0].deadline <= now:
             self._outside.popleft().fail(
                 Overloaded(
-                    f"{self._pending_items} messages wait to be sent and none left within {self._timeout_s} s: "
-                    "send slower, or look at why the broker is slow"
+                    f"{self._pending_items} messages wait to be sent and none was sent within {self._timeout_s} s: "
+                    "send more slowly, or look at why the broker is slow"
                 )
             )
         if self._outside:

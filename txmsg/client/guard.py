@@ -189,8 +189,8 @@ class SessionGuard:
     def _refuse_commit(self) -> NoReturn:
         self._refuse(
             MisuseError(
-                f"commit inside {self._owner}: it commits by itself at its end, so that the broker hears of exactly "
-                "one outcome; use session.flush() to send statements, session.begin_nested() for savepoints"
+                f"commit inside {self._owner}: it commits at its end, so that the broker gets exactly one outcome; "
+                "use session.flush() to send statements, session.begin_nested() for savepoints"
             )
         )
 
@@ -200,8 +200,8 @@ class SessionGuard:
         if self._root is not None and self._root is not self._session.get_transaction():
             self._refuse(
                 MisuseError(
-                    f"a statement after the rollback of the transaction of {self._owner}: it would not belong to the "
-                    "message any more; let the exception out, or use session.begin_nested() for the part that may fail"
+                    f"a statement after the rollback of the transaction of {self._owner}: it would no longer belong "
+                    "to the message; let the exception out, or use session.begin_nested() for the part that may fail"
                 )
             )
         if connection is self._connection:

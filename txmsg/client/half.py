@@ -29,12 +29,12 @@ def id_bytes_of(transaction_id: object) -> bytes:
     """The 16 bytes of a transaction id. Raises MisuseError for anything else."""
     id_bytes = getattr(transaction_id, "bytes", None)
     if not isinstance(id_bytes, bytes) or len(id_bytes) != 16:
-        raise MisuseError(f"transaction_id {shown(transaction_id)} is no UUID: give new_transaction_id(), or none")
+        raise MisuseError(f"transaction_id {shown(transaction_id)} is not a UUID: give new_transaction_id(), or none")
     return id_bytes
 
 
 def check_half(half: object) -> Half:
     """`half` if it is one; else MisuseError."""
     if not isinstance(half, Half):
-        raise MisuseError(f"{shown(half)} is no Half: give what producer.half() returned")
+        raise MisuseError(f"{shown(half)} is not a Half: give what producer.half() returned")
     return half

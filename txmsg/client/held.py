@@ -37,7 +37,7 @@ def held_by(*notify_databases: str | Sequence[str]) -> Held:
 def held_by_async(*notify_databases: str | Sequence[str]) -> HeldAsync:
     """`held_by` for `Fence.purge_async`."""
     if not notify_databases:
-        raise MisuseError("no Notify database is named, so none can say what it holds: give the brokers of each")
+        raise MisuseError("no Notify database is given: give the brokers of each")
     addresses = [addresses_of(brokers) for brokers in notify_databases]
 
     async def held(ids: list[TransactionId]) -> set[TransactionId]:
@@ -56,8 +56,8 @@ async def _held_by_one(addresses: list[str], ids: list[TransactionId]) -> set[Tr
                 reply: pb.HeldReply = await brokers.call("Held", request, timeout_s=_TIMEOUT_S)
     except TxmsgError as exc:
         raise BrokerUnavailable(
-            f"the Notify database of {', '.join(addresses)} does not say which transactions it holds ({exc}): fence "
-            "rows are purged only when every one has said so; purge again when it is back"
+            f"the Notify database of {', '.join(addresses)} cannot report which transactions it holds ({exc}): fence "
+            "rows are purged only if every database can; purge again when it is back"
         ) from exc
     finally:
         await brokers.close()

@@ -41,8 +41,8 @@ class AsyncLateTransaction:
         check_session("producer.transaction", session, AsyncSession)
         if producer.check_listener is None:
             raise MisuseError(
-                "producer.transaction needs a producer with a check_listener: without one nobody can say what became "
-                "of a transaction whose outcome was lost; give it FenceCheckListener(engine)"
+                "producer.transaction needs a producer with a check_listener, which resolves a transaction whose "
+                "outcome was lost: give it FenceCheckListener(engine)"
             )
         self.transaction_id = new_transaction_id()
         self._producer = producer
@@ -70,7 +70,7 @@ class AsyncLateTransaction:
 
     async def __aenter__(self) -> Self:
         if self._used:
-            raise MisuseError(f"{_OWNER} is entered a second time: ask the producer for another one")
+            raise MisuseError(f"{_OWNER} is entered a second time: create a new one with producer.transaction()")
         if self._sync_session.in_nested_transaction():
             raise MisuseError(
                 f"{_OWNER} inside a savepoint: it commits the outer transaction, so begin it before "

@@ -54,7 +54,7 @@ def check_listener_of(listener: CheckMessageListener | None) -> CheckMessageList
     if listener is None:
         return None
     if isinstance(listener, type):
-        raise MisuseError(f"check_listener is the class {listener.__name__}: give an object made of it")
+        raise MisuseError(f"check_listener is the class {listener.__name__}: give an instance")
     check = getattr(listener, "check", None)
     if check is None:
         raise MisuseError(

@@ -184,5 +184,5 @@ def _as_unavailable(error: TxmsgError, _ambiguous: bool) -> TxmsgError:
 def _with_reason(error: TxmsgError, told: TxmsgError) -> TxmsgError:
     """The last attempt met silence; an answer before it says more."""
     if isinstance(error, BrokerUnavailable):
-        return BrokerUnavailable(f"{error}; an earlier attempt was told: {told}")
-    return OutcomeUnknown(f"{error}; an earlier attempt was told: {told}")
+        return BrokerUnavailable(f"{error}; an earlier attempt failed with: {told}")
+    return OutcomeUnknown(f"{error}; an earlier attempt failed with: {told}")

@@ -237,8 +237,8 @@ class _Lane:
         shard = shards.pop()
         if shard.brokers.are_cut_off:
             raise BrokerUnavailable(
-                f"Notify database {UUID(bytes=shard.brokers.shard)}, the shard of ordering key {min(keys)!r}, is away, "
-                "as its brokers say: messages of its keys can be sent when it is back"
+                f"Notify database {UUID(bytes=shard.brokers.shard)}, the shard of ordering key {min(keys)!r}, is "
+                "away: messages of its keys can be sent when it is back"
             )
         return shard
 
@@ -270,7 +270,7 @@ def _weight(shard: bytes, ordering_key: str) -> bytes:
 def _unknown_shard(shard: bytes, known: Sequence[Brokers]) -> TxmsgError:
     if all(each.shard for each in known):
         return InvalidMessage(
-            f"this transaction belongs to Notify database {shard.hex()}, which is none of those of this producer: "
-            "give it the brokers of that one, too"
+            f"this transaction belongs to Notify database {shard.hex()}, which this producer does not know: give it "
+            "the brokers of that database, too"
         )
     return BrokerUnavailable(f"no broker of Notify database {shard.hex()} has answered yet")

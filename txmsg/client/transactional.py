@@ -219,7 +219,9 @@ def _wrapper(
 def _check_kinds(function: Callable[..., Any], producer: Producer | AsyncProducer, session: object) -> None:
     name = getattr(function, "__qualname__", repr(function))
     if not inspect.isfunction(function):
-        raise MisuseError(f"{name} is no function: put @transactional_message directly above `def`, below others")
+        raise MisuseError(
+            f"{name} is not a function: put @transactional_message directly above `def`, below other decorators"
+        )
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise MisuseError(f"{name} is a generator, which has not run yet when it returns: use a plain function")
     is_async = inspect.iscoroutinefunction(function)
@@ -241,8 +243,8 @@ def _check_kinds(function: Callable[..., Any], producer: Producer | AsyncProduce
         check_takes(f"session= of {name}", session)
     if producer.check_listener is None:
         raise MisuseError(
-            f"{name} needs a producer with a check_listener: without one nobody can say what became of a transaction "
-            "whose outcome was lost; give it FenceCheckListener(engine)"
+            f"{name} needs a producer with a check_listener, which resolves a transaction whose outcome was lost: "
+            "give it FenceCheckListener(engine)"
         )
     if session is None and isinstance(producer.check_listener, FenceCheckListener):
         raise MisuseError(

@@ -132,8 +132,9 @@ def _listening(listen: str) -> Iterator[tuple[socket.socket, str]]:
         )
     except OSError as exc:
         raise MisuseError(
-            f"cannot listen on {listen}: another program, perhaps another server, has port {port}, or {host} is no "
-            "address of this machine: look with `ss -ltnp`, or give another --listen HOST:PORT (port 0: a free one)"
+            f"cannot listen on {listen}: another program, perhaps another server, uses port {port}, or {host} is not "
+            "an address of this machine: look with `ss -ltnp`, or give another --listen HOST:PORT (port 0: a free "
+            "one)"
         ) from exc
     with listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_SIZE_BYTES)

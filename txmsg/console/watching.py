@@ -105,5 +105,5 @@ def _conninfo(url: str) -> str:
         return make_conninfo("", **{**_CONNECTION, **conninfo_to_dict(url)})
     except (psycopg.Error, ValueError) as exc:  # ValueError: NUL, half of a surrogate pair
         raise StorageError(
-            f"what names the figures is not a database URL ({exc}): write postgresql://user@host:5432/database"
+            f"the URL of the figures is not a database URL ({exc}): write postgresql://user@host:5432/database"
         ) from exc

@@ -101,7 +101,7 @@ def run(
             if user is None or exc.errno != errno.EPERM:
                 raise
             raise StorageError(
-                f"PostgreSQL refuses to run as root, and root cannot become user {user.uid} here ({exc.strerror}; the "
+                f"PostgreSQL refuses to run as root, and root cannot become user {user.uid} ({exc.strerror}; the "
                 f"container may lack CAP_SETUID or CAP_SETGID): {_WAY_OUT}"
             ) from exc
         output.seek(0)

@@ -77,7 +77,7 @@ class LocalLog:
         reader = self._log.reader if self._log else self._current.get()
         if reader is None:
             raise CorruptLog(
-                f"{self.root} is no log: it has no log.json; if it is one, `txmsg metaq check --repair` makes it anew"
+                f"{self.root} is not a log: it has no log.json; if it is one, `txmsg metaq check --repair` recreates it"
             )
         return reader
 
@@ -124,7 +124,7 @@ class LocalLog:
         with self._reading:
             reader = self._reader_of(topic)
             if reader is None:
-                raise CorruptLog(f"the log of topic {topic} is gone")
+                raise CorruptLog(f"the log of topic {topic} was deleted")
             return reader.commit_log.read(position, size_bytes)
 
     def find(self, topic: str, key: str, *, count_max: int = 100) -> list[ReceivedMessage]:

@@ -92,8 +92,8 @@ def columns_of(messages: Sequence[Message]) -> Iterator[Columns]:
     for message in messages:
         if message.is_delayed:
             raise InvalidMessage(
-                f"a message for topic {message.topic!r} is delayed, and a log holds nothing back: append it "
-                "when it is due"
+                f"a message for topic {message.topic!r} is delayed, which a log does not support: append it when it "
+                "is due"
             )
     return map(_columns, _batches(messages))
 

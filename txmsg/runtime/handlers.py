@@ -66,7 +66,7 @@ class Subscriptions:
     def add(self, topic: str, tag: str) -> Callable[[H], H]:
         """Adds a topic; returns the decorator of its handler. Raises MisuseError, InvalidName."""
         if callable(topic):
-            raise MisuseError('@consumer.subscribe stands without its topic: write @consumer.subscribe("topic")')
+            raise MisuseError('@consumer.subscribe is used without a topic: write @consumer.subscribe("topic")')
         check_name("topic", topic)
         wanted = parse_tags(tag)
         if topic in self.wanted:

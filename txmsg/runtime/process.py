@@ -63,9 +63,9 @@ def _check_not_patched() -> None:
     patched = [each for each in ("threading", "select") if gevent.is_module_patched(each)]
     if patched:
         raise MisuseError(
-            f"gevent has patched {' and '.join(patched)} in this process, where txmsg would wait for ever: patch by "
-            "gevent.monkey.patch_all(thread=False, select=False), or use txmsg in a process without gevent, such as a "
-            "gunicorn worker of class gthread"
+            f"gevent has patched {' and '.join(patched)} in this process, so txmsg would block forever: patch by "
+            "gevent.monkey.patch_all(thread=False, select=False), or use txmsg in a process without gevent, such as "
+            "a gunicorn worker of class gthread"
         )
 
 

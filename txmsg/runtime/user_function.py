@@ -116,9 +116,11 @@ def name_of(function: object) -> str:
 def check_takes(what: str, function: object, *parameters: str) -> Callable[..., Any]:
     """`function` if it can be called with these parameters, by place; else MisuseError."""
     if not callable(function):
-        raise MisuseError(f"{what} is {shown(function)}, no function: give one that is called as {_call(parameters)}")
+        raise MisuseError(
+            f"{what} is {shown(function)}, not a function: give one that is called as {_call(parameters)}"
+        )
     if isinstance(function, type):
-        raise MisuseError(f"{what} is the class {function.__name__}: give a function, or an object made of the class")
+        raise MisuseError(f"{what} is the class {function.__name__}: give a function, or an instance")
     bodies = (function, type(function).__call__)
     if any(inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each) for each in bodies):
         raise MisuseError(f"{what} {name_of(function)} is a generator, whose body would never run: leave out yield")

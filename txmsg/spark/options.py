@@ -91,11 +91,9 @@ def options_of(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     start = _place(values, "startingOffsets", "startingTimestamp", _LATEST if streaming else _EARLIEST)
     end = _place(values, "endingOffsets", "endingTimestamp", _LATEST)
     if end == _EARLIEST or (isinstance(end, Mapping) and _EARLIEST in end.values()):
-        raise MisuseError("endingOffsets says earliest, which nothing stands before: give 'latest', or offsets")
+        raise MisuseError("endingOffsets is earliest, before which there is nothing: give 'latest', or offsets")
     if not streaming and (start == _LATEST or (isinstance(start, Mapping) and _LATEST in start.values())):
-        raise MisuseError(
-            "startingOffsets says latest, after which spark.read finds nothing: give 'earliest' or offsets"
-        )
+        raise MisuseError("startingOffsets is latest, after which there is nothing to read: give 'earliest' or offsets")
     _require_begin_before_end(start, end)
     return ReadOptions(
         where=_where(values),
@@ -155,12 +153,12 @@ def _topics(text: str) -> tuple[str, ...]:
 
 def _place(values: Mapping[str, str], offsets: str, timestamp: str, default: Start) -> Place:
     if offsets in values and timestamp in values:
-        raise MisuseError(f"options {offsets} and {timestamp} both say where to read: leave one out")
+        raise MisuseError(f"options {offsets} and {timestamp} exclude each other: leave one out")
     if timestamp in values:
         text = values[timestamp]
         ms = _whole(text)
         if ms is None or ms > _COUNT_MAX // 1000:
-            raise MisuseError(f"option {timestamp}={shown(text)} is no time: give milliseconds since 1970 (UTC)")
+            raise MisuseError(f"option {timestamp}={shown(text)} is not a time: give milliseconds since 1970 (UTC)")
         return Start("time", ms * 1000)
     if offsets not in values:
         return default
@@ -197,7 +195,7 @@ def _require_begin_before_end(start: Place, end: Place) -> None:
             begin = start.get(queue, _EARLIEST)
             if to.kind == begin.kind == "offset" and to.value < begin.value:
                 raise MisuseError(
-                    f"endingOffsets says {to.value} for topic {queue.topic} queue {queue.queue}, and startingOffsets "
+                    f"endingOffsets {to.value} for topic {queue.topic} queue {queue.queue} is below startingOffsets "
                     f"{begin.value}: nothing is read"
                 )
 

@@ -69,7 +69,7 @@ class Planner:
             raise MisuseError(
                 f"the checkpoint is of generation {start.identity.generation} of log {start.identity.log_id:x}, and "
                 f"{self._options.where} is generation {found.generation} of log {found.log_id:x}, where offsets may "
-                "name other messages: correct path or server, or begin anew with another checkpointLocation"
+                "name other messages: correct path or server, or start with another checkpointLocation"
             )
 
     def _begin(self, queue: QueueId, known: int | None, kept: Range) -> int:

@@ -49,8 +49,8 @@ class Position:
             offsets, begun = _by_queue(told["offsets"]), _by_queue(told.get("begun", {}))
         except (KeyError, TypeError, ValueError, AttributeError) as exc:
             raise MisuseError(
-                f"the checkpoint holds a position that this release cannot read ({exc!r}): was it written by another "
-                "source? Use a checkpointLocation of the stream's own"
+                f"the checkpoint contains a position that this release cannot read ({exc!r}): was it written by "
+                "another source? Use a separate checkpointLocation for each stream"
             ) from exc
         return cls(identity, offsets, begun, bool(told.get("initial")))
 

@@ -131,21 +131,21 @@ def claim_batch(connection: psycopg.Connection[Any], *, query: str, checkpoint_i
     row = connection.execute(_READ, (query,)).fetchone()
     if row is None:
         raise StorageError(
-            f"query {query!r} goes on with batch {batch_id}, and this database has none of it: is it another one, or "
-            "was it emptied? Give the one that was written to, or read anew from another checkpointLocation"
+            f"query {query!r} continues with batch {batch_id}, and this database has no record of it: was it emptied "
+            "or replaced? Use the original database, or start with another checkpointLocation"
         )
     known_checkpoint, known_batch = row
     if known_checkpoint != checkpoint_id:
         raise MisuseError(
-            f"query {query!r} was written from checkpoint {known_checkpoint}, and this is {checkpoint_id}, which reads "
-            "from its own begin: take the old checkpointLocation, or clear what the query wrote and its row of "
+            f"query {query!r} was written from checkpoint {known_checkpoint}, and this is {checkpoint_id}, which "
+            "starts from the beginning: use the old checkpointLocation, or clear what the query wrote and its row of "
             "txmsg_spark_query"
         )
     if batch_id > known_batch + 1:
         raise StorageError(
-            f"query {query!r} goes on with batch {batch_id}, and this database has {known_batch} as its last: was it "
-            "restored from a backup? Clear what the query wrote and its row of txmsg_spark_query, and read anew from "
-            "another checkpointLocation"
+            f"query {query!r} continues with batch {batch_id}, and the last one in this database is {known_batch}: "
+            "was it restored from a backup? Clear what the query wrote and its row of txmsg_spark_query, and start "
+            "with another checkpointLocation"
         )
     if batch_id <= known_batch:
         return False

@@ -41,7 +41,9 @@ class Clock:
         span = timedelta(seconds=seconds, minutes=minutes, hours=hours, days=days)
         if span <= timedelta(0):
             seconds = span.total_seconds()
-            raise MisuseError(f"txmsg_clock.advance() by {seconds:g} s: it only goes forward; give minutes=10, say")
+            raise MisuseError(
+                f"txmsg_clock.advance() by {seconds:g} s: it only goes forward; give, for example, minutes=10"
+            )
         with self._connection.transaction():
             for move in _MOVES:
                 self._connection.execute(move, {"span": span})

@@ -80,7 +80,7 @@ class LogBytes:
             self._log_id = int(json.loads((root / "log.json").read_bytes())["log_id"])
         except (OSError, ValueError, KeyError, TypeError) as exc:
             raise CorruptLog(
-                f"{root} is no log: its log.json cannot be read ({exc}); name the log's directory"
+                f"{root} is not a log: its log.json cannot be read ({exc}); give the log's directory"
             ) from exc
 
     def topics(self) -> dict[str, list[int]]:

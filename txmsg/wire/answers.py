@@ -122,7 +122,9 @@ def _nul_in(request: Any) -> TxmsgError | None:
     for path in _texts_of(request.DESCRIPTOR):
         text = reduce(getattr, path, request)
         if "\0" in text:
-            return InvalidName(f"{path[-1]} {shown(text)} holds a NUL character, which no stored text has: remove it")
+            return InvalidName(
+                f"{path[-1]} {shown(text)} contains a NUL character, which no stored text has: remove it"
+            )
     return None
 
 

@@ -157,7 +157,7 @@ def error_of_rpc(error: grpc.RpcError, *, broker: str, kind: str = "broker") -> 
     if error.code() is grpc.StatusCode.UNIMPLEMENTED:
         return ProtocolError(
             f"{kind} {broker} does not know this call ({details_of(error)}): it is of an older release than this "
-            f"client, or no txmsg {kind}; upgrade {kind}s before clients"
+            f"client, or not a txmsg {kind}; upgrade {kind}s before clients"
         )
     if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
         return ProtocolError(f"{kind} {broker} does not understand the request: {details_of(error)}")

@@ -84,7 +84,8 @@ def bind(server: grpc.aio.Server, listen: str) -> str:
         bound = 0
     if bound == 0:
         raise MisuseError(
-            f"cannot listen on {listen}: another program, perhaps another server, has port {port}, or {host} is no "
-            "address of this machine: look with `ss -ltnp`, or give another --listen HOST:PORT (port 0: a free one)"
+            f"cannot listen on {listen}: another program, perhaps another server, uses port {port}, or {host} is not "
+            "an address of this machine: look with `ss -ltnp`, or give another --listen HOST:PORT (port 0: a free "
+            "one)"
         )
     return f"{host}:{bound if port == '0' else port}"

@@ -58,7 +58,7 @@ def parse_tags(text: str) -> TagExpression:
         return ALL_TAGS
     names = [name.strip() for name in text.split("||")]
     if "*" in names:
-        raise InvalidName(f"tag expression {shown(text)}: `*` stands alone; leave the other tags out, or the `*`")
+        raise InvalidName(f"tag expression {shown(text)}: `*` cannot be combined with tags; leave out one of them")
     if "" in names:
         raise InvalidName(f"tag expression {shown(text)} has nothing beside a `||`: write it as in `signup || import`")
     if any("|" in name for name in names):

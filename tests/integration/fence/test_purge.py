@@ -121,7 +121,7 @@ def test_a_notify_database_that_does_not_answer_is_told_also_when_no_row_is_old(
     Fence(postgres_engine).check(new_transaction_id())
     refused = purge_by_command(postgres_engine, "localhost:1")
     assert (refused.exit_code, refused.stdout) == (1, "")
-    assert "the Notify database of localhost:1 does not say which transactions it holds" in refused.stderr
+    assert "the Notify database of localhost:1 cannot report which transactions it holds" in refused.stderr
 
 
 def test_a_purge_that_would_ask_no_notify_database_is_refused() -> None:

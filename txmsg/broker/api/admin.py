@@ -55,7 +55,7 @@ class AdminApi(rpc.AdminServicer):
     async def ListHalves(self, request: pb.ListHalvesRequest, context: Context) -> pb.ListHalvesReply:  # noqa: N802
         ids = ids_of_bytes(request.transaction_id)
         if len(ids) > 1:
-            raise ProtocolError(f"one transaction id is looked for at a time, not {len(ids)}")
+            raise ProtocolError(f"give one transaction id, not {len(ids)}")
         limit = min(request.limit or 100, 10_000)
         found = await self._halves.list(
             group=check_name("group", request.group) if request.group else "",
@@ -72,7 +72,7 @@ class AdminApi(rpc.AdminServicer):
     async def ResolveHalf(self, request: pb.ResolveHalfRequest, context: Context) -> pb.ResolveHalfReply:  # noqa: N802
         ids = slices_of_ids(request.transaction_id)
         if len(ids) != 1:
-            raise ProtocolError(f"one transaction id is resolved at a time, not {len(ids)}")
+            raise ProtocolError(f"resolve one transaction id at a time, not {len(ids)}")
         problems = await self._service.end(
             commit=ids if request.commit else (), rollback=() if request.commit else ids, by=DecidedBy.PERSON
         )
@@ -86,7 +86,7 @@ class AdminApi(rpc.AdminServicer):
     ) -> pb.ResumeHalvesReply:
         ids = ids_of_bytes(request.transaction_id)
         if len(ids) + bool(request.group) != 1:
-            raise ProtocolError("one transaction id or one group is resumed at a time")
+            raise ProtocolError("resume one transaction id or one group at a time")
         resumed = await self._halves.resume(
             transaction_id=ids[0] if ids else None, group=check_name("group", request.group) if request.group else ""
         )

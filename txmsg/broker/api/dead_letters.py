@@ -80,7 +80,7 @@ def _token(place: Place) -> str:
 def _place(token: str) -> Place:
     found = _TOKEN.fullmatch(token)
     if found is None:
-        raise ProtocolError(f"{shown(token)} is not where a page of dead letters ended: give what `next` said")
+        raise ProtocolError(f"{shown(token)} is not a page of dead letters: give the last value of `next`")
     died_at_us, group_id, queue_id, queue_offset = map(int, found.groups())
     return Place(died_at=datetime_of_us(died_at_us), group_id=group_id, queue_id=queue_id, queue_offset=queue_offset)
 

@@ -132,7 +132,7 @@ class GroupsApi(rpc.GroupsServicer):
             case "offset":
                 to = Start.offset(min(request.offset, 2**63 - 1))
             case _:
-                raise ProtocolError("a seek says where to: the earliest or latest message, a time, or an offset")
+                raise ProtocolError("a seek needs a position: the earliest or latest message, a time, or an offset")
         queues = await self._groups.seek(
             check_name("group", request.group),
             check_name("topic", request.topic),
@@ -149,7 +149,7 @@ class GroupsApi(rpc.GroupsServicer):
         if members and not request.force:
             raise MisuseError(
                 f"group {name!r} has {len(members)} members, the last seen {min(each for _, each in members):.0f} s "
-                "ago: stop its consumers first, which would make it anew"
+                "ago: stop its consumers first, which would recreate it"
             )
         await self._groups.delete(name, force=request.force)
         return pb.DeleteGroupReply()

@@ -28,7 +28,7 @@ class MessagesApi(rpc.MessagesServicer):
         self, request: pb.FindMessagesRequest, context: Context
     ) -> pb.FindMessagesReply:
         if bool(request.key) == bool(request.id):
-            raise ProtocolError("a message is looked for by its id or by its key")
+            raise ProtocolError("give either an id or a key to find a message")
         limit = min(request.limit or 100, 10_000)
         if request.id:
             rows = await self._messages.of_id(

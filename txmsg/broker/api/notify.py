@@ -138,7 +138,7 @@ class NotifyApi(rpc.NotifyServicer):
     @answering
     async def Send(self, request: pb.SendRequest, context: Context) -> pb.SendReply:  # noqa: N802 - gRPC's name
         if self._routes.is_draining:
-            raise BrokerUnavailable("this broker is draining and takes no more messages: ask another one")
+            raise BrokerUnavailable("this broker is draining and accepts no messages: ask another one")
         _check_items(sum(len(each.body) for each in request.batches))
         problems = await self._service.send(
             group=request.group,
@@ -171,7 +171,7 @@ class NotifyApi(rpc.NotifyServicer):
         if request.shard and request.shard != self._shard:
             raise InvalidMessage(
                 f"these transactions belong to Notify database {UUID(bytes=request.shard)}, and this broker writes to "
-                f"{UUID(bytes=self._shard)}: send their outcome to a broker of their own database"
+                f"{UUID(bytes=self._shard)}: send their outcomes to a broker of their own database"
             )
         commit, rollback, unknown = map(slices_of_ids, (request.commit, request.rollback, request.unknown))
         _check_items(len(commit) + len(rollback) + len(unknown))

@@ -105,7 +105,6 @@ def _check_dense(feed: Feed, position: int, rows: Sequence[Row]) -> None:
     first, last = rows[0][0], rows[-1][0]
     if (first, last - first + 1) != (position, len(rows)):
         raise StorageError(
-            f"topic {feed.topic} queue {feed.number} (id {feed.queue_id}) lacks offsets between "
-            f"{position} and {last} in segment {feed.segment}: delivery of it stops; compare the table "
-            "txmsg.message with its backup"
+            f"topic {feed.topic} queue {feed.number} (id {feed.queue_id}) lacks offsets between {position} and {last} "
+            f"in segment {feed.segment}: its delivery stops; compare the table txmsg.message with its backup"
         )

@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 _CURSORS_PER_STATEMENT = 1000
 _ROWS_PER_STATEMENT = 1000  # it looks up values in arrays, which is quadratic
 _ERROR_LENGTH_MAX = 2000
-_LEASE_OVER = "leases of these queues are over: another broker delivers them, or none yet; retry"
+_LEASE_OVER = "leases of these queues have expired: retry, another broker may deliver them"
 
 
 class ProgressWriter:

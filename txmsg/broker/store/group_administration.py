@@ -167,14 +167,14 @@ def _check(name: str, change: GroupChange) -> None:
     if delays_s is not None and not (
         1 <= len(delays_s) <= _DELAYS_MAX and all(0 <= each <= _DELAY_S_MAX for each in delays_s)
     ):
-        raise MisuseError(f"retry delays of group {name!r}: give 1 to {_DELAYS_MAX} of them, each of at most 7 days")
+        raise MisuseError(f"retry delays of group {name!r}: give 1 to {_DELAYS_MAX}, each of at most 7 days")
     if change.retries_max is not None and change.retries_max > _RETRIES_MAX:
         raise MisuseError(f"{change.retries_max} retries for group {name!r}: at most {_RETRIES_MAX} are allowed")
     if change.poisoned_key not in (None, "continue", "park"):
         raise MisuseError(f"poisoned key {change.poisoned_key!r} of group {name!r}: continue or park")
     rate = change.deliver_rate_max
     if rate is not None and not 0 <= rate < 1e9:
-        raise MisuseError(f"rate {rate} of group {name!r}: give messages per second, or 0 for all")
+        raise MisuseError(f"rate {rate} of group {name!r}: give messages per second, or 0 for unlimited")
 
 
 async def _group(conn: AsyncConnection, name: str, *, lock: bool = False) -> GroupRow:
@@ -182,7 +182,7 @@ async def _group(conn: AsyncConnection, name: str, *, lock: bool = False) -> Gro
         await conn.execute("select from txmsg.consumer_group where name = %s for update", (name,))
     group = await group_row(conn, name)
     if group is None:
-        raise UnknownGroup(f"consumer group {name!r} is unknown: `txmsg group list` shows those there are")
+        raise UnknownGroup(f"consumer group {name!r} is unknown: `txmsg group list` shows existing ones")
     return group
 
 
@@ -192,7 +192,7 @@ async def _refuse_topic(conn: AsyncConnection, name: str, topic: str) -> None:
         raise UnknownTopic(
             f"topic {topic!r} is unknown: create it with `txmsg topic create {topic}`, or check the spelling"
         )
-    raise MisuseError(f"group {name!r} does not read topic {topic!r} yet: it begins where its consumers say")
+    raise MisuseError(f"group {name!r} does not read topic {topic!r} yet: its consumers set its start position")
 
 
 async def _queues(conn: AsyncConnection, group: int) -> Sequence[GroupQueueRow]:
@@ -210,8 +210,7 @@ async def _places(conn: AsyncConnection, queues: Sequence[GroupQueueRow], to: St
     if to.kind == "offset":
         if len(queues) > 1:
             raise MisuseError(
-                f"offset {to.value} is one of a queue, and topic {queues[0].topic!r} has {len(queues)}: name one by "
-                "--queue"
+                f"offset {to.value} needs a queue, and topic {queues[0].topic!r} has {len(queues)}: give --queue"
             )
         (queue,) = queues
         if not queue.begin <= to.value <= queue.end:

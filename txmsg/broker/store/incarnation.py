@@ -41,4 +41,4 @@ async def same_incarnation(pool: Pool) -> AsyncIterator[UUID]:
     begun = await current_incarnation(pool)
     yield begun
     if pool.incarnation.id != begun:
-        raise BrokerUnavailable("the Notify database has gone back while it was read: retry")
+        raise BrokerUnavailable("the Notify database returned to an earlier state while it was read: retry")

@@ -154,8 +154,8 @@ class TopicSettings:
             topic = await _topic(conn, name, lock=True)
             if topic.permission & _WRITE:
                 raise MisuseError(
-                    f"topic {name!r} still takes messages: say `txmsg topic alter {name} --permission none` first, and "
-                    f"delete it {SETTLED_S:.0f} s later, when every broker knows"
+                    f"topic {name!r} still accepts messages: run `txmsg topic alter {name} --permission none` first, "
+                    f"and delete it {SETTLED_S:.0f} s later, when every broker knows"
                 )
             _check_settled(topic)
             ids = await _queue_ids(conn, topic.id)
@@ -192,7 +192,7 @@ def _check_numbers(topic: TopicSettingsRow, wanted: TopicSettingsRow) -> None:
         raise MisuseError(f"{count} queues for topic {name!r}: 1 to {QUEUES_MAX} are allowed")
     if count < topic.queue_count:
         raise MisuseError(
-            f"topic {name!r} has {topic.queue_count} queues, which are never taken away: lower --write-queues to "
+            f"topic {name!r} has {topic.queue_count} queues, which are never removed: lower --write-queues to "
             f"{count}, and --read-queues when the others are drained"
         )
     for what in ("write_queues", "read_queues", "ordered_queues"):
@@ -206,10 +206,12 @@ def _check_numbers(topic: TopicSettingsRow, wanted: TopicSettingsRow) -> None:
     if wanted.unread not in ("keep", "drop"):
         raise MisuseError(f"unread {wanted.unread!r} of topic {name!r}: keep or drop")
     if wanted.send_rate_max is not None and not 0 < wanted.send_rate_max < 1e9:
-        raise MisuseError(f"send rate {wanted.send_rate_max} of topic {name!r}: give messages per second, or 0 for all")
+        raise MisuseError(
+            f"send rate {wanted.send_rate_max} of topic {name!r}: give messages per second, or 0 for unlimited"
+        )
     if wanted.read_queues < max(wanted.write_queues, wanted.ordered_queues):
         raise MisuseError(
-            f"topic {name!r} would take messages into queues that nobody reads: read_queues {wanted.read_queues} must "
+            f"topic {name!r} would accept messages in queues that are not read: read_queues {wanted.read_queues} must "
             f"not be below write_queues {wanted.write_queues} and ordered_queues {wanted.ordered_queues}"
         )
 
@@ -225,7 +227,7 @@ def _unless_all(number: int, count: int) -> int | None:
 def _check_settled(topic: TopicSettingsRow) -> None:
     if topic.settled_in_s > 0:
         raise MisuseError(
-            f"brokers may still send by what topic {topic.name!r} was before its last change: try again in "
+            f"brokers may still use the settings of topic {topic.name!r} before its last change: try again in "
             f"{topic.settled_in_s:.0f} s"
         )
 
@@ -234,13 +236,13 @@ async def _check_drained(conn: AsyncConnection, topic: TopicSettingsRow, first: 
     """Raises MisuseError unless nothing is left in the queues from number `first` on, and no broker sends there."""
     if what == "ordered_queues" and topic.permission & _WRITE:
         raise MisuseError(
-            f"ordered_queues of topic {topic.name!r} cannot change while it takes messages: say `txmsg topic alter "
+            f"ordered_queues of topic {topic.name!r} cannot change while it accepts messages: run `txmsg topic alter "
             f"{topic.name} --permission r` first"
         )
     if what == "read_queues" and max(topic.write_queues, topic.ordered_queues) > first:
         raise MisuseError(
-            f"topic {topic.name!r} still takes messages into {max(topic.write_queues, topic.ordered_queues)} queues: "
-            f"lower write_queues and ordered_queues first, and read_queues when the others are drained"
+            f"topic {topic.name!r} still accepts messages in {max(topic.write_queues, topic.ordered_queues)} queues: "
+            "lower write_queues and ordered_queues first, and read_queues when the others are drained"
         )
     _check_settled(topic)
     ids = (await _queue_ids(conn, topic.id))[first:]
@@ -266,8 +268,8 @@ async def _check_new(conn: AsyncConnection, topic: TopicSettingsRow) -> None:
     await conn.execute(_LOCK_QUEUES, {"ids": ids})
     if any((await queue_ends(conn, await open_segment(conn), ids)).values()):
         raise MisuseError(
-            f"topic {topic.name!r} has had messages: durability memory is taken and given up while a topic is new, for "
-            "messages stand elsewhere then; create another topic"
+            f"topic {topic.name!r} has had messages: durability memory can be set and unset only while a topic is "
+            "new; create another topic"
         )
 
 
@@ -286,7 +288,7 @@ async def _check_unused(conn: AsyncConnection, name: str, ids: Sequence[int], *,
         if each.waiting or each.retrying or each.dead
     ]
     if left and not force:
-        raise MisuseError(f"topic {name!r} is in use: {_named(left)}; --force deletes it with all that")
+        raise MisuseError(f"topic {name!r} is in use: {_named(left)}; --force deletes all of it")
 
 
 def _named(left: Sequence[str]) -> str:

@@ -116,7 +116,7 @@ class TopicRegistry:
         if topic is None:
             if not self._auto_create:
                 raise UnknownTopic(
-                    f"topic {name!r} is unknown and this broker creates none by itself: create it with `txmsg topic "
+                    f"topic {name!r} is unknown, and this broker does not create topics: create it with `txmsg topic "
                     f"create {name}`, or check the spelling"
                 )
             await self._create([name], self._queues)
@@ -141,8 +141,8 @@ class TopicRegistry:
             return {
                 each: UnknownTopic(
                     f"topic {each!r} is unknown, one of {len(missing)} in one request, of which at most "
-                    f"{TOPICS_MADE_MAX} are created unasked, and none was: create it with `txmsg topic create {each}`, "
-                    "or check the spelling"
+                    f"{TOPICS_MADE_MAX} are created automatically, and none was: create it with `txmsg topic create "
+                    f"{each}`, or check the spelling"
                 )
                 for each in missing
             }
@@ -217,7 +217,7 @@ class TopicRegistry:
                 )
                 row = await cursor.fetchone()
             if row is None:
-                raise UnknownTopic(f"queue {queue_id} is gone: its topic was deleted")
+                raise UnknownTopic(f"queue {queue_id} does not exist: its topic was deleted")
             await self._load(row[0])
         return self._of_queue[queue_id]
 
@@ -273,12 +273,12 @@ class TopicRegistry:
         if queues and row.queue_count != queues:
             if queues > row.queue_count:
                 raise TopicExists(
-                    f"topic {name!r} exists with {row.queue_count} queues, not {queues}: take it as it is, or raise it "
-                    f"with `txmsg topic alter {name} --queues {queues}`"
+                    f"topic {name!r} exists with {row.queue_count} queues, not {queues}: use it as it is, or raise "
+                    f"the number with `txmsg topic alter {name} --queues {queues}`"
                 )
             raise TopicExists(  # queues are never taken away
-                f"topic {name!r} exists with {row.queue_count} queues, not {queues}: take it as it is, or create one "
-                "of another name"
+                f"topic {name!r} exists with {row.queue_count} queues, not {queues}: use it as it is, or choose "
+                "another name"
             )
         return row, created
 

@@ -31,7 +31,7 @@ def check_age(older_than_s: float) -> None:
     if not older_than_s >= PURGE_AGE_S_MIN:  # so that nan is refused, too
         raise MisuseError(
             f"purge of fence rows older than {older_than_s} s: at least {PURGE_AGE_S_MIN:.0f} s are needed, or a "
-            "transaction that was paused could commit after its message was thrown away"
+            "transaction that was paused could commit after its message was dropped"
         )
 
 

@@ -37,12 +37,12 @@ def write(session: Session, transaction_id: TransactionId, fence_id: UUID) -> No
     except exc.IntegrityError as error:
         raise TransactionRefused(
             f"transaction {transaction_id} must not commit: its fence row exists already, because a check has decided "
-            "ROLLBACK meanwhile, or because the id was used before; run the operation again as a new transaction"
+            "ROLLBACK, or because the id was used before; run the operation again as a new transaction"
         ) from error
     if cast("CursorResult[Any]", result).rowcount != 1:
         raise MisuseError(
             f"the session's database {session.connection().engine.url} is not that of fence {fence_id}: checks would "
-            "look for the transaction elsewhere and throw its message away; give both the same database"
+            "look for the transaction elsewhere and drop its message; give both the same database"
         )
 
 

@@ -340,8 +340,8 @@ class AsyncLogConsumer:
         lane = self._balance.lanes.get(QueueId(topic, queue))
         if lane is None:
             raise MisuseError(
-                f"topic {topic} queue {queue} is not owned by this member of group {self.group}: another one has it, "
-                "or will; `consumer.queues()` says what it owns"
+                f"topic {topic} queue {queue} is not owned by this member of group {self.group}: `consumer.queues()` "
+                "lists its queues"
             )
         return lane
 

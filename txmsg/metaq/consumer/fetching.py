@@ -33,7 +33,7 @@ def check_missing(missing: object) -> Missing:
     """What becomes of a queue whose next offset is not kept any more; else MisuseError."""
     if missing == "error" or missing == "earliest" or missing == "latest":  # noqa: PLR1714 - what type checkers follow
         return missing
-    raise MisuseError(f"missing={shown(missing)} is none of 'error', 'earliest' and 'latest'")
+    raise MisuseError(f"missing={shown(missing)} is not 'error', 'earliest' or 'latest'")
 
 
 class Fetcher:

@@ -139,6 +139,6 @@ def tried_of(copy: ReceivedMessage) -> Tried:
         return Tried(message, tuple(told["errors"]), told["due_at_us"])
     except (KeyError, TypeError, ValueError) as exc:
         raise CorruptLog(
-            f"offset {copy.offset} of topic {copy.topic} queue {copy.queue} is no copy of a message that failed: it "
-            f"lacks what header {HEADER} tells ({exc})"
+            f"offset {copy.offset} of topic {copy.topic} queue {copy.queue} is not a copy of a failed message: header "
+            f"{HEADER} is missing or invalid ({exc})"
         ) from exc

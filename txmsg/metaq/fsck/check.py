@@ -62,7 +62,7 @@ def check(root: Path, told: Callable[[int], None] = lambda _: None) -> Findings:
     What a writer does meanwhile is no damage: what looks like it is looked at again.
     """
     if not (root / "commitlog").is_dir():
-        raise CorruptLog(f"{root} is no log: it has no directory commitlog")
+        raise CorruptLog(f"{root} is not a log: it has no directory commitlog")
     report = Report(str(root))
     identity = _identity(root, report)
     findings = Findings(report, identity)

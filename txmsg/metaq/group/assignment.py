@@ -46,13 +46,15 @@ def wanted_by(member_id: str, view: GroupView, strategy: Strategy) -> set[QueueI
 
 def _check(given: Mapping[str, Collection[QueueId]], queues: Sequence[QueueId], members: Sequence[Member]) -> None:
     if strange := sorted(given.keys() - {member.id for member in members}):
-        raise MisuseError(f"the strategy gives queues to {shown(strange[0])}, who is none of the members it was given")
+        raise MisuseError(
+            f"the strategy assigns queues to {shown(strange[0])}, which is not one of the members it was given"
+        )
     told = sorted(queue for queues in given.values() for queue in queues)
     if told != sorted(queues):
         odd = next((queue for queue in queues if told.count(queue) != 1), None) or next(
             queue for queue in told if queue not in queues
         )
         raise MisuseError(
-            f"the strategy gives topic {odd[0]} queue {odd[1]} to {told.count(odd)} members: give each of the queues "
-            "it is given to one member, and no others"
+            f"the strategy assigns topic {odd[0]} queue {odd[1]} to {told.count(odd)} members: assign each queue to "
+            "one member"
         )

@@ -202,7 +202,7 @@ def _last_slot(path: Path, data: bytes) -> tuple[int, int] | None:
             if magic == _MAGIC and crc == crc32c(slot[8:]):
                 whole.append((sequence, offset))
     if not whole and any(data[:_OWNER_AT]):
-        raise CorruptLog(f"the offset stored in {path} cannot be read: delete the file, then seek where to go on")
+        raise CorruptLog(f"the offset stored in {path} cannot be read: delete the file, then seek the group")
     return max(whole, default=None)
 
 
@@ -237,7 +237,7 @@ def begins_in(directory: Path) -> dict[str, dict[int, int]]:
     except FileNotFoundError:
         return {}
     except (ValueError, AttributeError) as exc:
-        raise CorruptLog(f"{path} cannot be read ({exc}): delete the file, then seek where to go on") from exc
+        raise CorruptLog(f"{path} cannot be read ({exc}): delete the file, then seek the group") from exc
 
 
 def write_begins(directory: Path, begins: Mapping[str, Mapping[int, int]]) -> None:

@@ -60,8 +60,8 @@ def _on_disk(work: Callable[P, T]) -> Callable[P, T]:
             raise  # somebody removes the group
         except OSError as exc:
             raise StorageError(
-                f"{exc.filename or 'a file of a group'} cannot be written: {exc.strerror}; make room, or give this "
-                "user the right"
+                f"{exc.filename or 'a file of a group'} cannot be written: {exc.strerror}; free space, or give this "
+                "user permission"
             ) from exc
 
     return done
@@ -177,7 +177,7 @@ class LocalGroups:
     def _known(self, group: str) -> Path:
         directory = self.directory / check_name("consumer group", group)
         if not directory.is_dir():
-            raise UnknownGroup(f"group {group} is unknown to this log: a group is made when its first member joins")
+            raise UnknownGroup(f"group {group} is unknown to this log: it is created when its first member joins")
         return directory
 
 
@@ -202,8 +202,8 @@ class LocalMember:
         if not self._file.is_there():
             self._drop()
             raise MembershipLost(
-                f"the files of group {self.group} were removed while member {self.id} ran, so that others may own its "
-                "queues: it owns none any more, and joins anew"
+                f"the files of group {self.group} were removed while member {self.id} ran: it owns no queues any "
+                "more, and joins again"
             )
         members = members_in(self._directory)
         topics = {topic for member in members for topic in member.topics}
@@ -279,10 +279,11 @@ class LocalMember:
 
     def _require_member(self) -> None:
         if self.has_left:
-            raise MisuseError(f"member {self.id} has left group {self.group}: join anew")
+            raise MisuseError(f"member {self.id} has left group {self.group}: join again")
         if self._pid != os.getpid():
             raise MisuseError(
-                f"process {os.getpid()} was forked from member {self.id} of group {self.group}, and is none: join anew"
+                f"process {os.getpid()} was forked from member {self.id} of group {self.group}, and is not a member "
+                "itself: join again"
             )
 
     def _require_owned(self, queue: QueueId) -> None:

@@ -50,12 +50,12 @@ class GroupLogs:
         """Appends, on disk on return. Raises UnknownGroup, and StorageError when others keep the log for too long."""
         if {self.root_of(append.topic) for append in appends} != {root}:
             raise MisuseError(
-                "retries, dead letters and messages of other topics were appended in one call, but stand in logs of "
-                "their own: nothing was appended; make a call for each"
+                "retries, dead letters and messages of other topics were appended in one call, but are in separate "
+                "logs: nothing was appended; make a call for each"
             )
         if not root.parent.is_dir():
             raise UnknownGroup(
-                f"group {root.parent.name} is unknown to this log: a group is made when its first member joins"
+                f"group {root.parent.name} is unknown to this log: it is created when its first member joins"
             )
         with turn(root.with_suffix(".lock")), Log(root, self._config) as log:
             bases = log.append(appends)

@@ -111,7 +111,7 @@ class RemoteMember:
         if self._has_left or left_s <= 0:
             self._gone()
             raise MembershipLost(
-                f"member {self._id} of group {self._group} is one no more: it has left, or heard nothing from MetaQ "
+                f"member {self._id} has lost its place in group {self._group}: it left, or had no answer from MetaQ "
                 f"server {self._server.address} for {self._session_s:g} s"
             )
         self._call += 1

@@ -98,7 +98,7 @@ class Appender:
     def reserve(self, size_bytes: int) -> None:
         """Counts these bytes as under way, until `release`. Raises Overloaded for too many; never if alone."""
         if self.size_bytes and self.size_bytes + size_bytes > self._size_bytes_max:
-            raise Overloaded(f"appends of {self.size_bytes} bytes are under way: nothing was appended; try again")
+            raise Overloaded(f"appends of {self.size_bytes} bytes are pending: nothing was appended; try again")
         self.size_bytes += size_bytes
 
     def release(self, size_bytes: int) -> None:

@@ -175,10 +175,12 @@ class LogApi(MetaQServicer):
                 return  # the reader has gone
             except TimeoutError:
                 if transfer.is_ended:
-                    raise OutcomeUnknown("a fetch was taken slowly, and others wanted its room: fetch again") from None
+                    raise OutcomeUnknown(
+                        "a fetch was read slowly while others needed its memory: fetch again"
+                    ) from None
                 raise OutcomeUnknown(
-                    f"a fetch was not taken within {self._config.send_timeout_s:g} s for a piece, and a second for "
-                    "each MiB: fetch again"
+                    f"a fetch was read too slowly: {self._config.send_timeout_s:g} s for a piece and a second for "
+                    "each MiB are allowed; fetch again"
                 ) from None
 
     def _reply_of(self, piece: _Piece) -> pb.FetchReply:
@@ -194,7 +196,7 @@ class LogApi(MetaQServicer):
                 if frames:
                     reply.fetched.add(at=at, frames=b"".join(frames))
         except CorruptLog as exc:
-            raise BrokerUnavailable(f"what was to be sent is gone meanwhile: fetch again ({exc})") from exc
+            raise BrokerUnavailable(f"the data was deleted while it was being sent: fetch again ({exc})") from exc
         return reply
 
     async def _found(self, wanted: dict[QueueId, int], size_bytes_max: int, wait_s: float) -> list[Fetched]:
@@ -260,7 +262,9 @@ class LogApi(MetaQServicer):
 
     def _too_slow(self, *, is_ended: bool) -> TxmsgError:
         if is_ended:
-            return Overloaded("a large append came slowly, and others wanted its room: nothing was appended; try again")
+            return Overloaded(
+                "a large append arrived slowly while others needed its memory: nothing was appended; try again"
+            )
         return ProtocolError(
             f"an append did not come within {self._config.send_timeout_s:g} s for a piece, and a second for each MiB: "
             "nothing was appended"

@@ -106,7 +106,7 @@ class Producers:
             )
         answer = known.answers.get(call.sequence)
         if answer is None and len(known.answers) >= _UNDER_WAY_MAX:
-            raise Overloaded(f"a producer has more than {_UNDER_WAY_MAX} appends under way; try again")
+            raise Overloaded(f"a producer has more than {_UNDER_WAY_MAX} pending appends; try again")
         return answer
 
     def note(self, call: CallId, settled: int, bases: Sequence[int], now: float) -> None:

@@ -57,7 +57,7 @@ class Sessions:
         known = self._sessions.get(session)
         if known is None:
             if len(self._sessions) + len(self._joining) >= _SESSIONS_MAX:
-                raise Overloaded(f"{_SESSIONS_MAX} members of groups are here already; try again later")
+                raise Overloaded(f"the server has {_SESSIONS_MAX} group members already; try again later")
             joining = self._joining.get(session)
             if joining is None:
                 joining = asyncio.ensure_future(self._in_thread(join))
@@ -155,4 +155,4 @@ async def _to_its_end(work: Coroutine[object, object, T]) -> T:
 
 
 def _lost() -> MembershipLost:
-    return MembershipLost("the server does not know this member (any more): it was silent for too long, or has left")
+    return MembershipLost("the server does not know this member: it was silent for too long, or has left")

@@ -107,9 +107,7 @@ class Transfers:
         """The same without waiting, for bytes that have come. Raises Overloaded."""
         if not self._fits(transfer, size_bytes):
             self._make_room(transfer, size_bytes)
-            raise Overloaded(
-                f"large appends of {self._held_bytes} bytes are on their way: nothing was appended; try again"
-            )
+            raise Overloaded(f"large appends of {self._held_bytes} bytes are pending: nothing was appended; try again")
         self._take(transfer, size_bytes)
 
     def _fits(self, transfer: Transfer, size_bytes: int) -> bool:

@@ -48,7 +48,7 @@ class Ahead:
             os.fdatasync(self._fd)
         except OSError as exc:
             raise StorageError(
-                f"{self._path} cannot be written: {exc.strerror or exc}; nothing was appended; make room"
+                f"{self._path} cannot be written: {exc.strerror or exc}; nothing was appended; free space"
             ) from exc
         self._named.update(queues)
 

@@ -166,7 +166,7 @@ class Cells:
         try:
             return np.fromfile(path, CELL)
         except FileNotFoundError as exc:
-            raise CorruptLog(f"{path} is gone") from exc
+            raise CorruptLog(f"{path} is missing") from exc
 
     def mark(self) -> int | None:
         """Where a queue goes on that has no cell: the name of its first file, which is empty."""

@@ -82,7 +82,7 @@ class CommitLogWriter:
             fd = os.open(log_file(self.directory, first), os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
             sync_directory(self.directory)
         except OSError as exc:
-            raise StorageError(f"the log {self.directory} takes no more: {exc.strerror}; nothing was appended") from exc
+            raise StorageError(f"the log {self.directory} is full: {exc.strerror}; nothing was appended") from exc
         return fd
 
     def room(self, size_bytes: int) -> bool:
@@ -118,7 +118,7 @@ class CommitLogWriter:
                 self._write_rest(b"".join(parts)[written:])
         except OSError as exc:
             os.ftruncate(self._fd, self.end - self.first)
-            raise StorageError(f"the log {self.directory} takes no more: {exc.strerror}; nothing was appended") from exc
+            raise StorageError(f"the log {self.directory} is full: {exc.strerror}; nothing was appended") from exc
         self.end += size
         self._offsets += offsets  # last: `sync` reads it first, and takes none for synced that it may have missed
 
@@ -138,7 +138,7 @@ class CommitLogWriter:
         try:
             os.fdatasync(fd)
         except OSError as exc:
-            self.failed = StorageError(f"the log {self.directory} cannot be synced: {exc.strerror}; open it anew")
+            self.failed = StorageError(f"the log {self.directory} cannot be synced: {exc.strerror}; open it again")
             self._on_failure()
             os.ftruncate(fd, max(0, min(self.synced, end) - first))
             raise self.failed from exc
@@ -263,7 +263,7 @@ class CommitLogReader:
             try:
                 file = self._files[first] = _OpenFile(path)
             except FileNotFoundError as exc:
-                raise CorruptLog(f"{path.name} is gone") from exc
+                raise CorruptLog(f"{path.name} is missing") from exc
             while len(self._files) > _FILES_MAX:
                 self._files.popitem(last=False)
         return file

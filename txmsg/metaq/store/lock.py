@@ -35,7 +35,7 @@ class WriteLock:
             self._fd = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as exc:
             raise StorageError(
-                f"the log {root} cannot be written: {exc.strerror}; to read it needs no right to write"
+                f"the log {root} cannot be written: {exc.strerror}; reading needs no write permission"
             ) from exc
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

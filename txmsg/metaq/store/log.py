@@ -214,16 +214,16 @@ class Log:
     def _require_usable(self) -> None:
         if self._writer.failed is not None:
             raise StorageError(
-                f"the log {self.root} is not written any more: {self._writer.failed}"
+                f"the log {self.root} accepts no more appends: {self._writer.failed}"
             ) from self._writer.failed
         if self._closed.is_set():
-            raise MisuseError(f"the log {self.root} is closed: open it anew")
+            raise MisuseError(f"the log {self.root} is closed: open it again")
         if self._unseen is not None:
             self._write_cells(self._writer.synced)
         if self._unseen is not None:
             raise StorageError(
-                f"the log {self.root} takes no more: {self._unseen.strerror}; nothing was appended, and what was "
-                "before is on disk but not seen before there is room"
+                f"the log {self.root} is full: {self._unseen.strerror}; nothing was appended, and the messages before "
+                "it are on disk but not visible until there is space"
             ) from self._unseen
 
     # ---- cutting

@@ -44,7 +44,7 @@ class LogReader:
 
     def __init__(self, root: Path) -> None:
         if not (root / "commitlog").is_dir():
-            raise CorruptLog(f"{root} is no log: it has no directory commitlog")
+            raise CorruptLog(f"{root} is not a log: it has no directory commitlog")
         self.root = root
         self.commit_log = CommitLogReader(root / "commitlog")
         self._queues: dict[tuple[str, int], QueueReader] = {}
@@ -272,7 +272,7 @@ class QueueReader:
                 if not begin <= offset <= end:
                     raise self._out_of_range(offset, begin, end) from exc  # or deleted by retention
         if isinstance(failure, FileNotFoundError):
-            failure = CorruptLog(f"{failure.filename} is gone")
+            failure = CorruptLog(f"{failure.filename} is missing")
         if isinstance(failure, CorruptLog):
             raise self._with_way_on(failure, offset) from failure
         raise failure
@@ -281,9 +281,9 @@ class QueueReader:
         """The same, which says where what is whole begins behind this offset."""
         on = next((cell.base_offset for cell in self._whole_after(offset)), None)
         if on is None:
-            return CorruptLog(f"{damage}; nothing behind it is whole")
+            return CorruptLog(f"{damage}; nothing after it is intact")
         return CorruptLog(
-            f"{damage}; what is whole goes on at offset {on}: read on there, a group by `txmsg group seek GROUP "
+            f"{damage}; intact messages continue at offset {on}: continue there, a group by `txmsg group seek GROUP "
             f"--log LOG --topic {self.topic} --queue {self.number} --to {on}`",
             on,
         )
@@ -397,7 +397,7 @@ class QueueReader:
         found = self._find(offset)
         frame = self._frame(found[2][0]) if found and found[2] else None
         if found is None or frame is None or not frame.header.is_hole:
-            raise MisuseError(f"offset {offset} of topic {self.topic} queue {self.number} is in no hole")
+            raise MisuseError(f"offset {offset} of topic {self.topic} queue {self.number} is not in a hole")
         return found[0], found[1], frame.header, self._missing(frame).end
 
     def cut_at(self, offset: int) -> tuple[int, list[Payload]]:

@@ -138,7 +138,7 @@ class _Recovery:
             self._queues.write(up_to)
         except OSError as exc:
             raise StorageError(
-                f"the cells of {self._root} cannot be written: {exc.strerror}; make room, and open it"
+                f"the cells of {self._root} cannot be written: {exc.strerror}; free space, and open it"
             ) from exc
 
 

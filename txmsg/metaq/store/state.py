@@ -50,7 +50,9 @@ def write_whole(path: Path, data: bytes) -> None:
         beside.replace(path)
         sync_directory(path.parent)
     except OSError as exc:
-        raise StorageError(f"{path} cannot be written: {exc.strerror}; make room, or give this user the right") from exc
+        raise StorageError(
+            f"{path} cannot be written: {exc.strerror}; free space, or give this user permission"
+        ) from exc
 
 
 def write_checked(path: Path, told: Mapping[str, Any]) -> None:
@@ -86,7 +88,7 @@ def identity_of(root: Path, *, create: bool) -> Identity:
             raise CorruptLog(f"{root} is a log of format {found['version']}: this release reads format {VERSION}")
         return Identity(int(found["log_id"]), int(found["generation"]))
     except (OSError, ValueError, KeyError, TypeError) as exc:
-        raise CorruptLog(f"{path} cannot be read ({exc}): `txmsg metaq check --repair` makes it anew") from exc
+        raise CorruptLog(f"{path} cannot be read ({exc}): `txmsg metaq check --repair` recreates it") from exc
 
 
 def write_identity(root: Path, identity: Identity) -> None:
