@@ -71,7 +71,7 @@ def check(*, directory: Path, repair: bool, storage: str | None, name: str, as_j
     from txmsg.metaq.fsck.groups import check_with_groups, repair_with_groups, size_bytes_with_groups
 
     if storage and not repair:
-        raise click.UsageError("--storage says where a repair finds what is lost: give --repair, too")
+        raise click.UsageError("--storage is used by a repair: give --repair, too")
     started = time.monotonic()
     done: list[str] = []
     with _bar(size_bytes_with_groups(directory)) as told:
