@@ -125,7 +125,7 @@ async def test_settings_are_read_when_any_group_has_changed_and_not_otherwise(no
 def test_due_retries_are_found_by_an_index_descent_per_group_that_has_retries(notify_url: str) -> None:
     with psycopg.connect(notify_url, autocommit=True) as connection:
         connection.execute("insert into txmsg.consumer_group (name) select 'g' || n from generate_series(1, 2000) n")
-        connection.execute("insert into txmsg.topic (name, queue_count) values ('t', 1)")
+        connection.execute("insert into txmsg.topic (name, queue_count, ordered_queues) values ('t', 1, 1)")
         connection.execute("insert into txmsg.queue (topic_id, number) select id, 0 from txmsg.topic")
         connection.execute("vacuum analyze txmsg.retry")  # it is empty, say the statistics
         connection.execute(
@@ -146,3 +146,15 @@ def test_due_retries_are_found_by_an_index_descent_per_group_that_has_retries(no
     assert "retry_due" in text
     assert "Seq Scan" not in text.replace('"Relation Name": "consumer_group"', ""), text
     assert root["Shared Hit Blocks"] + root["Shared Read Blocks"] <= 40, "6,000 retries take more than 100 pages"
+
+
+async def test_a_queue_that_was_lost_is_not_read_any_more(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify, delivering(notify, background=False) as delivery:
+        await delivery.receive("g", "c", T, 1, 0, _NEVER_S)
+        (feed,) = delivery._state.groups["g"].feeds.values()
+        delivery.lost([feed.queue_id], "another broker has it")
+        feed.end += 1
+        delivery._state.read_soon(feed)
+        assert not feed.queued
+        delivery._state.was_read(feed)
+        assert not delivery._state.behind
