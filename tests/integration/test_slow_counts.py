@@ -9,7 +9,7 @@ import psycopg
 
 from tests.broker_process import BrokerProcess
 from tests.integration.client_harness import WAIT_S, collecting
-from txmsg.cli.admin import ask_broker
+from txmsg.cli.connections import ask_broker
 from txmsg.client import Producer
 from txmsg.errors import BrokerUnavailable
 from txmsg.message import Message

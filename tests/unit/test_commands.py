@@ -12,7 +12,7 @@ import pytest
 
 from txmsg.cli.group import doubled
 from txmsg.cli.main import main
-from txmsg.cli.quantities import MOMENT, duration, shown_duration
+from txmsg.cli.options import MOMENT, duration, shown_duration
 
 INTERACTIVE = {"txmsg demo connect"}  # hands the terminal to psql
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.table import Table
 
-from txmsg.cli.showing import print_facts, print_table, say
+from txmsg.cli.output import print_facts, print_table, say
 from txmsg.errors import error_of_code, printable
 from txmsg.runtime.logs import log_to_stderr
 

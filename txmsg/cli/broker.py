@@ -11,20 +11,16 @@ import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from txmsg.cli.admin import json_option
+from txmsg.broker.config import BrokerConfig, new_broker_id
+from txmsg.broker.server import serve
 from txmsg.cli.main import EXAMPLE_FORMAT
-from txmsg.cli.quantities import duration, size
+from txmsg.cli.options import duration, json_option, size
 from txmsg.message import BODY_SIZE_BYTES_CEILING, BODY_SIZE_BYTES_MAX, QUEUES_MAX
 from txmsg.runtime.logs import log_to_stderr
-
-if TYPE_CHECKING:
-    from txmsg.broker.config import BrokerConfig
-
-__all__ = ["broker"]
 
 
 class _Seconds(click.FloatRange):
@@ -202,8 +198,6 @@ def broker(
         raise click.UsageError(
             "--retention-max is shorter than --retention: what is unread is kept longer than the rest"
         )
-    from txmsg.broker.config import BrokerConfig, new_broker_id
-
     log_to_stderr(log_level)
     logging.getLogger("alembic").setLevel(logging.WARNING)  # it tells each start of its plugins
     logging.getLogger("psycopg").setLevel(logging.ERROR)  # each attempt, while the broker says what it means
@@ -244,8 +238,6 @@ def _embedded(data_dir: Path | None) -> Iterator[str]:
 
 
 async def _serve(config: BrokerConfig, *, as_json: bool) -> None:
-    from txmsg.broker.server import serve
-
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 import click
+from rich.table import Table
 
-from txmsg.cli.admin import ask_broker, broker_option, json_option
+from txmsg.cli.connections import ask_broker, broker_option
 from txmsg.cli.main import EXAMPLE_FORMAT
-from txmsg.cli.showing import moment, print_table
-
-if TYPE_CHECKING:
-    from txmsg.wire.v1 import cluster_pb2 as pb
-
-__all__ = ["cluster"]
+from txmsg.cli.options import json_option
+from txmsg.cli.output import moment, print_table
+from txmsg.wire.v1 import cluster_pb2 as pb
 
 _LOOK_S = 0.25
 
@@ -38,19 +35,15 @@ def show(*, by_queue: bool, broker: str, as_json: bool) -> None:
 
     A dead broker is shown for a day.
     """
-    from txmsg.wire.v1 import cluster_pb2 as pb
-
     reply = ask_broker(broker, "Cluster.Show", pb.ShowClusterRequest(with_queues=by_queue))
     if as_json:
         click.echo(json.dumps(_values(reply, with_queues=by_queue)))
         return
-    from rich.table import Table
-
     table = Table("Broker", "Address", "State", "Queues", "Heartbeat", "Release", "Revision", "Started", box=None)
-    for each in reply.brokers:
+    for member in reply.brokers:
         table.add_row(
-            *(each.id, each.address, each.state, str(each.queues), moment(each.heartbeat_at_us) or ""),
-            *(each.release, each.schema_revision, moment(each.started_at_us) or ""),
+            *(member.id, member.address, member.state, str(member.queues), moment(member.heartbeat_at_us) or ""),
+            *(member.release, member.schema_revision, moment(member.started_at_us) or ""),
         )
     print_table(table)
     click.echo(f"database at revision {reply.schema_revision}, with {reply.queues} queues")
@@ -84,14 +77,12 @@ def drain(*, broker_id: str, wait_s: float, broker: str, as_json: bool) -> None:
 
     Clients move to the other brokers by themselves. Exit status 1 on a timeout.
     """
-    from txmsg.wire.v1 import cluster_pb2 as pb
-
     deadline = time.monotonic() + wait_s
     left: int = ask_broker(broker, "Cluster.Drain", pb.DrainRequest(broker=broker_id)).queues
     while left and time.monotonic() < deadline:
         time.sleep(_LOOK_S)
         reply = ask_broker(broker, "Cluster.Show", pb.ShowClusterRequest())
-        left = sum(each.queues for each in reply.brokers if each.id == broker_id)
+        left = sum(member.queues for member in reply.brokers if member.id == broker_id)
     if as_json:
         click.echo(json.dumps({"broker": broker_id, "queues": left}))
     elif left:
@@ -111,8 +102,6 @@ def drain(*, broker_id: str, wait_s: float, broker: str, as_json: bool) -> None:
 @json_option
 def resume(*, broker_id: str, broker: str, as_json: bool) -> None:
     """Undo a drain: the broker accepts messages, and gets its share of the queues back."""
-    from txmsg.wire.v1 import cluster_pb2 as pb
-
     ask_broker(broker, "Cluster.Resume", pb.ResumeRequest(broker=broker_id))
     click.echo(json.dumps({"broker": broker_id}) if as_json else f"broker {broker_id} works again")
 
@@ -123,16 +112,16 @@ def _values(reply: pb.ShowClusterReply, *, with_queues: bool) -> dict[str, objec
         "schema_revision": reply.schema_revision,
         "brokers": [
             {
-                "id": each.id,
-                "address": each.address,
-                "state": each.state,
-                "queues": each.queues,
-                "release": each.release,
-                "schema_revision": each.schema_revision,
-                "started_at": moment(each.started_at_us),
-                "heartbeat_at": moment(each.heartbeat_at_us),
+                "id": member.id,
+                "address": member.address,
+                "state": member.state,
+                "queues": member.queues,
+                "release": member.release,
+                "schema_revision": member.schema_revision,
+                "started_at": moment(member.started_at_us),
+                "heartbeat_at": moment(member.heartbeat_at_us),
             }
-            for each in reply.brokers
+            for member in reply.brokers
         ],
         "queues": reply.queues,
         "queues_unassigned": reply.queues_unassigned,
@@ -140,12 +129,12 @@ def _values(reply: pb.ShowClusterReply, *, with_queues: bool) -> dict[str, objec
     if with_queues:
         values["leases"] = [
             {
-                "topic": each.topic,
-                "queue": each.queue,
-                "broker": each.broker or None,
-                "epoch": each.epoch,
-                "wanted_by": each.wanted_by or None,
+                "topic": lease.topic,
+                "queue": lease.queue,
+                "broker": lease.broker or None,
+                "epoch": lease.epoch,
+                "wanted_by": lease.wanted_by or None,
             }
-            for each in reply.leases
+            for lease in reply.leases
         ]
     return values

@@ -5,26 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Callable
-from typing import Any
 
 import click
+from rich.console import Console
+from rich.table import Table
 
+from txmsg.broker import migrate
 from txmsg.cli.main import EXAMPLE_FORMAT
-
-__all__ = ["db"]
-
-_storage: Callable[[Callable[..., Any]], Callable[..., Any]] = click.option(
-    "--storage",
-    metavar="URL",
-    envvar="TXMSG_STORAGE",
-    show_envvar=True,
-    required=True,
-    help="The Notify database: postgresql://user@host:5432/database.",
-)
-_as_json: Callable[[Callable[..., Any]], Callable[..., Any]] = click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object."
-)
+from txmsg.cli.options import json_option, storage_option
 
 
 @click.group()
@@ -36,12 +24,10 @@ def db() -> None:
 
 
 @db.command(epilog=f"{EXAMPLE_FORMAT}\n  txmsg db upgrade --storage postgresql://notify@db/notify")
-@_storage
-@_as_json
+@storage_option
+@json_option
 def upgrade(*, storage: str, as_json: bool) -> None:
     """Create or upgrade the tables. Idempotent, and safe while brokers run."""
-    from txmsg.broker import migrate
-
     revision = migrate.upgrade(storage)
     click.echo(json.dumps({"revision": revision}) if as_json else f"the database is at revision {revision}")
 
@@ -50,12 +36,10 @@ def upgrade(*, storage: str, as_json: bool) -> None:
     short_help="Print the revision of the database.",
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg db current --storage postgresql://notify@db/notify --json",
 )
-@_storage
-@_as_json
+@storage_option
+@json_option
 def current(*, storage: str, as_json: bool) -> None:
     """Print the revision of the database, and the range this release supports."""
-    from txmsg.broker import migrate
-
     revision = migrate.current(storage)
     if as_json:
         click.echo(json.dumps({"revision": revision, "works_with": list(migrate.REVISIONS)}))
@@ -68,23 +52,18 @@ def current(*, storage: str, as_json: bool) -> None:
     short_help="Check version, settings, rights, standbys, revision and schema.",
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg db check --storage postgresql://notify@db/notify",
 )
-@_storage
-@_as_json
+@storage_option
+@json_option
 def check(*, storage: str, as_json: bool) -> None:
     """Check version, settings, rights, standbys, revision and schema. Exit status 1 on a problem.
 
     It only reads, so it also works on a hot standby.
     """
-    from txmsg.broker import migrate
-
     findings = migrate.check(storage)
     ok = all(finding.ok for finding in findings)
     if as_json:
         click.echo(json.dumps({"ok": ok, "findings": [dataclasses.asdict(finding) for finding in findings]}))
     else:
-        from rich.console import Console
-        from rich.table import Table
-
         table = Table("", "What", "Is", "To do", box=None)
         for finding in findings:
             table.add_row("ok" if finding.ok else "!", finding.name, finding.value, finding.fix or finding.note)

@@ -9,12 +9,14 @@ from dataclasses import asdict, fields
 from typing import Any, Final
 
 import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from txmsg.administration import Administration, DeadLetter, DeadLetterFilter
-from txmsg.cli.admin import Decorator, administered, json_option, yes_option
+from txmsg.cli.connections import administered
 from txmsg.cli.main import EXAMPLE_FORMAT
-from txmsg.cli.quantities import MOMENT
-from txmsg.cli.showing import content, first_line, json_text, print_facts, print_rows, say
+from txmsg.cli.options import MOMENT, Decorator, json_option, yes_option
+from txmsg.cli.output import content, first_line, json_text, print_facts, print_rows, say
 from txmsg.errors import MisuseError, TxmsgError
 
 _INTERRUPTED: Final = 130  # as a shell says it of SIGINT
@@ -174,9 +176,6 @@ def _sum(steps: Iterator[int], total: int, done_word: str) -> int:
 
 def _bar(counts: Iterator[int], total: int, title: str) -> Iterator[int]:
     """Draws how far it is, where somebody sees it."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     console = Console(stderr=True)
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Column
 
-from txmsg.cli.admin import Decorator
+from txmsg.cli.options import Decorator
 
 __all__ = ["Bars", "Interrupts", "demo_directory", "failures_told", "keep_option", "print_connect"]
 

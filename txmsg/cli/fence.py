@@ -4,35 +4,29 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import click
+from sqlalchemy import Engine, create_engine, make_url
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
+from txmsg.checker.fence import Fence
 from txmsg.cli.main import EXAMPLE_FORMAT
+from txmsg.cli.options import Decorator, json_option
+from txmsg.client.held import held_by
 from txmsg.errors import StorageError
-
-if TYPE_CHECKING:
-    from sqlalchemy import Engine
-
-    from txmsg.checker.fence import Fence
-
-__all__ = ["fence"]
 
 _DAY_S = 86_400
 
-_database: Callable[[Callable[..., Any]], Callable[..., Any]] = click.option(
+_database: Decorator = click.option(
     "--database",
     metavar="URL",
     envvar="TXMSG_FENCE_DATABASE",
     show_envvar=True,
     required=True,
     help="The business database as a SQLAlchemy URL: postgresql+psycopg://user@host/shop.",
-)
-_as_json: Callable[[Callable[..., Any]], Callable[..., Any]] = click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object."
 )
 
 
@@ -61,14 +55,12 @@ def fence() -> None:
     show_default=True,
     help="Age of the rows to delete. Choose it longer than any of your processes is ever paused.",
 )
-@_as_json
+@json_option
 def purge(*, database: str, brokers: tuple[str, ...], older_than_days: float, as_json: bool) -> None:
     """Delete rows of transactions that no Notify database holds any more. Run it daily.
 
     If a Notify database cannot be reached, it stops with an error and deletes nothing more.
     """
-    from txmsg.client.held import held_by
-
     with _fence_of(database) as opened:
         deleted = opened.purge(older_than_days * _DAY_S, held_by(*brokers))
     click.echo(json.dumps({"deleted": deleted}) if as_json else f"fence rows deleted: {deleted}")
@@ -76,7 +68,7 @@ def purge(*, database: str, brokers: tuple[str, ...], older_than_days: float, as
 
 @fence.command("id", epilog=f"{EXAMPLE_FORMAT}\n  txmsg fence id --database postgresql+psycopg://shop@db/shop")
 @_database
-@_as_json
+@json_option
 def id_(*, database: str, as_json: bool) -> None:
     """Print the fence id. No two databases may have the same one: see `renew-id`."""
     with _fence_of(database) as opened:
@@ -91,7 +83,7 @@ def id_(*, database: str, as_json: bool) -> None:
 )
 @_database
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-@_as_json
+@json_option
 def renew_id(*, database: str, yes: bool, as_json: bool) -> None:
     """Give a copy of a business database its own fence id, before its services start.
 
@@ -100,8 +92,6 @@ def renew_id(*, database: str, yes: bool, as_json: bool) -> None:
     with _fence_of(database) as opened:
         old = opened.fence_id()
         if not yes:
-            from sqlalchemy import make_url
-
             click.confirm(f"replace the fence id {old} of {make_url(database)}? Only in a copy", abort=True)
         new = opened.renew_fence_id()
     click.echo(json.dumps({"old": str(old), "fence_id": str(new)}) if as_json else f"{old} is now {new}")
@@ -109,10 +99,6 @@ def renew_id(*, database: str, yes: bool, as_json: bool) -> None:
 
 @contextmanager
 def _fence_of(database: str) -> Iterator[Fence]:
-    from sqlalchemy import create_engine
-    from sqlalchemy.exc import ArgumentError, SQLAlchemyError
-
-    from txmsg.checker.fence import Fence
 
     try:
         engine = create_engine(database)

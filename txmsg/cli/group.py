@@ -5,20 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 import click
 
-from txmsg.administration import CheckChange, GroupChange
-from txmsg.cli.admin import administered, json_option, yes_option
+from txmsg.administration import Administration, CheckChange, GroupChange, GroupQueue, GroupSettings
+from txmsg.cli.connections import administered
 from txmsg.cli.main import EXAMPLE_FORMAT
-from txmsg.cli.quantities import START, duration, shown_duration
-from txmsg.cli.showing import json_text, print_facts, print_rows, say
+from txmsg.cli.options import START, duration, json_option, shown_duration, yes_option
+from txmsg.cli.output import json_text, print_facts, print_rows, say
 from txmsg.errors import UnknownGroup
-
-if TYPE_CHECKING:
-    from txmsg.administration import Administration, GroupQueue, GroupSettings
-    from txmsg.runtime.start import Start
+from txmsg.runtime.start import Start
 
 _DELAYS_MAX = 1000
 

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 import click
+from rich.table import Table
 
-from txmsg.cli.admin import Decorator, ask_broker, broker_option, json_option, yes_option
+from txmsg.cli.connections import ask_broker, broker_option
 from txmsg.cli.main import EXAMPLE_FORMAT
-from txmsg.cli.showing import content, moment, print_facts, print_table
+from txmsg.cli.options import Decorator, json_option, yes_option
+from txmsg.cli.output import content, moment, print_facts, print_table
 from txmsg.errors import MisuseError, OutcomeExpired
-
-if TYPE_CHECKING:
-    from txmsg.wire.v1 import txmsg_pb2 as pb
-
-__all__ = ["half"]
+from txmsg.message import MESSAGES_PER_TRANSACTION_MAX
+from txmsg.wire.v1 import txmsg_pb2 as pb
 
 _transaction: Decorator = click.argument("transaction_id", type=click.UUID)
 
@@ -40,36 +38,32 @@ def half() -> None:
 @json_option
 def list_(*, group: str, parked: bool, limit: int, broker: str, as_json: bool) -> None:
     """List half messages, the oldest first."""
-    from txmsg.wire.v1 import txmsg_pb2 as pb
-
     request = pb.ListHalvesRequest(group=group, parked_only=parked, limit=limit)
     reply = ask_broker(broker, "Admin.ListHalves", request)
     halves = reply.halves
     if as_json:
-        click.echo(json.dumps({"halves": [_values(each) for each in halves], "more": reply.more}))
+        click.echo(json.dumps({"halves": [_values(half) for half in halves], "more": reply.more}))
         return
     if not halves:
         click.echo("no half messages" + (" are parked" if parked else ""))
         return
-    from rich.table import Table
-
     table = Table(box=None)
     table.add_column("Transaction", no_wrap=True, min_width=36)  # an id cut short cannot be copied
     for name in ("Group", "Topic", "Key", "Stored", "Checks", "State"):
         table.add_column(name)
-    for each in halves:
-        values = _values(each)
-        state = f"parked: {each.parked_reason}" if each.parked_reason else f"next check {values['next_check_at']}"
-        if each.decided:
+    for half in halves:
+        values = _values(half)
+        state = f"parked: {half.parked_reason}" if half.parked_reason else f"next check {values['next_check_at']}"
+        if half.decided:
             state = f"committed; waits for {values['held_back_by'] or 'its turn'}"
-        where = f"{each.topic} #{each.n}" if each.n else each.topic
+        where = f"{half.topic} #{half.n}" if half.n else half.topic
         table.add_row(
             str(values["transaction_id"]),
-            each.group,
+            half.group,
             where,
-            each.key,
+            half.key,
             str(values["stored_at"]),
-            str(each.checks),
+            str(half.checks),
             state,
         )
     print_table(table)
@@ -88,11 +82,11 @@ def show(*, transaction_id: UUID, broker: str, as_json: bool) -> None:
     """Show the half messages of one transaction, with headers and bodies."""
     found = _find(broker, transaction_id, with_bodies=True)
     if as_json:
-        halves = [_values(each, with_body=True) for each in found.halves]
+        halves = [_values(half, with_body=True) for half in found.halves]
         click.echo(json.dumps({"halves": halves, "more": found.more}))
         return
-    for each in found.halves:
-        print_facts(_values(each, with_body=True))
+    for half in found.halves:
+        print_facts(_values(half, with_body=True))
     if found.more:
         click.echo(
             f"only the first {len(found.halves)} of its messages are shown: the others would make the reply too large",
@@ -140,8 +134,6 @@ def resume(*, transaction_id: UUID | None, group: str, broker: str, as_json: boo
 
     Use it when a client that can answer is back: parked half messages are not checked by themselves.
     """
-    from txmsg.wire.v1 import txmsg_pb2 as pb
-
     if (transaction_id is None) == (not group):
         raise click.UsageError("name one transaction, or a producer group with --group")
     request = pb.ResumeHalvesRequest(transaction_id=transaction_id.bytes if transaction_id else b"", group=group)
@@ -160,12 +152,10 @@ def resume(*, transaction_id: UUID | None, group: str, broker: str, as_json: boo
 
 
 def _decide(broker: str, transaction_id: UUID, *, committed: bool, yes: bool, as_json: bool) -> None:
-    from txmsg.wire.v1 import txmsg_pb2 as pb
-
     if not yes:
         found = _find(broker, transaction_id, with_bodies=False)
         count = f"more than {len(found.halves)}" if found.more else f"{len(found.halves)}"
-        topics = ", ".join(sorted({each.topic for each in found.halves}))
+        topics = ", ".join(sorted({half.topic for half in found.halves}))
         fate = "deliver" if committed else "drop"
         question = f"{fate} {count} message(s) of {found.halves[0].group} to {topics}, for good?"
         click.confirm(question, abort=True, err=as_json)  # stdout is for the JSON then
@@ -180,9 +170,6 @@ def _decide(broker: str, transaction_id: UUID, *, committed: bool, yes: bool, as
 
 def _find(broker: str, transaction_id: UUID, *, with_bodies: bool) -> pb.ListHalvesReply:
     """The half messages of a transaction, at least one: all of them, unless `more` says that they are too large."""
-    from txmsg.message import MESSAGES_PER_TRANSACTION_MAX
-    from txmsg.wire.v1 import txmsg_pb2 as pb
-
     request = pb.ListHalvesRequest(
         transaction_id=transaction_id.bytes, with_bodies=with_bodies, limit=MESSAGES_PER_TRANSACTION_MAX
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from importlib import import_module
 from importlib.metadata import version
 from typing import Any, Final
@@ -13,8 +14,6 @@ except ModuleNotFoundError:  # the command is installed with the client alone
     sys.exit("the txmsg command needs more than the client: run `pip install 'txmsg[broker]'`")
 
 from txmsg.errors import TxmsgError, printable
-
-__all__ = ["EXAMPLE_FORMAT", "main"]
 
 EXAMPLE_FORMAT: Final = "\b\nExample:"
 """How an epilog begins that click must not re-wrap."""
@@ -29,27 +28,40 @@ COMMANDS: Final = {
     "group": "Look at consumer groups, change their settings, replay, delete them.",
     "half": "Look at half messages, have them checked again, or decide by hand.",
     "message": "Find messages by key or id, see what became of them, take back what is not due.",
-    "metaq": "Look at MetaQ logs and their groups, check and repair them, serve them to other machines.",
+    "metaq": "Look at MetaQ logs, check and repair them, serve them to other machines.",
     "tailer": "Mirror a Notify database into MetaQ: run, status, verify, fork.",
     "topic": "Create topics, look at them, change their settings, delete them.",
     "up": "Run a database, a broker, MetaQ and a tailer together, for development.",
 }
 """Each is the click command of its name in the module of its name, with _ for -; the line stands in `txmsg --help`."""
 
+_EXTRAS: Final = {"google_crc32c": "metaq", "numpy": "metaq", "pyarrow": "metaq"}
+"""What brings a package that the command can do without."""
 
-class _Commands(click.Group):
-    """Imports a subcommand's module only when it is called: `txmsg --help` loads no gRPC and no SQLAlchemy."""
+
+class LazyGroup(click.Group):
+    """Imports the module of a subcommand only when it is called: `txmsg --help` loads no gRPC and no SQLAlchemy.
+
+    So modules of commands import what they need at their top. modules: of txmsg.cli, by command.
+    """
+
+    def __init__(self, *args: Any, modules: Mapping[str, str], **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._modules = modules
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
+        return sorted({*self.commands, *self._modules})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        name = cmd_name.replace("-", "_")
-        command = getattr(import_module(f"txmsg.cli.{name}"), name)
+        if cmd_name not in self._modules:
+            return super().get_command(ctx, cmd_name)
+        command = getattr(import_module(f"txmsg.cli.{self._modules[cmd_name]}"), cmd_name.replace("-", "_"))
         assert isinstance(command, click.Command)
         return command
+
+
+class _Commands(LazyGroup):
+    """The subcommands of `txmsg`."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -69,10 +81,17 @@ class _Commands(click.Group):
             # One line on stderr and exit status 1, also for what libpq says in two.
             told = "; ".join(filter(None, map(str.strip, str(exc).splitlines())))
             raise click.ClickException(printable(told)) from exc
+        except ModuleNotFoundError as exc:
+            if exc.name not in _EXTRAS:
+                raise
+            raise click.ClickException(
+                f"this needs more than is installed ({exc.name}): run `pip install 'txmsg[{_EXTRAS[exc.name]}]'`"
+            ) from exc
 
 
 @click.command(
     cls=_Commands,
+    modules={name: name.replace("-", "_") for name in COMMANDS},
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg broker --listen 127.0.0.1:7700\n\n`txmsg COMMAND --help` explains each command.",
 )

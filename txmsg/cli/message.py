@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 import click
+from rich.table import Table
 
-from txmsg.cli.admin import ask_broker, broker_option, json_option, yes_option
+from txmsg.cli.connections import ask_broker, broker_option
 from txmsg.cli.main import EXAMPLE_FORMAT
-from txmsg.cli.showing import content, moment, print_facts, print_table, say
+from txmsg.cli.options import json_option, yes_option
+from txmsg.cli.output import content, moment, print_facts, print_table, say
 from txmsg.errors import MisuseError, OutcomeExpired, printable
-
-if TYPE_CHECKING:
-    from txmsg.wire.v1 import messages_pb2 as pb
-
-__all__ = ["message"]
+from txmsg.message import parse_message_id
+from txmsg.wire.v1 import messages_pb2 as pb
+from txmsg.wire.v1 import txmsg_pb2
 
 _DECISIONS = {
     "PLAIN": "plain send",
@@ -51,8 +50,6 @@ def find(*, key: str, id_: str, topic: str, bodies: bool, limit: int, broker: st
 
     Newest first. Messages of dropped segments are gone, except for retries and dead letters.
     """
-    from txmsg.wire.v1 import messages_pb2 as pb
-
     if bool(key) == bool(id_):
         raise click.UsageError("look for a --key or for an --id")
     if id_ and topic:
@@ -60,15 +57,15 @@ def find(*, key: str, id_: str, topic: str, bodies: bool, limit: int, broker: st
     request = pb.FindMessagesRequest(key=key, id=id_, topic=topic, limit=limit, with_bodies=bodies)
     reply = ask_broker(broker, "Messages.Find", request)
     if as_json:
-        messages = [_values(each, with_body=bodies) for each in reply.messages]
+        messages = [_values(message, with_body=bodies) for message in reply.messages]
         click.echo(json.dumps({"messages": messages, "more": reply.more}))
         return
     if not reply.messages:
         click.echo("no such message")
         return
     if bodies:
-        for each in reply.messages:
-            print_facts(_values(each, with_body=True))
+        for message in reply.messages:
+            print_facts(_values(message, with_body=True))
     else:
         _print_found(reply)
     if reply.more:
@@ -76,17 +73,15 @@ def find(*, key: str, id_: str, topic: str, bodies: bool, limit: int, broker: st
 
 
 def _print_found(reply: pb.FindMessagesReply) -> None:
-    from rich.table import Table
-
     table = Table(box=None)
     table.add_column("Message", no_wrap=True, min_width=38)  # an id cut short cannot be copied
     for name in ("State", "Topic", "Queue", "Offset", "Key", "Stored", "Size"):
         table.add_column(name)
-    for each in reply.messages:
-        values = _values(each)
+    for message in reply.messages:
+        values = _values(message)
         stored_at = values["stored_at"] or values["half_stored_at"]
         cells = (values[name] for name in ("id", "state", "topic", "queue", "offset", "key"))
-        table.add_row(*("" if cell is None else str(cell) for cell in cells), str(stored_at), str(each.size_bytes))
+        table.add_row(*("" if cell is None else str(cell) for cell in cells), str(stored_at), str(message.size_bytes))
     print_table(table)
 
 
@@ -103,8 +98,6 @@ def trace(*, id_: str, broker: str, as_json: bool) -> None:
     Shows when its half message was stored, who decided it, where it is, and its state in each group: waiting or in
     flight, done, in retry, or dead, with the error of each attempt.
     """
-    from txmsg.wire.v1 import messages_pb2 as pb
-
     reply = ask_broker(broker, "Messages.Trace", pb.TraceRequest(id=id_))
     if not reply.messages and not reply.rolled_back_at_us and not reply.taken_back_at_us:
         raise OutcomeExpired(
@@ -112,7 +105,7 @@ def trace(*, id_: str, broker: str, as_json: bool) -> None:
             "searches dead letters"
         )
     if as_json:
-        messages = [_traced(each) for each in reply.messages]
+        messages = [_traced(message) for message in reply.messages]
         ends = {"rolled_back_at": moment(reply.rolled_back_at_us), "taken_back_at": moment(reply.taken_back_at_us)}
         click.echo(json.dumps({"messages": messages, **ends, "more": reply.more}))
         return
@@ -120,8 +113,8 @@ def trace(*, id_: str, broker: str, as_json: bool) -> None:
         click.echo(f"rolled back at {moment(reply.rolled_back_at_us)}: its messages are dropped")
     if reply.taken_back_at_us:
         click.echo(f"committed, and recalled or deleted with its topic at {moment(reply.taken_back_at_us)}")
-    for each in reply.messages:
-        _print_traced(each)
+    for message in reply.messages:
+        _print_traced(message)
     if reply.more:
         click.echo(f"only the first {len(reply.messages)} of its messages", err=True)
 
@@ -139,26 +132,23 @@ def recall(*, id_: str, broker: str, yes: bool, as_json: bool) -> None:
 
     ID is the message id that `send` returned. Idempotent. Exit status 1 if it is too late.
     """
-    from txmsg.message import parse_message_id
-    from txmsg.wire.v1 import txmsg_pb2 as pb
-
     transaction_id, n = parse_message_id(id_)
     if not yes:
         _confirm_recall(broker, id_, err=as_json)
-    request = pb.RecallRequest(transaction_ids=transaction_id.bytes, n=[n])
+    request = txmsg_pb2.RecallRequest(transaction_ids=transaction_id.bytes, n=[n])
     (result,) = ask_broker(broker, "Notify.Recall", request).results
     match result:
-        case pb.RecallReply.ENTERED:
+        case txmsg_pb2.RecallReply.ENTERED:
             raise MisuseError(
                 f"message {id_} has entered its queue, so it cannot be recalled: `txmsg message trace {id_}` shows "
                 "its state"
             )
-        case pb.RecallReply.UNDECIDED:
+        case txmsg_pb2.RecallReply.UNDECIDED:
             raise MisuseError(
                 f"message {id_} waits for the outcome of its transaction: recall it after the commit, or roll the "
                 f"transaction back: `txmsg half rollback {transaction_id}`"
             )
-        case pb.RecallReply.UNKNOWN:
+        case txmsg_pb2.RecallReply.UNKNOWN:
             raise OutcomeExpired(
                 f"message {id_} is not waiting for its time: `txmsg message trace {id_}` looks in all segments"
             )
@@ -167,12 +157,10 @@ def recall(*, id_: str, broker: str, yes: bool, as_json: bool) -> None:
 
 def _confirm_recall(broker: str, id_: str, *, err: bool) -> None:
     """Asks about a message that waits for its time. What does not is not asked about: the broker's answer says why."""
-    from txmsg.wire.v1 import messages_pb2 as pb
-
-    for each in ask_broker(broker, "Messages.Find", pb.FindMessagesRequest(id=id_, limit=1)).messages:
-        if each.state == pb.FoundMessage.SCHEDULED:
-            key = f" with key {each.key}" if each.key else ""
-            question = f"take back the message to {each.topic}{key}, due at {moment(each.deliver_at_us)}, for good?"
+    for found in ask_broker(broker, "Messages.Find", pb.FindMessagesRequest(id=id_, limit=1)).messages:
+        if found.state == pb.FoundMessage.SCHEDULED:
+            key = f" with key {found.key}" if found.key else ""
+            question = f"take back the message to {found.topic}{key}, due at {moment(found.deliver_at_us)}, for good?"
             click.confirm(printable(question), abort=True, err=err)  # stdout is for the JSON then
 
 
@@ -203,53 +191,54 @@ def _traced(traced: pb.TracedMessage) -> dict[str, object]:
     return {
         **_values(traced.message),
         "mirrored": [
-            {"mirror": each.mirror, "log": each.log or None, "mirrored": each.mirrored} for each in traced.mirrors
+            {"mirror": mirror.mirror, "log": mirror.log or None, "mirrored": mirror.mirrored}
+            for mirror in traced.mirrors
         ],
         "groups": [
             {
-                "group": each.group,
-                "state": type(each).State.Name(each.state).lower(),
-                "attempts": each.attempts,
-                "next_attempt_at": moment(each.next_attempt_at_us),
-                "died_at": moment(each.died_at_us),
-                "generation": each.generation,
+                "group": group.group,
+                "state": type(group).State.Name(group.state).lower(),
+                "attempts": group.attempts,
+                "next_attempt_at": moment(group.next_attempt_at_us),
+                "died_at": moment(group.died_at_us),
+                "generation": group.generation,
                 "failures": [
-                    {"attempt": one.attempt, "at": moment(one.at_us), "error": one.error} for one in each.failures
+                    {"attempt": one.attempt, "at": moment(one.at_us), "error": one.error} for one in group.failures
                 ],
             }
-            for each in traced.groups
+            for group in traced.groups
         ],
     }
 
 
-def _values(each: pb.FoundMessage, *, with_body: bool = False) -> dict[str, object]:
+def _values(found: pb.FoundMessage, *, with_body: bool = False) -> dict[str, object]:
     """A message for people and for JSON: ids and times as text, what is not set or does not apply as None."""
-    kind = type(each)
-    is_stored = each.state == kind.STORED
+    kind = type(found)
+    is_stored = found.state == kind.STORED
     values: dict[str, object] = {
-        "id": f"{UUID(bytes=each.transaction_id)}.{each.n}",
-        "state": kind.State.Name(each.state).lower(),
-        "topic": each.topic,
-        "queue": each.queue,
-        "offset": each.offset if is_stored else None,
-        "segment": each.segment if is_stored else None,
-        "key": each.key or None,
-        "tag": each.tag or None,
-        "ordering_key": each.ordering_key or None,
-        "born_at": moment(each.born_at_us),
-        "half_stored_at": moment(each.half_stored_at_us),
-        "stored_at": moment(each.stored_at_us),
-        "decided_by": _DECISIONS[kind.Decision.Name(each.decided_by)],
-        "deliver_at": moment(each.deliver_at_us),
-        "body_size_bytes": each.size_bytes,
+        "id": f"{UUID(bytes=found.transaction_id)}.{found.n}",
+        "state": kind.State.Name(found.state).lower(),
+        "topic": found.topic,
+        "queue": found.queue,
+        "offset": found.offset if is_stored else None,
+        "segment": found.segment if is_stored else None,
+        "key": found.key or None,
+        "tag": found.tag or None,
+        "ordering_key": found.ordering_key or None,
+        "born_at": moment(found.born_at_us),
+        "half_stored_at": moment(found.half_stored_at_us),
+        "stored_at": moment(found.stored_at_us),
+        "decided_by": _DECISIONS[kind.Decision.Name(found.decided_by)],
+        "deliver_at": moment(found.deliver_at_us),
+        "body_size_bytes": found.size_bytes,
     }
-    if each.state == kind.HALF:
+    if found.state == kind.HALF:
         values |= {
-            "producer_group": each.producer_group,
-            "checks": each.checks,
-            "next_check_at": moment(each.next_check_at_us),
-            "parked_reason": each.parked_reason or None,
+            "producer_group": found.producer_group,
+            "checks": found.checks,
+            "next_check_at": moment(found.next_check_at_us),
+            "parked_reason": found.parked_reason or None,
         }
     if with_body:
-        values |= content(each.headers, each.body)
+        values |= content(found.headers, found.body)
     return values

@@ -2,22 +2,230 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast
+
 import click
+from rich.table import Table
 
-from txmsg.cli.metaq_check import check
-from txmsg.cli.metaq_dump import dump
-from txmsg.cli.metaq_serve import serve
-from txmsg.cli.metaq_status import status
-from txmsg.cli.metaq_tail import tail
-from txmsg.cli.metaq_topics import set_, topics
+from txmsg.cli.main import EXAMPLE_FORMAT, LazyGroup
+from txmsg.cli.options import duration, json_option, shown_duration
+from txmsg.cli.output import print_facts, print_table
+from txmsg.errors import CorruptLog
+from txmsg.message import check_name
+from txmsg.metaq.access import LogAccess, QueueId, Range
+from txmsg.metaq.format.frame import Compression
+from txmsg.metaq.local import LocalLog
+from txmsg.metaq.location import open_log
+from txmsg.metaq.store.commit_log import CommitLogReader
+from txmsg.metaq.store.reader import LogReader
+from txmsg.metaq.store.topics import Flush, TopicSettings
 
-__all__ = ["metaq"]
+if TYPE_CHECKING:
+    from txmsg.metaq.remote.remote_log import RemoteLog  # loads gRPC
+
+_AS_THE_LOG = "log"
 
 
-@click.group()
+@click.group(
+    cls=LazyGroup,
+    modules={"check": "metaq_contents", "dump": "metaq_contents", "serve": "metaq_server", "tail": "metaq_contents"},
+)
 def metaq() -> None:
     """Serve, inspect, check and repair logs."""
 
 
-for _command in (check, dump, serve, set_, status, tail, topics):
-    metaq.add_command(_command)
+@metaq.command(
+    short_help="List the topics of a log.",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg metaq topics /var/lib/metaq\n  txmsg metaq topics metaq:7720 --json",
+)
+@click.argument("log")
+@json_option
+def topics(*, log: str, as_json: bool) -> None:
+    """List the topics of a log: queues, offsets kept, and options.
+
+    LOG is a directory, or the address of a server. Missing offsets are shown for directories only.
+    """
+    size_bytes: int | None = None
+    with open_log(log) as access:
+        rows = _rows(access)
+        if isinstance(access, LocalLog):
+            size_bytes = _add_holes(access, rows)
+    if as_json:
+        click.echo(json.dumps({"queues": rows, "size_bytes": size_bytes}))
+    elif not rows:
+        click.echo("no topics")
+    else:
+        _print(rows)
+
+
+def _rows(access: LogAccess) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for topic, numbers in access.topics().items():
+        settings = _shown(access.settings_of(topic))
+        kept = _kept(access, [QueueId(topic, number) for number in numbers])
+        for (_, number), found in kept.items():
+            row: dict[str, Any] = {"topic": topic, "queue": number, "begin": None, "end": None}
+            if isinstance(found, CorruptLog):
+                row["error"] = str(found)
+            else:
+                row["begin"], row["end"] = found
+            rows.append(row | settings)
+    return rows
+
+
+def _kept(access: LogAccess, queues: Sequence[QueueId]) -> dict[QueueId, Range | CorruptLog]:
+    """What is kept of each queue; of a damaged one, how it is."""
+    try:
+        return {**access.ranges(queues)}
+    except CorruptLog as exc:
+        if len(queues) == 1:
+            return {queues[0]: exc}
+    return {queue: _kept(access, [queue])[queue] for queue in queues}
+
+
+def _add_holes(access: LocalLog, rows: Sequence[dict[str, Any]]) -> int:
+    """Adds to each queue what the log itself says is missing; the size of the log."""
+    reader = LogReader(access.root)
+    for row in rows:
+        try:
+            row["holes"] = reader.queue(row["topic"], row["queue"]).holes()
+        except CorruptLog as exc:
+            row["error"] = str(exc)
+    return reader.commit_log.end() - reader.commit_log.begin()
+
+
+def _print(rows: Sequence[dict[str, Any]]) -> None:
+    table = Table(
+        "Topic", "Queue", "Begin", "End", "Messages", "Missing", "Flush", "Compression", "Retention", box=None
+    )
+    for row in rows:
+        if "error" in row:
+            table.add_row(row["topic"], str(row["queue"]), row["error"])
+            continue
+        begin, end, holes = row["begin"], row["end"], row.get("holes")
+        missing = sum(min(last, end) - max(first, begin) for first, last in holes or ())
+        counts = (begin, end, end - begin - missing, "-" if holes is None else missing)
+        settings = (row["flush"], row["compression"], _kept_for(row["retention_s"]))
+        table.add_row(row["topic"], *map(str, (row["queue"], *counts)), *settings)
+    print_table(table)
+
+
+def _shown(settings: TopicSettings) -> dict[str, Any]:
+    return {
+        "flush": settings.flush.value,
+        "compression": settings.compression.name.lower(),
+        "retention_s": settings.retention_s,
+    }
+
+
+def _kept_for(retention_s: float | None) -> str:
+    return "as the log" if retention_s is None else shown_duration(retention_s)
+
+
+class _Retention(click.ParamType):  # type: ignore[type-arg]
+    """How long, or `log`."""
+
+    name = duration.__name__
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | str:
+        return _AS_THE_LOG if value == _AS_THE_LOG else duration(value)
+
+
+@metaq.command(
+    "set",
+    short_help="Set topic options.",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg metaq set metaq:7720 trade --flush timed --compression zstd\n"
+    "  txmsg metaq set /var/lib/metaq trade --retention 7d\n\n"
+    "A log has one writer: while a server or a tailer writes the directory, give the server's address.",
+)
+@click.argument("log")
+@click.argument("topic")
+@click.option(
+    "--flush",
+    type=click.Choice(["sync", "timed"]),
+    help="sync: on disk before an append returns. timed: within half a second; a power cut may lose that.",
+)
+@click.option(
+    "--compression",
+    type=click.Choice(["none", "lz4", "zstd"]),
+    help="Compression of batches by producers and the tailer.",
+)
+@click.option(
+    "--retention",
+    metavar="TIME",
+    type=_Retention(),
+    help="Minimum time to keep messages, or `log`: as the log's setting.",
+)
+@json_option
+def set_(
+    *, log: str, topic: str, flush: str | None, compression: str | None, retention: float | str | None, as_json: bool
+) -> None:
+    """Set options of a topic, from the next append on. The topic need not exist yet.
+
+    Without options, shows the current ones.
+    """
+    check_name("topic", topic)
+    changes: dict[str, Any] = {}
+    if flush is not None:
+        changes["flush"] = Flush(flush)
+    if compression is not None:
+        changes["compression"] = Compression[compression.upper()]
+    if retention is not None:
+        changes["retention_s"] = None if retention == _AS_THE_LOG else retention
+    with open_log(log) as access:  # which makes none
+        settings = dataclasses.replace(access.settings_of(topic), **changes)
+    if changes:
+        with open_log(log, append=True) as access:
+            access.set_topic(topic, settings)
+    if as_json:
+        click.echo(json.dumps({"topic": topic} | _shown(settings)))
+    else:
+        shown = _shown(settings) | {"retention_s": None, "retention": _kept_for(settings.retention_s)}
+        print_facts({"topic": topic} | shown)
+
+
+@metaq.command(
+    short_help="Show the state of a log, and whether it accepts appends.",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg metaq status metaq:7720\n  txmsg metaq status /var/lib/metaq --json",
+)
+@click.argument("log")
+@json_option
+def status(*, log: str, as_json: bool) -> None:
+    """Show the state of a log; of a server, also whether it accepts appends, and its load.
+
+    LOG is a directory, or the address of a server. Exit status 1 if the server accepts no appends, for example because
+    its disk is full.
+    """
+    with open_log(log) as access:
+        values = _values(access)
+    if as_json:
+        click.echo(json.dumps(values))
+    else:
+        print_facts(values)
+    if values.get("failure"):
+        raise SystemExit(1)
+
+
+def _values(access: LogAccess) -> dict[str, object]:
+    topics = access.topics()
+    values: dict[str, object] = {"topics": len(topics), "queues": sum(map(len, topics.values()))}
+    if isinstance(access, LocalLog):
+        identity, files = access.identity(), CommitLogReader(access.root / "commitlog")
+        return values | {
+            "log_id": identity.log_id,
+            "generation": identity.generation,
+            "size_bytes": files.end() - files.begin(),
+        }
+    told = cast("RemoteLog", access).describe()
+    return values | {
+        "log_id": told.log_id,
+        "generation": told.generation,
+        "release": told.release,
+        "failure": told.failure or None,
+        "waiting_fetches": told.waiting,
+        "members": told.sessions,
+        "appending_bytes": told.appending_bytes,
+    }

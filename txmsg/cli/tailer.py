@@ -8,30 +8,65 @@ import logging
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
 
 import click
+from rich.console import Console
+from rich.progress import Progress as Bars
+from rich.table import Table
 
-from txmsg.cli.admin import json_option, yes_option
+from txmsg.binlog.config import TailerConfig, check_mirror_name, check_patterns
+from txmsg.binlog.database import Session, connect, translated
+from txmsg.binlog.progress import Progress
+from txmsg.binlog.status import MirrorStatus, diverged, make
+from txmsg.binlog.status import drop as drop_mirror
+from txmsg.binlog.status import status as status_of
+from txmsg.binlog.tailer import State, Tailer
+from txmsg.broker import migrate
 from txmsg.cli.main import EXAMPLE_FORMAT
-from txmsg.cli.mirror_options import exclude_option, mirror_session, name_option, storage_option, topics_option
-from txmsg.cli.mirrored_log import fork, verify
-from txmsg.cli.showing import print_facts, print_table
+from txmsg.cli.options import Decorator, duration, json_option, storage_option, yes_option
+from txmsg.cli.output import print_facts, print_table
+from txmsg.mirror import fork_log, open_sink
 from txmsg.runtime.logs import log_to_stderr
-
-if TYPE_CHECKING:
-    from txmsg.binlog.progress import Progress
-    from txmsg.binlog.status import MirrorStatus
-    from txmsg.binlog.tailer import State
-
-__all__ = ["tailer"]
+from txmsg.verifier.compare import verify as compare
 
 logger = logging.getLogger(__name__)
 
 _METRICS_S = 10.0
 _MUCH = 20_000
+
+
+_name_option: Decorator = click.option(
+    "--name",
+    metavar="NAME",
+    default="metaq",
+    show_default=True,
+    help="Name of the mirror, its slot and its publication.",
+)
+_topics_option: Decorator = click.option(
+    "--topics",
+    metavar="PATTERN",
+    multiple=True,
+    help="Topics to mirror, with * and ?; repeatable. Default: those of the existing mirror, else all.",
+)
+
+
+def _excluded(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...] | None:
+    """None: as the mirror was made."""
+    if given == ("",):
+        return ()
+    return given or None
+
+
+_exclude_option: Decorator = click.option(
+    "--exclude",
+    metavar="PATTERN",
+    multiple=True,
+    callback=_excluded,
+    help="Topics to exclude; repeatable. '' excludes none. Default: those of the existing mirror, else none.",
+)
 
 
 @click.group()
@@ -40,10 +75,6 @@ def tailer() -> None:
 
     Messages keep their queues and offsets. Topics with durability memory are not replicated, so they are not mirrored.
     """
-
-
-for each in (fork, verify):
-    tailer.add_command(each)
 
 
 @tailer.command(
@@ -64,9 +95,9 @@ for each in (fork, verify):
     show_envvar=True,
     help="The log: a directory, created if it is missing, or the address of `txmsg metaq serve`.",
 )
-@topics_option
-@exclude_option
-@name_option
+@_topics_option
+@_exclude_option
+@_name_option
 @click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
@@ -86,11 +117,6 @@ def run(
     as_json: bool,
 ) -> None:
     """Run a tailer: mirror existing and new messages."""
-    from txmsg.binlog.config import TailerConfig
-    from txmsg.binlog.tailer import Tailer
-    from txmsg.broker import migrate
-    from txmsg.mirror import open_sink
-
     log_to_stderr(log_level)
     config = TailerConfig(storage=migrate.libpq_url(storage), mirror=name, topics=topics or None, exclude=exclude)
 
@@ -130,9 +156,6 @@ def _metrics(clock: Callable[[], float] = time.monotonic) -> Callable[[Progress]
 
 
 def _catching_up() -> Callable[[Progress], None]:
-    from rich.console import Console
-    from rich.progress import Progress as Bars
-
     bars = Bars(console=Console(stderr=True), transient=True)
     task = bars.add_task("catching up", start=False, visible=False)
     goal = begin = 0
@@ -156,21 +179,17 @@ def _catching_up() -> Callable[[Progress], None]:
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg tailer create --storage postgresql://notify@db/notify --topics 'trade*'",
 )
 @storage_option
-@topics_option
-@exclude_option
-@name_option
+@_topics_option
+@_exclude_option
+@_name_option
 @json_option
 def create(*, storage: str, topics: tuple[str, ...], exclude: tuple[str, ...] | None, name: str, as_json: bool) -> None:
     """Create a mirror with its publication and slot. From now on, retention keeps messages until they are mirrored.
 
     For an existing mirror it changes the topics; restart its tailer to apply them.
     """
-    from txmsg.binlog.config import check_mirror_name, check_patterns
-    from txmsg.binlog.database import translated
-    from txmsg.binlog.status import make
-
     check_mirror_name(name), check_patterns(topics), check_patterns(exclude or ())
-    with closing(mirror_session(storage)) as session, translated():
+    with closing(_mirror_session(storage)) as session, translated():
         is_new = make(session, name, topics or None, exclude)
     if as_json:
         click.echo(json.dumps({"mirror": name, "is_new": is_new}))
@@ -180,7 +199,7 @@ def create(*, storage: str, topics: tuple[str, ...], exclude: tuple[str, ...] | 
 
 @tailer.command(epilog=f"{EXAMPLE_FORMAT}\n  txmsg tailer drop --storage postgresql://notify@db/notify --yes")
 @storage_option
-@name_option
+@_name_option
 @yes_option
 @json_option
 def drop(*, storage: str, name: str, yes: bool, as_json: bool) -> None:
@@ -188,14 +207,10 @@ def drop(*, storage: str, name: str, yes: bool, as_json: bool) -> None:
 
     Retention no longer keeps messages for it.
     """
-    from txmsg.binlog.config import check_mirror_name
-    from txmsg.binlog.database import translated
-    from txmsg.binlog.status import drop as drop_mirror
-
     check_mirror_name(name)
     if not yes:
         click.confirm(f"Drop mirror {name}, its slot and its publication?", abort=True)
-    with closing(mirror_session(storage)) as session, translated():
+    with closing(_mirror_session(storage)) as session, translated():
         was_there = drop_mirror(session, name)
     if as_json:
         click.echo(json.dumps({"mirror": name, "dropped": was_there}))
@@ -208,7 +223,7 @@ def drop(*, storage: str, name: str, yes: bool, as_json: bool) -> None:
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg tailer status --storage postgresql://notify@db/notify --by-queue",
 )
 @storage_option
-@name_option
+@_name_option
 @click.option("--by-queue", is_flag=True, help="Also print the lag of each queue.")
 @json_option
 def status(*, storage: str, name: str, by_queue: bool, as_json: bool) -> None:
@@ -217,22 +232,18 @@ def status(*, storage: str, name: str, by_queue: bool, as_json: bool) -> None:
     Exit status 1 if a queue has stopped, or the slot is missing or lost. A tailer recreates the slot, and reads what it
     missed from the table.
     """
-    from txmsg.binlog.config import check_mirror_name
-    from txmsg.binlog.database import translated
-    from txmsg.binlog.status import status as status_of
-
     check_mirror_name(name)
-    with closing(mirror_session(storage)) as session, translated():
+    with closing(_mirror_session(storage)) as session, translated():
         found = status_of(session, name)
     values = _values(found)
     if as_json:
-        click.echo(json.dumps(values | {"queues": [_queue_values(each) for each in found.queues]}))
+        click.echo(json.dumps(values | {"queues": [dataclasses.asdict(state) for state in found.queues]}))
     else:
         print_facts(values)
         if by_queue:
             _print_queues(found)
-        for each in found.stopped:
-            click.echo(f"topic {each.topic} queue {each.queue} has stopped: {each.stopped}")
+        for queue in found.stopped:
+            click.echo(f"topic {queue.topic} queue {queue.queue} has stopped: {queue.stopped}")
     if found.slot is None or found.slot.is_lost or found.stopped:
         raise SystemExit(1)
 
@@ -260,15 +271,130 @@ def _values(found: MirrorStatus) -> dict[str, object]:
     }
 
 
-def _queue_values(each: Any) -> dict[str, object]:
-    return dataclasses.asdict(each)
-
-
 def _print_queues(found: MirrorStatus) -> None:
-    from rich.table import Table
-
     table = Table("Topic", "Queue", "Mirrored to", "Table to", "Behind", box=None)
-    for each in found.queues:
-        behind = max(0, each.end - each.next_offset)
-        table.add_row(each.topic, *map(str, (each.queue, each.next_offset, each.end, behind)))
+    for state in found.queues:
+        behind = max(0, state.end - state.next_offset)
+        table.add_row(state.topic, *map(str, (state.queue, state.next_offset, state.end, behind)))
     print_table(table)
+
+
+@tailer.command(
+    short_help="Continue a log that has diverged from its table.",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg tailer fork --storage postgresql://notify@db/notify --metaq /var/lib/metaq\n\n"
+    "Stop the tailer first, and `txmsg metaq serve` if it serves this directory. Consumers may have read messages that "
+    "the log gives up.",
+)
+@storage_option
+@click.option("--metaq", metavar="DIR", required=True, help="Directory of the log.")
+@_name_option
+@yes_option
+@json_option
+def fork(*, storage: str, metaq: str, name: str, yes: bool, as_json: bool) -> None:
+    """Continue a log under a new generation, from the offset where it and its table begin to differ.
+
+    Use it if the table is right, as after a restored backup, or the promotion of a standby that lagged behind. From
+    that offset on, the log's own messages are no longer served, the tailer mirrors the table's, and groups that were
+    further are set back.
+    """
+    check_mirror_name(name)
+    directory = _directory(metaq)
+    with closing(_mirror_session(storage)) as session, translated():
+        with closing(open_sink(str(directory))) as sink:
+            cuts = diverged(session, sink, name)
+            generation = sink.generation
+        groups: Sequence[str] = ()
+        for cut in cuts if not as_json else ():
+            click.echo(
+                f"topic {cut.topic} queue {cut.queue}: from offset {cut.offset} on, {cut.log_end - cut.offset} "
+                f"messages of the log give way to {max(0, cut.table_end - cut.offset)} of the table"
+            )
+        if cuts:
+            if not yes:
+                click.confirm(f"Give up what {metaq} has from there on?", abort=True)
+            generation, groups = fork_log(directory, cuts)
+    if as_json:
+        values = [{"topic": cut.topic, "queue": cut.queue, "offset": cut.offset} for cut in cuts]
+        click.echo(json.dumps({"generation": generation, "cuts": values, "groups_set_back": list(groups)}))
+    elif cuts:
+        for group in groups:
+            click.echo(f"group {group} was further, and is set back")
+        click.echo(f"the log continues under generation {generation}: start it with `txmsg tailer run`")
+    else:
+        click.echo(f"log and table have not diverged; the log stays at generation {generation}")
+
+
+def _directory(metaq: str) -> Path:
+    """A log that is there, in a directory: making one, or asking a server, would be a mistake here."""
+    directory = Path(metaq)
+    if not (directory / "log.json").exists():
+        raise click.UsageError(f"--metaq {metaq}: there is no log in such a directory; name it on the machine it is on")
+    return directory.absolute()
+
+
+@tailer.command(
+    short_help="Compare a log with its table, message by message.",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg tailer verify --storage postgresql://notify@db/notify --metaq /var/lib/metaq",
+)
+@storage_option
+@click.option(
+    "--metaq",
+    metavar="DIR",
+    required=True,
+    help="Directory of the log. Its files are read directly, without a server.",
+)
+@_topics_option
+@_exclude_option
+@_name_option
+@click.option(
+    "--wait",
+    metavar="TIME",
+    type=duration,
+    default="10s",
+    show_default=True,
+    help="How long to wait for a running tailer to catch up with what is committed now.",
+)
+@json_option
+def verify(
+    *,
+    storage: str,
+    metaq: str,
+    topics: tuple[str, ...],
+    exclude: tuple[str, ...] | None,
+    name: str,
+    wait: float,
+    as_json: bool,
+) -> None:
+    """Compare a log with its table: every message, byte for byte, and its offset.
+
+    Shares no code with the log or the tailer. Safe while both run. Exit status 1 if anything differs.
+    """
+
+    with Bars(console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task("messages", total=None)
+        found = compare(
+            migrate.libpq_url(storage),
+            Path(metaq),
+            topics=topics,
+            exclude=exclude or (),
+            mirror=name,
+            wait_s=wait,
+            progress=lambda done, total: bars.update(task, completed=done, total=total),
+        )
+    values = dataclasses.asdict(found) | {"differences": list(map(str, found.differences)), "equal": found.is_equal}
+    if as_json:
+        click.echo(json.dumps(values))
+    else:
+        differing = sum(found.differing.values())
+        print_facts({name: value for name, value in values.items() if isinstance(value, int) and name != "equal"})
+        for difference in found.differences:
+            click.echo(difference)
+        click.echo("equal" if found.is_equal else f"NOT equal: {differing} messages differ")
+    if not found.is_equal:
+        raise SystemExit(1)
+
+
+def _mirror_session(storage: str) -> Session:
+    """A session on a Notify database that this release works with."""
+    migrate.require(storage)
+    return connect(migrate.libpq_url(storage))

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
+from rich.table import Table
 
-from txmsg.cli.admin import ask_broker, broker_option, json_option, yes_option
+from txmsg.cli.connections import ask_broker, broker_option
 from txmsg.cli.main import EXAMPLE_FORMAT
-from txmsg.cli.showing import moment, print_facts, print_table
+from txmsg.cli.options import json_option, yes_option
+from txmsg.cli.output import moment, print_facts, print_table
 from txmsg.message import QUEUES_MAX
-
-if TYPE_CHECKING:
-    from txmsg.wire.v1 import topics_pb2 as pb
-
-__all__ = ["topic"]
+from txmsg.wire.v1 import topics_pb2 as pb
+from txmsg.wire.v1 import txmsg_pb2
 
 _PERMISSIONS: Final = {"rw": 6, "r": 4, "w": 2, "none": 0}
 _PERMISSION_NAMES: Final = {number: name for name, number in _PERMISSIONS.items()}
@@ -41,8 +40,6 @@ def topic() -> None:
 @json_option
 def create(*, name: str, queues: int | None, broker: str, as_json: bool) -> None:
     """Create a topic. Idempotent, unless the number of queues differs."""
-    from txmsg.wire.v1 import txmsg_pb2
-
     request = txmsg_pb2.CreateTopicRequest(name=name, queues=queues or 0)
     reply = ask_broker(broker, "Admin.CreateTopic", request)
     if as_json:
@@ -62,22 +59,18 @@ def create(*, name: str, queues: int | None, broker: str, as_json: bool) -> None
 @json_option
 def list_(*, limit: int, broker: str, as_json: bool) -> None:
     """List topics by name."""
-    from txmsg.wire.v1 import topics_pb2 as pb
-
     reply = ask_broker(broker, "Topics.List", pb.ListTopicSettingsRequest(limit=limit))
     if as_json:
-        click.echo(json.dumps({"topics": [_values(each) for each in reply.topics], "more": reply.more}))
+        click.echo(json.dumps({"topics": [_values(topic) for topic in reply.topics], "more": reply.more}))
         return
     if not reply.topics:
         click.echo("no topics")
         return
-    from rich.table import Table
-
     table = Table("Topic", "Queues", "Write", "Read", "Permission", "Durability", "Created", box=None)
-    for each in reply.topics:
-        values = _values(each)
+    for topic in reply.topics:
+        values = _values(topic)
         names = ("queues", "write_queues", "read_queues", "permission", "durability", "created_at")
-        table.add_row(each.name, *(str(values[name]) for name in names))
+        table.add_row(topic.name, *(str(values[name]) for name in names))
     print_table(table)
     if reply.more:
         click.echo(f"only the first {limit}: raise --limit to see more", err=True)
@@ -92,20 +85,16 @@ def list_(*, limit: int, broker: str, as_json: bool) -> None:
 @json_option
 def show(*, name: str, broker: str, as_json: bool) -> None:
     """Show a topic: settings, queues with the offsets kept, and the lag of each group."""
-    from txmsg.wire.v1 import topics_pb2 as pb
-
     reply = ask_broker(broker, "Topics.Show", pb.ShowTopicRequest(name=name))
-    queues = [{"number": each.number, "begin": each.begin, "end": each.end} for each in reply.queues]
+    queues = [{"number": queue.number, "begin": queue.begin, "end": queue.end} for queue in reply.queues]
     groups = [
-        {"group": each.group, "waiting": each.waiting, "retrying": each.retrying, "dead": each.dead}
-        for each in reply.groups
+        {"group": group.group, "waiting": group.waiting, "retrying": group.retrying, "dead": group.dead}
+        for group in reply.groups
     ]
     values = {**_values(reply.topic), "halves": reply.halves, "scheduled": reply.scheduled}
     if as_json:
         click.echo(json.dumps({**values, "queues_kept": queues, "groups": groups}))
         return
-    from rich.table import Table
-
     print_facts(values)
     table = Table("Queue", "Begin", "End", box=None)
     for queue in queues:
@@ -166,8 +155,6 @@ def alter(
 
     To use fewer queues: lower --write-queues, wait until the others are drained, lower --read-queues.
     """
-    from txmsg.wire.v1 import topics_pb2 as pb
-
     changes = {
         "queues": queues,
         "write_queues": write_queues,
@@ -204,27 +191,25 @@ def delete(*, name: str, force: bool, broker: str, yes: bool, as_json: bool) -> 
     unread messages, unless --force is given: then undecided half messages are rolled back, and committed messages are
     not delivered. A topic of the same name can be created again.
     """
-    from txmsg.wire.v1 import topics_pb2 as pb
-
     if not yes:
         shown = ask_broker(broker, "Topics.Show", pb.ShowTopicRequest(name=name))
-        kept = sum(each.end - each.begin for each in shown.queues)
+        kept = sum(queue.end - queue.begin for queue in shown.queues)
         question = f"delete topic {name} with {kept} messages in {shown.topic.queues} queues, for good?"
         click.confirm(question, abort=True, err=as_json)
     ask_broker(broker, "Topics.Delete", pb.DeleteTopicRequest(name=name, force=force))
     click.echo(json.dumps({"topic": name, "deleted": True}) if as_json else f"topic {name} deleted")
 
 
-def _values(each: pb.TopicSettings) -> dict[str, object]:
+def _values(settings: pb.TopicSettings) -> dict[str, object]:
     return {
-        "topic": each.name,
-        "queues": each.queues,
-        "write_queues": each.write_queues,
-        "read_queues": each.read_queues,
-        "ordered_queues": each.ordered_queues,
-        "permission": _PERMISSION_NAMES[each.permission],
-        "durability": each.durability,
-        "unread": each.unread,
-        "send_rate_max": each.send_rate_max or None,
-        "created_at": moment(each.created_at_us),
+        "topic": settings.name,
+        "queues": settings.queues,
+        "write_queues": settings.write_queues,
+        "read_queues": settings.read_queues,
+        "ordered_queues": settings.ordered_queues,
+        "permission": _PERMISSION_NAMES[settings.permission],
+        "durability": settings.durability,
+        "unread": settings.unread,
+        "send_rate_max": settings.send_rate_max or None,
+        "created_at": moment(settings.created_at_us),
     }

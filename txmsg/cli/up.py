@@ -12,8 +12,10 @@ from typing import Any, Final
 
 import click
 
-from txmsg.cli.admin import json_option
+from txmsg.broker import migrate
 from txmsg.cli.main import EXAMPLE_FORMAT
+from txmsg.cli.options import json_option
+from txmsg.embedded import EmbeddedPostgres, default_data_dir
 from txmsg.runtime.child import Child, ChildFailed
 from txmsg.runtime.signals import signals_set
 
@@ -53,9 +55,6 @@ STOP_S_MAX: Final = 30.0
 @json_option
 def up(*, listen: str, metaq_listen: str, data_dir: Path | None, as_json: bool) -> None:
     """Run a database, a broker, MetaQ and a tailer, for development."""
-    from txmsg.broker import migrate
-    from txmsg.embedded import EmbeddedPostgres, default_data_dir
-
     root = (data_dir or default_data_dir()).expanduser().resolve()
     stop = threading.Event()
     with EmbeddedPostgres(root / "pg") as postgres, signals_set(stop):

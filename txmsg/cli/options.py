@@ -1,8 +1,9 @@
-"""Durations, sizes and moments as people write them on a command line: 90s, 1h30m, 100GiB, 2026-05-01T10:00:00Z."""
+"""Options that commands share, and their types: durations, sizes, times and positions as people write them."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -11,6 +12,8 @@ import click
 from txmsg.errors import MisuseError
 from txmsg.runtime.durations import UNITS_S, seconds_in
 from txmsg.runtime.start import Start
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 _BYTES: Final = {"": 1, "B": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3, "TiB": 1024**4}
 
@@ -76,3 +79,17 @@ class _Start(click.ParamType):  # type: ignore[type-arg]
 
 
 START = _Start()
+
+
+# ---- options
+
+json_option: Decorator = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+yes_option: Decorator = click.option("--yes", is_flag=True, help="Do not ask.")
+storage_option: Decorator = click.option(
+    "--storage",
+    metavar="URL",
+    envvar="TXMSG_STORAGE",
+    show_envvar=True,
+    required=True,
+    help="The Notify database: postgresql://user@host:5432/database.",
+)

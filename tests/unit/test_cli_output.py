@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from rich.table import Table
 
-from txmsg.cli.showing import first_line, print_table
+from txmsg.cli.output import first_line, print_table
 
 
 def test_a_table_shows_keys_and_errors_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:

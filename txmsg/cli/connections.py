@@ -1,4 +1,4 @@
-"""What commands share: options, the broker or log that they talk to, and one call of a broker's service."""
+"""What commands talk to: a broker, by calls of its services, or a log."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from importlib import import_module
 from typing import Any, Final
 
 import click
+import grpc
 from click.core import ParameterSource
 
+from txmsg.administration.notify import NotifyAdministration
+from txmsg.cli.options import Decorator
 from txmsg.errors import BrokerUnavailable, TxmsgError
-
-__all__ = ["Decorator", "administered", "ask_broker", "broker_option", "json_option", "yes_option"]
-
-Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+from txmsg.wire.address import check_address
+from txmsg.wire.codec import CHANNEL_OPTIONS, error_of_rpc
 
 _CALL_TIMEOUT_S = 10.0
 
@@ -44,17 +45,10 @@ log_option: Decorator = click.option(
     metavar="LOG",
     help="A MetaQ log instead of a Notify database: its directory, or the address of its server.",
 )
-json_option: Decorator = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-yes_option: Decorator = click.option("--yes", is_flag=True, help="Do not ask.")
 
 
 def ask_broker(broker: str, method: str, request: object) -> Any:
     """The reply to one call, named SERVICE.METHOD. Raises the errors of errors.py."""
-    import grpc
-
-    from txmsg.wire.address import check_address
-    from txmsg.wire.codec import CHANNEL_OPTIONS, error_of_rpc
-
     address = check_address("--broker", broker)
     service, _, call_name = method.partition(".")
     stub_class = getattr(import_module(f"txmsg.wire.v1.{_MODULES[service]}"), f"{service}Stub")
@@ -79,15 +73,10 @@ def administered(command: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(command)
     def with_administration(*, broker: str, log: str | None, **others: Any) -> Any:
         if log is None:
-            from txmsg.administration.notify import NotifyAdministration
-
             return command(administration=NotifyAdministration(functools.partial(ask_broker, broker)), **others)
         if click.get_current_context().get_parameter_source("broker") is ParameterSource.COMMANDLINE:
             raise click.UsageError("--broker is for groups of Notify, --log for those of a log: give one of them")
-        from txmsg.cli.metaq_check import require_metaq
-
-        require_metaq()
-        from txmsg.administration.log import LogAdministration
+        from txmsg.administration.log import LogAdministration  # with txmsg[metaq] only
         from txmsg.metaq.location import open_log
 
         with open_log(log) as access:

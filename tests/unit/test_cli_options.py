@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import pytest
 
-from txmsg.cli.quantities import duration, size
+from txmsg.cli.options import duration, size
 
 
 def test_a_length_of_time_is_a_number_and_a_unit() -> None:

@@ -6,19 +6,15 @@ import asyncio
 import json
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from txmsg.cli.admin import json_option
 from txmsg.cli.main import EXAMPLE_FORMAT
-from txmsg.cli.quantities import duration, size
+from txmsg.cli.options import duration, json_option, size
+from txmsg.metaq.server.config import MetaQConfig
+from txmsg.metaq.server.server import serve as run
+from txmsg.metaq.store.log import LogConfig
 from txmsg.runtime.logs import log_to_stderr
-
-if TYPE_CHECKING:
-    from txmsg.metaq.server.config import MetaQConfig
-
-__all__ = ["serve"]
 
 
 @click.command(
@@ -72,9 +68,6 @@ def serve(
     as_json: bool,
 ) -> None:
     """Serve a log over the network: appends, reads, and consumer groups."""
-    from txmsg.metaq.server.config import MetaQConfig
-    from txmsg.metaq.store.log import LogConfig
-
     log_to_stderr(log_level)
     config = MetaQConfig(
         root=data_dir,
@@ -85,8 +78,6 @@ def serve(
 
 
 async def _serve(config: MetaQConfig, *, as_json: bool) -> None:
-    from txmsg.metaq.server.server import serve as run
-
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):

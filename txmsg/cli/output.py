@@ -6,25 +6,22 @@ import json
 import sys
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from txmsg.errors import printable
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
-__all__ = ["content", "first_line", "json_text", "moment", "print_facts", "print_rows", "print_table", "say"]
+from txmsg.message import datetime_of_us
+from txmsg.wire.headers import unpack_headers
 
 _BODY_SHOWN_BYTES = 2000
 
 
 def moment(us: int) -> str | None:
     """Microseconds since 1970 as ISO 8601 in UTC; 0 is no moment."""
-    from txmsg.message import datetime_of_us
-
     return datetime_of_us(us).isoformat(timespec="seconds") if us else None
 
 
@@ -41,8 +38,6 @@ def _iso(value: object) -> str:
 def content(headers: bytes | Mapping[str, str], body: bytes) -> dict[str, object]:
     """What a message holds, for people and for JSON. The beginning of a body is enough to recognise it."""
     if isinstance(headers, bytes):
-        from txmsg.wire.codec import unpack_headers
-
         headers = unpack_headers(headers)
     return {
         "headers": dict(headers),
@@ -54,9 +49,6 @@ def content(headers: bytes | Mapping[str, str], body: bytes) -> dict[str, object
 
 def print_facts(facts: Mapping[str, object]) -> None:
     """One thing: a line for each of its names and values, but for what is not set."""
-    from rich.table import Table
-    from rich.text import Text
-
     table = Table(show_header=False, box=None)
     for name, value in facts.items():
         if value is not None:
@@ -67,8 +59,6 @@ def print_facts(facts: Mapping[str, object]) -> None:
 
 def print_rows(rows: Iterable[Mapping[str, object]]) -> None:
     """Things of one kind: a line for each, and a column for each of their names, but for what none of them has."""
-    from rich.table import Table
-
     rows = list(rows)
     names = [name for name in (rows[0] if rows else ()) if any(row[name] is not None for row in rows)]
     table = Table(box=None)
@@ -102,9 +92,6 @@ def print_table(table: Table) -> None:
 
 
 def _console() -> Console:
-    from rich.console import Console
-    from rich.text import Text
-
     class Printable(Console):
         """Shows no text as it is: keys, names and errors are others' words, and may steer a terminal."""
 
