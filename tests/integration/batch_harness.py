@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -18,8 +18,6 @@ from txmsg.broker.store.connect import connect_writer, open_pool
 from txmsg.broker.store.topics import TopicRegistry
 from txmsg.broker.writer import Writer
 from txmsg.message import new_transaction_id_bytes
-
-__all__ = ["Notify", "columns_of", "on_database", "running_writer"]
 
 
 def columns_of(queues: Sequence[int], *, ids: list[bytes] | None = None, producer: int = 1) -> Columns:
@@ -79,20 +77,6 @@ async def notify(url: str) -> AsyncIterator[Notify]:
     async with await connect_writer(url, lock_timeout_s=60, transaction_timeout_s=120) as connection:
         yield Notify(url, topic.queue_ids, producer, connection)
     await pool.close()
-
-
-def on_database(test: Callable[[Notify], Awaitable[None]]) -> Callable[[str], None]:
-    """Runs an async test with a `Notify`; pytest gives the fixture."""
-
-    async def run(url: str) -> None:
-        async with notify(url) as database:
-            await test(database)
-
-    def wrapper(notify_url: str) -> None:
-        asyncio.run(run(notify_url))
-
-    wrapper.__name__ = test.__name__
-    return wrapper
 
 
 @asynccontextmanager

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+
 import pytest
 
+from tests.integration.batch_harness import Notify, notify
 from txmsg.client import flow, flow_async
 
 
@@ -15,3 +18,10 @@ def outcomes_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     for module in (flow, flow_async):
         monkeypatch.setattr(module, "OUTCOME_WAIT_S", 60.0)
+
+
+@pytest.fixture
+async def db(notify_url: str) -> AsyncIterator[Notify]:
+    """The database at notify_url as a broker's writer sees it."""
+    async with notify(notify_url) as database:
+        yield database

@@ -12,6 +12,7 @@ from typing import Any
 
 import psycopg
 
+from tests.waiting import until_async
 from txmsg.broker.cluster import Leases, Membership
 from txmsg.broker.delivery import Delivery, DeliveryConfig
 from txmsg.broker.delivery.values import MessageBatch, Receipt
@@ -39,7 +40,6 @@ __all__ = [
     "receive",
     "receive_only",
     "receive_until",
-    "until",
 ]
 
 T = [("t", "*")]
@@ -174,7 +174,7 @@ async def delivering(
     task = asyncio.create_task(run() if background else asyncio.Event().wait())
     try:
         if background:
-            await until(membership.leases.is_held)
+            await until_async(membership.leases.is_held)
         else:
             await membership.step_once()
         yield delivery
@@ -184,12 +184,6 @@ async def delivering(
         task.cancel()
         await asyncio.wait({task})
         await pool.close()
-
-
-async def until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
-    async with asyncio.timeout(timeout_s):
-        while not condition():  # noqa: ASYNC110 - the database has no event for it
-            await asyncio.sleep(0.01)
 
 
 @dataclass(frozen=True)

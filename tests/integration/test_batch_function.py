@@ -9,13 +9,12 @@ import psycopg
 import pytest
 from psycopg import AsyncConnection
 
-from tests.integration.batch_harness import Notify, on_database
+from tests.integration.batch_harness import Notify
 from txmsg.broker.store.batch import STALE_SEGMENT, Batch, apply
 from txmsg.broker.store.connect import connect_writer
 from txmsg.message import new_transaction_id
 
 
-@on_database
 async def test_a_half_is_no_message_until_it_is_committed(db: Notify) -> None:
     half = db.columns(3)
     assert (await db.apply(Batch(half=half))).ends == {}
@@ -27,7 +26,6 @@ async def test_a_half_is_no_message_until_it_is_committed(db: Notify) -> None:
     assert await db.rows("select count(*) from txmsg.half_message") == [(0,)]
 
 
-@on_database
 async def test_the_same_outcome_again_is_fine_and_the_other_one_is_refused(db: Notify) -> None:
     half = db.columns(2)
     await db.apply(Batch(half=half))
@@ -39,13 +37,11 @@ async def test_the_same_outcome_again_is_fine_and_the_other_one_is_refused(db: N
     assert await db.rows("select count(*) from txmsg.message") == [(1,)]
 
 
-@on_database
 async def test_an_unknown_transaction_is_expired_never_guessed(db: Notify) -> None:
     ids = [new_transaction_id().bytes for _ in range(2)]
     assert (await db.apply(Batch(commit=ids[:1], rollback=ids[1:]))).problems == dict.fromkeys(ids, "expired")
 
 
-@on_database
 async def test_a_late_copy_of_a_half_does_not_come_back_to_life(db: Notify) -> None:
     half = db.columns(2)
     await db.apply(Batch(half=half))
@@ -54,7 +50,6 @@ async def test_a_late_copy_of_a_half_does_not_come_back_to_life(db: Notify) -> N
     assert await db.rows("select count(*) from txmsg.half_message") == [(0,)]
 
 
-@on_database
 async def test_a_late_copy_that_waits_for_the_commit_does_not_come_back_to_life(db: Notify) -> None:
     half = db.columns(1)
     await db.apply(Batch(half=half))
@@ -78,7 +73,6 @@ async def test_a_late_copy_that_waits_for_the_commit_does_not_come_back_to_life(
     assert await db.rows("select count(*) from txmsg.half_message") == [(0,)]
 
 
-@on_database
 async def test_the_same_half_again_is_one_half_and_another_content_is_refused(db: Notify) -> None:
     half = db.columns(2)
     await db.apply(Batch(half=half))
@@ -89,7 +83,6 @@ async def test_the_same_half_again_is_one_half_and_another_content_is_refused(db
     assert await db.rows("select distinct body from txmsg.half_message") == [(b"body",)]
 
 
-@on_database
 async def test_a_repeated_plain_send_is_stored_once(db: Notify) -> None:
     plain = db.columns(3)
     await db.apply(Batch(plain=plain))
@@ -99,7 +92,6 @@ async def test_a_repeated_plain_send_is_stored_once(db: Notify) -> None:
     assert await db.rows("select count(*) from txmsg.message") == [(3,)]
 
 
-@on_database
 async def test_a_plain_message_under_the_id_of_a_transaction_is_refused(db: Notify) -> None:
     half, plain = db.columns(2), db.columns(1)
     undecided, rolled_back = half.ids
@@ -110,7 +102,6 @@ async def test_a_plain_message_under_the_id_of_a_transaction_is_refused(db: Noti
     assert [row[0].bytes for row in await db.rows("select transaction_id from txmsg.message")] == plain.ids[:1]
 
 
-@on_database
 async def test_two_contents_under_one_id_in_one_batch_are_told_apart(db: Notify) -> None:
     plain, half = db.columns(2), db.columns(2)
     for columns in (plain, half):
@@ -122,7 +113,6 @@ async def test_two_contents_under_one_id_in_one_batch_are_told_apart(db: Notify)
     assert await db.rows("select body from txmsg.half_message") == [(b"body",)] * 2
 
 
-@on_database
 async def test_messages_of_one_plain_send_are_known_one_by_one(db: Notify) -> None:
     first = db.columns(1)
     await db.apply(Batch(plain=first))
@@ -133,24 +123,20 @@ async def test_messages_of_one_plain_send_are_known_one_by_one(db: Notify) -> No
 
 
 @pytest.mark.parametrize("column", ["key", "tag", "headers", "queue"])
-def test_a_repeat_that_differs_in_anything_is_another_content(notify_url: str, column: str) -> None:
-    async def run(db: Notify) -> None:
-        (elsewhere,) = await db.rows(
-            "with made as (insert into txmsg.topic (name, queue_count, ordered_queues) "
-            "values ('elsewhere', 1, 1) returning id) "
-            "insert into txmsg.queue (topic_id, number) select id, 0 from made returning id"
-        )
-        plain, half = db.columns(2), db.columns(2)
-        await db.apply(Batch(plain=plain, half=half))
-        for columns in (plain, half):
-            getattr(columns, column)[0] = {"headers": b"h", "queue": elsewhere[0]}.get(column, "other")
-        applied = await db.apply(Batch(plain=plain, half=half))
-        assert applied.problems == {plain.ids[0]: "other", half.ids[0]: "other"}
-
-    on_database(run)(notify_url)
+async def test_a_repeat_that_differs_in_anything_is_another_content(db: Notify, column: str) -> None:
+    (elsewhere,) = await db.rows(
+        "with made as (insert into txmsg.topic (name, queue_count, ordered_queues) "
+        "values ('elsewhere', 1, 1) returning id) "
+        "insert into txmsg.queue (topic_id, number) select id, 0 from made returning id"
+    )
+    plain, half = db.columns(2), db.columns(2)
+    await db.apply(Batch(plain=plain, half=half))
+    for columns in (plain, half):
+        getattr(columns, column)[0] = {"headers": b"h", "queue": elsewhere[0]}.get(column, "other")
+    applied = await db.apply(Batch(plain=plain, half=half))
+    assert applied.problems == {plain.ids[0]: "other", half.ids[0]: "other"}
 
 
-@on_database
 async def test_a_repeat_in_another_queue_of_its_topic_is_a_repeat(db: Notify) -> None:
     plain, half = db.columns(4), db.columns(4)
     await db.apply(Batch(plain=plain, half=half))
@@ -160,7 +146,6 @@ async def test_a_repeat_in_another_queue_of_its_topic_is_a_repeat(db: Notify) ->
     assert await db.rows("select count(*) from txmsg.message") == [(4,)]
 
 
-@on_database
 async def test_a_repeat_says_where_the_queues_end(db: Notify) -> None:
     half, plain = db.columns(9), db.columns(9)
     await db.apply(Batch(half=half))
@@ -170,7 +155,6 @@ async def test_a_repeat_says_where_the_queues_end(db: Notify) -> None:
     assert (await db.apply(batch)).ends == ends, "a broker whose answer was lost would not deliver them at once"
 
 
-@on_database
 async def test_unknown_makes_the_check_due_now(db: Notify) -> None:
     half = db.columns(2)
     half.queue = [db.queues[0]] * 2
@@ -181,7 +165,6 @@ async def test_unknown_makes_the_check_due_now(db: Notify) -> None:
     assert [row[0].bytes for row in due] == half.ids[:1]
 
 
-@on_database
 async def test_a_segment_that_is_not_open_is_refused_and_nothing_is_stored(db: Notify) -> None:
     with pytest.raises(psycopg.DatabaseError, match="is not open") as caught:
         await db.apply(Batch(plain=db.columns(1)), segment=2)
@@ -189,7 +172,6 @@ async def test_a_segment_that_is_not_open_is_refused_and_nothing_is_stored(db: N
     assert await db.rows("select count(*) from txmsg.message") == [(0,)]
 
 
-@on_database
 async def test_offsets_and_memory_go_on_across_a_rotation(db: Notify) -> None:
     half = db.columns(8)
     await db.apply(Batch(half=half))
@@ -203,7 +185,6 @@ async def test_offsets_and_memory_go_on_across_a_rotation(db: Notify) -> None:
     await db.assert_dense()
 
 
-@on_database
 async def test_a_rotation_without_a_segment_ahead_changes_nothing(db: Notify) -> None:
     """Two brokers rotate at once: the second one finds the segment open that it saw ahead."""
     assert await db.rows("select txmsg.rotate(1)") == [(2,)]
@@ -211,7 +192,6 @@ async def test_a_rotation_without_a_segment_ahead_changes_nothing(db: Notify) ->
     assert await db.rows("select id, state from txmsg.segment order by id") == [(1, "closed"), (2, "open")]
 
 
-@on_database
 async def test_writers_with_repeats_in_opposite_orders_neither_deadlock_nor_leave_gaps(db: Notify) -> None:
     half = db.columns(200)
     rng = random.Random(7)
@@ -241,7 +221,6 @@ async def test_writers_with_repeats_in_opposite_orders_neither_deadlock_nor_leav
     assert again == []
 
 
-@on_database
 async def test_half_rows_are_found_by_index_whatever_statistics_say(db: Notify) -> None:
     await db.connection.execute("analyze txmsg.half_message")
     plan = await db.rows(

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from psycopg import AsyncConnection, sql
 
-from tests.integration.batch_harness import Notify, columns_of, on_database
+from tests.integration.batch_harness import Notify, columns_of
 from txmsg.broker.store.arrays import uuid_array
 from txmsg.broker.store.batch import Batch, Columns, apply
 from txmsg.broker.store.connect import connect_writer
@@ -44,7 +44,6 @@ async def until_rows(watcher: AsyncConnection[Any], statement: str, *args: objec
 # ---- a paused or cut-off client
 
 
-@on_database
 async def test_a_broker_that_does_not_read_its_answer_holds_no_lock(db: Notify) -> None:
     with closing(psycopg.connect(db.url, autocommit=True)) as paused:
         pid = paused.info.backend_pid
@@ -78,7 +77,6 @@ def _crossing(queues: list[int], rounds: int) -> tuple[Columns, Columns]:
     return forth, back
 
 
-@on_database
 async def test_batches_that_name_queues_in_opposite_orders_do_not_deadlock(db: Notify) -> None:
     """Somebody holds the two queues in the middle until both batches wait for them, whatever they hold by then."""
     queues = (await _topics(db, 1))[:64]
@@ -105,7 +103,6 @@ async def test_batches_that_name_queues_in_opposite_orders_do_not_deadlock(db: N
     assert await db.rows("select count(*) from txmsg.message") == [(5 * (2 * 64 + 2 * 128),)]
 
 
-@on_database
 async def test_copies_of_halves_in_opposite_orders_do_not_deadlock(db: Notify) -> None:
     async with writer_session(db.url) as one, writer_session(db.url) as two:
         for _ in range(30):
@@ -128,7 +125,6 @@ async def _topics(db: Notify, count: int) -> list[int]:
     return [row[0] for row in rows]
 
 
-@on_database
 async def test_a_batch_into_thousands_of_queues_takes_a_bounded_number_of_locks(db: Notify) -> None:
     queues = (await _topics(db, 5))[:4096]
     half = columns_of(queues)
@@ -146,7 +142,6 @@ async def test_a_batch_into_thousands_of_queues_takes_a_bounded_number_of_locks(
     assert sorted(ends) == [(queue, 0) for queue in sorted(queues)]
 
 
-@on_database
 async def test_brokers_with_thousands_of_queues_in_flight_at_once_all_find_room(db: Notify) -> None:
     """Four batches of 4,096 queues each: more than twice as many queues as the server has locks by default."""
     queues = await _topics(db, 17)
@@ -166,7 +161,6 @@ async def test_brokers_with_thousands_of_queues_in_flight_at_once_all_find_room(
 # ---- segments come and go
 
 
-@on_database
 async def test_senders_do_not_wait_while_a_reader_is_open_and_segments_come_and_go(db: Notify) -> None:
     for segment in (1, 2):
         await write(db.connection, Batch(plain=db.columns(8)), segment=segment)
@@ -201,7 +195,6 @@ async def test_senders_do_not_wait_while_a_reader_is_open_and_segments_come_and_
     assert await db.rows("select count(*) from txmsg.message") == [(2 * 8 + 2 * 40 + 20,)]
 
 
-@on_database
 async def test_a_rotation_on_an_older_snapshot_is_refused(db: Notify) -> None:
     """It would not see what the batches it waits for have written, and give their offsets out again."""
     await db.connection.execute("set default_transaction_isolation = 'repeatable read'")

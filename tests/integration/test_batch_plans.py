@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from psycopg import AsyncConnection
 
-from tests.integration.batch_harness import Notify, on_database
+from tests.integration.batch_harness import Notify
 from txmsg.broker.store.arrays import (
     bytea_array,
     int4_array,
@@ -97,7 +97,6 @@ async def _measured(db: Notify) -> dict[str, int]:
         return counted
 
 
-@on_database
 async def test_batches_read_no_more_beside_a_held_snapshot_dead_rows_and_statistics_of_an_empty_table(
     db: Notify,
 ) -> None:

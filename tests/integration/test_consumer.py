@@ -8,17 +8,17 @@ import queue
 import signal
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 
 import psycopg
 import pytest
-from sqlalchemy import Engine, create_engine, func, select
+from sqlalchemy import Engine, create_engine, func
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
+from sqlalchemy.orm import Session, sessionmaker
 
 from tests.broker_process import BrokerProcess
+from tests.effects import Effect, business_database, effects
 from tests.integration.client_harness import WAIT_S, collecting, different, nothing_comes
 from txmsg.client import AsyncConsumer, AsyncProducer, Consumer, Producer, epochs, idempotent, purge_inbox
 from txmsg.errors import MisuseError
@@ -26,29 +26,10 @@ from txmsg.message import Message, ReceivedMessage
 from txmsg.tables import create_tables, inbox_table
 
 
-class Base(DeclarativeBase):
-    pass
-
-
-class Effect(Base):
-    __tablename__ = "effects"
-
-    id: Mapped[int] = mapped_column(primary_key=True)
-    message_id: Mapped[str]
-
-
 @pytest.fixture
 def engine(database_url: str) -> Iterator[Engine]:
-    engine = create_engine(database_url.replace("postgresql://", "postgresql+psycopg://"))
-    Base.metadata.create_all(engine)
-    create_tables(engine)
-    yield engine
-    engine.dispose()
-
-
-def effects(engine: Engine) -> Counter[str]:
-    with engine.connect() as connection:
-        return Counter(connection.execute(select(Effect.message_id)).scalars())
+    with business_database(database_url.replace("postgresql://", "postgresql+psycopg://")) as engine:
+        yield engine
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from psycopg import AsyncConnection
 
-from tests.integration.batch_harness import Notify, on_database
+from tests.integration.batch_harness import Notify
 from txmsg.broker.scheduler import Released, Scheduler, SchedulerConfig
 from txmsg.broker.store.batch import Batch, Columns
 from txmsg.broker.store.connect import connect_writer, open_pool
@@ -55,7 +55,6 @@ async def _release(db: Notify, *, rows_max: int = 1000, size_bytes_max: int = 2*
         )
 
 
-@on_database
 async def test_a_delayed_message_enters_its_queue_when_it_is_due_and_not_before(db: Notify) -> None:
     plain, half = _delayed(db, 5), _delayed(db, 5)
     await db.apply(Batch(half=half))
@@ -76,7 +75,6 @@ async def test_a_delayed_message_enters_its_queue_when_it_is_due_and_not_before(
     await db.assert_dense()
 
 
-@on_database
 async def test_what_is_due_when_its_transaction_commits_is_delivered_then(db: Notify) -> None:
     half, plain = _delayed(db, 3, in_s=-1), _delayed(db, 3, in_s=-_HOUR_S)
     await db.apply(Batch(half=half))
@@ -84,7 +82,6 @@ async def test_what_is_due_when_its_transaction_commits_is_delivered_then(db: No
     assert (sum(applied.ends.values()), applied.due_at_us) == (6, None)
 
 
-@on_database
 async def test_messages_enter_in_the_order_of_their_due_times_as_many_as_fit(db: Notify) -> None:
     plain = _delayed(db, 6)
     plain.queue = [db.queues[0]] * 6
@@ -103,7 +100,6 @@ async def test_messages_enter_in_the_order_of_their_due_times_as_many_as_fit(db:
     assert [row[0].bytes for row in stored] == plain.ids[::-1]
 
 
-@on_database
 async def test_a_scheduled_message_counts_as_stored_and_its_transaction_as_committed(db: Notify) -> None:
     plain, half = _delayed(db, 2), _delayed(db, 2)
     await db.apply(Batch(half=half))
@@ -118,7 +114,6 @@ async def test_a_scheduled_message_counts_as_stored_and_its_transaction_as_commi
     assert await db.rows("select count(*) from txmsg.scheduled") == [(4,)]
 
 
-@on_database
 async def test_a_repeat_that_comes_when_its_message_is_due_is_one_message(db: Notify) -> None:
     plain = _delayed(db, 4)
     await db.apply(Batch(plain=plain))
@@ -131,7 +126,6 @@ async def test_a_repeat_that_comes_when_its_message_is_due_is_one_message(db: No
     assert await db.rows("select count(*) from txmsg.message") == [(4,)]
 
 
-@on_database
 async def test_brokers_that_release_at_once_move_each_message_once(db: Notify) -> None:
     plain = _delayed(db, 400)
     await db.apply(Batch(plain=plain))
@@ -152,7 +146,6 @@ async def test_brokers_that_release_at_once_move_each_message_once(db: Notify) -
     await db.assert_dense()
 
 
-@on_database
 async def test_a_release_after_a_rotation_finds_the_open_segment(db: Notify) -> None:
     await db.apply(Batch(plain=_delayed(db, 3)))
     await _pass(db)
@@ -161,7 +154,6 @@ async def test_a_release_after_a_rotation_finds_the_open_segment(db: Notify) -> 
     assert await db.rows("select distinct segment from txmsg.message") == [(2,)]
 
 
-@on_database
 async def test_a_recalled_message_is_never_delivered_and_remembered(db: Notify) -> None:
     half, plain, due, undecided = _delayed(db, 1), _delayed(db, 1), _delayed(db, 1, in_s=-1), _delayed(db, 1)
     pair = _delayed(db, 2)
@@ -198,7 +190,6 @@ async def test_a_recalled_message_is_never_delivered_and_remembered(db: Notify) 
     assert await db.rows("select transaction_id from txmsg.message join txmsg.rolled_back using (transaction_id)") == []
 
 
-@on_database
 async def test_a_recall_and_a_release_at_once_agree(db: Notify) -> None:
     plain = _delayed(db, 200)
     await db.apply(Batch(plain=plain))
@@ -227,7 +218,6 @@ async def test_a_recall_and_a_release_at_once_agree(db: Notify) -> None:
 # ---- the loop
 
 
-@on_database
 async def test_the_window_moves_forward_and_goes_back_for_what_was_stored_late(db: Notify) -> None:
     ends: dict[int, int] = {}
 
@@ -251,7 +241,6 @@ async def test_the_window_moves_forward_and_goes_back_for_what_was_stored_late(d
     assert sum(ends.values()) == 5
 
 
-@on_database
 async def test_looking_for_what_is_due_reads_no_more_after_many_were_released_beside_a_held_snapshot(
     db: Notify,
 ) -> None:

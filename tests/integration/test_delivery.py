@@ -20,8 +20,8 @@ from tests.integration.delivery_harness import (
     receipts,
     receive,
     receive_until,
-    until,
 )
+from tests.waiting import until_async
 from txmsg.broker.delivery.values import Refusal
 from txmsg.broker.store import delivery as store
 from txmsg.broker.store.rows import GroupLag
@@ -61,7 +61,7 @@ async def test_waiting_member_gets_a_new_message_without_polling(notify_url: str
     async with notify_at(notify_url) as notify, delivering(notify, poll_s=NEVER_S) as delivery:
         assert await receive(delivery, 1, wait_s=0) == []
         waiting = asyncio.create_task(delivery.receive("g", "c", T, 10, 30, 60))
-        await until(lambda: delivery._state.groups["g"].has_waiting)
+        await until_async(lambda: delivery._state.groups["g"].has_waiting)
         ends = await notify.add(1)
         delivery.wake(ends)
         assert len(await waiting) == 1
@@ -70,7 +70,7 @@ async def test_waiting_member_gets_a_new_message_without_polling(notify_url: str
 async def test_message_written_by_another_broker_is_found_by_polling(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify, poll_s=0.05) as delivery:
         waiting = asyncio.create_task(delivery.receive("g", "c", T, 10, 30, 60))
-        await until(lambda: "g" in delivery._state.groups and delivery._state.groups["g"].has_waiting)
+        await until_async(lambda: "g" in delivery._state.groups and delivery._state.groups["g"].has_waiting)
         await notify.add(1)
         assert len(await waiting) == 1
 
@@ -138,7 +138,7 @@ async def test_missing_offset_stops_the_queue_loudly(notify_url: str, caplog: py
         await notify.add(3)
         notify.query("delete from txmsg.message where queue_offset = 1")
         waiting = asyncio.create_task(receive(delivery, 3))
-        await until(lambda: StorageError.__name__ in caplog.text)
+        await until_async(lambda: StorageError.__name__ in caplog.text)
         assert not waiting.done(), "something of the queue was given"
         waiting.cancel()
         await asyncio.wait({waiting})
@@ -173,7 +173,7 @@ async def test_messages_with_other_tags_are_passed_over(notify_url: str) -> None
 async def test_members_with_different_tags_get_each_their_own(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify) as delivery:
         waiting = [asyncio.create_task(delivery.receive("g", tag, [("t", tag)], 10, 30, 60)) for tag in ("a", "b")]
-        await until(lambda: "g" in delivery._state.groups and len(delivery._state.groups["g"]._waiting) == 2)
+        await until_async(lambda: "g" in delivery._state.groups and len(delivery._state.groups["g"]._waiting) == 2)
         await notify.add(1, tag="b")
         delivery.wake(await notify.add(1, tag="a"))
         assert [[m.tag for m in each_of(await each)] for each in waiting] == [["a"], ["b"]]

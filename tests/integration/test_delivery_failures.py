@@ -17,8 +17,8 @@ from tests.integration.delivery_harness import (
     receipts,
     receive,
     receive_only,
-    until,
 )
+from tests.waiting import until_async
 from txmsg.broker.delivery.values import Refusal
 from txmsg.broker.store.group_administration import GroupAdministration
 from txmsg.broker.store.rows import GroupLag
@@ -131,8 +131,8 @@ async def test_interrupted_refusal_is_finished_in_the_background(notify_url: str
         await asyncio.sleep(0)
         settling.cancel()
         await asyncio.wait({settling})
-        await until(lambda: bool(notify.query("select * from txmsg.retry")))
-        await until(lambda: not delivery._state.groups["g"].feeds[message.receipt.queue_id].window.failing())
+        await until_async(lambda: bool(notify.query("select * from txmsg.retry")))
+        await until_async(lambda: not delivery._state.groups["g"].feeds[message.receipt.queue_id].window.failing())
 
 
 async def test_retries_of_a_topic_that_nobody_asks_for_any_more_keep_none_of_another_waiting(notify_url: str) -> None:
@@ -181,7 +181,7 @@ async def test_what_fails_of_a_topic_or_group_that_was_deleted_is_forgotten_and_
         await GroupAdministration(notify.topics._pool).delete("deleted", force=True)
         (again,) = await receive(delivery, 1, group="other")
         assert again.attempt == 2
-        await until(lambda: not delivery._state.groups["reads-gone"].feeds)
+        await until_async(lambda: not delivery._state.groups["reads-gone"].feeds)
 
 
 async def test_failures_of_several_segments_become_retries(notify_url: str) -> None:

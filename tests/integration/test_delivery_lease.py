@@ -22,8 +22,8 @@ from tests.integration.delivery_harness import (
     receipts,
     receive,
     receive_only,
-    until,
 )
+from tests.waiting import until_async
 from txmsg.broker.cluster import Registry
 from txmsg.broker.delivery.values import Refusal
 from txmsg.broker.store import leases as leases_store
@@ -85,7 +85,7 @@ async def test_stale_epoch_cannot_make_retries(notify_url: str) -> None:
             (message,) = await old.receive("g", "c", T, 4, 0, 60)
             notify.bury("old")
             async with delivering(notify, "new") as new:
-                await until(lambda: bool(new._state.leases.epochs()))
+                await until_async(lambda: bool(new._state.leases.epochs()))
                 with pytest.raises(BrokerUnavailable):
                     await old.settle("g", "c", [], [Refusal(message.receipt, "boom", 0.0)])
                 assert notify.query("select * from txmsg.retry") == []
@@ -110,7 +110,7 @@ async def test_a_stop_takes_acknowledgements_until_nothing_is_out(notify_url: st
             got = await receive(delivery, 2)
             (feed,) = delivery._state.groups["g"].feeds.values()
             closing = asyncio.create_task(delivery.close())
-            await until(lambda: feed.leaving)
+            await until_async(lambda: feed.leaving)
             assert await delivery.settle("g", "c", receipts(got[:1]), []) == []
             assert not closing.done(), "one message is still out"
             assert await delivery.settle("g", "c", receipts(got[1:]), []) == []
@@ -126,10 +126,10 @@ async def test_a_newcomer_gets_its_queue_when_what_is_out_of_it_is_acknowledged(
         await notify.add(3)
         got = await receive(old, 6)
         async with delivering(notify, "new") as new:
-            await until(lambda: any(feed.leaving for feed in old._state.groups["g"].feeds.values()))
+            await until_async(lambda: any(feed.leaving for feed in old._state.groups["g"].feeds.values()))
             assert not new._state.leases.epochs()
             assert await old.settle("g", "c", receipts(got), []) == []
-            await until(lambda: len(new._state.leases.epochs()) == 1)
+            await until_async(lambda: len(new._state.leases.epochs()) == 1)
             assert len(old._state.leases.epochs()) == 1
             assert await new.receive("g", "c", T, 9, 0.2, 60) == [], "nothing comes twice"
 
@@ -164,7 +164,7 @@ async def test_waiting_members_hear_of_a_lost_database_and_delivery_comes_back(n
         got = await receive(delivery, 2)
         await delivery.settle("g", "c", receipts(got), [])
         other = asyncio.create_task(delivery.receive("other", "c", [("u", "*")], 1, 30, 60))
-        await until(lambda: "other" in delivery._state.groups and delivery._state.groups["other"].has_waiting)
+        await until_async(lambda: "other" in delivery._state.groups and delivery._state.groups["other"].has_waiting)
         with psycopg.connect(elsewhere, autocommit=True, connect_timeout=10) as admin:
             name = sql.Identifier(database)
             admin.execute(sql.SQL("alter database {} with allow_connections false").format(name))
@@ -242,7 +242,7 @@ async def test_of_two_brokers_that_are_drained_at_the_same_moment_one_goes_on(no
             heartbeat.execute("update txmsg.broker set heartbeat_at = now()")
             draining = [asyncio.create_task(Registry(pool).drain(each)) for each in ("a", "b")]
             waiting = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and query ~ 'set state'"
-            await until(lambda: notify.query(waiting) == [(2,)])
+            await until_async(lambda: notify.query(waiting) == [(2,)])
         outcomes = await asyncio.wait_for(asyncio.gather(*draining, return_exceptions=True), 60)
         (refusal,) = [each for each in outcomes if isinstance(each, MisuseError)]
         assert "no other broker is active" in str(refusal)
@@ -252,7 +252,7 @@ async def test_of_two_brokers_that_are_drained_at_the_same_moment_one_goes_on(no
 async def test_draining_answers_those_who_wait(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify) as delivery:
         waiting = asyncio.create_task(delivery.receive("g", "c", T, 1, 30, 60))
-        await until(lambda: "g" in delivery._state.groups and delivery._state.groups["g"].has_waiting)
+        await until_async(lambda: "g" in delivery._state.groups and delivery._state.groups["g"].has_waiting)
         delivery.drain()
         assert await asyncio.wait_for(waiting, 29) == [], "it waited for messages"
         with pytest.raises(BrokerUnavailable, match="closing"):
@@ -286,7 +286,7 @@ async def test_a_group_that_is_loaded_while_its_queue_is_handed_over_gets_nothin
             other.execute("lock table txmsg.retry")
             late = asyncio.create_task(delivery.receive("late", "c", T, 1, 1, 60))
             waits = "select 1 from pg_locks where not granted and relation = 'txmsg.retry'::regclass"
-            await until(lambda: notify.query(waits) != [])
+            await until_async(lambda: notify.query(waits) != [])
             await delivery.finish(await notify.queue_ids())
         assert await late == []
         (feed,) = delivery._state.groups["late"].feeds.values()

@@ -20,8 +20,8 @@ from tests.integration.delivery_harness import (
     receipts,
     receive,
     receive_only,
-    until,
 )
+from tests.waiting import until_async
 from txmsg.broker.delivery import Delivery
 from txmsg.broker.delivery.values import Refusal
 from txmsg.broker.store.dead_letters import DeadLetterFilter, DeadLetters
@@ -74,7 +74,7 @@ async def test_an_acknowledgement_wakes_the_member_that_waits_for_the_next_of_th
         await add_keyed(notify, "a", "a")
         (first,) = await receive(delivery, 1)
         waiting = asyncio.create_task(receive(delivery, 1, wait_s=30))
-        await until(lambda: delivery._state.groups["g"].has_waiting)
+        await until_async(lambda: delivery._state.groups["g"].has_waiting)
         await settle(delivery, first)
         assert offsets(await asyncio.wait_for(waiting, 60)) == [1]
 
@@ -143,7 +143,7 @@ async def test_a_parked_key_waits_for_a_person_over_a_restart(notify_url: str) -
         async with delivering(notify, **DEAD_AT_ONCE) as delivery:
             await receive(delivery, 1, wait_s=0, topics=[("other", "*")])
             notify.query("update txmsg.consumer_group set poisoned_key = 'park', version = version + 1")
-            await until(lambda: delivery._state.groups["g"].settings.parks_keys)
+            await until_async(lambda: delivery._state.groups["g"].settings.parks_keys)
             head, other = await receive(delivery, 2)
             await fail(delivery, head)
             await settle(delivery, other)
@@ -204,7 +204,7 @@ async def test_what_is_redriven_while_the_last_retry_of_its_key_is_done_comes_at
         await broker.execute("delete from txmsg.retry")
         redriving = asyncio.create_task(dead_letters.redrive(DeadLetterFilter(group="g"), 1))
         waits = "select 1 from pg_stat_activity where wait_event_type = 'Lock' and query ~ 'txmsg.retry'"
-        await until(lambda: redriving.done() or bool(notify.query(waits)))
+        await until_async(lambda: redriving.done() or bool(notify.query(waits)))
         await broker.commit()
         assert await redriving == 1
         assert retry_rows(notify) == [(1, 0, False)]
@@ -261,7 +261,7 @@ async def test_a_group_goes_on_elsewhere_in_an_ordered_queue_as_soon_as_what_is_
         (held,) = await receive(delivery, 1)
         (feed,) = delivery._state.groups["g"].feeds.values()
         await groups.seek("g", "t", None, Start.earliest(), again=False)
-        await until(lambda: feed.leaving)
+        await until_async(lambda: feed.leaving)
         assert await receive(delivery, 1, wait_s=0.3) == []
         await settle(delivery, held)
         (again,) = await receive(delivery, 1)
@@ -384,7 +384,7 @@ async def test_what_was_taken_for_a_member_that_went_away_is_given_to_the_next_o
             other.execute("select from txmsg.cursor for update")  # what is given is noted there, before it is given
             delivery.wake(await add_keyed(notify, "a", "b"))
             gone = asyncio.create_task(delivery.receive("g", "gone", T, 9, 30, 60))
-            await until(lambda: feed.window.unsettled_count == 2)
+            await until_async(lambda: feed.window.unsettled_count == 2)
             gone.cancel()
             await asyncio.wait({gone})
         got = await eventually(lambda: receive(delivery, 2))

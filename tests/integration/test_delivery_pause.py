@@ -19,8 +19,8 @@ from tests.integration.delivery_harness import (
     offsets,
     receipts,
     receive,
-    until,
 )
+from tests.waiting import until_async
 from txmsg.broker.delivery import Delivery
 from txmsg.broker.delivery.values import Refusal
 from txmsg.runtime.backoff import Backoff
@@ -155,7 +155,7 @@ async def test_the_probe_of_a_member_that_went_away_does_not_keep_the_others_wai
         (probe,) = await take(delivery, 10, "gone")
         polls = asyncio.create_task(delivery.receive("g", "gone", T, 10, 30, 60))
         clock.now += 5
-        await until(lambda: ("gone", 0) in delivery.members_of("g"))
+        await until_async(lambda: ("gone", 0) in delivery.members_of("g"))
         assert await take(delivery, 10, "other") == []
         polls.cancel()
         await asyncio.wait({polls})
@@ -175,7 +175,7 @@ async def test_a_success_wakes_the_members_that_wait_out_the_pause(notify_url: s
         await refuse(delivery, got[:2])
         assert delivery._state.groups["g"].members.pause.is_on
         waiting = asyncio.create_task(delivery.receive("g", "c", T, 10, 30, 60))
-        await until(lambda: delivery._state.groups["g"].members.blocked_s("c", delivery._state.monotonic()) > 0)
+        await until_async(lambda: delivery._state.groups["g"].members.blocked_s("c", delivery._state.monotonic()) > 0)
         assert await delivery.settle("g", "c", [got[2].receipt], []) == []
         assert len(each_of(await waiting)) > 1
 
@@ -192,7 +192,7 @@ async def test_a_member_that_fails_passes_on_what_it_was_woken_for_and_may_not_h
         bad_waits = asyncio.create_task(delivery.receive("g", "bad", T, 10, 30, 60))
         await asyncio.sleep(0)
         good_waits = asyncio.create_task(delivery.receive("g", "good", T, 10, 30, 60))
-        await until(lambda: len(delivery._state.groups["g"]._waiting) == 2)
+        await until_async(lambda: len(delivery._state.groups["g"]._waiting) == 2)
         await refuse(delivery, failing, "bad")
         assert members.blocked_s("bad", delivery._state.monotonic()) > 0
         delivery.wake(await notify.add(1))

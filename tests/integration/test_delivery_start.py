@@ -11,16 +11,8 @@ import pytest
 
 from tests.broker_process import BrokerProcess
 from tests.integration.client_harness import WAIT_S, nothing_comes
-from tests.integration.delivery_harness import (
-    delivering,
-    each_of,
-    notify_at,
-    offsets,
-    receipts,
-    receive,
-    receive_only,
-    until,
-)
+from tests.integration.delivery_harness import delivering, each_of, notify_at, offsets, receipts, receive, receive_only
+from tests.waiting import until_async
 from txmsg.broker.delivery import Delivery
 from txmsg.client import Consumer, Producer
 from txmsg.message import Message
@@ -99,7 +91,7 @@ async def test_queues_and_topics_that_may_not_be_read_wait_until_they_may(notify
         delivery.wake(await notify.add(1))
         assert await receive(delivery, 9, wait_s=0.3) == []
         waiting = asyncio.create_task(delivery.receive("g", "c", [("t", "*")], 9, 30, 60))
-        await until(lambda: delivery._state.groups["g"].has_waiting)
+        await until_async(lambda: delivery._state.groups["g"].has_waiting)
         await allow("permission = 6, read_queues = null")
         got = each_of(await waiting)
         assert got, "nobody has woken it"
@@ -121,7 +113,7 @@ async def test_a_group_that_expires_is_deleted_when_nobody_uses_it_and_not_befor
         notify.query("update txmsg.consumer_group set seen_at = now() - interval '2 h'")
         await delivery.maintenance.upkeep_once()
         assert notify.query(rows) == [("g", None)]
-        await until(lambda: list(delivery._state.groups) == ["g"])
+        await until_async(lambda: list(delivery._state.groups) == ["g"])
 
 
 async def test_a_group_whose_members_have_gone_holds_no_memory_and_goes_on_where_it_was(notify_url: str) -> None:

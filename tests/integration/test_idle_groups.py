@@ -17,7 +17,8 @@ from typing import Any
 import psycopg
 
 import txmsg.broker
-from tests.integration.delivery_harness import Notify, T, delivering, each_of, notify_at, offsets, receive_only, until
+from tests.integration.delivery_harness import Notify, T, delivering, each_of, notify_at, offsets, receive_only
+from tests.waiting import until_async
 from txmsg.broker.delivery import Delivery
 from txmsg.broker.store import retries
 
@@ -53,7 +54,7 @@ async def idle_groups(notify: Notify, delivery: Delivery, count: int) -> AsyncIt
         for message in each_of(await delivery.receive(name, "c", T, 100, 0, _NEVER_S)):
             await delivery.settle(name, "c", [message.receipt], [])
     waiting = [asyncio.create_task(delivery.receive(name, "c", T, 1, _NEVER_S, _NEVER_S)) for name in names[::2]]
-    await until(lambda: all(delivery._state.groups[name].has_waiting for name in names[::2]))
+    await until_async(lambda: all(delivery._state.groups[name].has_waiting for name in names[::2]))
     try:
         yield waiting
     finally:
@@ -89,7 +90,7 @@ async def test_idle_groups_get_what_comes_from_this_broker_and_from_others(notif
         delivering(notify, poll_s=0.05, expire_s=0.05, flush_s=0.05) as delivery,
         idle_groups(notify, delivery, 6) as waiting,
     ):
-        await until(lambda: not delivery._state.busy)
+        await until_async(lambda: not delivery._state.busy)
         await notify.add(1)  # as another broker does
         assert [offsets(each_of(await task)) for task in waiting] == [[0]] * 3
         delivery.wake(await notify.add(1))

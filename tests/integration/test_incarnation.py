@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import PostgresServer, StartBroker
 from tests.going_back import GoingBack
-from tests.integration.batch_harness import Notify, columns_of, on_database
+from tests.integration.batch_harness import Notify, columns_of
 from tests.integration.client_harness import collecting, different
 from tests.integration.delivery_harness import (
     NEVER_S,
@@ -134,26 +134,21 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_an_incarnation_is_over_when_its_row_is(notify_url: str, change: str) -> None:
-    @on_database
-    async def scenario(db: Notify) -> None:
-        (((first,),), (((same,)),)) = [await db.rows("select txmsg.begin_incarnation()") for _ in range(2)]
-        assert first == same
-        await db.connection.execute("update txmsg.lease_epoch set epoch = 7")
-        await db.connection.execute(CHANGES[change].encode())
-        with pytest.raises(psycopg.DatabaseError) as refused:
-            await apply(db.connection, Batch(), segment=1, previous=0, first_check_s=6, incarnation=first)
-        assert (refused.value.sqlstate, refused.value.diag.message_detail) == (OTHER_INCARNATION, str(first))
-        ((second,),) = await db.rows("select txmsg.begin_incarnation()")
-        assert second != first
-        await apply(db.connection, Batch(), segment=1, previous=0, first_check_s=6, incarnation=second)
-        ((epoch, now_ms),) = await db.rows("select epoch, extract(epoch from now()) * 1000 from txmsg.lease_epoch")
-        assert 0 <= now_ms - epoch < 120_000
-
-    scenario(notify_url)
+async def test_an_incarnation_is_over_when_its_row_is(db: Notify, change: str) -> None:
+    (((first,),), (((same,)),)) = [await db.rows("select txmsg.begin_incarnation()") for _ in range(2)]
+    assert first == same
+    await db.connection.execute("update txmsg.lease_epoch set epoch = 7")
+    await db.connection.execute(CHANGES[change].encode())
+    with pytest.raises(psycopg.DatabaseError) as refused:
+        await apply(db.connection, Batch(), segment=1, previous=0, first_check_s=6, incarnation=first)
+    assert (refused.value.sqlstate, refused.value.diag.message_detail) == (OTHER_INCARNATION, str(first))
+    ((second,),) = await db.rows("select txmsg.begin_incarnation()")
+    assert second != first
+    await apply(db.connection, Batch(), segment=1, previous=0, first_check_s=6, incarnation=second)
+    ((epoch, now_ms),) = await db.rows("select epoch, extract(epoch from now()) * 1000 from txmsg.lease_epoch")
+    assert 0 <= now_ms - epoch < 120_000
 
 
-@on_database
 async def test_a_batch_that_names_a_queue_or_a_producer_that_is_not_there_is_refused(db: Notify) -> None:
     unknown_queue = columns_of([db.queues[0], 4711], producer=db.producer)
     unknown_producer = columns_of([db.queues[0]], producer=4711)

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from psycopg import AsyncConnection
 
-from tests.integration.batch_harness import Notify, columns_of, on_database
+from tests.integration.batch_harness import Notify, columns_of
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.segments import Segments
 from txmsg.broker.store.batch import Batch, Unreplicated
@@ -45,7 +45,6 @@ async def level_of(db: Notify, *, commit: list[bytes], rollback: list[bytes] | N
     return str(row[0])
 
 
-@on_database
 async def test_outcomes_are_as_safe_as_the_safest_topic_among_them(db: Notify) -> None:
     fast = await topic_of(db, "async")
     half = columns_of([fast, fast, db.queues[0]])
@@ -57,7 +56,6 @@ async def test_outcomes_are_as_safe_as_the_safest_topic_among_them(db: Notify) -
     assert await level_of(db, commit=half.ids[2:]) == "local"
 
 
-@on_database
 async def test_what_should_be_replicated_is_refused_whole_where_no_standby_is(db: Notify) -> None:
     half = columns_of([db.queues[0]])
     await db.apply(Batch(half=half))
@@ -73,7 +71,6 @@ async def test_what_should_be_replicated_is_refused_whole_where_no_standby_is(db
     assert len(await db.rows("select from txmsg.half_message")) == 1
 
 
-@on_database
 async def test_an_outcome_that_is_repeated_is_as_safe_as_it_was_to_be(db: Notify) -> None:
     """Of its transaction there is no half any more; its first answer may have been that nobody knows."""
     half = columns_of([db.queues[0], db.queues[1]])
@@ -89,7 +86,6 @@ async def test_an_outcome_that_is_repeated_is_as_safe_as_it_was_to_be(db: Notify
         await db.apply(Batch(plain=plain))
 
 
-@on_database
 async def test_senders_do_not_wait_for_long_behind_a_rotation_that_waits_for_a_standby(db: Notify) -> None:
     """A batch that its standby does not confirm keeps its locks, that of rotation among them."""
     config = BrokerConfig(storage=db.url, segment_age_s=1, outcome_memory_s=0)

@@ -16,7 +16,7 @@ import pytest
 
 from tests.errors_page import is_documented
 from tests.integration import delivery_harness
-from tests.integration.batch_harness import Notify, columns_of, notify, on_database
+from tests.integration.batch_harness import Notify, columns_of, notify
 from tests.integration.delivery_harness import (
     delivering,
     notify_at,
@@ -25,9 +25,9 @@ from tests.integration.delivery_harness import (
     receive,
     receive_only,
     receive_until,
-    until,
 )
 from tests.integration.test_retention import patient
+from tests.waiting import until_async
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.delivery import Delivery
 from txmsg.broker.delivery.values import Refusal
@@ -69,7 +69,7 @@ async def until_noticed(delivery: Delivery) -> None:
     """The broker has dropped what it had read before the crash, and delivers again."""
     leases = delivery._state.leases
     before = leases.incarnation
-    await until(lambda: leases.incarnation != before and leases.is_held())
+    await until_async(lambda: leases.incarnation != before and leases.is_held())
 
 
 async def offsets_of(db: Notify, queue: int) -> list[tuple[int, int]]:
@@ -91,7 +91,6 @@ async def rotate(db: Notify) -> None:
     await db.rows("select txmsg.add_segment()")
 
 
-@on_database
 async def test_messages_in_memory_stand_apart_and_are_numbered_and_remembered_as_others(db: Notify) -> None:
     (queue,) = await memory_topic(db.url)
     both = columns_of([queue, db.queues[0]])
@@ -121,7 +120,6 @@ async def test_messages_in_memory_stand_apart_and_are_numbered_and_remembered_as
     assert await db.rows("select from pg_class where relname ~ '^memory_[0-9]+$' and relpersistence <> 'u'") == []
 
 
-@on_database
 async def test_delayed_messages_wait_logged_and_enter_a_queue_in_memory_when_they_are_due(db: Notify) -> None:
     (queue,) = await memory_topic(db.url)
     later = columns_of([queue])
@@ -138,7 +136,6 @@ async def test_delayed_messages_wait_logged_and_enter_a_queue_in_memory_when_the
     assert len(await offsets_of(db, queue)) == 1
 
 
-@on_database
 async def test_after_a_crash_a_queue_goes_on_above_all_offsets_it_has_given_out(db: Notify) -> None:
     queue, idle = await memory_topic(db.url, queues=2)
     for life in range(1, 3):
@@ -156,7 +153,6 @@ async def test_after_a_crash_a_queue_goes_on_above_all_offsets_it_has_given_out(
     assert [each for _, each in await offsets_of(db, db.queues[0])] == [0, 1]
 
 
-@on_database
 async def test_an_outcome_that_a_crash_took_is_expired_and_one_that_it_left_is_remembered(db: Notify) -> None:
     (queue,) = await memory_topic(db.url)
     memory_only, gone, both = columns_of([queue]), columns_of([queue]), columns_of([queue, db.queues[0]])
@@ -266,7 +262,6 @@ async def test_messages_in_memory_are_read_found_and_begun_at_across_segments(no
             assert one == replace(found[0], more=False)
 
 
-@on_database
 async def test_a_segment_is_dropped_with_what_it_has_in_memory(db: Notify) -> None:
     (queue,) = await memory_topic(db.url)
     await db.apply(Batch(plain=columns_of([queue] * 3)))
@@ -285,7 +280,6 @@ async def test_a_segment_is_dropped_with_what_it_has_in_memory(db: Notify) -> No
     assert await db.rows("select from pg_class where relname in ('memory_1', 'message_1')") == []
 
 
-@on_database
 async def test_memory_is_taken_and_given_up_while_a_topic_is_new(db: Notify) -> None:
     async with open_pool(db.url) as pool:
         settings = TopicSettings(pool)

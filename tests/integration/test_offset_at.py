@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import secrets
 
-from tests.integration.batch_harness import Notify, columns_of, on_database
+from tests.integration.batch_harness import Notify, columns_of
 from tests.integration.test_memory import memory_topic
 from tests.model.model import Defect
 from tests.model.plant import Plant
@@ -23,7 +23,6 @@ async def clock_that_can_be_set(db: Notify) -> None:
     Plant("a clock", Defect.LOST, tuple((each, _CLOCK, _SET_CLOCK) for each in functions)).install(db.url)
 
 
-@on_database
 async def test_a_time_is_found_by_halves_as_if_each_message_was_looked_at(db: Notify) -> None:
     seed = secrets.randbelow(10**6)
     at = random.Random(seed)

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from psycopg import AsyncConnection
 
-from tests.integration.batch_harness import Notify, columns_of, on_database, running_writer
+from tests.integration.batch_harness import Notify, columns_of, running_writer
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.store.batch import Batch, Columns, DecidedBy, apply
 from txmsg.broker.store.connect import connect_writer, open_pool
@@ -40,7 +40,6 @@ async def held_back(db: Notify) -> set[bytes]:
     return {row[0].bytes for row in rows}
 
 
-@on_database
 async def test_a_commit_waits_for_an_earlier_undecided_half_of_its_key(db: Notify) -> None:
     half = ordered(db, "a", "a", "a", "b", "")
     first, second, third, other_key, without_key = half.ids
@@ -55,7 +54,6 @@ async def test_a_commit_waits_for_an_earlier_undecided_half_of_its_key(db: Notif
     await db.assert_dense()
 
 
-@on_database
 async def test_a_rollback_frees_what_it_held_back(db: Notify) -> None:
     half = ordered(db, "a", "a", "a", "a")
     await db.apply(Batch(half=half))
@@ -69,7 +67,6 @@ async def test_a_rollback_frees_what_it_held_back(db: Notify) -> None:
     assert await in_queues(db) == [half.ids[1], half.ids[3]]
 
 
-@on_database
 async def test_outcomes_of_one_batch_free_each_other_in_the_order_of_the_halves(db: Notify) -> None:
     half = ordered(db, *["a"] * 6)
     half.ids.sort(reverse=True)  # the order of ids is not theirs
@@ -80,7 +77,6 @@ async def test_outcomes_of_one_batch_free_each_other_in_the_order_of_the_halves(
     assert await in_queues(db) == [half.ids[1], half.ids[2], half.ids[3], half.ids[5]]
 
 
-@on_database
 async def test_halves_of_several_batches_keep_the_order_in_which_they_were_stored(db: Notify) -> None:
     halves = [ordered(db, "a") for _ in range(5)]
     for half in reversed(halves):
@@ -89,7 +85,6 @@ async def test_halves_of_several_batches_keep_the_order_in_which_they_were_store
     assert await in_queues(db) == [half.ids[0] for half in reversed(halves)]
 
 
-@on_database
 async def test_a_half_that_is_twice_in_a_batch_keeps_the_order_of_its_messages(db: Notify) -> None:
     """A request and its copy: its messages are numbered by one of them, not partly by each."""
     for copies in range(2, 8):
@@ -104,7 +99,6 @@ async def test_a_half_that_is_twice_in_a_batch_keeps_the_order_of_its_messages(d
     assert [n for (n,) in rows] == [*range(5)] * 6
 
 
-@on_database
 async def test_a_commit_that_waits_is_final(db: Notify) -> None:
     half = ordered(db, "a", "a")
     await db.apply(Batch(half=half))
@@ -119,7 +113,6 @@ async def test_a_commit_that_waits_is_final(db: Notify) -> None:
     assert [row[0].bytes for row in checked] == half.ids[:1], "what is decided is not asked about any more"
 
 
-@on_database
 async def test_a_plain_message_waits_like_a_commit_and_is_stored_once(db: Notify) -> None:
     half, plain, other = ordered(db, "a", "a"), ordered(db, "a", "a"), ordered(db, "b")
     await db.apply(Batch(half=half))
@@ -141,7 +134,6 @@ async def test_a_plain_message_waits_like_a_commit_and_is_stored_once(db: Notify
     }
 
 
-@on_database
 async def test_messages_of_one_transaction_wait_each_for_its_own_key(db: Notify) -> None:
     first, both = ordered(db, "a"), ordered(db, "b", "a", "")
     both.ids, both.n = [both.ids[0]] * 3, [0, 1, 2]
@@ -158,7 +150,6 @@ async def test_messages_of_one_transaction_wait_each_for_its_own_key(db: Notify)
     assert await db.rows("select count(*) from txmsg.half_message") == [(0,)]
 
 
-@on_database
 async def test_who_decided_is_kept_with_the_message(db: Notify) -> None:
     half = ordered(db, "a", "a", "", "")
     await db.apply(Batch(half=half))
@@ -189,7 +180,6 @@ async def _waiting(db: Notify, count: int) -> tuple[bytes, list[bytes]]:
     return head.ids[0], waiting
 
 
-@on_database
 async def test_what_waited_goes_on_in_batches_that_are_bounded(db: Notify) -> None:
     head, waiting = await _waiting(db, 12_000)
     applied = await db.apply(Batch(commit=[head]))
@@ -202,7 +192,6 @@ async def test_what_waited_goes_on_in_batches_that_are_bounded(db: Notify) -> No
     assert await in_queues(db) == [head, *waiting, *late.ids], "the last one overtook those that waited still"
 
 
-@on_database
 async def test_a_writer_goes_on_until_all_that_is_free_has_moved(db: Notify) -> None:
     head, waiting = await _waiting(db, 20_000)
     async with running_writer(BrokerConfig(storage=db.url)) as (writer, _, _):
@@ -213,7 +202,6 @@ async def test_a_writer_goes_on_until_all_that_is_free_has_moved(db: Notify) -> 
     assert await in_queues(db) == [head, *waiting]
 
 
-@on_database
 async def test_what_a_broker_left_behind_between_two_batches_is_found(db: Notify) -> None:
     head, _ = await _waiting(db, 12_000)
     held = ordered(db, "b", "b", "c")
@@ -247,7 +235,6 @@ _NOTE_ORDER = (
 """Keeps the order in which halves were stored, which goes with their rows."""
 
 
-@on_database
 async def test_many_writers_and_few_keys_keep_the_order_in_which_halves_were_stored(db: Notify) -> None:
     """Half of the transactions end late, some in another session, some twice, some by rollback."""
     rng = random.Random(5)
@@ -310,7 +297,6 @@ async def test_many_writers_and_few_keys_keep_the_order_in_which_halves_were_sto
     assert lost == [(0,)]
 
 
-@on_database
 async def test_a_half_that_is_not_visible_yet_holds_up_the_numbering_of_its_queue(db: Notify) -> None:
     """Else a later number could be visible, and committed, while an earlier one is not."""
     first, second = ordered(db, "a"), ordered(db, "a")

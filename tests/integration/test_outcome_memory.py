@@ -12,7 +12,7 @@ from psycopg import AsyncConnection
 
 from tests.broker_process import BrokerProcess
 from tests.conftest import StartBroker
-from tests.integration.batch_harness import Notify, columns_of, on_database
+from tests.integration.batch_harness import Notify, columns_of
 from tests.integration.client_harness import collecting, half_count, message_count
 from tests.postgres_proxy import CUT_AFTER, FORWARD, PostgresProxy, Request, Verdict
 from txmsg.broker.config import BrokerConfig
@@ -93,7 +93,7 @@ def test_outcomes_are_answered_one_by_one_while_remembered_and_expired_afterward
     assert (message_count(notify_url), half_count(notify_url)) == (2, 0)
 
 
-def test_what_was_done_though_its_answer_was_lost_is_repeated_to_the_same_end(
+async def test_what_was_done_though_its_answer_was_lost_is_repeated_to_the_same_end(
     start_broker: StartBroker, notify_url: str
 ) -> None:
     """The database does what the broker asks, and its answer is lost: once for each kind of batch."""
@@ -110,8 +110,7 @@ def test_what_was_done_though_its_answer_was_lost_is_repeated_to_the_same_end(
         proxy.on_request = cut
         broker = start_broker(storage=proxy.url)
 
-        async def run() -> None:
-            nonlocal lose_next
+        with collecting(broker.address, "orders") as got:
             async with AsyncProducer(broker.address, group="shop", timeout_s=_TIMEOUT_S) as producer:
                 lose_next = True
                 sent = await producer.send(Message("orders", b"plain"))
@@ -131,13 +130,9 @@ def test_what_was_done_though_its_answer_was_lost_is_repeated_to_the_same_end(
                         await producer.end(half, other)
                 while (body := (await asyncio.to_thread(got.get, timeout=_TIMEOUT_S)).body) != b"commit":
                     assert body == b"plain", "nothing else may come, and that only again"
-
-        with collecting(broker.address, "orders") as got:
-            asyncio.run(run())
     assert (message_count(notify_url), half_count(notify_url)) == (2, 0)
 
 
-@on_database
 async def test_what_a_deleted_topic_takes_along_keeps_the_outcome_that_it_had(db: Notify) -> None:
     """Committed and held back by an undecided half of its ordering key; committed and not due; undecided."""
     undecided, held_back, scheduled = (columns_of(db.queues[:1]) for _ in range(3))
@@ -165,7 +160,6 @@ async def test_what_a_deleted_topic_takes_along_keeps_the_outcome_that_it_had(db
 # ---- how long the memory is
 
 
-@on_database
 async def test_segments_that_fill_in_no_time_are_kept_open_for_as_long_as_outcomes_are_remembered(db: Notify) -> None:
     config = BrokerConfig(storage=db.url, segment_size_bytes=1, outcome_memory_s=600)
     half = db.columns(2)
@@ -199,7 +193,6 @@ async def test_segments_that_fill_in_no_time_are_kept_open_for_as_long_as_outcom
         assert await look() == 3
 
 
-@on_database
 async def test_a_segment_is_as_young_as_the_last_batch_it_waited_for(db: Notify) -> None:
     """A rotation may wait; what is written meanwhile is to be remembered as long as everything else."""
     half = columns_of(db.queues)

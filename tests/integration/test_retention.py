@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
@@ -25,27 +24,22 @@ from txmsg.runtime.start import Start
 OLD_S, ANCIENT_S = 8 * 86_400, 31 * 86_400
 
 
-def on_segments(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Runs an async test on a database with segments 1, 2, 3 closed long ago, 4 open, five messages in each."""
-
-    async def run(url: str, given: dict[str, Any]) -> None:
-        async with notify_at(url) as notify:
-            for _ in range(3):
-                await notify.add(5)
-                notify.rotate()
+@pytest.fixture
+async def notify(notify_url: str) -> AsyncIterator[Notify]:
+    """A database with segments 1, 2, 3 closed long ago, 4 open, five messages in each."""
+    async with notify_at(notify_url) as notify:
+        for _ in range(3):
             await notify.add(5)
-            aged(notify, OLD_S)
-            with patient():
-                await test(notify, Retention(BrokerConfig(storage=url)), **given)
+            notify.rotate()
+        await notify.add(5)
+        aged(notify, OLD_S)
+        with patient():
+            yield notify
 
-    def wrapper(notify_url: str, **given: Any) -> None:
-        asyncio.run(run(notify_url, given))
 
-    wrapper.__name__ = test.__name__
-    own = list(inspect.signature(test).parameters.values())[2:]
-    url = inspect.Parameter("notify_url", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    wrapper.__signature__ = inspect.Signature([url, *own])  # type: ignore[attr-defined]
-    return wrapper
+@pytest.fixture
+def retention(notify_url: str) -> Retention:
+    return Retention(BrokerConfig(storage=notify_url))
 
 
 @contextmanager
@@ -98,7 +92,6 @@ def cursor_at(notify: Notify, next_offset: int, acked: str = "{}", *, group: str
 # ---- what is dropped
 
 
-@on_segments
 async def test_old_segments_that_every_group_has_read_are_dropped_whole(notify: Notify, retention: Retention) -> None:
     async with delivering(notify) as delivery:
         got = await receive(delivery, 20)
@@ -113,7 +106,6 @@ async def test_old_segments_that_every_group_has_read_are_dropped_whole(notify: 
     assert await retention.run_once() == 0
 
 
-@on_segments
 async def test_segments_go_by_size_as_well(notify: Notify, retention: Retention) -> None:
     aged(notify, 1)
     assert await retention.run_once() == 0
@@ -122,7 +114,6 @@ async def test_segments_go_by_size_as_well(notify: Notify, retention: Retention)
     assert kept(notify) == [3, 4]
 
 
-@on_segments
 async def test_what_is_not_mirrored_is_kept_and_a_mirror_of_other_topics_keeps_nothing(
     notify: Notify, retention: Retention
 ) -> None:
@@ -144,7 +135,6 @@ async def test_what_is_not_mirrored_is_kept_and_a_mirror_of_other_topics_keeps_n
         assert kept(notify) == left, next_offset
 
 
-@on_segments
 async def test_what_a_group_has_not_read_is_kept(notify: Notify, retention: Retention) -> None:
     cursor_at(notify, 20, group="fast")
     for next_offset, acked, left in (
@@ -160,7 +150,6 @@ async def test_what_a_group_has_not_read_is_kept(notify: Notify, retention: Rete
     assert retention.counts.unread_messages == 0
 
 
-@on_segments
 async def test_what_a_group_was_sent_back_to_is_kept_until_it_has_read_it_and_what_it_skips_is_not(
     notify: Notify, retention: Retention
 ) -> None:
@@ -174,7 +163,6 @@ async def test_what_a_group_was_sent_back_to_is_kept_until_it_has_read_it_and_wh
     assert kept(notify) == [3, 4]
 
 
-@on_segments
 async def test_ranges_acknowledged_beyond_the_cursor_are_read(notify: Notify, retention: Retention) -> None:
     notify.query("delete from txmsg.segment where id = 1")  # as after a loss: the cursor stands before what is kept
     notify.query("drop table txmsg.message_1, txmsg.rolled_back_1")
@@ -183,7 +171,6 @@ async def test_ranges_acknowledged_beyond_the_cursor_are_read(notify: Notify, re
     assert kept(notify) == [3, 4]
 
 
-@on_segments
 async def test_retries_and_dead_letters_pin_nothing(notify: Notify, retention: Retention) -> None:
     cursor_at(notify, 20)
     notify.query(
@@ -197,7 +184,6 @@ async def test_retries_and_dead_letters_pin_nothing(notify: Notify, retention: R
         assert (retried.offset, retried.attempt, retried.body) == (3, 2, b"body")
 
 
-@on_segments
 async def test_past_retention_max_the_unread_is_dropped_with_an_alert_where_the_topic_says_so(
     notify: Notify, retention: Retention, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -219,7 +205,6 @@ async def test_past_retention_max_the_unread_is_dropped_with_an_alert_where_the_
     assert "group slow has lost offsets 3 to 9 of topic t queue 0" in caplog.text
 
 
-@on_segments
 async def test_past_retention_max_a_topic_that_keeps_keeps_everything_after_it_and_says_so_once(
     notify: Notify, retention: Retention, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -238,7 +223,6 @@ async def receive_nothing(notify: Notify) -> None:
     await notify.add(1, topic="other")
 
 
-@on_segments
 async def test_a_new_group_does_not_begin_in_a_segment_that_is_being_dropped(
     notify: Notify, retention: Retention
 ) -> None:
@@ -287,7 +271,6 @@ _STEPS: dict[str, list[tuple[Callable[[Notify, str], None], str]]] = {
 
 
 @pytest.mark.parametrize("interrupted", _STEPS)
-@on_segments
 async def test_dropping_is_finished_wherever_it_was_interrupted(
     notify: Notify, retention: Retention, interrupted: str
 ) -> None:
@@ -306,7 +289,6 @@ async def test_dropping_is_finished_wherever_it_was_interrupted(
 # ---- side by side
 
 
-@on_segments
 async def test_senders_and_readers_go_on_while_a_segment_cannot_be_dropped_for_an_open_reader(
     notify: Notify, retention: Retention, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -346,7 +328,6 @@ async def test_senders_and_readers_go_on_while_a_segment_cannot_be_dropped_for_a
     assert kept(notify) == [4, 5, 6]
 
 
-@on_segments
 async def test_one_broker_at_a_time_drops_segments(notify: Notify, retention: Retention) -> None:
     async with upkeep_session(notify.url) as other:
         assert await store.try_upkeep_lock(other)

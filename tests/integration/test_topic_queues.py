@@ -11,9 +11,10 @@ from click.testing import CliRunner
 from psycopg import AsyncConnection
 
 from tests.conftest import StartBroker
-from tests.integration.batch_harness import Notify, columns_of, on_database, running_writer
+from tests.integration.batch_harness import Notify, columns_of, running_writer
 from tests.integration.client_harness import WAIT_S, collecting, message_count
-from tests.integration.delivery_harness import delivering, notify_at, receive, until
+from tests.integration.delivery_harness import delivering, notify_at, receive
+from tests.waiting import until_async
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.store.batch import Batch
 from txmsg.broker.store.topic_settings import TopicChange, TopicSettings, TopicSettingsRow
@@ -58,35 +59,31 @@ async def test_a_number_of_queues_out_of_range_or_of_no_topic_is_refused(notify_
 
 @pytest.mark.parametrize("neighbours_count", [0, 50])
 @pytest.mark.parametrize("first_stands", [True, False])
-def test_two_copies_at_one_moment_that_name_different_queues_are_one_message(
-    notify_url: str, *, first_stands: bool, neighbours_count: int
+async def test_two_copies_at_one_moment_that_name_different_queues_are_one_message(
+    db: Notify, notify_url: str, *, first_stands: bool, neighbours_count: int
 ) -> None:
     """One broker knows the topic with four queues, the other with eight; the first copy is not visible yet."""
-
-    async def run(db: Notify) -> None:
-        neighbours = columns_of([db.queues[1]] * neighbours_count)
-        copy = columns_of(db.queues[1:2])
-        copy.extend(neighbours)
-        async with running_writer(BrokerConfig(storage=notify_url)) as (writer, _, ends):
-            with psycopg.connect(notify_url) as other:
-                other.execute(
-                    "select txmsg.apply_batch(1, 0, '6 s', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', "
-                    "'{}', '{}', '{}', '{}', '{}', '{}', %s::uuid[], '{0}', %s, '{}', '{}', '{}', "
-                    "array['body'::bytea], array[now()], '{}', '{}')",
-                    ([copy.ids[0].hex()], [db.queues[0]]),
-                )
-                writing = asyncio.create_task(writer.write(Batch(plain=copy), 1))
-                async with asyncio.timeout(60):
-                    while await db.rows("select from pg_locks where not granted and locktype = 'transactionid'") == []:
-                        assert not writing.done(), "the copy is stored beside the first one"
-                other.commit() if first_stands else other.rollback()
-            assert await writing == {}
-            assert ends.get(db.queues[1], 0) == neighbours_count + (not first_stands)
-        await db.assert_dense()
-        count = neighbours_count + 1
-        assert await db.rows("select count(*), count(distinct transaction_id) from txmsg.message") == [(count, count)]
-
-    on_database(run)(notify_url)
+    neighbours = columns_of([db.queues[1]] * neighbours_count)
+    copy = columns_of(db.queues[1:2])
+    copy.extend(neighbours)
+    async with running_writer(BrokerConfig(storage=notify_url)) as (writer, _, ends):
+        with psycopg.connect(notify_url) as other:
+            other.execute(
+                "select txmsg.apply_batch(1, 0, '6 s', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', "
+                "'{}', '{}', '{}', '{}', '{}', '{}', %s::uuid[], '{0}', %s, '{}', '{}', '{}', "
+                "array['body'::bytea], array[now()], '{}', '{}')",
+                ([copy.ids[0].hex()], [db.queues[0]]),
+            )
+            writing = asyncio.create_task(writer.write(Batch(plain=copy), 1))
+            async with asyncio.timeout(60):
+                while await db.rows("select from pg_locks where not granted and locktype = 'transactionid'") == []:
+                    assert not writing.done(), "the copy is stored beside the first one"
+            other.commit() if first_stands else other.rollback()
+        assert await writing == {}
+        assert ends.get(db.queues[1], 0) == neighbours_count + (not first_stands)
+    await db.assert_dense()
+    count = neighbours_count + 1
+    assert await db.rows("select count(*), count(distinct transaction_id) from txmsg.message") == [(count, count)]
 
 
 _WAIT_BEFORE_THE_SECOND = """
@@ -100,41 +97,37 @@ create trigger wait_here before insert on txmsg.message_1
 """
 
 
-def test_copies_that_cross_each_other_into_other_queues_are_repeated_until_each_is_one_message(
-    notify_url: str, caplog: pytest.LogCaptureFixture
+async def test_copies_that_cross_each_other_into_other_queues_are_repeated_until_each_is_one_message(
+    db: Notify, notify_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The one deadlock that is left: two messages come twice at one moment, and their copies' queues cross."""
-
-    async def run(db: Notify) -> None:
-        one, two, three, four = db.queues
-        forth = columns_of([one, two])
-        back = columns_of([four, three], ids=forth.ids)  # a batch inserts queue by queue, so the second message first
-        config = BrokerConfig(storage=notify_url)
-        with psycopg.connect(notify_url, autocommit=True) as holder:
-            holder.execute((_WAIT_BEFORE_THE_SECOND % (two, four)).encode())
-            holder.execute("select pg_advisory_lock(1, 1)")
-            async with running_writer(config) as (writer, _, _), running_writer(config) as (other, _, _):
-                writing = asyncio.gather(
-                    writer.write(Batch(plain=forth), 1),
-                    other.write(Batch(plain=back), 1),
-                )
-                async with asyncio.timeout(60):
-                    while len(await db.rows("select from pg_locks where locktype = 'advisory' and not granted")) < 2:
-                        assert not writing.done(), "they were to wait in the middle"
-                holder.execute("select pg_advisory_unlock(1, 1)")
-                assert not any(await writing), "each is answered as stored"
-        told = {each.getMessage() for each in caplog.records}
-        assert told == {"a batch is repeated: the Notify database cannot work now: deadlock detected"}
-        await db.assert_dense()
-        assert await db.rows("select count(*), count(distinct transaction_id) from txmsg.message") == [(2, 2)]
-
-    on_database(run)(notify_url)
+    one, two, three, four = db.queues
+    forth = columns_of([one, two])
+    back = columns_of([four, three], ids=forth.ids)  # a batch inserts queue by queue, so the second message first
+    config = BrokerConfig(storage=notify_url)
+    with psycopg.connect(notify_url, autocommit=True) as holder:
+        holder.execute((_WAIT_BEFORE_THE_SECOND % (two, four)).encode())
+        holder.execute("select pg_advisory_lock(1, 1)")
+        async with running_writer(config) as (writer, _, _), running_writer(config) as (other, _, _):
+            writing = asyncio.gather(
+                writer.write(Batch(plain=forth), 1),
+                other.write(Batch(plain=back), 1),
+            )
+            async with asyncio.timeout(60):
+                while len(await db.rows("select from pg_locks where locktype = 'advisory' and not granted")) < 2:
+                    assert not writing.done(), "they were to wait in the middle"
+            holder.execute("select pg_advisory_unlock(1, 1)")
+            assert not any(await writing), "each is answered as stored"
+    told = {each.getMessage() for each in caplog.records}
+    assert told == {"a batch is repeated: the Notify database cannot work now: deadlock detected"}
+    await db.assert_dense()
+    assert await db.rows("select count(*), count(distinct transaction_id) from txmsg.message") == [(2, 2)]
 
 
 async def test_a_group_that_waits_gets_messages_from_the_new_queues(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify, poll_s=0.05) as delivery:
         waiting = asyncio.create_task(receive(delivery, 10))
-        await until(lambda: "g" in delivery._state.groups)
+        await until_async(lambda: "g" in delivery._state.groups)
         await notify.grow(5)
         await notify.add(2)
         got = await waiting

@@ -2,32 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections import defaultdict
-from collections.abc import Callable, Coroutine
-from functools import wraps
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ParamSpec
 
 from txmsg.message import ReceivedMessage
 from txmsg.metaq.access import LogAccess, QueueId
 from txmsg.metaq.location import open_log
 
 WAIT_S = 60.0
-
-
-P = ParamSpec("P")
-
-
-def on_loop(case: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """A test that runs on a loop of its own."""
-
-    @wraps(case)
-    def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        asyncio.run(case(*args, **kwargs))
-
-    return run
 
 
 class Seen:
@@ -56,14 +39,6 @@ class Seen:
     def attempts(self) -> list[tuple[int | None, int]]:
         """Offset and delivery, in the order in which they came."""
         return [(each.offset, each.attempt) for each in self.messages]
-
-
-async def until(holds: Callable[[], object]) -> None:
-    """Returns when this holds; fails when it never does."""
-    deadline = time.monotonic() + WAIT_S
-    while not holds():
-        assert time.monotonic() < deadline, "what was waited for did not come"
-        await asyncio.sleep(0.005)
 
 
 def stored(root: Path | LogAccess, group: str) -> dict[QueueId, int | None]:

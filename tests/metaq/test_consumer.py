@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from tests.metaq.consumers import WAIT_S, Seen, on_loop, stored, until
+from tests.metaq.consumers import WAIT_S, Seen, stored
 from tests.metaq.logs import batch, fill
 from tests.metaq.servers import served
+from tests.waiting import until_async
 from txmsg.errors import CorruptLog, MisuseError, OffsetOutOfRange
 from txmsg.message import ReceivedMessage
 from txmsg.metaq.access import GroupMember, Member, QueueId
@@ -30,7 +31,6 @@ from txmsg.runtime.start import Start
 T0, T1 = QueueId("t", 0), QueueId("t", 1)
 
 
-@on_loop
 async def test_handlers_get_each_queue_in_order_and_go_on_where_they_were(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         fill(log, "t", 0, [3, 300, 2])
@@ -43,11 +43,10 @@ async def test_handlers_get_each_queue_in_order_and_go_on_where_they_were(tmp_pa
             fill(log, "t", 0, [later] if later else [])
             async with consumer:
                 expected = {0: list(range(before, 305 + later)), **({} if later else {1: list(range(5))})}
-                await until(lambda: seen.offsets == expected)  # noqa: B023
+                await until_async(lambda: seen.offsets == expected)  # noqa: B023
             assert stored(tmp_path, "g") == {T0: 305 + later, T1: 5}
 
 
-@on_loop
 async def test_a_handler_that_awaits_has_its_queue_in_order_and_others_side_by_side(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         for queue in range(3):
@@ -72,12 +71,11 @@ async def test_a_handler_that_awaits_has_its_queue_in_order_and_others_side_by_s
         running.remove(message.queue)
 
     async with consumer:
-        await until(lambda: len(seen.messages) == 60)
+        await until_async(lambda: len(seen.messages) == 60)
     assert seen.offsets == {queue: list(range(20)) for queue in range(3)}
     assert most == {1, 2}
 
 
-@on_loop
 async def test_only_tags_that_were_asked_for_come_and_the_others_count_as_handled(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         for _ in range(2):
@@ -87,12 +85,11 @@ async def test_only_tags_that_were_asked_for_come_and_the_others_count_as_handle
         consumer = AsyncLogConsumer(tmp_path, "g")
         consumer.subscribe("t", "a || c")(seen)
         async with consumer:
-            await until(lambda: seen.offsets == {0: [0, 3, 4, 7]})
-            await until(lambda: stored(tmp_path, "g") == {T0: 8, T1: 18})
+            await until_async(lambda: seen.offsets == {0: [0, 3, 4, 7]})
+            await until_async(lambda: stored(tmp_path, "g") == {T0: 8, T1: 18})
 
 
 @pytest.mark.parametrize("start", [Start.earliest(), Start.latest()])
-@on_loop
 async def test_new_queues_and_topics_are_read_from_their_first_message_while_it_runs(
     tmp_path: Path, start: Start
 ) -> None:
@@ -103,13 +100,12 @@ async def test_new_queues_and_topics_are_read_from_their_first_message_while_it_
         consumer.subscribe("t")(seen)
         consumer.subscribe("later")(seen)
         async with consumer:
-            await until(consumer.queues)
+            await until_async(consumer.queues)
             log.append([batch("t", 0, 2, 1), batch("t", 5, 0, 2), batch("later", 7, 0, 1)])
             old = [0, 1] if start == Start.earliest() else []
-            await until(lambda: seen.offsets == {0: [*old, 2], 5: [0, 1], 7: [0]})
+            await until_async(lambda: seen.offsets == {0: [*old, 2], 5: [0, 1], 7: [0]})
 
 
-@on_loop
 async def test_every_broadcasting_member_gets_every_message_and_a_named_one_goes_on(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         fill(log, "t", 0, [2])
@@ -118,19 +114,18 @@ async def test_every_broadcasting_member_gets_every_message_and_a_named_one_goes
             consumer = AsyncLogConsumer(tmp_path, "g", broadcast=broadcast)
             consumer.subscribe("t")(seen[name])
             async with consumer:
-                await until(consumer.queues)
+                await until_async(consumer.queues)
                 end = fill(log, "t", 0, [1])
-                await until(lambda: seen[name].offsets == {0: [end - 1]})  # noqa: B023
+                await until_async(lambda: seen[name].offsets == {0: [end - 1]})  # noqa: B023
         assert list(stored(tmp_path, "g%host-1").values()) == [4]
         fill(log, "t", 0, [1])
         again = AsyncLogConsumer(tmp_path, "g", broadcast="host-1")
         again.subscribe("t")(seen["named"])
         async with again:
-            await until(lambda: seen["named"].offsets == {0: [3, 4]})
+            await until_async(lambda: seen["named"].offsets == {0: [3, 4]})
     assert [each.name for each in (tmp_path / "groups").iterdir()] == ["g%host-1"], "a passing group was left behind"
 
 
-@on_loop
 async def test_what_is_polled_and_not_committed_comes_again(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         fill(log, "t", 0, [3, 2])
@@ -195,7 +190,6 @@ def test_a_sync_consumer_polls_seeks_pauses_and_stops_at_once(tmp_path: Path) ->
     assert not waiter.is_alive(), "a poll went on after the stop"
 
 
-@on_loop
 async def test_a_hole_is_counted_and_gone_past(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         log.append([batch("t", 0, 0, 2), Append("t", 0, hole(7, 1)), batch("t", 0, 7, 2)])
@@ -203,12 +197,11 @@ async def test_a_hole_is_counted_and_gone_past(tmp_path: Path) -> None:
     consumer = AsyncLogConsumer(tmp_path, "g")
     consumer.subscribe("t")(seen)
     async with consumer:
-        await until(lambda: seen.offsets == {0: [0, 1, 7, 8]})
+        await until_async(lambda: seen.offsets == {0: [0, 1, 7, 8]})
         assert consumer.missed_count == 5
     assert stored(tmp_path, "g") == {T0: 9}
 
 
-@on_loop
 async def test_going_past_a_hole_commits_nothing_that_was_polled_before_it(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         log.append([batch("t", 0, 0, 2), Append("t", 0, hole(7, 1)), batch("t", 0, 7, 2)])
@@ -222,7 +215,6 @@ async def test_going_past_a_hole_commits_nothing_that_was_polled_before_it(tmp_p
     assert stored(tmp_path, "g") == {T0: 0}
 
 
-@on_loop
 async def test_with_missing_error_a_queue_stands_still_and_a_poll_says_why(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         log.append([batch("t", 0, 0, 2), Append("t", 0, hole(7, 1)), batch("t", 0, 7, 2), batch("t", 1, 0, 1)])
@@ -246,7 +238,6 @@ async def test_with_missing_error_a_queue_stands_still_and_a_poll_says_why(tmp_p
 
 
 @pytest.mark.parametrize(("missing", "first", "missed"), [("earliest", 2, 2), ("latest", 3, 3)])
-@on_loop
 async def test_what_retention_took_is_counted_and_gone_past_as_it_was_told(
     tmp_path: Path, missing: str, first: int, missed: int
 ) -> None:
@@ -255,9 +246,9 @@ async def test_what_retention_took_is_counted_and_gone_past_as_it_was_told(
     consumer = AsyncLogConsumer(tmp_path, "g", missing=missing)  # type: ignore[arg-type]
     consumer.subscribe("t")(seen)
     async with consumer:
-        await until(lambda: consumer.missed_count == missed)
+        await until_async(lambda: consumer.missed_count == missed)
         fill(access, "t", 0, [1])
-        await until(lambda: seen.offsets.get(0, [])[-1:] == [3])
+        await until_async(lambda: seen.offsets.get(0, [])[-1:] == [3])
         assert seen.offsets == {0: list(range(first, 4))}
     access.close()
     assert queue == T0
@@ -276,7 +267,6 @@ def _cut_log(root: Path) -> tuple[Log, QueueId]:
     return log, T0
 
 
-@on_loop
 async def test_a_directory_that_is_no_log_is_said_at_the_start(tmp_path: Path) -> None:
     consumer = AsyncLogConsumer(tmp_path, "g")
     consumer.subscribe("t")
@@ -284,7 +274,6 @@ async def test_a_directory_that_is_no_log_is_said_at_the_start(tmp_path: Path) -
         await consumer.start()
 
 
-@on_loop
 async def test_a_consumer_at_an_address_is_a_member_as_one_on_the_path_and_its_failures_are_kept(
     tmp_path: Path,
 ) -> None:
@@ -300,7 +289,7 @@ async def test_a_consumer_at_an_address_is_a_member_as_one_on_the_path_and_its_f
                 consumers.append(consumer)
             on_path, at_address = consumers
             async with on_path, at_address:
-                await until(lambda: len(on_path.queues()) == len(at_address.queues()) == 2)
+                await until_async(lambda: len(on_path.queues()) == len(at_address.queues()) == 2)
                 access.append([batch("t", queue, 5, 2) for queue in range(4)])
                 tries = Counter[tuple[int | None, int | None, int]]()
 
@@ -309,13 +298,12 @@ async def test_a_consumer_at_an_address_is_a_member_as_one_on_the_path_and_its_f
                     tries.update((each.queue, each.offset, each.attempt) for each in near.messages + far.messages)
                     return len(tries) == 4 * 7 * 2
 
-                await until(all_tried_twice)
+                await until_async(all_tried_twice)
                 assert any(each.offset in {5, 6} for each in near.messages)
                 assert any(each.offset in {5, 6} for each in far.messages)
             assert stored(access, "g")[T0] == 7
 
 
-@on_loop
 async def test_a_member_whose_files_are_removed_joins_anew(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         fill(log, "t", 0, [2])
@@ -324,13 +312,12 @@ async def test_a_member_whose_files_are_removed_joins_anew(tmp_path: Path) -> No
         consumer._balance_s = 0.05
         consumer.subscribe("t")(seen)
         async with consumer:
-            await until(lambda: seen.offsets == {0: [0, 1]})
+            await until_async(lambda: seen.offsets == {0: [0, 1]})
             (tmp_path / "groups").rename(tmp_path / "gone")
-            await until(lambda: seen.offsets == {0: [0, 1, 0, 1]})
+            await until_async(lambda: seen.offsets == {0: [0, 1, 0, 1]})
             assert len(open_log(tmp_path).group("g").members) == 1
 
 
-@on_loop
 async def test_a_consumer_that_is_stopped_while_it_joins_is_no_member(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -348,15 +335,14 @@ async def test_a_consumer_that_is_stopped_while_it_joins_is_no_member(
         consumer = AsyncLogConsumer(access, "g")
         consumer.subscribe("t")
         await consumer.start()
-        await until(joining.is_set)
+        await until_async(joining.is_set)
         stopping = asyncio.create_task(consumer.stop())
-        await until(lambda: consumer._balance._has_left)
+        await until_async(lambda: consumer._balance._has_left)
         may_join.set()
         await stopping
         assert access.group("g").members == ()
 
 
-@on_loop
 async def test_a_seek_from_outside_moves_a_member_that_runs(tmp_path: Path) -> None:
     with Log(tmp_path) as log, open_log(tmp_path) as access:
         fill(log, "t", 0, [4])
@@ -365,13 +351,12 @@ async def test_a_seek_from_outside_moves_a_member_that_runs(tmp_path: Path) -> N
         consumer._balance_s = 0.05
         consumer.subscribe("t")(seen)
         async with consumer:
-            await until(lambda: seen.offsets == {0: [0, 1, 2, 3]})
+            await until_async(lambda: seen.offsets == {0: [0, 1, 2, 3]})
             access.seek("g", {T0: 2})
-            await until(lambda: seen.offsets == {0: [0, 1, 2, 3, 2, 3]})
+            await until_async(lambda: seen.offsets == {0: [0, 1, 2, 3, 2, 3]})
         assert stored(tmp_path, "g") == {T0: 4}
 
 
-@on_loop
 async def test_a_stop_waits_for_the_handler_and_only_so_long(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         fill(log, "t", 0, [3])
@@ -387,17 +372,16 @@ async def test_a_stop_waits_for_the_handler_and_only_so_long(tmp_path: Path) -> 
         entered.clear()
         leave.clear()
         await consumer.start()
-        await until(entered.is_set)
+        await until_async(entered.is_set)
         stopping = asyncio.create_task(consumer.stop())
         if expected:
-            await until(lambda: consumer._workers.is_stopping)  # noqa: B023
+            await until_async(lambda: consumer._workers.is_stopping)  # noqa: B023
             leave.set()
         await stopping
         leave.set()
         assert stored(tmp_path, "g") == {T0: expected}, "the queue was given back at another place"
 
 
-@on_loop
 async def test_a_strategy_that_fails_is_said_and_tried_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -416,6 +400,6 @@ async def test_a_strategy_that_fails_is_said_and_tried_again(
     consumer._balance_s = 0.01
     consumer.subscribe("t")(seen)
     async with consumer:
-        await until(lambda: seen.offsets == {0: [0]})
+        await until_async(lambda: seen.offsets == {0: [0]})
     assert "group g cannot go on, and tries again: nobody has it" in caplog.text
     assert "KeyError: 'site'" in caplog.text

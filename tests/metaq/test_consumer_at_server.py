@@ -6,9 +6,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from tests.chaos.plan import Cut
-from tests.metaq.consumers import Seen, on_loop, stored, until
+from tests.metaq.consumers import Seen, stored
 from tests.metaq.logs import batch
 from tests.metaq.servers import linked, served
+from tests.waiting import until_async
 from txmsg.metaq.access import QueueId
 from txmsg.metaq.consumer.async_consumer import AsyncLogConsumer
 from txmsg.metaq.consumer.retries import tried_of
@@ -29,7 +30,6 @@ class Clock:
         return self.now
 
 
-@on_loop
 async def test_order_offsets_retries_and_dead_letters_are_as_on_a_path(tmp_path: Path) -> None:
     seen, clock = (
         Seen(lambda message: message.offset in {1, 4} and (message.offset == 4 or message.attempt == 1)),
@@ -41,17 +41,17 @@ async def test_order_offsets_retries_and_dead_letters_are_as_on_a_path(tmp_path:
         consumer._clock, consumer._balance_s = clock, 0.05
         consumer.subscribe("t")(seen)
         async with consumer:
-            await until(lambda: seen.offsets == {0: [0, 1, 2], 1: [0, 1]})
+            await until_async(lambda: seen.offsets == {0: [0, 1, 2], 1: [0, 1]})
             log.append([batch("t", 0, 3, 2)])
-            await until(lambda: stored(log, "g").get(QueueId("t", 0)) == 5)
+            await until_async(lambda: stored(log, "g").get(QueueId("t", 0)) == 5)
             retries = QueueId("%RETRY%g", 0)
-            await until(lambda: log.ranges([retries])[retries].end == 3)
+            await until_async(lambda: log.ranges([retries])[retries].end == 3)
             assert len(seen.messages) == 7, "a retry came before its time"
             clock.now += 5.0
-            await until(lambda: len(seen.messages) == 10)
+            await until_async(lambda: len(seen.messages) == 10)
             letters = QueueId("%DLQ%g", 0)
-            await until(lambda: log.ranges([letters])[letters].end == 1)
-            await until(lambda: stored(log, "g")[retries] == 3)
+            await until_async(lambda: log.ranges([letters])[letters].end == 1)
+            await until_async(lambda: stored(log, "g")[retries] == 3)
         [fetched] = log.fetch({letters: 0})
         [letter] = [tried_of(message) for each in fetched.batches for message in each.messages()]
         assert (letter.message.queue, letter.message.offset, len(letter.errors)) == (0, 4, 2)
@@ -63,7 +63,6 @@ async def test_order_offsets_retries_and_dead_letters_are_as_on_a_path(tmp_path:
         assert log.group("g").members == (), "it has left"
 
 
-@on_loop
 async def test_a_member_that_is_cut_off_loses_its_queues_and_joins_anew_and_nothing_is_skipped(tmp_path: Path) -> None:
     queues = [QueueId("t", number) for number in range(4)]
     here, there = Seen(), Seen()
@@ -87,17 +86,17 @@ async def test_a_member_that_is_cut_off_loses_its_queues_and_joins_anew_and_noth
 
         append(0)
         async with consumers[0], consumers[1]:
-            await until(lambda: log.groups() == ["g"])
-            await until(lambda: shares() == [2, 2])
-            await until(lambda: stored(log, "g") == dict.fromkeys(queues, 10))
+            await until_async(lambda: log.groups() == ["g"])
+            await until_async(lambda: shares() == [2, 2])
+            await until_async(lambda: stored(log, "g") == dict.fromkeys(queues, 10))
             link.cut(Cut.LOST)
             append(10)
-            await until(lambda: stored(log, "g") == dict.fromkeys(queues, 20))
+            await until_async(lambda: stored(log, "g") == dict.fromkeys(queues, 20))
             assert shares() == [4]
             link.heal()
-            await until(lambda: shares() == [2, 2])
+            await until_async(lambda: shares() == [2, 2])
             append(20)
-            await until(lambda: stored(log, "g") == dict.fromkeys(queues, 30))
+            await until_async(lambda: stored(log, "g") == dict.fromkeys(queues, 30))
         for queue in queues:
             got = {*here.offsets.get(queue.queue, ()), *there.offsets.get(queue.queue, ())}
             assert got == set(range(30))

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.metaq.consumers import Seen, on_loop, until
+from tests.metaq.consumers import Seen
 from tests.metaq.logs import fill
 from tests.metaq.servers import served
+from tests.waiting import until_async
 from txmsg.administration import DeadLetter, DeadLetterFilter
 from txmsg.administration.log import LogAdministration
 from txmsg.cli.main import main
@@ -115,7 +116,6 @@ def test_those_that_are_meant_are_found_and_redriven_and_the_others_stay(
     assert access.group("g").members == ()
 
 
-@on_loop
 async def test_a_redriven_message_comes_as_if_it_were_new_and_of_the_next_generation(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         fill(log, "t", 0, [3])
@@ -125,14 +125,14 @@ async def test_a_redriven_message_comes_as_if_it_were_new_and_of_the_next_genera
     consumer.subscribe("t")(seen)
     async with consumer:
         with open_log(tmp_path) as access:
-            await until(lambda: access.ranges([DEAD])[DEAD].end == 1)
+            await until_async(lambda: access.ranges([DEAD])[DEAD].end == 1)
             cured.append(True)
             assert redrive(access) == 1
-            await until(lambda: len(seen.messages) == 5)
+            await until_async(lambda: len(seen.messages) == 5)
             again = seen.messages[-1]
             assert (again.topic, again.offset, again.attempt, again.generation) == ("t", 1, 1, 1)
             assert [each.generation for each in seen.messages[:-1]] == [0] * 4
-            await until(lambda: access.group("g").queues[0].offset == 1)  # its retry is handled
+            await until_async(lambda: access.group("g").queues[0].offset == 1)  # its retry is handled
             assert consumer.queues() == [("t", 0)], "a redrive took queues"
             assert access.ranges([DEAD])[DEAD].end == 1
 
@@ -188,7 +188,6 @@ def test_files_of_dead_letters_that_were_dealt_with_go(tmp_path: Path) -> None:
         assert [letter.offset for letter in dead_letters(access)] == [6]
 
 
-@on_loop
 async def test_what_is_no_copy_holds_no_other_retry_back_and_ends_as_a_dead_letter(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         fill(log, "t", 0, [2])
@@ -199,8 +198,8 @@ async def test_what_is_no_copy_holds_no_other_retry_back_and_ends_as_a_dead_lett
         consumer = AsyncLogConsumer(tmp_path, "g", retries_max=1, retry_delays_s=[0.01])
         consumer.subscribe("t")(seen)
         async with consumer:
-            await until(lambda: (1, 2) in seen.attempts)
-            await until(lambda: bodies(access) == ["no copy"])
+            await until_async(lambda: (1, 2) in seen.attempts)
+            await until_async(lambda: bodies(access) == ["no copy"])
         [letter] = dead_letters(access)
         assert (letter.topic, "no handler" in (letter.last_error or "")) == (RETRY.topic, True)
 

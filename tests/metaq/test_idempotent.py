@@ -7,39 +7,27 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine, create_engine, select
+from sqlalchemy import Engine, select
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
+from sqlalchemy.orm import Session, sessionmaker
 
-from tests.metaq.consumers import on_loop, stored, until
+from tests.effects import Effect, business_database, effects
+from tests.metaq.consumers import stored
+from tests.waiting import until, until_async
 from txmsg.client import idempotent
 from txmsg.message import Message, ReceivedMessage
 from txmsg.metaq import AsyncLogConsumer, Log, LogConsumer, LogProducer
 from txmsg.metaq.access import QueueId
 from txmsg.runtime.start import Start
-from txmsg.tables import create_tables, inbox_table
+from txmsg.tables import inbox_table
 
 T0 = QueueId("t", 0)
 
 
-class Base(DeclarativeBase):
-    pass
-
-
-class Effect(Base):
-    __tablename__ = "effects"
-
-    id: Mapped[int] = mapped_column(primary_key=True)
-    message_id: Mapped[str]
-
-
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[Engine]:
-    engine = create_engine(f"sqlite:///{tmp_path}/business.db")
-    Base.metadata.create_all(engine)
-    create_tables(engine)
-    yield engine
-    engine.dispose()
+    with business_database(f"sqlite:///{tmp_path}/business.db") as engine:
+        yield engine
 
 
 @pytest.fixture
@@ -50,14 +38,7 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / "log"
 
 
-def effects(engine: Engine) -> list[int]:
-    """How often each message had its effect."""
-    with engine.connect() as connection:
-        return list(Counter(connection.execute(select(Effect.message_id)).scalars()).values())
-
-
 @pytest.mark.parametrize("kind", ["def", "async def"])
-@on_loop
 async def test_each_message_has_its_effect_once_though_it_comes_again(log: Path, engine: Engine, kind: str) -> None:
     async_engine = create_async_engine(engine.url.set(drivername="sqlite+aiosqlite"))
     handled: list[ReceivedMessage] = []
@@ -76,11 +57,11 @@ async def test_each_message_has_its_effect_once_though_it_comes_again(log: Path,
         consumer = AsyncLogConsumer(log, "g", retries_max=0)
         consumer.subscribe("t")(plain if kind == "def" else coroutine)
         async with consumer:
-            await until(consumer.queues)
+            await until_async(consumer.queues)
             if start == "again":
                 await consumer.seek("t", 0, Start.earliest())
-            await until(lambda: stored(log, "g") == {T0: 4})
-        assert effects(engine) == [1, 1, 1, 1]
+            await until_async(lambda: stored(log, "g") == {T0: 4})
+        assert list(effects(engine).values()) == [1, 1, 1, 1]
     assert len(handled) == 4
     with engine.connect() as connection:
         assert set(connection.execute(select(inbox_table.c.group_name)).scalars()) == {"g"}
@@ -101,13 +82,11 @@ def test_groups_of_one_log_have_effects_of_their_own_and_broadcasting_members_to
         consumer.subscribe("t")(handle)
         with consumer:
             wait_handled(consumer, log)
-    assert effects(engine) == [3, 3, 3, 3]
+    assert list(effects(engine).values()) == [3, 3, 3, 3]
     with engine.connect() as connection:
         groups = Counter(connection.execute(select(inbox_table.c.group_name)).scalars())
     assert groups == {"g": 4, "h": 4, "h%host-1": 4}
 
 
-@on_loop
-async def wait_handled(consumer: LogConsumer, log: Path) -> None:
-    await until(consumer.queues)
-    await until(lambda: stored(log, consumer.group) == {T0: 4})
+def wait_handled(consumer: LogConsumer, log: Path) -> None:
+    until(lambda: consumer.queues() and stored(log, consumer.group) == {T0: 4})

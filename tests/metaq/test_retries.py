@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.metaq.consumers import Seen, on_loop, stored, until
+from tests.metaq.consumers import Seen, stored
 from tests.metaq.logs import fill
+from tests.waiting import until_async
 from txmsg.errors import CorruptLog, MisuseError, StorageError
 from txmsg.message import ReceivedMessage
 from txmsg.metaq.access import QueueId
@@ -54,81 +55,76 @@ def copies(root: Path, queue: QueueId) -> list[Tried]:
         ]
 
 
-@on_loop
 async def test_a_message_that_fails_comes_after_each_back_off_and_then_is_a_dead_letter(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         fill(log, "t", 0, [3])
     seen, clock = Seen(lambda message: message.offset == 1), Clock()
     async with consumer_of(tmp_path, seen, clock) as consumer:
-        await until(lambda: seen.attempts == [(0, 1), (1, 1), (2, 1)])
+        await until_async(lambda: seen.attempts == [(0, 1), (1, 1), (2, 1)])
         lanes = consumer._balance.lanes
         for tries in range(1, 17):
             level, count = QueueId("%RETRY%g", tries - 1), len(seen.messages)
-            await until(lambda: level in lanes and (lanes[level].blocked_until or len(seen.messages) > count))  # noqa: B023
+            await until_async(lambda: level in lanes and (lanes[level].blocked_until or len(seen.messages) > count))  # noqa: B023
             [copy] = copies(tmp_path, level)
             assert copy.due_at_us == round((clock.now + DELAYS_S[tries - 1]) * 1e6)
             assert len(seen.messages) == 2 + tries, "it came before its time"
             clock.now += DELAYS_S[tries - 1]
-            await until(lambda: len(seen.messages) == 3 + tries)  # noqa: B023
+            await until_async(lambda: len(seen.messages) == 3 + tries)  # noqa: B023
             last = seen.messages[-1]
             assert (last.topic, last.queue, last.offset, last.attempt) == ("t", 0, 1, tries + 1)
             assert (last.body, last.headers) == (b"t/0/1", {})
-        await until(lambda: copies(tmp_path, DEAD))
+        await until_async(lambda: copies(tmp_path, DEAD))
     [letter] = copies(tmp_path, DEAD)
     assert (letter.message.offset, letter.message.attempt, len(letter.errors)) == (1, 17, 17)
     assert all(error.startswith(f"ValueError: no t/0/1, try {n}\n") for n, error in enumerate(letter.errors, start=1))
     assert len(seen.messages) == 19
 
 
-@on_loop
 async def test_retries_survive_the_member_that_owed_them(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         fill(log, "t", 0, [4])
     clock = Clock()
     first = Seen(lambda message: message.offset in {1, 3})
     async with consumer_of(tmp_path, first, clock):
-        await until(lambda: len(first.messages) == 4)
+        await until_async(lambda: len(first.messages) == 4)
     assert stored(tmp_path, "g")[T0] == 4
     second = Seen()
     async with consumer_of(tmp_path, second, clock):
         clock.now += 1.01
-        await until(lambda: second.attempts == [(1, 2), (3, 2)])
+        await until_async(lambda: second.attempts == [(1, 2), (3, 2)])
     third = Seen()
     async with consumer_of(tmp_path, third, clock) as consumer:
-        await until(consumer.queues)
+        await until_async(consumer.queues)
         clock.now += 1e6
     assert third.messages == []
 
 
-@on_loop
 async def test_an_ordered_queue_waits_for_the_message_that_fails_and_others_do_not(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         fill(log, "t", 0, [3])
         fill(log, "t", 1, [3])
     seen, clock = Seen(lambda message: (message.queue, message.offset) == (0, 1) and message.attempt < 4), Clock()
     async with consumer_of(tmp_path, seen, clock, ordered=True) as consumer:
-        await until(lambda: seen.offsets == {0: [0, 1], 1: [0, 1, 2]})
+        await until_async(lambda: seen.offsets == {0: [0, 1], 1: [0, 1, 2]})
         lane = consumer._balance.lanes[T0]
         for delay_s, tries in ((1, 2), (5, 3), (10, 4)):
-            await until(lambda: lane.blocked_until == clock.now + delay_s)  # noqa: B023
+            await until_async(lambda: lane.blocked_until == clock.now + delay_s)  # noqa: B023
             clock.now += delay_s
-            await until(lambda: seen.offsets[0][1 : 1 + tries] == [1] * tries)  # noqa: B023
-        await until(lambda: seen.offsets[0] == [0, 1, 1, 1, 1, 2])
+            await until_async(lambda: seen.offsets[0][1 : 1 + tries] == [1] * tries)  # noqa: B023
+        await until_async(lambda: seen.offsets[0] == [0, 1, 1, 1, 1, 2])
     assert [each.attempt for each in seen.messages if each.queue == 0] == [1, 1, 2, 3, 4, 1]
 
 
-@on_loop
 async def test_an_ordered_queue_goes_on_when_the_message_is_a_dead_letter(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         fill(log, "t", 0, [2])
     seen, clock = Seen(lambda message: message.offset == 0), Clock()
     async with consumer_of(tmp_path, seen, clock, ordered=True, retries_max=2, retry_delays_s=[0]):
-        await until(lambda: seen.attempts == [(0, 1), (0, 2), (0, 3), (1, 1)])
+        await until_async(lambda: seen.attempts == [(0, 1), (0, 2), (0, 3), (1, 1)])
     [letter] = copies(tmp_path, DEAD)
     assert [error.splitlines()[0] for error in letter.errors] == [f"ValueError: no t/0/0, try {n}" for n in (1, 2, 3)]
 
 
-@on_loop
 async def test_nothing_is_gone_past_while_what_failed_cannot_be_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,15 +145,14 @@ async def test_nothing_is_gone_past_while_what_failed_cannot_be_kept(
             return append(appends)
 
         monkeypatch.setattr(access, "append", append_or_not)
-        await until(lambda: refused)
-        await until(lambda: stored(tmp_path, "g")[T0] == 1)
+        await until_async(lambda: refused)
+        await until_async(lambda: stored(tmp_path, "g")[T0] == 1)
     assert stored(tmp_path, "g")[T0] == 1, "what failed and is kept nowhere was gone past"
     again = Seen()
     async with consumer_of(tmp_path, again, clock):
-        await until(lambda: again.attempts == [(1, 1), (2, 1)])
+        await until_async(lambda: again.attempts == [(1, 1), (2, 1)])
 
 
-@on_loop
 async def test_a_dead_letter_is_kept_once_while_retries_beside_it_cannot_be(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,7 +179,7 @@ async def test_a_dead_letter_is_kept_once_while_retries_beside_it_cannot_be(
             return append(appends)
 
         monkeypatch.setattr(own, "append", append_or_not)
-        await until(lambda: len(refused) == 5 and stored(tmp_path, "g").get(RETRY) == 2)
+        await until_async(lambda: len(refused) == 5 and stored(tmp_path, "g").get(RETRY) == 2)
     assert [each.message.offset for each in copies(tmp_path, DEAD)] == [0]
 
 

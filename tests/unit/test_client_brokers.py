@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -14,15 +14,13 @@ from txmsg.wire.v1.txmsg_pb2 import RouteChanged
 A, B = b"a" * 16, b"b" * 16
 
 
-def with_brokers(case: Callable[[Brokers], None], *addresses: str) -> None:
-    async def scenario() -> None:
-        brokers = Brokers(addresses)
-        try:
-            case(brokers)
-        finally:
-            await brokers.close()
-
-    asyncio.run(scenario())
+@asynccontextmanager
+async def brokers_at(*addresses: str) -> AsyncIterator[Brokers]:
+    brokers = Brokers(addresses)
+    try:
+        yield brokers
+    finally:
+        await brokers.close()
 
 
 def route(
@@ -31,8 +29,8 @@ def route(
     return RouteChanged(this=this, brokers=brokers, draining=draining, shard=shard, is_cut_off=is_cut_off)
 
 
-def test_others_are_learned_and_forgotten_and_the_given_one_stays() -> None:
-    def case(brokers: Brokers) -> None:
+async def test_others_are_learned_and_forgotten_and_the_given_one_stays() -> None:
+    async with brokers_at("a:1") as brokers:
         changes: list[list[str]] = []
         brokers.watch(lambda: changes.append(brokers.addresses))
         brokers.learn("a:1", route("a:1", "a:1", "b:1", "c:1"))
@@ -41,71 +39,58 @@ def test_others_are_learned_and_forgotten_and_the_given_one_stays() -> None:
         brokers.learn("c:1", route("c:1", "c:1"))
         assert changes == [["a:1", "b:1", "c:1"], ["a:1", "c:1"]]
 
-    with_brokers(case, "a:1")
 
-
-def test_a_broker_reached_by_another_address_than_its_own_is_known_once() -> None:
-    def case(brokers: Brokers) -> None:
+async def test_a_broker_reached_by_another_address_than_its_own_is_known_once() -> None:
+    async with brokers_at("localhost:1", "proxy:1") as brokers:
         brokers.learn("localhost:1", route("10.0.0.1:1", "10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1"))
         assert brokers.addresses == ["localhost:1", "proxy:1", "10.0.0.2:1", "10.0.0.3:1"]
         brokers.learn("proxy:1", route("10.0.0.2:1", "10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1"))
         assert brokers.addresses == ["localhost:1", "proxy:1", "10.0.0.3:1"]
 
-    with_brokers(case, "localhost:1", "proxy:1")
 
-
-def test_who_does_not_know_the_others_makes_no_difference() -> None:
-    def case(brokers: Brokers) -> None:
+async def test_who_does_not_know_the_others_makes_no_difference() -> None:
+    async with brokers_at("a:1") as brokers:
         brokers.learn("a:1", route("a:1", "a:1", "b:1"))
         brokers.learn("b:1", route("b:1"))  # cut off from its database
         brokers.learn("a:1", RouteChanged(brokers=["a:1"]))  # says no name of its own
         brokers.learn("gone:1", route("gone:1", "gone:1"))
         assert brokers.addresses == ["a:1", "b:1"]
 
-    with_brokers(case, "a:1")
 
-
-def test_clients_spread_over_the_brokers_that_take_messages() -> None:
+async def test_clients_spread_over_the_brokers_that_take_messages() -> None:
     chosen: Counter[str] = Counter()
 
-    def case(brokers: Brokers) -> None:
-        brokers.learn("a:1", route("a:1", "a:1", "b:1", "c:1", "d:1", draining=("d:1",)))
-        chosen[brokers._current.address] += 1
-
     for _ in range(100):
-        with_brokers(case, "a:1")
+        async with brokers_at("a:1") as brokers:
+            brokers.learn("a:1", route("a:1", "a:1", "b:1", "c:1", "d:1", draining=("d:1",)))
+            chosen[brokers._current.address] += 1
     assert set(chosen) == {"a:1", "b:1", "c:1"}
     assert min(chosen.values()) > 12
 
 
-def test_a_newcomer_gets_its_share_and_the_rest_stay_where_they_are() -> None:
+async def test_a_newcomer_gets_its_share_and_the_rest_stay_where_they_are() -> None:
     moved = 0
 
-    def case(brokers: Brokers) -> None:
-        nonlocal moved
-        brokers.learn("a:1", route("a:1", "a:1", "b:1", "c:1"))
-        before = brokers._current
-        brokers.learn("a:1", route("a:1", "a:1", "b:1", "c:1", "new:1"))
-        assert brokers._current is before or brokers._current.address == "new:1"
-        moved += brokers._current is not before
-
     for _ in range(160):
-        with_brokers(case, "a:1")
+        async with brokers_at("a:1") as brokers:
+            brokers.learn("a:1", route("a:1", "a:1", "b:1", "c:1"))
+            before = brokers._current
+            brokers.learn("a:1", route("a:1", "a:1", "b:1", "c:1", "new:1"))
+            assert brokers._current is before or brokers._current.address == "new:1"
+            moved += brokers._current is not before
     assert 15 < moved < 70  # a quarter
 
 
-def test_a_client_leaves_a_broker_that_begins_to_drain() -> None:
-    def case(brokers: Brokers) -> None:
+async def test_a_client_leaves_a_broker_that_begins_to_drain() -> None:
+    async with brokers_at("a:1") as brokers:
         brokers.learn("a:1", route("a:1", "a:1", "b:1"))
         for draining, other in (("a:1", "b:1"), ("b:1", "a:1")):
             brokers.learn("a:1", route("a:1", "a:1", "b:1", draining=(draining,)))
             assert brokers._current.address == other
 
-    with_brokers(case, "a:1")
 
-
-def test_a_broker_of_another_database_in_the_list_is_not_sent_to(caplog: pytest.LogCaptureFixture) -> None:
-    def case(brokers: Brokers) -> None:
+async def test_a_broker_of_another_database_in_the_list_is_not_sent_to(caplog: pytest.LogCaptureFixture) -> None:
+    async with brokers_at("a:1", "b:1", "strange:1") as brokers:
         for address in ("a:1", "b:1"):
             brokers.learn(address, route(address, "a:1", "b:1", shard=A))
         for _ in range(2):
@@ -115,14 +100,12 @@ def test_a_broker_of_another_database_in_the_list_is_not_sent_to(caplog: pytest.
         for _ in range(50):
             assert brokers._choice().address != "strange:1"
         assert brokers._current.address != "strange:1"
-
-    with_brokers(case, "a:1", "b:1", "strange:1")
     [record] = caplog.records
     assert "strange:1 is not used" in record.getMessage()
 
 
-def test_a_database_that_was_made_anew_takes_the_place_of_the_one_before() -> None:
-    def case(brokers: Brokers) -> None:
+async def test_a_database_that_was_made_anew_takes_the_place_of_the_one_before() -> None:
+    async with brokers_at("a:1", "b:1") as brokers:
         for shard in (A, B):
             brokers.learn("a:1", route("a:1", "a:1", "b:1", shard=shard))
             brokers.learn("b:1", route("b:1", "a:1", "b:1", shard=shard))
@@ -130,16 +113,12 @@ def test_a_database_that_was_made_anew_takes_the_place_of_the_one_before() -> No
             assert {brokers._choice().address for _ in range(100)} == {"a:1", "b:1"}
             brokers.learn("b:1", route("b:1", "b:1", shard=shard))
 
-    with_brokers(case, "a:1", "b:1")
 
-
-def test_a_database_is_failing_when_each_of_its_brokers_is_cut_off() -> None:
-    def case(brokers: Brokers) -> None:
+async def test_a_database_is_failing_when_each_of_its_brokers_is_cut_off() -> None:
+    async with brokers_at("a:1") as brokers:
         brokers.learn("a:1", route("a:1", "a:1", "b:1", shard=A))
         for cut_off in (True, False):
             brokers.learn("a:1", route("a:1", shard=A, is_cut_off=cut_off))
             assert not brokers.is_failing
             brokers.learn("b:1", route("b:1", shard=A, is_cut_off=True))
             assert brokers.is_failing == brokers.are_cut_off == cut_off
-
-    with_brokers(case, "a:1")
