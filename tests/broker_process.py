@@ -14,8 +14,6 @@ from pathlib import Path
 from tests import prestarted
 from tests.ports import own_port
 
-__all__ = ["BrokerProcess"]
-
 _READY = "listening on "
 _START_S_MAX = 120.0
 _STOP_S_MAX = 90.0

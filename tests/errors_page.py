@@ -15,8 +15,6 @@ from typing import NamedTuple
 import txmsg
 from txmsg import errors
 
-__all__ = ["CLASSES", "PAGE", "Row", "is_documented", "pattern_of", "rows", "rows_of_code"]
-
 PAGE = Path(__file__).parents[1] / "docs" / "errors.md"
 CLASSES = {name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, Exception)}
 _EITHER = "error"  # the name of parameters that take a class, such as InvalidName or InvalidMessage

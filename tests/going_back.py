@@ -18,8 +18,6 @@ from sqlalchemy.engine import make_url
 from tests.postgres_proxy import PostgresProxy
 from tests.waiting import until
 
-__all__ = ["GoingBack", "Server"]
-
 _numbers = itertools.count(1)
 
 

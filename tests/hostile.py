@@ -7,8 +7,6 @@ from typing import Any, Final
 import psycopg
 from psycopg import sql
 
-__all__ = ["ENVIRONMENT", "SETTINGS", "make_hostile", "settings_of"]
-
 SETTINGS: Final = {
     "client_encoding": "LATIN1",
     "DateStyle": "German, DMY",

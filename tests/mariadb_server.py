@@ -20,8 +20,6 @@ import pymysql
 from sqlalchemy import create_engine
 from sqlalchemy.engine import make_url
 
-__all__ = ["HOW_TO_INSTALL", "MariaDBServer", "PrivateMariaDB", "is_installed"]
-
 HOW_TO_INSTALL = (
     "MariaDB's server is not installed: `apt-get install --no-install-recommends mariadb-server-core "
     "mariadb-client-core` (Debian), or name a server of yours with --mariadb=mariadb+pymysql://user@host/db"

@@ -9,8 +9,6 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["own_port"]
-
 _GIVEN_BY_THE_KERNEL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _FIRST = 10_000
 _END = 32_768

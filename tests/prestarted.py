@@ -27,8 +27,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO
 
-__all__ = ["Prestarted", "end_server", "server_pid", "start"]
-
 _IMPORTED = ("click", "sqlalchemy.ext.asyncio", "txmsg.broker.server", "txmsg.client")
 _PID_S_MAX = 60.0
 _ROOT = Path(__file__).parents[1]

@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["fill", "read_only", "small_disk"]
-
 
 @contextmanager
 def small_disk(size_bytes: int) -> Iterator[Path]:

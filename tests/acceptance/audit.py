@@ -13,8 +13,6 @@ import grpc
 from txmsg.wire.v1 import txmsg_pb2 as pb
 from txmsg.wire.v1 import txmsg_pb2_grpc as rpc
 
-__all__ = ["Arrival", "Audit"]
-
 _POLL_WAIT_MS = 300
 _CALL_S_MAX = 10.0
 _PAUSE_S = 0.1

@@ -11,8 +11,6 @@ from txmsg.client import AsyncConsumer, AsyncProducer
 from txmsg.errors import TxmsgError
 from txmsg.message import Message, MessageId, ReceivedMessage, TransactionState
 
-__all__ = ["Neighbour", "neighbour"]
-
 TOPIC = "neighbour"
 _WAIT_S = 60.0
 _PAUSE_S = 0.01

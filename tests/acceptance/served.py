@@ -11,8 +11,6 @@ from contextlib import contextmanager
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.server import serve
 
-__all__ = ["served"]
-
 _WAIT_S = 60.0
 
 

@@ -17,8 +17,6 @@ from tests.waiting import until
 from txmsg.broker import migrate
 from txmsg.embedded import EmbeddedPostgres, binaries_dir
 
-__all__ = ["Pair", "copy_of", "host_of", "pair", "processes_of"]
-
 _DATABASE = "notify"
 
 

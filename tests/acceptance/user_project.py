@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Outcome", "UserProject", "files_of"]
-
 ROOT = Path(__file__).resolve().parents[2]
 _RUN_S_MAX = 280.0
 _FILE = re.compile(r"^<!-- file: (\S+) -->\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)

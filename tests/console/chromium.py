@@ -8,8 +8,6 @@ from contextlib import contextmanager
 
 from playwright.sync_api import Browser, sync_playwright
 
-__all__ = ["HOW_TO_INSTALL", "chromium"]
-
 _START_MS_MAX = 120_000
 
 HOW_TO_INSTALL = (

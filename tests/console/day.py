@@ -22,8 +22,6 @@ from examples.trade_dashboard import figures
 from examples.trade_dashboard.figures import Deltas, Sums
 from examples.trade_dashboard.names import CATEGORIES, PROVINCES
 
-__all__ = ["add_day"]
-
 _SECONDS: Final = 600
 _RATE: Final = 900
 _PAID: Final = 0.93

@@ -21,8 +21,6 @@ from txmsg.message import HEADERS_SIZE_BYTES_MAX, Message, check_name
 from txmsg.wire.codec import CHANNEL_OPTIONS, CODE_KEY, unpack_headers
 from txmsg.wire.v1 import txmsg_pb2 as pb
 
-__all__ = ["BrokerUnderFuzz", "broken_rules"]
-
 _DEADLINE_S = 60.0
 _SHORT_S = 0.3
 _WAIT_MS_MAX = 1000

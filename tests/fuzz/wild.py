@@ -25,20 +25,6 @@ from txmsg.wire import v1
 from txmsg.wire.codec import pack_headers
 from txmsg.wire.v1 import txmsg_pb2 as pb
 
-__all__ = [
-    "GROUPS",
-    "IDS",
-    "ID_PREFIX",
-    "METHODS",
-    "STREAMS",
-    "TOPICS",
-    "Exchange",
-    "Pick",
-    "damaged",
-    "exchanges",
-    "frames",
-]
-
 ID_PREFIX = UUID("0197f3a2-8d5e-7c11-b0a4-000000000000").bytes[:10]
 """What a target replaces now and then, in the bytes of a request: else all ids would soon be known and decided."""
 IDS = [ID_PREFIX + bytes([0, 0, 0, 0, 0, n]) for n in range(12)]

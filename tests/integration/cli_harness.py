@@ -16,8 +16,6 @@ from txmsg.message import new_transaction_id
 from txmsg.wire.v1 import txmsg_pb2 as pb
 from txmsg.wire.v1 import txmsg_pb2_grpc as rpc
 
-__all__ = ["TIMEOUT_S", "asked", "json_of", "listed", "said", "store_half", "txmsg"]
-
 TIMEOUT_S = 120
 
 

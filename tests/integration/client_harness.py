@@ -13,8 +13,6 @@ from tests.waiting import until
 from txmsg.client import Consumer
 from txmsg.message import MessageId, ReceivedMessage
 
-__all__ = ["collecting", "different", "half_count", "message_count", "nothing_comes", "waited_for"]
-
 WAIT_S = 60.0
 
 

@@ -24,24 +24,6 @@ from txmsg.broker.store.topics import TopicRegistry
 from txmsg.errors import BrokerUnavailable, UnknownTopic
 from txmsg.runtime.backoff import Backoff
 
-__all__ = [
-    "AT_ONCE",
-    "NEVER_S",
-    "Delivered",
-    "Notify",
-    "T",
-    "delivering",
-    "each_of",
-    "eventually",
-    "new_delivery",
-    "notify_at",
-    "offsets",
-    "receipts",
-    "receive",
-    "receive_only",
-    "receive_until",
-]
-
 T = [("t", "*")]
 NEVER_S = 3600.0
 LEASE_TTL_S = 60.0

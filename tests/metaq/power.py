@@ -13,8 +13,6 @@ import pytest
 
 from txmsg.metaq.store import ahead
 
-__all__ = ["ForgetfulDisk"]
-
 _SECTOR_BYTES = 512
 
 

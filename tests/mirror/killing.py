@@ -10,8 +10,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
-__all__ = ["Killed"]
-
 _TWICE_SHARE = 0.3
 """How often it is killed again before it can have done much."""
 

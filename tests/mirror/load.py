@@ -13,8 +13,6 @@ from psycopg.errors import OperationalError
 
 from tests.mirror.rows import Stored, store, written
 
-__all__ = ["Load"]
-
 _SIZES = (1, 1, 2, 5, 20, 100)
 
 

@@ -15,8 +15,6 @@ from txmsg.message import datetime_of_us
 from txmsg.metaq.format.frame import Columns, Compression, Payload, encode, hole
 from txmsg.metaq.store.log import Append, Log, LogConfig
 
-__all__ = ["Stored", "append", "make_queues", "payload_of", "store", "written"]
-
 _INSERT = """
 copy txmsg.message (segment, queue, queue_offset, transaction_id, n, key, tag, ordering_key, headers, body, born_at,
                     stored_at) from stdin"""

@@ -14,8 +14,6 @@ from typing import Self
 
 from tests import prestarted
 
-__all__ = ["TailerProcess"]
-
 _READY_S_MAX = 120.0
 _END_S_MAX = 90.0
 

@@ -29,8 +29,6 @@ from txmsg.errors import TransactionRefused
 from txmsg.message import TransactionId, TransactionState, new_transaction_id
 from txmsg.tables import create_tables
 
-__all__ = ["Ending", "Race", "Said", "problems", "report", "run_async", "run_sync"]
-
 _AT_ONCE = 8  # races
 _SETTLED_S_MAX = 60.0
 _ERRORS = (SQLAlchemyError, pymysql.err.Error)  # a raw one: from setting the level of a connection that was killed

@@ -17,8 +17,6 @@ from enum import StrEnum
 from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, event, insert, select, text, update
 from sqlalchemy.orm import Session
 
-__all__ = ["Business", "Do", "Program", "Step", "held", "markers", "prepare", "programs", "run"]
-
 _metadata = MetaData()
 markers = Table("markers", _metadata, Column("name", String(80), primary_key=True), mysql_engine="InnoDB")
 junk = Table("junk", _metadata, Column("id", Integer, primary_key=True), mysql_engine="InnoDB")
