@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests import prestarted
@@ -128,3 +129,15 @@ class BrokerProcess:
                 raise AssertionError(
                     f"the broker did not end by {how.name}; its log:\n{self.log.read_text()}"
                 ) from None
+
+
+@contextmanager
+def running_broker(storage: str, *options: str, log: Path) -> Iterator[BrokerProcess]:
+    """A broker that must end in order, when the block ends or before."""
+    broker = BrokerProcess(storage, *options, log=log)
+    broker.start()
+    try:
+        yield broker
+        assert broker.stop() == 0, log.read_text()
+    finally:
+        broker.kill()

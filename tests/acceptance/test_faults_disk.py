@@ -12,7 +12,7 @@ import pytest
 from psycopg import sql
 
 from tests.acceptance.neighbour import neighbour
-from tests.broker_process import BrokerProcess
+from tests.broker_process import BrokerProcess, running_broker
 from tests.errors_page import is_documented
 from tests.small_disk import fill, small_disk
 from txmsg.broker import migrate
@@ -35,13 +35,8 @@ def disk() -> Iterator[Path]:
 @contextmanager
 def broker_on(url: str, log: Path) -> Iterator[BrokerProcess]:
     migrate.upgrade(url)
-    broker = BrokerProcess(url, log=log)
-    broker.start()
-    try:
+    with running_broker(url, log=log) as broker:
         yield broker
-        assert broker.stop() == 0, log.read_text()
-    finally:
-        broker.kill()
 
 
 def send_until_it_fails(broker: BrokerProcess, is_full: Callable[[TxmsgError], bool]) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
@@ -17,13 +16,14 @@ from sqlalchemy.engine import make_url
 from tests.acceptance.neighbour import neighbour
 from tests.acceptance.served import served
 from tests.acceptance.standby import Pair, pair
-from tests.broker_process import BrokerProcess
+from tests.broker_process import running_broker
 from tests.errors_page import is_documented
+from tests.integration.client_harness import received
 from tests.waiting import until
 from txmsg.broker.config import BrokerConfig
 from txmsg.checker.listener import CheckMessageListener
 from txmsg.cli.main import main
-from txmsg.client import AsyncConsumer, AsyncProducer, Producer
+from txmsg.client import AsyncProducer, Producer
 from txmsg.errors import BrokerUnavailable, OutcomeUnknown, TxmsgError
 from txmsg.message import Message, MessageId, ReceivedMessage, TransactionState
 
@@ -48,17 +48,6 @@ def servers(tmp_path: Path) -> Iterator[Pair]:
             "insert into txmsg.queue (topic_id, number) select t.id, g from txmsg.topic t, generate_series(0, 3) g"
         )
         yield found
-
-
-@contextmanager
-def broker_on(url: str, log: Path) -> Iterator[BrokerProcess]:
-    broker = BrokerProcess(url, "--first-check-s", "1", "--check-interval-s", "1", log=log)
-    broker.start()
-    try:
-        yield broker
-        assert broker.stop() == 0
-    finally:
-        broker.kill()
 
 
 class Ledger(CheckMessageListener):
@@ -113,25 +102,6 @@ class Load:
                 self.enough.set()
 
 
-async def received(address: str, wanted: set[MessageId]) -> set[MessageId]:
-    got: set[MessageId] = set()
-    all_there = asyncio.Event()
-    consumer = AsyncConsumer(address, group="mailer")
-
-    @consumer.subscribe(TOPIC)
-    async def note(message: ReceivedMessage) -> None:
-        got.add(message.id)
-        if wanted <= got:
-            all_there.set()
-
-    async with consumer:
-        try:
-            await asyncio.wait_for(all_there.wait(), _WAIT_S)
-        except TimeoutError:
-            raise AssertionError(f"{len(wanted - got)} of {len(wanted)} messages do not come") from None
-    return got
-
-
 def stored(servers: Pair) -> set[str]:
     """The transactions of the messages on the server that was the standby."""
     rows = servers.query("select transaction_id::text from txmsg.message", of=servers.standby)
@@ -152,7 +122,8 @@ async def test_what_was_acknowledged_outlives_the_primary(servers: Pair, tmp_pat
     ledger = Ledger()
     load = Load(ledger)
 
-    with broker_on(servers.url, tmp_path / "broker.log") as broker:
+    options = ("--first-check-s", "1", "--check-interval-s", "1")
+    with running_broker(servers.url, *options, log=tmp_path / "broker.log") as broker:
         loading = asyncio.create_task(load.run(broker.address))
         async with asyncio.timeout(_WAIT_S):
             await load.enough.wait()
@@ -177,7 +148,7 @@ async def test_what_was_acknowledged_outlives_the_primary(servers: Pair, tmp_pat
         )
         assert gaps == []
         wanted = load.sent | {MessageId(f"{name}.0") for name in ledger.committed}
-        assert wanted <= await received(broker.address, wanted)
+        assert wanted <= set(await received(broker.address, TOPIC, wanted))
 
 
 def test_a_standby_that_is_away_makes_replicated_unknown_or_refused_and_stops_nobody_else(

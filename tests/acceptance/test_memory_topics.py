@@ -9,7 +9,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.broker_process import BrokerProcess
+from tests.broker_process import running_broker
 from txmsg.broker import migrate
 from txmsg.broker.store.connect import open_pool
 from txmsg.broker.store.topic_settings import TopicChange, TopicSettings
@@ -82,9 +82,7 @@ async def test_only_messages_in_memory_are_lost_and_only_by_a_crash(tmp_path: Pa
     with EmbeddedPostgres(tmp_path / "data") as server:
         url = server.create_database("notify")
         migrate.upgrade(url)
-        broker = BrokerProcess(url, log=tmp_path / "broker.log")
-        broker.start()
-        try:
+        with running_broker(url, log=tmp_path / "broker.log") as broker:
             await create_topics(url)
             always = Reader(broker.address, "always")
             async with AsyncProducer(broker.address, group="shop", timeout_s=60) as producer, always.consumer:
@@ -100,7 +98,5 @@ async def test_only_messages_in_memory_are_lost_and_only_by_a_crash(tmp_path: Pa
                 await later.until("orders", before["orders"] | after["orders"])
                 await later.until("quotes", after["quotes"] if crash else before["quotes"] | after["quotes"])
                 assert before["quotes"].isdisjoint(later.got["quotes"]) is crash
-            assert broker.stop() == 0  # which writes the cursors
-            assert cursors_beyond_their_queues(url) == []
-        finally:
-            broker.kill()
+        # Its end has written the cursors.
+        assert cursors_beyond_their_queues(url) == []

@@ -8,11 +8,12 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.broker_process import BrokerProcess
+from tests.broker_process import running_broker
+from tests.integration.client_harness import received
 from txmsg.broker import migrate
-from txmsg.client import AsyncConsumer, AsyncProducer
+from txmsg.client import AsyncProducer
 from txmsg.embedded import EmbeddedPostgres
-from txmsg.message import Message, MessageId, ReceivedMessage, TransactionState
+from txmsg.message import Message, MessageId, TransactionState
 
 _SENDS = 400
 _RESTART_AFTER = 100
@@ -39,39 +40,17 @@ async def _send_across_a_restart(address: str, server: EmbeddedPostgres, *, cras
     return committed
 
 
-async def _receive(address: str, wanted: set[MessageId]) -> list[MessageId]:
-    received: list[MessageId] = []
-    all_there = asyncio.Event()
-    consumer = AsyncConsumer(address, group="mailer")
-
-    @consumer.subscribe("orders")
-    async def note(message: ReceivedMessage) -> None:
-        received.append(message.id)
-        if wanted <= set(received):
-            all_there.set()
-
-    async with consumer, asyncio.timeout(60):
-        await all_there.wait()
-    return received
-
-
 @pytest.mark.parametrize("crash", [True, False], ids=["killed", "stopped"])
 async def test_the_broker_survives_a_restart_of_postgres_and_loses_nothing(tmp_path: Path, crash: bool) -> None:
     with EmbeddedPostgres(tmp_path / "data") as server:
         url = server.create_database("notify")
         migrate.upgrade(url)
-        broker = BrokerProcess(url, log=tmp_path / "broker.log")
-        broker.start()
-        try:
+        with running_broker(url, log=tmp_path / "broker.log") as broker:
             committed = await _send_across_a_restart(broker.address, server, crash=crash)
             assert len(committed) == _SENDS
-            received = await _receive(broker.address, committed)
-            assert sorted(received) == sorted(committed)
+            assert sorted(await received(broker.address, "orders", committed)) == sorted(committed)
             with psycopg.connect(url) as connection:
                 gaps = connection.execute(
                     "select queue from txmsg.message group by queue having max(queue_offset) <> count(*) - 1"
                 ).fetchall()
             assert gaps == []
-            assert broker.stop() == 0
-        finally:
-            broker.kill()

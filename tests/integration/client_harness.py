@@ -9,8 +9,8 @@ from contextlib import contextmanager
 import psycopg
 import pytest
 
-from tests.waiting import until
-from txmsg.client import Consumer
+from tests.waiting import until, until_async
+from txmsg.client import AsyncConsumer, Consumer
 from txmsg.message import MessageId, ReceivedMessage
 
 WAIT_S = 60.0
@@ -26,6 +26,20 @@ def collecting(
     consumer.subscribe(topic, tag)(got.put)
     with consumer:
         yield got
+
+
+async def received(address: str, topic: str, wanted: set[MessageId]) -> list[MessageId]:
+    """What a new group has received when all that is wanted has come."""
+    got: list[MessageId] = []
+    consumer = AsyncConsumer(address, group="mailer")
+
+    @consumer.subscribe(topic)
+    async def note(message: ReceivedMessage) -> None:
+        got.append(message.id)
+
+    async with consumer:
+        await until_async(lambda: wanted <= set(got))
+    return got
 
 
 def message_count(notify_url: str) -> int:

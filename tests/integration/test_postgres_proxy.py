@@ -145,7 +145,7 @@ def test_a_held_request_waits_for_release_while_other_connections_go_on(
     assert count() == 2
 
 
-async def _held_then_cut(proxy: PostgresProxy) -> None:
+async def test_an_asyncio_test_can_wait_hold_and_cut(proxy: PostgresProxy, count: Callable[[], int]) -> None:
     connection = await psycopg.AsyncConnection.connect(proxy.url, autocommit=True)
     proxy.on_request = lambda request: HOLD
     executing = asyncio.create_task(connection.execute("insert into t values (1)"))
@@ -154,10 +154,6 @@ async def _held_then_cut(proxy: PostgresProxy) -> None:
     with pytest.raises(psycopg.OperationalError):
         await executing
     await connection.close()
-
-
-def test_an_asyncio_test_can_wait_hold_and_cut(proxy: PostgresProxy, count: Callable[[], int]) -> None:
-    asyncio.run(_held_then_cut(proxy))
     assert count() == 0
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 
 import psycopg
@@ -24,13 +23,12 @@ FIND_S_MAX = 240.0
 
 @pytest.mark.takes_long
 @pytest.mark.timeout(0)  # as long as asked for; every wait inside has an end
-def test_random_histories_are_as_promised(
+async def test_random_histories_are_as_promised(
     postgres: PostgresServer, notify_template: str, request: pytest.FixtureRequest
 ) -> None:
     seed = secrets.randbelow(10**9)
     duration_s: float = request.config.getoption("--model-s")
-    run = explore(postgres, notify_template, duration_s=duration_s, seed=seed, is_enough=_has_seen_all)
-    result = asyncio.run(run)
+    result = await explore(postgres, notify_template, duration_s=duration_s, seed=seed, is_enough=_has_seen_all)
     assert result.found is None, result.found.described()
     assert result.counts["deadlocks"] == 0
     assert result.counts["cuts"] > 0
@@ -44,10 +42,9 @@ def _has_seen_all(result: Result) -> bool:
 
 @pytest.mark.timeout(FIND_S_MAX + 60)
 @pytest.mark.parametrize("plant", ONE_OF_EACH_KIND, ids=lambda plant: plant.name.replace(" ", "-"))
-def test_a_planted_defect_is_found(postgres: PostgresServer, notify_template: str, plant: Plant) -> None:
+async def test_a_planted_defect_is_found(postgres: PostgresServer, notify_template: str, plant: Plant) -> None:
     seed = secrets.randbelow(10**9)
-    run = explore(postgres, notify_template, duration_s=FIND_S_MAX, seed=seed, plant=plant, shrink=False)
-    result = asyncio.run(run)
+    result = await explore(postgres, notify_template, duration_s=FIND_S_MAX, seed=seed, plant=plant, shrink=False)
     assert result.found is not None, f"not found from seed {seed} in {FIND_S_MAX} s: {result.counts}"
 
 
