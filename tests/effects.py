@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 
-from sqlalchemy import Engine, create_engine, select
+from sqlalchemy import Engine, select
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
-
-from txmsg.tables import create_tables
 
 
 class Base(DeclarativeBase):
@@ -21,16 +17,6 @@ class Effect(Base):
 
     id: Mapped[int] = mapped_column(primary_key=True)
     message_id: Mapped[str]
-
-
-@contextmanager
-def business_database(url: str) -> Iterator[Engine]:
-    """An engine on a database with the table and those of txmsg."""
-    engine = create_engine(url)
-    Base.metadata.create_all(engine)
-    create_tables(engine)
-    yield engine
-    engine.dispose()
 
 
 def effects(engine: Engine) -> Counter[str]:

@@ -18,7 +18,8 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_asyn
 from sqlalchemy.orm import Session, sessionmaker
 
 from tests.broker_process import BrokerProcess
-from tests.effects import Effect, business_database, effects
+from tests.business import business_database
+from tests.effects import Effect, effects
 from tests.integration.client_harness import WAIT_S, collecting, different, nothing_comes
 from txmsg.client import AsyncConsumer, AsyncProducer, Consumer, Producer, epochs, idempotent, purge_inbox
 from txmsg.errors import MisuseError
@@ -28,7 +29,7 @@ from txmsg.tables import create_tables, inbox_table
 
 @pytest.fixture
 def engine(database_url: str) -> Iterator[Engine]:
-    with business_database(database_url.replace("postgresql://", "postgresql+psycopg://")) as engine:
+    with business_database(database_url, Effect.metadata) as engine:
         yield engine
 
 

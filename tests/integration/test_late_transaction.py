@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from tests.broker_process import BrokerProcess
+from tests.business import business_database
 from tests.integration.client_harness import WAIT_S, collecting, half_count, message_count
 from txmsg.checker.fence import FenceCheckListener
 from txmsg.client import AsyncProducer, Producer
@@ -34,11 +35,8 @@ class Order(Base):
 
 @pytest.fixture
 def engine(database_url: str) -> Iterator[Engine]:
-    engine = create_engine(database_url.replace("postgresql://", "postgresql+psycopg://"))
-    Base.metadata.create_all(engine)
-    create_tables(engine)
-    yield engine
-    engine.dispose()
+    with business_database(database_url, Base.metadata) as engine:
+        yield engine
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ from sqlalchemy import Engine, select
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
 
-from tests.effects import Effect, business_database, effects
+from tests.business import business_database
+from tests.effects import Effect, effects
 from tests.metaq.consumers import stored
 from tests.waiting import until, until_async
 from txmsg.client import idempotent
@@ -26,7 +27,7 @@ T0 = QueueId("t", 0)
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[Engine]:
-    with business_database(f"sqlite:///{tmp_path}/business.db") as engine:
+    with business_database(f"sqlite:///{tmp_path}/business.db", Effect.metadata) as engine:
         yield engine
 
 

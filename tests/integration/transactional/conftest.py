@@ -5,24 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from sqlalchemy import Engine, create_engine
+from sqlalchemy import Engine
 from sqlalchemy.orm import Session, sessionmaker
 
 from tests.broker_process import BrokerProcess
+from tests.business import business_database
 from tests.integration.client_harness import WAIT_S
 from tests.integration.transactional.users import Base
 from txmsg.checker.fence import FenceCheckListener
 from txmsg.client import Producer
-from txmsg.tables import create_tables
 
 
 @pytest.fixture
 def engine(database_url: str) -> Iterator[Engine]:
-    engine = create_engine(database_url.replace("postgresql://", "postgresql+psycopg://"))
-    Base.metadata.create_all(engine)
-    create_tables(engine)
-    yield engine
-    engine.dispose()
+    with business_database(database_url, Base.metadata) as engine:
+        yield engine
 
 
 @pytest.fixture
