@@ -140,8 +140,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     shared = [each for each in items if "spark" in getattr(each, "fixturenames", ())]
     others = [each for each in items if each not in shared]
-    long = [each for each in others if each.get_closest_marker("takes_long")]
-    rest = [each for each in others if not each.get_closest_marker("takes_long")]
+    long = [other for other in others if other.get_closest_marker("takes_long")]
+    rest = [other for other in others if not other.get_closest_marker("takes_long")]
     ordered: list[pytest.Item] = []
     for place in range(processes):  # the scheduler deals out even parts, one after the other
         share = (len(items) - len(ordered)) // (processes - place)

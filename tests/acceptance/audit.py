@@ -48,7 +48,9 @@ class Audit:
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._failures: list[BaseException] = []
-        self._threads = [threading.Thread(target=self._run, args=(each,), name=f"audit-{each}") for each in addresses]
+        self._threads = [
+            threading.Thread(target=self._run, args=(address,), name=f"audit-{address}") for address in addresses
+        ]
 
     def __enter__(self) -> Self:
         for thread in self._threads:
@@ -107,7 +109,7 @@ class Audit:
         """youngest: the epochs that had been seen when this was asked for."""
         expired = {(each.queue_id, offset) for each in reply.expired for offset in each.offset}
         with self._lock:
-            self.acknowledged |= {(each.queue_id, offset) for each in acks for offset in each.offset} - expired
+            self.acknowledged |= {(ack.queue_id, offset) for ack in acks for offset in ack.offset} - expired
             for batch in reply.batches:
                 ids = batch.transaction_ids
                 for n, offset in enumerate(batch.receipt.offset):

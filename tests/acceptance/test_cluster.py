@@ -208,11 +208,11 @@ def test_a_drained_broker_gives_everything_away_and_works_again_when_resumed(
         good.goes_on()
         assert "no other broker is active" in txmsg("cluster", "drain", "b", "--broker", second.address, status=1)
         found = json.loads(txmsg("cluster", "show", "--by-queue", "--json", "--broker", first.address))
-        assert [(each["id"], each["state"], each["queues"]) for each in found["brokers"]] == [
+        assert [(broker["id"], broker["state"], broker["queues"]) for broker in found["brokers"]] == [
             ("a", "draining", 0),
             ("b", "active", 6),
         ]
-        assert Counter(each["broker"] for each in found["leases"]) == {"b": 6}
+        assert Counter(lease["broker"] for lease in found["leases"]) == {"b": 6}
         txmsg("cluster", "resume", "a", "--broker", second.address)
         database.spread_is(a=3, b=3)
         good.goes_on()

@@ -75,8 +75,8 @@ def test_calls_name_the_database_that_is_away_and_go_on_when_it_is_back(
         good.goes_on()
         proxy.refuse()
         proxy.cut_all()
-        until(lambda: any("the Notify database is away" in str(each) for each in good.errors))
-        assert [each for each in good.errors if not is_documented(each)] == []
+        until(lambda: any("the Notify database is away" in str(error) for error in good.errors))
+        assert [error for error in good.errors if not is_documented(error)] == []
         proxy.accept()
         good.goes_on()
     log = broker.log.read_text()
@@ -89,9 +89,9 @@ def test_a_database_that_says_nothing_more_is_named_and_given_up_for_a_new_conne
     with served(config) as address, neighbour(address, timeout_s=3) as good:
         good.goes_on()
         proxy.on_request = lambda request: HOLD
-        until(lambda: any("database" in str(each) for each in good.errors))
-        assert {type(each) for each in good.errors} <= {BrokerUnavailable, OutcomeUnknown}
-        assert [each for each in good.errors if not is_documented(each)] == []
+        until(lambda: any("database" in str(error) for error in good.errors))
+        assert {type(error) for error in good.errors} <= {BrokerUnavailable, OutcomeUnknown}
+        assert [error for error in good.errors if not is_documented(error)] == []
         # What is held stays held: only new connections get an answer.
         proxy.on_request = lambda request: FORWARD
         good.goes_on()

@@ -52,7 +52,7 @@ def send_until_it_fails(broker: BrokerProcess, is_full: Callable[[TxmsgError], b
                     break
         else:
             raise AssertionError("the disk does not get full")
-    assert [each for each in errors if not is_documented(each)] == []
+    assert [error for error in errors if not is_documented(error)] == []
 
 
 def stored(url: str) -> int:

@@ -226,7 +226,7 @@ def checked(url: str) -> tuple[bool, dict[str, dict[str, str]]]:
     result = CliRunner().invoke(main, ["db", "check", "--storage", url, "--json"])
     told = json.loads(result.stdout)
     assert result.exit_code == (0 if told["ok"] else 1)
-    return told["ok"], {each["name"]: each for each in told["findings"]}
+    return told["ok"], {finding["name"]: finding for finding in told["findings"]}
 
 
 def test_db_check_says_what_holds_on_a_primary_on_its_standby_and_when_one_of_them_is_gone(servers: Pair) -> None:

@@ -103,7 +103,7 @@ async def _waiting_with_locks(connection: AsyncConnection[Any]) -> set[tuple[Any
 
 async def assert_others_go_on(connection: AsyncConnection[Any], others: Sequence[Load]) -> None:
     """While a broker is stopped: no lock waits for a client, and all other brokers answer."""
-    going_on = asyncio.gather(*(each.goes_on() for each in others))
+    going_on = asyncio.gather(*(other.goes_on() for other in others))
     waiting: set[tuple[Any, ...]] = set()
     while not going_on.done():
         # Activity and locks are not read at one instant, so only what is seen twice is so.

@@ -47,7 +47,7 @@ class Up:
 
     def require_nothing_left(self, parts: dict[str, psutil.Process]) -> None:
         """No process, no port, no database."""
-        until(lambda: not any(each.is_running() for each in parts.values()))
+        until(lambda: not any(process.is_running() for process in parts.values()))
         for address in (self.broker, self.metaq):
             host, _, port = address.rpartition(":")
             with pytest.raises(ConnectionRefusedError):

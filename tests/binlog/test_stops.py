@@ -50,7 +50,7 @@ def stops(table: Table) -> dict[str, str]:
     """Why which queues have stopped, as `txmsg tailer status` tells it; its exit status says whether any has."""
     told = CliRunner().invoke(main, ["tailer", "status", "--storage", table.url, "--json"])
     shown = json.loads(told.stdout)
-    found = {f"{each['topic']}/{each['queue']}": each["stopped"] for each in shown["queues"] if each["stopped"]}
+    found = {f"{queue['topic']}/{queue['queue']}": queue["stopped"] for queue in shown["queues"] if queue["stopped"]}
     assert shown["stopped_queues"] == len(found)
     assert told.exit_code == (1 if found else 0)
     return found
@@ -151,7 +151,7 @@ class Refusing(LogSink):
     error: Exception
 
     def append(self, batches: list[Batch]) -> None:  # type: ignore[override]
-        if any(each.topic == "bad" for each in batches):
+        if any(batch.topic == "bad" for batch in batches):
             raise self.error
         super().append(batches)
 

@@ -84,7 +84,7 @@ def _generation_of_the_cursor() -> Iterator[None]:
 
 
 def _of_model(name: str) -> model.Plant:
-    return next(each for each in model.PLANTS if each.name == name)
+    return next(plant for plant in model.PLANTS if plant.name == name)
 
 
 PLANTS = (
@@ -148,7 +148,7 @@ def chosen(name: str) -> Plant:
     for each in PLANTS:
         if name in (each.kind, each.name):
             return each
-    kinds = ", ".join(dict.fromkeys(each.kind for each in PLANTS))
+    kinds = ", ".join(dict.fromkeys(plant.kind for plant in PLANTS))
     raise ValueError(f"no planted defect is called {name!r}: say one of {kinds}, or a name of tests/chaos/plant.py")
 
 

@@ -61,7 +61,7 @@ def _orders_in(second: int) -> float:
 
 def _deltas(number: int, traded: Mapping[int, int], end_s: float) -> Deltas:
     orders = list(traded.values())
-    paid = [round(each * _PAID) for each in orders]
+    paid = [round(order * _PAID) for order in orders]
     cents = [each * random.Random(second).randint(17_000, 19_000) for second, each in zip(traded, paid, strict=True)]
     sums = (sum(orders), sum(paid), sum(cents))
     now_ms = int(time.time() * 1000)
@@ -78,7 +78,7 @@ def _deltas(number: int, traded: Mapping[int, int], end_s: float) -> Deltas:
         seconds=Sums([datetime.fromtimestamp(each, UTC) for each in traded], orders, paid, cents),
         provinces=_dealt(_ranked(PROVINCES, _FIRST_PROVINCES), sums, spread),
         categories=_dealt(_ranked(CATEGORIES, _FIRST_CATEGORIES), sums, spread),
-        sellers=_dealt([f"{each}-{n:02}" for n in (1, 2, 3) for each in _FIRST_CATEGORIES], sums, spread),
+        sellers=_dealt([f"{category}-{n:02}" for n in (1, 2, 3) for category in _FIRST_CATEGORIES], sums, spread),
         commits={int(end_s * 1000): 1} | {now_ms - spread.randint(250, 700): 1 for _ in range(100)},
     )
 
@@ -90,7 +90,7 @@ def _ranked(known: Mapping[str, object], first: Sequence[str]) -> list[str]:
 def _dealt(keys: list[str], sums: Sequence[int], spread: random.Random) -> Sums[str]:
     """Deals out to the keys, the first ones have most; nothing is lost."""
     weights = [spread.uniform(0.9, 1.1) / (rank + 3) for rank in range(len(keys))]
-    shares = [each / sum(weights) for each in weights]
+    shares = [weight / sum(weights) for weight in weights]
     columns = []
     for amount in sums:
         parts = [int(amount * share) for share in shares]

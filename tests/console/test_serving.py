@@ -253,7 +253,7 @@ def test_options_that_cannot_be_are_refused(options: list[str], said: str) -> No
 def test_a_page_that_is_told_to_end_ends_in_order_while_browsers_look(show_page: ShowPage) -> None:
     with show_page() as shown:
         with shown.page.events() as bulletins:
-            bulletin = next(each for each in bulletins if each["figures"])
+            bulletin = next(bulletin for bulletin in bulletins if bulletin["figures"])
             assert bulletin["figures"]["total"]["turnover_cents"] == shown.total("turnover_cents")
             assert shown.page.stop() == 0
             for _ in bulletins:  # what had been sent before; then it ends

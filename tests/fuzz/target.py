@@ -127,8 +127,8 @@ class BrokerUnderFuzz:
             assert len(data) <= 60 * len(request) + 1000, f"{name} answers {len(request)} bytes with {len(data)}"
         if isinstance(reply, pb.ReceiveReply):
             _check_forgeries(request, reply)
-            self._receipts.extend(each.receipt for each in reply.batches)
-            self.answers[f"{name} delivered"] += sum(len(each.body) for each in reply.batches)
+            self._receipts.extend(batch.receipt for batch in reply.batches)
+            self.answers[f"{name} delivered"] += sum(len(batch.body) for batch in reply.batches)
 
 
 def _changed(receipt: pb.Receipt, pick: Pick) -> pb.Receipt:
@@ -146,13 +146,15 @@ def _changed(receipt: pb.Receipt, pick: Pick) -> pb.Receipt:
 def _check_forgeries(request: bytes, reply: pb.ReceiveReply) -> None:
     """No broker lives long enough to give such a token: all that came under it must come back as expired."""
     sent = pb.ReceiveRequest.FromString(request)
-    given = _deliveries([*sent.acks, *(each.receipt for each in sent.refusals)])
+    given = _deliveries([*sent.acks, *(refusal.receipt for refusal in sent.refusals)])
     taken = {each for each in given if each[1] >= _FORGED_TOKEN_MIN} - _deliveries(reply.expired)
     assert not taken, f"receipts that were never given are taken: {taken}"
 
 
 def _deliveries(receipts: Iterable[pb.Receipt]) -> set[tuple[int, int, int, int]]:
-    return {(each.queue_id, each.token, each.epoch, offset) for each in receipts for offset in each.offset}
+    return {
+        (receipt.queue_id, receipt.token, receipt.epoch, offset) for receipt in receipts for offset in receipt.offset
+    }
 
 
 def _is_patient(name: str, request: bytes) -> bool:

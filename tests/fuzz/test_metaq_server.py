@@ -129,7 +129,7 @@ def _calls(draw: DrawFn) -> tuple[str, list[bytes]]:
         size = draw(st.sampled_from([len(whole), len(whole), 0, len(whole) + 1, 2**63]))
         middle = len(whole) // 2
         pieces = [pb.AppendPiece(size=size, data=each) for each in (whole[:middle], whole[middle:])]
-        return name, [each.SerializeToString() for each in pieces]
+        return name, [piece.SerializeToString() for piece in pieces]
     return name, [draw(damaged(request)) if draw(st.integers(0, 4)) == 0 else request]
 
 
@@ -150,8 +150,8 @@ class _Target:
                 self._check_refusal(name, call)
                 continue
             self.answers[f"{name} OK"] += 1
-            for each in replies:
-                message_factory.GetMessageClass(_METHODS[name].output_type).FromString(each)
+            for reply in replies:
+                message_factory.GetMessageClass(_METHODS[name].output_type).FromString(reply)
 
     def _begin(self, name: str, requests: list[bytes]) -> Any:
         path, method = f"/{name}", _METHODS[name]
@@ -194,7 +194,7 @@ def test_wild_requests_harm_neither_server_nor_log_nor_neighbours(
         assert good.fetch({QueueId("good", 0): 0})[0].batches[0].to_arrow()["body"].to_pylist() == [b"good"]
         until(lambda: good.describe().appending_bytes == 0)  # also of calls whose time was over
     assert target.answers[_APPENDED] > 0
-    assert [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR] == []
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
     assert list(tmp_path.iterdir()) == [root], "something was written elsewhere"
     with open_log(root) as log:
         for topic, queues in log.topics().items():

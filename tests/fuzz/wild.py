@@ -117,7 +117,7 @@ def wild(descriptor: Any) -> SearchStrategy[Any]:
     def values_of(field: FieldDescriptor) -> SearchStrategy[Any]:
         return st.lists(value_of(field), max_size=4) if field.is_repeated else value_of(field)
 
-    fields = {each.name: values_of(each) for each in descriptor.fields}
+    fields = {field.name: values_of(field) for field in descriptor.fields}
     return st.fixed_dictionaries({}, optional=fields).map(lambda values: _made(kind, values))
 
 

@@ -49,7 +49,9 @@ class Notify:
 
     def columns(self, count: int, *, ids: list[bytes] | None = None) -> Columns:
         ids = ids or [new_transaction_id_bytes() for _ in range(count)]
-        return columns_of([self.queues[each[-1] % 4] for each in ids], ids=ids, producer=self.producer)
+        return columns_of(
+            [self.queues[transaction_id[-1] % 4] for transaction_id in ids], ids=ids, producer=self.producer
+        )
 
     async def apply(self, batch: Batch, *, segment: int = 1, previous: int = 0) -> Applied:
         return await apply(self.connection, batch, segment=segment, previous=previous, first_check_s=6)

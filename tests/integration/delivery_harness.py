@@ -194,9 +194,9 @@ def each_of(handouts: Sequence[MessageBatch]) -> list[Delivered]:
     """The messages of handouts, one by one."""
     return [
         Delivered(
-            each.topic,
-            each.queue,
-            each.receipt._replace(offsets=[row[0]]),
+            handout.topic,
+            handout.queue,
+            handout.receipt._replace(offsets=[row[0]]),
             attempt,
             *row[:7],
             row[7] + EPOCH_2000_US,
@@ -204,9 +204,9 @@ def each_of(handouts: Sequence[MessageBatch]) -> list[Delivered]:
             row[9],
             generation,
         )
-        for each in handouts
+        for handout in handouts
         for row, attempt, generation in zip(
-            each.rows, each.attempts or repeat(1), each.generations or repeat(0), strict=False
+            handout.rows, handout.attempts or repeat(1), handout.generations or repeat(0), strict=False
         )
     ]
 

@@ -260,8 +260,8 @@ def test_a_receipt_that_is_not_good_acknowledges_nothing_and_is_told_one_by_one(
             """A receipt for each of the three messages."""
             taken: list[pb.Receipt] = []
             while len(taken) < 3:
-                for each in receive(group, visibility_timeout_ms=60_000).batches:
-                    taken += [like(each.receipt, offset=[offset]) for offset in each.receipt.offset]
+                for batch in receive(group, visibility_timeout_ms=60_000).batches:
+                    taken += [like(batch.receipt, offset=[offset]) for offset in batch.receipt.offset]
             return taken
 
         def waiting(group: str) -> int:

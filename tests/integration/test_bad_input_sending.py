@@ -340,7 +340,7 @@ def test_a_commit_that_the_broker_refuses_is_logged_aloud_and_the_call_succeeds(
 
     assert place("1") == "done"
     assert orders(engine) == 1
-    [record] = [each for each in caplog.records if str(mine[0]) in each.getMessage()]
+    [record] = [record for record in caplog.records if str(mine[0]) in record.getMessage()]
     assert record.levelno == logging.ERROR
     assert f"transaction {mine[0]} COMMITTED in its own database, but the broker" in record.getMessage()
     assert ("LOST" if how == "rolled back" else "does not know it") in record.getMessage()
@@ -373,7 +373,7 @@ def test_a_consumer_of_an_unknown_topic_says_so_aloud_and_receives_when_it_exist
 ) -> None:
     name = f"t-{uuid4()}"
     with collecting(broker.address, name, group="early") as got:
-        while not (errors := [each for each in caplog.records if each.levelno == logging.ERROR]):
+        while not (errors := [record for record in caplog.records if record.levelno == logging.ERROR]):
             with pytest.raises(TxmsgError):
                 producer.send(Message(name, b"early"))
         assert f"create it with `txmsg topic create {name}`" in errors[0].getMessage()

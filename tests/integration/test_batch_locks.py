@@ -133,7 +133,7 @@ async def test_a_batch_into_thousands_of_queues_takes_a_bounded_number_of_locks(
         halves, others = ", ".join(["'{}'"] * 11), ", ".join(["'{}'"] * 13)
         await other.execute(
             f"select count(*) from txmsg.apply_batch(1, 0, '6 s', {halves}, %s::uuid[], {others})".encode(),
-            ([each.hex() for each in half.ids],),
+            ([transaction_id.hex() for transaction_id in half.ids],),
         )  # not committed: its locks can be counted
         (count,) = await db.rows(f"select count(*) from pg_locks where pid = {other.info.backend_pid}")
         assert _LOCKS_MAX < count[0] < _LOCKS_MAX + 100, "the queues' locks, the rotation's, and those on tables"

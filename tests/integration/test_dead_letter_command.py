@@ -50,7 +50,7 @@ select w.group_id, (select min(id) from txmsg.queue), array_position(%(ids)s, w.
 def processed(broker: BrokerProcess, *messages: Message, group: str = "collector") -> list[MessageId]:
     """Ids of messages that were sent, and that a group is done with: its cursors are behind them."""
     with Producer(broker.address, group="shop") as producer:
-        sent = [producer.send(each) for each in messages]
+        sent = [producer.send(message) for message in messages]
     with collecting(broker.address, messages[0].topic, group=group) as got:
         assert different(got, len(sent)) == set(sent)
     return sent
@@ -85,7 +85,7 @@ def bury(
 
 def listed(broker: BrokerProcess, *options: str) -> list[str]:
     letters = json_of("dead-letter", "list", "--broker", broker.address, *options)["dead_letters"]
-    return [each["id"] for each in letters]
+    return [letter["id"] for letter in letters]
 
 
 def retries(notify_url: str) -> list[tuple[str, int, bool]]:
@@ -130,9 +130,9 @@ def test_pages_hold_every_dead_letter_once(broker: BrokerProcess, notify_url: st
     where = ("dead-letter", "list", "--broker", broker.address, "--limit", "3")
     seen, page = [], json_of(*where)
     while page["next"]:
-        seen += [each["id"] for each in page["dead_letters"]]
+        seen += [dead_letter["id"] for dead_letter in page["dead_letters"]]
         page = json_of(*where, "--page", page["next"])
-    seen += [each["id"] for each in page["dead_letters"]]
+    seen += [dead_letter["id"] for dead_letter in page["dead_letters"]]
     assert sorted(seen) == sorted(ids)
     assert len(page["dead_letters"]) == 1
 
@@ -143,7 +143,7 @@ def test_show_has_the_whole_message_and_the_reason_of_each_attempt(broker: Broke
     where = ("dead-letter", "show", id_, "--broker", broker.address)
     (letter,) = json_of(*where)["dead_letters"]
     assert (letter["body"], letter["headers"]) == ("café \\xff [red]", {"h": "1"})
-    assert [(each["attempt"], each["error"]) for each in letter["failures"]] == [
+    assert [(failure["attempt"], failure["error"]) for failure in letter["failures"]] == [
         (1, "no route"),
         (2, "Timeout of the bank"),
     ]

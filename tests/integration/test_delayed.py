@@ -69,8 +69,8 @@ async def test_a_delayed_message_enters_its_queue_when_it_is_due_and_not_before(
     assert await db.rows("select count(*) from txmsg.scheduled") == [(0,)]
     stored = await db.rows("select transaction_id, half_stored_at is not null, decided_by from txmsg.message")
     assert {(row[0].bytes, *row[1:]) for row in stored} == {
-        *((each, False, 0) for each in plain.ids),
-        *((each, True, 1) for each in half.ids),
+        *((transaction_id, False, 0) for transaction_id in plain.ids),
+        *((transaction_id, True, 1) for transaction_id in half.ids),
     }
     await db.assert_dense()
 
@@ -118,7 +118,7 @@ async def test_a_repeat_that_comes_when_its_message_is_due_is_one_message(db: No
     plain = _delayed(db, 4)
     await db.apply(Batch(plain=plain))
     await _pass(db)
-    late = [each - 2 * _HOUR_S * 1_000_000 for each in plain.deliver_at_us]
+    late = [at_us - 2 * _HOUR_S * 1_000_000 for at_us in plain.deliver_at_us]
     plain.deliver_at_us = late  # by the time of this copy it is due
     assert (await db.apply(Batch(plain=plain))).ends == {}, "it still waits to be moved"
     await _release(db)
@@ -199,7 +199,7 @@ async def test_a_recall_and_a_release_at_once_agree(db: Notify) -> None:
         scheduled = Scheduled(pool, _Segment(db))
 
         async def recall() -> int:
-            said = [await scheduled.recall([each], [0]) for each in ids]
+            said = [await scheduled.recall([transaction_id], [0]) for transaction_id in ids]
             return said.count(["recalled"])
 
         async def release() -> int:

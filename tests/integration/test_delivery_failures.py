@@ -160,7 +160,7 @@ async def test_retries_of_a_topic_that_nobody_asks_for_any_more_keep_none_of_ano
         for _ in range(2):
             await delivery.maintenance.retries_once()
         got = await ask("stays", "u")
-        assert [(each.topic, each.attempt) for each in got] == [("u", 2), ("u", 2)]
+        assert [(message.topic, message.attempt) for message in got] == [("u", 2), ("u", 2)]
         await ask("left", "t")
         assert await delivery.settle("g", "stays", receipts(got), []) == []
         await delivery.maintenance.retries_once()

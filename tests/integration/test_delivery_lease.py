@@ -65,7 +65,7 @@ async def test_stale_epoch_cannot_write_cursors_and_stops_delivering(notify_url:
             assert await old.receive("g", "c", T, 4, 0, 60) == []
             await old.reader.read_once(next(iter(old._state.groups["g"].feeds.values())))
             got = await old.receive("g", "c", T, 4, 0, 60)
-            await old.settle("g", "c", [each.receipt for each in got], [])
+            await old.settle("g", "c", [message.receipt for message in got], [])
             notify.bury("old")
             async with delivering(notify, "new") as new:
                 assert offsets(await receive(new, 4)) == [0, 1, 2, 3]
@@ -244,7 +244,7 @@ async def test_of_two_brokers_that_are_drained_at_the_same_moment_one_goes_on(no
             waiting = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and query ~ 'set state'"
             await until_async(lambda: notify.query(waiting) == [(2,)])
         outcomes = await asyncio.wait_for(asyncio.gather(*draining, return_exceptions=True), 60)
-        (refusal,) = [each for each in outcomes if isinstance(each, MisuseError)]
+        (refusal,) = [outcome for outcome in outcomes if isinstance(outcome, MisuseError)]
         assert "no other broker is active" in str(refusal)
         assert notify.query("select state from txmsg.broker order by state") == [("active",), ("draining",)]
 

@@ -242,10 +242,10 @@ async def test_every_attempt_leaves_its_error_with_the_dead_letter(notify_url: s
                 assert follower == []
         ((attempts, failures),) = notify.query("select attempts, failures from txmsg.dead_letter")
         assert attempts == 3
-        assert [each["attempt"] for each in failures] == [1, 2, 3]
-        assert [each["error"][:7] for each in failures] == ["boom 1 ", "boom 2 ", "boom 3 "]
-        assert {len(each["error"]) for each in failures} == {300}
-        assert all(each["at"] for each in failures)
+        assert [failure["attempt"] for failure in failures] == [1, 2, 3]
+        assert [failure["error"][:7] for failure in failures] == ["boom 1 ", "boom 2 ", "boom 3 "]
+        assert {len(failure["error"]) for failure in failures} == {300}
+        assert all(failure["at"] for failure in failures)
 
 
 async def test_a_group_goes_on_elsewhere_in_an_ordered_queue_as_soon_as_what_is_out_of_it_is_settled(
@@ -388,4 +388,4 @@ async def test_what_was_taken_for_a_member_that_went_away_is_given_to_the_next_o
             gone.cancel()
             await asyncio.wait({gone})
         got = await eventually(lambda: receive(delivery, 2))
-        assert [(each.offset, each.attempt) for each in got] == [(0, 1), (1, 1)]
+        assert [(message.offset, message.attempt) for message in got] == [(0, 1), (1, 1)]

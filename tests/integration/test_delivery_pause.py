@@ -43,7 +43,7 @@ def written(notify: Notify) -> int:
 
 
 async def refuse(delivery: Delivery, messages: list[Delivered], client: str = "c") -> None:
-    refusals = [Refusal(each.receipt, "the back end is down", None) for each in messages]
+    refusals = [Refusal(message.receipt, "the back end is down", None) for message in messages]
     assert await delivery.settle("g", client, [], refusals) == []
 
 
@@ -124,7 +124,7 @@ async def test_what_was_out_when_the_pause_began_comes_again_as_if_it_had_not_be
         await read_all(delivery)
         got = await take(delivery, 1000)
         assert {probe.offset, *offsets(got)} == set(range(4, 100))
-        assert {each.attempt for each in got} == {1}
+        assert {message.attempt for message in got} == {1}
 
 
 async def test_other_groups_and_members_that_succeed_are_not_held_up(notify_url: str) -> None:
@@ -235,9 +235,9 @@ async def test_a_back_end_that_seldom_works_keeps_the_backlog_in_the_log(notify_
             await delivery.maintenance.retries_once()
             await read_all(delivery)
             got = await take(delivery, 20)
-            good = [each for each in got if lot.random() < share]
+            good = [message for message in got if lot.random() < share]
             assert await delivery.settle("g", "c", receipts(good), []) == []
-            await refuse(delivery, [each for each in got if each not in good])
+            await refuse(delivery, [message for message in got if message not in good])
             done.update(offsets(good))
             return len(got)
 

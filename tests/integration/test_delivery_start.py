@@ -96,7 +96,7 @@ async def test_queues_and_topics_that_may_not_be_read_wait_until_they_may(notify
         got = each_of(await waiting)
         assert got, "nobody has woken it"
         got += await receive(delivery, 4 - len(got))
-        assert sorted(each.queue for each in got) == [0, 1, 2, 2]
+        assert sorted(message.queue for message in got) == [0, 1, 2, 2]
 
 
 async def test_a_group_that_expires_is_deleted_when_nobody_uses_it_and_not_before(notify_url: str) -> None:
@@ -157,9 +157,9 @@ def test_every_broadcasting_member_gets_every_message_from_its_start_on(broker: 
             consumer.start()
         _until_cursors(notify_url, 8)
         producer.send(Message("t", b"after"))
-        for each in got.values():
-            assert each.get(timeout=WAIT_S).body == b"after"
-            assert nothing_comes(each)
+        for received in got.values():
+            assert received.get(timeout=WAIT_S).body == b"after"
+            assert nothing_comes(received)
         consumers[0].stop()
         producer.send(Message("t", b"while it was away"))
         again = Consumer(broker.address, group="cache", broadcast="host-1")

@@ -105,14 +105,14 @@ class History:
 
     async def consume(self, *, is_well: bool = False) -> int:
         got = await self.take(self.random.randint(1, 8))
-        for each in got:
-            place = (each.queue, each.offset)
+        for message in got:
+            place = (message.queue, message.offset)
             what = "handled" if is_well else self.random.choice(["handled", "lost", "failed", "held"])
             self.counts[what] += 1
             if what == "held":
-                self.held.append((each, self.asked[place]))
+                self.held.append((message, self.asked[place]))
             else:
-                await self.handle(each, self.asked[place], what)
+                await self.handle(message, self.asked[place], what)
         return len(got)
 
     async def let_go(self) -> None:

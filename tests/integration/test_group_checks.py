@@ -61,9 +61,9 @@ def test_a_producer_group_is_checked_as_was_set_for_it_at_all_brokers_and_others
         changed = json_of(*command, "--default-checks", "--checks-max", "9")
         assert changed == {"group": "shop", **defaults, "checks_max": 9, "own": ["checks_max"]}
         (listed,) = [
-            each
-            for each in json_of("group", "list", "--broker", here.address)["producer_groups"]
-            if each["group"] == "shop"
+            producer_group
+            for producer_group in json_of("group", "list", "--broker", here.address)["producer_groups"]
+            if producer_group["group"] == "shop"
         ]
         assert listed == changed
 

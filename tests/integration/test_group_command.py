@@ -117,10 +117,10 @@ def test_a_message_that_fails_dies_after_the_retries_that_were_set_and_is_handle
             sent = producer.send(Message("t", b"2", key="k"))
         until(lambda: listed(broker) == [sent])
         (letter,) = json_of("dead-letter", "show", sent, *where)["dead_letters"]
-        assert [each["attempt"] for each in letter["failures"]] == [1, 2]
-        assert all("no route to the bank" in each["error"] for each in letter["failures"])
+        assert [failure["attempt"] for failure in letter["failures"]] == [1, 2]
+        assert all("no route to the bank" in failure["error"] for failure in letter["failures"])
         (message,) = json_of("message", "trace", sent, *where)["messages"]
-        assert [(each["group"], each["state"]) for each in message["groups"]] == [("collector", "dead")]
+        assert [(group["group"], group["state"]) for group in message["groups"]] == [("collector", "dead")]
         is_mended.set()
         assert json_of("dead-letter", "redrive", "--group", "collector", *where) == {"redriven": 1}
         again = handled.get(timeout=WAIT_S)

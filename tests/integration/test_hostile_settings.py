@@ -167,7 +167,7 @@ def test_all_goes_on_as_ever_from_upgrade_to_mirror(
         assert {each.key for each in listener.asked} == {_TEXT}
         until(lambda: bool(json_of("dead-letter", "list", "--group", "collector", *where)["dead_letters"]))
     (letter,) = json_of("dead-letter", "show", poison, *where)["dead_letters"]
-    assert all(_TEXT in each["error"] for each in letter["failures"])
+    assert all(_TEXT in failure["error"] for failure in letter["failures"])
     (found,) = json_of("message", "find", "--key", _TEXT, *where)["messages"]
     assert (found["id"], found["key"]) == (got[b"checked"].id, _TEXT)
     assert json_of("group", "lag", "collector", *where)["waiting"] == 0

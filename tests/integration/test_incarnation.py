@@ -61,7 +61,7 @@ class Commits:
 
 
 def ids(messages: Sequence[Delivered]) -> set[bytes]:
-    return {each.transaction_id for each in messages}
+    return {message.transaction_id for message in messages}
 
 
 async def settle(delivery: Delivery, messages: Sequence[Delivered]) -> None:

@@ -183,7 +183,7 @@ async def test_groups_go_on_after_a_crash_wherever_they_stood(notify_url: str) -
         here.wake((await db.apply(Batch(plain=columns_of([queue] * 3)))).ends)
         new = [LIFE, LIFE + 1, LIFE + 2]
         must = {(0, 2), *((offset, 1) for offset in new)}
-        got = await receive_until(here, lambda got: must <= {(each.offset, each.attempt) for each in got})
+        got = await receive_until(here, lambda got: must <= {(message.offset, message.attempt) for message in got})
         assert [each for each in offsets(got) if each >= LIFE] == new  # what is retried stands in a logged table
         assert offsets(await receive_only(here, 3, group="new")) == new
         assert await here.settle("g", "c", receipts([*got, first[3]]), []) == receipts([first[3]])
@@ -228,7 +228,7 @@ async def test_what_is_gone_is_given_up_although_nothing_new_comes(
             assert "have lost their messages" not in caplog.text, "it was said before"
         here.wake(await db_apply(notify_url, queue, segment=2, previous=1))
         got = offsets(await receive_until(here, lambda got: 8 + LIFE in offsets(got)))
-        assert [each for each in got if each >= LIFE] == [8 + LIFE]
+        assert [offset for offset in got if offset >= LIFE] == [8 + LIFE]
         assert offsets(await receive_only(here, 1, group="new")) == [8 + LIFE]
     async with notify_at(notify_url) as seen, delivering(seen, "b2") as there:
         assert offsets(await receive_only(there, 1, group="newer")) == [8 + LIFE]
@@ -288,7 +288,7 @@ async def test_memory_is_taken_and_given_up_while_a_topic_is_new(db: Notify) -> 
         await settings.alter("orders", TopicChange(durability="memory", queues=6))
         queues = (await TopicRegistry(pool, auto_create=False, queues=1).ensure("orders")).queue_ids
         await db.apply(Batch(plain=columns_of(queues)))
-        assert [await offsets_of(db, each) for each in queues] == [[(-1, 0)]] * 6
+        assert [await offsets_of(db, queue) for queue in queues] == [[(-1, 0)]] * 6
         for lost in (False, True):
             if lost:
                 crash(db.url)

@@ -163,7 +163,7 @@ def test_a_trace_tells_of_each_group_whether_it_is_done_with_the_message(
 
     def groups() -> dict[str, Any]:
         (message,) = traced(broker, id_)
-        return {each.pop("group"): each for each in message["groups"]}
+        return {group.pop("group"): group for group in message["groups"]}
 
     until(lambda: groups()["done"]["state"] == "done")  # once that is flushed
     told = groups()
@@ -174,8 +174,8 @@ def test_a_trace_tells_of_each_group_whether_it_is_done_with_the_message(
         "waiting": "waiting",
     }
     assert told["failing"]["next_attempt_at"] == "2099-01-01T00:00:00+00:00"
-    assert [each["error"] for each in told["failing"]["failures"]] == ["no route"]
-    assert [each["error"] for each in told["dead"]["failures"]] == [each["error"] for each in FAILURES]
+    assert [failure["error"] for failure in told["failing"]["failures"]] == ["no route"]
+    assert [failure["error"] for failure in told["dead"]["failures"]] == [failure["error"] for failure in FAILURES]
     shown = said("message", "trace", id_, "--broker", broker.address)
     assert " group failing: retrying, failed 2 times, next attempt 2099-01-01T00:00:00+00:00\n" in shown
     assert " group dead: dead since " in shown

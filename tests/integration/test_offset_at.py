@@ -20,7 +20,7 @@ TIMES = 40
 async def clock_that_can_be_set(db: Notify) -> None:
     await db.connection.execute("create table public.clock as select interval '0' as ahead")
     functions = ("apply_batch", "release_due")
-    Plant("a clock", Defect.LOST, tuple((each, _CLOCK, _SET_CLOCK) for each in functions)).install(db.url)
+    Plant("a clock", Defect.LOST, tuple((function, _CLOCK, _SET_CLOCK) for function in functions)).install(db.url)
 
 
 async def test_a_time_is_found_by_halves_as_if_each_message_was_looked_at(db: Notify) -> None:

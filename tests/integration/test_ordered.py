@@ -259,10 +259,10 @@ async def test_many_writers_and_few_keys_keep_the_order_in_which_halves_were_sto
                 left.extend(dict.fromkeys(half.ids))
                 rng.shuffle(left)
                 ends = [left.pop() for _ in range(min(len(left), rng.randint(0, 9)))]
-                rollback = [each for each in ends if rng.random() < 0.2]
+                rollback = [end for end in ends if rng.random() < 0.2]
                 rolled_back.update(rollback)
                 outcomes = Batch(
-                    commit=[each for each in ends if each not in rollback],
+                    commit=[end for end in ends if end not in rollback],
                     rollback=rollback,
                     plain=ordered(db, *rng.choices(keys, k=rng.randint(0, 2))),
                 )

@@ -119,6 +119,6 @@ def test_messages_of_a_key_come_in_the_order_of_their_halves_through_two_brokers
         assert got.get(timeout=WAIT_S).body == b"other"
         slow.end(created, TransactionState.COMMIT)
         came = [got.get(timeout=WAIT_S) for _ in range(3)]
-    assert [each.body for each in came] == [b"created", b"paid", b"shipped"]
-    assert [each.ordering_key for each in came] == ["4711"] * 3
-    assert len({each.queue for each in came}) == 1
+    assert [message.body for message in came] == [b"created", b"paid", b"shipped"]
+    assert [message.ordering_key for message in came] == ["4711"] * 3
+    assert len({message.queue for message in came}) == 1

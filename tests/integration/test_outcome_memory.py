@@ -169,8 +169,8 @@ async def test_segments_that_fill_in_no_time_are_kept_open_for_as_long_as_outcom
         brokers = [Segments(pool, config) for _ in range(3)]
 
         async def look() -> int:
-            await asyncio.gather(*(each.run_once() for each in brokers))
-            (place,) = {(each.open, each.previous) for each in brokers}
+            await asyncio.gather(*(broker.run_once() for broker in brokers))
+            (place,) = {(broker.open, broker.previous) for broker in brokers}
             assert place[1] == place[0] - 1
             return place[0]
 

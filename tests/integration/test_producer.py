@@ -46,8 +46,8 @@ def test_many_messages_of_one_call_share_a_transaction(broker: BrokerProcess, no
     with Producer(broker.address, group="p", timeout_s=WAIT_S) as producer:
         ids = producer.send_many([Message("a", b"1"), Message("b", b"2"), Message("a", b"3")])
         assert producer.send_many([]) == []
-    assert len({each.partition(".")[0] for each in ids}) == 1
-    assert [each.partition(".")[2] for each in ids] == ["0", "1", "2"]
+    assert len({sent_id.partition(".")[0] for sent_id in ids}) == 1
+    assert [sent_id.partition(".")[2] for sent_id in ids] == ["0", "1", "2"]
     assert message_count(notify_url) == 3
 
 

@@ -347,7 +347,7 @@ async def test_what_enters_a_queue_that_is_newer_than_the_last_visit_of_a_group_
 
         async def waiting() -> tuple[list[tuple[str, int]], dict[int, int]]:
             (_, lag), (*_, queues) = await admin.list(10), await admin.show("g")
-            return [(each.group, each.waiting) for each in lag], {each.number: each.waiting for each in queues}
+            return [(group.group, group.waiting) for group in lag], {queue.number: queue.waiting for queue in queues}
 
         await notify.add(3)
         async with delivering(notify) as delivery:
@@ -367,7 +367,7 @@ async def test_what_enters_a_queue_that_is_newer_than_the_last_visit_of_a_group_
         assert await waiting() == ([("g", 5)], {0: 0, 1: 5})
         async with delivering(notify, "b2") as delivery:
             got = await receive(delivery, 5)
-            assert [(each.queue, each.offset) for each in got] == [(1, offset) for offset in range(5)]
+            assert [(message.queue, message.offset) for message in got] == [(1, offset) for offset in range(5)]
             await delivery.settle("g", "c", receipts(got), [])
         with patient():
             assert await retention.run_once() == 1

@@ -46,7 +46,7 @@ def settle(notify_url: str) -> None:
 
 
 def drained(broker: BrokerProcess) -> bool:
-    return all(each["waiting"] == 0 for each in shown(broker)["groups"])
+    return all(group["waiting"] == 0 for group in shown(broker)["groups"])
 
 
 def test_settings_are_shown_listed_and_changed_one_by_one(broker: BrokerProcess) -> None:

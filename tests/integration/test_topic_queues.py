@@ -118,7 +118,7 @@ async def test_copies_that_cross_each_other_into_other_queues_are_repeated_until
                     assert not writing.done(), "they were to wait in the middle"
             holder.execute("select pg_advisory_unlock(1, 1)")
             assert not any(await writing), "each is answered as stored"
-    told = {each.getMessage() for each in caplog.records}
+    told = {record.getMessage() for record in caplog.records}
     assert told == {"a batch is repeated: the Notify database cannot work now: deadlock detected"}
     await db.assert_dense()
     assert await db.rows("select count(*), count(distinct transaction_id) from txmsg.message") == [(2, 2)]
@@ -131,7 +131,7 @@ async def test_a_group_that_waits_gets_messages_from_the_new_queues(notify_url: 
         await notify.grow(5)
         await notify.add(2)
         got = await waiting
-        assert sorted((each.queue, each.offset) for each in got) == [
+        assert sorted((message.queue, message.offset) for message in got) == [
             (number, offset) for number in range(5) for offset in range(2)
         ]
 
@@ -142,10 +142,10 @@ async def test_brokers_under_load_take_to_the_new_queues_and_lose_nothing(
     brokers = [start_broker(), start_broker()]
     sent: set[MessageId] = set()
 
-    with collecting(",".join(each.address for each in brokers), "orders") as got:
+    with collecting(",".join(broker.address for broker in brokers), "orders") as got:
         async with (
             await AsyncConnection.connect(notify_url, autocommit=True) as connection,
-            AsyncProducer([each.address for each in brokers], group="shop") as producer,
+            AsyncProducer([broker.address for broker in brokers], group="shop") as producer,
             asyncio.timeout(120),
         ):
             sent.add(await producer.send(Message("orders", b"first")))
@@ -155,7 +155,7 @@ async def test_brokers_under_load_take_to_the_new_queues_and_lose_nothing(
             used = 0
             while used < 8:
                 # Each producer chooses a broker, and that sends to the queues which it delivers.
-                async with AsyncProducer([each.address for each in brokers], group="shop") as another:
+                async with AsyncProducer([broker.address for broker in brokers], group="shop") as another:
                     sent.update(await asyncio.gather(*(another.send(Message("orders", b"more")) for _ in range(50))))
                 cursor = await connection.execute("select count(distinct queue) from txmsg.message")
                 ((used,),) = await cursor.fetchall()

@@ -29,19 +29,19 @@ class Seen:
     def offsets(self) -> dict[int, list[int]]:
         """By queue, in the order in which they came."""
         found: dict[int, list[int]] = defaultdict(list)
-        for each in self.messages:
-            assert each.queue is not None
-            assert each.offset is not None
-            found[each.queue].append(each.offset)
+        for message in self.messages:
+            assert message.queue is not None
+            assert message.offset is not None
+            found[message.queue].append(message.offset)
         return dict(found)
 
     @property
     def attempts(self) -> list[tuple[int | None, int]]:
         """Offset and delivery, in the order in which they came."""
-        return [(each.offset, each.attempt) for each in self.messages]
+        return [(message.offset, message.attempt) for message in self.messages]
 
 
 def stored(root: Path | LogAccess, group: str) -> dict[QueueId, int | None]:
     """The offsets that a group has stored."""
     access = open_log(root) if isinstance(root, Path) else root
-    return {each.queue: each.offset for each in access.group(group).queues}
+    return {queue.queue: queue.offset for queue in access.group(group).queues}

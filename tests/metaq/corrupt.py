@@ -76,8 +76,8 @@ def _write(root: Path, log_id: int, letter: str) -> Messages:
                 columns = Columns(bodies, [1000 + number], keys=[f"k{number}"] * count)
                 compression = Compression.ZSTD if number % 4 == 3 else Compression.NONE
                 log.append([Append(*key, encode(columns, compression), ends[key])])
-                for each in bodies:
-                    expected[(*key, ends[key])] = each
+                for body in bodies:
+                    expected[(*key, ends[key])] = body
                     ends[key] += 1
             if number == 5:
                 log.checkpoint()
@@ -411,12 +411,16 @@ def main() -> int:
         look = mended if asked.repair else judge
         results = [look(material, *each) for each in damaged_logs(material, Path(directory), asked.seed, asked.count)]
     print(f"{'kind':<24}{'damaged':>9}{'found':>7}{'wrong':>7}{'opened':>8}{'given up':>10}")
-    for kind in (each.__name__ for each in KINDS):
-        of = [each for each in results if each.kind == kind]
+    for kind in (kind.__name__ for kind in KINDS):
+        of = [result for result in results if result.kind == kind]
         wrong = sum(bool(each.wrong or each.repaired or each.silent) for each in of)
         counts = (len(of), sum(each.found for each in of), wrong, sum(each.opened for each in of))
         print("{:<24}{:>9}{:>7}{:>7}{:>8}{:>10}".format(kind, *counts, sum(each.given_up for each in of)))
-    bad = [each for each in results if not each.found or each.wrong or each.repaired or (each.found and each.silent)]
+    bad = [
+        result
+        for result in results
+        if not result.found or result.wrong or result.repaired or (result.found and result.silent)
+    ]
     for each in bad[:60]:
         print(each)
     print(f"seed {asked.seed}: {len(results)} damaged, {len(bad)} missed or wrong, {time.monotonic() - started:.1f} s")

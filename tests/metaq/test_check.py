@@ -36,13 +36,13 @@ def test_damage_of_every_kind_is_found_and_nothing_of_it_is_served(
     material: Material, tmp_path: Path, seed: int
 ) -> None:
     results = [judge(material, *each) for each in damaged_logs(material, tmp_path, seed, len(KINDS))]
-    assert {each.kind for each in results} == {each.__name__ for each in KINDS}
-    assert [each for each in results if not each.found or each.wrong or each.silent] == []
+    assert {result.kind for result in results} == {kind.__name__ for kind in KINDS}
+    assert [result for result in results if not result.found or result.wrong or result.silent] == []
 
 
 def test_a_repaired_log_is_whole_serves_all_that_was_and_goes_on(material: Material, tmp_path: Path) -> None:
     results = [mended(material, *each) for each in damaged_logs(material, tmp_path, 13, 2 * len(KINDS))]
-    assert [each for each in results if each.repaired] == []
+    assert [result for result in results if result.repaired] == []
 
 
 def test_a_whole_log_has_no_problem_and_its_holes_are_told(tmp_path: Path) -> None:
@@ -61,8 +61,8 @@ def test_a_damaged_queue_says_where_to_go_on_also_from_a_server(tmp_path: Path) 
     with Log(tmp_path) as log:
         fill(log, "t", 0, [2, 2, 2, 2])
         frames = [batch.header for batch in log.reader.queue("t", 0).fetch(0)]
-    for each in frames[1:3]:
-        _flip(log_file(tmp_path / "commitlog", 0), each.position + each.start)
+    for frame in frames[1:3]:
+        _flip(log_file(tmp_path / "commitlog", 0), frame.position + frame.start)
     with open_log(tmp_path) as reading:
         [first] = reading.fetch({QueueId("t", 0): 0})
         assert first.batches[-1].end_offset == 2
@@ -70,7 +70,7 @@ def test_a_damaged_queue_says_where_to_go_on_also_from_a_server(tmp_path: Path) 
         assert isinstance(damaged.error, CorruptLog)
         assert damaged.error.next_offset == 6
         assert "txmsg group seek GROUP --log LOG --topic t --queue 0 --to 6" in str(damaged.error)
-        assert [each.body for each in reading.fetch({QueueId("t", 0): 6})[0].batches[0].messages()] == bodies(
+        assert [message.body for message in reading.fetch({QueueId("t", 0): 6})[0].batches[0].messages()] == bodies(
             "t", 0, 6, 2
         )
     told = error_of_log_error(log_error_of(damaged.error))
@@ -126,7 +126,7 @@ def test_what_a_writer_does_meanwhile_is_no_damage(tmp_path: Path) -> None:
     finally:
         stopped.set()
         thread.join()
-    assert [each.problems for each in reports if each.problems] == []
+    assert [report.problems for report in reports if report.problems] == []
 
 
 def test_a_queue_cut_between_frames_and_cells_of_every_look_is_no_damage_and_damage_is_found_beside_it(
@@ -150,7 +150,7 @@ def test_a_queue_cut_between_frames_and_cells_of_every_look_is_no_damage_and_dam
         assert looks > 1
         _flip(tmp_path / f"queues/damaged/0000/{0:020}.cells", 50)
         problems = check(tmp_path, cut).report.problems
-        assert {each.file for each in problems} == {"queues/damaged/0000", f"queues/damaged/0000/{0:020}.cells"}
+        assert {problem.file for problem in problems} == {"queues/damaged/0000", f"queues/damaged/0000/{0:020}.cells"}
 
 
 def test_messages_put_in_the_place_of_a_hole_during_a_look_are_no_damage(tmp_path: Path) -> None:
@@ -280,14 +280,14 @@ def test_the_small_logs_of_groups_are_checked_and_repaired_too_and_their_files_a
 
     report = check_with_groups(tmp_path)
     files = ["groups/g/begins.json", "groups/g/queues/t/0000", "groups/g/retries/commitlog"]
-    assert [each.file for each in report.problems] == files
-    assert [each.way_out for each in report.problems][:2] == ["delete the file, then seek the group"] * 2
+    assert [problem.file for problem in report.problems] == files
+    assert [problem.way_out for problem in report.problems][:2] == ["delete the file, then seek the group"] * 2
     assert report.problems[2].lost == (Lost(RETRIES + "g", 0, 0, 2),)
     assert check(tmp_path).report.problems == [], "the log itself is whole"
 
     assert any("groups/g/retries: positions" in each for each in repair_with_groups(tmp_path))
     report = check_with_groups(tmp_path)
-    assert ([each.file for each in report.problems], report.holes) == (files[:2], [Lost(RETRIES + "g", 0, 0, 2)])
+    assert ([problem.file for problem in report.problems], report.holes) == (files[:2], [Lost(RETRIES + "g", 0, 0, 2)])
     assert readable(tmp_path / "groups/g/dead_letters", DEAD_LETTERS + "g", 0) == bodies(DEAD_LETTERS + "g", 0, 0, 1)
 
 

@@ -74,9 +74,9 @@ def test_dump_prints_frames_and_where_one_is_damaged(root: Path) -> None:
     data[160] ^= 1
     file.write_bytes(data)
     frames = json.loads(run("dump", root, "--bodies", "--json").stdout)["frames"]
-    assert [each.get("kind", "damaged") for each in frames] == ["messages", "damaged", "messages", "hole"]
+    assert [frame.get("kind", "damaged") for frame in frames] == ["messages", "damaged", "messages", "hole"]
     assert frames[1]["damaged"] == "the frame's header does not match its checksum"
-    assert [each["body"] for each in frames[2]["messages"]] == ["one", "two\n"]
+    assert [message["body"] for message in frames[2]["messages"]] == ["one", "two\n"]
     assert len(run("dump", root, "--topic", "trade", "--queue", 1).stdout.splitlines()) == 2
 
 

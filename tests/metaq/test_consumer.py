@@ -299,8 +299,8 @@ async def test_a_consumer_at_an_address_is_a_member_as_one_on_the_path_and_its_f
                     return len(tries) == 4 * 7 * 2
 
                 await until_async(all_tried_twice)
-                assert any(each.offset in {5, 6} for each in near.messages)
-                assert any(each.offset in {5, 6} for each in far.messages)
+                assert any(message.offset in {5, 6} for message in near.messages)
+                assert any(message.offset in {5, 6} for message in far.messages)
             assert stored(access, "g")[T0] == 7
 
 

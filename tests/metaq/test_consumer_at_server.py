@@ -72,7 +72,7 @@ async def test_a_member_that_is_cut_off_loses_its_queues_and_joins_anew_and_noth
         log = stack.enter_context(RemoteLog(address))
         sessions_s = {address: 60.0, near: SESSION_S}
         logs = [stack.enter_context(RemoteLog(each, session_s=seconds)) for each, seconds in sessions_s.items()]
-        consumers = [AsyncLogConsumer(each, "g") for each in logs]
+        consumers = [AsyncLogConsumer(log, "g") for log in logs]
         for consumer, seen in zip(consumers, (here, there), strict=True):
             consumer._balance_s = 0.1
             consumer.subscribe("t")(seen)
@@ -81,7 +81,7 @@ async def test_a_member_that_is_cut_off_loses_its_queues_and_joins_anew_and_noth
             log.append([batch("t", queue.queue, start, 10) for queue in queues])
 
         def shares() -> list[int]:
-            owners = [each.owner for each in log.group("g").queues]
+            owners = [queue.owner for queue in log.group("g").queues]
             return sorted(owners.count(each) for each in set(owners) - {None})
 
         append(0)

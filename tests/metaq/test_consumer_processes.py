@@ -35,22 +35,22 @@ class Group:
     def owned(self) -> dict[int, set[int]]:
         """The queues by the process that owns them."""
         found: dict[int, set[int]] = {}
-        for each in self._access.group("g").queues:
-            if each.owner is not None:
-                found.setdefault(int(each.owner.split("-")[-2]), set()).add(each.queue.queue)
+        for queue in self._access.group("g").queues:
+            if queue.owner is not None:
+                found.setdefault(int(queue.owner.split("-")[-2]), set()).add(queue.queue.queue)
         return found
 
     def is_shared_out(self, *members: Member) -> bool:
         shares = sorted(map(len, self.owned().values()), reverse=True)
         least, more = divmod(len(QUEUES), len(members))
         expected = [least + 1] * more + [least] * (len(members) - more)
-        return self.owned().keys() == {each.pid for each in members} and shares == expected
+        return self.owned().keys() == {member.pid for member in members} and shares == expected
 
     def has_members(self, count: int) -> bool:
         return len(self._access.group("g").members) == count
 
     def stored(self) -> dict[int, int]:
-        return {each.queue.queue: each.offset or 0 for each in self._access.group("g").queues}
+        return {queue.queue.queue: queue.offset or 0 for queue in self._access.group("g").queues}
 
     def append(self, count: int) -> None:
         """So many messages more in each queue."""
@@ -134,8 +134,8 @@ def test_queues_of_a_killed_member_are_taken_over_and_nothing_is_skipped(tmp_pat
 
 def _without_what_was_cut(notes: list[Note], killed: int) -> list[Note]:
     """The notes without the last that a killed member began with and did not end."""
-    ended = {(each.member, each.queue, each.offset) for each in notes if each.what == "end"}
-    return [each for each in notes if each.member != killed or (each.member, each.queue, each.offset) in ended]
+    ended = {(note.member, note.queue, note.offset) for note in notes if note.what == "end"}
+    return [note for note in notes if note.member != killed or (note.member, note.queue, note.offset) in ended]
 
 
 def test_queues_of_a_stopped_member_wait_for_it_and_others_go_on(tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ async def test_a_redriven_message_comes_as_if_it_were_new_and_of_the_next_genera
             await until_async(lambda: len(seen.messages) == 5)
             again = seen.messages[-1]
             assert (again.topic, again.offset, again.attempt, again.generation) == ("t", 1, 1, 1)
-            assert [each.generation for each in seen.messages[:-1]] == [0] * 4
+            assert [message.generation for message in seen.messages[:-1]] == [0] * 4
             await until_async(lambda: access.group("g").queues[0].offset == 1)  # its retry is handled
             assert consumer.queues() == [("t", 0)], "a redrive took queues"
             assert access.ranges([DEAD])[DEAD].end == 1

@@ -195,7 +195,7 @@ def test_a_group_that_was_further_than_the_log_is_told_what_is_missing_and_misse
         assert isinstance(missing.error, OffsetsMissing)
         assert (missing.error.begin, missing.error.end) == (50, 50 + AHEAD_MAX)
         [found] = reading.fetch({queue: missing.error.end})
-        assert [each.body for each in found.batches[0].messages()] == bodies("t", 0, 50 + AHEAD_MAX, 200)
+        assert [message.body for message in found.batches[0].messages()] == bodies("t", 0, 50 + AHEAD_MAX, 200)
 
 
 def test_a_stop_in_order_and_a_killed_process_leave_no_hole(tmp_path: Path, disk: ForgetfulDisk) -> None:

@@ -62,8 +62,8 @@ def test_a_queue_has_one_owner_and_its_offset_goes_with_it(access: LogAccess) ->
     one.leave({B: 1})
     assert other.take([A, B]) == {A: 3, B: 1}
     state = access.group("g")
-    assert [each.id for each in state.members] == [other.id]
-    assert [(each.queue, each.owner, each.offset, each.kept) for each in state.queues] == [
+    assert [member.id for member in state.members] == [other.id]
+    assert [(queue.queue, queue.owner, queue.offset, queue.kept) for queue in state.queues] == [
         (A, other.id, 3, Range(0, 5)),
         (B, other.id, 1, Range(0, 3)),
     ]
@@ -73,7 +73,7 @@ def test_a_view_shows_who_is_there_and_the_queues_of_all_their_topics(access: Lo
     one = access.join("g", ["t"])
     other = access.join("g", ["u", RETRY.topic], strategy="mine")
     assert sorted(one.view().members) == list(one.view().members)
-    assert {(each.topics, each.strategy) for each in one.view().members} == {
+    assert {(member.topics, member.strategy) for member in one.view().members} == {
         (("t",), "averaged"),
         ((RETRY.topic, "u"), "mine"),
     }
@@ -215,7 +215,7 @@ def test_a_member_that_cannot_store_leaves_nevertheless(local: LogAccess, monkey
             member.leave({A: 4})
     other = local.join("g", ["t"])
     assert other.take([A, B]) == {A: 0, B: 0}
-    assert [each.id for each in other.view().members] == [other.id]
+    assert [member.id for member in other.view().members] == [other.id]
 
 
 def test_a_seek_reaches_an_owner_that_runs_and_whoever_takes_the_queue_next(access: LogAccess) -> None:
@@ -225,7 +225,7 @@ def test_a_seek_reaches_an_owner_that_runs_and_whoever_takes_the_queue_next(acce
     member.take([A])
     member.store({A: 5})
     access.seek("g", {A: 1, B: 2})
-    assert [each.offset for each in access.group("g").queues] == [1, 2]
+    assert [queue.offset for queue in access.group("g").queues] == [1, 2]
     assert dict(member.view().sought) == {A: 1}
     member.store({A: 5})  # by a handler that was under way
     access.seek("g", {A: 0})

@@ -30,8 +30,8 @@ def batch(topic: str, queue: int, keys: list[str], compression: Compression = Co
 def found(log: Path | LogReader, topic: str, key: str, count_max: int = 100) -> list[tuple[int | None, int | None]]:
     reader = LogReader(log) if isinstance(log, Path) else log
     messages = reader.find(topic, key, count_max=count_max)
-    assert all(each.key == key and each.topic == topic for each in messages)
-    return [(each.queue, each.offset) for each in messages]
+    assert all(message.key == key and message.topic == topic for message in messages)
+    return [(message.queue, message.offset) for message in messages]
 
 
 @pytest.fixture(scope="module")

@@ -56,10 +56,10 @@ def test_every_column_comes_back_as_it_was(tmp_path: Path, compression: Compress
     assert arrow["ordering_key"].to_pylist() == ["o1", "o2", None]
     assert arrow["headers"].to_pylist() == [None, None, None]
     messages = list(found.messages())
-    assert [each.id_bytes for each in messages] == ids
-    assert [each.n for each in messages] == [0, 1, 999]
-    assert [each.stored_at_us for each in messages] == [30, 10, 20]
-    assert [(each.born_at_us, each.tag, each.offset, each.queue) for each in messages] == [
+    assert [message.id_bytes for message in messages] == ids
+    assert [message.n for message in messages] == [0, 1, 999]
+    assert [message.stored_at_us for message in messages] == [30, 10, 20]
+    assert [(message.born_at_us, message.tag, message.offset, message.queue) for message in messages] == [
         (1, None, 0, 7),
         (2, "created", 1, 7),
         (3, None, 2, 7),
@@ -130,8 +130,8 @@ def test_what_a_log_makes_is_for_its_own_user_only(tmp_path: Path) -> None:
         log.append([batch("%RETRY%g", 0, 0, 1)])
         log.seek("g", {QueueId("t", 0): 0})
         files = [each for each in root.rglob("*") if each.is_file()]
-        assert {"ahead", "lock", "begins.json", "0000"} <= {each.name for each in files}
-        assert {oct(each.stat().st_mode & 0o777) for each in files} == {"0o600"}
+        assert {"ahead", "lock", "begins.json", "0000"} <= {file.name for file in files}
+        assert {oct(file.stat().st_mode & 0o777) for file in files} == {"0o600"}
     assert oct(root.stat().st_mode & 0o777) == "0o700"
     root.chmod(0o755)
     LocalLog(root, append=True).close()

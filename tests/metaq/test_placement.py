@@ -70,7 +70,9 @@ def test_somebody_else_who_appends_is_made_room_for(log: LocalLog, tmp_path: Pat
 def test_what_a_crash_cut_off_behind_its_note_is_completed_by_the_repeat(log: LocalLog, tmp_path: Path) -> None:
     """The note and the first of two batches are on disk, the second is not: as a torn write leaves it."""
     whole = call(5, at_end("t", 0, 0, 2), at_end("t", 1, 0, 3))
-    placed = [Placed(each.topic, each.queue, 0, each.payload.count, each.payload.crc) for each in whole.appends]
+    placed = [
+        Placed(append.topic, append.queue, 0, append.payload.count, append.payload.crc) for append in whole.appends
+    ]
     before = Note(CallId(bytes(16), 4), 1, (Placed("t", 2, 0, 1, batch("t", 2, 0, 1).payload.crc),))
     for note, batches in ((before, [batch("t", 2, 0, 1)]), (Note(whole.id, 1, tuple(placed)), [batch("t", 0, 0, 2)])):
         log.append([Append(NOTES, 0, encode(Columns([b"no note", note.pack()], [now_us()]))), *batches])

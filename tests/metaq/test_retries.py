@@ -112,7 +112,7 @@ async def test_an_ordered_queue_waits_for_the_message_that_fails_and_others_do_n
             clock.now += delay_s
             await until_async(lambda: seen.offsets[0][1 : 1 + tries] == [1] * tries)  # noqa: B023
         await until_async(lambda: seen.offsets[0] == [0, 1, 1, 1, 1, 2])
-    assert [each.attempt for each in seen.messages if each.queue == 0] == [1, 1, 2, 3, 4, 1]
+    assert [message.attempt for message in seen.messages if message.queue == 0] == [1, 1, 2, 3, 4, 1]
 
 
 async def test_an_ordered_queue_goes_on_when_the_message_is_a_dead_letter(tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ def test_a_copy_tells_all_of_its_message_and_stands_where_its_delay_says(
     for topic, queue, payload, *_ in (*retries, *dead):
         frame = b"".join(pack(payload, topic.encode(), queue, 0, position=0, log_id=1, synced=0, generation=1))
         header = read_header(frame)
-        copies[topic, queue] = [tried_of(each) for each in LogBatch(header, verify(header, frame)).messages()]
+        copies[topic, queue] = [tried_of(message) for message in LogBatch(header, verify(header, frame)).messages()]
     for each in failed:
         delay_s = backoff.delay_s(each.attempt)
         if delay_s is None:

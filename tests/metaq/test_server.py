@@ -258,7 +258,7 @@ def test_a_thousand_waits_cost_no_thread_and_no_look(
         log.append([batch("many", 2, 0, 1)])
         assert len(looked) == 2 * 900, "who waits looks again, though nothing has come for it"
         log.append([batch("many", 0, 0, 1)])
-        assert all(list(each) for each in calls)
+        assert all(list(call) for call in calls)
     assert log.describe().waiting == 0
     assert threading.active_count() < before + 100, "a thread for each"
 
@@ -289,7 +289,7 @@ def test_one_bad_append_spoils_no_other_that_comes_with_it(log: RemoteLog, root:
     log.append([at_end("spoilt", 0, 0, 1)])
     with ThreadPoolExecutor(20) as pool:
         outcomes = list(pool.map(append, range(100)))
-    assert [isinstance(each, MisuseError) for each in outcomes] == [number % 5 == 0 for number in range(100)]
+    assert [isinstance(outcome, MisuseError) for outcome in outcomes] == [number % 5 == 0 for number in range(100)]
     assert len(readable(root, "spoilt", 0)) == 81
     assert readable(root, "spoilt", 1) == []
 

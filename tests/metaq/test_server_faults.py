@@ -238,12 +238,12 @@ def test_of_three_members_one_killed_and_one_stopped_the_third_gets_all_and_a_la
 
         until(has_all)
         assert [taken[each] for each in wanted] == [4, 0, 5, 0, 0, 0]
-        assert [each.id for each in third.view().members] == [third.id]
+        assert [member.id for member in third.view().members] == [third.id]
         third.store({QueueId("t", 2): 7})
         os.kill(stopped.process.pid, signal.SIGCONT)
         assert stopped.store(2, 6) == "MembershipLost"
-        assert {each.queue.queue: each.offset for each in log.group("g").queues}[2] == 7
-        assert {each.owner for each in log.group("g").queues} == {third.id}
+        assert {queue.queue.queue: queue.offset for queue in log.group("g").queues}[2] == 7
+        assert {queue.owner for queue in log.group("g").queues} == {third.id}
 
 
 # ---- readers that are slow, or late
@@ -321,7 +321,7 @@ def test_readers_that_take_nothing_are_ended_and_let_others_go_on(tmp_path: Path
         assert log.fetch({QueueId("slow", 0): 0})[0].batches[0].end_offset == 32
         assert drained(calls)
         # Two had to be ended for the other two to be sent to; those may have been read in time.
-        ended = [each for each in calls if each.code() is not grpc.StatusCode.OK]
+        ended = [call for call in calls if call.code() is not grpc.StatusCode.OK]
         assert len(ended) >= 2
         assert {each.code() for each in ended} == {grpc.StatusCode.DEADLINE_EXCEEDED}
         assert {"txmsg-code" in dict(each.trailing_metadata()) for each in ended} == {True}
@@ -329,9 +329,9 @@ def test_readers_that_take_nothing_are_ended_and_let_others_go_on(tmp_path: Path
 
 def drained(calls: list[Any]) -> bool:
     """A call says how it ended only to who reads on."""
-    for each in calls:
+    for call in calls:
         try:
-            for _ in each:
+            for _ in call:
                 pass
         except grpc.RpcError:
             continue
@@ -372,7 +372,7 @@ def test_hundreds_of_fetches_that_nobody_reads_shut_no_reader_out(server: MetaQP
         log.append([Append("unread", 0, encode(Columns([bytes(8 * 1024 * 1024)], [1])))])
         before_bytes = anonymous_memory_bytes(server.pid)
         channels = [channel] + [others.enter_context(large_channel(server.address)) for _ in range(2)]
-        calls = [call for each in channels for call in unread(server.address, each, "unread", 50, pieces=0)]
+        calls = [call for channel in channels for call in unread(server.address, channel, "unread", 50, pieces=0)]
         assert log.fetch({QueueId("unread", 0): 0})[0].batches[0].end_offset == 1
         assert anonymous_memory_bytes(server.pid) - before_bytes < 400 * 1024 * 1024
         for each in calls:

@@ -81,16 +81,16 @@ def store(url: str, messages: Iterable[Stored], *, segment: int = 1) -> None:
             )
         }
         with connection.cursor() as cursor, cursor.copy(_INSERT) as copy:
-            for each in messages:
+            for message in messages:
                 copy.write_row(
                     (
                         segment,
-                        ids[each.topic, each.queue],
-                        each.offset,
-                        UUID(bytes=each.id_bytes),
-                        *each[4:10],
-                        _moment(each.born_at_us),
-                        _moment(each.stored_at_us),
+                        ids[message.topic, message.queue],
+                        message.offset,
+                        UUID(bytes=message.id_bytes),
+                        *message[4:10],
+                        _moment(message.born_at_us),
+                        _moment(message.stored_at_us),
                     )
                 )
 
@@ -129,13 +129,13 @@ def payload_of(rows: Sequence[Stored], compression: Compression = Compression.NO
 
 def _columns(rows: Sequence[Stored]) -> Columns:
     return Columns(
-        bodies=[each.body for each in rows],
-        stored_at_us=[each.stored_at_us for each in rows],
-        transaction_ids=b"".join(each.id_bytes for each in rows),
-        n=[each.n for each in rows],
-        born_at_us=[each.born_at_us for each in rows],
-        keys=[each.key or "" for each in rows],
-        tags=[each.tag or "" for each in rows],
-        ordering_keys=[each.ordering_key or "" for each in rows],
-        headers=[each.headers or b"" for each in rows],
+        bodies=[row.body for row in rows],
+        stored_at_us=[row.stored_at_us for row in rows],
+        transaction_ids=b"".join(row.id_bytes for row in rows),
+        n=[row.n for row in rows],
+        born_at_us=[row.born_at_us for row in rows],
+        keys=[row.key or "" for row in rows],
+        tags=[row.tag or "" for row in rows],
+        ordering_keys=[row.ordering_key or "" for row in rows],
+        headers=[row.headers or b"" for row in rows],
     )

@@ -101,7 +101,7 @@ class TailerProcess:
 
     def rss_max_mib(self) -> float:
         """The most memory it has held since it was started."""
-        [line] = [each for each in Path(f"/proc/{self.pid}/status").read_text().splitlines() if "VmHWM" in each]
+        [line] = [line for line in Path(f"/proc/{self.pid}/status").read_text().splitlines() if "VmHWM" in line]
         return int(line.split()[1]) / 1024
 
     def end(self, how: signal.Signals) -> int:

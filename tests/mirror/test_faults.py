@@ -226,7 +226,7 @@ def test_foreign_rows_are_passed_over_and_said_and_a_transaction_of_100_mb_needs
         connection.execute("insert into public.foreign_one select n, 'x' from generate_series(1, 1000) n")
     load.write(30)
     require_equal(url, log, load.count)
-    [line] = [each for each in tailer.said.splitlines() if "public.foreign_one" in each]
+    [line] = [line for line in tailer.said.splitlines() if "public.foreign_one" in line]
     assert "ERROR" in line
 
     before_mib = tailer.rss_max_mib()

@@ -55,5 +55,5 @@ def test_every_plant_fits_the_functions_as_they_are(notify_url: str) -> None:
                 "select proname, pg_get_functiondef(oid) from pg_proc where pronamespace = 'txmsg'::regnamespace"
             ).fetchall()
         )
-    plants = [*PLANTS, *(each.of_model for each in chaos.PLANTS)]
-    assert [each.name for each in plants if any(old not in sources[name] for name, old, _ in each.changes)] == []
+    plants = [*PLANTS, *(plant.of_model for plant in chaos.PLANTS)]
+    assert [plant.name for plant in plants if any(old not in sources[name] for name, old, _ in plant.changes)] == []

@@ -51,8 +51,8 @@ def test_trades_count_whatever_comes_between_them(spark: SparkSession, tmp_path:
         query.processAllAvailable()
         assert read(database_url).total.turnover_cents == 500
         workers = _workers()
-        for each in workers:
-            each.suspend()
+        for worker in workers:
+            worker.suspend()
         bad = [b"\xff\0", b"{}", b"x" * 1_000_000, json.dumps({"event": "paid", "amount_cents": "1"}).encode()]
         producer.send_many([Message("trade.order", body) for body in bad], queue=2)
         late = trade("paid", 70, province="anhui", at_us=an_hour_ago_us)
@@ -69,11 +69,11 @@ def test_trades_count_whatever_comes_between_them(spark: SparkSession, tmp_path:
     total = found.total
     assert (total.orders, total.paid, total.shipped, total.refunded) == (2, 2, 1, 1)
     assert (total.turnover_cents, total.late_events, total.bad_messages) == (540, 1, 4)
-    assert [(each.key, each.paid, each.turnover_cents) for each in found.provinces] == [
+    assert [(province.key, province.paid, province.turnover_cents) for province in found.provinces] == [
         ("tibet", 1, 470),
         ("anhui", 1, 70),
     ]
-    assert [(each.key, each.turnover_cents) for each in found.sellers] == [("mobile-07", 540)]
+    assert [(seller.key, seller.turnover_cents) for seller in found.sellers] == [("mobile-07", 540)]
     assert found.batch is not None
     assert found.batch.messages == batches[-1]
     with psycopg.connect(database_url) as connection:
@@ -101,7 +101,7 @@ def test_a_job_killed_between_its_commit_and_sparks_mark_counts_nothing_twice(
     checkpoint = tmp_path / "checkpoint"
 
     def cut_off(request: Request) -> Verdict:
-        if request.sql != "COMMIT" or not any("figures_batch" in each.sql for each in proxy.requests[since:]):
+        if request.sql != "COMMIT" or not any("figures_batch" in earlier.sql for earlier in proxy.requests[since:]):
             return FORWARD
         proxy.refuse()
         return CUT_AFTER

@@ -89,7 +89,7 @@ def test_late_events_count_and_are_counted_as_late(connection: psycopg.Connectio
     added(connection, deltas(2, (_AT - minute, 16)))
     found = figures.read(connection)
     assert (found.total.late_events, found.total.turnover_cents, found.total.through_at) == (2, 31, _AT)
-    assert sum(each.turnover_cents for each in found.seconds) == 31
+    assert sum(second.turnover_cents for second in found.seconds) == 31
 
 
 def test_latency_is_from_the_commit_to_the_write_and_told_by_the_upper_end_of_its_bucket(

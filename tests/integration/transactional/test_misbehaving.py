@@ -249,7 +249,7 @@ def test_a_message_is_acknowledged_if_and_only_if_its_effect_and_inbox_row_are_t
 
         asyncio.run(case())
     with place.engine.connect() as connection:
-        recorded = {ids[each] for each in connection.execute(select(inbox_table.c.message_id)).scalars()}
+        recorded = {ids[message_id] for message_id in connection.execute(select(inbox_table.c.message_id)).scalars()}
     effects = {name.rpartition(".")[0] for name in place.found()}
     wrong = [
         program for program in made_ if len({program.name in each for each in (acknowledged, recorded, effects)}) != 1
