@@ -1,4 +1,4 @@
-"""Brings a Notify database to the revision this release works with, and tells what is wrong with one.
+"""Migrations: upgrades a Notify database to the revision of this release, and checks one.
 
 Expand, then contract: a broker works with a range of revisions, so that brokers of two releases run side by side.
 
@@ -81,7 +81,7 @@ def _connect(url: str, *, any_server: bool = False, answer_s_max: float = _ANSWE
 
 
 def _shown(url: str) -> str:
-    """The URL for people: without a password. Also for what is no URL."""
+    """The URL without its password, for messages. Also takes what is not a URL."""
     return re.sub(r"([?&]password=)[^&]*", r"\1***", re.sub(r"(//[^:/?@]*):.*@", r"\1:***@", url))
 
 
@@ -108,7 +108,7 @@ def _config() -> Config:
 
 
 def _is_newer(revision: str | None) -> bool:
-    """Whether a later release has made this revision: this one has no script that leads to it."""
+    """Whether this revision is of a later release: this one has no migration to it."""
     if revision is None or revision in REVISIONS:
         return False
     from alembic.script import ScriptDirectory
@@ -130,7 +130,7 @@ def _scalar(connection: Connection, statement: LiteralString) -> Any:
 
 
 def _is_lenient(connection: Connection, revision: str | None) -> bool:
-    """Whether a later release has made this revision so that brokers of this one still run on it."""
+    """Whether this revision is of a later release, and brokers of this release still run on it."""
     if not _is_newer(revision):
         return False
     works_from: str = _scalar(connection, "select works_from from txmsg.notify_db")
@@ -156,7 +156,7 @@ def may_pass(error: StorageError, url: str) -> bool:
 
 
 def libpq_url(url: str) -> str:
-    """The URL as psycopg takes it, without what SQLAlchemy writes of a driver: postgresql+psycopg://...
+    """The URL as psycopg takes it, without the driver in SQLAlchemy's form: postgresql+psycopg://...
 
     Raises StorageError for anything but a URL of PostgreSQL.
     """
@@ -178,13 +178,13 @@ def libpq_url(url: str) -> str:
 
 
 def current(url: str) -> str | None:
-    """The revision of the database, or None when it has no txmsg tables yet."""
+    """The revision of the database, or None if it has no txmsg tables yet."""
     with _connect(url) as connection:
         return _revision(connection)
 
 
 def upgrade(url: str, *, wait_s: float = 60.0) -> str:
-    """Brings the database to the newest revision of this release and returns it. Doing so twice is fine.
+    """Brings the database to the newest revision of this release and returns it. Idempotent.
 
     Whoever sends or receives meanwhile waits for a moment, not longer. Where sessions hold tables open it tries again
     for `wait_s`. Raises SchemaMismatch when the database is newer than this release, StorageError when it cannot be
@@ -207,7 +207,7 @@ _HELD = (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected)
 
 
 class _TablesHeld(Exception):
-    """Sessions hold tables that a migration needs for itself. The text names them."""
+    """Sessions hold locks on tables that a migration needs exclusively. The text names them."""
 
 
 def _upgrade_once(url: str) -> str:
@@ -242,7 +242,7 @@ def _upgrade_once(url: str) -> str:
 
 @contextmanager
 def _sqlalchemy(connection: Connection) -> Iterator[SQLAlchemyConnection]:
-    """The connection as Alembic wants it. It is closed at the end, and what was not committed is undone."""
+    """The connection as Alembic needs it. Closed at the end; what was not committed is rolled back."""
     from sqlalchemy import create_engine
     from sqlalchemy.pool import StaticPool
 
@@ -266,7 +266,7 @@ select format('process %s (user %s%s, %s)', a.pid, a.usename,
 
 
 def require(url: str) -> None:
-    """Returns when this release works with the database as it is; else raises SchemaMismatch with the remedy."""
+    """Raises SchemaMismatch, with the remedy, unless this release works with the database as it is."""
     with _connect(url) as connection:
         revision = _revision(connection)
         if revision in REVISIONS or _is_lenient(connection, revision):

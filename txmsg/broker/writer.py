@@ -58,22 +58,21 @@ _ANSWER_GRACE_S = 2.0
 
 @dataclass(slots=True, eq=False)
 class Work:
-    """One request's share of a batch: its items, and the future that one reply answers (not one per item)."""
+    """The items of one request, and its future: one per request, not per item."""
 
     batch: Batch
     size_bytes: int
     done: asyncio.Future[Mapping[bytes, Problem]]
     taken: bool = False
-    """Whether it has gone into a batch: from then on it may be stored, whatever becomes of the reply."""
+    """Whether it is part of a batch: from then on it may be stored, whatever happens to the reply."""
 
 
 class Writer:
-    """Writes batches, one at a time, over one session of its own.
+    """Writes batches, one at a time, over its own session.
 
-    What waits is bounded by waiting_items_max and waiting_size_bytes_max: past them `write` waits (which slows its
-    sender), and past request_timeout_s it raises Overloaded. While the database is away it raises BrokerUnavailable
-    after the same time; a batch under way is repeated when the database is back, which is safe: ids make it
-    idempotent.
+    Waiting requests are bounded by waiting_items_max and waiting_size_bytes_max. Beyond that `write` waits, which slows
+    its sender, and raises Overloaded after request_timeout_s. While the database is away, it raises BrokerUnavailable
+    after the same time; a batch under way is repeated when the database is back, which is safe: ids make it idempotent.
 
     standby_wait_s: how long a batch may take in total, for a writer of messages that wait for a standby.
     """
@@ -90,7 +89,7 @@ class Writer:
         self._segments = segments
         self._on_ends = on_ends
         self.on_due: Callable[[int], None] | None = None
-        """Called with the time in us since 1970 at which the first of the delayed messages of a batch is due."""
+        """Called with the time (us since 1970) at which the first delayed message of a batch is due."""
         self._waiting: deque[Work] = deque()
         self._waiting_items = 0
         self._waiting_size_bytes = 0
@@ -105,7 +104,7 @@ class Writer:
         self._answer_s_max = self._transaction_s_max + _ANSWER_GRACE_S
 
     async def write(self, batch: Batch, size_bytes: int) -> Mapping[bytes, Problem]:
-        """Returns when the batch is on disk: the problems by transaction id, empty when there are none.
+        """Returns when the batch is on disk, with the problems by transaction id.
 
         Raises Overloaded or BrokerUnavailable when nothing was written, OutcomeUnknown when it may have been.
         """
@@ -173,7 +172,7 @@ class Writer:
         return True
 
     def _take(self) -> tuple[Batch, list[Work]]:
-        """The next batch: as much of what waits as fits, with one outcome per transaction at most."""
+        """The next batch: as many waiting requests as fit, with at most one outcome per transaction."""
         config = self._config
         batch, works, size_bytes = Batch(), list[Work](), 0
         ended: set[bytes] = set()
@@ -223,9 +222,9 @@ class Writer:
             self.look_again(applied.more)
 
     def look_again(self, ids: list[bytes]) -> None:
-        """Moves on what waits for the ordering keys of these transactions, as far as it is free, without an answer.
+        """Moves messages that wait for the ordering keys of these transactions, if the keys are free. Returns at once.
 
-        What is not moved for want of a database is found by the sweep of `Scheduler`.
+        If the database is away, the sweep of `Scheduler` finds them later.
         """
         work = Work(Batch(check=ids), 0, asyncio.get_running_loop().create_future())
         work.done.add_done_callback(_note_failure)
@@ -234,7 +233,7 @@ class Writer:
         self._arrived.set()
 
     async def _apply(self, batch: Batch, give_up_at: float, *, tried: bool = False) -> Applied:
-        """Applies a batch, repeats it while the database is away, splits it when something in it is refused.
+        """Applies a batch: repeats it while the database is away, splits it if an item is refused.
 
         When its time is up, it raises OutcomeUnknown if something of it may be written (or was before: tried), else
         BrokerUnavailable.
@@ -324,7 +323,7 @@ class Writer:
         await asyncio.sleep(_RECONNECT_PAUSE_S)
 
     async def _split(self, batch: Batch, exc: Exception, give_up_at: float) -> Applied:
-        """Applies both halves of a refused batch on their own, until the culprit stands alone."""
+        """Applies both halves of a refused batch separately, until the refused item is alone."""
         ids = sorted(batch.ids())
         if len(ids) == 1 and isinstance(exc, psycopg.errors.UniqueViolation) and time.monotonic() < give_up_at:
             # Its copy was committed meanwhile, in another queue: now it is found.

@@ -63,19 +63,20 @@ class Progress(NamedTuple):
 
 
 class Window:
-    """Where each offset of a queue stands for one group.
+    """The state of each offset of a queue for one group.
 
         not read -> ready -> in flight -> acked
                                  |          ^
                                  v          |
                               failing ------+   (once its retry row is on disk)
 
-    Of each ordering key one message at most is ready or in flight (`Keys`). What failed while a group is paused goes
-    from in flight back to not read, which `rewind` makes true. An offset counts as acked only when nothing is left to
-    do for it, so `progress` may be written at any time.
-    Bounded: all that is read and not acked is at most count_max offsets; the messages held weigh at most
-    size_bytes_max (and one message). The acked ranges beyond the cursor are at most one more than these offsets.
-    When full, `room_count` is 0 and nothing is read until consumers settle.
+    At most one message of an ordering key is ready or in flight (`Keys`). Messages that fail while a group is paused
+    return from in flight to not read, with the next `rewind`. An offset counts as acked only when nothing is left to do
+    for it, so `progress` may be written at any time.
+
+    Bounded by count_max offsets that are read and not acked, and by size_bytes_max (and one message) of messages held
+    ready. There is at most one more acked range beyond the cursor than such offsets. When full, `room_count` is 0, and
+    nothing is read until consumers settle.
     """
 
     def __init__(
