@@ -48,6 +48,8 @@ def _rows(module: ModuleType, name: str) -> Iterator[tuple[str, str]]:
     for member in dir(value):
         owner = next((each for each in value.__mro__ if member in vars(each)), object)
         found = inspect.getattr_static(value, member)
+        if isinstance(found, classmethod):
+            found = found.__func__
         if member.startswith("_") or not owner.__module__.startswith("txmsg."):
             continue
         if isinstance(found, property):
@@ -65,7 +67,11 @@ def _has_own_init(value: type) -> bool:
 def _parameters(value: object) -> str:
     """The parameters without types, which stand in the code; without self."""
     signature = inspect.signature(value)  # type: ignore[arg-type]
-    kept = [each.replace(annotation=each.empty) for each in signature.parameters.values() if each.name != "self"]
+    kept = [
+        each.replace(annotation=each.empty)
+        for each in signature.parameters.values()
+        if each.name not in {"self", "cls"}
+    ]
     text = str(signature.replace(parameters=kept, return_annotation=signature.empty))
     return text.replace("<factory>", "...").replace(", /)", ")")
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import enum
+import json
 import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
-from typing import NamedTuple, NewType
+from typing import Any, NamedTuple, NewType
 from uuid import UUID
 
 import uuid_utils
@@ -327,6 +328,15 @@ class ReceivedMessage(NamedTuple):
     def transaction_id(self) -> TransactionId:
         """The transaction that sent it."""
         return TransactionId(UUID(bytes=self.id_bytes))
+
+    def json(self) -> Any:
+        """The body read as JSON, which it is unless its producer said otherwise. Raises InvalidMessage if it is not."""
+        try:
+            return json.loads(self.body)
+        except (ValueError, RecursionError) as exc:
+            raise InvalidMessage(
+                f"the body of message {self.id} of topic {self.topic!r} is not JSON ({exc}): read message.body"
+            ) from exc
 
     @property
     def born_at(self) -> datetime:

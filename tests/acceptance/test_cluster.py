@@ -66,7 +66,7 @@ def consuming(address: str) -> Iterator[queue.Queue[bytes]]:
     try:
         yield got
     finally:
-        consumer.stop()
+        consumer.close()
 
 
 def send(producer: Producer, start: int, count: int = 60) -> list[bytes]:

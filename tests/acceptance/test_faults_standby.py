@@ -135,7 +135,7 @@ async def test_what_was_acknowledged_outlives_the_primary(servers: Pair, tmp_pat
         standby = servers.standby
         sent = {message_id.rpartition(".")[0] for message_id in load.sent}
         assert sent <= stored(servers), "a message was acknowledged and is lost"
-        with Producer(broker.address, timeout_s=7) as producer:
+        with Producer(broker.address, group="shop", timeout_s=7) as producer:
             until(lambda: fails(producer, b"safe on one disk only", BrokerUnavailable, "no synchronous standby"))
         # Until there is another standby, a person may do without.
         servers.query("update txmsg.topic set durability = 'sync'", of=standby)

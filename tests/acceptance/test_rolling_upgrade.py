@@ -259,7 +259,7 @@ def check_deliveries(
 
 
 async def send_to(broker: str, topic: str) -> None:
-    async with AsyncProducer(broker) as producer:
+    async with AsyncProducer(broker, group="now") as producer:
         await producer.send(Message(topic, b"plain"))
 
 
@@ -267,7 +267,7 @@ def use_from_the_next(following: Release, broker: str) -> None:
     """A topic that the old broker made on the upgraded database serves the next release."""
     assert "made-by-the-old" in following.run("topic", "show", "made-by-the-old", "--broker", broker)
     with collecting(broker, "made-by-the-old", group="late") as got:
-        with Producer(broker, "now") as producer:
+        with Producer(broker, group="now") as producer:
             for n in range(5):
                 producer.send(Message("made-by-the-old", b"%d" % n, ordering_key="key"))
         bodies = [got.get(timeout=WAIT_S).body for _ in range(6)]

@@ -76,10 +76,10 @@ async def main() -> None:
             instance = told.name.partition(".")[0].rpartition("-")[2]  # the same in every life
             consumer = AsyncConsumer(
                 brokers,
-                group,
+                group=group,
                 concurrency=8,
                 visibility_timeout_s=VISIBILITY_TIMEOUT_S,
-                stop_timeout_s=10,
+                close_timeout_s=10,
                 start=Start.earliest(),
                 broadcast=instance if group == "watcher" else False,
             )

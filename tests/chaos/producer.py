@@ -197,7 +197,7 @@ async def main() -> None:
 
     def producer(group: str, listener: FenceCheckListener | business.AttemptListener) -> AsyncProducer:
         brokers = [rng.sample(shard, len(shard)) for shard in told.brokers]
-        return AsyncProducer(brokers, group, listener, timeout_s=8)
+        return AsyncProducer(brokers, group=group, check_listener=listener, timeout_s=8)
 
     async with AsyncExitStack() as stack:
         fenced = await _started(stack, partial(producer, FENCED_GROUP, FenceCheckListener(engine)))

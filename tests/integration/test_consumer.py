@@ -109,7 +109,7 @@ def test_a_stop_lets_handlers_finish_and_acknowledges_them(broker: BrokerProcess
     consumer.start()
     producer.send(Message("t", b"x"))
     assert began.wait(WAIT_S)
-    stopping = threading.Thread(target=consumer.stop)
+    stopping = threading.Thread(target=consumer.close)
     stopping.start()
     go_on.set()
     stopping.join(WAIT_S)
@@ -118,9 +118,9 @@ def test_a_stop_lets_handlers_finish_and_acknowledges_them(broker: BrokerProcess
         assert nothing_comes(got, within_s=1.5)
 
 
-def test_a_handler_that_outlasts_the_stop_gets_its_message_again(broker: BrokerProcess, producer: Producer) -> None:
+def test_a_handler_that_outlasts_the_close_gets_its_message_again(broker: BrokerProcess, producer: Producer) -> None:
     began, go_on = threading.Event(), threading.Event()
-    consumer = Consumer(broker.address, group="c", stop_timeout_s=0.2, visibility_timeout_s=2)
+    consumer = Consumer(broker.address, group="c", close_timeout_s=0.2, visibility_timeout_s=2)
 
     @consumer.subscribe("t")
     def handle(message: ReceivedMessage) -> None:
@@ -130,18 +130,18 @@ def test_a_handler_that_outlasts_the_stop_gets_its_message_again(broker: BrokerP
     consumer.start()
     producer.send(Message("t", b"x"))
     assert began.wait(WAIT_S)
-    consumer.stop()
+    consumer.close()
     with collecting(broker.address, "t", group="c") as got:
         assert got.get(timeout=WAIT_S).body == b"x"
     go_on.set()
 
 
-async def test_a_consumer_stopped_while_its_broker_says_nothing_sends_nothing_more(broker: BrokerProcess) -> None:
+async def test_a_consumer_closed_while_its_broker_says_nothing_sends_nothing_more(broker: BrokerProcess) -> None:
     calls: list[int] = []
 
     try:
         handled = asyncio.Event()
-        consumer = AsyncConsumer(broker.address, group="c", stop_timeout_s=1)
+        consumer = AsyncConsumer(broker.address, group="c", close_timeout_s=1)
 
         @consumer.subscribe("t")
         async def handle(message: ReceivedMessage) -> None:
@@ -152,7 +152,7 @@ async def test_a_consumer_stopped_while_its_broker_says_nothing_sends_nothing_mo
             await producer.send(Message("t", b"x"))
             await consumer.start()
             await asyncio.wait_for(handled.wait(), WAIT_S)
-            await consumer.stop()
+            await consumer.close()
             [shard] = consumer._shards
             [line] = shard.links._all()
             line.link._call = lambda **_: calls.append(1)  # type: ignore[assignment, method-assign]

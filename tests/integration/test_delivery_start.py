@@ -160,13 +160,13 @@ def test_every_broadcasting_member_gets_every_message_from_its_start_on(broker: 
         for received in got.values():
             assert received.get(timeout=WAIT_S).body == b"after"
             assert nothing_comes(received)
-        consumers[0].stop()
+        consumers[0].close()
         producer.send(Message("t", b"while it was away"))
         again = Consumer(broker.address, group="cache", broadcast="host-1")
         again.subscribe("t")(got["host-1"].put)
         with again:
             assert got["host-1"].get(timeout=WAIT_S).body == b"while it was away"
-        consumers[1].stop()
+        consumers[1].close()
 
 
 def _until_cursors(url: str, count: int) -> None:

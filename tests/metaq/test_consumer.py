@@ -336,7 +336,7 @@ async def test_a_consumer_that_is_stopped_while_it_joins_is_no_member(
         consumer.subscribe("t")
         await consumer.start()
         await until_async(joining.is_set)
-        stopping = asyncio.create_task(consumer.stop())
+        stopping = asyncio.create_task(consumer.close())
         await until_async(lambda: consumer._balance._has_left)
         may_join.set()
         await stopping
@@ -357,12 +357,12 @@ async def test_a_seek_from_outside_moves_a_member_that_runs(tmp_path: Path) -> N
         assert stored(tmp_path, "g") == {T0: 4}
 
 
-async def test_a_stop_waits_for_the_handler_and_only_so_long(tmp_path: Path) -> None:
+async def test_a_close_waits_for_the_handler_and_only_so_long(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         fill(log, "t", 0, [3])
     entered, leave = threading.Event(), threading.Event()
-    for stop_timeout_s, expected in ((0.05, 0), (30.0, 1)):
-        consumer = AsyncLogConsumer(tmp_path, "g", stop_timeout_s=stop_timeout_s)
+    for close_timeout_s, expected in ((0.05, 0), (30.0, 1)):
+        consumer = AsyncLogConsumer(tmp_path, "g", close_timeout_s=close_timeout_s)
 
         @consumer.subscribe("t")
         def handle(_: ReceivedMessage) -> None:
@@ -373,7 +373,7 @@ async def test_a_stop_waits_for_the_handler_and_only_so_long(tmp_path: Path) -> 
         leave.clear()
         await consumer.start()
         await until_async(entered.is_set)
-        stopping = asyncio.create_task(consumer.stop())
+        stopping = asyncio.create_task(consumer.close())
         if expected:
             await until_async(lambda: consumer._workers.is_stopping)  # noqa: B023
             leave.set()

@@ -90,7 +90,7 @@ def without_handler(consumer: Any) -> Any:
 def started(consumer: Any) -> Any:
     with suppress(CorruptLog):  # the log is not there
         consumer.start()
-    consumer.stop()
+    consumer.close()
     return consumer
 
 
@@ -100,12 +100,12 @@ def decorated_twice(consumer: Any) -> None:
     decorator(print_one)
 
 
-def stopped(*, was_started: bool = True) -> Any:
+def closed(*, was_started: bool = True) -> Any:
     made = subscribed(consumer())
     if was_started:
         made.start()
-    made.stop()
-    made.stop()  # twice is fine
+    made.close()
+    made.close()  # twice is fine
     return made
 
 
@@ -147,7 +147,7 @@ NUMBERS: Refused = {
     for make, name, rule, values in (
         (producer, "timeout_s", "a number of seconds from 0.001 to 86400", (0, -1, "10", None, float("inf"), True)),
         (consumer, "visibility_timeout_s", "a number of seconds from 1 to 43200", (0.5, "60", float("inf"))),
-        (consumer, "stop_timeout_s", "a number of seconds from 0 to 86400", (-1, None)),
+        (consumer, "close_timeout_s", "a number of seconds from 0 to 86400", (-1, None)),
         (consumer, "concurrency", "a whole number from 1 to 4096", (0, -1, 1.5, "3", None, True, 5000)),
     )
     for value, note in ((value, "") for value in values)
@@ -258,12 +258,12 @@ CONSUMERS: Refused = {
         MisuseError,
         "but is called as (session, message): too many positional arguments",
     ),
-    "start after a stop": (lambda: stopped().start(), MisuseError, "the consumer was stopped: make a new one"),
-    "run after a stop": (lambda: stopped().run(), MisuseError, "the consumer was stopped: make a new one"),
-    "start after a stop before any": (
-        lambda: stopped(was_started=False).start(),
+    "start after a close": (lambda: closed().start(), MisuseError, "the consumer is closed: make a new one"),
+    "run after a close": (lambda: closed().run(), MisuseError, "the consumer is closed: make a new one"),
+    "start after a close before any": (
+        lambda: closed(was_started=False).start(),
         MisuseError,
-        "the consumer was stopped: make a new one",
+        "the consumer is closed: make a new one",
     ),
 }
 

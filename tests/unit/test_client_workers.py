@@ -14,9 +14,9 @@ import pytest
 
 from txmsg.client.link import Hand, Link
 from txmsg.client.workers import Job, LoopWorkers, ThreadWorkers
+from txmsg.consumer.subscriptions import Handler
 from txmsg.errors import StorageError
 from txmsg.message import ReceivedMessage
-from txmsg.runtime.handlers import Handler
 from txmsg.runtime.user_function import UserFunction, in_handler
 
 HAND = Hand(7, 1, 1)
@@ -108,7 +108,7 @@ async def test_each_message_is_acked_refused_or_dropped_once(kind: str) -> None:
 
 
 def test_the_error_told_of_a_handler_can_be_stored_whatever_is_in_it(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.CRITICAL, logger="txmsg.runtime.handlers"):
+    with caplog.at_level(logging.CRITICAL, logger="txmsg.consumer.subscriptions"):
         handler = Handler("g", "t", UserFunction("the handler", print, "message"))
         text = handler.text_of(ReceivedMessage("t", b""), ValueError("a \0 b \ud800 c"))
     assert text == "ValueError: a \\0 b \\ud800 c\n"

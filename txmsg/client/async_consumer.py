@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from types import TracebackType
-from typing import Any, Self, TypeVar
 from uuid import uuid4
 
 from txmsg.client.attach import Presence
@@ -22,25 +20,17 @@ from txmsg.client.link import POLL_WAIT_S, Hand, Link, Polling
 from txmsg.client.links import Links
 from txmsg.client.options import shards_of
 from txmsg.client.workers import Job, LoopWorkers, ThreadWorkers
-from txmsg.errors import InvalidMessage, MisuseError, shown
-from txmsg.message import ReceivedMessage, check_name
-from txmsg.runtime.durations import check_seconds
-from txmsg.runtime.handlers import Subscriptions
-from txmsg.runtime.options import broadcast_group_of, check_count
-from txmsg.runtime.start import Start, check_group_start
-from txmsg.runtime.user_function import in_handler
+from txmsg.consumer.lifecycle import AsyncLifecycle
+from txmsg.errors import InvalidMessage, shown
+from txmsg.message import ReceivedMessage
+from txmsg.runtime.durations import Seconds, check_seconds
+from txmsg.runtime.start import Start, start_to_wire
 from txmsg.wire.v1.txmsg_pb2 import Subscription
-
-__all__ = ["AsyncConsumer"]
 
 _log = logging.getLogger(__name__)
 
-H = TypeVar("H", bound=Callable[[ReceivedMessage], Any])
-
 WATCH_INTERVAL_S_MAX = 5.0
-CONCURRENCY_MAX = 4096
 VISIBILITY_TIMEOUT_S_MAX = 12 * 3600.0
-STOP_TIMEOUT_S_MAX = 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +42,7 @@ class _Shard:
     presence: asyncio.Task[None]
 
 
-class AsyncConsumer:
+class AsyncConsumer(AsyncLifecycle):
     """A member of a consumer group. Every message of its topics goes to one member; who is free takes the next.
 
     brokers: "host:port", several of them in a list or separated by commas; those of several Notify databases separated
@@ -60,7 +50,7 @@ class AsyncConsumer:
     concurrency: handlers at once, of each kind; `def` handlers run on threads, `async def` ones on the loop.
     visibility_timeout_s: when nothing is heard of this process for so long, others are given what it holds. A handler
     may take longer than that: its message is left to it while the process lives, up to 12 hours.
-    stop_timeout_s: how long a stop waits for handlers. Per broker, twice `concurrency` messages are fetched ahead, or
+    close_timeout_s: how long `close` waits for handlers. Per broker, twice `concurrency` messages are fetched ahead, or
     what the handlers do in a fifth of a second.
 
     start: where a group begins that is new to a topic: `Start.earliest()` (the default), `Start.latest()` or
@@ -68,7 +58,7 @@ class AsyncConsumer:
     broadcast: every member gets every message. True for a process that begins anew at each start; the name of an
     instance ("host-1") for one that goes on where it was. It is a group of its own, GROUP%INSTANCE, that begins at the
     latest message and is forgotten a day after it was last used.
-    poll_wait_s: how long a broker holds a request while it has no message; a stop waits for it. Default and most 1.
+    poll_wait_s: how long a broker holds a request while it has no message; `close` waits for it. Default and most 1.
     hooks: for tests, which can also set them later.
 
     A handler that returns acknowledges the message. One that raises refuses it: it comes again after the group's
@@ -78,57 +68,32 @@ class AsyncConsumer:
     def __init__(
         self,
         brokers: str | Sequence[str | Sequence[str]] = "localhost:7700",
-        group: str = "default",
         *,
+        group: str,
         concurrency: int = 16,
-        visibility_timeout_s: float = 60.0,
-        stop_timeout_s: float = 30.0,
+        visibility_timeout_s: Seconds = 60.0,
+        close_timeout_s: Seconds = 30.0,
         start: Start | None = None,
         broadcast: bool | str = False,
-        poll_wait_s: float = POLL_WAIT_S,
+        poll_wait_s: Seconds = POLL_WAIT_S,
         hooks: ConsumerHooks | None = None,
     ) -> None:
+        super().__init__(
+            group, concurrency=concurrency, close_timeout_s=close_timeout_s, start=start, broadcast=broadcast
+        )
         self._addresses = shards_of(brokers)
-        self.group = check_name("consumer group", group)
-        if broadcast is not False:
-            self.group = broadcast_group_of(self.group, broadcast)
-        self._start = check_group_start(start, default=Start.earliest() if broadcast is False else Start.latest())
-        self._concurrency = check_count("concurrency", concurrency, most=CONCURRENCY_MAX)
         self._visibility_timeout_s = check_seconds(
             "visibility_timeout_s", visibility_timeout_s, least_s=1, most_s=VISIBILITY_TIMEOUT_S_MAX
         )
-        self._stop_timeout_s = check_seconds("stop_timeout_s", stop_timeout_s, least_s=0, most_s=STOP_TIMEOUT_S_MAX)
         self._poll_wait_s = check_seconds("poll_wait_s", poll_wait_s, least_s=0.01, most_s=POLL_WAIT_S)
         self.hooks = hooks or ConsumerHooks()
-        self._subscriptions = Subscriptions(self.group)
         self._shards: list[_Shard] = []
         self._coroutines: LoopWorkers | None = None
         self._threads: ThreadWorkers | None = None
-        self._stopping: asyncio.Task[None] | None = None
-        self._stopped = asyncio.Event()
-
-    def subscribe(self, topic: str, tag: str = "*") -> Callable[[H], H]:
-        """Decorates the handler of a topic: `handler(message)`, def or async def.
-
-        tag: "*" for all, or tags such as "signup || import". One handler per topic and consumer; subscribe before
-        `start`.
-        """
-        return self._subscriptions.add(topic, tag)
-
-    @property
-    def topics(self) -> tuple[str, ...]:
-        """The topics that have a handler."""
-        return tuple(self._subscriptions.handlers)
 
     # ---- life
 
-    async def start(self) -> Self:
-        """Begins to receive. Does not wait for a broker: one that is away is waited for in the background."""
-        if self._stopping is not None:
-            raise MisuseError("the consumer was stopped: make a new one")
-        if self._shards:
-            return self
-        self._subscriptions.close(need_handlers=True)
+    async def _open(self) -> None:
         kinds = {each.function.is_coroutine for each in self._subscriptions.handlers.values()}
         if True in kinds:
             self._coroutines = LoopWorkers(self._concurrency, self.hooks)
@@ -140,11 +105,10 @@ class AsyncConsumer:
             subscriptions=tuple(Subscription(topic=topic, tags=tag) for topic, tag in self._subscriptions.tags.items()),
             visibility_timeout_s=self._visibility_timeout_s,
             poll_wait_s=self._poll_wait_s,
-            start=self._start.to_wire(),
+            start=start_to_wire(self._start),
         )
         self._shards = [self._new_shard(addresses, polling) for addresses in self._addresses]
         self._watching = asyncio.create_task(self._watch())
-        return self
 
     def _new_shard(self, addresses: Sequence[str], polling: Polling) -> _Shard:
         brokers = Brokers(addresses)
@@ -157,62 +121,24 @@ class AsyncConsumer:
         presence = Presence(brokers, client_id=polling.client_id)
         return _Shard(brokers, links, asyncio.create_task(presence.run(), name=f"txmsg-attach-{self.group}"))
 
-    async def stop(self) -> None:
-        """Stops receiving, lets handlers finish for up to stop_timeout_s, settles what they did. Idempotent.
-
-        Called by a handler, it begins to stop and returns at once.
-        """
-        stopping = self._begin_stop()
-        if not in_handler.get():
-            await asyncio.shield(stopping)
-
-    def _begin_stop(self) -> asyncio.Task[None]:
-        """Begins what `stop` waits for. To be called on the loop. Idempotent."""
-        if self._stopping is None:
-            self._stopping = asyncio.create_task(self._stop())
-        return self._stopping
-
-    async def run(self) -> None:
-        """Starts, and returns when `stop` was called and has done its work. Cancelling it stops, too."""
-        await self.start()
+    async def _close(self) -> None:
         try:
-            await self._stopped.wait()
-        finally:
-            await self.stop()
-
-    async def __aenter__(self) -> Self:
-        return await self.start()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.stop()
-
-    async def _stop(self) -> None:
-        try:
-            if not self._shards:
-                return
-            try:
-                async with asyncio.timeout(self._stop_timeout_s):
-                    await asyncio.gather(*(shard.links.stop() for shard in self._shards))
-            except TimeoutError:
-                _log.warning(
-                    "group %s: handlers still ran after %s s; their messages come again",
-                    self.group,
-                    self._stop_timeout_s,
-                )
-            tasks = [self._watching, *(shard.presence for shard in self._shards)]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*(shard.links.close() for shard in self._shards), *tasks, return_exceptions=True)
-            if self._coroutines is not None:
-                await self._coroutines.close()
-            if self._threads is not None:
-                self._threads.close()
-            await asyncio.gather(*(shard.links.flush() for shard in self._shards))
-            await asyncio.gather(*(shard.brokers.close() for shard in self._shards))
-        finally:
-            self._stopped.set()
+            async with asyncio.timeout(self.close_timeout_s):
+                await asyncio.gather(*(shard.links.stop() for shard in self._shards))
+        except TimeoutError:
+            _log.warning(
+                "group %s: handlers still ran after %s s; their messages come again", self.group, self.close_timeout_s
+            )
+        tasks = [self._watching, *(shard.presence for shard in self._shards)]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*(shard.links.close() for shard in self._shards), *tasks, return_exceptions=True)
+        if self._coroutines is not None:
+            await self._coroutines.close()
+        if self._threads is not None:
+            self._threads.close()
+        await asyncio.gather(*(shard.links.flush() for shard in self._shards))
+        await asyncio.gather(*(shard.brokers.close() for shard in self._shards))
 
     # ---- work
 

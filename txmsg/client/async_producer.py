@@ -39,7 +39,7 @@ from txmsg.message import (
     new_transaction_id_bytes,
     parse_message_id,
 )
-from txmsg.runtime.durations import check_seconds
+from txmsg.runtime.durations import Seconds, check_seconds, in_seconds
 from txmsg.runtime.process import check_not_forked
 
 TIMEOUT_S_MAX = 24 * 3600.0
@@ -66,17 +66,16 @@ class AsyncProducer:
     def __init__(
         self,
         brokers: str | Sequence[str | Sequence[str]] = "localhost:7700",
-        group: str = "default",
-        check_listener: CheckMessageListener | None = None,
         *,
-        timeout_s: float = 10.0,
+        group: str,
+        check_listener: CheckMessageListener | None = None,
+        timeout_s: Seconds = 10.0,
         hooks: ProducerHooks | None = None,
     ) -> None:
         self._addresses = shards_of(brokers)
         self.group = check_name("producer group", group)
         self.check_listener = check_listener_of(check_listener)
-        self.fence = _fence_of(self.check_listener)
-        """The fence of a FenceCheckListener; None with any other listener."""
+        self._fence = _fence_of(self.check_listener)
         self.timeout_s = check_seconds("timeout_s", timeout_s, least_s=0.001, most_s=TIMEOUT_S_MAX)
         self.hooks = hooks or ProducerHooks()
         self._client_id = uuid4().hex
@@ -87,6 +86,11 @@ class AsyncProducer:
         self._brokers: list[Brokers] = []
         self._sender: Sender | Shards | None = None
         self._presences: list[asyncio.Task[None]] = []
+
+    @property
+    def fence(self) -> AsyncFence | None:
+        """The fence of a FenceCheckListener; None with any other listener."""
+        return self._fence
 
     # ---- life
 
@@ -214,7 +218,7 @@ class AsyncProducer:
         self.hooks.after_half(half)
         return half
 
-    async def end(self, half: Half, state: TransactionState, *, timeout_s: float | None = None) -> None:
+    async def end(self, half: Half, state: TransactionState, *, timeout_s: Seconds | None = None) -> None:
         """Tells what became of the local transaction. Returns when the outcome is on disk.
 
         UNKNOWN has the broker ask the group. Idempotent. timeout_s shortens the wait, not the attempts, which go on
@@ -228,11 +232,12 @@ class AsyncProducer:
         if timeout_s is None:
             await waiter
             return
+        wait_s = in_seconds(timeout_s)
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(wait_s):
                 await waiter
         except TimeoutError as exc:
-            raise OutcomeUnknown(f"no answer within {timeout_s:g} s; it is still being tried") from exc
+            raise OutcomeUnknown(f"no answer within {wait_s:g} s; it is still being tried") from exc
 
     def end_soon(self, half: Half, state: TransactionState) -> None:
         """Like `end`, but waits for nothing: for a caller that is being cancelled. To be called on the loop."""

@@ -19,9 +19,10 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from txmsg.client.guard import SessionGuard
+from txmsg.consumer.subscriptions import GroupHandler
 from txmsg.errors import MisuseError, StorageError
 from txmsg.message import ReceivedMessage, check_name
-from txmsg.runtime.handlers import GroupHandler
+from txmsg.runtime.durations import Seconds, in_seconds
 from txmsg.runtime.user_function import name_of
 from txmsg.tables import inbox_table
 
@@ -102,16 +103,17 @@ class InboxHandler(GroupHandler, Generic[H, S]):
         _log.info("message %s was handled before by group %s: skipped", message.id, self.group)
 
 
-def purge_inbox(engine: Engine, older_than_s: float = PURGE_AGE_S) -> int:
+def purge_inbox(engine: Engine, older_than_s: Seconds = PURGE_AGE_S) -> int:
     """Deletes rows older than this by the database's clock; how many they were.
 
     Keep them for longer than a message can be repeated: its retries (up to about a day) and the consumer's downtime.
     """
+    age_s = in_seconds(older_than_s)
     with engine.begin() as connection:
         begin: Any
         if engine.dialect.name == "postgresql":  # whose sessions may be set to show times in a form no driver reads
-            begin = func.now() - func.make_interval(0, 0, 0, 0, 0, 0, older_than_s)
+            begin = func.now() - func.make_interval(0, 0, 0, 0, 0, 0, age_s)
         else:
-            begin = connection.execute(select(func.now())).scalar_one() - timedelta(seconds=older_than_s)
+            begin = connection.execute(select(func.now())).scalar_one() - timedelta(seconds=age_s)
         old = inbox_table.c.handled_at < begin
         return connection.execute(delete(inbox_table).where(old)).rowcount

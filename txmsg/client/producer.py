@@ -32,6 +32,7 @@ from txmsg.message import (
     new_transaction_id,
     new_transaction_id_bytes,
 )
+from txmsg.runtime.durations import Seconds, in_seconds
 from txmsg.runtime.process import LoopThread, check_not_forked, shared_loop
 
 _GRACE_S = 5.0
@@ -56,16 +57,17 @@ class Producer:
     def __init__(
         self,
         brokers: str | Sequence[str | Sequence[str]] = "localhost:7700",
-        group: str = "default",
-        check_listener: CheckMessageListener | None = None,
         *,
-        timeout_s: float = 10.0,
+        group: str,
+        check_listener: CheckMessageListener | None = None,
+        timeout_s: Seconds = 10.0,
         hooks: ProducerHooks | None = None,
     ) -> None:
-        self._core = AsyncProducer(brokers, group, check_listener, timeout_s=timeout_s, hooks=hooks)
+        self._core = AsyncProducer(
+            brokers, group=group, check_listener=check_listener, timeout_s=timeout_s, hooks=hooks
+        )
         self.hooks = self._core.hooks
-        self.fence = _fence_of(self._core.check_listener)
-        """The fence of a FenceCheckListener; None with any other listener."""
+        self._fence = _fence_of(self._core.check_listener)
         self._thread: LoopThread | None = None
         self._pid = 0
         self._closed = False
@@ -85,6 +87,11 @@ class Producer:
     def check_listener(self) -> CheckMessageListener | None:
         """What answers check-backs."""
         return self._core.check_listener
+
+    @property
+    def fence(self) -> Fence | None:
+        """The fence of a FenceCheckListener; None with any other listener."""
+        return self._fence
 
     # ---- life
 
@@ -203,7 +210,7 @@ class Producer:
         self.hooks.after_half(half)
         return half
 
-    def end(self, half: Half, state: TransactionState, *, timeout_s: float | None = None) -> None:
+    def end(self, half: Half, state: TransactionState, *, timeout_s: Seconds | None = None) -> None:
         """Tells what became of the local transaction. Returns when the outcome is on disk.
 
         UNKNOWN has the broker ask the group. Idempotent. timeout_s shortens the wait, not the attempts, which go on
@@ -216,7 +223,7 @@ class Producer:
         entry = EndEntry(check_half(half).id_bytes, state, waiter)
         thread.post(self._core._sender_started.end, half.shard, entry)
         try:
-            self._wait(waiter, timeout_s)
+            self._wait(waiter, None if timeout_s is None else in_seconds(timeout_s))
         except (OutcomeUnknown, KeyboardInterrupt):
             thread.post(entry.forsake)
             raise

@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 from txmsg.client.hooks import ConsumerHooks
 from txmsg.client.link import Hand, Link
+from txmsg.consumer.subscriptions import Handler
 from txmsg.message import ReceivedMessage
-from txmsg.runtime.handlers import Handler
 from txmsg.runtime.user_function import in_handler
 
 __all__ = ["Job", "LoopWorkers", "ThreadWorkers"]

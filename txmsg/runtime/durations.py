@@ -28,6 +28,11 @@ def check_seconds(name: str, value: object, *, least_s: float, most_s: float) ->
     )
 
 
+def in_seconds(value: Seconds) -> float:
+    """A length of time as a number."""
+    return value.total_seconds() if isinstance(value, timedelta) else value
+
+
 def seconds_in(text: str) -> float | None:
     """Seconds, of numbers and ms, s, m, h or d, as in 1h30m. None for any other text."""
     if not re.fullmatch(f"({_PART.pattern})+", text):

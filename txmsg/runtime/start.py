@@ -64,21 +64,23 @@ class Start:
             raise _not_valid("", text) from None
         return cls.at(time if time.tzinfo else time.replace(tzinfo=UTC))
 
-    # ---- of a group that is new to a topic, as the protocols say it
 
-    def to_wire(self) -> str:
-        """The empty text, "latest", or microseconds since 1970."""
-        assert self.kind != "offset", "check_group_start refuses offsets"
-        return {"earliest": "", "latest": "latest"}.get(self.kind, str(self.value))
+# ---- where a group begins that is new to a topic, as the protocols say it
 
-    @classmethod
-    def of_wire(cls, text: str) -> Start:
-        """The inverse of `to_wire`. Raises ProtocolError."""
-        if text in {"", "latest"}:
-            return cls.latest() if text else cls.earliest()
-        if re.fullmatch(r"[0-9]{1,18}", text) and int(text) <= _AT_US_MAX:
-            return cls("time", int(text))
-        raise ProtocolError(f"a group starts at 'latest' or at microseconds since 1970, not at {shown(text)}")
+
+def start_to_wire(start: Start) -> str:
+    """The empty text for the earliest message, "latest", or microseconds since 1970."""
+    assert start.kind != "offset", "check_group_start refuses offsets"
+    return {"earliest": "", "latest": "latest"}.get(start.kind, str(start.value))
+
+
+def start_of_wire(text: str) -> Start:
+    """The inverse of `start_to_wire`. Raises ProtocolError."""
+    if text in {"", "latest"}:
+        return Start.latest() if text else Start.earliest()
+    if re.fullmatch(r"[0-9]{1,18}", text) and int(text) <= _AT_US_MAX:
+        return Start("time", int(text))
+    raise ProtocolError(f"a group starts at 'latest' or at microseconds since 1970, not at {shown(text)}")
 
 
 def check_group_start(start: object, *, default: Start) -> Start:

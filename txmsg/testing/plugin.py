@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MakeConsumer", "MakeProducer"]
 
-_STOP_S_MAX = 5.0
+_CLOSE_S_MAX = 5.0
 _POLL_WAIT_S = 0.1
 """A consumer that stops waits for its poll to end; a second at the end of each test is too long."""
 
@@ -107,7 +107,9 @@ def txmsg_producer(txmsg_broker: Broker) -> Iterator[MakeProducer]:
     def make(
         group: str | None = None, check_listener: CheckMessageListener | None = None, *, timeout_s: float = 5.0
     ) -> Producer:
-        producer = Producer(txmsg_broker.address, group or _new_group(), check_listener, timeout_s=timeout_s)
+        producer = Producer(
+            txmsg_broker.address, group=group or _new_group(), check_listener=check_listener, timeout_s=timeout_s
+        )
         made.append(producer)
         return producer.start()
 
@@ -118,7 +120,7 @@ def txmsg_producer(txmsg_broker: Broker) -> Iterator[MakeProducer]:
 
 @pytest.fixture
 def txmsg_consumer(txmsg_broker: Broker) -> Iterator[MakeConsumer]:
-    """Makes consumers at the test's broker, and stops them. See txmsg.testing.MakeConsumer."""
+    """Makes consumers at the test's broker, and closes them. See txmsg.testing.MakeConsumer."""
     from txmsg.client.consumer import Consumer
 
     made: list[Consumer] = []
@@ -126,10 +128,10 @@ def txmsg_consumer(txmsg_broker: Broker) -> Iterator[MakeConsumer]:
     def make(group: str | None = None, *, concurrency: int = 4, visibility_timeout_s: float = 60.0) -> Consumer:
         consumer = Consumer(
             txmsg_broker.address,
-            group or _new_group(),
+            group=group or _new_group(),
             concurrency=concurrency,
             visibility_timeout_s=visibility_timeout_s,
-            stop_timeout_s=_STOP_S_MAX,
+            close_timeout_s=_CLOSE_S_MAX,
             poll_wait_s=_POLL_WAIT_S,
         )
         made.append(consumer)
@@ -137,7 +139,7 @@ def txmsg_consumer(txmsg_broker: Broker) -> Iterator[MakeConsumer]:
 
     yield make
     for consumer in made:
-        consumer.stop()
+        consumer.close()
 
 
 @pytest.fixture(scope="session")

@@ -58,7 +58,7 @@ def test_each_test_has_a_broker_that_holds_nothing(
 
 def test_faults_of_asyncio(txmsg_broker: Broker, txmsg_clock: Clock) -> None:
     async def run() -> None:
-        async with AsyncProducer(txmsg_broker.address, "async", Commits()) as producer:
+        async with AsyncProducer(txmsg_broker.address, group="async", check_listener=Commits()) as producer:
             with lost_reply(producer, "send", count=2):
                 await producer.send(Message("plain", b""))
             with dies_after_commit(producer):

@@ -96,13 +96,13 @@ listeners: list[CheckMessageListener] = [
     FenceCheckListener(engine),
     FenceCheckListener(async_engine),
 ]
-Producer(check_listener=Listener())
-AsyncProducer(check_listener=AsyncListener())
-Producer(check_listener=Listener)  # error: mypy[arg-type] pyright[reportArgumentType]
-Producer(check_listener=ListenerOfNothing())  # error: mypy[arg-type] pyright[reportArgumentType]
-Producer(check_listener=ListenerOfIds())  # error: mypy[arg-type] pyright[reportArgumentType]
-AsyncProducer(check_listener=ListenerOfBools())  # error: mypy[arg-type] pyright[reportArgumentType]
-AsyncProducer(check_listener=ListenerByAnotherName())  # error: mypy[arg-type] pyright[reportArgumentType]
+Producer(group="shop", check_listener=Listener())
+AsyncProducer(group="shop", check_listener=AsyncListener())
+Producer(group="shop", check_listener=Listener)  # error: mypy[arg-type] pyright[reportArgumentType]
+Producer(group="shop", check_listener=ListenerOfNothing())  # error: mypy[arg-type] pyright[reportArgumentType]
+Producer(group="shop", check_listener=ListenerOfIds())  # error: mypy[arg-type] pyright[reportArgumentType]
+AsyncProducer(group="shop", check_listener=ListenerOfBools())  # error: mypy[arg-type] pyright[reportArgumentType]
+AsyncProducer(group="shop", check_listener=ListenerByAnotherName())  # error: mypy[arg-type] pyright[reportArgumentType]
 FenceCheckListener("sqlite:///shop.db")  # error: mypy[arg-type] pyright[reportArgumentType]
 FenceCheckListener(sessions)  # error: mypy[arg-type] pyright[reportArgumentType]
 assert_type(FenceCheckListener(engine).fence, Fence | AsyncFence)
@@ -116,8 +116,9 @@ Fence(engine).purge(86_400, held_by_async("a:7700"))  # error: mypy[arg-type] py
 producer = Producer(["a:1", "b:2"], group="shop", timeout_s=3)
 assert_type(producer.recall(producer.send(message)), bool)
 producer.recall(UUID(int=1))  # error: mypy[arg-type] pyright[reportArgumentType]
-Producer(timeout_s="3")  # error: mypy[arg-type] pyright[reportArgumentType]
-Producer("a:1", "shop", None, 3.0)  # error: mypy[call-arg] pyright[reportCallIssue]
+Producer(group="shop", timeout_s="3")  # error: mypy[arg-type] pyright[reportArgumentType]
+Producer("a:1")  # error: mypy[call-arg] pyright[reportCallIssue]
+Producer("a:1", "shop")  # error: mypy[call-arg] pyright[reportCallIssue]
 
 
 def uses_producer(session: Session, async_session: AsyncSession) -> None:
@@ -141,7 +142,7 @@ def uses_producer(session: Session, async_session: AsyncSession) -> None:
 
 
 async def uses_async_producer(session: Session, async_session: AsyncSession) -> None:
-    async with AsyncProducer() as opened:
+    async with AsyncProducer(group="shop", timeout_s=timedelta(seconds=3)) as opened:
         assert_type(opened, AsyncProducer)
         assert_type(await opened.send(message), MessageId)
         assert_type(await opened.send_many((message,)), list[MessageId])
@@ -159,7 +160,7 @@ async def uses_async_producer(session: Session, async_session: AsyncSession) -> 
 
 consumer = Consumer(group="mailer", concurrency=4)
 async_consumer = AsyncConsumer(group="mailer")
-Consumer(concurrency="4")  # error: mypy[arg-type] pyright[reportArgumentType]
+Consumer(group="mailer", concurrency="4")  # error: mypy[arg-type] pyright[reportArgumentType]
 
 
 @consumer.subscribe("order", tag="a || b")

@@ -15,8 +15,8 @@ from txmsg import AsyncProducer, FenceCheckListener, Message, Producer, transact
 engine: Engine = create_engine("sqlite:///shop.db")
 sessions = sessionmaker(engine)
 async_sessions = async_sessionmaker(create_async_engine("sqlite+aiosqlite:///shop.db"))
-producer = Producer(check_listener=FenceCheckListener(engine))
-async_producer = AsyncProducer(check_listener=FenceCheckListener(engine))
+producer = Producer(group="shop", check_listener=FenceCheckListener(engine))
+async_producer = AsyncProducer(group="shop", check_listener=FenceCheckListener(engine))
 
 
 class ShopSession(Session):

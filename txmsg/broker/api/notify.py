@@ -16,7 +16,7 @@ from txmsg.broker.store.scheduled import Scheduled
 from txmsg.checker.ports import DueHalf
 from txmsg.errors import BrokerUnavailable, InvalidMessage, ProtocolError, TxmsgError
 from txmsg.message import MESSAGES_PER_TRANSACTION_MAX, TransactionId, TransactionState, check_name
-from txmsg.runtime.start import Start
+from txmsg.runtime.start import Start, start_of_wire
 from txmsg.wire.answers import Context, answering, refuse
 from txmsg.wire.codec import REQUEST_ITEMS_MAX, bytes_of_ids, ids_of_bytes, pack_headers, slices_of_ids
 from txmsg.wire.v1 import txmsg_pb2 as pb
@@ -223,7 +223,7 @@ class NotifyApi(rpc.NotifyServicer):
                 min(request.max_messages, _MESSAGES_MAX),
                 min(request.wait_ms / 1000, _WAIT_S_MAX),
                 visibility_timeout_s,
-                Start.of_wire(request.start),
+                start_of_wire(request.start),
             )
         return pb.ReceiveReply(
             batches=[_columns(each) for each in handouts], expired=[_receipt_pb(each) for each in expired]

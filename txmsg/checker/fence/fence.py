@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 from txmsg.checker.fence import checking, identity, purging, writing
 from txmsg.checker.fence.engines import FenceEngine, check_engine, in_session, on_engine
 from txmsg.message import TransactionId, TransactionState
+from txmsg.runtime.durations import Seconds
 
 T = TypeVar("T")
 
@@ -80,7 +81,7 @@ class Fence:
 
     # ---- upkeep
 
-    def purge(self, older_than_s: float, held: Callable[[list[TransactionId]], Collection[TransactionId]]) -> int:
+    def purge(self, older_than_s: Seconds, held: Callable[[list[TransactionId]], Collection[TransactionId]]) -> int:
         """Deletes the rows that are older than `older_than_s` and not held by a broker; how many they were.
 
         Age is by the database's clock. `held` is given up to 1,000 ids at a time and returns those of them that a
@@ -88,10 +89,10 @@ class Fence:
         exceptions end the purge; what was deleted before stays deleted. It is first given no ids, so that brokers
         that are away are noticed also on a day without old rows. Raises MisuseError below PURGE_AGE_S_MIN.
         """
-        purging.check_age(older_than_s)
+        age_s = purging.check_age(older_than_s)
         held([])
         after, deleted = UUID(int=0), 0
-        while old := self._run(purging.old_rows, older_than_s, after):
+        while old := self._run(purging.old_rows, age_s, after):
             deleted += self._run(purging.delete_rows, purging.without(old, held(old)))
             after = old[-1]
         return deleted

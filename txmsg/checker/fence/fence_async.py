@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from txmsg.checker.fence import checking, identity, purging, writing
 from txmsg.checker.fence.engines import AsyncFenceEngine, check_engine_async, in_session_async, on_engine_async
 from txmsg.message import TransactionId, TransactionState
+from txmsg.runtime.durations import Seconds
 
 T = TypeVar("T")
 
@@ -79,7 +80,7 @@ class AsyncFence:
     # ---- upkeep
 
     async def purge(
-        self, older_than_s: float, held: Callable[[list[TransactionId]], Awaitable[Collection[TransactionId]]]
+        self, older_than_s: Seconds, held: Callable[[list[TransactionId]], Awaitable[Collection[TransactionId]]]
     ) -> int:
         """Deletes the rows that are older than `older_than_s` and not held by a broker; how many they were.
 
@@ -88,10 +89,10 @@ class AsyncFence:
         exceptions end the purge; what was deleted before stays deleted. It is first given no ids, so that brokers
         that are away are noticed also on a day without old rows. Raises MisuseError below PURGE_AGE_S_MIN.
         """
-        purging.check_age(older_than_s)
+        age_s = purging.check_age(older_than_s)
         await held([])
         after, deleted = UUID(int=0), 0
-        while old := await self._run(purging.old_rows, older_than_s, after):
+        while old := await self._run(purging.old_rows, age_s, after):
             deleted += await self._run(purging.delete_rows, purging.without(old, await held(old)))
             after = old[-1]
         return deleted

@@ -9,6 +9,7 @@ from sqlalchemy import Connection, bindparam, delete, select
 
 from txmsg.errors import MisuseError
 from txmsg.message import TransactionId
+from txmsg.runtime.durations import Seconds, in_seconds
 from txmsg.tables import ID, Ago, fence_table
 
 PURGE_AGE_S_MIN = 600.0
@@ -27,12 +28,15 @@ _SELECT_OLD = (
 )
 
 
-def check_age(older_than_s: float) -> None:
-    if not older_than_s >= PURGE_AGE_S_MIN:  # so that nan is refused, too
+def check_age(older_than_s: Seconds) -> float:
+    """The age in seconds. Raises MisuseError below PURGE_AGE_S_MIN."""
+    age_s = in_seconds(older_than_s)
+    if not age_s >= PURGE_AGE_S_MIN:  # so that nan is refused, too
         raise MisuseError(
-            f"purge of fence rows older than {older_than_s} s: at least {PURGE_AGE_S_MIN:.0f} s are needed, or a "
+            f"purge of fence rows older than {age_s} s: at least {PURGE_AGE_S_MIN:.0f} s are needed, or a "
             "transaction that was paused could commit after its message was dropped"
         )
+    return age_s
 
 
 def old_rows(connection: Connection, older_than_s: float, after: UUID) -> list[TransactionId]:

@@ -12,11 +12,10 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any
 
+from txmsg.consumer.lifecycle import AsyncLifecycle
 from txmsg.errors import BrokerUnavailable, MisuseError, TxmsgError
-from txmsg.message import ReceivedMessage, check_name
 from txmsg.metaq.access import LogAccess, QueueId, offsets_of
 from txmsg.metaq.consumer.balancing import Balance
 from txmsg.metaq.consumer.fetching import Fetcher, Missing, check_missing
@@ -28,21 +27,13 @@ from txmsg.metaq.consumer.working import Workers
 from txmsg.metaq.group.assignment import Strategy, averaged
 from txmsg.metaq.location import open_log
 from txmsg.runtime.backoff import RETRIES_MAX
-from txmsg.runtime.durations import check_seconds
-from txmsg.runtime.handlers import Subscriptions
-from txmsg.runtime.options import broadcast_group_of, check_count
-from txmsg.runtime.start import Start, check_group_start, check_start
+from txmsg.runtime.durations import Seconds, in_seconds
+from txmsg.runtime.start import Start, check_start
 from txmsg.runtime.threads import DaemonThreads
-from txmsg.runtime.user_function import check_takes, in_handler
-
-__all__ = ["AsyncLogConsumer"]
+from txmsg.runtime.user_function import check_takes
 
 _log = logging.getLogger(__name__)
 
-H = TypeVar("H", bound=Callable[[ReceivedMessage], Any])
-
-CONCURRENCY_MAX = 4096
-STOP_TIMEOUT_S_MAX = 24 * 3600.0
 BALANCE_S = 0.5
 """Seconds between two looks at who is in the group; offsets are stored as often."""
 RETRY_S = 5.0
@@ -50,7 +41,7 @@ RETRY_S = 5.0
 _IDLE_S = 0.05
 
 
-class AsyncLogConsumer:
+class AsyncLogConsumer(AsyncLifecycle):
     """A member of a consumer group of a log. Each queue belongs to one member, which has its messages in their order.
 
     log: the directory of a log, the address of its server ("host:port", "unix:/path"), or what `open_log` gave.
@@ -63,36 +54,35 @@ class AsyncLogConsumer:
     strategy: who owns which queue; the same in all members. Default: `averaged`, equal shares.
     missing: what becomes of a queue whose next offset is not kept any more: go on at the "earliest" that is (default),
     at the "latest", or stand still with an "error". What was missed is counted, and logged.
-    stop_timeout_s: how long a stop waits for handlers.
+    close_timeout_s: how long `close` waits for handlers.
 
     Push: a handler for each topic. One that raises has its message come again after the group's back-off
     (retry_delays_s: 1 s 5 s 10 s 30 s 1 m ... 2 h), by %RETRY%GROUP and so after later ones; after retries_max it goes
     to %DLQ%GROUP. With `ordered` it holds back its queue meanwhile. Pull: no handlers, but `poll` and `commit`.
     """
 
+    pulls = True
+
     def __init__(
         self,
         log: str | os.PathLike[str] | LogAccess,
-        group: str = "default",
+        group: str,
         *,
         concurrency: int = 16,
         ordered: bool = False,
-        stop_timeout_s: float = 30.0,
+        close_timeout_s: Seconds = 30.0,
         start: Start | None = None,
         broadcast: bool | str = False,
         strategy: Strategy | None = None,
         missing: Missing = "earliest",
         retries_max: int = RETRIES_MAX,
-        retry_delays_s: Sequence[float] | None = None,
+        retry_delays_s: Sequence[Seconds] | None = None,
     ) -> None:
+        super().__init__(
+            group, concurrency=concurrency, close_timeout_s=close_timeout_s, start=start, broadcast=broadcast
+        )
         self._where = log
-        self.group = check_name("consumer group", group)
         self._is_passing = broadcast is True
-        if broadcast is not False:
-            self.group = broadcast_group_of(self.group, broadcast)
-        self._start = check_group_start(start, default=Start.earliest() if broadcast is False else Start.latest())
-        self._concurrency = check_count("concurrency", concurrency, most=CONCURRENCY_MAX)
-        self._stop_timeout_s = check_seconds("stop_timeout_s", stop_timeout_s, least_s=0, most_s=STOP_TIMEOUT_S_MAX)
         self._ordered = ordered
         self._strategy = averaged if strategy is None else strategy
         check_takes("strategy", self._strategy, "queues", "members")
@@ -100,28 +90,11 @@ class AsyncLogConsumer:
         self._backoff = backoff_of(retries_max, retry_delays_s)
         self._clock: Callable[[], float] = time.time
         self._balance_s = BALANCE_S
-        self._subscriptions = Subscriptions(self.group)
         self._access: LogAccess | None = None
-        self._stopping: asyncio.Task[None] | None = None
-        self._stopped = asyncio.Event()
-
-    def subscribe(self, topic: str, tag: str = "*") -> Callable[[H], H]:
-        """Adds a topic, and decorates its handler: `handler(message)`, def or async def. Pull needs no handler.
-
-        tag: "*" for all, or tags such as "signup || import". One handler per topic and consumer; subscribe before
-        `start`. A topic need not be there yet.
-        """
-        return self._subscriptions.add(topic, tag)
 
     # ---- life
 
-    async def start(self) -> Self:
-        """Joins the group and begins to read. A server that is away is waited for in the background."""
-        if self._stopping is not None:
-            raise MisuseError("the consumer was stopped: make a new one")
-        if self._access is not None:
-            return self
-        self._subscriptions.close(need_handlers=False)
+    async def _open(self) -> None:
         self._threads = DaemonThreads(2, name=f"txmsg-log-{self.group}")
         self._member_thread = DaemonThreads(1, name=f"txmsg-member-{self.group}")
         try:
@@ -163,7 +136,6 @@ class AsyncLogConsumer:
             asyncio.create_task(self._repeat(self._balance_once), name=f"txmsg-balance-{self.group}"),
             asyncio.create_task(self._repeat(self._fetch_once), name=f"txmsg-fetch-{self.group}"),
         ]
-        return self
 
     async def _opened(self) -> LogAccess:
         where = self._where
@@ -171,59 +143,23 @@ class AsyncLogConsumer:
             return where
         return await asyncio.get_running_loop().run_in_executor(self._threads, open_log, where)
 
-    async def stop(self) -> None:
-        """Stops reading, lets handlers finish for up to stop_timeout_s, stores offsets and leaves. Idempotent.
-
-        Called by a handler, it begins to stop and returns at once.
-        """
-        stopping = self._begin_stop()
-        if not in_handler.get():
-            await asyncio.shield(stopping)
-
-    def _begin_stop(self) -> asyncio.Task[None]:
-        """Begins what `stop` waits for. To be called on the loop. Idempotent."""
-        if self._stopping is None:
-            self._stopping = asyncio.create_task(self._stop())
-        return self._stopping
-
-    async def run(self) -> None:
-        """Starts, and returns when `stop` was called and has done its work. Cancelling it stops, too."""
-        await self.start()
-        try:
-            await self._stopped.wait()
-        finally:
-            await self.stop()
-
-    async def __aenter__(self) -> Self:
-        return await self.start()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.stop()
-
-    async def _stop(self) -> None:
-        try:
-            if self._access is None:
-                return
-            self._workers.is_stopping = True
-            for task in self._loops:
-                task.cancel()
-            await asyncio.gather(*self._loops, return_exceptions=True)
-            self._polls.is_ending = True
-            self._polls.ready.set()
-            self._polls.end()
-            if not await self._balance.leave(self._stop_timeout_s):
-                _log.warning(
-                    "group %s: handlers still ran after %s s; their messages come again",
-                    *(self.group, self._stop_timeout_s),
-                )
-            await self._workers.close()
-            await self._close_log(self._access)
-            self._threads.shutdown()
-            self._member_thread.shutdown()
-        finally:
-            self._stopped.set()
+    async def _close(self) -> None:
+        assert self._access is not None
+        self._workers.is_stopping = True
+        for task in self._loops:
+            task.cancel()
+        await asyncio.gather(*self._loops, return_exceptions=True)
+        self._polls.is_ending = True
+        self._polls.ready.set()
+        self._polls.end()
+        if not await self._balance.leave(self.close_timeout_s):
+            _log.warning(
+                "group %s: handlers still ran after %s s; their messages come again", self.group, self.close_timeout_s
+            )
+        await self._workers.close()
+        await self._close_log(self._access)
+        self._threads.shutdown()
+        self._member_thread.shutdown()
 
     async def _close_log(self, access: LogAccess) -> None:
         def close() -> None:
@@ -281,13 +217,13 @@ class AsyncLogConsumer:
 
     # ---- pull
 
-    async def poll(self, timeout_s: float = 1.0, *, count_max: int = 100) -> list[PolledBatch]:
+    async def poll(self, timeout_s: Seconds = 1.0, *, count_max: int = 100) -> list[PolledBatch]:
         """The next batches, of any of the member's queues: at most so many; none when nothing comes in time.
 
         What the last poll gave counts as done with: queues that it came from may go to other members now. Offsets are
         stored by `commit` only. Raises OffsetOutOfRange with missing="error", and CorruptLog.
         """
-        return await self._pulled().poll(timeout_s, count_max)
+        return await self._pulled().poll(in_seconds(timeout_s), count_max)
 
     async def commit(self) -> None:
         """Stores that everything that was polled so far is done with."""

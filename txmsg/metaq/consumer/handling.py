@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
+from txmsg.consumer.subscriptions import Handler
 from txmsg.metaq.consumer.lane import Chunk
 from txmsg.metaq.consumer.retries import Tried
-from txmsg.runtime.handlers import Handler
 from txmsg.runtime.threads import DaemonThreads
 from txmsg.runtime.user_function import in_handler
 

@@ -17,7 +17,7 @@ from txmsg.metaq.access import DEAD_LETTERS, RETRIES
 from txmsg.metaq.format.frame import Columns, encode
 from txmsg.metaq.store.log import Append
 from txmsg.runtime.backoff import Backoff
-from txmsg.runtime.durations import check_seconds
+from txmsg.runtime.durations import Seconds, check_seconds
 from txmsg.wire.headers import pack_headers
 
 __all__ = ["HEADER", "Tried", "again_of", "appends_of", "backoff_of", "dead_again_of", "tried_of"]
@@ -41,7 +41,7 @@ class Tried:
         return Tried(self.message, (*self.errors, error[:_ERROR_LENGTH_MAX]))
 
 
-def backoff_of(retries_max: object, delays_s: Sequence[float] | None) -> Backoff:
+def backoff_of(retries_max: object, delays_s: Sequence[Seconds] | None) -> Backoff:
     """When messages come again that fail, as a consumer is told. Raises MisuseError."""
     if not isinstance(retries_max, int) or isinstance(retries_max, bool) or retries_max < 0:
         raise MisuseError(f"retries_max={shown(retries_max)} must be a whole number from 0 on")

@@ -12,7 +12,7 @@ from txmsg.errors import MembershipLost, TxmsgError
 from txmsg.metaq.access import GroupView, QueueId
 from txmsg.metaq.protocol import ID_SIZE_BYTES, member_of, offsets_of, queues_of_sets, sets_of_queues, wire_offsets
 from txmsg.metaq.remote.calls import Server
-from txmsg.runtime.start import Start
+from txmsg.runtime.start import Start, start_to_wire
 from txmsg.wire.v1 import metaq_pb2 as pb
 
 _ATTEMPT_S_MIN = 1.0
@@ -48,7 +48,7 @@ class RemoteMember:
             session=self._session,
             group=group,
             topics=topics,
-            start=start.to_wire(),
+            start=start_to_wire(start),
             strategy=strategy,
             session_ms=round(session_s * 1000),
         )

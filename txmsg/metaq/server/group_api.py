@@ -13,7 +13,7 @@ from txmsg.metaq.access import GroupMember, LogAccess, QueueId
 from txmsg.metaq.protocol import ID_SIZE_BYTES, offsets_of, queues_of_sets, sets_of_queues, wire_member, wire_offsets
 from txmsg.metaq.server.log_api import checked
 from txmsg.metaq.server.sessions import Sessions
-from txmsg.runtime.start import Start
+from txmsg.runtime.start import start_of_wire
 from txmsg.wire.answers import Context, answering
 from txmsg.wire.v1 import metaq_pb2 as pb
 from txmsg.wire.v1.metaq_pb2_grpc import MetaQGroupsServicer
@@ -49,7 +49,7 @@ class GroupApi(MetaQGroupsServicer):
             )
         if len(request.session) != ID_SIZE_BYTES:
             raise ProtocolError(f"a session is named by {ID_SIZE_BYTES} bytes, not {len(request.session)}")
-        start = Start.of_wire(request.start)
+        start = start_of_wire(request.start)
 
         def join() -> GroupMember:
             return self._log.join(request.group, tuple(request.topics), start=start, strategy=request.strategy)

@@ -1,0 +1,5 @@
+"""What consumers of brokers and of logs have in common. Knows neither.
+
+lifecycle       start, run, stop, close; the asynchronous kind, and the one for threads that runs it
+subscriptions   topics, tags and their handlers
+"""

@@ -1,0 +1,241 @@
+"""The life of a consumer: of the asynchronous kind, and of the one for threads, which runs the former on a loop.
+
+What it receives, and from where, is in the classes made of these.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Final, Generic, Self, TypeVar
+from uuid import uuid4
+
+from txmsg.consumer.subscriptions import Subscriptions
+from txmsg.errors import MisuseError, shown
+from txmsg.message import ReceivedMessage, check_name
+from txmsg.runtime.durations import Seconds, check_seconds
+from txmsg.runtime.options import check_count
+from txmsg.runtime.process import LoopThread, check_not_forked, shared_loop
+from txmsg.runtime.signals import signals_set
+from txmsg.runtime.start import Start, check_group_start
+from txmsg.runtime.user_function import in_handler
+
+H = TypeVar("H", bound=Callable[[ReceivedMessage], Any])
+C = TypeVar("C", bound="AsyncLifecycle")
+
+CONCURRENCY_MAX: Final = 4096
+CLOSE_TIMEOUT_S_MAX: Final = 24 * 3600.0
+_GRACE_S: Final = 30.0
+"""How much longer than its own limits a call on the loop's thread is waited for."""
+
+
+class AsyncLifecycle(ABC):
+    """A consumer on the loop that starts it. A subclass opens what it receives from, and closes it."""
+
+    pulls = False
+    """Whether a topic may be without a handler, because the caller polls."""
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        concurrency: int,
+        close_timeout_s: Seconds,
+        start: Start | None,
+        broadcast: bool | str,
+    ) -> None:
+        self.group = check_name("consumer group", group)
+        """The consumer group; of a broadcasting member, the one that it is by itself."""
+        if broadcast is not False:
+            self.group = _broadcast_group_of(self.group, broadcast)
+        self._start = check_group_start(start, default=Start.earliest() if broadcast is False else Start.latest())
+        self._concurrency = check_count("concurrency", concurrency, most=CONCURRENCY_MAX)
+        self.close_timeout_s = check_seconds("close_timeout_s", close_timeout_s, least_s=0, most_s=CLOSE_TIMEOUT_S_MAX)
+        """How long `close` waits for handlers."""
+        self._subscriptions = Subscriptions(self.group)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop_wanted = asyncio.Event()
+        self._closing: asyncio.Task[None] | None = None
+
+    def subscribe(self, topic: str, tag: str = "*") -> Callable[[H], H]:
+        """Subscribes to a topic, and decorates its handler: `handler(message)`, def or async def.
+
+        tag: "*" for all, or tags such as "signup || import". One handler per topic and consumer; subscribe before
+        `start`.
+        """
+        return self._subscriptions.add(topic, tag)
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics that have a handler."""
+        return tuple(self._subscriptions.handlers)
+
+    async def start(self) -> Self:
+        """Begins to receive, in the background. Does not wait for a server that is away. Idempotent.
+
+        Raises MisuseError after `close`, and without subscriptions.
+        """
+        if self._closing is not None:
+            raise MisuseError("the consumer is closed: make a new one")
+        if self._loop is None:
+            self._subscriptions.close(need_handlers=not self.pulls)
+            await self._open()
+            self._loop = asyncio.get_running_loop()
+        return self
+
+    async def run(self) -> None:
+        """Starts, receives until `stop` is called, and closes. Cancelling it closes, too."""
+        await self.start()
+        try:
+            await self._stop_wanted.wait()
+        finally:
+            await self.close()
+
+    def stop(self) -> None:
+        """Ends `run`. Returns at once. May be called anywhere, also by a handler, by another thread, and before `run`.
+
+        Without `run` it has no effect: `close` is what ends a consumer that was started.
+        """
+        if self._loop is None:
+            self._stop_wanted.set()
+        elif self._closing is None:
+            self._loop.call_soon_threadsafe(self._stop_wanted.set)
+
+    async def close(self) -> None:
+        """Stops receiving, lets handlers finish for up to close_timeout_s, settles what they did, disconnects.
+
+        Idempotent. Called by a handler, it begins to close and returns at once.
+        """
+        closing = self._begin_close()
+        if not in_handler.get():
+            await asyncio.shield(closing)
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _begin_close(self) -> asyncio.Task[None]:
+        """Begins what `close` waits for. To be called on the loop. Idempotent."""
+        if self._closing is None:
+            self._stop_wanted.set()
+            self._closing = asyncio.create_task(self._close_if_open(), name=f"txmsg-close-{self.group}")
+        return self._closing
+
+    async def _close_if_open(self) -> None:
+        if self._loop is not None:
+            await self._close()
+
+    @abstractmethod
+    async def _open(self) -> None:
+        """Begins to receive. Called once."""
+
+    @abstractmethod
+    async def _close(self) -> None:
+        """Ends what `_open` began. Called once, after it."""
+
+
+class Lifecycle(Generic[C]):
+    """A consumer for threads: an asynchronous one on the background loop of the process."""
+
+    def __init__(self, core: C) -> None:
+        self._core = core
+        self._thread: LoopThread | None = None
+        self._pid = 0
+        self._stop_wanted = threading.Event()
+        self._is_closed = False
+        self._lock = threading.Lock()
+
+    @property
+    def group(self) -> str:
+        """The consumer group."""
+        return self._core.group
+
+    def subscribe(self, topic: str, tag: str = "*") -> Callable[[H], H]:
+        """Subscribes to a topic, and decorates its handler: `handler(message)`, def or async def.
+
+        tag: "*" for all, or tags such as "signup || import". One handler per topic and consumer; subscribe before
+        `start`.
+        """
+        return self._core.subscribe(topic, tag)
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics that have a handler."""
+        return self._core.topics
+
+    def start(self) -> Self:
+        """Begins to receive, in the background. Does not wait for a server that is away. Idempotent.
+
+        Raises MisuseError after `close`, and without subscriptions.
+        """
+        with self._lock:
+            if self._is_closed:
+                raise MisuseError("the consumer is closed: make a new one")
+            if self._thread is None:
+                thread = shared_loop()
+                thread.call(self._core.start(), timeout_s=_GRACE_S)
+                thread.at_exit(self, self._core.close)
+                self._thread, self._pid = thread, os.getpid()
+            check_not_forked(self._pid)
+        return self
+
+    def run(self) -> None:
+        """Starts, receives until `stop` is called or SIGINT or SIGTERM comes, and closes.
+
+        Signals are caught only on the main thread. A second one acts as it did before `run`.
+        """
+        self.start()
+        with signals_set(self._stop_wanted):
+            self._stop_wanted.wait()
+        self.close()
+
+    def stop(self) -> None:
+        """Ends `run`. Returns at once. May be called by any thread, also by a handler, and before `run`.
+
+        Without `run` it has no effect: `close` is what ends a consumer that was started.
+        """
+        self._stop_wanted.set()
+
+    def close(self) -> None:
+        """Stops receiving, lets handlers finish for up to close_timeout_s, settles what they did, disconnects.
+
+        Idempotent. Called by a handler, it begins to close and returns at once.
+        """
+        self._stop_wanted.set()
+        if in_handler.get() and self._thread is not None:  # before the lock: its owner may wait for this handler
+            self._thread.post(self._core._begin_close)
+            return
+        with self._lock:
+            self._is_closed = True
+            if self._thread is not None:
+                check_not_forked(self._pid)
+                self._thread.call(self._core.close(), timeout_s=self._core.close_timeout_s + _GRACE_S)
+                self._thread.at_exit(self, None)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _broadcast_group_of(group: str, instance: object) -> str:
+    """The group that a broadcasting member is by itself: GROUP%INSTANCE."""
+    if instance is True:
+        instance = uuid4().hex
+    if not isinstance(instance, str) or "%" in instance:
+        raise MisuseError(
+            f"broadcast={shown(instance)} is neither True nor the name of an instance: give one that is this process's "
+            "own and stays the same over restarts, such as its host's name, without %"
+        )
+    return check_name("consumer group", f"{group}%{check_name('broadcast instance', instance)}")
