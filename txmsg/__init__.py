@@ -1,4 +1,4 @@
-"""txmsg: transactional messages for Python, told to others exactly when your database committed.
+"""A transactional outbox for Python: messages are delivered if and only if your database transaction commits.
 
 Names are loaded when they are first used: importing the package loads neither gRPC nor SQLAlchemy.
 """
