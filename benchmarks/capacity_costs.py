@@ -276,7 +276,7 @@ async def _never(message: ReceivedMessage) -> None:
     raise Mismatch(f"message {message.id} came from a topic to which nothing was sent")
 
 
-Tailer = Callable[[], AbstractContextManager[psutil.Popen]]
+Tailer = Callable[[], AbstractContextManager[psutil.Process]]
 
 
 def prepare_mirror(meters: Meters, tailer: Tailer) -> None:
@@ -359,7 +359,7 @@ def measure(sizes: Sizes, step: Callable[[], None]) -> Measured:
         sends += run(send(meters, address, sent, sizes.sends))
         step()
 
-        def tailer() -> AbstractContextManager[psutil.Popen]:
+        def tailer() -> AbstractContextManager[psutil.Process]:
             return tailer_process(replication_url, relays["log"].address, "--topics", "*.transacted")
 
         prepare_mirror(meters, tailer)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -18,6 +16,7 @@ from rich.progress import Progress
 
 from txmsg.broker import migrate
 from txmsg.embedded import EmbeddedPostgres, binaries_dir
+from txmsg.runtime.child import Child
 
 __all__ = [
     "Broker",
@@ -75,12 +74,13 @@ def notify_database(storage: str | None) -> Iterator[str]:
         yield fresh_database(server, "bench")
 
 
-@dataclass(frozen=True, slots=True)
 class Broker:
     """A broker process that listens on `address`."""
 
-    address: str
-    process: psutil.Popen
+    def __init__(self, child: Child) -> None:
+        self.address = child.address
+        self.process = psutil.Process(child.pid)
+        self._child = child
 
     def rss_mib(self) -> float:
         """The memory it holds now."""
@@ -88,47 +88,41 @@ class Broker:
 
     def end(self, how: signal.Signals) -> None:
         """SIGKILL, or SIGTERM to have it hand over its work first; returns when it has ended."""
-        self.process.send_signal(how)
-        self.process.wait(_STOP_TIMEOUT_S)
+        self._child.stop(_STOP_TIMEOUT_S, how)
 
 
 @contextmanager
 def broker_process(url: str, *options: str, listen: str = "127.0.0.1:0") -> Iterator[Broker]:
     """A broker on this database. Afterwards it is stopped, unless it has ended meanwhile."""
-    with _command("listening on ", "broker", "--storage", url, "--listen", listen, *options) as (address, process):
-        yield Broker(address, process)
+    with _command("listening on ", "broker", "--storage", url, "--listen", listen, *options) as child:
+        yield Broker(child)
 
 
 @contextmanager
-def tailer_process(url: str, log: Path | str, *options: str) -> Iterator[psutil.Popen]:
+def tailer_process(url: str, log: Path | str, *options: str) -> Iterator[psutil.Process]:
     """A tailer that mirrors this database into a log, from when it says that it does. Afterwards it is stopped."""
-    with _command("tailing ", "tailer", "run", "--storage", url, "--metaq", str(log), *options) as (_, process):
-        yield process
+    with _command("tailing ", "tailer", "run", "--storage", url, "--metaq", str(log), *options) as child:
+        yield psutil.Process(child.pid)
 
 
 @contextmanager
-def metaq_process(log: Path) -> Iterator[tuple[str, psutil.Popen]]:
+def metaq_process(log: Path) -> Iterator[tuple[str, psutil.Process]]:
     """A server of the log in this directory, and its address. Afterwards it is stopped."""
     command = ("metaq", "serve", "--data-dir", str(log), "--listen", "127.0.0.1:0")
-    with _command("listening on ", *command) as served:
-        yield served
+    with _command("listening on ", *command) as child:
+        yield child.address, psutil.Process(child.pid)
 
 
 @contextmanager
-def _command(ready: str, *command: str) -> Iterator[tuple[str, psutil.Popen]]:
-    """A `txmsg` command that runs until it is stopped, and what it says after `ready`."""
-    program = [sys.executable, "-m", "txmsg.cli.main", *command, "--log-level", "warning"]
-    process = psutil.Popen(program, stdout=subprocess.PIPE, text=True)
+def _command(ready: str, *command: str) -> Iterator[Child]:
+    """A `txmsg` command that runs until it is stopped, from when it is ready."""
+    program = ["txmsg.runtime.child", "txmsg.cli.main", *command, "--log-level", "warning"]
+    child = Child(f"`txmsg {command[0]}`", program, log=lambda line: print(line, file=sys.stderr), ready=ready)
     try:
-        line = process.stdout.readline()
-        if not line.startswith(ready):
-            raise RuntimeError(f"`txmsg {command[0]}` did not start; it printed {line!r}")
-        yield line.removeprefix(ready).strip(), process
+        child.wait_ready()
+        yield child
     finally:
-        if process.poll() is None:
-            process.terminate()
-            process.wait(_STOP_TIMEOUT_S)
-        process.stdout.close()
+        child.stop(_STOP_TIMEOUT_S)
 
 
 @contextmanager

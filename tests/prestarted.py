@@ -126,6 +126,12 @@ def start(
     return Prestarted(module, stdin, os.fdopen(output, "rb"), status)
 
 
+def spawn(command: Sequence[str], environment: Mapping[str, str], stderr: IO[bytes]) -> Prestarted:
+    """For txmsg.runtime.child.Child."""
+    module, *arguments = command
+    return start(module, *arguments, stderr=stderr, has_stdin=True, new_session=True, environment=environment)
+
+
 # ---- the server, as its owner sees it
 
 

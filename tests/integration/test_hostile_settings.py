@@ -38,6 +38,7 @@ from txmsg.client import Consumer, Producer, purge_inbox
 from txmsg.errors import StorageError
 from txmsg.message import Message, ReceivedMessage, TransactionState, new_transaction_id
 from txmsg.postgres import FORM, PINNED, connect
+from txmsg.runtime.child import ChildFailed
 from txmsg.tables import create_tables, inbox_table
 from txmsg.verifier.compare import verify
 
@@ -226,6 +227,6 @@ def refused_everywhere(url: str, encoding: str, log: Path) -> None:
     with pytest.raises(StorageError, match=told):
         tailer_database.connect(url)
     assert "createdb --encoding UTF8" in {each.name: each for each in migrate.check(url)}["encoding"].fix
-    with pytest.raises(AssertionError, match=told):
+    with pytest.raises(ChildFailed, match=told):
         BrokerProcess(url, log=log).start()
     assert "Traceback" not in log.read_text()

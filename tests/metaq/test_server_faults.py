@@ -31,6 +31,7 @@ from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.store.log import Append, LogConfig
 from txmsg.metaq.store.reader import LogReader
 from txmsg.metaq.store.topics import Flush, TopicSettings
+from txmsg.runtime.child import ChildFailed
 from txmsg.wire.codec import CHANNEL_OPTIONS
 from txmsg.wire.v1 import metaq_pb2 as pb
 
@@ -158,7 +159,7 @@ def test_a_signal_ends_a_server_in_order_and_waits_go_on_at_the_next(server: Met
         log.append([batch("signal", 0, 1, 1)])
         assert [each.queue for each in waits.result(WAIT_S)] == [queue]
     taken = MetaQProcess(tmp_path / "other", log=tmp_path / "other.log", address=server.address)
-    with pytest.raises(AssertionError, match=f"cannot listen on {re.escape(server.address)}"):
+    with pytest.raises(ChildFailed, match=f"cannot listen on {re.escape(server.address)}"):
         taken.start()
 
 
@@ -169,6 +170,7 @@ import select, sys
 from txmsg.errors import TxmsgError
 from txmsg.metaq.access import QueueId
 from txmsg.metaq.remote.remote_log import RemoteLog
+from txmsg.runtime.child import ChildFailed
 member = RemoteLog(sys.argv[1], session_s=float(sys.argv[2])).join("g", ["t"])
 member._session_s = 1e9  # as on a machine whose clock stood still with it
 print(member.take([QueueId("t", int(each)) for each in sys.argv[3].split(",")]), flush=True)

@@ -1,0 +1,104 @@
+"""A process of a test that can be started again: what brokers, servers, tailers and the processes of chaos share."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tests import prestarted
+from txmsg.runtime.child import LISTENING, Child, spawn
+
+_START_S_MAX = 120.0
+_END_S_MAX = 90.0
+
+
+class Restartable:
+    """One process after the other that runs the same module. A subclass says which, and with what arguments.
+
+    environment: for a process of another release, which imports other files than this one.
+    """
+
+    module = "txmsg.cli.main"
+    ready = LISTENING
+
+    def __init__(self, name: str, log: Path, *, environment: Mapping[str, str] | None = None) -> None:
+        self.name = name
+        self.log = log
+        """Where its stderr goes, over all starts."""
+        self._environment = environment
+        self._child: Child | None = None
+
+    def arguments(self) -> Sequence[str]:
+        """What the module is called with."""
+        raise NotImplementedError
+
+    def on_line(self, line: str) -> None:
+        """Called with each line that it prints, on another thread."""
+
+    @property
+    def child(self) -> Child:
+        """The process that was started last."""
+        assert self._child is not None, f"{self.name} is not running"
+        return self._child
+
+    @property
+    def pid(self) -> int:
+        return self.child.pid
+
+    @property
+    def is_started(self) -> bool:
+        """Whether it was started, and not ended by the test."""
+        return self._child is not None
+
+    def launch(self) -> None:
+        """Starts it, and waits for nothing."""
+        assert self._child is None, f"{self.name} is running"
+        self._child = Child(
+            self.name,
+            [self.module, *self.arguments()],
+            log=self.log,
+            ready=self.ready,
+            env=self._environment,
+            on_line=self.on_line,
+            start=prestarted.spawn if self._environment is None else spawn,
+        )
+
+    def start(self) -> None:
+        """Returns when it is ready. Raises ChildFailed with the end of its log when it ends or takes too long."""
+        self.launch()
+        try:
+            self.child.wait_ready(_START_S_MAX)
+        except BaseException:
+            self.kill()
+            raise
+
+    def kill(self) -> None:
+        """SIGKILL. Killing what has ended is fine."""
+        self.end(signal.SIGKILL)
+
+    def stop(self) -> int:
+        """SIGTERM; returns the exit status. Stopping what has ended is fine."""
+        return self.end(signal.SIGTERM)
+
+    def restart(self, *, kill: bool = False) -> None:
+        """Ends it, by SIGKILL if asked, and starts it again."""
+        self.end(signal.SIGKILL if kill else signal.SIGTERM)
+        self.start()
+
+    def end(self, how: signal.Signals) -> int:
+        """Sends a signal and returns the exit status, which must come in time."""
+        if self._child is None:
+            return 0
+        child, self._child = self._child, None
+        assert child.stop(_END_S_MAX, how), f"{self.name} did not end by {how.name}; its log:\n{child.log_tail()}"
+        status = child.returncode
+        assert status is not None
+        return status
+
+    def pause(self) -> None:
+        """SIGSTOP: it lives, keeps its connections, and does nothing."""
+        self.child.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self.child.send_signal(signal.SIGCONT)
