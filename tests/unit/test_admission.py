@@ -20,7 +20,7 @@ async def test_only_a_topic_that_may_be_written_takes_messages() -> None:
     for permission in (2, 6):
         await admission.admit(topic(permission=permission), 1000)
     for permission in (0, 4):
-        with pytest.raises(TopicClosed, match="is closed for writing"):
+        with pytest.raises(TopicClosed, match="takes no messages now"):
             await admission.admit(topic(permission=permission), 1)
 
 

@@ -214,7 +214,8 @@ class AsyncProducer:
         waiter = sender.new_waiter()
         entry = (FreshEntry if transaction_id is None else SendEntry)(id_bytes, messages_of(messages), waiter)
         sender.halves.offer(entry)
-        half = Half(entry.transaction_id, await waiter)
+        shard = await waiter  # first: the entry may get another id on its way
+        half = Half(entry.transaction_id, shard)
         self.hooks.after_half(half)
         return half
 
