@@ -27,7 +27,8 @@ def add_navigation(app: Sphinx, page: str, source: list[str]) -> None:
     """Makes the navigation from the index: its sections and links. A page that is linked nowhere is an error."""
     if page == root_doc:
         for section in re.split(r"^## ", source[0], flags=re.MULTILINE)[1:]:
-            pages = re.findall(r"\]\(([\w./-]+)\.md\)", section)
+            links = re.findall(r"\[([^]]+)\]\(([\w./-]+)\.md\)", section)
+            pages = [f"{title} <{name}>" for title, name in links]
             source[0] += toctree(":hidden:", f":caption: {section.splitlines()[0]}", *pages)
     elif page == "docs/decisions/README":
         source[0] += toctree(":glob:", "0*")
