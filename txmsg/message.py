@@ -44,6 +44,15 @@ __all__ = [
 TransactionId = NewType("TransactionId", UUID)
 """UUIDv7 made by the client, so that a retried half message is the same half message."""
 
+QueueId = NewType("QueueId", int)
+"""Which queue, in the whole Notify database: the key of its table."""
+
+QueueNumber = NewType("QueueNumber", int)
+"""Which queue of its topic: 0 to one less than the topic has."""
+
+Offset = NewType("Offset", int)
+"""Which message of its queue: 0, 1, 2, ... in the order of commits."""
+
 MessageId = NewType("MessageId", str)
 """`<transaction id>.<n>`: a function of the transaction and of the message's place in it."""
 
@@ -184,11 +193,11 @@ def _check_key(what: str, key: object) -> None:
         )
 
 
-def check_delay(topic: str, due_at_us: int, now_us: int) -> None:
+def check_delay(topic: str, deliver_at_us: int, now_us: int) -> None:
     """Raises InvalidMessage for a message that would have to be held for longer than any is."""
-    if due_at_us - now_us > _DELAY_US_MAX:
+    if deliver_at_us - now_us > _DELAY_US_MAX:
         raise InvalidMessage(
-            f"a message for topic {topic!r} would be due in {(due_at_us - now_us) / 86400000000:.1f} days: at most "
+            f"a message for topic {topic!r} would be due in {(deliver_at_us - now_us) / 86400000000:.1f} days: at most "
             f"{DELAY_MAX.days} are allowed; send it later"
         )
 
@@ -245,15 +254,15 @@ class Message:
         """Whether it says when it is to be delivered."""
         return self.deliver_at is not None or self.deliver_after is not None
 
-    def due_at_us(self, sent_at_us: int) -> int:
+    def deliver_at_us(self, sent_at_us: int) -> int:
         """When a delayed message is due that is sent at this moment; in us since 1970. Raises InvalidMessage."""
         if self.deliver_at is not None:
-            due_at_us = max(us_of_datetime(self.deliver_at), 1)  # 0 means: not delayed
+            deliver_at_us = max(us_of_datetime(self.deliver_at), 1)  # 0 means: not delayed
         else:
             assert self.deliver_after is not None
-            due_at_us = sent_at_us + self.deliver_after // timedelta(microseconds=1)
-        check_delay(self.topic, due_at_us, sent_at_us)
-        return due_at_us
+            deliver_at_us = sent_at_us + self.deliver_after // timedelta(microseconds=1)
+        check_delay(self.topic, deliver_at_us, sent_at_us)
+        return deliver_at_us
 
     def _check_delay(self) -> None:
         at, after = self.deliver_at, self.deliver_after

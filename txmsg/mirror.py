@@ -13,7 +13,7 @@ from txmsg.binlog.comparing import Compared, Divergence, compare
 from txmsg.binlog.database import Session
 from txmsg.binlog.mirrors import Mirrors
 from txmsg.binlog.rows import EPOCH_2000_US, Batch, Row
-from txmsg.binlog.sink import Mark, content_crc
+from txmsg.binlog.sink import Mark, OffsetRange, content_crc
 from txmsg.binlog.table import TableQueue
 from txmsg.errors import LogBusy, MisuseError, OffsetsMissing
 from txmsg.metaq.access import DEAD_LETTERS, NOTES, RETRIES, LogAccess, QueueId
@@ -51,14 +51,14 @@ class LogSink:
     def own_topics(self) -> Sequence[str]:
         return (f"{RETRIES}*", f"{DEAD_LETTERS}*", NOTES)
 
-    def range(self, topic: str, queue: int) -> tuple[int, int]:
-        each = QueueId(topic, queue)
-        return self._log.ranges([each])[each]
+    def range(self, topic: str, number: int) -> OffsetRange:
+        queue = QueueId(topic, number)
+        return OffsetRange._make(self._log.ranges([queue])[queue])
 
-    def marks(self, topic: str, queue: int, begin: int, end: int) -> Iterator[Mark]:
-        each = QueueId(topic, queue)
+    def marks(self, topic: str, number: int, begin: int, end: int) -> Iterator[Mark]:
+        queue = QueueId(topic, number)
         while begin < end:
-            found = self._log.fetch({each: begin})
+            found = self._log.fetch({queue: begin})
             if not found:
                 return
             error = found[0].error
@@ -72,19 +72,16 @@ class LogSink:
                 arrow = batch.to_arrow().slice(0, max(0, end - batch.base_offset))
                 columns = (arrow[name].to_pylist() for name in names)
                 for offset, transaction_id, n, key, tag, headers, body, ordering_key in zip(*columns, strict=True):
-                    row: Row = (
-                        *(b"", 0),
-                        *((key or "").encode(), (tag or "").encode(), headers or b"", body),
-                        *(0, 0, (ordering_key or "").encode()),
-                    )
+                    texts = [(text or "").encode() for text in (key, tag, ordering_key)]
+                    row = Row(transaction_id, n, texts[0], texts[1], headers or b"", body, 0, 0, texts[2])
                     yield Mark(offset, transaction_id, n, content_crc(row))
                 begin = batch.end_offset
 
     def append(self, batches: Sequence[Batch]) -> None:
         self._append(
             [
-                Append(topic, queue, _payload(rows, self._compression_of(topic)), base_offset, is_mirrored=True)
-                for topic, queue, base_offset, rows in batches
+                Append(topic, number, _payload(rows, self._compression_of(topic)), base_offset, is_mirrored=True)
+                for topic, number, base_offset, rows in batches
             ]
         )
 
@@ -93,7 +90,7 @@ class LogSink:
         try:
             self._log.append(appends)
         except MisuseError as exc:
-            if all(self.range(each.topic, each.queue)[1] == each.base_offset for each in appends):
+            if all(self.range(append.topic, append.queue).end == append.base_offset for append in appends):
                 raise
             raise LogBusy(f"something else has appended to the log {self.name}: {exc}") from exc
         self._log.flush()
@@ -108,8 +105,8 @@ class LogSink:
             found = self._compressions[topic] = self._log.settings_of(topic).compression
         return found
 
-    def mark_hole(self, topic: str, queue: int, begin: int, end: int) -> None:
-        self._append([Append(topic, queue, hole(end, time.time_ns() // 1000), begin, is_mirrored=True)])
+    def mark_hole(self, topic: str, number: int, begin: int, end: int) -> None:
+        self._append([Append(topic, number, hole(end, time.time_ns() // 1000), begin, is_mirrored=True)])
 
     def close(self) -> None:
         self._log.close()
@@ -131,13 +128,13 @@ def fork_log(root: Path, cuts: Sequence[Divergence]) -> Forked:
     """
     with Log(root) as log, open_log(root) as reading:
         groups = _set_back(reading, cuts)
-        generation = log.fork([(each.topic, each.queue, each.offset) for each in cuts])
+        generation = log.fork([(cut.topic, cut.number, cut.offset) for cut in cuts])
         return Forked(generation, sorted(groups | _set_back(reading, cuts)))
 
 
 def _set_back(log: LogAccess, cuts: Sequence[Divergence]) -> set[str]:
     """Has groups that are further than these offsets go on there; their names."""
-    ends = {QueueId(each.topic, each.queue): each.offset for each in cuts}
+    ends = {QueueId(cut.topic, cut.number): cut.offset for cut in cuts}
     found: set[str] = set()
     for group in log.groups():
         further = {
@@ -182,7 +179,7 @@ def take_again(root: Path, session: Session, name: str) -> list[Missing]:
 
 
 def _taken_again(log: Log, session: Session, compared: Compared) -> Iterator[Missing]:
-    queue, (_, log_end) = compared.queue, compared.in_log
+    queue, log_end = compared.queue, compared.in_log.end
     for begin, end in log.reader.queue(queue.topic, queue.number).holes():
         if begin < queue.begin:
             continue
@@ -200,7 +197,7 @@ def _is_put_back(log: Log, session: Session, queue: TableQueue, begin: int, end:
     size_bytes = 0
     with closing(table.rows(session, queue.id, begin, end)) as in_table:
         for offset, row in in_table:
-            size_bytes += len(row[5])
+            size_bytes += len(row.body)
             if offset != begin + len(rows) or size_bytes > _PUT_BACK_SIZE_BYTES_MAX:
                 return False
             rows.append(row)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from txmsg.binlog.resume import GoOn, Verdict, first_difference, verdict
-from txmsg.binlog.sink import Mark, content_crc
+from txmsg.binlog.rows import Row
+from txmsg.binlog.sink import Mark, OffsetRange, content_crc
 
 HERE, OTHER = Mark(9, b"i" * 16, 0, 1), Mark(9, b"j" * 16, 0, 1)
 
@@ -41,7 +42,7 @@ HERE, OTHER = Mark(9, b"i" * 16, 0, 1), Mark(9, b"j" * 16, 0, 1)
 def test_where_the_log_of_a_queue_goes_on(
     log: tuple[int, int], table: tuple[int, int], in_log: Mark | None, in_table: Mark | None, expected: GoOn
 ) -> None:
-    assert verdict(log, table, in_log, in_table) == expected
+    assert verdict(OffsetRange(*log), OffsetRange(*table), in_log, in_table) == expected
 
 
 def _marks(*offsets: int, crc: int = 0) -> list[Mark]:
@@ -67,9 +68,9 @@ def test_the_checksum_of_a_message_sees_every_part_and_where_it_ends() -> None:
     def crc(
         key: bytes = b"k", tag: bytes = b"t", headers: bytes = b"h", body: bytes = b"b", ordering_key: bytes = b"o"
     ) -> int:
-        return content_crc((b"i" * 16, 0, key, tag, headers, body, 0, 0, ordering_key))
+        return content_crc(Row(b"i" * 16, 0, key, tag, headers, body, 0, 0, ordering_key))
 
     x = b"x"
     seen = {crc(), crc(key=x), crc(tag=x), crc(headers=x), crc(body=x), crc(ordering_key=x), crc(key=b"kt", tag=b"")}
     assert len(seen) == 7
-    assert content_crc((b"other id", 3, b"k", b"t", b"h", b"b", 5, 6, b"o")) == crc()
+    assert content_crc(Row(b"other id", 3, b"k", b"t", b"h", b"b", 5, 6, b"o")) == crc()

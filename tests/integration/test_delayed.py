@@ -60,7 +60,7 @@ async def test_a_delayed_message_enters_its_queue_when_it_is_due_and_not_before(
     await db.apply(Batch(half=half))
     applied = await db.apply(Batch(plain=plain, commit=half.ids))
     assert (applied.ends, applied.problems) == ({}, {})
-    assert applied.due_at_us == min(plain.deliver_at_us)
+    assert applied.deliver_at_us == min(plain.deliver_at_us)
     assert (await _release(db)).count == 0
     assert await db.rows("select count(*) from txmsg.message") == [(0,)]
     await _pass(db)
@@ -79,7 +79,7 @@ async def test_what_is_due_when_its_transaction_commits_is_delivered_then(db: No
     half, plain = _delayed(db, 3, in_s=-1), _delayed(db, 3, in_s=-_HOUR_S)
     await db.apply(Batch(half=half))
     applied = await db.apply(Batch(commit=half.ids, plain=plain))
-    assert (sum(applied.ends.values()), applied.due_at_us) == (6, None)
+    assert (sum(applied.ends.values()), applied.deliver_at_us) == (6, None)
 
 
 async def test_messages_enter_in_the_order_of_their_due_times_as_many_as_fit(db: Notify) -> None:
@@ -105,7 +105,7 @@ async def test_a_scheduled_message_counts_as_stored_and_its_transaction_as_commi
     await db.apply(Batch(half=half))
     await db.apply(Batch(plain=plain, commit=half.ids))
     again = await db.apply(Batch(plain=plain, commit=half.ids))
-    assert (again.problems, again.due_at_us) == ({}, None)
+    assert (again.problems, again.deliver_at_us) == ({}, None)
     assert (await db.apply(Batch(rollback=half.ids))).problems == dict.fromkeys(half.ids, "conflict")
     assert (await db.apply(Batch(half=half))).problems == dict.fromkeys(half.ids, "resolved")
     plain.body[0] = b"another"
@@ -228,11 +228,11 @@ async def test_the_window_moves_forward_and_goes_back_for_what_was_stored_late(d
         scheduler = Scheduler(Scheduled(pool, _Segment(db)), on_ends=note, look_again=lambda _: None)
         await scheduler.run_once()  # the window begins now
         late = _delayed(db, 2)
-        due_at_us = (await db.apply(Batch(plain=late))).due_at_us
+        deliver_at_us = (await db.apply(Batch(plain=late))).deliver_at_us
         await _pass(db)  # it became visible after its own due time, and the window has passed that
         assert (await scheduler.run_once()).count == 0
-        assert due_at_us is not None
-        scheduler.note(due_at_us - (_HOUR_S + 2) * 1_000_000)
+        assert deliver_at_us is not None
+        scheduler.note(deliver_at_us - (_HOUR_S + 2) * 1_000_000)
         assert (await scheduler.run_once()).count == 2
         await db.apply(Batch(plain=_delayed(db, 3)))  # by another broker, of which this one hears nothing
         await _pass(db)

@@ -15,6 +15,7 @@ from txmsg.broker.store.batch import Batch, Columns, DecidedBy, apply
 from txmsg.broker.store.connect import connect_writer, open_pool
 from txmsg.broker.store.scheduled import Scheduled
 from txmsg.broker.store.topics import Topic
+from txmsg.message import QueueId
 
 
 def ordered(db: Notify, *keys: str) -> Columns:
@@ -320,7 +321,7 @@ def test_every_message_of_a_key_names_the_same_queue_of_its_topic() -> None:
     """The number is on disk in all databases: it must never change."""
     topic = Topic(
         "orders",
-        (11, 12, 13, 14),
+        tuple(map(QueueId, (11, 12, 13, 14))),
         write_queues=2,
         ordered_queues=3,
         version=0,

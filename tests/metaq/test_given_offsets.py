@@ -13,8 +13,9 @@ import pytest
 
 from tests.metaq.logs import batch, bodies, fill, read_around
 from tests.metaq.power import ForgetfulDisk
-from txmsg.binlog.rows import Batch
+from txmsg.binlog.rows import Batch, Row
 from txmsg.errors import OffsetsMissing, StorageError
+from txmsg.message import QueueNumber
 from txmsg.metaq.access import LogAccess, QueueId
 from txmsg.metaq.format.frame import Columns, encode, hole
 from txmsg.metaq.fsck.check import check
@@ -242,8 +243,8 @@ def test_a_mirrored_queue_is_not_passed_over_also_by_way_of_a_server(tmp_path: P
     assert append_of_batch(batch_of_append(mirrored)).is_mirrored
     assert not append_of_batch(batch_of_append(mirrored._replace(is_mirrored=False))).is_mirrored
     with closing(LogSink(LocalLog(tmp_path / "log", append=True, config=LogConfig(topic=TIMED)), "log")) as sink:
-        row = (bytes(16), 0, b"", b"", b"", b"body", 0, 0, b"")
-        sink.append([Batch("t", 0, 7, [row])])
+        row = Row(bytes(16), 0, b"", b"", b"", b"body", 0, 0, b"")
+        sink.append([Batch("t", QueueNumber(0), 7, [row])])
         sink.mark_hole("t", 0, 8, 9)
         disk.after_power_cut(tmp_path / "log", tmp_path / "copy", random.Random(1))
         assert queues_in_doubt(tmp_path / "copy") == []

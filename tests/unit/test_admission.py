@@ -9,10 +9,11 @@ import pytest
 from txmsg.broker.admission import Admission
 from txmsg.broker.store.topics import Topic
 from txmsg.errors import Overloaded, TopicClosed
+from txmsg.message import QueueId
 
 
 def topic(*, permission: int = 6, rate: float | None = None) -> Topic:
-    return Topic("t", (1, 2, 3), 3, 3, 0, read_queues=2, permission=permission, send_rate_max=rate)
+    return Topic("t", tuple(map(QueueId, (1, 2, 3))), 3, 3, 0, read_queues=2, permission=permission, send_rate_max=rate)
 
 
 async def test_only_a_topic_that_may_be_written_takes_messages() -> None:

@@ -11,8 +11,9 @@ from txmsg.broker.delivery.group import Feed, Group
 from txmsg.broker.delivery.retries import Retries
 from txmsg.broker.delivery.values import MessageBatch, Receipt, Refusal
 from txmsg.broker.delivery.window import Window
-from txmsg.broker.store.rows import Row
+from txmsg.broker.store.rows import RetryRow, Row
 from txmsg.errors import BrokerUnavailable
+from txmsg.message import Offset, QueueId
 from txmsg.wire.tags import ALL_TAGS, parse_tags
 
 T = {"t": ALL_TAGS}
@@ -20,7 +21,7 @@ LARGE = 1 << 30
 
 
 def row(offset: int, tag: str | None = None) -> Row:
-    return (offset, bytes(16), 0, None, tag, None, b"body", 0, 0, None)
+    return Row(Offset(offset), bytes(16), 0, None, tag, None, b"body", 0, 0, None)
 
 
 def group_of(*lengths: int, tag: str | None = None) -> Group:
@@ -54,7 +55,7 @@ def test_what_one_queue_lacks_another_gives() -> None:
 
 def test_retries_take_at_most_half_so_that_new_messages_flow() -> None:
     group = group_of(100)
-    group.retries.put([(10, 1, 0, row(1000 + n)) for n in range(100)])
+    group.retries.put([RetryRow(QueueId(10), 1, 0, row(1000 + n)) for n in range(100)])
     retries, first = group.take(T, 10, LARGE, token=1, deadline=30)
     assert retries.attempts == [2] * 5
     assert (len(first.rows), first.attempts) == (5, None)
@@ -62,7 +63,7 @@ def test_retries_take_at_most_half_so_that_new_messages_flow() -> None:
 
 def test_who_asks_for_one_at_a_time_gets_retries_and_new_messages_by_turns() -> None:
     group = group_of(50)
-    group.retries.put([(10, 1, 0, row(1000 + n)) for n in range(50)])
+    group.retries.put([RetryRow(QueueId(10), 1, 0, row(1000 + n)) for n in range(50)])
     first = [group.take(T, 1, LARGE, token=token, deadline=30)[0].attempts is None for token in range(40)]
     assert first.count(True) == first.count(False) == 20
 
@@ -71,7 +72,7 @@ def test_who_asks_for_one_at_a_time_gets_a_retry_while_all_that_is_new_is_for_ot
     group = group_of(2, tag="theirs")
     group.members.join("c", {"t": parse_tags("mine")}, 0, 60)
     group.members.join("d", {"t": parse_tags("theirs")}, 0, 60)
-    group.retries.put([(10, 1, 0, row(1000 + n, "mine")) for n in range(4)])
+    group.retries.put([RetryRow(QueueId(10), 1, 0, row(1000 + n, "mine")) for n in range(4)])
     for token in range(4):
         (retry,) = group.take({"t": parse_tags("mine")}, 1, LARGE, token=token, deadline=30)
         assert retry.attempts == [2]
@@ -79,13 +80,13 @@ def test_who_asks_for_one_at_a_time_gets_a_retry_while_all_that_is_new_is_for_ot
 
 def test_a_key_of_which_a_dead_letter_comes_again_is_held_though_its_table_was_empty_a_moment_before() -> None:
     def keyed(offset: int) -> Row:
-        return (*row(offset)[:9], "k")
+        return row(offset)._replace(ordering_key="k")
 
     group = group_of(0)
     window = group.feeds[10].window
     empty = [(10, "k")]  # as read, while the dead letter is redriven
     assert window.block("k")
-    group.retries.put([(10, 0, 1, keyed(0))])
+    group.retries.put([RetryRow(QueueId(10), 0, 1, keyed(0))])
     group.unblock(empty)
     window.put([keyed(offset) for offset in range(2)])
     assert window.ready_count == 0, "the retry of the key is out first"
@@ -100,7 +101,7 @@ def test_a_key_of_which_a_dead_letter_comes_again_is_held_though_its_table_was_e
 def test_retry_whose_tag_nobody_wants_any_more_is_given_to_somebody() -> None:
     group = group_of(0)
     group.members.join("c", {"t": parse_tags("new")}, 0, 60)
-    group.retries.put([(10, 1, 0, row(5, "old"))])
+    group.retries.put([RetryRow(QueueId(10), 1, 0, row(5, "old"))])
     assert len(group.take({"t": parse_tags("new")}, 10, LARGE, token=1, deadline=30)) == 1
 
 
@@ -126,10 +127,10 @@ def test_answers_under_another_epoch_or_queue_are_late() -> None:
 
 def test_a_queue_that_went_takes_its_retries_along_and_leaves_the_others_alone() -> None:
     group = group_of(2, 2)
-    group.retries.put([(10, 1, 0, row(5)), (11, 1, 0, row(6))])
+    group.retries.put([RetryRow(QueueId(10), 1, 0, row(5)), RetryRow(QueueId(11), 1, 0, row(6))])
     given = group.take(T, 10, LARGE, token=1, deadline=30)
     assert sum(len(each.rows) for each in given) == 6
-    group.retries.put([(10, 1, 0, row(7)), (11, 1, 0, row(8))])
+    group.retries.put([RetryRow(QueueId(10), 1, 0, row(7)), RetryRow(QueueId(11), 1, 0, row(8))])
     assert [feed.queue_id for feed in group.remove([10, 99])] == [10]
     assert [(each.queue, [r[0] for r in each.rows]) for each in group.take(T, 10, LARGE, token=2, deadline=30)] == [
         (1, [8])
@@ -152,7 +153,7 @@ def test_busy_feeds_are_always_among_those_that_periodic_steps_visit_and_idle_gr
                 case 0:
                     start = feed.window.position
                     keys = [rng.choice((None, "a", "b")) for _ in range(rng.randrange(1, 4))]
-                    feed.window.put([(*row(start + n)[:9], key) for n, key in enumerate(keys)])
+                    feed.window.put([row(start + n)._replace(ordering_key=key) for n, key in enumerate(keys)])
                 case 1:
                     given += group.take(T, rng.randrange(1, 5), LARGE, token=step, deadline=now + rng.randrange(1, 9))
                 case 2 if given:

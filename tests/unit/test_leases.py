@@ -8,6 +8,7 @@ from txmsg.broker.cluster import Leases, OwnQueues
 from txmsg.broker.store.leases import LeaseRow
 from txmsg.broker.store.topics import Topic
 from txmsg.errors import BrokerUnavailable
+from txmsg.message import QueueId
 
 
 def leases_at(now: list[float]) -> Leases:
@@ -35,13 +36,13 @@ def test_leases_are_good_until_the_deadline_of_the_last_heartbeat() -> None:
 
 def test_a_queue_under_another_epoch_is_both_lost_and_gained() -> None:
     leases = leases_at([0.0])
-    assert leases.set([LeaseRow(1, 7, None), LeaseRow(2, 7, None)]) == ({1, 2}, set(), {})
-    assert leases.set([LeaseRow(1, 9, None), LeaseRow(3, 9, "other")]) == ({1, 3}, {1, 2}, {3: 9})
+    assert leases.set([LeaseRow(QueueId(1), 7, None), LeaseRow(QueueId(2), 7, None)]) == ({1, 2}, set(), {})
+    assert leases.set([LeaseRow(QueueId(1), 9, None), LeaseRow(QueueId(3), 9, "other")]) == ({1, 3}, {1, 2}, {3: 9})
     assert leases.epochs() == {1: 9, 3: 9}
 
 
 def topic_of(*queue_ids: int, write_queues: int) -> Topic:
-    return Topic("t", queue_ids, write_queues, ordered_queues=write_queues, version=1)
+    return Topic("t", tuple(map(QueueId, queue_ids)), write_queues, ordered_queues=write_queues, version=1)
 
 
 def test_messages_prefer_the_queues_that_take_messages_and_are_delivered_here() -> None:
@@ -49,7 +50,7 @@ def test_messages_prefer_the_queues_that_take_messages_and_are_delivered_here() 
     own = OwnQueues(leases)
     topic = topic_of(1, 2, 3, 4, write_queues=3)
     assert own(topic) == ()
-    leases.set([LeaseRow(2, 7, None), LeaseRow(4, 7, None), LeaseRow(3, 7, None)])
+    leases.set([LeaseRow(QueueId(2), 7, None), LeaseRow(QueueId(4), 7, None), LeaseRow(QueueId(3), 7, None)])
     assert own(topic) == (2, 3)
     leases.give_up([2])
     assert own(topic) == (3,)

@@ -9,6 +9,7 @@ from txmsg.broker.retention import Verdict, past_their_time, verdict
 from txmsg.broker.segments import is_full
 from txmsg.broker.store.segments import Pin, SegmentRow
 from txmsg.errors import MisuseError
+from txmsg.message import Offset, QueueNumber
 
 GIB = 1024**3
 DAY_S = 86_400.0
@@ -24,7 +25,7 @@ def closed(*ages_s: float, size_bytes: int = 0) -> list[SegmentRow]:
 
 
 def pin(unread: str = "keep") -> Pin:
-    return Pin("group mailer", "orders", 0, unread, 5, 9, 5)
+    return Pin("group mailer", "orders", QueueNumber(0), unread, Offset(5), Offset(9), 5)
 
 
 def past(kept: list[SegmentRow]) -> list[int]:

@@ -8,13 +8,14 @@ import pytest
 
 from txmsg.broker.delivery.window import EXPIRED, Failure, Window
 from txmsg.broker.store.rows import Row
+from txmsg.message import Offset
 from txmsg.wire.tags import ALL_TAGS, parse_tags
 
 LARGE = 1 << 30
 
 
 def row(offset: int, *, tag: str | None = None, body: bytes = b"body") -> Row:
-    return (offset, bytes(16), 0, None, tag, None, body, 0, 0, None)
+    return Row(Offset(offset), bytes(16), 0, None, tag, None, body, 0, 0, None)
 
 
 def rows(start: int, end: int) -> list[Row]:
@@ -186,8 +187,8 @@ def test_take_is_bounded_by_bytes_but_gives_at_least_one() -> None:
 
 def test_headers_weigh_too() -> None:
     window = Window(0, size_bytes_max=20)
-    heavy: Row = (0, bytes(16), 0, None, None, b"h" * 10, b"x" * 10, 0, 0, None)
-    window.put([heavy, (1, *heavy[1:])])
+    heavy = row(0, body=b"x" * 10)._replace(headers=b"h" * 10)
+    window.put([heavy, heavy._replace(offset=Offset(1))])
     assert window.room_count() == 0
     assert len(window.take(5, 39, token=1, deadline=1)) == 1
     assert len(window.take(5, 40, token=2, deadline=1)) == 1

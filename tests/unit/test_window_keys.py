@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from tests.unit.test_window import LARGE, expire, refuse, taken
 from txmsg.broker.delivery.window import BEHIND, ROW_SIZE_BYTES, Failure, Memory, Window
 from txmsg.broker.store.rows import Row
+from txmsg.message import Offset
 from txmsg.wire.tags import parse_tags
 
 
 def keyed(start: int, *keys: str | None, tag: str | None = None) -> list[Row]:
     """Messages from offset `start`, one for each key."""
-    return [(start + n, bytes(16), 0, None, tag, None, b"body", 0, 0, key) for n, key in enumerate(keys)]
+    return [Row(Offset(start + n), bytes(16), 0, None, tag, None, b"body", 0, 0, key) for n, key in enumerate(keys)]
 
 
 def test_one_message_of_a_key_is_out_and_the_others_are_not_held_back() -> None:

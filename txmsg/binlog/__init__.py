@@ -2,7 +2,7 @@
 
 pgoutput     what the database sends, as values                         (pure)
 rows         rows of messages as bytes, the hot path                    (pure)
-resume       how log and table stand to each other                      (pure)
+resume       how log and table compare                                  (pure)
 replication  the stream: START_REPLICATION on psycopg
 reading      the same on a thread of its own
 database     the ordinary session, and what its errors mean
@@ -11,5 +11,5 @@ comparing    the log of queues with their table, before anything is written
 sink         what it needs of a log
 tailing      one run: compare, go on, refill, append, acknowledge
 tailer       runs again and again, and stands by
-status       how a mirror stands; makes and drops it
+status       the state of a mirror; makes and drops it
 """

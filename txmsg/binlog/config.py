@@ -8,8 +8,6 @@ from typing import Final
 
 from txmsg.errors import MisuseError, shown
 
-__all__ = ["ALL_TOPICS", "TailerConfig", "check_mirror_name", "check_patterns"]
-
 ALL_TOPICS: Final = ("*",)
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,29}\Z")
 _PATTERN = re.compile(r"[A-Za-z0-9._%*?-]{1,127}\Z")
@@ -24,9 +22,11 @@ def check_mirror_name(name: str) -> str:
 
 def check_patterns(patterns: tuple[str, ...]) -> tuple[str, ...]:
     """The patterns if they can fit names of topics; else MisuseError."""
-    for each in patterns:
-        if not _PATTERN.match(each):
-            raise MisuseError(f"pattern {shown(each)} cannot match a topic name: use A-Z a-z 0-9 . _ - % with * and ?")
+    for pattern in patterns:
+        if not _PATTERN.match(pattern):
+            raise MisuseError(
+                f"pattern {shown(pattern)} cannot match a topic name: use A-Z a-z 0-9 . _ - % with * and ?"
+            )
     return patterns
 
 

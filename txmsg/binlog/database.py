@@ -13,8 +13,6 @@ from txmsg import postgres
 from txmsg.errors import BrokerUnavailable, StorageError
 from txmsg.postgres import KEEPALIVES, PINNED, SERVER_KEEPALIVES, require_utf8
 
-__all__ = ["Session", "connect", "translated"]
-
 Session: TypeAlias = Connection[Any]
 
 _SETTINGS: Final = {

@@ -11,8 +11,6 @@ from psycopg.rows import class_row
 from txmsg.binlog.config import ALL_TOPICS
 from txmsg.binlog.database import Session
 
-__all__ = ["MirrorRow", "Mirrors", "Position"]
-
 _LOCK_CLASS = 7707
 
 
@@ -94,21 +92,19 @@ class Mirrors:
 
     def try_lock(self) -> bool:
         """Whether this session is the one that writes the mirror; it is until it ends."""
-        row = self._session.execute(
-            "select pg_try_advisory_lock(%s, hashtext(%s))", (_LOCK_CLASS, self.name)
-        ).fetchone()
-        assert row is not None
-        return bool(row[0])
+        lock = "select pg_try_advisory_lock(%s, hashtext(%s))"
+        ((is_locked,),) = self._session.execute(lock, (_LOCK_CLASS, self.name)).fetchall()
+        return bool(is_locked)
 
     def holder(self) -> int | None:
         """The server process of the session that holds the lock."""
-        row = self._session.execute(
+        found = self._session.execute(
             "select pid from pg_locks where locktype = 'advisory' and granted and classid = %s and objsubid = 2 "
             "and database = (select oid from pg_database where datname = current_database()) "
             "and objid::bigint = (hashtext(%s)::bigint & 4294967295)",
             (_LOCK_CLASS, self.name),
-        ).fetchone()
-        return None if row is None else int(row[0])
+        )
+        return next((int(pid) for (pid,) in found), None)
 
     # ---- positions
 
@@ -117,9 +113,9 @@ class Mirrors:
         rows = self._session.execute(
             "select queue, next_offset, stopped from txmsg.mirror_queue where mirror = %s", (self.name,)
         ).fetchall()
-        return {queue: Position(next_offset, stopped) for queue, next_offset, stopped in rows}
+        return {queue_id: Position(next_offset, stopped) for queue_id, next_offset, stopped in rows}
 
-    def stop(self, queue: int, next_offset: int | None, reason: str) -> None:
+    def stop(self, queue_id: int, next_offset: int | None, reason: str) -> None:
         """Notes that a queue is mirrored no further. next_offset: how far it is; None: as was noted before."""
         self._session.execute(
             "insert into txmsg.mirror_queue as p (mirror, queue, next_offset, stopped) "
@@ -127,7 +123,7 @@ class Mirrors:
             "on conflict (mirror, queue) do update "
             "set next_offset = coalesce(%(next_offset)s, p.next_offset), stopped = excluded.stopped, "
             "updated_at = now()",
-            {"name": self.name, "queue": queue, "next_offset": next_offset, "reason": reason},
+            {"name": self.name, "queue": queue_id, "next_offset": next_offset, "reason": reason},
         )
 
     def write(self, positions: Mapping[int, int], *, log: str, generation: int) -> None:

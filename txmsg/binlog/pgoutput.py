@@ -12,28 +12,6 @@ from typing import Final, TypeAlias
 
 from txmsg.errors import ProtocolError
 
-__all__ = [
-    "UNCHANGED",
-    "Begin",
-    "Change",
-    "ColumnType",
-    "Commit",
-    "Delete",
-    "Insert",
-    "LogicalMessage",
-    "Origin",
-    "Relation",
-    "StreamAbort",
-    "StreamCommit",
-    "StreamStart",
-    "StreamStop",
-    "Truncate",
-    "Type",
-    "Unknown",
-    "Update",
-    "decode",
-]
-
 
 class _Unchanged:
     """A large value that the update has not touched, and that is not sent."""

@@ -13,8 +13,6 @@ from typing import NamedTuple
 
 from txmsg.binlog.replication import ReplicationStream
 
-__all__ = ["SIZE_BYTES_MAX", "Reading", "Taken"]
-
 SIZE_BYTES_MAX = 8 * 1024 * 1024
 """What is read ahead at most, or a little more; then the server waits."""
 _READ_SIZE_BYTES = 256 * 1024

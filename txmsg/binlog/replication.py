@@ -17,8 +17,6 @@ from psycopg import pq, sql
 from txmsg.binlog.rows import EPOCH_2000_US
 from txmsg.postgres import KEEPALIVES, connect
 
-__all__ = ["ReplicationStream", "lsn_of", "lsn_text"]
-
 _DATA, _KEEPALIVE = b"wk"
 _KEEPALIVE_MESSAGE = struct.Struct(">xQqB")
 _STATUS = struct.Struct(">cQQQqB")

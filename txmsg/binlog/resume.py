@@ -6,13 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from txmsg.binlog.sink import Mark
-
-__all__ = ["GoOn", "Verdict", "first_difference", "verdict"]
+from txmsg.binlog.sink import Mark, OffsetRange
 
 
 class Verdict(Enum):
-    """How the log of a queue stands to its table."""
+    """How the log of a queue compares with its table."""
 
     FITS = auto()
     """It ends where the table goes on, or within it, with the same message."""
@@ -23,7 +21,7 @@ class Verdict(Enum):
     BEHIND = auto()
     """The table ends before the log: a restored backup, or a standby that had not got all when it was promoted."""
     DIFFERS = auto()
-    """Another message stands at the log's end than in the table: the same, and the table has grown since."""
+    """The log ends with another message than the table has there: the same, and the table has grown since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,21 +32,20 @@ class GoOn:
     next_offset: int
 
 
-def verdict(log: tuple[int, int], table: tuple[int, int], in_log: Mark | None, in_table: Mark | None) -> GoOn:
-    """`log`, `table`: first offset and the one after the last. The marks: what stands at the log's last offset.
+def verdict(log: OffsetRange, table: OffsetRange, in_log: Mark | None, in_table: Mark | None) -> GoOn:
+    """`log`, `table`: what they have. The marks: what they have at the log's last offset.
 
     No mark of the log: it has nothing of the queue, or ends with a hole. No mark of the table: it has no such row.
     """
-    (_, log_end), (table_begin, table_end) = log, table
-    if log_end == 0:
-        return GoOn(Verdict.NEW, table_begin)
-    if log_end > table_end:
-        return GoOn(Verdict.BEHIND, log_end)
-    if log_end < table_begin:
-        return GoOn(Verdict.HOLE, table_begin)
-    if in_log is not None and log_end > table_begin and in_log != in_table:
-        return GoOn(Verdict.DIFFERS, log_end)
-    return GoOn(Verdict.FITS, log_end)
+    if log.end == 0:
+        return GoOn(Verdict.NEW, table.begin)
+    if log.end > table.end:
+        return GoOn(Verdict.BEHIND, log.end)
+    if log.end < table.begin:
+        return GoOn(Verdict.HOLE, table.begin)
+    if in_log is not None and log.end > table.begin and in_log != in_table:
+        return GoOn(Verdict.DIFFERS, log.end)
+    return GoOn(Verdict.FITS, log.end)
 
 
 def first_difference(in_log: Iterable[Mark], in_table: Iterable[Mark], end: int) -> int:

@@ -9,11 +9,16 @@ from typing import Final, NamedTuple, Protocol
 from txmsg.binlog.rows import Batch, Row
 from txmsg.errors import CorruptLog, InvalidMessage, MisuseError, OffsetOutOfRange
 
-__all__ = ["REFUSALS", "Mark", "Sink", "content_crc"]
-
 REFUSALS: Final = (CorruptLog, InvalidMessage, MisuseError, OffsetOutOfRange, ValueError)
 """What a log raises because of one queue: its files are damaged, its topic's name or a message cannot be kept. Others
 can be written all the same. What is wrong with the whole log is a StorageError (a full disk), or BrokerUnavailable."""
+
+
+class OffsetRange(NamedTuple):
+    """The first offset of a queue, and the one after the last."""
+
+    begin: int
+    end: int
 
 
 class Mark(NamedTuple):
@@ -29,7 +34,7 @@ class Mark(NamedTuple):
 def content_crc(row: Row) -> int:
     """A checksum of what a message holds, with the length of each part: the same from the table and from the log."""
     crc = 0
-    for part in (row[2], row[3], row[8], row[4], row[5]):
+    for part in (row.key, row.tag, row.ordering_key, row.headers, row.body):
         crc = zlib.crc32(part, zlib.crc32(len(part).to_bytes(4, "little"), crc))
     return crc
 
@@ -39,7 +44,7 @@ class Sink(Protocol):
 
     @property
     def name(self) -> str:
-        """How people call it: a path or an address."""
+        """Its name for operators: a path or an address."""
         ...
 
     @property
@@ -52,23 +57,23 @@ class Sink(Protocol):
         """Patterns of the topics that it keeps for itself: those of the table that fit cannot be mirrored."""
         ...
 
-    def range(self, topic: str, queue: int) -> tuple[int, int]:
-        """The first offset that the log has of a queue, and the one after the last; (0, 0) if it has nothing."""
+    def range(self, topic: str, number: int) -> OffsetRange:
+        """What the log has of a queue; 0 to 0 if it has nothing."""
         ...
 
-    def marks(self, topic: str, queue: int, begin: int, end: int) -> Iterator[Mark]:
-        """What stands at these offsets, in order; what is missing, as in a hole, is left out."""
+    def marks(self, topic: str, number: int, begin: int, end: int) -> Iterator[Mark]:
+        """What the log has at these offsets, in order; what is missing, as in a hole, is left out."""
         ...
 
     def append(self, batches: Sequence[Batch]) -> None:
         """Appends all, each where its queue ends, or none; on disk when this returns.
 
-        A queue of which the log has nothing begins at the first offset it is given. StorageError; LogBusy when somebody
-        else has appended meanwhile.
+        A queue of which the log has nothing begins at the first offset it is given. StorageError; LogBusy when another
+        writer has appended meanwhile.
         """
         ...
 
-    def mark_hole(self, topic: str, queue: int, begin: int, end: int) -> None:
+    def mark_hole(self, topic: str, number: int, begin: int, end: int) -> None:
         """Notes, on disk, that these offsets are gone: the queue goes on at `end`."""
         ...
 

@@ -18,8 +18,6 @@ from txmsg.binlog.replication import lsn_of
 from txmsg.binlog.rows import COLUMNS
 from txmsg.errors import BrokerUnavailable, StorageError
 
-__all__ = ["Slot", "Slots", "end_holder", "wal_end"]
-
 logger = logging.getLogger(__name__)
 
 _FAILOVER_FROM: Final = 170000
@@ -55,9 +53,8 @@ class Slots:
     def __init__(self, session: Session, mirror: str) -> None:
         self._session = session
         # Slots have one space of names in a whole server, and the databases of one may all have a mirror `metaq`.
-        row = session.execute("select oid from pg_database where datname = current_database()").fetchone()
-        assert row is not None
-        self.slot = f"txmsg_{mirror}_{row[0]}"
+        ((oid,),) = session.execute("select oid from pg_database where datname = current_database()").fetchall()
+        self.slot = f"txmsg_{mirror}_{oid}"
         self.publication = f"txmsg_{mirror}"
 
     # ---- publication
@@ -77,15 +74,14 @@ class Slots:
         return True
 
     def check_publication(self) -> None:
-        """Raises StorageError if somebody has changed the publication so that rows would be missed."""
-        row = self._session.execute(
-            "select p.pubinsert and p.pubviaroot and exists (select from pg_publication_tables t "
-            "   where t.pubname = p.pubname and t.schemaname = 'txmsg' and t.tablename = 'message' "
-            "     and t.rowfilter is null) "
-            "from pg_publication p where p.pubname = %s",
+        """Raises StorageError if the publication was changed so that rows would be missed."""
+        complete = self._session.execute(
+            "select from pg_publication p where p.pubname = %s and p.pubinsert and p.pubviaroot "
+            "   and exists (select from pg_publication_tables t where t.pubname = p.pubname "
+            "     and t.schemaname = 'txmsg' and t.tablename = 'message' and t.rowfilter is null)",
             (self.publication,),
         ).fetchone()
-        if row is None or not row[0]:
+        if complete is None:
             raise StorageError(
                 f"publication {self.publication} was changed: it does not publish all rows of txmsg.message by its "
                 "root; run `txmsg tailer drop` and `txmsg tailer create`: nothing that is mirrored is lost"
@@ -102,7 +98,8 @@ class Slots:
         ).fetchone()
         if row is None:
             return None
-        told: dict[str, Any] = row[0]
+        told: dict[str, Any]
+        told, kept_bytes, behind_bytes = row
         if told["plugin"] != "pgoutput":
             raise StorageError(
                 f"replication slot {self.slot} is of another kind ({told['plugin']}): drop it, or give the mirror "
@@ -114,14 +111,14 @@ class Slots:
             active_pid=told["active_pid"],
             confirmed=0 if confirmed is None else lsn_of(confirmed),
             wal_status=told["wal_status"] or "lost",
-            kept_bytes=int(row[1] or 0),
-            behind_bytes=max(0, int(row[2] or 0)),
+            kept_bytes=int(kept_bytes or 0),
+            behind_bytes=max(0, int(behind_bytes or 0)),
             safe_bytes=told["safe_wal_size"],
             failover=bool(told.get("failover")),
         )
 
     def make_slot(self) -> bool:
-        """Makes the slot unless it is there; one that is lost is made anew. Whether it was made.
+        """Makes the slot unless it is there; one that is lost is made again. Whether it was made.
 
         Waits for the transactions under way. Raises StorageError with the way out when the server is not set up for it.
         """
@@ -129,7 +126,7 @@ class Slots:
         if slot is not None and slot.is_lost:
             logger.error(
                 "replication slot %s is lost: the server has thrown away what it needed (max_slot_wal_keep_size); it "
-                "is made anew, and what it has missed is read from the table",
+                "is made again, and what it has missed is read from the table",
                 slot.name,
             )
             self.drop_slot()
@@ -163,12 +160,14 @@ class Slots:
         return True
 
     def _oldest(self) -> str:
-        row = self._session.execute(
+        found = self._session.execute(
             "select format('%s (user %s%s, since %s)', pid, usename, ', ' || nullif(application_name, ''), xact_start) "
             "from pg_stat_activity where backend_xid is not null and pid <> pg_backend_pid() "
             "order by xact_start limit 1"
-        ).fetchone()
-        return str(row[0]) if row else "that has ended by now"
+        )
+        for (holder,) in found:
+            return str(holder)
+        return "that has ended by now"
 
     def drop_slot(self) -> bool:
         """Drops the slot; whether there was one. Raises psycopg.errors.ObjectInUse while a tailer reads it."""
@@ -184,9 +183,8 @@ class Slots:
 
 def wal_end(session: Session) -> int:
     """How far the server has written its log."""
-    row = session.execute("select pg_current_wal_insert_lsn()::text").fetchone()
-    assert row is not None
-    return lsn_of(row[0])
+    ((lsn,),) = session.execute("select pg_current_wal_insert_lsn()::text").fetchall()
+    return lsn_of(lsn)
 
 
 def end_holder(session: Session, pid: int) -> None:

@@ -1,4 +1,4 @@
-"""How a mirror stands, as its database tells it: for people, and for alerts."""
+"""The state of a mirror, as its database tells it: for operators, and for alerts."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from txmsg.binlog.mirrors import MirrorRow, Mirrors, Position
 from txmsg.binlog.sink import Sink
 from txmsg.binlog.slot import Slot, Slots
 from txmsg.errors import MisuseError
-
-__all__ = ["MirrorStatus", "QueueStatus", "diverged", "drop", "make", "status"]
 
 _ENDING_S_MAX = 3.0
 _LOOK_S = 0.05
@@ -49,16 +47,16 @@ class MirrorStatus:
     @property
     def behind_messages(self) -> int:
         """Messages in the table that are not in the log."""
-        return sum(max(0, each.end - each.next_offset) for each in self.queues)
+        return sum(max(0, queue.end - queue.next_offset) for queue in self.queues)
 
     @property
     def stopped(self) -> list[QueueStatus]:
         """Queues that are mirrored no further."""
-        return [each for each in self.queues if each.stopped is not None]
+        return [queue for queue in self.queues if queue.stopped is not None]
 
 
 def status(session: Session, name: str) -> MirrorStatus:
-    """How the mirror stands. Raises MisuseError if there is none."""
+    """The state of the mirror. Raises MisuseError if there is none."""
     mirrors = Mirrors(session, name)
     mirror = mirrors.look()
     if mirror is None:
@@ -66,12 +64,12 @@ def status(session: Session, name: str) -> MirrorStatus:
     positions = mirrors.positions()
     found = table.queues(session, mirror.include, mirror.exclude)
     queues = [
-        QueueStatus(each.topic, each.number, max(each.begin, at.next_offset), each.end, at.stopped)
-        for each in found
-        for at in [positions.get(each.id, Position(0, None))]
+        QueueStatus(queue.topic, queue.number, max(queue.begin, at.next_offset), queue.end, at.stopped)
+        for queue in found
+        for at in [positions.get(queue.id, Position(0, None))]
     ]
     behind = {
-        each.id: shown.next_offset for each, shown in zip(found, queues, strict=True) if shown.next_offset < each.end
+        queue.id: shown.next_offset for queue, shown in zip(found, queues, strict=True) if shown.next_offset < queue.end
     }
     return MirrorStatus(
         mirror,
@@ -102,7 +100,11 @@ def diverged(session: Session, sink: Sink, name: str) -> list[Divergence]:
         raise MisuseError(f"there is no mirror {name}: `txmsg tailer run` or `txmsg tailer create` creates it")
     _become_writer(mirrors)
     found = compare(session, sink, table.queues(session, mirror.include, mirror.exclude))
-    return [divergence(session, sink, each) for each in list(found) if isinstance(each, Compared) and each.is_diverged]
+    return [
+        divergence(session, sink, compared)
+        for compared in list(found)
+        if isinstance(compared, Compared) and compared.is_diverged
+    ]
 
 
 def drop(session: Session, name: str) -> bool:

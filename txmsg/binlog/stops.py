@@ -8,8 +8,6 @@ from txmsg.binlog.mirrors import Mirrors
 from txmsg.binlog.progress import Progress
 from txmsg.errors import MirrorDiverged
 
-__all__ = ["Stops"]
-
 logger = logging.getLogger(__name__)
 
 _REASON_LENGTH_MAX = 2000

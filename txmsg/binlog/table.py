@@ -11,18 +11,7 @@ from psycopg import sql
 from txmsg.binlog.database import Session
 from txmsg.binlog.rows import COLUMNS, Row, copied_row
 from txmsg.binlog.sink import Mark, content_crc
-
-__all__ = [
-    "TableQueue",
-    "await_commits",
-    "first_kept",
-    "is_quiet",
-    "is_there",
-    "marks_at",
-    "oldest_age_s",
-    "queues",
-    "rows",
-]
+from txmsg.message import QueueId, QueueNumber
 
 _COPY_OFFSETS_MAX = 20_000
 _COPY_HEADER_BYTES = 19
@@ -32,16 +21,16 @@ _COPY_HEADER_BYTES = 19
 class TableQueue(NamedTuple):
     """A queue that is mirrored. begin, end: the first offset that is kept, and the one after the last."""
 
-    id: int
+    id: QueueId
     topic: str
-    number: int
+    number: QueueNumber
     begin: int
     end: int
 
 
 def queues(session: Session, include: Sequence[str], exclude: Sequence[str]) -> list[TableQueue]:
     """The queues of all topics that fit, as far as they are visible now."""
-    return [TableQueue(*row) for row in session.execute(_QUEUES, (list(include), list(exclude))).fetchall()]
+    return [TableQueue._make(row) for row in session.execute(_QUEUES, (list(include), list(exclude))).fetchall()]
 
 
 _QUEUES = """
@@ -59,47 +48,42 @@ _QUEUES = """
 """
 
 
-def first_kept(session: Session, queue: int) -> int:
+def first_kept(session: Session, queue_id: int) -> int:
     """The first offset of a queue whose segment is kept."""
-    row = session.execute(
-        "select coalesce(max(b.base), 0) from txmsg.segment_base b where b.queue = %s and b.segment = "
-        "(select min(s.id) from txmsg.segment s where s.state <> 'ahead' and not s.dropping)",
-        (queue,),
-    ).fetchone()
-    assert row is not None
-    return int(row[0])
+    ((offset,),) = session.execute("select txmsg.first_kept(%s)", (queue_id,)).fetchall()
+    return int(offset)
 
 
-def is_there(session: Session, queue: int) -> bool:
+def is_there(session: Session, queue_id: int) -> bool:
     """Whether there is such a queue: one goes with its topic."""
-    return session.execute("select from txmsg.queue where id = %s", (queue,)).fetchone() is not None
+    return session.execute("select from txmsg.queue where id = %s", (queue_id,)).fetchone() is not None
 
 
-def await_commits(session: Session, queue: int) -> None:
+def await_commits(session: Session, queue_id: int) -> None:
     """Returns when what was being written to a queue is visible, or never will be: writers hold its lock until then.
 
     A row that waits for its standby has left by replication, and is not visible yet. LockNotAvailable after 30 s.
     """
-    session.execute("select pg_advisory_xact_lock_shared(7702, %s %% 1024)", (queue,))
+    session.execute("select pg_advisory_xact_lock_shared(7702, %s %% 1024)", (queue_id,))
 
 
-def is_quiet(session: Session, queue: int) -> bool:
+def is_quiet(session: Session, queue_id: int) -> bool:
     """Whether nothing is being written to a queue: all that has left by replication is visible. Waits for nothing."""
-    row = session.execute("select pg_try_advisory_xact_lock_shared(7702, %s %% 1024)", (queue,)).fetchone()
-    assert row is not None
-    return bool(row[0])
+    lock = "select pg_try_advisory_xact_lock_shared(7702, %s %% 1024)"
+    ((is_locked,),) = session.execute(lock, (queue_id,)).fetchall()
+    return bool(is_locked)
 
 
-def marks_at(session: Session, offsets: Mapping[int, int]) -> dict[int, Mark]:
-    """What stands at these offsets, by the id of its queue; one that is not there is left out."""
-    found: dict[int, Mark] = {}
+def marks_at(session: Session, offsets: Mapping[QueueId, int]) -> dict[QueueId, Mark]:
+    """What the table has at these offsets, by the id of its queue; one that it does not have is left out."""
+    found: dict[QueueId, Mark] = {}
     with session.cursor(binary=True) as cursor:
-        for queue, offset, transaction_id, n, *content in cursor.stream(
+        for queue_id, offset, transaction_id, n, *content in cursor.stream(
             _MARKS, (list(offsets), list(offsets.values()))
         ):
-            key, tag, headers, body, ordering_key = (each or b"" for each in content)
-            row: Row = (b"", 0, key, tag, headers, body, 0, 0, ordering_key)
-            found[queue] = Mark(offset, transaction_id.bytes, n, content_crc(row))
+            key, tag, headers, body, ordering_key = (value or b"" for value in content)
+            row = Row(transaction_id.bytes, n, key, tag, headers, body, 0, 0, ordering_key)
+            found[queue_id] = Mark(offset, row.transaction_id, n, content_crc(row))
     return found
 
 
@@ -119,44 +103,53 @@ _MARKS = f"""
            m.headers, m.body, convert_to(m.ordering_key, 'UTF8') {_AT}"""
 
 
-def oldest_age_s(session: Session, offsets: Mapping[int, int]) -> float:
+def oldest_age_s(session: Session, offsets: Mapping[QueueId, int]) -> float:
     """How long ago the first stored one of these messages was stored, by the id of its queue; 0 if there is none."""
-    row = session.execute(
+    ((age_s,),) = session.execute(
         f"select coalesce(extract(epoch from now() - min(m.stored_at)), 0)::float8 {_AT}",
         (list(offsets), list(offsets.values())),
-    ).fetchone()
-    assert row is not None
-    return float(row[0])
+    ).fetchall()
+    return float(age_s)
 
 
-def rows(session: Session, queue: int, begin: int, end: int) -> Generator[tuple[int, Row], None, None]:
+class Span(NamedTuple):
+    """A segment that is kept, and the offset at which a queue starts in it."""
+
+    id: int
+    base: int
+
+
+_SPANS = """
+    select s.id, coalesce(b.base, 0)
+      from txmsg.segment s left join txmsg.segment_base b on b.segment = s.id and b.queue = %s
+     where s.state <> 'ahead' and not s.dropping order by s.id
+"""
+
+
+def rows(session: Session, queue_id: int, begin: int, end: int) -> Generator[tuple[int, Row], None, None]:
     """Offsets and rows of a queue from `begin` on, in order, up to `end`; what is not there is left out.
 
     Reads as it goes, some thousands of rows in a transaction, so it holds nothing up; what is between two rows that
     are not neighbours may have been dropped meanwhile.
     """
     while begin < end:
-        segments = session.execute(
-            "select s.id, coalesce(b.base, 0) from txmsg.segment s left join txmsg.segment_base b "
-            "on b.segment = s.id and b.queue = %s where s.state <> 'ahead' and not s.dropping order by s.id",
-            (queue,),
-        ).fetchall()
-        bases = [base for _, base in segments]
+        segments = [Span._make(row) for row in session.execute(_SPANS, (queue_id,)).fetchall()]
+        bases = [segment.base for segment in segments]
         # A queue that is younger than a segment has no base in it, which says 0; so the last one that fits is meant.
         place = bisect_right(bases, begin) - 1
         stop = min(end, begin + _COPY_OFFSETS_MAX)
         if place + 1 < len(segments):
             stop = min(stop, bases[place + 1])
         if place >= 0:
-            yield from _copy(session, segments[place][0], queue, begin, stop)
+            yield from _copy(session, segments[place].id, queue_id, begin, stop)
         begin = max(stop, bases[0])
 
 
-def _copy(session: Session, segment: int, queue: int, begin: int, end: int) -> Iterator[tuple[int, Row]]:
+def _copy(session: Session, segment: int, queue_id: int, begin: int, end: int) -> Iterator[tuple[int, Row]]:
     statement = sql.SQL(
         "copy (select {} from txmsg.message where segment = {} and queue = {} and queue_offset >= {} "
         "and queue_offset < {} order by queue_offset) to stdout (format binary)"
-    ).format(sql.SQL(", ").join(map(sql.Identifier, COLUMNS)), *map(sql.Literal, (segment, queue, begin, end)))
+    ).format(sql.SQL(", ").join(map(sql.Identifier, COLUMNS)), *map(sql.Literal, (segment, queue_id, begin, end)))
     with session.cursor() as cursor, cursor.copy(statement) as copy:
         first = True
         for data in copy:

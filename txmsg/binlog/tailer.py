@@ -22,8 +22,6 @@ from txmsg.binlog.sink import Sink
 from txmsg.binlog.tailing import Tailing
 from txmsg.errors import BrokerUnavailable, LogBusy, StorageError
 
-__all__ = ["State", "Stop", "Tailer"]
-
 logger = logging.getLogger(__name__)
 
 _TURN_S = 0.5
@@ -103,7 +101,7 @@ class Tailer:
                 before = self.progress.messages
                 try:
                     self.run_once()
-                except (BrokerUnavailable, LogBusy) as exc:  # where the log ends is looked at anew
+                except (BrokerUnavailable, LogBusy) as exc:  # where the log ends is looked at again
                     logger.warning("%s; trying again", exc)
                 except (StorageError, OSError) as exc:
                     if self.state is not State.TAILING:

@@ -31,8 +31,7 @@ from txmsg.binlog.slot import Slots, end_holder, wal_end
 from txmsg.binlog.stops import Stops
 from txmsg.binlog.table import TableQueue
 from txmsg.errors import MirrorDiverged
-
-__all__ = ["Tailing"]
+from txmsg.message import QueueId, QueueNumber
 
 logger = logging.getLogger(__name__)
 
@@ -45,9 +44,9 @@ _HOLDER_WAIT_S = 5.0
 class _Queue:
     """A queue under way. rows: from offset `base` on, not appended yet; `next_offset` is the one after them."""
 
-    id: int
+    id: QueueId
     topic: str
-    number: int
+    number: QueueNumber
     base: int
     next_offset: int
     repeats_end: int
@@ -113,16 +112,16 @@ class Tailing:
         found = table.queues(self._session, self._include, self._exclude)
         self._open(found)
         self._note_goal(found)
-        for each in found:
-            queue, noted = self._queues.get(each.id), positions.get(each.id)
+        for in_table in found:
+            queue, noted = self._queues.get(in_table.id), positions.get(in_table.id)
             if queue is None:
                 continue
             # What a slot has seen since it was made comes from it, unless the log has lost what it once had, or the
             # queue was passed over.
             if is_new or noted is None or noted.stopped is not None or noted.next_offset > queue.base:
-                self._refill(queue, each.end)
+                self._refill(queue, in_table.end)
         self.append()
-        self._write_positions({each.id: each.next_offset for each in self._queues.values()})
+        self._write_positions({queue.id: queue.next_offset for queue in self._queues.values()})
         self._reading = Reading(self._started_stream())
         self._looked_at = self._monotonic() - self._config.compare_s
 
@@ -148,33 +147,33 @@ class Tailing:
     def _open(self, found: Sequence[TableQueue]) -> None:
         """Finds out where these queues go on in the log; stops at those that do not."""
         for compared in self._fitting(found):
-            each, next_offset = compared.queue, compared.go_on.next_offset
+            queue, next_offset = compared.queue, compared.go_on.next_offset
             try:
                 if compared.go_on.verdict is Verdict.HOLE:
-                    self._mark_hole(each.topic, each.number, compared.in_log[1], next_offset)
+                    self._mark_hole(queue.topic, queue.number, compared.in_log.end, next_offset)
             except REFUSALS as exc:
-                self._stop(each, exc)
+                self._stop(queue, exc)
             else:
-                self._queues[each.id] = _Queue(each.id, each.topic, each.number, *(next_offset,) * 3)
+                self._queues[queue.id] = _Queue(queue.id, queue.topic, queue.number, *(next_offset,) * 3)
 
     def _fitting(self, found: Sequence[TableQueue]) -> list[Compared]:
-        """How these queues stand in the log. Stops at those that do not fit."""
+        """Compares these queues with the log. Stops at those that do not fit."""
         fitting = []
-        for each in list(compare(self._session, self._sink, found)):
+        for compared in list(compare(self._session, self._sink, found)):
             try:
-                if isinstance(each, Refused):
-                    raise each.error
-                if each.is_diverged:
-                    raise divergence(self._session, self._sink, each).error(self._sink.name)
-                fitting.append(each)
+                if isinstance(compared, Refused):
+                    raise compared.error
+                if compared.is_diverged:
+                    raise divergence(self._session, self._sink, compared).error(self._sink.name)
+                fitting.append(compared)
             except (MirrorDiverged, *REFUSALS) as exc:
-                self._stop(each.queue, exc)
+                self._stop(compared.queue, exc)
         return fitting
 
     def _stop(self, queue: TableQueue | _Queue, error: Exception) -> None:
         """Mirrors a queue no further: what was taken of it and is not in the log is dropped."""
         self._queues.pop(queue.id, None)
-        self._filled = [each for each in self._filled if each.id != queue.id]
+        self._filled = [filled for filled in self._filled if filled.id != queue.id]
         self._dirty.discard(queue.id)
         self._stops.add(queue.id, queue.topic, queue.number, error)
 
@@ -236,7 +235,8 @@ class Tailing:
         if offset < queue.next_offset:
             if offset >= queue.repeats_end:  # it came before: the table was set back
                 self.append()
-                self._fitting([each for each in table.queues(self._session, [queue.topic], []) if each.id == queue.id])
+                of_topic = table.queues(self._session, [queue.topic], [])
+                self._fitting([in_table for in_table in of_topic if in_table.id == queue.id])
                 queue.repeats_end = queue.next_offset
             self.progress.repeated += 1
             return False
@@ -331,7 +331,7 @@ class Tailing:
         queue.rows.append(row)
         queue.next_offset += 1
         self.progress.refilled += 1
-        self._refilled_bytes += len(row[4]) + len(row[5]) + 100
+        self._refilled_bytes += len(row.headers) + len(row.body) + 100
         if self._refilled_bytes >= self._config.refill_size_bytes:
             self.append()
 
@@ -358,22 +358,22 @@ class Tailing:
         try:
             self._append(filled)
         except REFUSALS:  # nothing was appended, and one of them is why
-            for each in filled:
+            for queue in filled:
                 try:
-                    self._append([each])
+                    self._append([queue])
                 except REFUSALS as exc:
-                    self._stop(each, exc)
+                    self._stop(queue, exc)
         self._filled = []
         self._refilled_bytes = 0
         self._on_progress(self.progress)
 
     def _append(self, filled: Sequence[_Queue]) -> None:
-        self._sink.append([Batch(each.topic, each.number, each.base, each.rows) for each in filled])
-        for each in filled:
-            self.progress.messages += len(each.rows)
-            each.rows = []
-            each.base = each.next_offset
-            self._dirty.add(each.id)
+        self._sink.append([Batch(queue.topic, queue.number, queue.base, queue.rows) for queue in filled])
+        for queue in filled:
+            self.progress.messages += len(queue.rows)
+            queue.rows = []
+            queue.base = queue.next_offset
+            self._dirty.add(queue.id)
 
     def _note_lag(self, reading: Reading, *, is_all: bool) -> None:
         if is_all:
@@ -388,7 +388,7 @@ class Tailing:
             return
         is_due = now - self._noted_at >= 10 * self._config.position_s
         if self._dirty or is_due:
-            self._write_positions({each: self._queues[each].base for each in self._dirty})
+            self._write_positions({queue_id: self._queues[queue_id].base for queue_id in self._dirty})
 
     def _write_positions(self, positions: Mapping[int, int]) -> None:
         self._mirrors.write(positions, log=self._sink.name, generation=self._sink.generation)
@@ -414,19 +414,19 @@ class Tailing:
         found = table.queues(self._session, self._include, self._exclude)
         at = wal_end(self._session)
         self._open(self._new_among(found))
-        behind = [each for each, queue in self._under_way(found) if each.end < queue.next_offset]
-        self._fitting([each for each in behind if table.is_quiet(self._session, each.id)])
-        self._look = (at, {each.id: each.end for each, _ in self._under_way(found)})
+        behind = [in_table for in_table, queue in self._under_way(found) if in_table.end < queue.next_offset]
+        self._fitting([in_table for in_table in behind if table.is_quiet(self._session, in_table.id)])
+        self._look = (at, {in_table.id: in_table.end for in_table, _ in self._under_way(found)})
         self._note_goal(found)
 
     def _under_way(self, found: Sequence[TableQueue]) -> list[tuple[TableQueue, _Queue]]:
-        return [(each, queue) for each in found if (queue := self._queues.get(each.id)) is not None]
+        return [(in_table, queue) for in_table in found if (queue := self._queues.get(in_table.id)) is not None]
 
     def _new_among(self, found: Sequence[TableQueue]) -> list[TableQueue]:
-        return [each for each in found if each.id not in self._queues and each.id not in self._stops]
+        return [queue for queue in found if queue.id not in self._queues and queue.id not in self._stops]
 
     def _note_goal(self, found: Sequence[TableQueue]) -> None:
-        left = sum(max(0, each.end - queue.next_offset) for each, queue in self._under_way(found))
+        left = sum(max(0, in_table.end - queue.next_offset) for in_table, queue in self._under_way(found))
         self.progress.goal = self.progress.messages + left
 
     def _require_complete(self, queue_id: int, end: int) -> None:
@@ -444,6 +444,6 @@ class Tailing:
         if reading is None:
             return
         try:
-            self._write_positions({each: self._queues[each].base for each in self._dirty})
+            self._write_positions({queue_id: self._queues[queue_id].base for queue_id in self._dirty})
         finally:
             reading.close()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, LiteralString
 
 import psycopg
-from psycopg.rows import namedtuple_row
+from psycopg.rows import namedtuple_row, scalar_row
 
 from txmsg.postgres import ENCODING, ENCODING_ADVICE, encoding_of
 
@@ -128,8 +128,8 @@ def _of_standby(connection: Connection) -> Iterator[Finding]:
 
 
 def _scalar(connection: Connection, statement: LiteralString) -> Any:
-    row = connection.execute(statement).fetchone()
-    return None if row is None else row[0]
+    with connection.cursor(row_factory=scalar_row) as cursor:
+        return cursor.execute(statement).fetchone()
 
 
 def _rows(connection: Connection, statement: LiteralString) -> list[Any]:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, LiteralString
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import PGconn, Ping
+from psycopg.rows import scalar_row
 
 from txmsg.broker import findings
 from txmsg.broker.findings import Finding
@@ -125,8 +126,8 @@ def _revision(connection: Connection) -> str | None:
 
 
 def _scalar(connection: Connection, statement: LiteralString) -> Any:
-    row = connection.execute(statement).fetchone()
-    return None if row is None else row[0]
+    with connection.cursor(row_factory=scalar_row) as cursor:
+        return cursor.execute(statement).fetchone()
 
 
 def _is_lenient(connection: Connection, revision: str | None) -> bool:

@@ -117,7 +117,7 @@ class Retention:
             logger.error(
                 "%s has lost %d messages of topic %s queue %d, in offsets %d to %d: unread for %.0f s, they are "
                 "dropped with segment %d",
-                *(pin.reader, pin.messages, pin.topic, pin.queue, pin.first, pin.last, segment.age_s, segment.id),
+                *(pin.reader, pin.messages, pin.topic, pin.number, pin.first, pin.last, segment.age_s, segment.id),
             )
 
     async def _drop(self, conn: store.Connection) -> int:
@@ -151,6 +151,6 @@ def _too_old(segment: SegmentRow, pins: Sequence[Pin]) -> str:
     keeping = next(pin for pin in pins if pin.unread == "keep")
     return (
         f"segment {segment.id} and all later ones are kept past retention_max_s: {keeping.reader} has not read "
-        f"{keeping.messages} messages of topic {keeping.topic} queue {keeping.queue}, from offset {keeping.first} on, "
+        f"{keeping.messages} messages of topic {keeping.topic} queue {keeping.number}, from offset {keeping.first} on, "
         f"closed {segment.age_s:.0f} s ago; bring it up, delete it, or let the topic drop what is unread"
     )

@@ -81,10 +81,10 @@ class Scheduler:
         self._earliest: datetime | None = None
         self._is_away = False
 
-    def note(self, due_at_us: int) -> None:
+    def note(self, deliver_at_us: int) -> None:
         """A message due at this time was stored: the window may already have moved past it."""
-        due_at = datetime_of_us(due_at_us)
-        self._earliest = due_at if self._earliest is None else min(self._earliest, due_at)
+        deliver_at = datetime_of_us(deliver_at_us)
+        self._earliest = deliver_at if self._earliest is None else min(self._earliest, deliver_at)
 
     def forget(self, _: str) -> None:
         """The database has gone back: moved messages may be due again. The next look is at all of them."""

@@ -177,8 +177,8 @@ class NotifyService:
         chosen = [queues[(transaction_id[-2] << 8 | transaction_id[-1]) % len(queues)] for transaction_id in batch.ids]
         if any(batch.deliver_at_us):
             # It may become due on another broker, when only the lock of its queue tells a repeat from the first copy.
-            for row, (transaction_id, due_at_us) in enumerate(zip(batch.ids, batch.deliver_at_us, strict=True)):
-                if due_at_us:
+            for row, (transaction_id, deliver_at_us) in enumerate(zip(batch.ids, batch.deliver_at_us, strict=True)):
+                if deliver_at_us:
                     chosen[row] = all_queues[(transaction_id[-2] << 8 | transaction_id[-1]) % len(all_queues)]
         for row, ordering_key in enumerate(batch.ordering_key):
             if ordering_key:
@@ -278,7 +278,7 @@ def _invalid(batch: TopicColumns, body_size_bytes_max: int) -> dict[bytes, Txmsg
                 raise InvalidMessage(f"a transaction holds at most {MESSAGES_PER_TRANSACTION_MAX} messages")
             if batch.headers and len(batch.headers[row]) > 2 * HEADERS_SIZE_BYTES_MAX:
                 raise InvalidMessage(f"headers of {len(batch.headers[row])} bytes are too large")
-            due_at_us = batch.deliver_at_us[row] if batch.deliver_at_us else 0
+            deliver_at_us = batch.deliver_at_us[row] if batch.deliver_at_us else 0
             if batch.tag and batch.tag[row]:
                 check_name("tag", batch.tag[row])
             check_body_size(batch.body[row], batch.topic, body_size_bytes_max)
@@ -288,9 +288,9 @@ def _invalid(batch: TopicColumns, body_size_bytes_max: int) -> dict[bytes, Txmsg
                 key=(batch.key[row] if batch.key else "") or None,
                 headers=unpack_headers(batch.headers[row] if batch.headers else b""),
                 ordering_key=(batch.ordering_key[row] if batch.ordering_key else "") or None,
-                deliver_at=datetime_of_us(due_at_us) if due_at_us else None,
+                deliver_at=datetime_of_us(deliver_at_us) if deliver_at_us else None,
             )
-            check_delay(batch.topic, due_at_us, now_us())
+            check_delay(batch.topic, deliver_at_us, now_us())
         except TxmsgError as exc:
             problems[transaction_id] = exc
     return problems

@@ -216,8 +216,8 @@ class Writer:
                 work.done.set_result(applied.problems)
         if applied.ends:
             self._on_ends(applied.ends)
-        if applied.due_at_us is not None and self.on_due is not None:
-            self.on_due(applied.due_at_us)
+        if applied.deliver_at_us is not None and self.on_due is not None:
+            self.on_due(applied.deliver_at_us)
         if applied.more and not self._closing:
             self.look_again(applied.more)
 

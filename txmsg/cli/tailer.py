@@ -306,7 +306,7 @@ def fork(*, storage: str, metaq: str, name: str, yes: bool, as_json: bool) -> No
         groups: Sequence[str] = ()
         for cut in cuts if not as_json else ():
             click.echo(
-                f"topic {cut.topic} queue {cut.queue}: from offset {cut.offset} on, {cut.log_end - cut.offset} "
+                f"topic {cut.topic} queue {cut.number}: from offset {cut.offset} on, {cut.log_end - cut.offset} "
                 f"messages of the log give way to {max(0, cut.table_end - cut.offset)} of the table"
             )
         if cuts:
@@ -314,7 +314,7 @@ def fork(*, storage: str, metaq: str, name: str, yes: bool, as_json: bool) -> No
                 click.confirm(f"Give up what {metaq} has from there on?", abort=True)
             generation, groups = fork_log(directory, cuts)
     if as_json:
-        values = [{"topic": cut.topic, "queue": cut.queue, "offset": cut.offset} for cut in cuts]
+        values = [{"topic": cut.topic, "queue": cut.number, "offset": cut.offset} for cut in cuts]
         click.echo(json.dumps({"generation": generation, "cuts": values, "groups_set_back": list(groups)}))
     elif cuts:
         for group in groups:

@@ -111,7 +111,7 @@ class SendEntry(Entry):
             if message.ordering_key is not None:
                 size_bytes += 4 * len(message.ordering_key)
             if message.is_delayed:
-                message.due_at_us(self.born_at_us)  # said here, where the caller hears it
+                message.deliver_at_us(self.born_at_us)  # said here, where the caller hears it
             if message.headers:
                 size_bytes += sum(4 * (len(name) + len(value)) for name, value in message.headers.items())
         super().__init__(transaction_id, len(messages), size_bytes, waiter)
@@ -169,7 +169,7 @@ class _Columns:
     """The columns of one topic while they fill."""
 
     __slots__ = (
-        *("bodies", "born_at_us", "due_at_us", "headers", "ids", "keys", "ns", "ordering_keys", "tags"),
+        *("bodies", "born_at_us", "deliver_at_us", "headers", "ids", "keys", "ns", "ordering_keys", "tags"),
         *("some_delay", "some_header", "some_key", "some_n", "some_order"),
     )
 
@@ -182,7 +182,7 @@ class _Columns:
         self.headers: list[bytes] = []
         self.born_at_us: list[int] = []
         self.ordering_keys: list[str] = []
-        self.due_at_us: list[int] = []
+        self.deliver_at_us: list[int] = []
         self.some_n = self.some_key = self.some_header = self.some_order = self.some_delay = False
 
 
@@ -220,10 +220,10 @@ def columns_of(entries: Iterable[SendEntry]) -> list[MessageColumns]:
                 columns.ordering_keys.append(ordering_key)
                 columns.some_order = True
             if message.is_delayed:
-                columns.due_at_us.append(message.due_at_us(entry.born_at_us))
+                columns.deliver_at_us.append(message.deliver_at_us(entry.born_at_us))
                 columns.some_delay = True
             else:
-                columns.due_at_us.append(0)
+                columns.deliver_at_us.append(0)
             if n:
                 columns.some_n = True
     return [
@@ -237,7 +237,7 @@ def columns_of(entries: Iterable[SendEntry]) -> list[MessageColumns]:
             headers=columns.headers if columns.some_header else None,
             born_at_us=columns.born_at_us,
             ordering_key=columns.ordering_keys if columns.some_order else None,
-            deliver_at_us=columns.due_at_us if columns.some_delay else None,
+            deliver_at_us=columns.deliver_at_us if columns.some_delay else None,
         )
         for topic, columns in by_topic.items()
     ]

@@ -9,7 +9,7 @@ from typing import Any
 
 from txmsg.broker.store.dead_letters import DeadLetterFilter, DeadLetterRow, DeadLetters, Place
 from txmsg.errors import ProtocolError, shown
-from txmsg.message import check_name, datetime_of_us, parse_id, us_of_datetime
+from txmsg.message import Offset, QueueId, check_name, datetime_of_us, parse_id, us_of_datetime
 from txmsg.wire.answers import Context, answering
 from txmsg.wire.v1 import dead_letters_pb2 as pb
 from txmsg.wire.v1 import dead_letters_pb2_grpc as rpc
@@ -81,15 +81,20 @@ def _place(token: str) -> Place:
     found = _TOKEN.fullmatch(token)
     if found is None:
         raise ProtocolError(f"{shown(token)} is not a page of dead letters: give the last value of `next`")
-    died_at_us, group_id, queue_id, queue_offset = map(int, found.groups())
-    return Place(died_at=datetime_of_us(died_at_us), group_id=group_id, queue_id=queue_id, queue_offset=queue_offset)
+    died_at_us, group_id, queue_id, offset = map(int, found.groups())
+    return Place(
+        died_at=datetime_of_us(died_at_us),
+        group_id=group_id,
+        queue_id=QueueId(queue_id),
+        queue_offset=Offset(offset),
+    )
 
 
 def _letter(row: DeadLetterRow) -> pb.DeadLetter:
     return pb.DeadLetter(
         group=row.group_name,
         topic=row.topic,
-        queue=row.queue,
+        queue=row.number,
         offset=row.queue_offset,
         transaction_id=row.transaction_id.bytes,
         n=row.n,

@@ -83,7 +83,7 @@ def _message(row: FoundRow) -> pb.FoundMessage:
         n=row.n,
         state=row.state.upper(),
         topic=row.topic,
-        queue=row.queue,
+        queue=row.number,
         offset=row.queue_offset or 0,
         segment=row.segment or 0,
         decided_by="UNDECIDED" if row.decided_by is None else pb.FoundMessage.Decision.Name(row.decided_by),

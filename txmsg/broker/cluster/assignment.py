@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from txmsg.broker.store.leases import QueueRow
+from txmsg.message import QueueId
 
 __all__ = ["Assignment", "assigned"]
 
@@ -16,8 +17,8 @@ class Assignment:
     """What must change. given: queues that nobody alive delivers, and to whom. wanted: queues that a live broker
     delivers, and to whom it is to hand them over (None: to nobody any more)."""
 
-    given: dict[int, str] = field(default_factory=dict)
-    wanted: dict[int, str | None] = field(default_factory=dict)
+    given: dict[QueueId, str] = field(default_factory=dict)
+    wanted: dict[QueueId, str | None] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.given or self.wanted)
@@ -36,7 +37,7 @@ def assigned(queues: Sequence[QueueRow], active: Collection[str], draining: Coll
     of, homeless = _homes(queues, active, alive)
     homeless += _surplus(of, len(queues))
     room = _room(of, len(queues))
-    to: dict[int, str] = {row.queue_id: broker for broker, rows in of.items() for row in rows}
+    to: dict[QueueId, str] = {row.queue_id: broker for broker, rows in of.items() for row in rows}
     for row in sorted(homeless):
         broker = _next(row, room)
         room[broker] -= 1

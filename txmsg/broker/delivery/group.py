@@ -15,7 +15,7 @@ from txmsg.broker.delivery.members import Members
 from txmsg.broker.delivery.retries import Retries
 from txmsg.broker.delivery.values import MessageBatch, Receipt, Refusal
 from txmsg.broker.delivery.window import EXPIRED, Failure, Window
-from txmsg.broker.store.rows import NO_GENERATIONS, Generations, RetryRow, Row, size_bytes_of
+from txmsg.broker.store.rows import NO_GENERATIONS, Generations, RetryKey, RetryRow, Row, size_bytes_of
 from txmsg.wire.tags import TagExpression
 
 
@@ -200,7 +200,7 @@ class Group:
         for row in self.retries.take(
             count, size_bytes, token=token, deadline=deadline, deadline_max=deadline_max, wants=is_wanted
         ):
-            taken[row[0]].append(row)
+            taken[row.queue_id].append(row)
         return [
             self._batch_of(
                 self.feeds[queue_id],
@@ -221,7 +221,7 @@ class Group:
         attempts: Sequence[int] | None = None,
         written: Sequence[int] | None = None,
     ) -> MessageBatch:
-        offsets = [row[0] for row in rows]
+        offsets = [row.offset for row in rows]
         receipt = Receipt(feed.queue_id, token, feed.epoch, offsets)
         generations = [feed.generations.at(offset) for offset in offsets] if feed.generations.starts else None
         if written is not None:  # retries: the later of their own generation and that of a seek since
@@ -338,7 +338,7 @@ class Group:
         client_id: str | None,
         token: int,
         offsets: Mapping[Feed, Sequence[int]],
-        retried: Sequence[tuple[int, int]],
+        retried: Sequence[RetryKey],
         failure: Failure,
         now: float,
     ) -> None:

@@ -57,18 +57,18 @@ class Keys:
         ready: list[Row] = []
         following: list[int] = []
         for row in rows:
-            key = row[9]
+            key = row.ordering_key
             if key is None:
                 ready.append(row)
             elif key in self._blocked:
-                following.append(self._follow(row[0], key))
+                following.append(self._follow(row.offset, key))
             elif key in self._behind:
                 self._behind[key].append(row)
                 self.waiting_count += 1
                 self.waiting_size_bytes += size_bytes_of(row)
             else:
                 self._behind[key] = deque()
-                self._key_of[row[0]] = key
+                self._key_of[row.offset] = key
                 ready.append(row)
         return ready, following
 
@@ -81,7 +81,7 @@ class Keys:
                 continue
             if behind := self._behind[key]:
                 row = self._next(behind)
-                self._key_of[row[0]] = key
+                self._key_of[row.offset] = key
                 ready.append(row)
             else:
                 del self._behind[key]
@@ -100,7 +100,7 @@ class Keys:
 
     def first_waiting(self) -> list[int]:
         """The first offset of each key that waits behind its head."""
-        return [behind[0][0] for behind in self._behind.values() if behind]
+        return [behind[0].offset for behind in self._behind.values() if behind]
 
     def rewound(self, is_out: Callable[[int], bool]) -> None:
         """All messages that are not in flight will be read again."""
@@ -133,7 +133,7 @@ class Keys:
 
     def _all_behind(self, key: str) -> list[int]:
         behind = self._behind[key]
-        return [self._follow(self._next(behind)[0], key) for _ in range(len(behind))]
+        return [self._follow(self._next(behind).offset, key) for _ in range(len(behind))]
 
     def _next(self, behind: deque[Row]) -> Row:
         row = behind.popleft()

@@ -97,9 +97,11 @@ class Maintenance:
             count=1 if is_paused else count,
             size_bytes=retries.room_bytes(),
         )
-        rows = [row for row in rows if group.feeds.get(row[0]) is feeds[row[0]]]  # not those lost meanwhile
+        rows = [row for row in rows if group.feeds.get(row.queue_id) is feeds[row.queue_id]]  # not those lost meanwhile
         # A redriven dead letter waits for the message of its key that is in flight.
-        rows = [row for row in rows if row[3][9] is None or feeds[row[0]].window.block(row[3][9])]
+        rows = [
+            row for row in rows if (key := row.message.ordering_key) is None or feeds[row.queue_id].window.block(key)
+        ]
         if rows:
             retries.put(rows)
             self._state.busy.add(group)

@@ -102,7 +102,7 @@ async def _locate(conn: store.Connection, feed: Feed) -> None:
 
 
 def _check_dense(feed: Feed, position: int, rows: Sequence[Row]) -> None:
-    first, last = rows[0][0], rows[-1][0]
+    first, last = rows[0].offset, rows[-1].offset
     if (first, last - first + 1) != (position, len(rows)):
         raise StorageError(
             f"topic {feed.topic} queue {feed.number} (id {feed.queue_id}) lacks offsets between {position} and {last} "

@@ -9,9 +9,7 @@ from typing import NamedTuple
 
 from txmsg.broker.delivery.offsets import InFlight
 from txmsg.broker.delivery.window import Failure
-from txmsg.broker.store.rows import RetryRow, size_bytes_of
-
-_Key = tuple[int, int]
+from txmsg.broker.store.rows import RetryKey, RetryRow, size_bytes_of
 
 
 class Outcome(NamedTuple):
@@ -33,11 +31,11 @@ class Retries:
         self._size_bytes_max = size_bytes_max
         self._ready: deque[RetryRow] = deque()
         self._ready_size_bytes = 0
-        self._attempts: dict[_Key, int] = {}
-        self._ordered: dict[_Key, str] = {}
+        self._attempts: dict[RetryKey, int] = {}
+        self._ordered: dict[RetryKey, str] = {}
         self._busy: set[tuple[int, str]] = set()
-        self._in_flight: InFlight[_Key] = InFlight()
-        self._outcomes: dict[_Key, Outcome] = {}
+        self._in_flight: InFlight[RetryKey] = InFlight()
+        self._outcomes: dict[RetryKey, Outcome] = {}
 
     @property
     def ready_count(self) -> int:
@@ -49,17 +47,19 @@ class Retries:
         """Whether no retry is in memory."""
         return not self._attempts
 
-    def known(self) -> list[_Key]:
+    def known(self) -> list[RetryKey]:
         """(queue id, offset) of all retries in memory."""
         return list(self._attempts)
 
     def has_unsettled(self, queue_ids: Collection[int]) -> bool:
         """Whether a retry of these queues is in flight, or its outcome not yet written."""
-        return any(key[0] in queue_ids and (key in self._in_flight or key in self._outcomes) for key in self._attempts)
+        return any(
+            key.queue_id in queue_ids and (key in self._in_flight or key in self._outcomes) for key in self._attempts
+        )
 
     def in_flight_until(self, queue_id: int) -> float:
         """A time by which no retry of a queue is in flight, if none is renewed; minus infinity if none is now."""
-        in_flight = any(key[0] == queue_id and key in self._in_flight for key in self._attempts)
+        in_flight = any(key.queue_id == queue_id and key in self._in_flight for key in self._attempts)
         return self._in_flight.deadline_last() if in_flight else -math.inf
 
     def room_count(self) -> int:
@@ -73,19 +73,19 @@ class Retries:
     def put(self, rows: Sequence[RetryRow]) -> None:
         """Adds due retries as read. Leaves out those that are known by now, also by their ordering key."""
         for row in rows:
-            queue_id, attempt, _, message = row
-            key, ordering_key = (queue_id, message[0]), message[9]
+            queue_id, ordering_key = row.queue_id, row.message.ordering_key
+            key = _key_of(row)
             if key not in self._attempts and (queue_id, ordering_key) not in self._busy:
-                self._attempts[key] = attempt + 1
+                self._attempts[key] = row.attempts + 1
                 if ordering_key is not None:
                     self._ordered[key] = ordering_key
                     self._busy.add((queue_id, ordering_key))
                 self._ready.append(row)
-                self._ready_size_bytes += size_bytes_of(message)
+                self._ready_size_bytes += size_bytes_of(row.message)
 
     def forget(self, queue_ids: Collection[int]) -> None:
         """Drops the retries of these queues: another broker delivers them now."""
-        gone = [key for key in self._attempts if key[0] in queue_ids]
+        gone = [key for key in self._attempts if key.queue_id in queue_ids]
         for key in gone:
             self._outcomes.pop(key, None)
         self.leave(gone)
@@ -94,14 +94,14 @@ class Retries:
 
     def keep(self, queue_ids: Collection[int]) -> None:
         """Drops ready retries of all other queues: they wait in their table, and leave room for these."""
-        gone = [(row[0], row[3][0]) for row in self._ready if row[0] not in queue_ids]
+        gone = [_key_of(row) for row in self._ready if row.queue_id not in queue_ids]
         if gone:
             self.leave(gone)
             self._keep_ready(queue_ids.__contains__)
 
     def _keep_ready(self, of_queue: Callable[[int], bool]) -> None:
-        self._ready = deque(row for row in self._ready if of_queue(row[0]))
-        self._ready_size_bytes = sum(size_bytes_of(row[3]) for row in self._ready)
+        self._ready = deque(row for row in self._ready if of_queue(row.queue_id))
+        self._ready_size_bytes = sum(size_bytes_of(row.message) for row in self._ready)
 
     def is_busy(self, queue_id: int, ordering_key: str) -> bool:
         """Whether a retry of this key is in memory."""
@@ -122,8 +122,8 @@ class Retries:
         others: list[RetryRow] = []
         while self._ready and len(taken) < count:
             row = self._ready.popleft()
-            row_size_bytes = size_bytes_of(row[3])
-            if not wants(row[0], row[3][4]):
+            row_size_bytes = size_bytes_of(row.message)
+            if not wants(row.queue_id, row.message.tag):
                 others.append(row)
                 continue
             if taken and row_size_bytes > size_bytes:
@@ -133,39 +133,43 @@ class Retries:
             self._ready_size_bytes -= row_size_bytes
             taken.append(row)
         self._ready.extendleft(reversed(others))
-        self._in_flight.give([(row[0], row[3][0]) for row in taken], token, deadline, deadline_max)
+        self._in_flight.give([_key_of(row) for row in taken], token, deadline, deadline_max)
         return taken
 
     def renew(self, queue_id: int, token: int, offsets: Sequence[int], deadline: float) -> list[int]:
         """Extends the deadline of what a consumer still holds. Returns those not in flight under this token."""
-        late = self._in_flight.renew([(queue_id, offset) for offset in offsets], token, deadline)
+        late = self._in_flight.renew([RetryKey(queue_id, offset) for offset in offsets], token, deadline)
         return [offset for _, offset in late]
 
-    def take_back(self, queue_id: int, token: int, offsets: Sequence[int]) -> tuple[list[_Key], list[int]]:
+    def take_back(self, queue_id: int, token: int, offsets: Sequence[int]) -> tuple[list[RetryKey], list[int]]:
         """Removes what is in flight under this token, to be `settled` or to `leave`. Returns also what was not."""
-        done, late = self._in_flight.give_back([(queue_id, offset) for offset in offsets], token)
+        done, late = self._in_flight.give_back([RetryKey(queue_id, offset) for offset in offsets], token)
         return done, [offset for _, offset in late]
 
-    def expire(self, now: float) -> list[tuple[int, list[_Key]]]:
+    def expire(self, now: float) -> list[tuple[int, list[RetryKey]]]:
         """Removes what was not acknowledged in time, by token: to be `settled` or to `leave`."""
         return self._in_flight.expire(now)
 
-    def settled(self, keys: Iterable[_Key], failure: Failure | None) -> None:
+    def settled(self, keys: Iterable[RetryKey], failure: Failure | None) -> None:
         """Records the outcome of removed retries; it counts when it is `written`."""
         for key in keys:
             self._outcomes[key] = Outcome(self._attempts[key], failure, self._ordered.get(key))
 
-    def leave(self, keys: Iterable[_Key]) -> None:
+    def leave(self, keys: Iterable[RetryKey]) -> None:
         """Removed retries stay in their table unchanged, and are read again."""
         for key in keys:
             del self._attempts[key]
             if (ordering_key := self._ordered.pop(key, None)) is not None:
-                self._busy.discard((key[0], ordering_key))
+                self._busy.discard((key.queue_id, ordering_key))
 
-    def outcomes(self) -> dict[_Key, Outcome]:
+    def outcomes(self) -> dict[RetryKey, Outcome]:
         """What must be written, by (queue id, offset). Stays until `written`."""
         return dict(self._outcomes)
 
-    def written(self, keys: Iterable[_Key]) -> None:
+    def written(self, keys: Iterable[RetryKey]) -> None:
         """These outcomes are on disk: the retries are dropped here. Idempotent."""
         self.leave([key for key in keys if self._outcomes.pop(key, None) is not None])
+
+
+def _key_of(row: RetryRow) -> RetryKey:
+    return RetryKey(row.queue_id, row.message.offset)

@@ -6,7 +6,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
+from operator import attrgetter
 from typing import NamedTuple
 
 from txmsg.broker.delivery.keys import Keys
@@ -34,7 +34,7 @@ class Memory:
         return self.size_bytes >= self.size_bytes_max
 
 
-_KEY_OF = itemgetter(9)
+_KEY_OF = attrgetter("ordering_key")
 EXPIRED = "not acknowledged within its visibility timeout"
 
 
@@ -158,18 +158,18 @@ class Window:
 
     def put(self, rows: Sequence[Row]) -> None:
         """Adds the rows read at `position`, without gaps. Offsets acknowledged before a restart are left out."""
-        if rows and rows[0][0] < self._position:  # acknowledged while they were read
-            rows = rows[self._position - rows[0][0] :]
+        if rows and rows[0].offset < self._position:  # acknowledged while they were read
+            rows = rows[self._position - rows[0].offset :]
         if not rows:
             return
-        first, end = rows[0][0], rows[-1][0] + 1
+        first, end = rows[0].offset, rows[-1].offset + 1
         assert (first, end - first) == (self._position, len(rows)), (
             f"read offsets {first} to {end - 1} in {len(rows)} rows at {self._position}: offsets must be dense"
         )
         if len(self._acked):
-            rows = [row for row in rows if row[0] not in self._acked]
+            rows = [row for row in rows if row.offset not in self._acked]
         if first < self._read_until:
-            rows = [row for row in rows if row[0] not in self._in_flight and row[0] not in self._failing]
+            rows = [row for row in rows if row.offset not in self._in_flight and row.offset not in self._failing]
         if self._keys or any(map(_KEY_OF, rows)):
             rows, following = self._keys.admit(rows)
             self._follow(following)
@@ -228,7 +228,7 @@ class Window:
             self._ready_size_bytes -= size_bytes - left
         self._weigh()
         if taken:
-            self._in_flight.give([row[0] for row in taken], token, deadline, deadline_max)
+            self._in_flight.give([row.offset for row in taken], token, deadline, deadline_max)
             self.on_busy()
         return taken
 
@@ -241,19 +241,19 @@ class Window:
         ready = self._ready
         while ready and len(taken) < count:
             row = ready.popleft()
-            if mine.matches(row[4]):
+            if mine.matches(row.tag):
                 if size_bytes_of(row) > size_bytes and (taken or not at_least_one):
                     others.append(row)
                     break
                 size_bytes -= size_bytes_of(row)
                 taken.append(row)
-            elif group.matches(row[4]):
+            elif group.matches(row.tag):
                 others.append(row)
                 continue  # still ready: its bytes stay
             else:
-                unwanted.append(row[0])
+                unwanted.append(row.offset)
                 if self._keys:  # the next of its key is looked at now: no member is woken for it
-                    self._make_ready(self._keys.done([row[0]]))
+                    self._make_ready(self._keys.done([row.offset]))
             self._ready_size_bytes -= size_bytes_of(row)
         ready.extendleft(reversed(others))
         self._count_as_acked(unwanted)
@@ -304,7 +304,7 @@ class Window:
         """Reads again from the first unread or ready message on; all that is not in flight is dropped."""
         if not self._unread:
             return
-        waiting = [row[0] for row in self._ready] + self._keys.first_waiting()
+        waiting = [row.offset for row in self._ready] + self._keys.first_waiting()
         self._position = self._acked.next_missing(min([*self._unread, *waiting]))
         self._unread.clear()
         self._ready.clear()

@@ -20,6 +20,8 @@ from txmsg.broker.delivery.window import BEHIND, Failure
 from txmsg.broker.store import delivery as store
 from txmsg.broker.store import leases as leases_store
 from txmsg.broker.store import retries as retries_store
+from txmsg.broker.store.retries import FirstFailure, LastFailure, RetryFailure
+from txmsg.broker.store.rows import RetryKey
 from txmsg.errors import BrokerUnavailable
 
 _log = logging.getLogger(__name__)
@@ -181,21 +183,21 @@ async def _write_first_failures(
     """
     spans = await store.segments_of_queue(conn, feed.queue_id)
     bases = [span.base for span in spans]
-    by_segment: dict[int, list[retries_store.FirstFailure]] = defaultdict(list)
+    by_segment: dict[int, list[FirstFailure]] = defaultdict(list)
     for offset, failure in sorted(failing.items()):
         segment = spans[max(bisect_right(bases, offset) - 1, 0)].segment
         if failure is BEHIND:
-            by_segment[segment].append((offset, None, None))
+            by_segment[segment].append(FirstFailure(offset, None, None))
         else:
             delay_s = settings.backoff.delay_s(1, failure.delay_s)
-            by_segment[segment].append((offset, delay_s or 0.0, _clean_error(failure.error)))
+            by_segment[segment].append(FirstFailure(offset, delay_s or 0.0, _clean_error(failure.error)))
     count = 0
     for segment, failures in sorted(by_segment.items()):
         for start in range(0, len(failures), _ROWS_PER_STATEMENT):
             chunk = failures[start : start + _ROWS_PER_STATEMENT]
             count += await retries_store.insert_retries(conn, feed.group.id, segment, feed.queue_id, chunk)
             if settings.backoff.delay_s(1) is None:
-                dead = [(offset, 1, error) for offset, _, error in chunk if error is not None]
+                dead = [LastFailure(offset, 1, error) for offset, _, error in chunk if error is not None]
                 await retries_store.bury(conn, feed.group.id, feed.queue_id, dead, parks_keys=settings.parks_keys)
     if count < len(failing):
         await _log_lost(conn, feed, failing)
@@ -211,21 +213,19 @@ async def _log_lost(conn: store.Connection, feed: Feed, failing: Mapping[int, Fa
         )
 
 
-async def _write_retry_outcomes(
-    conn: store.Connection, group: Group, outcomes: Mapping[retries_store.RetryKey, Outcome]
-) -> None:
+async def _write_retry_outcomes(conn: store.Connection, group: Group, outcomes: Mapping[RetryKey, Outcome]) -> None:
     """Writes the outcomes of retries. Idempotent."""
     settings = group.settings
     done: dict[int, list[int]] = defaultdict(list)
-    again: dict[int, list[tuple[int, int, float, str]]] = defaultdict(list)
-    dead: dict[int, list[tuple[int, int, str]]] = defaultdict(list)
+    again: dict[int, list[RetryFailure]] = defaultdict(list)
+    dead: dict[int, list[LastFailure]] = defaultdict(list)
     for (queue_id, offset), (attempt, failure, _) in sorted(outcomes.items(), key=lambda item: item[0]):
         if failure is None:
             done[queue_id].append(offset)
         elif (delay_s := settings.backoff.delay_s(attempt, failure.delay_s)) is None:
-            dead[queue_id].append((offset, attempt, _clean_error(failure.error)))
+            dead[queue_id].append(LastFailure(offset, attempt, _clean_error(failure.error)))
         else:
-            again[queue_id].append((offset, attempt, delay_s, _clean_error(failure.error)))
+            again[queue_id].append(RetryFailure(offset, attempt, delay_s, _clean_error(failure.error)))
     for queue_id, offsets in done.items():
         await retries_store.delete_retries(conn, group.id, queue_id, offsets)
     for queue_id, put_off in again.items():

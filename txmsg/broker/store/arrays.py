@@ -16,19 +16,6 @@ from psycopg.abc import AdaptContext
 from psycopg.adapt import Buffer, Dumper
 from psycopg.pq import Format
 
-__all__ = [
-    "Array",
-    "bytea_array",
-    "int4_array",
-    "moment_array",
-    "optional_bytea_array",
-    "optional_moment_array",
-    "register_arrays",
-    "smallint_array",
-    "text_array",
-    "uuid_array",
-]
-
 _HEAD = Struct(">iiIii")
 _EMPTY_HEAD = Struct(">iiI")
 _LENGTH = Struct(">i")
@@ -91,8 +78,8 @@ class _ArrayDumper(Dumper):
 
 def register_arrays(context: AdaptContext) -> None:
     """Lets `context` (a connection) take arrays made here as parameters."""
-    for each in Array.__subclasses__():
-        context.adapters.register_dumper(each, _ArrayDumper)
+    for kind in Array.__subclasses__():
+        context.adapters.register_dumper(kind, _ArrayDumper)
 
 
 def uuid_array(ids: Sequence[bytes]) -> Array:

@@ -26,18 +26,6 @@ from txmsg.broker.store.arrays import (
 from txmsg.broker.store.standbys import await_standbys
 from txmsg.errors import TxmsgError
 
-__all__ = [
-    "STALE_SEGMENT",
-    "Applied",
-    "Batch",
-    "Columns",
-    "DecidedBy",
-    "Problem",
-    "Unreplicated",
-    "Unwritable",
-    "apply",
-]
-
 STALE_SEGMENT = "TX001"
 """SQLSTATE: the segment given is not open any more. Read the segments again and repeat the batch."""
 
@@ -82,7 +70,7 @@ class Columns:
 
     def only(self, ids: set[bytes]) -> Columns:
         """The rows of these transactions, in order."""
-        rows = [place for place, each in enumerate(self.ids) if each in ids]
+        rows = [place for place, id_bytes in enumerate(self.ids) if id_bytes in ids]
         return Columns(
             [self.ids[row] for row in rows],
             [self.n[row] for row in rows],
@@ -161,10 +149,10 @@ class Batch:
         return Batch(
             half=self.half.only(ids),
             plain=self.plain.only(ids),
-            commit=[each for each in self.commit if each in ids],
-            rollback=[each for each in self.rollback if each in ids],
-            check=[each for each in self.check if each in ids],
-            commit_by={each: by for each, by in self.commit_by.items() if each in ids},
+            commit=[id_bytes for id_bytes in self.commit if id_bytes in ids],
+            rollback=[id_bytes for id_bytes in self.rollback if id_bytes in ids],
+            check=[id_bytes for id_bytes in self.check if id_bytes in ids],
+            commit_by={id_bytes: by for id_bytes, by in self.commit_by.items() if id_bytes in ids},
             incarnation=self.incarnation,
         )
 
@@ -180,21 +168,22 @@ Problem = str | TxmsgError
 class Applied:
     """What a batch did. ends: queue id -> an offset that the queue reaches to. problems: id -> kind.
 
-    Kinds are those of the function: other, resolved, conflict, expired, busy. due_at_us: when the first of the delayed
-    messages is due that were stored, None if none were. more: transactions whose ordering keys are free, and of which
+    Kinds are those of the function: other, resolved, conflict, expired, busy. deliver_at_us: the earliest of the
+    delayed messages that were stored, None if none were. more: transactions whose ordering keys are free, and of which
     more can go on than one batch moves: another one that names them as `check` moves more.
     """
 
     ends: dict[int, int] = field(default_factory=dict)
     problems: dict[bytes, Problem] = field(default_factory=dict)
-    due_at_us: int | None = None
+    deliver_at_us: int | None = None
     more: list[bytes] = field(default_factory=list)
 
     def extend(self, other: Applied) -> None:
         """Adds what another batch did."""
         self.ends.update(other.ends)
         self.problems.update(other.problems)
-        self.due_at_us = min((each for each in (self.due_at_us, other.due_at_us) if each is not None), default=None)
+        times_us = [time_us for time_us in (self.deliver_at_us, other.deliver_at_us) if time_us is not None]
+        self.deliver_at_us = min(times_us, default=None)
         self.more += other.more
 
 
@@ -263,9 +252,9 @@ def _arrays(batch: Batch) -> list[Array]:
         int4_array(half.producer),
         *half._arrays(),
         uuid_array(batch.commit),
-        # The usual batch has none that somebody else decided; then the column is left out.
+        # In the usual batch the client decided all of them; then the column is left out.
         smallint_array(
-            [batch.commit_by.get(each, DecidedBy.CLIENT) for each in batch.commit] if batch.commit_by else []
+            [batch.commit_by.get(id_bytes, DecidedBy.CLIENT) for id_bytes in batch.commit] if batch.commit_by else []
         ),
         uuid_array(batch.rollback),
         uuid_array(batch.check),
@@ -280,16 +269,16 @@ def _read(
     kinds: Sequence[str], ids: Sequence[UUID | None], queues: Sequence[int | None], queue_offsets: Sequence[int | None]
 ) -> Applied:
     applied = Applied()
-    for kind, each, queue, queue_offset in zip(kinds, ids, queues, queue_offsets, strict=True):
+    for kind, transaction_id, queue, queue_offset in zip(kinds, ids, queues, queue_offsets, strict=True):
         if kind == "more":
-            assert each is not None
-            applied.more.append(each.bytes)
+            assert transaction_id is not None
+            applied.more.append(transaction_id.bytes)
         elif kind == "due":
-            applied.due_at_us = queue_offset
-        elif each is None:
+            applied.deliver_at_us = queue_offset
+        elif transaction_id is None:
             assert queue is not None
             assert queue_offset is not None
             applied.ends[queue] = max(queue_offset, applied.ends.get(queue, 0))
         else:
-            applied.problems.setdefault(each.bytes, kind)
+            applied.problems.setdefault(transaction_id.bytes, kind)
     return applied

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
-from txmsg.broker.store.delivery import Connection, plain_cursor
+from txmsg.broker.store.delivery import Connection, plain_cursor, scalar_cursor
 
 _SHOWN_DEAD = "1 day"
 
@@ -59,7 +59,7 @@ async def join(
     incarnation: of the database; OTHER_INCARNATION if it is not current. joined_at: when the caller joined last, whose
     place it may take.
     """
-    cursor = await plain_cursor(conn).execute(
+    cursor = await scalar_cursor(conn).execute(
         """
         with joined as (
             insert into txmsg.broker as b (id, address, state, release, schema_revision, expires_at)
@@ -88,8 +88,8 @@ async def join(
             "ttl_s": ttl_s,
         },
     )
-    row = await cursor.fetchone()
-    return None if row is None else row[0]
+    joined: datetime | None = await cursor.fetchone()
+    return joined
 
 
 async def beat(conn: Connection, incarnation: UUID, broker_id: str, joined_at: datetime, ttl_s: float) -> str | None:
@@ -97,7 +97,7 @@ async def beat(conn: Connection, incarnation: UUID, broker_id: str, joined_at: d
 
     incarnation: of the database; OTHER_INCARNATION if it is not current.
     """
-    cursor = await plain_cursor(conn).execute(
+    cursor = await scalar_cursor(conn).execute(
         """
         update txmsg.broker set heartbeat_at = now(), expires_at = now() + make_interval(secs => %(ttl_s)s)
          where id = %(id)s and started_at = %(joined_at)s and state <> 'dead'
@@ -106,8 +106,8 @@ async def beat(conn: Connection, incarnation: UUID, broker_id: str, joined_at: d
         """,
         {"incarnation": incarnation, "id": broker_id, "joined_at": joined_at, "ttl_s": ttl_s},
     )
-    row = await cursor.fetchone()
-    return None if row is None else row[0]
+    state: str | None = await cursor.fetchone()
+    return state
 
 
 async def leave(conn: Connection, broker_id: str, joined_at: datetime) -> None:
@@ -134,11 +134,11 @@ async def bury_silent(conn: Connection) -> list[str]:
         """,
         (_SHOWN_DEAD,),
     )
-    return [row[0] for row in await cursor.fetchall()]
+    return [broker_id for (broker_id,) in await cursor.fetchall()]
 
 
 async def live_brokers(conn: Connection) -> tuple[list[BrokerRow], int]:
-    """The brokers that are there, by id, and the id of the youngest queue."""
+    """The live brokers, by id, and the id of the youngest queue."""
     cursor = await plain_cursor(conn).execute(
         """
         select b.id, b.address, b.state, b.release, b.schema_revision, b.started_at, b.heartbeat_at,
@@ -146,12 +146,15 @@ async def live_brokers(conn: Connection) -> tuple[list[BrokerRow], int]:
           from txmsg.broker b where b.state <> 'dead' order by b.id
         """
     )
-    rows = await cursor.fetchall()
-    return [BrokerRow(*row[:7]) for row in rows], (rows[0][7] if rows else 0)
+    brokers, youngest_queue = [], 0
+    for *values, youngest in await cursor.fetchall():
+        brokers.append(BrokerRow._make(values))
+        youngest_queue = youngest
+    return brokers, youngest_queue
 
 
 async def all_brokers(conn: Connection) -> list[BrokerRow]:
-    """The brokers that are there or died within a day, by id."""
+    """The brokers that live or died within a day, by id."""
     cursor = await plain_cursor(conn).execute(
         """
         select id, address, case when expires_at < now() then 'dead' else state end, release, schema_revision,
@@ -159,7 +162,7 @@ async def all_brokers(conn: Connection) -> list[BrokerRow]:
           from txmsg.broker order by id
         """
     )
-    return [BrokerRow(*row) for row in await cursor.fetchall()]
+    return [BrokerRow._make(row) for row in await cursor.fetchall()]
 
 
 async def drain(conn: Connection, broker_id: str) -> DrainResult:

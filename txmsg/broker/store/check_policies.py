@@ -10,8 +10,6 @@ from psycopg.rows import class_row
 from txmsg.broker.store.connect import Pool, session
 from txmsg.broker.store.notices import notify
 
-__all__ = ["CheckPolicies", "CheckPolicyRow"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckPolicyRow:

@@ -1,6 +1,6 @@
 """How a broker connects to the Notify database: writer sessions, a pool, and now and then a session for upkeep.
 
-Translates the driver's errors: whoever gets BrokerUnavailable from here may try again.
+Translates the driver's errors: a caller that gets BrokerUnavailable from here may try again.
 """
 
 from __future__ import annotations
@@ -19,20 +19,6 @@ from txmsg.broker.incarnation import Incarnation
 from txmsg.broker.store.arrays import register_arrays
 from txmsg.errors import BrokerUnavailable, StorageError
 from txmsg.postgres import ENCODING, KEEPALIVES, PINNED, SERVER_KEEPALIVES, cut, pin
-
-__all__ = [
-    "OTHER_INCARNATION",
-    "TRANSIENT",
-    "UNKNOWN_ID",
-    "Pool",
-    "answering_within",
-    "connect_listener",
-    "connect_writer",
-    "open_pool",
-    "session",
-    "unavailable",
-    "upkeep_session",
-]
 
 OTHER_INCARNATION = "TX007"
 """SQLSTATE: the database has gone back, or was restarted, since what is in memory was read."""
@@ -70,7 +56,7 @@ class _Connection(AsyncConnection[Any]):
     """One that is closed when a statement on it is cancelled.
 
     The driver would ask the server to cancel and wait for that, twice 5 s with a server that says nothing: too long for
-    a stop. Statements are short, and a transaction that nobody hears of any more has its timeout in the server.
+    a stop. Statements are short, and an abandoned transaction has its timeout in the server.
     """
 
     async def cancel_safe(self, *, timeout: float = 0.0) -> None:
@@ -79,7 +65,7 @@ class _Connection(AsyncConnection[Any]):
 
 @contextmanager
 def answering_within(connection: AsyncConnection[Any], timeout_s: float) -> Iterator[None]:
-    """Cuts the connection if what stands inside takes longer, and raises BrokerUnavailable.
+    """Cuts the connection if the block takes longer, and raises BrokerUnavailable.
 
     For a database, or something before it, that keeps the connection and says nothing more: no keepalive notices. Not
     asyncio.timeout: the driver answers a cancellation by asking that same database to cancel, and waits for it.

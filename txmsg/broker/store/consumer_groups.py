@@ -9,17 +9,6 @@ from psycopg.rows import class_row
 
 from txmsg.broker.store.delivery import Connection
 
-__all__ = [
-    "GroupRow",
-    "create_group",
-    "delete_unused_groups",
-    "group_row",
-    "group_rows",
-    "groups_version",
-    "subscribe_at",
-    "touch_groups",
-]
-
 _COLUMNS = "id, name, retry_delays_s, retries_max, poisoned_key, deliver_rate_max, version"
 
 
@@ -64,7 +53,7 @@ async def groups_version(conn: Connection) -> tuple[int, int, int]:
 async def create_group(conn: Connection, name: str, expires_after_s: float | None) -> None:
     """Makes a consumer group; nothing happens if there is one of this name.
 
-    expires_after_s: when it is deleted if nobody uses it; None: never.
+    expires_after_s: when it is deleted if it is not used; None: never.
     """
     await conn.execute(
         "insert into txmsg.consumer_group (name, expires_after_s) values (%s, %s) on conflict do nothing",
@@ -78,7 +67,7 @@ async def touch_groups(conn: Connection, groups: Collection[int]) -> None:
 
 
 async def delete_unused_groups(conn: Connection, limit: int) -> list[str]:
-    """Deletes groups that nobody has used for as long as they are kept, with all they have; their names."""
+    """Deletes groups that were not used for as long as they are kept, with all they have; their names."""
     cursor = await conn.execute(
         """
         delete from txmsg.consumer_group
@@ -104,7 +93,8 @@ async def subscribe_at(conn: Connection, group: int, queue_ids: Sequence[int], *
     """Where a group begins that is new to a topic with these queues: after all there is, or at a time (us since 1970).
 
     One that has a cursor in any of them is left alone, and begins queues that the topic has got since at their start.
-    All queues at once, whoever delivers them: else what is sent meanwhile to one that is loaded later would be skipped.
+    All queues at once, whichever broker delivers them: else what is sent meanwhile to one that is loaded later would be
+    skipped.
     """
     begin = _LATEST
     if at_us is not None:

@@ -1,18 +1,17 @@
-"""Every statement on dead letters that a person asks for: pages of them, redriven, purged."""
+"""Every statement on dead letters that an operator asks for: pages of them, redriven, purged."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from psycopg.rows import class_row
 
 from txmsg.broker.store.connect import Pool, session
-
-__all__ = ["DeadLetterFilter", "DeadLetterRow", "DeadLetters", "Place"]
+from txmsg.message import Offset, QueueId, QueueNumber
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,20 +41,20 @@ class Place:
 
     died_at: datetime
     group_id: int
-    queue_id: int
-    queue_offset: int
+    queue_id: QueueId
+    queue_offset: Offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterRow:
-    """A dead letter as a person is shown it. Headers, body and failures are empty unless they were asked for."""
+    """A dead letter as an operator is shown it. Headers, body and failures are empty unless they were asked for."""
 
     group_id: int
-    queue_id: int
-    queue_offset: int
+    queue_id: QueueId
+    queue_offset: Offset
     group_name: str
     topic: str
-    queue: int
+    number: QueueNumber
     transaction_id: UUID
     n: int
     key: str | None
@@ -80,6 +79,15 @@ class DeadLetterRow:
         return Place(
             died_at=self.died_at, group_id=self.group_id, queue_id=self.queue_id, queue_offset=self.queue_offset
         )
+
+
+class _RedrivenRow(NamedTuple):
+    """A dead letter that is a retry now."""
+
+    group_id: int
+    queue_id: QueueId
+    ordering_key: str | None
+    queue_offset: Offset
 
 
 class DeadLetters:
@@ -110,9 +118,8 @@ class DeadLetters:
         """How many there are, and when that was by the database's clock."""
         async with session(self._pool) as connection:
             cursor = await connection.execute(_COUNT, which.parameters())
-            row = await cursor.fetchone()
-        assert row is not None
-        return row[0], row[1]
+            ((count, at),) = await cursor.fetchall()
+        return count, at
 
     async def redrive(self, which: DeadLetterFilter, limit: int) -> int:
         """Makes retries of up to `limit`, queue by queue in the order of offsets; how many. 0: none is left.
@@ -122,12 +129,17 @@ class DeadLetters:
         Of an ordering key only the first is due; the broker that delivers lets the next follow when that is done.
         """
         async with session(self._pool) as connection, connection.transaction():
-            cursor = await connection.execute(_REDRIVE, which.parameters() | {"limit": limit})
-            redriven = await cursor.fetchall()
-            ordered = [row[:4] for row in redriven if row[2] is not None]
+            async with connection.cursor(row_factory=class_row(_RedrivenRow)) as cursor:
+                await cursor.execute(_REDRIVE, which.parameters() | {"limit": limit})
+                redriven = await cursor.fetchall()
+            ordered = [retry for retry in redriven if retry.ordering_key is not None]
             if ordered:
-                groups, queue_ids, keys, offsets = (list(column) for column in zip(*ordered, strict=True))
-                places = {"groups": groups, "queue_ids": queue_ids, "keys": keys, "offsets": offsets}
+                places = {
+                    "groups": [retry.group_id for retry in ordered],
+                    "queue_ids": [retry.queue_id for retry in ordered],
+                    "keys": [retry.ordering_key for retry in ordered],
+                    "offsets": [retry.queue_offset for retry in ordered],
+                }
                 await connection.execute(_LOCK_HEADS, places)
                 # A statement of its own: it must see which heads went while that one waited.
                 await connection.execute(_REDRIVEN_HEADS_ARE_DUE, places)
@@ -138,7 +150,7 @@ class DeadLetters:
         async with session(self._pool) as connection, connection.transaction():
             cursor = await connection.execute(_PURGE, which.parameters() | {"limit": limit})
             gone = await cursor.fetchall()
-            blocked = sorted({row[:3] for row in gone if row[3]})
+            blocked = sorted({(group, queue_id, key) for group, queue_id, key, blocks_key in gone if blocks_key})
             # A statement of its own: it must see that the dead letters are gone.
             if blocked:
                 groups, queue_ids, keys = (list(column) for column in zip(*blocked, strict=True))
@@ -179,7 +191,7 @@ with found as materialized (
            row_number() over w < count(*) over () as more
       from found f window w as (order by f.died_at, f.group_id, f.queue_id, f.queue_offset)
 )
-select s.group_id, s.queue_id, s.queue_offset, g.name as group_name, t.name as topic, q.number as queue,
+select s.group_id, s.queue_id, s.queue_offset, g.name as group_name, t.name as topic, q.number,
        s.transaction_id, s.n, s.key, s.tag, s.ordering_key, s.headers, s.body, s.size_bytes, s.born_at, s.stored_at,
        s.died_at, s.attempts, s.last_error, s.failures, s.generation, s.blocks_key, s.more
   from sized s
@@ -192,7 +204,7 @@ select s.group_id, s.queue_id, s.queue_offset, g.name as group_name, t.name as t
 
 _COUNT = f"select count(*), now() from txmsg.dead_letter d where {_WHICH}"
 
-# Two persons who redrive at once share the work: each skips what the other has in hand. As many rows as begin within
+# Two operators who redrive at once share the work: each skips what the other has in hand. As many rows as begin within
 # the size: a transaction of a thousand large bodies would take longer than anybody waits.
 _CHOSEN = f"""
 with locked as materialized (

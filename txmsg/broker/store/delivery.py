@@ -8,39 +8,20 @@ small would be kept while it grows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import lru_cache
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from psycopg import AsyncConnection, AsyncCursor, adapters, sql
 from psycopg.pq import Format
-from psycopg.rows import tuple_row
+from psycopg.rows import AsyncRowFactory, scalar_row, tuple_row
 
 from txmsg.broker.store.rows import Generations, Row
-
-__all__ = [
-    "MESSAGE_COLUMNS",
-    "QUEUE_END",
-    "Connection",
-    "CursorRow",
-    "CursorWrite",
-    "Span",
-    "claim_cursors",
-    "cursor_epochs",
-    "failed_offsets",
-    "open_segment",
-    "partition",
-    "plain_cursor",
-    "queue_ends",
-    "raw_cursor",
-    "read_messages",
-    "segments_of_queue",
-    "sought_queues",
-    "write_cursors",
-]
+from txmsg.message import Offset, QueueId
 
 Connection = AsyncConnection[Any]
+T = TypeVar("T")
 
 # The driver's own C loaders for int8 and bytea, used for timestamps and uuids: microseconds since 2000 and 16 bytes
 # as they come over the wire. Making datetime and UUID objects would take longer than all the rest of a read.
@@ -57,21 +38,32 @@ def plain_cursor(conn: Connection) -> AsyncCursor[tuple[Any, ...]]:
     return conn.cursor(binary=True, row_factory=tuple_row)
 
 
-def raw_cursor(conn: Connection) -> AsyncCursor[tuple[Any, ...]]:
-    cursor = plain_cursor(conn)
+def scalar_cursor(conn: Connection) -> AsyncCursor[Any]:
+    """One whose rows are the values of a single column."""
+    return conn.cursor(binary=True, row_factory=scalar_row)
+
+
+def raw_cursor(conn: Connection, row_factory: AsyncRowFactory[T]) -> AsyncCursor[T]:
+    """One that reads times as microseconds since 2000, and ids as 16 bytes."""
+    cursor = conn.cursor(binary=True, row_factory=row_factory)
     for oid, loader in _RAW_LOADERS:
         cursor.adapters.register_loader(oid, loader)
     return cursor
+
+
+def _message_row(cursor: object) -> Callable[[Sequence[Any]], Row]:
+    # Without a frame of Python per row, as Row._make would take.
+    return partial(tuple.__new__, Row)
 
 
 # ---- cursors
 
 
 class CursorRow(NamedTuple):
-    """Where a group stands in a queue."""
+    """The position of a group in a queue."""
 
-    queue_id: int
-    next_offset: int
+    queue_id: QueueId
+    next_offset: Offset
     acked: list[tuple[int, int]]
     generations: Generations
     held_s: float
@@ -93,8 +85,8 @@ async def claim_cursors(
 ) -> list[CursorRow]:
     """The cursors of a group in (queue id, lease epoch), marked with the epoch: older ones cannot write them any more.
 
-    A queue new to the group starts at the earliest message that is kept; one that a person has sent elsewhere goes on
-    there. A cursor with a younger epoch is left out.
+    A queue new to the group starts at the earliest message that is kept; one that an operator has sent elsewhere
+    goes on there. A cursor with a younger epoch is left out.
     incarnation: of the database; OTHER_INCARNATION if it is not current.
     Locks the cursor rows in queue order.
     """
@@ -115,7 +107,7 @@ async def claim_cursors(
         {
             "incarnation": incarnation,
             "group": group,
-            "queue_ids": [each for each, _ in queues],
+            "queue_ids": [queue_id for queue_id, _ in queues],
             "epochs": [epoch for _, epoch in queues],
         },
     )
@@ -126,7 +118,7 @@ async def claim_cursors(
 
 
 async def sought_queues(conn: Connection, group: int) -> list[int]:
-    """The queues in which a person has told a group to go on elsewhere, and it has not begun yet."""
+    """The queues in which an operator has sent a group elsewhere, and it has not gone there yet."""
     cursor = await plain_cursor(conn).execute(
         "select queue_id from txmsg.cursor where group_id = %s and seek_to is not null", (group,)
     )
@@ -154,7 +146,7 @@ async def failed_offsets(
 
 
 class CursorWrite(NamedTuple):
-    """Where a group stands in a queue, as the holder of the queue's lease knows it."""
+    """The position of a group in a queue, as the holder of the queue's lease knows it."""
 
     group_id: int
     queue_id: int
@@ -168,7 +160,7 @@ async def write_cursors(
 ) -> set[tuple[int, int]]:
     """Writes a broker's cursors and tells (group id, queue id) of those that were.
 
-    One whose queue is leased under another epoch, or to nobody, is not written; nor is one that was claimed under
+    One whose queue is leased under another epoch, or not at all, is not written; nor is one that was claimed under
     another epoch, which is what holds when the lease is taken at this very moment. incarnation: of the database;
     OTHER_INCARNATION if it is not current.
     """
@@ -187,11 +179,11 @@ async def write_cursors(
         {
             "incarnation": incarnation,
             "broker_id": broker_id,
-            "groups": [each.group_id for each in cursors],
-            "queue_ids": [each.queue_id for each in cursors],
-            "epochs": [each.epoch for each in cursors],
-            "next_offsets": [each.next_offset for each in cursors],
-            "acked": ["{" + ",".join(f"[{start},{end})" for start, end in each.acked) + "}" for each in cursors],
+            "groups": [write.group_id for write in cursors],
+            "queue_ids": [write.queue_id for write in cursors],
+            "epochs": [write.epoch for write in cursors],
+            "next_offsets": [write.next_offset for write in cursors],
+            "acked": ["{" + ",".join(f"[{start},{end})" for start, end in write.acked) + "}" for write in cursors],
         },
     )
     return {(group, queue_id) for group, queue_id in await cursor.fetchall()}
@@ -236,7 +228,7 @@ async def note_held(
 class Span(NamedTuple):
     """A segment that is or was in use, and the offset at which a queue starts in it.
 
-    segment: -N for a queue in memory, whose messages stand apart from others of segment N.
+    segment: -N for a queue in memory, whose messages are apart from others of segment N.
     """
 
     segment: int
@@ -245,10 +237,10 @@ class Span(NamedTuple):
 
 async def open_segment(conn: Connection) -> int:
     """The segment that takes messages now."""
-    cursor = await plain_cursor(conn).execute("select id from txmsg.segment where state = 'open'")
-    row = await cursor.fetchone()
-    assert row is not None, "there is always one open segment: migration 0001 opens the first"
-    return int(row[0])
+    cursor = await scalar_cursor(conn).execute("select id from txmsg.segment where state = 'open'")
+    segment: int | None = await cursor.fetchone()
+    assert segment is not None, "there is always one open segment: migration 0001 opens the first"
+    return segment
 
 
 async def segments_of_queue(conn: Connection, queue_id: int) -> list[Span]:
@@ -322,7 +314,7 @@ async def read_messages(
     Sizes are bodies and headers. Always the first one. Offsets are dense, so a range of offsets is a count.
     UndefinedTable: the segment is dropped.
     """
-    cursor = await raw_cursor(conn).execute(
+    cursor = await raw_cursor(conn, _message_row).execute(
         _read_messages_in(segment),
         {"queue_id": queue_id, "start": start, "end": start + count, "size_bytes": size_bytes},
         prepare=False,

@@ -1,4 +1,4 @@
-"""Every statement with which a person looks at consumer groups, changes and deletes them, and sends them elsewhere."""
+"""Every statement with which an operator looks at consumer groups, changes, moves and deletes them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,8 @@ from txmsg.broker.store.notices import notify
 from txmsg.broker.store.retries import group_lag
 from txmsg.broker.store.rows import GroupLag
 from txmsg.errors import MisuseError, UnknownGroup, UnknownTopic
-from txmsg.message import datetime_of_us
+from txmsg.message import Offset, QueueId, QueueNumber, datetime_of_us
 from txmsg.runtime.start import Start
-
-__all__ = ["GroupAdministration", "GroupChange", "GroupQueueRow"]
 
 _RETRIES_MAX: Final = 10_000
 _DELAYS_MAX: Final = 1000
@@ -42,14 +40,14 @@ class GroupChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupQueueRow:
-    """Where a group stands in a queue, by its cursor as written; `begin` and `end` are of what is kept."""
+    """The position of a group in a queue, by its cursor as written; `begin` and `end` are of what is kept."""
 
     topic: str
-    number: int
-    queue_id: int
-    next_offset: int
-    begin: int
-    end: int
+    number: QueueNumber
+    queue_id: QueueId
+    next_offset: Offset
+    begin: Offset
+    end: Offset
     waiting: int
     retrying: int
     dead: int
@@ -57,7 +55,7 @@ class GroupQueueRow:
 
 
 class GroupAdministration:
-    """The consumer groups of one Notify database, for people. Every method is its own transaction."""
+    """The consumer groups of one Notify database, for operators. Every method is its own transaction."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -75,7 +73,7 @@ class GroupAdministration:
             return await group_lag(conn, await open_segment(conn))
 
     async def show(self, name: str) -> tuple[GroupRow, datetime, Sequence[GroupQueueRow]]:
-        """A group, when it was made, and where it stands. Raises UnknownGroup."""
+        """A group, when it was made, and its positions. Raises UnknownGroup."""
         async with session(self._pool) as conn, conn.transaction():
             group = await _group(conn, name)
             cursor = await conn.execute("select created_at from txmsg.consumer_group where id = %s", (group.id,))
@@ -115,10 +113,10 @@ class GroupAdministration:
         """
         async with session(self._pool) as conn, conn.transaction():
             group = await _group(conn, name, lock=True)
-            found = [each for each in await _queues(conn, group.id) if each.topic == topic]
+            found = [queue for queue in await _queues(conn, group.id) if queue.topic == topic]
             if not found:
                 await _refuse_topic(conn, name, topic)
-            chosen = [each for each in found if number in (None, each.number)]
+            chosen = [queue for queue in found if number in (None, queue.number)]
             if not chosen:
                 raise MisuseError(f"group {name!r} reads no queue {number} of topic {topic!r}: it reads {len(found)}")
             places = await _places(conn, chosen, to)
@@ -126,7 +124,7 @@ class GroupAdministration:
                 "group": group.id,
                 "queue_ids": list(places),
                 "places": list(places.values()),
-                "begins": [each.begin for each in chosen],
+                "begins": [queue.begin for queue in chosen],
             }
             await conn.execute(_ADD_CURSORS, values)
             await conn.execute(_LOCK_CURSORS, values)
@@ -142,7 +140,7 @@ class GroupAdministration:
             # The brokers look at what changed when the version of a group does.
             await conn.execute("update txmsg.consumer_group set version = version + 1 where id = %s", (group.id,))
             await notify(conn, "groups")
-            return [each for each in await _queues(conn, group.id) if each.queue_id in places]
+            return [queue for queue in await _queues(conn, group.id) if queue.queue_id in places]
 
     async def delete(self, name: str, *, force: bool) -> None:
         """Deletes a group with its cursors. Raises UnknownGroup, and MisuseError for one with failures, but for force.
@@ -152,7 +150,7 @@ class GroupAdministration:
         async with session(self._pool) as conn, conn.transaction():
             group = await _group(conn, name, lock=True)
             queues = await _queues(conn, group.id)
-            retrying, dead = sum(each.retrying for each in queues), sum(each.dead for each in queues)
+            retrying, dead = sum(queue.retrying for queue in queues), sum(queue.dead for queue in queues)
             if (retrying or dead) and not force:
                 raise MisuseError(
                     f"group {name!r} has {retrying} messages in retry and {dead} dead letters: --force deletes it with "
@@ -165,7 +163,7 @@ class GroupAdministration:
 def _check(name: str, change: GroupChange) -> None:
     delays_s = change.retry_delays_s
     if delays_s is not None and not (
-        1 <= len(delays_s) <= _DELAYS_MAX and all(0 <= each <= _DELAY_S_MAX for each in delays_s)
+        1 <= len(delays_s) <= _DELAYS_MAX and all(0 <= delay_s <= _DELAY_S_MAX for delay_s in delays_s)
     ):
         raise MisuseError(f"retry delays of group {name!r}: give 1 to {_DELAYS_MAX}, each of at most 7 days")
     if change.retries_max is not None and change.retries_max > _RETRIES_MAX:
@@ -199,7 +197,8 @@ async def _queues(conn: AsyncConnection, group: int) -> Sequence[GroupQueueRow]:
     cursor = await conn.execute(
         "select queue_id from txmsg.effective_cursor where group_id = %s order by queue_id", (group,)
     )
-    ends = await queue_ends(conn, await open_segment(conn), [row[0] for row in await cursor.fetchall()])
+    queue_ids = [queue_id for (queue_id,) in await cursor.fetchall()]
+    ends = await queue_ends(conn, await open_segment(conn), queue_ids)
     async with conn.cursor(row_factory=class_row(GroupQueueRow)) as rows:
         await rows.execute(_QUEUES, {"group": group, "ids": list(ends), "ends": list(ends.values())})
         return await rows.fetchall()
@@ -220,12 +219,12 @@ async def _places(conn: AsyncConnection, queues: Sequence[GroupQueueRow], to: St
             )
         return {queue.queue_id: to.value}
     if to.kind == "time":
-        ids = [each.queue_id for each in queues]
+        ids = [queue.queue_id for queue in queues]
         at = datetime_of_us(to.value)
         cursor = await conn.execute("select q, txmsg.offset_at(q, %s) from unnest(%s::int[]) q", (at, ids))
         found: dict[int, int | None] = dict(await cursor.fetchall())
-        return {each.queue_id: each.end if (begin := found[each.queue_id]) is None else begin for each in queues}
-    return {each.queue_id: each.begin if to.kind == "earliest" else each.end for each in queues}
+        return {queue.queue_id: queue.end if (begin := found[queue.queue_id]) is None else begin for queue in queues}
+    return {queue.queue_id: queue.begin if to.kind == "earliest" else queue.end for queue in queues}
 
 
 _LIST = "select name, created_at from txmsg.consumer_group order by name limit %s"
@@ -253,7 +252,7 @@ update txmsg.consumer_group
  where id = %(id)s
 """
 
-# Of queues that nobody has delivered to the group yet.
+# Of queues that were not delivered to the group yet.
 _ADD_CURSORS = """
 insert into txmsg.cursor (group_id, queue_id, next_offset, epoch)
 select c.group_id, c.queue_id, c.next_offset, 0 from txmsg.effective_cursor c

@@ -1,10 +1,11 @@
-"""Half messages seen one by one: claims for checks, parking, and what a person asks. Implements checker.HalfStore."""
+"""Half messages seen one by one: claims for checks, parking, operators' questions. Implements checker.HalfStore."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 from uuid import UUID
 
 from psycopg.rows import class_row
@@ -15,12 +16,10 @@ from txmsg.checker.ports import Askable, Claim, DueHalf
 from txmsg.message import ReceivedMessage, TransactionId, us_of_datetime
 from txmsg.wire.codec import unpack_headers
 
-__all__ = ["HalfRow", "Halves"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HalfRow:
-    """A half message as a person is shown it. Times are the database's, in UTC."""
+    """A half message as an operator is shown it. Times are the database's, in UTC."""
 
     transaction_id: UUID
     n: int
@@ -44,6 +43,26 @@ class HalfRow:
     deliver_at: datetime | None
 
 
+class _ClaimedRow(NamedTuple):
+    """A first half that was due. All but `now` is None in the one row that comes when nothing is due."""
+
+    transaction_id: UUID | None
+    group_name: str
+    fence_id: UUID | None
+    checks: int
+    age_s: float
+    overdue_s: float
+    topic: str
+    key: str | None
+    tag: str | None
+    headers: bytes | None
+    body: bytes
+    born_at: datetime
+    stored_at: datetime
+    was_due_at: datetime
+    now: datetime
+
+
 class Halves:
     """The half messages of one Notify database. Every method is its own transaction."""
 
@@ -57,37 +76,36 @@ class Halves:
             ids: list[int] = []
             intervals_s: list[float] = []
             for producer, group, fence_id in await cursor.fetchall():
-                for each in askable:
-                    if (each.group, each.fence_id) == (group, fence_id):
+                for client in askable:
+                    if (client.group, client.fence_id) == (group, fence_id):
                         ids.append(producer)
-                        intervals_s.append(each.interval_s)
-            cursor = await connection.execute(
-                _CLAIM, {"ids": ids, "intervals": intervals_s, "limit": limit, "since": since}
-            )
-            rows = await cursor.fetchall()
+                        intervals_s.append(client.interval_s)
+            async with connection.cursor(row_factory=class_row(_ClaimedRow)) as claimed:
+                await claimed.execute(_CLAIM, {"ids": ids, "intervals": intervals_s, "limit": limit, "since": since})
+                rows = await claimed.fetchall()
         halves = [
             DueHalf(
-                transaction_id=TransactionId(row[0]),
-                group=row[1],
-                fence_id=row[2],
-                checks=row[3],
-                age_s=row[4],
-                overdue_s=row[5],
+                transaction_id=TransactionId(row.transaction_id),
+                group=row.group_name,
+                fence_id=row.fence_id,
+                checks=row.checks,
+                age_s=row.age_s,
+                overdue_s=row.overdue_s,
                 message=ReceivedMessage(
-                    topic=row[6],
-                    key=row[7],
-                    tag=row[8],
-                    headers=unpack_headers(row[9]),
-                    body=row[10],
-                    id_bytes=row[0].bytes,
-                    born_at_us=us_of_datetime(row[11]),
-                    stored_at_us=us_of_datetime(row[12]),
+                    topic=row.topic,
+                    key=row.key,
+                    tag=row.tag,
+                    headers=unpack_headers(row.headers),
+                    body=row.body,
+                    id_bytes=row.transaction_id.bytes,
+                    born_at_us=us_of_datetime(row.born_at),
+                    stored_at_us=us_of_datetime(row.stored_at),
                 ),
             )
             for row in rows
-            if row[0] is not None
+            if row.transaction_id is not None
         ]
-        through = rows[0][14] if len(halves) < limit else max(row[13] for row in rows)
+        through = rows[0].now if len(halves) < limit else max(row.was_due_at for row in rows)
         return Claim(halves=halves, through=through)
 
     async def park(self, transaction_ids: Sequence[TransactionId], reason: ParkReason) -> None:
@@ -117,7 +135,7 @@ class Halves:
             return cursor.rowcount
 
     async def resume(self, *, transaction_id: UUID | None = None, group: str = "") -> int:
-        """Has the checks of what is parked begin anew, at once: of one transaction, or of a group. How many they were.
+        """Restarts the checks of what is parked, at once: of one transaction, or of a group. How many they were.
 
         What is not parked is left as it is. Every broker finds them: they come due now, as others do.
         """
@@ -166,7 +184,7 @@ class Halves:
                 "select distinct transaction_id from txmsg.half_message where transaction_id = any(%s) and not decided",
                 (list(transaction_ids),),
             )
-            return [row[0] for row in await cursor.fetchall()]
+            return [transaction_id for (transaction_id,) in await cursor.fetchall()]
 
     async def count(self) -> tuple[int, int]:
         """How many transactions are undecided, and how many of them are parked in doubt."""
@@ -175,14 +193,13 @@ class Halves:
                 "select count(*), count(*) filter (where parked_reason is not null) from txmsg.half_message "
                 "where n = 0 and not decided"
             )
-            row = await cursor.fetchone()
-        assert row is not None
-        return row[0], row[1]
+            ((undecided, parked),) = await cursor.fetchall()
+        return undecided, parked
 
 
 _PRODUCERS = "select id, group_name, fence_id from txmsg.producer"
 
-# The last column but one is next_check_at as it was, the last now(); a row of nulls brings now() when nothing is due.
+# A row that is null but for now() comes when nothing is due.
 _CLAIM = """
 with due as materialized (
     select h.transaction_id, h.next_check_at
@@ -203,8 +220,9 @@ with due as materialized (
     returning h.*, due.next_check_at as was_due_at
 )
 select c.transaction_id, p.group_name, p.fence_id, c.checks,
-       extract(epoch from now() - c.stored_at)::float8, extract(epoch from now() - c.was_due_at)::float8,
-       t.name, c.key, c.tag, c.headers, c.body, c.born_at, c.stored_at, c.was_due_at, now()
+       extract(epoch from now() - c.stored_at)::float8 as age_s,
+       extract(epoch from now() - c.was_due_at)::float8 as overdue_s,
+       t.name as topic, c.key, c.tag, c.headers, c.body, c.born_at, c.stored_at, c.was_due_at, now() as now
   from (select 1) as one
   left join claimed c on true
   left join txmsg.producer p on p.id = c.producer

@@ -11,8 +11,6 @@ import psycopg
 from txmsg.broker.store.connect import Pool, session, unavailable
 from txmsg.errors import BrokerUnavailable
 
-__all__ = ["current_incarnation", "same_incarnation"]
-
 _READ_S_MAX = 10.0
 
 

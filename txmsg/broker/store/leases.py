@@ -11,13 +11,14 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 from uuid import UUID
 
-from txmsg.broker.store.delivery import Connection, plain_cursor
+from txmsg.broker.store.delivery import Connection, plain_cursor, scalar_cursor
+from txmsg.message import QueueId, QueueNumber
 
 
 class QueueRow(NamedTuple):
     """Which broker delivers a queue (None: no broker), and which is to."""
 
-    queue_id: int
+    queue_id: QueueId
     broker_id: str | None
     wanted_by: str | None
 
@@ -25,7 +26,7 @@ class QueueRow(NamedTuple):
 class LeaseRow(NamedTuple):
     """A queue that a broker delivers; wanted_by: it is to be handed over to this one."""
 
-    queue_id: int
+    queue_id: QueueId
     epoch: int
     wanted_by: str | None
 
@@ -34,7 +35,7 @@ class LeaseOfTopicRow(NamedTuple):
     """A queue as people know it, and which broker delivers it."""
 
     topic: str
-    number: int
+    number: QueueNumber
     broker_id: str | None
     epoch: int
     wanted_by: str | None
@@ -42,10 +43,9 @@ class LeaseOfTopicRow(NamedTuple):
 
 async def lease_epoch(conn: Connection) -> int:
     """It rises with every change of a queue's lease."""
-    cursor = await plain_cursor(conn).execute("select epoch from txmsg.lease_epoch")
-    row = await cursor.fetchone()
-    assert row is not None
-    return int(row[0])
+    cursor = await scalar_cursor(conn).execute("select epoch from txmsg.lease_epoch")
+    (epoch,) = await cursor.fetchall()
+    return int(epoch)
 
 
 async def queues(conn: Connection) -> list[QueueRow]:
@@ -56,7 +56,7 @@ async def queues(conn: Connection) -> list[QueueRow]:
           from txmsg.queue q left join txmsg.queue_lease l on l.queue_id = q.id order by q.id
         """
     )
-    return [QueueRow(*row) for row in await cursor.fetchall()]
+    return [QueueRow._make(row) for row in await cursor.fetchall()]
 
 
 async def leases_of(conn: Connection, broker_id: str) -> list[LeaseRow]:
@@ -64,7 +64,7 @@ async def leases_of(conn: Connection, broker_id: str) -> list[LeaseRow]:
     cursor = await plain_cursor(conn).execute(
         "select queue_id, epoch, wanted_by from txmsg.queue_lease where broker_id = %s", (broker_id,)
     )
-    return [LeaseRow(*row) for row in await cursor.fetchall()]
+    return [LeaseRow._make(row) for row in await cursor.fetchall()]
 
 
 async def leases_by_topic(conn: Connection) -> list[LeaseOfTopicRow]:
@@ -78,7 +78,7 @@ async def leases_by_topic(conn: Connection) -> list[LeaseOfTopicRow]:
          order by t.name, q.number
         """
     )
-    return [LeaseOfTopicRow(*row) for row in await cursor.fetchall()]
+    return [LeaseOfTopicRow._make(row) for row in await cursor.fetchall()]
 
 
 async def queue_counts(conn: Connection) -> dict[str, int]:
@@ -109,14 +109,14 @@ async def hold(conn: Connection, incarnation: UUID | None, broker_id: str, lease
 
 
 async def assign(
-    conn: Connection, seen_epoch: int, given: Mapping[int, str], wanted: Mapping[int, str | None]
+    conn: Connection, seen_epoch: int, given: Mapping[QueueId, str], wanted: Mapping[QueueId, str | None]
 ) -> int | None:
     """Gives queues (id: broker) that no live broker delivers, under a new epoch, and marks others as wanted by one.
 
     The new epoch; None if something has changed since `seen_epoch`: then nothing is done. A row that is locked (its
     holder writes failures at this moment, or was paused while it did) is left for the next time, and not waited for.
     """
-    cursor = await plain_cursor(conn).execute(
+    cursor = await scalar_cursor(conn).execute(
         """
         with raised as (
             update txmsg.lease_epoch set epoch = epoch + 1 where epoch = %(seen)s returning epoch),
@@ -152,11 +152,11 @@ async def assign(
             "given": list(given),
             "to": list(given.values()),
             "wanted": list(wanted),
-            "by": [each or "" for each in wanted.values()],
+            "by": [broker_id or "" for broker_id in wanted.values()],
         },
     )
-    row = await cursor.fetchone()
-    return None if row is None else int(row[0])
+    epoch: int | None = await cursor.fetchone()
+    return epoch
 
 
 async def hand_over(

@@ -8,8 +8,6 @@ from uuid import UUID
 
 from psycopg import AsyncConnection
 
-__all__ = ["replicated_queues", "replicated_transactions"]
-
 Connection = AsyncConnection[Any]
 
 
@@ -18,7 +16,7 @@ async def replicated_queues(conn: Connection) -> frozenset[int]:
     cursor = await conn.execute(
         "select q.id from txmsg.topic t join txmsg.queue q on q.topic_id = t.id where t.durability = 'replicated'"
     )
-    return frozenset(row[0] for row in await cursor.fetchall())
+    return frozenset(queue_id for (queue_id,) in await cursor.fetchall())
 
 
 async def replicated_transactions(
@@ -38,7 +36,7 @@ async def replicated_transactions(
             select m.transaction_id from txmsg.message m
              where m.segment = any(%(segments)s) and m.transaction_id = any(%(ids)s) and m.queue = any(%(queues)s)
             """,
-            {"ids": [UUID(bytes=each) for each in ids], "queues": list(queues), "segments": list(segments)},
+            {"ids": [UUID(bytes=id_bytes) for id_bytes in ids], "queues": list(queues), "segments": list(segments)},
             prepare=False,
         )
-        return {row[0].bytes for row in await cursor.fetchall()}
+        return {transaction_id.bytes for (transaction_id,) in await cursor.fetchall()}

@@ -1,4 +1,4 @@
-"""Every statement that looks for single messages, wherever they are. For people: nothing here is on a hot path."""
+"""Every statement that looks for single messages, wherever they are. For operators: nothing here is on a hot path."""
 
 from __future__ import annotations
 
@@ -11,22 +11,21 @@ from uuid import UUID
 from psycopg.rows import class_row
 
 from txmsg.broker.store.connect import Pool, session
-
-__all__ = ["FoundRow", "GroupRow", "Messages", "MirrorRow"]
+from txmsg.message import Offset, QueueId, QueueNumber
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundRow:
-    """A message, or a half message, as a person is shown it. What does not apply to its state is None."""
+    """A message, or a half message, as an operator is shown it. What does not apply to its state is None."""
 
     state: str
     """half, decided, scheduled or stored: see FoundMessage.State."""
     transaction_id: UUID
     n: int
     topic: str
-    queue: int
-    queue_id: int
-    queue_offset: int | None
+    number: QueueNumber
+    queue_id: QueueId
+    queue_offset: Offset | None
     segment: int | None
     decided_by: int | None
     key: str | None
@@ -48,7 +47,7 @@ class FoundRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRow:
-    """How one group stands to a stored message: waiting, done, retrying or dead."""
+    """What one group has done with a stored message: it is waiting, done, retrying or dead."""
 
     group_name: str
     state: str
@@ -94,7 +93,7 @@ class Messages:
             return (await cursor.fetchall())[:limit]
 
     async def groups_of(self, queue_id: int, queue_offset: int) -> Sequence[GroupRow]:
-        """How each group that reads the queue stands to its message at this offset."""
+        """What each group that reads the queue has done with its message at this offset."""
         async with session(self._pool) as connection, connection.cursor(row_factory=class_row(GroupRow)) as cursor:
             await cursor.execute(_GROUPS, {"queue_id": queue_id, "queue_offset": queue_offset})
             return await cursor.fetchall()
@@ -129,7 +128,7 @@ _SHOWN = """
            row_number() over w < count(*) over () as more
       from found f window w as (order by f.stored_at desc nulls last, f.transaction_id, f.n)
 )
-select s.state, s.transaction_id, s.n, t.name as topic, q.number as queue, q.id as queue_id, s.queue_offset, s.segment,
+select s.state, s.transaction_id, s.n, t.name as topic, q.number, q.id as queue_id, s.queue_offset, s.segment,
        s.decided_by, s.key, s.tag, s.ordering_key, case when %(with_bodies)s then s.headers end as headers,
        case when %(with_bodies)s then s.body else '' end as body, octet_length(s.body) as size_bytes, s.born_at,
        s.half_stored_at, s.stored_at, s.deliver_at, p.group_name as producer_group, s.checks, s.next_check_at,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from txmsg.broker.store.delivery import Connection
 
-__all__ = ["CHANNEL", "notify"]
-
 CHANNEL = "txmsg"
 """On which brokers listen. What they hear is "KIND TEXT"."""
 

@@ -5,36 +5,49 @@ Values per row are looked up by array_position instead of joining with unnest: s
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
-from typing import LiteralString
+from typing import Any, LiteralString, NamedTuple
 
 from psycopg import sql
 
-from txmsg.broker.store.delivery import MESSAGE_COLUMNS, QUEUE_END, Connection, partition, plain_cursor, raw_cursor
-from txmsg.broker.store.rows import GroupLag, RetryRow
+from txmsg.broker.store.delivery import (
+    MESSAGE_COLUMNS,
+    QUEUE_END,
+    Connection,
+    partition,
+    plain_cursor,
+    raw_cursor,
+    scalar_cursor,
+)
+from txmsg.broker.store.rows import GroupLag, RetryKey, RetryRow, Row
 
-__all__ = [
-    "GROUPS_WITH_DUE_RETRIES",
-    "RetryKey",
-    "bury",
-    "count_retries",
-    "delete_retries",
-    "due_retries",
-    "free_keys",
-    "group_lag",
-    "groups_with_due_retries",
-    "held_keys",
-    "insert_retries",
-    "update_retries",
-]
 
-RetryKey = tuple[int, int]
-"""Queue id and offset: which retry of a group."""
+class FirstFailure(NamedTuple):
+    """A first delivery that failed. No delay: it was not delivered, but follows its ordering key, and is due when those
+    before it are done or dead."""
 
-FirstFailure = tuple[int, float | None, str | None]
-"""Offset, delay_s and error of a first delivery that failed. No delay: it was not delivered, but follows its ordering
-key, and is due when those before it are done or dead."""
+    offset: int
+    delay_s: float | None
+    error: str | None
+
+
+class RetryFailure(NamedTuple):
+    """A retry that failed, after this many deliveries."""
+
+    offset: int
+    attempts: int
+    delay_s: float
+    error: str
+
+
+class LastFailure(NamedTuple):
+    """A retry that failed for the last time."""
+
+    offset: int
+    attempts: int
+    error: str
+
 
 # One entry of `failures`, of attempt a and with error e. Short, for each further one rewrites all of them.
 _ENTRY = sql.SQL("jsonb_build_object('attempt', {a}, 'at', now(), 'error', left({e}, 300))")
@@ -89,19 +102,17 @@ async def insert_retries(
         {
             "group": group,
             "queue_id": queue_id,
-            "offsets": [offset for offset, _, _ in failures],
-            "delays_s": [delay_s for _, delay_s, _ in failures],
-            "errors": [error for _, _, error in failures],
+            "offsets": [failure.offset for failure in failures],
+            "delays_s": [failure.delay_s for failure in failures],
+            "errors": [failure.error for failure in failures],
         },
         prepare=False,
     )
     return cursor.rowcount
 
 
-async def update_retries(
-    conn: Connection, group: int, queue_id: int, failures: Collection[tuple[int, int, float, str]]
-) -> None:
-    """Puts off retries of (offset, deliveries so far, delay_s, error). Repeating it changes nothing."""
+async def update_retries(conn: Connection, group: int, queue_id: int, failures: Collection[RetryFailure]) -> None:
+    """Puts off retries. Repeating it changes nothing."""
     await plain_cursor(conn).execute(
         sql.SQL(
             """
@@ -120,20 +131,20 @@ async def update_retries(
         {
             "group": group,
             "queue_id": queue_id,
-            "offsets": [offset for offset, _, _, _ in failures],
-            "attempts": [attempt for _, attempt, _, _ in failures],
-            "delays_s": [delay_s for _, _, delay_s, _ in failures],
-            "errors": [error for _, _, _, error in failures],
+            "offsets": [failure.offset for failure in failures],
+            "attempts": [failure.attempts for failure in failures],
+            "delays_s": [failure.delay_s for failure in failures],
+            "errors": [failure.error for failure in failures],
         },
     )
 
 
 async def bury(
-    conn: Connection, group: int, queue_id: int, failures: Collection[tuple[int, int, str]], *, parks_keys: bool
+    conn: Connection, group: int, queue_id: int, failures: Collection[LastFailure], *, parks_keys: bool
 ) -> None:
-    """Moves retries of (offset, deliveries made, error) to the dead letters. Repeating it changes nothing.
+    """Moves retries to the dead letters. Repeating it changes nothing.
 
-    parks_keys: later messages of their ordering keys wait for a person.
+    parks_keys: later messages of their ordering keys wait for an operator.
     """
     await plain_cursor(conn).execute(
         sql.SQL(
@@ -163,9 +174,9 @@ async def bury(
         {
             "group": group,
             "queue_id": queue_id,
-            "offsets": [offset for offset, _, _ in failures],
-            "attempts": [attempt for _, attempt, _ in failures],
-            "errors": [error for _, _, error in failures],
+            "offsets": [failure.offset for failure in failures],
+            "attempts": [failure.attempts for failure in failures],
+            "errors": [failure.error for failure in failures],
             "parks_keys": parks_keys,
         },
     )
@@ -184,12 +195,11 @@ async def delete_retries(conn: Connection, group: int, queue_id: int, offsets: C
 
 async def count_retries(conn: Connection, group: int, at_most: int) -> int:
     """How many retries a group has, at all brokers; no more are counted than at_most."""
-    cursor = await plain_cursor(conn).execute(
+    cursor = await scalar_cursor(conn).execute(
         "select count(*) from (select from txmsg.retry where group_id = %s limit %s) r", (group, at_most)
     )
-    row = await cursor.fetchone()
-    assert row is not None
-    return int(row[0])
+    (count,) = await cursor.fetchall()
+    return int(count)
 
 
 async def held_keys(conn: Connection, group: int, queue_ids: Sequence[int]) -> list[tuple[int, str]]:
@@ -261,6 +271,14 @@ async def groups_with_due_retries(conn: Connection) -> list[str]:
     return [name for (name,) in await cursor.fetchall()]
 
 
+def _retry_row(cursor: object) -> Callable[[Sequence[Any]], RetryRow]:
+    def retry(values: Sequence[Any]) -> RetryRow:
+        queue_id, attempts, generation, *message = values
+        return RetryRow(queue_id, attempts, generation, Row._make(message))
+
+    return retry
+
+
 async def due_retries(
     conn: Connection,
     group: int,
@@ -277,7 +295,7 @@ async def due_retries(
     As many as begin within size_bytes of bodies and headers; always the first.
     Takes no lock: one broker delivers at a time.
     """
-    cursor = await raw_cursor(conn).execute(
+    cursor = await raw_cursor(conn, _retry_row).execute(
         sql.SQL(
             """
             select queue_id, attempt, generation, {columns} from (
@@ -307,7 +325,7 @@ async def due_retries(
             "size_bytes": size_bytes,
         },
     )
-    return [(row[0], row[1], row[2], row[3:]) for row in await cursor.fetchall()]
+    return await cursor.fetchall()
 
 
 @lru_cache(maxsize=256)

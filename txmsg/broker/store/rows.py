@@ -5,16 +5,40 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
-__all__ = ["NO_GENERATIONS", "Generations", "GroupLag", "RetryRow", "Row", "size_bytes_of"]
+from txmsg.message import Offset, QueueId
 
-Row: TypeAlias = tuple[int, bytes, int, str | None, str | None, bytes | None, bytes, int, int, str | None]
-"""A message as read: offset, transaction id, n, key, tag, headers, body, born_at and stored_at in PostgreSQL's
-microseconds since 2000, ordering key. A plain tuple as the driver makes it: at 100,000 messages/s every copy counts."""
 
-RetryRow: TypeAlias = tuple[int, int, int, Row]
-"""A retry as read: queue id, deliveries so far, generation when it was written, the message."""
+class Row(NamedTuple):
+    """A message as read. Times are PostgreSQL's, in microseconds since 2000."""
+
+    offset: Offset
+    transaction_id: bytes
+    n: int
+    key: str | None
+    tag: str | None
+    headers: bytes | None
+    body: bytes
+    born_at: int
+    stored_at: int
+    ordering_key: str | None
+
+
+class RetryKey(NamedTuple):
+    """Which retry of a group."""
+
+    queue_id: int
+    offset: int
+
+
+class RetryRow(NamedTuple):
+    """A retry as read: deliveries so far, and the generation when it was written."""
+
+    queue_id: QueueId
+    attempts: int
+    generation: int
+    message: Row
 
 
 class Generations(NamedTuple):
@@ -39,7 +63,7 @@ NO_GENERATIONS = Generations((), ())
 
 def size_bytes_of(row: Row) -> int:
     """What a message weighs: its body and its headers."""
-    return len(row[6]) + len(row[5]) if row[5] else len(row[6])
+    return len(row.body) + len(row.headers) if row.headers else len(row.body)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,6 @@ from txmsg.broker.scheduler import Released
 from txmsg.broker.store.batch import STALE_SEGMENT
 from txmsg.broker.store.connect import Pool, session
 
-__all__ = ["OpenSegment", "Scheduled"]
-
 T = TypeVar("T")
 
 
@@ -25,7 +23,7 @@ class OpenSegment(Protocol):
     previous: int
 
     async def refresh(self) -> None:
-        """Reads it anew."""
+        """Reads it again."""
         ...
 
 
@@ -45,9 +43,7 @@ class Scheduled:
                     "call txmsg.release_due(%s, %s, %s, %s, null, null, null, null, null)",
                     (self._segment.open, since, rows_max, size_bytes_max),
                 )
-                row = await cursor.fetchone()
-            assert row is not None
-            queues, ends, released, more, through = row
+                ((queues, ends, released, more, through),) = await cursor.fetchall()
             return Released(
                 ends=dict(zip(queues or (), ends or (), strict=True)), count=released, more=more, through=through
             )
@@ -63,9 +59,8 @@ class Scheduled:
                     "call txmsg.recall(%s, %s, %s, %s::smallint[], null)",
                     (self._segment.open, self._segment.previous, list(ids), list(ns)),
                 )
-                row = await cursor.fetchone()
-            assert row is not None
-            return row[0] or ()
+                ((kinds,),) = await cursor.fetchall()
+            return kinds or ()
 
         return await self._in_open_segment(once)
 
@@ -73,7 +68,7 @@ class Scheduled:
         """See `DueMessages.left_behind`."""
         async with session(self._pool) as connection:
             cursor = await connection.execute(_LEFT_BEHIND, (limit,))
-            return [row[0] for row in await cursor.fetchall()]
+            return [transaction_id for (transaction_id,) in await cursor.fetchall()]
 
     async def _in_open_segment(self, call: Callable[[], Awaitable[T]]) -> T:
         try:

@@ -1,7 +1,7 @@
 """Every statement on segments: made, opened, looked at, dropped. The caller owns the connection.
 
 A segment is dropped by steps that cannot be one transaction. Each looks at what is there, so that the whole may be
-interrupted anywhere and begun again, by whoever comes next:
+interrupted anywhere and begun again, by any broker:
 
     marked (segment.dropping) -> detached -> table dropped, for each of its tables -> its row deleted
 """
@@ -14,24 +14,7 @@ from typing import Any, NamedTuple
 from psycopg import AsyncConnection, sql
 from psycopg.rows import class_row
 
-__all__ = [
-    "PARTITIONS",
-    "Connection",
-    "Pin",
-    "SegmentRow",
-    "add_segment",
-    "detach",
-    "drop_table",
-    "forget_segment",
-    "look_after_memory",
-    "mark_dropping",
-    "open_and_previous",
-    "pins",
-    "release_upkeep_lock",
-    "rotate",
-    "segments",
-    "try_upkeep_lock",
-]
+from txmsg.message import Offset, QueueNumber
 
 Connection = AsyncConnection[Any]
 
@@ -51,8 +34,8 @@ _POSITIONS = """
      cross join lateral txmsg.mirrored_queues(m.include, m.exclude) q
       left join txmsg.mirror_queue p on p.mirror = m.name and p.queue = q.id
 """
-"""Who still has to read what: all below next_offset is done, and so are the ranges in acked; a group that a person has
-sent elsewhere reads from there, whenever its consumers come. Retries and dead letters do not stand here: they are
+"""Who still has to read what: all below next_offset is done, and so are the ranges in acked; a group that an operator
+has sent elsewhere reads from there, whenever its consumers come. Retries and dead letters do not count: they are
 copies."""
 
 
@@ -72,22 +55,28 @@ class Pin(NamedTuple):
     reader: str
     """`group NAME` or `mirror NAME`."""
     topic: str
-    queue: int
+    number: QueueNumber
     unread: str
-    first: int
-    last: int
+    first: Offset
+    last: Offset
     messages: int
 
 
-async def open_and_previous(conn: Connection) -> tuple[int, int]:
+class CurrentSegments(NamedTuple):
     """The segment that takes messages, and the one closed last (0: none)."""
+
+    open: int
+    previous: int
+
+
+async def open_and_previous(conn: Connection) -> CurrentSegments:
+    """The segments in which outcomes are remembered."""
     cursor = await conn.execute(
         "select (select id from txmsg.segment where state = 'open'), "
         "(select coalesce(max(id), 0) from txmsg.segment where state = 'closed')"
     )
-    row = await cursor.fetchone()
-    assert row is not None
-    return int(row[0]), int(row[1])
+    (row,) = await cursor.fetchall()
+    return CurrentSegments._make(row)
 
 
 async def add_segment(conn: Connection) -> None:
@@ -96,11 +85,10 @@ async def add_segment(conn: Connection) -> None:
 
 
 async def look_after_memory(conn: Connection) -> int:
-    """Queues in memory that a crash of PostgreSQL has emptied begin anew, their groups with them. How many did."""
+    """Queues in memory that a crash of PostgreSQL has emptied start over, their groups with them. How many did."""
     cursor = await conn.execute("select txmsg.look_after_memory()")
-    row = await cursor.fetchone()
-    assert row is not None
-    return int(row[0])
+    ((lost,),) = await cursor.fetchall()
+    return int(lost)
 
 
 async def rotate(conn: Connection, segment: int, *, lock_timeout_s: float) -> None:
@@ -140,9 +128,9 @@ async def pins(conn: Connection, segment: int, following: int) -> Sequence[Pin]:
         await cursor.execute(
             sql.SQL(
                 """
-                select p.reader, t.name as topic, q.number as queue, t.unread,
+                select p.reader, t.name as topic, q.number, t.unread,
                        lower(r.unread) as first, upper(r.unread) - 1 as last,
-                       (select sum(upper(each) - lower(each))::bigint from unnest(r.unread) each) as messages
+                       (select sum(upper(span) - lower(span))::bigint from unnest(r.unread) span) as messages
                   from ({positions}) p
                   join txmsg.segment_base ends on ends.segment = %(following)s and ends.queue = p.queue_id
                   left join txmsg.segment_base b on b.segment = %(segment)s and b.queue = p.queue_id
@@ -163,9 +151,8 @@ async def pins(conn: Connection, segment: int, following: int) -> Sequence[Pin]:
 async def try_upkeep_lock(conn: Connection) -> bool:
     """Whether this session may drop segments: one in the whole database does so, until it ends."""
     cursor = await conn.execute("select pg_try_advisory_lock(7706, 0)")
-    row = await cursor.fetchone()
-    assert row is not None
-    return bool(row[0])
+    ((is_locked,),) = await cursor.fetchall()
+    return bool(is_locked)
 
 
 async def release_upkeep_lock(conn: Connection) -> None:
@@ -186,8 +173,8 @@ async def mark_dropping(conn: Connection, segment: int) -> bool:
 async def detach(conn: Connection, kind: str, segment: int) -> None:
     """Takes a table of a segment, by its key in PARTITIONS, out of its root, unless that is done. Not in a transaction.
 
-    Waits a few seconds for the transactions that have used the root; nobody waits behind it. LockNotAvailable when they
-    take longer: then it is half done (the root shows the table no more) and finished by a later call.
+    Waits a few seconds for the transactions that have used the root; nothing waits behind it. LockNotAvailable when
+    they take longer: then it is half done (the root shows the table no more) and finished by a later call.
     """
     partition, root = f"{kind}_{segment}", PARTITIONS[kind]
     cursor = await conn.execute(
@@ -195,10 +182,10 @@ async def detach(conn: Connection, kind: str, segment: int) -> None:
         "where inhrelid = to_regclass('txmsg.' || %s) and inhparent = to_regclass('txmsg.' || %s)",
         (partition, root),
     )
-    row = await cursor.fetchone()
-    if row is None:
+    found = await cursor.fetchone()
+    if found is None:
         return
-    is_half_done: bool = row[0]
+    (is_half_done,) = found
     # Finishing locks the table while it waits for older snapshots, those of readers elsewhere too: so not for long.
     await _set_lock_timeout(conn, _LOCK_WAIT_S if is_half_done else _DETACH_WAIT_S)
     await conn.execute(
@@ -211,7 +198,7 @@ async def detach(conn: Connection, kind: str, segment: int) -> None:
 
 
 async def drop_table(conn: Connection, kind: str, segment: int) -> None:
-    """Drops a detached table of a segment, unless that is done. LockNotAvailable while somebody reads it."""
+    """Drops a detached table of a segment, unless that is done. LockNotAvailable while it is read."""
     await _set_lock_timeout(conn, _LOCK_WAIT_S)
     await conn.execute(sql.SQL("drop table if exists {}").format(sql.Identifier("txmsg", f"{kind}_{segment}")))
 

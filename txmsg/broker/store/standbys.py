@@ -15,8 +15,6 @@ from typing import Any, Self
 import psycopg
 from psycopg import AsyncConnection
 
-__all__ = ["StandbyRule", "Unconfirmed", "await_standbys"]
-
 _LOOK_AGAIN_S = 0.01
 
 _COUNTED = re.compile(r"\s*(?:(?:any|first)\s+)?(\d+)\s*\((.*)\)\s*", re.IGNORECASE | re.DOTALL)
@@ -49,13 +47,13 @@ class StandbyRule:
 
     def count(self, standbys: Iterable[str]) -> int:
         """How many of these, by their application_name, are named. The server compares without regard to case."""
-        return sum("*" in self.names or each.lower() in self.names for each in standbys)
+        return sum("*" in self.names or name.lower() in self.names for name in standbys)
 
 
 async def await_standbys(connection: AsyncConnection[Any], setting: str, lsn: str, *, timeout_s: float) -> None:
     """Returns when what was committed before `lsn` is on disk at the standbys that `setting` asks for.
 
-    setting: synchronous_standby_names as it was when the commit began, for whoever has the right to change it may do so
+    setting: synchronous_standby_names as it was when the commit began, for it may be changed
     meanwhile. Usually one look is enough: the commit has waited. Raises Unconfirmed after timeout_s, at once if 0.
     """
     rule = StandbyRule.of(setting)

@@ -1,4 +1,4 @@
-"""Every statement with which a person looks at topics, changes and deletes them. See topics.py for what brokers know.
+"""Every statement with which an operator looks at topics, changes and deletes them. Brokers' knowledge is in topics.py.
 
 A change is one transaction that locks the row of its topic. Brokers learn of it within seconds; what they could still
 write to by what they knew before is touched only when SETTLED_S have gone by.
@@ -18,9 +18,7 @@ from txmsg.broker.store.connect import Pool, session
 from txmsg.broker.store.delivery import open_segment, queue_ends
 from txmsg.broker.store.notices import notify
 from txmsg.errors import MisuseError, UnknownTopic
-from txmsg.message import QUEUES_MAX
-
-__all__ = ["SETTLED_S", "TopicChange", "TopicGroupRow", "TopicQueueRow", "TopicSettings", "TopicSettingsRow"]
+from txmsg.message import QUEUES_MAX, Offset, QueueNumber
 
 SETTLED_S: Final = 10.0
 """Seconds after which each broker knows of a change: twice the time between its looks."""
@@ -67,9 +65,9 @@ class TopicChange:
 class TopicQueueRow:
     """A queue: the first offset kept, and the one after the last."""
 
-    number: int
-    begin: int
-    end: int
+    number: QueueNumber
+    begin: Offset
+    end: Offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +83,7 @@ class TopicGroupRow:
 
 
 class TopicSettings:
-    """The topics of one Notify database, for people. Every method is its own transaction."""
+    """The topics of one Notify database, for operators. Every method is its own transaction."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -106,7 +104,10 @@ class TopicSettings:
             ends = await queue_ends(conn, await open_segment(conn), ids)
             cursor = await conn.execute(_BEGINS, {"ids": ids})
             begins = {queue_id: begin for queue_id, begin in await cursor.fetchall()}
-            queues = [TopicQueueRow(number=n, begin=begins[each], end=ends[each]) for n, each in enumerate(ids)]
+            queues = [
+                TopicQueueRow(number=QueueNumber(number), begin=begins[queue_id], end=Offset(ends[queue_id]))
+                for number, queue_id in enumerate(ids)
+            ]
             groups = await _groups(conn, ids)
             undecided, held_back, scheduled = await _not_entered(conn, ids)
         return topic, queues, groups, undecided + held_back, scheduled
@@ -148,7 +149,7 @@ class TopicSettings:
         """Deletes a topic that takes no messages any more. Raises UnknownTopic, and MisuseError while it is in use.
 
         force: with undecided halves, which are rolled back, and with what groups have not got: transactions that were
-        committed stay so. What stands in segments goes with these.
+        committed stay so. What is in segments goes with these.
         """
         async with session(self._pool) as conn, conn.transaction():
             topic = await _topic(conn, name, lock=True)
@@ -159,7 +160,7 @@ class TopicSettings:
                 )
             _check_settled(topic)
             ids = await _queue_ids(conn, topic.id)
-            # As batches do, before half rows: nobody decides a half of this topic meanwhile.
+            # As batches do, before half rows: no half of this topic is decided meanwhile.
             await conn.execute(_LOCK_QUEUES, {"ids": ids})
             await _check_unused(conn, name, ids, force=force)
             for statement in _DELETE:
@@ -168,7 +169,7 @@ class TopicSettings:
 
 
 def _wanted(topic: TopicSettingsRow, change: TopicChange) -> TopicSettingsRow:
-    """The topic as it shall be. Numbers of queues that were those of all queues grow with them."""
+    """The topic as it will be. Numbers of queues that were those of all queues grow with them."""
     count = topic.queue_count if change.queues is None else change.queues
     write_queues = count if topic.write_queues == topic.queue_count else topic.write_queues
     read_queues = count if topic.read_queues == topic.queue_count else topic.read_queues
@@ -249,10 +250,10 @@ async def _check_drained(conn: AsyncConnection, topic: TopicSettingsRow, first: 
     await conn.execute(_LOCK_QUEUES, {"ids": ids})
     left = await _left_to_enter(conn, ids)
     left += [
-        f"group {each.group_name} has {each.waiting + each.retrying} messages left"
-        + (f" and {each.ordered} that hold back ordering keys" if each.ordered else "")
-        for each in await _groups(conn, ids)
-        if each.waiting or each.retrying or each.ordered
+        f"group {group.group_name} has {group.waiting + group.retrying} messages left"
+        + (f" and {group.ordered} that hold back ordering keys" if group.ordered else "")
+        for group in await _groups(conn, ids)
+        if group.waiting or group.retrying or group.ordered
     ]
     if left:
         raise MisuseError(
@@ -283,9 +284,9 @@ async def _check_unused(conn: AsyncConnection, name: str, ids: Sequence[int], *,
         )
     left = await _left_to_enter(conn, ids)
     left += [
-        f"group {each.group_name} has {each.waiting + each.retrying} messages left and {each.dead} dead letters"
-        for each in await _groups(conn, ids)
-        if each.waiting or each.retrying or each.dead
+        f"group {group.group_name} has {group.waiting + group.retrying} messages left and {group.dead} dead letters"
+        for group in await _groups(conn, ids)
+        if group.waiting or group.retrying or group.dead
     ]
     if left and not force:
         raise MisuseError(f"topic {name!r} is in use: {_named(left)}; --force deletes all of it")
@@ -310,7 +311,7 @@ async def _topic(conn: AsyncConnection, name: str, *, lock: bool = False) -> Top
 
 async def _queue_ids(conn: AsyncConnection, topic_id: int) -> list[int]:
     cursor = await conn.execute("select id from txmsg.queue where topic_id = %s order by number", (topic_id,))
-    return [row[0] for row in await cursor.fetchall()]
+    return [queue_id for (queue_id,) in await cursor.fetchall()]
 
 
 async def _groups(conn: AsyncConnection, ids: Sequence[int]) -> Sequence[TopicGroupRow]:

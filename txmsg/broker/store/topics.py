@@ -17,9 +17,7 @@ from psycopg.rows import class_row
 from txmsg.broker.store.connect import Pool, session
 from txmsg.broker.store.incarnation import current_incarnation, same_incarnation
 from txmsg.errors import BrokerUnavailable, MisuseError, TopicExists, UnknownTopic
-from txmsg.message import QUEUES_MAX, check_name, is_name
-
-__all__ = ["TOPICS_MADE_MAX", "Topic", "TopicRegistry", "TopicRow"]
+from txmsg.message import QUEUES_MAX, QueueId, QueueNumber, check_name, is_name
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +25,7 @@ TOPICS_MADE_MAX = 100
 """How many topics one request may bring that are not there yet."""
 _WRITE, _READ = 2, 4
 _STALE_S = 8.0
-"""With a batch on its way less than SETTLED_S of topic_settings.py: after that, nobody sends by what was before."""
+"""With a batch on its way less than SETTLED_S of topic_settings.py: after that, no broker sends by what was before."""
 _SELECT_ROWS = "select name, queue_count, created_at from txmsg.topic"
 
 
@@ -40,7 +38,7 @@ class Topic:
     """
 
     name: str
-    queue_ids: tuple[int, ...]
+    queue_ids: tuple[QueueId, ...]
     write_queues: int
     ordered_queues: int
     version: int
@@ -54,18 +52,18 @@ class Topic:
         return bool(self.permission & _WRITE)
 
     @property
-    def readable_queue_ids(self) -> tuple[int, ...]:
+    def readable_queue_ids(self) -> tuple[QueueId, ...]:
         """The queues that are delivered."""
         return self.queue_ids[: self.read_queues] if self.permission & _READ else ()
 
-    def queue_of(self, ordering_key: str) -> int:
+    def queue_of(self, ordering_key: str) -> QueueId:
         """The id of the queue of an ordering key: the same in every broker and release."""
         return self.queue_ids[crc32(ordering_key.encode()) % self.ordered_queues]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRow:
-    """A topic as a person is shown it."""
+    """A topic as an operator is shown it."""
 
     name: str
     queue_count: int
@@ -86,7 +84,7 @@ class TopicRegistry:
         self._auto_create = auto_create
         self._queues = queues
         self._topics: dict[str, Topic] = {}
-        self._of_queue: dict[int, tuple[Topic, int]] = {}
+        self._of_queue: dict[int, tuple[Topic, QueueNumber]] = {}
         self._producers: dict[tuple[str, bytes], int] = {}
         self._monotonic = monotonic
         self._looked_at = monotonic()
@@ -130,28 +128,28 @@ class TopicRegistry:
         When they are more than TOPICS_MADE_MAX, a mistake rather than a wish, none is created; the result says so of
         each. Names that are none are passed over. Raises BrokerUnavailable.
         """
-        asked = sorted({each for each in names if each not in self._topics and is_name(each)})
+        asked = sorted({name for name in names if name not in self._topics and is_name(name)})
         if len(asked) < 2 or not self._auto_create:
             return {}
         async with session(self._pool) as connection:
             cursor = await connection.execute("select name from txmsg.topic where name = any(%s)", (asked,))
-            there = {row[0] for row in await cursor.fetchall()}
-        missing = [each for each in asked if each not in there]
+            there = {name for (name,) in await cursor.fetchall()}
+        missing = [name for name in asked if name not in there]
         if len(missing) > TOPICS_MADE_MAX:
             return {
-                each: UnknownTopic(
-                    f"topic {each!r} is unknown, one of {len(missing)} in one request, of which at most "
+                name: UnknownTopic(
+                    f"topic {name!r} is unknown, one of {len(missing)} in one request, of which at most "
                     f"{TOPICS_MADE_MAX} are created automatically, and none was: create it with `txmsg topic create "
-                    f"{each}`, or check the spelling"
+                    f"{name}`, or check the spelling"
                 )
-                for each in missing
+                for name in missing
             }
         if missing:
             await self._create(missing, self._queues)
         return {}
 
     async def refresh_once(self) -> Sequence[str]:
-        """Reads topics anew that have changed, and forgets those that are gone; returns the names of both."""
+        """Reads topics again that have changed, and forgets those that are gone; returns the names of both."""
         looked_at = self._monotonic()
         known = list(self._topics.values())
         async with session(self._pool) as connection:
@@ -159,16 +157,16 @@ class TopicRegistry:
                 "select known.name from unnest(%s::text[], %s::int[], %s::bigint[], %s::int[]) "
                 "known(name, queue_count, version, first_queue) left join txmsg.topic t on t.name = known.name "
                 "left join txmsg.queue q on q.id = known.first_queue "
-                "where t.id is null or q.topic_id is distinct from t.id "  # gone, and perhaps made anew
+                "where t.id is null or q.topic_id is distinct from t.id "  # gone, and perhaps made again
                 "or known.queue_count < t.queue_count or known.version <> t.version",
                 (
-                    [each.name for each in known],
-                    [len(each.queue_ids) for each in known],
-                    [each.version for each in known],
-                    [each.queue_ids[0] for each in known],
+                    [topic.name for topic in known],
+                    [len(topic.queue_ids) for topic in known],
+                    [topic.version for topic in known],
+                    [topic.queue_ids[0] for topic in known],
                 ),
             )
-            changed: list[str] = [row[0] for row in await cursor.fetchall()]
+            changed: list[str] = [name for (name,) in await cursor.fetchall()]
         for name in changed:
             self._forget(name)
             await self._load(name)
@@ -186,7 +184,7 @@ class TopicRegistry:
         self._producers.clear()
 
     def look_soon(self) -> None:
-        """Somebody has changed a topic: `run` looks at once."""
+        """A topic was changed: `run` looks at once."""
         self._soon.set()
 
     async def run(self, interval_s: float) -> None:
@@ -207,7 +205,7 @@ class TopicRegistry:
             except Exception:  # a failing database must not end the broker
                 logger.exception("topics were not looked at")
 
-    async def topic_of_queue(self, queue_id: int) -> tuple[Topic, int]:
+    async def topic_of_queue(self, queue_id: int) -> tuple[Topic, QueueNumber]:
         """The topic that a queue belongs to, and the queue's number in it."""
         if queue_id not in self._of_queue:
             async with session(self._pool) as connection:
@@ -215,10 +213,11 @@ class TopicRegistry:
                     "select t.name from txmsg.topic t join txmsg.queue q on q.topic_id = t.id where q.id = %s",
                     (queue_id,),
                 )
-                row = await cursor.fetchone()
-            if row is None:
+                found = await cursor.fetchone()
+            if found is None:
                 raise UnknownTopic(f"queue {queue_id} does not exist: its topic was deleted")
-            await self._load(row[0])
+            (name,) = found
+            await self._load(name)
         return self._of_queue[queue_id]
 
     async def producer(self, group: str, fence_id: bytes) -> int:
@@ -236,25 +235,25 @@ class TopicRegistry:
                     "select id from txmsg.producer where group_name = %s and fence_id is not distinct from %s",
                     (group, fence),
                 )
-                row = await cursor.fetchone()
-            assert row is not None
-            self._producers[key] = row[0]
+                ((self._producers[key],),) = await cursor.fetchall()
         return self._producers[key]
 
     async def _load(self, name: str) -> Topic | None:
         async with same_incarnation(self._pool), session(self._pool) as connection:
             cursor = await connection.execute(
-                "select q.id, coalesce(t.write_queues, t.queue_count), t.ordered_queues, t.version, "
-                "coalesce(t.read_queues, t.queue_count), t.permission, t.send_rate_max "
-                "from txmsg.topic t join txmsg.queue q on q.topic_id = t.id where t.name = %s order by q.number",
+                "select t.name, array_agg(q.id order by q.number), coalesce(t.write_queues, t.queue_count), "
+                "t.ordered_queues, t.version, coalesce(t.read_queues, t.queue_count), t.permission, t.send_rate_max "
+                "from txmsg.topic t join txmsg.queue q on q.topic_id = t.id where t.name = %s group by t.id",
                 (name,),
             )
-            rows = await cursor.fetchall()
-        if not rows:
+            found = await cursor.fetchone()
+        if found is None:
             return None
-        topic = Topic(name, tuple(row[0] for row in rows), *rows[0][1:])
-        self._topics[name] = topic
-        self._of_queue.update({queue_id: (topic, number) for number, queue_id in enumerate(topic.queue_ids)})
+        _, queue_ids, *settings = found
+        topic = self._topics[name] = Topic(name, tuple(queue_ids), *settings)
+        self._of_queue.update(
+            {queue_id: (topic, QueueNumber(number)) for number, queue_id in enumerate(topic.queue_ids)}
+        )
         return topic
 
     async def create(self, name: str, queues: int) -> tuple[TopicRow, bool]:
@@ -283,7 +282,7 @@ class TopicRegistry:
         return row, created
 
     async def _create(self, names: Sequence[str], queues: int) -> bool:
-        # One statement, so that nobody sees a topic without its queues; a race loses quietly.
+        # One statement, so that a topic is never seen without its queues; a race loses quietly.
         async with session(self._pool) as connection:
             cursor = await connection.execute(
                 "with made as (insert into txmsg.topic (name, queue_count, ordered_queues) "

@@ -71,7 +71,7 @@ declare
     v_blocked_queues int[];
     v_blocked_keys text[];
     v_now timestamptz;
-    v_due_at timestamptz;
+    v_deliver_at timestamptz;
     v_known_ids uuid[];
     v_known_ns smallint[];
     v_done uuid[];
@@ -371,12 +371,12 @@ begin
         )
         select array_agg(p.queue), array_agg(p.queue_offset), (select count(*) from fresh),
                (select count(*) from gone g where g.n = 0 and not g.decided), (select min(l.deliver_at) from later l)
-          into v_placed_queues, v_placed_offsets, v_plain_count, v_commit_count, v_due_at from placed p;
+          into v_placed_queues, v_placed_offsets, v_plain_count, v_commit_count, v_deliver_at from placed p;
         return query
             select 'end', null::uuid, p.queue, max(p.queue_offset) + 1
               from unnest(v_placed_queues, v_placed_offsets) p(queue, queue_offset) group by p.queue;
-        if v_due_at is not null then
-            return query select 'due', null::uuid, null::int, (extract(epoch from v_due_at) * 1000000)::bigint;
+        if v_deliver_at is not null then
+            return query select 'due', null::uuid, null::int, (extract(epoch from v_deliver_at) * 1000000)::bigint;
         end if;
         if v_blocked_keys is not null then  -- what is committed, and stays until its key is free
             with held as (
