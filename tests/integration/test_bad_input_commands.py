@@ -66,9 +66,9 @@ def test_an_option_that_no_broker_can_keep_is_refused_before_anything_starts(opt
 @pytest.mark.parametrize(
     ("option", "value", "words"),
     [
-        ("--storage-wait-s", "nan", "nan is no number of seconds"),
-        ("--first-check-s", "nan", "nan is no number of seconds"),
-        ("--first-check-s", "inf", "inf is no number of seconds"),
+        ("--storage-wait-s", "nan", "nan is not a number of seconds"),
+        ("--first-check-s", "nan", "nan is not a number of seconds"),
+        ("--first-check-s", "inf", "inf is not a number of seconds"),
         ("--first-check-s", "-1", "-1.0 is not in the range x>=0"),
         ("--check-interval-s", "inf", "inf is not in the range 0<x<86400"),
         ("--check-interval-s", "0", "0.0 is not in the range 0<x<86400"),

@@ -89,7 +89,7 @@ def test_settings_are_changed_and_kept(broker: BrokerProcess) -> None:
     settings = json_of(*alter, "--rate", "0", "--default-retries")
     assert (settings["rate"], settings["retry_delays"], settings["retries"]) == (None, None, None)
     assert "name what to change" in said(*alter, status=2)
-    assert "is no length of time" in said(*alter, "--retry-delays", "1s soon", status=2)
+    assert "is not a duration" in said(*alter, "--retry-delays", "1s soon", status=2)
     assert "give one of them" in said(*alter, "--retry-delays", "1s", "--retry-exponential", "1s..2s", status=2)
     assert "each of at most 7 days" in refused(broker, "alter", "collector", "--retry-delays", "8d")
     assert "at most 10000 are allowed" in refused(broker, "alter", "collector", "--retries", "10001")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -84,6 +86,14 @@ def test_every_example_gives_only_options_that_there_are() -> None:
                 assert asked <= options_of(command).keys(), f"{path}: {line}"
 
 
+@pytest.mark.parametrize("command", [["metaq", "topics", "log"], ["group", "list", "--log", "log"]])
+def test_a_command_names_the_extra_that_it_lacks(command: list[str]) -> None:
+    program = f"import sys; sys.modules['google_crc32c'] = None; from txmsg.cli.main import main; main({command})"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    told = "this needs more than is installed (google_crc32c): run `pip install 'txmsg[metaq]'`"
+    assert (done.returncode, done.stderr) == (1, f"Error: {told}\n")
+
+
 def test_options_of_one_name_are_of_one_kind_everywhere() -> None:
     kinds: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for path, command in COMMANDS.items():
@@ -110,7 +120,7 @@ def test_a_duration_is_read_and_shown(text: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "5", "m", "5 m", "-5m", "5x", "1e3s", "0s", "99999999d"])
 def test_what_is_no_duration_is_refused(text: str) -> None:
-    with pytest.raises(click.BadParameter, match="is no length of time: write a number and s, m, h or d, as 12h"):
+    with pytest.raises(click.BadParameter, match="is not a duration: give a number and s, m, h or d, such as 12h"):
         duration(text)
 
 
@@ -120,7 +130,7 @@ def test_a_time_without_a_zone_is_utc_and_a_duration_is_so_long_ago() -> None:
     before = datetime.now(UTC)
     ago_s = (before - MOMENT.convert("2h", None, None)).total_seconds()
     assert 7100 < ago_s < 7300
-    with pytest.raises(click.BadParameter, match="is no time: write 2026-05-01T10:00:00Z, or 2h"):
+    with pytest.raises(click.BadParameter, match="is not a time: give 2026-05-01T10:00:00Z, or 2h"):
         MOMENT.convert("yesterday", None, None)
 
 

@@ -133,7 +133,7 @@ class LogAdministration:
         )
 
     def _left(self, state: GroupState, topic: str) -> int:
-        """What the group has not dealt with of one of its own topics, also in queues that nobody has owned yet."""
+        """What the group has not dealt with of one of its own topics, also in queues that no member has owned yet."""
         done = {queue.queue: queue.offset or 0 for queue in state.queues}
         kept = self._log.ranges([QueueId(topic, number) for number in self._log.queues_of(topic)])
         return sum(end - max(begin, done.get(queue, 0)) for queue, (begin, end) in kept.items())
@@ -143,7 +143,7 @@ class LogAdministration:
     def list_dead_letters(
         self, which: DeadLetterFilter, *, limit: int, page: str = "", whole: bool = False
     ) -> DeadLetterPage:
-        after = _place_of(page) if page else _Place(0, -1, "")
+        after = _rank_of(page) if page else _Rank(0, -1, "")
         found = list(islice(self._letters(which, after), limit + 1))
         following = "{}.{}.{}".format(*found[limit - 1][0]) if len(found) > limit else None
         return DeadLetterPage(letters=[_value(letter) for _, letter in found[:limit]], next=following)
@@ -162,18 +162,18 @@ class LogAdministration:
     def purge(self, selection: Selection) -> Iterator[int]:
         return self._deal(selection.which, again=False)
 
-    def _letters(self, which: DeadLetterFilter, after: _Place) -> Iterator[tuple[_Place, _Letter]]:
+    def _letters(self, which: DeadLetterFilter, after: _Rank) -> Iterator[tuple[_Rank, _Letter]]:
         fits = _fits(which)
-        placed = heapq.merge(*(self._placed(group, after) for group in self._groups(which)))
-        return ((place, letter) for place, letter in placed if fits(letter))
+        ranked = heapq.merge(*(self._ranked(group, after) for group in self._groups(which)))
+        return ((rank, letter) for rank, letter in ranked if fits(letter))
 
-    def _placed(self, group: str, after: _Place) -> Iterator[tuple[_Place, _Letter]]:
-        """The dead letters of a group behind a place, each with its own. Places never go back, though clocks do."""
-        place = after if group == after.group else _Place(0, -1, group)
-        for letter in self._letters_of(group, place.offset + 1):
-            place = _Place(max(place.died_at_us, letter.copy.stored_at_us), letter.offset, group)
-            if place > after:
-                yield place, letter
+    def _ranked(self, group: str, after: _Rank) -> Iterator[tuple[_Rank, _Letter]]:
+        """The dead letters of a group behind a rank, each with its own. Ranks never go back, though clocks do."""
+        rank = after if group == after.group else _Rank(0, -1, group)
+        for letter in self._letters_of(group, rank.offset + 1):
+            rank = _Rank(max(rank.died_at_us, letter.copy.stored_at_us), letter.offset, group)
+            if rank > after:
+                yield rank, letter
 
     def _groups(self, which: DeadLetterFilter) -> list[str]:
         if which.group:
@@ -234,7 +234,7 @@ class LogAdministration:
         return len(wanted)
 
 
-class _Place(NamedTuple):
+class _Rank(NamedTuple):
     """Where a dead letter stands among those of all groups, the longest dead first."""
 
     died_at_us: int
@@ -256,11 +256,11 @@ class _Chunk(NamedTuple):
     end: int
 
 
-def _place_of(page: str) -> _Place:
+def _rank_of(page: str) -> _Rank:
     found = _PAGE.fullmatch(page)
     if found is None:
         raise ProtocolError(f"{shown(page)} is not a page of dead letters: give the last value of `next`")
-    return _Place(int(found[1]), int(found[2]), found[3])
+    return _Rank(int(found[1]), int(found[2]), found[3])
 
 
 def _letter(group: str, copy: ReceivedMessage) -> _Letter:

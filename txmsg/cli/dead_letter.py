@@ -175,7 +175,7 @@ def _sum(steps: Iterator[int], total: int, done_word: str) -> int:
 
 
 def _bar(counts: Iterator[int], total: int, title: str) -> Iterator[int]:
-    """Draws how far it is, where somebody sees it."""
+    """Draws a progress bar on a terminal."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     console = Console(stderr=True)
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:

@@ -108,7 +108,7 @@ def _fence_of(database: str) -> Iterator[Fence]:
             f"the driver of --database is not installed ({exc}): run `pip install {package}`, or name one that is, "
             "as in postgresql+psycopg://user@host/shop"
         ) from exc
-    except (ArgumentError, ValueError) as exc:  # ValueError: a port that is no number
+    except (ArgumentError, ValueError) as exc:  # ValueError: a port that is not a number
         without_password = re.sub(r":(?!//).*@", ":***@", database)
         raise StorageError(
             f"--database {without_password!r} is not a database URL: write it as SQLAlchemy does, such as "

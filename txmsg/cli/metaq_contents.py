@@ -337,7 +337,7 @@ def _print(report: Report, took_s: float) -> None:
 
 @contextmanager
 def _bar(total_bytes: int) -> Iterator[Callable[[int], None]]:
-    """Draws how far it is, where somebody sees it."""
+    """Draws a progress bar on a terminal."""
     columns = (TextColumn("reading"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     console = Console(stderr=True)
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:

@@ -22,7 +22,7 @@ def duration(text: str) -> float:
     """Seconds, of numbers and ms, s, m, h or d. A type of click's options."""
     seconds = seconds_in(text)
     if seconds is None:
-        raise click.BadParameter(f"{text!r} is no length of time: write a number and s, m, h or d, as 12h or 7d.")
+        raise click.BadParameter(f"{text!r} is not a duration: give a number and s, m, h or d, such as 12h or 7d.")
     return seconds
 
 
@@ -40,7 +40,7 @@ def size(text: str) -> int:
     """Bytes, of a number and KiB, MiB, GiB or TiB, or of a number alone. A type of click's options."""
     found = re.fullmatch(r"(\d{1,15})(B|KiB|MiB|GiB|TiB|)", text)
     if not found:
-        raise click.BadParameter(f"{text!r} is no size: write a number and KiB, MiB, GiB or TiB, as 100GiB.")
+        raise click.BadParameter(f"{text!r} is not a size: give a number and KiB, MiB, GiB or TiB, such as 100GiB.")
     return int(found[1]) * _BYTES[found[2]]
 
 
@@ -57,7 +57,7 @@ class _Moment(click.ParamType):  # type: ignore[type-arg]
         try:
             moment = datetime.fromisoformat(value)
         except ValueError:
-            self.fail(f"{value!r} is no time: write 2026-05-01T10:00:00Z, or 2h for two hours ago.", param, ctx)
+            self.fail(f"{value!r} is not a time: give 2026-05-01T10:00:00Z, or 2h for two hours ago.", param, ctx)
         return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 

@@ -1,4 +1,4 @@
-"""How commands show what they were told: times, contents of messages, tables."""
+"""What commands print: times, contents of messages, tables, JSON."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BODY_SHOWN_BYTES = 2000
 
 
 def moment(us: int) -> str | None:
-    """Microseconds since 1970 as ISO 8601 in UTC; 0 is no moment."""
+    """Microseconds since 1970 as ISO 8601 in UTC; None for 0."""
     return datetime_of_us(us).isoformat(timespec="seconds") if us else None
 
 
@@ -42,13 +42,13 @@ def content(headers: bytes | Mapping[str, str], body: bytes) -> dict[str, object
     return {
         "headers": dict(headers),
         "body_size_bytes": len(body),
-        # Bytes that are no text show as \\xNN.
+        # Bytes that are not text show as \\xNN.
         "body": body[:_BODY_SHOWN_BYTES].decode(errors="backslashreplace"),
     }
 
 
 def print_facts(facts: Mapping[str, object]) -> None:
-    """One thing: a line for each of its names and values, but for what is not set."""
+    """Prints the names and values of one thing, a line each. Leaves out None."""
     table = Table(show_header=False, box=None)
     for name, value in facts.items():
         if value is not None:
@@ -58,7 +58,7 @@ def print_facts(facts: Mapping[str, object]) -> None:
 
 
 def print_rows(rows: Iterable[Mapping[str, object]]) -> None:
-    """Things of one kind: a line for each, and a column for each of their names, but for what none of them has."""
+    """Prints things of one kind as a table. Leaves out columns in which all values are None."""
     rows = list(rows)
     names = [name for name in (rows[0] if rows else ()) if any(row[name] is not None for row in rows)]
     table = Table(box=None)
@@ -77,7 +77,7 @@ def _cell(value: object) -> str:
 
 
 def say(text: str, *, err: bool = False) -> None:
-    """Prints a line that may hold what others wrote."""
+    """Prints a line that may contain text from outside."""
     click.echo(printable(text, lines=True), err=err)
 
 
@@ -87,7 +87,7 @@ def first_line(text: str | None) -> str:
 
 
 def print_table(table: Table) -> None:
-    """In a terminal as wide as it is; in a pipe without folding what somebody may search for."""
+    """As wide as the terminal; unfolded in a pipe, so that its text can be searched."""
     _console().print(table)
 
 
@@ -98,5 +98,5 @@ def _console() -> Console:
         def render_str(self, text: str, **options: Any) -> Text:
             return super().render_str(printable(text, lines=True), **options)
 
-    # Keys, names and errors are others' words: "[/b]" in them is no markup, and ":x:" no picture.
+    # Keys, names and errors are others' words: "[/b]" in them is not markup, and ":x:" not an emoji.
     return Printable(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else 250)

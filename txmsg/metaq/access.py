@@ -9,11 +9,12 @@ What each promises:
 read    Sees what is flushed as its topic promises, nothing half written. What is served matches its checksum. Trouble
         with one queue (not kept any more, a hole, damage) is told beside the others' batches, and harms none of them.
 append  All batches or none; on disk on return as each topic's flush promises. A path needs `append=True`: a log has
-        one writer. Topics %RETRY%GROUP and %DLQ%GROUP are small logs of the group's own: anybody may append to them.
+        one writer. Topics %RETRY%GROUP and %DLQ%GROUP are small logs of the group's own: any member may append to them.
 groups  A queue has one owner at most, at any time, among all members, local and remote. The offset stored for a queue
         is kept with the right to own it: who takes a queue gets what the last owner stored. A member that dies gives
         back all its queues: on a path at once (the kernel drops its locks), at a server when its session expires.
-        Who shall own what is decided by the members, each alike, from the same view (`txmsg.metaq.group.assignment`).
+        Which member owns what is decided by each member in the same way, from the same view
+        (`txmsg.metaq.group.assignment`).
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class GroupView:
     queues: tuple[QueueId, ...]
     """All queues of all topics that a member reads; sorted. Members with handlers read %RETRY%GROUP, too."""
     sought: Mapping[QueueId, int]
-    """Queues of the member that asks which somebody wants to go on at another offset: see `GroupMember.seek_done`."""
+    """Queues of this member for which a seek is pending, with its offset: see `GroupMember.seek_done`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +212,7 @@ class GroupMember(Protocol):
     """A member of a group, as it is seen from within. One thread at a time uses it.
 
     Every call renews the session at a server, so `view` is called every second or so. After a silence longer than the
-    session every call raises MembershipLost: the queues are others' by now; stop what is under way and join anew.
+    session every call raises MembershipLost: the queues are others' by now; stop what is under way and join again.
     """
 
     @property
@@ -247,11 +248,11 @@ class GroupMember(Protocol):
         ...
 
     def release(self, offsets: Mapping[QueueId, int]) -> None:
-        """Stores these offsets and gives the queues to whoever takes them. No handler of theirs runs any more."""
+        """Stores these offsets and releases the queues. No handler of theirs runs any more."""
         ...
 
     def leave(self, offsets: Mapping[QueueId, int]) -> None:
-        """Stores these offsets, gives back all queues, and is no member any more. Leaving twice is fine."""
+        """Stores these offsets, gives back all queues, and leaves the group. Leaving twice is fine."""
         ...
 
 

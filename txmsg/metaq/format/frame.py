@@ -34,7 +34,7 @@ _END = struct.Struct("<Q")
 
 
 class BadFrame(Exception):
-    """Bytes that are no whole frame; the text says why."""
+    """Bytes that are not a whole frame; the text says why."""
 
 
 class Compression(IntEnum):
@@ -112,7 +112,7 @@ class Payload(NamedTuple):
     compression: Compression
     kind: Kind
     columns: int
-    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs of a payload
+    count: int  # type: ignore[assignment]  # hides tuple.count, which a payload does not need
     first_stored_at_us: int
     last_stored_at_us: int
 

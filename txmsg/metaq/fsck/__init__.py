@@ -6,5 +6,5 @@ queue_check  compares a queue's cells with its frames
 check        the whole log
 groups       the same, with the small logs and files of its groups
 report       what was found, for people and for JSON
-repair       cuts, marks as lost, and makes anew
+repair       cuts, marks as lost, and recreates
 """

@@ -59,7 +59,7 @@ def size_bytes_of(root: Path) -> int:
 def check(root: Path, told: Callable[[int], None] = lambda _: None) -> Findings:
     """Reads a whole log. Raises CorruptLog when the directory is none. `told`: how many bytes more were read.
 
-    What a writer does meanwhile is no damage: what looks like it is looked at again.
+    What a writer does meanwhile is not damage: what looks like damage is checked again.
     """
     if not (root / "commitlog").is_dir():
         raise CorruptLog(f"{root} is not a log: it has no directory commitlog")

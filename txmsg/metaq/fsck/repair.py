@@ -1,4 +1,4 @@
-"""Takes out of a log what is damaged, keeps that aside, and makes cells and checkpoint anew. Nothing whole is lost."""
+"""Takes out of a log what is damaged, keeps that aside, and recreates cells and checkpoint. Nothing whole is lost."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ _COPIED_BYTES: Final = 1024 * 1024
 def repair(root: Path, told: Callable[[int], None] = lambda _: None) -> list[str]:
     """Repairs a log as docs/log_format.md says, under its lock. Returns what was done, in sentences.
 
-    Raises LogBusy while somebody writes it, CorruptLog when nothing tells which log it is. Interrupted, it is begun
-    anew: each step leaves the damage as it was, or less of it.
+    Raises LogBusy while another process writes it, CorruptLog when nothing tells which log it is. Interrupted, it can
+    be repeated: each step leaves the damage as it was, or less of it.
     """
     renamed = _name_directory(root)
     lock = WriteLock(root)
@@ -228,7 +228,7 @@ class _Repair:
         sync_directory(directory)
         return f"; what stood there is in damaged/{target.name}"
 
-    # ---- what is made anew
+    # ---- what is recreated
 
     def _make_anew(self, findings: Findings, identity: Identity) -> None:
         """Cells and checkpoint, from the frames."""

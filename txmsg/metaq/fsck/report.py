@@ -42,7 +42,7 @@ class Report:
     root: str
     problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """What is no damage, and good to know."""
+    """What is not damage, and useful to know."""
     holes: list[Lost] = field(default_factory=list)
     """Offsets that the log itself says are missing."""
     begin: int = 0

@@ -90,7 +90,7 @@ class Scan:
     stale: set[int] = field(default_factory=set)
     """Positions of frames that are whole, but are not those that were written there last."""
     untidy: list[tuple[int, int]] = field(default_factory=list)
-    """Where bytes behind a whole frame are no zeros, though they mean nothing, and how many there are."""
+    """Where bytes behind a whole frame are not zeros, though they mean nothing, and how many there are."""
     torn: Region | None = None
     """What is not whole at the end: half written, cut off, or damaged."""
     queues: dict[QueueKey, array[int]] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Which member of a group shall own which queue. Pure: every member computes the same from the same view."""
+"""Which member of a group owns which queue. Pure: every member computes the same from the same view."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def averaged(queues: Sequence[QueueId], members: Sequence[Member]) -> dict[str, 
 
 
 def wanted_by(member_id: str, view: GroupView, strategy: Strategy) -> set[QueueId]:
-    """The queues that this member shall own.
+    """The queues that this member is to own.
 
     Queues that the same members read are shared out together, those of %RETRY%GROUP apart from others.
-    Raises MisuseError for a strategy that leaves out a queue, or gives one twice or to nobody who is there.
+    Raises MisuseError for a strategy that leaves out a queue, or gives one twice or to an unknown member.
     """
     pools: dict[tuple[bool, tuple[Member, ...]], list[QueueId]] = {}
     for queue in view.queues:

@@ -37,7 +37,7 @@ def locked(directory: Path) -> Iterator[None]:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
             if not _is_at(fd, directory / "lock"):
-                continue  # the group was deleted, and perhaps made anew, before the lock was ours
+                continue  # the group was deleted, and perhaps created again, before the lock was ours
             yield
             return
         finally:
@@ -82,11 +82,11 @@ class MemberFile:
         beside.rename(self._path)
 
     def is_there(self) -> bool:
-        """False once somebody has removed the files of the group, so that others no longer see who owns what."""
+        """False once the files of the group were removed, so that others no longer see who owns what."""
         return _is_at(self._fd, self._path)
 
     def close(self) -> None:
-        """Is no member any more."""
+        """Ends the membership."""
         try:
             if self.is_there():
                 self._path.unlink()
@@ -152,7 +152,7 @@ class OwnedQueue:
 
     @classmethod
     def taken(cls, path: Path, owner: str) -> OwnedQueue | None:
-        """The queue, if nobody owns it."""
+        """The queue, if no member owns it."""
         path.parent.mkdir(parents=True, exist_ok=True)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -181,7 +181,7 @@ class OwnedQueue:
         self._sequence, self.offset = sequence, offset
 
     def release(self) -> None:
-        """Gives it to whoever takes it."""
+        """Lets another member take it."""
         try:
             os.pwrite(self._fd, bytes(_OWNER_SIZE), _OWNER_AT)
         finally:
@@ -207,7 +207,7 @@ def _last_slot(path: Path, data: bytes) -> tuple[int, int] | None:
 
 
 def offset_in(path: Path) -> int | None:
-    """The offset that is stored, by whoever owns the queue. None when none is."""
+    """The stored offset; None before the first one is stored."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -267,7 +267,7 @@ def sought_in(directory: Path) -> dict[QueueId, int]:
 
 
 def offset_sought(directory: Path, queue: QueueId) -> int | None:
-    """Where this queue is to go on, if anybody asks."""
+    """The offset of a pending seek of this queue; None without one."""
     with suppress(FileNotFoundError):
         return int((directory / "sought" / f"{queue.topic}-{queue.queue:04}").read_bytes())
     return None

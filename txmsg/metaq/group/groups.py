@@ -57,7 +57,7 @@ def _on_disk(work: Callable[P, T]) -> Callable[P, T]:
         try:
             return work(*args, **kwargs)
         except FileNotFoundError:
-            raise  # somebody removes the group
+            raise  # another process removes the group
         except OSError as exc:
             raise StorageError(
                 f"{exc.filename or 'a file of a group'} cannot be written: {exc.strerror}; free space, or give this "
@@ -160,7 +160,7 @@ class LocalGroups:
         with locked(directory):
             for queue, offset in offsets.items():
                 seek_to(directory, queue, offset)
-        for queue in offsets:  # where nobody is to do it
+        for queue in offsets:  # those without an owner, which would do it
             _take(directory, queue, "")
 
     @_on_disk
@@ -304,7 +304,7 @@ class LocalMember:
 
 
 def _take(directory: Path, queue: QueueId, owner: str) -> OwnedQueue | None:
-    """The queue if nobody owns it, at the offset that was sought, if any."""
+    """The queue if no member owns it, at the offset of a pending seek, if any."""
     owned = OwnedQueue.taken(queue_file(directory, queue), owner)
     if owned is None:
         return None

@@ -1,6 +1,6 @@
 """Calls a MetaQ server and waits for the answer, over and over until a deadline: each call is safe to repeat.
 
-One gRPC channel, which connects anew by itself; threads share it. Every gRPC error is translated here.
+One gRPC channel, which reconnects by itself; threads share it. Every gRPC error is translated here.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ _ATTEMPT_S_MIN = 1.0
 class RemoteMember:
     """See `GroupMember`. When the server gives no answer for as long as the session, the member takes itself for lost.
 
-    on_left: told when it is no member any more.
+    on_left: called when the membership ends.
     """
 
     def __init__(

@@ -408,5 +408,5 @@ class Polls:
                 grown.set()
 
     def wake_all(self) -> None:
-        """Has everybody look, as when the server stops."""
+        """Wakes all fetches that wait, as when the server stops."""
         self.wake(list(self._waiting))

@@ -1,7 +1,7 @@
 """Puts the batches of many callers into the log in one append, each call as a whole or not at all. Blocks; no network.
 
 It foresees the offsets that batches will get, so that one note can say where they are (`producers`) and one bad call
-does not spoil the append of the others. It may be wrong, where somebody else in this process appends to the same queue:
+does not spoil the append of the others. It may be wrong, where other code of this process appends to the same queue:
 then the log refuses the whole, and each call is tried by itself.
 """
 
@@ -227,7 +227,7 @@ class Placer:
 
 
 def _notes_in(batch: LogBatch) -> Iterator[Note]:
-    """What somebody else has put there is passed over."""
+    """Skips what is not a note."""
     for message in batch.messages():
         try:
             yield Note.unpack(message.body)

@@ -40,7 +40,7 @@ class Placed(NamedTuple):
     topic: str
     queue: int
     base_offset: int
-    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs of it
+    count: int  # type: ignore[assignment]  # hides tuple.count, which it does not need
     crc: int
 
 

@@ -120,7 +120,7 @@ def _listening(server: grpc.aio.Server, listen: str) -> Iterator[str]:
 
 
 def _is_answered(path: Path) -> bool:
-    """Whether somebody listens at this socket; gRPC would take it away from them."""
+    """Whether a process listens at this socket; gRPC would take the socket over."""
     with socket.socket(socket.AF_UNIX) as probe:
         try:
             probe.connect(str(path))

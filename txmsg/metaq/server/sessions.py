@@ -1,7 +1,7 @@
 """Members of groups that are elsewhere: each is a session, on whose behalf this process is a member itself.
 
 A session that says nothing for its time ends: its member leaves, and what it asks later is refused, so a process that
-was paused stores nothing over what others did meanwhile. When this process was paused, nobody could say anything, and
+was paused stores nothing over what others did meanwhile. When this process was paused, no session could be renewed, and
 the time does not count.
 """
 
@@ -68,7 +68,7 @@ class Sessions:
         return known.member.id
 
     def _joined(self, session: bytes, session_s: float, done: asyncio.Future[GroupMember]) -> None:
-        """Also when its caller is gone: then nobody renews it, and it ends."""
+        """Also when its caller is gone: then it is not renewed, and ends."""
         del self._joining[session]
         if not done.cancelled() and done.exception() is None:
             self._sessions[session] = _Session(done.result(), session_s, self._clock() + session_s)
@@ -77,7 +77,7 @@ class Sessions:
         """What a member's thread returns for this call; the same again for a repeat of the last one.
 
         A caller that goes away does not end it: what a thread has begun is known when the call is repeated. Raises
-        MembershipLost when there is no such session (any more).
+        MembershipLost when there is no such session.
         """
         known = self._sessions.get(session)
         if known is None:

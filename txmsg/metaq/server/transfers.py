@@ -1,4 +1,4 @@
-"""Who moves bytes from or to a server, so that a few slow ones shut nobody out. Knows no network and no log.
+"""Who moves bytes from or to a server, so that a few slow callers do not lock out others. Knows no network and no log.
 
 What is under way is counted in bytes; a caller has a share of them; each transfer has its time in all. Slow ones are
 ended when others want their room. Belongs to one loop.
@@ -136,7 +136,7 @@ class Transfers:
                 granted.set_result(None)
 
     def _make_room(self, transfer: Transfer, size_bytes: int) -> None:
-        """Ends slow ones until there will be room: of its caller, once that has its share; else of anybody."""
+        """Ends slow ones until there will be room: of its caller, once that has its share; else of any caller."""
         now = asyncio.get_running_loop().time()
         rivals = [other for other in self._under_way if other is not transfer and other.held_bytes]
         missing_bytes = self._held_bytes + size_bytes - self._size_bytes_max

@@ -1,4 +1,4 @@
-"""Checks batches that came over the network, so that what is appended can be read by everybody. Knows no network.
+"""Checks batches that came over the network, so that every reader can read what is appended. Knows no network.
 
 A checksum says only that bytes are as their sender made them. A payload whose columns do not fit each other would break
 each reader that comes by, for good: it is refused before it has a place in the log.

@@ -86,7 +86,7 @@ class Cell(NamedTuple):
     base_offset: int
     position: int
     size_bytes: int
-    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs of a cell
+    count: int  # type: ignore[assignment]  # hides tuple.count, which a cell does not need
     last_stored_at_us: int
     header_crc: int
     crc: int = 0
@@ -206,7 +206,7 @@ class Cells:
 
 
 def while_cut(look: Callable[[], T]) -> T:
-    """What a look gives: once more where the queue was cut in the middle of it, by whoever writes."""
+    """What a look gives: once more where the queue was cut in the middle of it by the writer."""
     for _ in range(_LOOKS_MAX):
         try:
             return look()

@@ -130,7 +130,7 @@ class CommitLogWriter:
         """Everything that was appended before this call is on disk. Returns up to where.
 
         Raises StorageError, and from then on `failed` says why. The kernel takes what it could not write for written,
-        and shows it to whoever reads: so what is not known to be on disk is cut off, and nothing is appended any more.
+        and shows it to readers: so what is not known to be on disk is cut off, and nothing is appended any more.
         """
         with self._rolling:
             offsets = self._offsets
@@ -179,7 +179,7 @@ class _OpenFile:
 class CommitLogReader:
     """Reads any position that is kept. Sees what other processes append, cut off and delete.
 
-    By copies, not through memory maps: whoever looks at a map of what a writer cuts off is ended by SIGBUS.
+    By copies, not through memory maps: a process that reads a map of what a writer cuts off is killed by SIGBUS.
     """
 
     def __init__(self, directory: Path) -> None:

@@ -24,7 +24,7 @@ def frames(log: CommitLogReader, log_id: int, start: int, end: int) -> Iterator[
 
 
 class DamagedFrame(Exception):
-    """What stands at `position` is no whole frame."""
+    """What stands at `position` is not a whole frame."""
 
     def __init__(self, position: int, why: str) -> None:
         super().__init__(f"position {position}: {why}")

@@ -61,6 +61,6 @@ class Growth:
                     return None
                 last = self._last = (changed_at, log_file(self._directory, firsts[-1]))
             return last[1], last[1].stat().st_size
-        except FileNotFoundError:  # emptied this moment, or taken away: whoever reads is told
+        except FileNotFoundError:  # emptied this moment, or removed: readers raise
             self._last = None
             return None

@@ -52,7 +52,7 @@ _IN_MEMORY_MAX: Final = 4
 
 
 class BadKeys(Exception):
-    """Bytes that are no index of this file of the log; the text says why."""
+    """Bytes that are not the index of this file of the log; the text says why."""
 
 
 class Keys(NamedTuple):
@@ -119,7 +119,7 @@ def _hashes(folded: _Hashes, lengths: NDArray[np.int64], data: bytes) -> _Hashes
 def index_keys(log: CommitLogReader, first: int, start: int, end: int) -> Iterator[Keys]:
     """The keys of the frames from `start` to `end`, in the commitlog file that begins at `first`, part by part.
 
-    What is no frame is passed over if frames follow; else it may be half written, and indexing ends before it.
+    What is not a frame is skipped if frames follow; else it may be half written, and indexing ends before it.
     """
     topics: list[int] = []
     counts: list[int] = []

@@ -292,7 +292,7 @@ class Log:
 
     def _sync(self, position: int) -> None:
         """Returns when everything before this position is on disk, and seen by readers."""
-        with self._sync_lock:  # whoever comes second finds its work done by the first
+        with self._sync_lock:  # a second caller finds its work done by the first
             if self._writer.synced < position:
                 if self._writer.failed is not None:
                     raise self._writer.failed
@@ -408,7 +408,7 @@ class Append(NamedTuple):
     """A batch for one queue. base_offset: where it must begin, or None: at the queue's end.
 
     A queue that nothing was ever appended to begins at base_offset. is_mirrored: the messages stand elsewhere under
-    these offsets, and whoever appends them does so again when a power cut has taken them.
+    these offsets, and their producer appends them again when a power cut has taken them.
     """
 
     topic: str

@@ -279,7 +279,7 @@ class Queues:
     # ---- when the log is opened
 
     def drop_from(self, position: int, is_synchronous: Callable[[str], bool] | None = None) -> int:
-        """Forgets the cells of all frames from this position on: recovery finds them anew. Then `known_ends` are true.
+        """Forgets the cells of all frames from this position on: recovery finds them again. Then `known_ends` are true.
 
         Returns up to where cells of synchronous topics say that the log was on disk.
         """

@@ -68,7 +68,7 @@ class LogReader:
         return self._checkpoint[1]
 
     def begin(self) -> int:
-        """The first position that is kept. Raises CorruptLog when a file is missing that nobody has deleted."""
+        """The first position that is kept. Raises CorruptLog when a file is missing that retention did not delete."""
         begin, known = self.commit_log.begin(), self.checkpoint()  # in this order: it is noted before files go
         if known is not None and begin > known.begin:
             raise CorruptLog(
@@ -403,7 +403,7 @@ class QueueReader:
     def cut_at(self, offset: int) -> tuple[int, list[Payload]]:
         """Where the frame begins that holds an offset, and what is appended there so that the queue ends at the offset.
 
-        Nothing if it ends there. Before the first offset that is kept, it begins there anew. Raises OffsetOutOfRange
+        Nothing if it ends there. Before the first offset that is kept, it begins there again. Raises OffsetOutOfRange
         past the end, CorruptLog when a part of a damaged frame would be kept.
         """
         if 0 <= offset < self.range()[0]:
