@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from txmsg.client.async_producer import AsyncProducer
     from txmsg.client.consumer import Consumer
     from txmsg.client.half import Half
-    from txmsg.client.held import held_by, held_by_async
     from txmsg.client.idempotent import idempotent
     from txmsg.client.inbox import purge_inbox
     from txmsg.client.producer import Producer
     from txmsg.client.transactional import transactional_message
+    from txmsg.client.undecided import held_by, held_by_async
     from txmsg.errors import (
         BrokerUnavailable,
         CorruptLog,
@@ -118,7 +118,7 @@ _MODULES = {
     "txmsg.client.async_producer": ("AsyncProducer",),
     "txmsg.client.consumer": ("Consumer",),
     "txmsg.client.half": ("Half",),
-    "txmsg.client.held": ("held_by", "held_by_async"),
+    "txmsg.client.undecided": ("held_by", "held_by_async"),
     "txmsg.client.idempotent": ("idempotent",),
     "txmsg.client.inbox": ("purge_inbox",),
     "txmsg.client.producer": ("Producer",),

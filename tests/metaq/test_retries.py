@@ -14,7 +14,7 @@ from tests.waiting import until_async
 from txmsg.errors import CorruptLog, MisuseError, StorageError
 from txmsg.message import ReceivedMessage
 from txmsg.metaq.access import QueueId
-from txmsg.metaq.consumer import working
+from txmsg.metaq.consumer import workers
 from txmsg.metaq.consumer.async_consumer import AsyncLogConsumer
 from txmsg.metaq.consumer.retries import Tried, appends_of, tried_of
 from txmsg.metaq.location import open_log
@@ -156,7 +156,7 @@ async def test_nothing_is_gone_past_while_what_failed_cannot_be_kept(
 async def test_a_dead_letter_is_kept_once_while_retries_beside_it_cannot_be(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(working, "_KEEP_AGAIN_S", 0.01)
+    monkeypatch.setattr(workers, "_KEEP_AGAIN_S", 0.01)
     with Log(tmp_path) as log:
         fill(log, "t", 0, [2])
     with open_log(tmp_path) as access:

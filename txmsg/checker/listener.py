@@ -7,8 +7,6 @@ from typing import Protocol, runtime_checkable
 
 from txmsg.message import ReceivedMessage, TransactionState
 
-__all__ = ["CheckMessageListener"]
-
 
 @runtime_checkable
 class CheckMessageListener(Protocol):

@@ -20,8 +20,6 @@ from txmsg.checker.ports import Askable, Clients, DueHalf, HalfStore, Resolver
 from txmsg.errors import OutcomeConflict, OutcomeExpired
 from txmsg.message import TransactionId, TransactionState
 
-__all__ = ["CheckCounts", "CheckLoop", "CheckLoopConfig", "Clock", "SystemClock"]
-
 logger = logging.getLogger(__name__)
 
 _WINDOW_OVERLAP: Final = timedelta(seconds=2)

@@ -14,22 +14,6 @@ from typing import assert_never
 
 from txmsg.message import TransactionState
 
-__all__ = [
-    "TRANSITIONS",
-    "CheckPolicies",
-    "CheckPolicy",
-    "Decision",
-    "HalfEvent",
-    "HalfState",
-    "IllegalTransitionError",
-    "ParkReason",
-    "check_delay_s",
-    "decide_after_answer",
-    "decide_before_check",
-    "diagram",
-    "next_state",
-]
-
 
 class HalfState(enum.Enum):
     """Where a half message is in its life."""

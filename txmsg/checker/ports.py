@@ -14,8 +14,6 @@ from uuid import UUID
 from txmsg.checker.policy import ParkReason
 from txmsg.message import ReceivedMessage, TransactionId, TransactionState
 
-__all__ = ["Askable", "Claim", "Clients", "DueHalf", "HalfStore", "Resolver"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Askable:

@@ -15,7 +15,7 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from txmsg.checker.fence import Fence
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.options import Decorator, json_option
-from txmsg.client.held import held_by
+from txmsg.client.undecided import held_by
 from txmsg.errors import StorageError
 
 _DAY_S = 86_400

@@ -6,11 +6,11 @@ from txmsg.client.async_consumer import AsyncConsumer
 from txmsg.client.async_producer import AsyncProducer
 from txmsg.client.consumer import Consumer
 from txmsg.client.half import Half
-from txmsg.client.held import held_by, held_by_async
 from txmsg.client.idempotent import idempotent
 from txmsg.client.inbox import purge_inbox
 from txmsg.client.producer import Producer
 from txmsg.client.transactional import transactional_message
+from txmsg.client.undecided import held_by, held_by_async
 
 __all__ = [
     "AsyncConsumer",

@@ -94,7 +94,7 @@ class AsyncConsumer(AsyncLifecycle):
     # ---- life
 
     async def _open(self) -> None:
-        kinds = {each.function.is_coroutine for each in self._subscriptions.handlers.values()}
+        kinds = {handler.function.is_coroutine for handler in self._subscriptions.handlers.values()}
         if True in kinds:
             self._coroutines = LoopWorkers(self._concurrency, self.hooks)
         if False in kinds:
@@ -177,10 +177,10 @@ class AsyncConsumer(AsyncLifecycle):
             await asyncio.sleep(min(self._visibility_timeout_s / 4, WATCH_INTERVAL_S_MAX))
             if self._coroutines is not None:
                 self._coroutines.revive()
-            running = [each for workers in (self._coroutines, self._threads) if workers for each in workers.running]
+            running = [job for workers in (self._coroutines, self._threads) if workers for job in workers.running]
             late = [job for job in running if job is not None and job.late_at <= loop.time()]
             for job in late:
-                if not any(job is each for each in told):
+                if not any(job is told_job for told_job in told):
                     _log.warning(
                         "group %s: handler of topic %r has held message %s for longer than visibility_timeout_s=%g: "
                         "others do not get it while this process lives, for up to 12 hours. %d of %d handlers are "

@@ -14,14 +14,12 @@ from typing import Any
 import grpc.aio
 
 from txmsg.checker.listener import CheckMessageListener
-from txmsg.client.asking import Asker
+from txmsg.client.asker import Asker
 from txmsg.client.channel import Brokers
-from txmsg.client.incoming import checked
+from txmsg.client.received import checked
 from txmsg.message import TransactionState
 from txmsg.wire.codec import details_of
 from txmsg.wire.v1.txmsg_pb2 import BrokerFrame, Check, CheckAnswer, ClientFrame, Heartbeat, Hello
-
-__all__ = ["Presence"]
 
 _log = logging.getLogger(__name__)
 

@@ -24,19 +24,6 @@ from txmsg.message import MESSAGES_PER_TRANSACTION_MAX, Message, TransactionStat
 from txmsg.wire.codec import REQUEST_SIZE_BYTES_MAX, pack_headers
 from txmsg.wire.v1.txmsg_pb2 import EndTransactionsRequest, ItemError, MessageColumns, RecallReply
 
-__all__ = [
-    "EndEntry",
-    "Entry",
-    "FreshEntry",
-    "SendEntry",
-    "Waiter",
-    "columns_of",
-    "end_request",
-    "messages_of",
-    "recalled",
-    "settle",
-]
-
 E = TypeVar("E", bound="Entry")
 
 _MESSAGE_OVERHEAD_BYTES = 48  # ids, lengths, times

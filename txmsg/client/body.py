@@ -13,8 +13,6 @@ from uuid import UUID
 from txmsg.errors import InvalidMessage, MisuseError, shown
 from txmsg.message import Message, check_name
 
-__all__ = ["Key", "MessagePlan", "body_of_arguments"]
-
 _INT_KEY_MAX = 10**100
 
 Key = str | Callable[..., object] | None
@@ -88,8 +86,8 @@ class MessagePlan:
             if self.topic is None:
                 raise MisuseError(f"message= of {self.owner} returned bytes, which need a topic=")
             key, ordering_key = (
-                self._text_of(what, each, arguments, args, kwargs)
-                for what, each in (("key", self.key), ("ordering_key", self.ordering_key))
+                self._text_of(what, given, arguments, args, kwargs)
+                for what, given in (("key", self.key), ("ordering_key", self.ordering_key))
             )
             return [Message(topic=self.topic, body=built, key=key, tag=self.tag, ordering_key=ordering_key)]
         messages = [built] if isinstance(built, Message) else self._several(built)
@@ -99,13 +97,13 @@ class MessagePlan:
 
     def _several(self, built: object) -> list[Message]:
         several: list[Message] = []
-        for each in built if isinstance(built, Iterable) and not isinstance(built, str | Mapping) else [built]:
-            if not isinstance(each, Message):
+        for item in built if isinstance(built, Iterable) and not isinstance(built, str | Mapping) else [built]:
+            if not isinstance(item, Message):
                 raise MisuseError(
-                    f"message= of {self.owner} returned {shown(each)} of type {type(each).__name__}: return the body "
+                    f"message= of {self.owner} returned {shown(item)} of type {type(item).__name__}: return the body "
                     "as bytes, a Message, or a list of Message"
                 )
-            several.append(each)
+            several.append(item)
         return several
 
     def _text_of(

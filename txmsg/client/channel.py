@@ -25,8 +25,6 @@ from txmsg.wire.codec import CHANNEL_OPTIONS, details_of, error_of_rpc
 from txmsg.wire.v1.txmsg_pb2 import RouteChanged, RouteReply, RouteRequest
 from txmsg.wire.v1.txmsg_pb2_grpc import NotifyStub
 
-__all__ = ["RETRYABLE", "Brokers", "retrying", "translated", "was_told"]
-
 _log = logging.getLogger(__name__)
 
 RETRYABLE = (BrokerUnavailable, OutcomeUnknown)
@@ -108,8 +106,8 @@ class Brokers:
             return
         before, was_told = set(self._brokers), bool(self._listed)
         here.name, self._listed, self._draining = route.this, list(route.brokers), frozenset(route.draining)
-        given = {each.name or each.address for each in self._brokers.values() if each.is_given}
-        for learned in [each for each in self._brokers.values() if not each.is_given]:
+        given = {broker.name or broker.address for broker in self._brokers.values() if broker.is_given}
+        for learned in [broker for broker in self._brokers.values() if not broker.is_given]:
             if learned.address not in self._listed or learned.address in given:
                 self._let_go(learned)
         for name in self._listed:
@@ -141,12 +139,12 @@ class Brokers:
     def is_failing(self) -> bool:
         """Whether each of them that takes messages has failed lately, or is cut off from the database."""
         now = asyncio.get_running_loop().time()
-        return all(each.is_cut_off or each.failed_at >= now - _AVOIDED_S for each in self._able())
+        return all(broker.is_cut_off or broker.failed_at >= now - _AVOIDED_S for broker in self._able())
 
     @property
     def are_cut_off(self) -> bool:
         """Whether each of them that takes messages says that it cannot reach the database."""
-        return all(each.is_cut_off for each in self._able())
+        return all(broker.is_cut_off for broker in self._able())
 
     async def call(self, method: str, request: object, *, timeout_s: float) -> Any:
         """One attempt at the current broker. If it fails for want of a broker, the next attempt goes to another one.
@@ -169,7 +167,7 @@ class Brokers:
 
     async def close(self) -> None:
         """Closes all channels; calls in flight fail. Closing twice is fine."""
-        await asyncio.gather(*(each.channel.close() for each in (*self._brokers.values(), *self._gone)))
+        await asyncio.gather(*(broker.channel.close() for broker in (*self._brokers.values(), *self._gone)))
 
     def _spread(self, count: int, new: set[str]) -> None:
         """Chooses anew, so that all brokers have their share of clients: one of the new ones as often as is fair."""
@@ -177,7 +175,7 @@ class Brokers:
         if self._current not in able:
             self._current = self._choice()
         elif count and random.random() < count / len(able):
-            self._current = random.choice([each for each in able if each.address in new] or able)
+            self._current = random.choice([broker for broker in able if broker.address in new] or able)
 
     def _is_of_shard(self, broker: _Broker, shard: bytes) -> bool:
         """Notes the database of a broker. False if the others of the list have another.
@@ -187,7 +185,7 @@ class Brokers:
         if len(shard) != _SHARD_SIZE_BYTES:
             return True
         changed, broker.shard = broker.shard != shard, shard
-        if self.shard != shard and any(each.shard == self.shard for each in self._brokers.values() if each.shard):
+        if self.shard != shard and any(other.shard == self.shard for other in self._brokers.values() if other.shard):
             if changed:
                 _log.error(
                     "broker %s is not used: it writes to Notify database %s, and others of its list to %s; put a "
@@ -204,23 +202,23 @@ class Brokers:
         """The brokers that take messages, as far as is known; all, if it is not."""
         ours = self._ours()
         found = [
-            each
-            for each in ours
-            if (each.name or each.address) in self._listed and (each.name or each.address) not in self._draining
+            broker
+            for broker in ours
+            if (broker.name or broker.address) in self._listed and (broker.name or broker.address) not in self._draining
         ]
         return found or ours
 
     def _ours(self) -> list[_Broker]:
         """Those that do not write to another database."""
-        return [each for each in self._brokers.values() if each.shard in {b"", self.shard}] or list(
+        return [broker for broker in self._brokers.values() if broker.shard in {b"", self.shard}] or list(
             self._brokers.values()
         )
 
     def _choice(self) -> _Broker:
         """One of them that has not failed lately, else the one that failed first."""
         now = asyncio.get_running_loop().time()
-        able = [each for each in self._able() if each.failed_at < now - _AVOIDED_S]
-        return random.choice(able) if able else min(self._ours(), key=lambda each: each.failed_at)
+        able = [broker for broker in self._able() if broker.failed_at < now - _AVOIDED_S]
+        return random.choice(able) if able else min(self._ours(), key=lambda broker: broker.failed_at)
 
     def _let_go(self, broker: _Broker) -> None:
         """Its channel stays open for a while: what consumers still have of it can be settled."""

@@ -16,8 +16,6 @@ from txmsg.client.batch import Entry
 from txmsg.errors import BrokerUnavailable, MisuseError, Overloaded
 from txmsg.wire.codec import REQUEST_SIZE_BYTES_MAX
 
-__all__ = ["Coalescer"]
-
 _log = logging.getLogger(__name__)
 
 ITEMS_MAX = 1000

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["OUSTED_S_MAX", "Epochs"]
-
 OUSTED_S_MAX = 15.0
 """For so long an answer may still come that a broker gave before it lost its lease: longer than any poll takes. What
 comes later under a lower epoch is of the lease that holds now. Epochs go back only where a

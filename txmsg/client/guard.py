@@ -325,7 +325,7 @@ def _add(guards: WeakKeyDictionary[Any, tuple[SessionGuard, ...]], key: object, 
 
 
 def _remove(guards: WeakKeyDictionary[Any, tuple[SessionGuard, ...]], key: object, guard: SessionGuard) -> None:
-    if left := tuple(each for each in guards.get(key, ()) if each is not guard):
+    if left := tuple(other for other in guards.get(key, ()) if other is not guard):
         guards[key] = left
     else:
         guards.pop(key, None)

@@ -17,12 +17,10 @@ from typing import NamedTuple
 import grpc.aio
 
 from txmsg.client.channel import RETRYABLE, Brokers, translated
-from txmsg.client.incoming import delivered
+from txmsg.client.received import delivered
 from txmsg.errors import TxmsgError
 from txmsg.message import ReceivedMessage
 from txmsg.wire.v1.txmsg_pb2 import Receipt, ReceiveReply, ReceiveRequest, Refusal, Subscription
-
-__all__ = ["Hand", "Link", "Polling"]
 
 _log = logging.getLogger(__name__)
 

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from txmsg.client.channel import Brokers
 from txmsg.client.link import Link
 
-__all__ = ["SETTLE_S_MAX", "Links"]
-
 _log = logging.getLogger(__name__)
 
 SETTLE_S_MAX = 5.0

@@ -9,12 +9,6 @@ from txmsg.errors import InvalidName, MisuseError, shown
 from txmsg.runtime.user_function import check_takes
 from txmsg.wire.address import check_address
 
-__all__ = [
-    "addresses_of",
-    "check_listener_of",
-    "shards_of",
-]
-
 
 def addresses_of(brokers: object) -> list[str]:
     """The addresses in "host:port", "host:port,host:port" or a list of these. Raises InvalidName for anything else."""
@@ -35,11 +29,11 @@ def shards_of(brokers: object) -> list[list[str]]:
     Raises InvalidName, and MisuseError for an address that is listed for two of them.
     """
     if isinstance(brokers, str):
-        shards = [addresses_of(each) for each in brokers.split(";")]
+        shards = [addresses_of(part) for part in brokers.split(";")]
     else:
         items = list(brokers) if isinstance(brokers, Iterable) else [brokers]
-        are_lists = any(isinstance(each, Iterable) and not isinstance(each, str | bytes) for each in items)
-        shards = [addresses_of(each) for each in items] if are_lists else [addresses_of(items)]
+        are_lists = any(isinstance(item, Iterable) and not isinstance(item, str | bytes) for item in items)
+        shards = [addresses_of(item) for item in items] if are_lists else [addresses_of(items)]
     seen: set[str] = set()
     for address in (address for shard in shards for address in shard):
         if address in seen:

@@ -40,14 +40,14 @@ def is_contradiction(state: TransactionState, error: BaseException) -> bool:
 
 def log_untold(transaction_id: bytes, state: TransactionState, error: BaseException) -> None:
     """Logs why an outcome was not taken: a warning when the check-back finishes it, an error when only a person can."""
-    each = UUID(bytes=transaction_id)
+    uuid = UUID(bytes=transaction_id)
     contradiction = _CONTRADICTIONS.get((state, type(error)))
     if contradiction is not None:
-        _log.error(contradiction, each)
+        _log.error(contradiction, uuid)
     else:
         _log.warning(
             "transaction %s: the broker could not be told %s (%s: %s); its check-back finishes it",
-            each,
+            uuid,
             state.name,
             type(error).__name__,
             error,

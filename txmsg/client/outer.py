@@ -12,12 +12,12 @@ from sqlalchemy.orm import Session, SessionTransactionOrigin
 
 from txmsg.errors import MisuseError
 
-__all__ = ["refuse_outer_transaction"]
-
 
 def refuse_outer_transaction(owner: str, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
     """Raises MisuseError in an outer transaction that can be seen: of Django, or of an argument."""
-    where = _django_atomic() or next((found for each in (*args, *kwargs.values()) if (found := _begun(each))), None)
+    where = _django_atomic() or next(
+        (found for argument in (*args, *kwargs.values()) if (found := _begun(argument))), None
+    )
     if where is not None:
         raise MisuseError(
             f"{owner} without session= is called inside {where}: its message would be delivered even if that is rolled "

@@ -18,8 +18,6 @@ from txmsg.client.hooks import ProducerHooks
 from txmsg.errors import BrokerUnavailable, OutcomeUnknown, TxmsgError
 from txmsg.wire.v1.txmsg_pb2 import ItemError, RecallReply, RecallRequest, SendReply, SendRequest
 
-__all__ = ["Elsewhere", "Sender", "half_unavailable"]
-
 E = TypeVar("E", bound=Entry)
 FIRST_PAUSE_S_MAX = 0.02
 

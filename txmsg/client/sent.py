@@ -11,8 +11,6 @@ from sqlalchemy.orm import SessionTransaction
 
 from txmsg.message import Message
 
-__all__ = ["Sent"]
-
 
 class _Entry(NamedTuple):
     message: Message

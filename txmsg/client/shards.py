@@ -27,8 +27,6 @@ from txmsg.errors import BrokerUnavailable, InvalidMessage, Overloaded, TxmsgErr
 from txmsg.message import new_transaction_id_bytes
 from txmsg.wire.v1.txmsg_pb2 import RecallReply
 
-__all__ = ["Shards", "find_shards"]
-
 _log = logging.getLogger(__name__)
 
 FIND_S_MAX = 2.0
@@ -44,7 +42,7 @@ async def find_shards(shards: Sequence[Brokers], *, timeout_s: float) -> None:
     One that is away is learned later; messages with ordering keys are refused until then.
     """
     found = await asyncio.gather(
-        *(each.find_shard(min(timeout_s, FIND_S_MAX)) for each in shards), return_exceptions=True
+        *(brokers.find_shard(min(timeout_s, FIND_S_MAX)) for brokers in shards), return_exceptions=True
     )
     for error in found:
         if isinstance(error, RETRYABLE):
@@ -59,8 +57,10 @@ class Shards:
     def __init__(self, senders: Sequence[Sender], *, timeout_s: float) -> None:
         self._senders = senders
         self.new_waiter = senders[0].new_waiter
-        self.plain = _Lane([_Way(each.brokers, each.plain) for each in senders], _plain_may_leave, timeout_s)
-        self.halves = _Lane([_Way(each.brokers, each.halves) for each in senders], self._half_may_leave, timeout_s)
+        self.plain = _Lane([_Way(sender.brokers, sender.plain) for sender in senders], _plain_may_leave, timeout_s)
+        self.halves = _Lane(
+            [_Way(sender.brokers, sender.halves) for sender in senders], self._half_may_leave, timeout_s
+        )
         for sender, plain, half in zip(senders, self.plain.ways, self.halves.ways, strict=True):
             sender.plain_elsewhere = partial(self.plain.elsewhere, plain)
             sender.halves_elsewhere = partial(self.halves.elsewhere, half)
@@ -72,7 +72,7 @@ class Shards:
             if sender.brokers.shard == shard:
                 sender.end(shard, entry)
                 return
-        entry.fail(_unknown_shard(shard, [each.brokers for each in self._senders]))
+        entry.fail(_unknown_shard(shard, [sender.brokers for sender in self._senders]))
 
     async def recall(self, transaction_id: bytes, n: int) -> int:
         """Asks every shard for a delayed message, for its id does not tell where it is. A `RecallReply.Result`.
@@ -91,8 +91,8 @@ class Shards:
                     if result != RecallReply.UNKNOWN:
                         return result  # without waiting for one that is away
         finally:
-            for each in asking:
-                each.cancel()
+            for task in asking:
+                task.cancel()
         if error is not None:
             raise error
         return RecallReply.UNKNOWN
@@ -268,7 +268,7 @@ def _weight(shard: bytes, ordering_key: str) -> bytes:
 
 
 def _unknown_shard(shard: bytes, known: Sequence[Brokers]) -> TxmsgError:
-    if all(each.shard for each in known):
+    if all(brokers.shard for brokers in known):
         return InvalidMessage(
             f"this transaction belongs to Notify database {shard.hex()}, which this producer does not know: give it "
             "the brokers of that database, too"

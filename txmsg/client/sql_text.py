@@ -11,8 +11,6 @@ from enum import Enum
 from functools import cache
 from typing import Final, NamedTuple
 
-__all__ = ["Kind", "Step", "first_word", "steps"]
-
 
 class Kind(Enum):
     """What a statement does to the transaction that it runs in."""

@@ -23,8 +23,6 @@ from txmsg.consumer.subscriptions import Handler
 from txmsg.message import ReceivedMessage
 from txmsg.runtime.user_function import in_handler
 
-__all__ = ["Job", "LoopWorkers", "ThreadWorkers"]
-
 _log = logging.getLogger(__name__)
 
 _CANCEL_S_MAX = 1.0

@@ -15,8 +15,6 @@ from txmsg.message import ReceivedMessage, check_name
 from txmsg.runtime.user_function import UserFunction, text_of
 from txmsg.wire.tags import TagExpression, parse_tags
 
-__all__ = ["GroupHandler", "Handler", "Subscriptions"]
-
 _log = logging.getLogger(__name__)
 
 H = TypeVar("H", bound=Callable[[ReceivedMessage], Any])

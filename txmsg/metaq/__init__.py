@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from txmsg.metaq.access import LogAccess, Member, QueueId
     from txmsg.metaq.consumer.async_consumer import AsyncLogConsumer
     from txmsg.metaq.consumer.consumer import LogConsumer
-    from txmsg.metaq.consumer.polling import PolledBatch
+    from txmsg.metaq.consumer.polls import PolledBatch
     from txmsg.metaq.format.batch import SCHEMA, LogBatch, to_arrow
     from txmsg.metaq.group.assignment import Strategy, averaged
     from txmsg.metaq.location import open_log
@@ -58,7 +58,7 @@ _MODULES = {
     "location": ("open_log",),
     "consumer.async_consumer": ("AsyncLogConsumer",),
     "consumer.consumer": ("LogConsumer",),
-    "consumer.polling": ("PolledBatch",),
+    "consumer.polls": ("PolledBatch",),
     "format.batch": ("SCHEMA", "LogBatch", "to_arrow"),
     "group.assignment": ("Strategy", "averaged"),
     "producer": ("LogProducer", "Place"),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["DELAYS_S", "RETRIES_MAX", "Backoff"]
-
 _MINUTE_S = 60.0
 _HOUR_S = 60 * _MINUTE_S
 

@@ -6,8 +6,6 @@ import logging
 
 from txmsg.errors import printable
 
-__all__ = ["log_to_stderr"]
-
 
 class _Printable(logging.Formatter):
     """Control characters and line ends in a message are escapes: nobody else writes a line of this log."""

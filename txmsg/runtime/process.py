@@ -18,8 +18,6 @@ from typing import Any, TypeVar
 
 from txmsg.errors import MisuseError
 
-__all__ = ["LoopThread", "check_not_forked", "claim_process", "shared_loop"]
-
 T = TypeVar("T")
 
 START_TIMEOUT_S = 10.0
@@ -60,7 +58,7 @@ def _check_not_patched() -> None:
     gevent = sys.modules.get("gevent.monkey")
     if gevent is None:
         return
-    patched = [each for each in ("threading", "select") if gevent.is_module_patched(each)]
+    patched = [module for module in ("threading", "select") if gevent.is_module_patched(module)]
     if patched:
         raise MisuseError(
             f"gevent has patched {' and '.join(patched)} in this process, so txmsg would block forever: patch by "

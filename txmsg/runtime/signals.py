@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["signals_set"]
-
 
 @contextmanager
 def signals_set(event: threading.Event) -> Iterator[None]:

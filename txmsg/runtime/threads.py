@@ -9,8 +9,6 @@ from concurrent.futures import Executor, Future
 from contextlib import suppress
 from typing import Any, ParamSpec, TypeVar
 
-__all__ = ["DaemonThreads"]
-
 P = ParamSpec("P")
 T = TypeVar("T")
 

@@ -16,8 +16,6 @@ from typing import Any
 
 from txmsg.errors import MisuseError, shown
 
-__all__ = ["UserFunction", "check_takes", "in_handler", "name_of", "text_of"]
-
 in_handler: contextvars.ContextVar[bool] = contextvars.ContextVar("txmsg_in_handler", default=False)
 """Whether a handler is being run: one that calls `stop` must not wait for itself."""
 
@@ -31,7 +29,7 @@ class UserFunction:
         self._function = check_takes(what, function, parameter)
         self._name = name_of(function)
         bodies = (function, type(self._function).__call__)
-        self.is_coroutine = any(inspect.iscoroutinefunction(each) for each in bodies)
+        self.is_coroutine = any(inspect.iscoroutinefunction(body) for body in bodies)
 
     async def __call__(self, argument: object, threads: Executor) -> Any:
         """What the function returns; a plain one runs on a thread.
@@ -122,7 +120,7 @@ def check_takes(what: str, function: object, *parameters: str) -> Callable[..., 
     if isinstance(function, type):
         raise MisuseError(f"{what} is the class {function.__name__}: give a function, or an instance")
     bodies = (function, type(function).__call__)
-    if any(inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each) for each in bodies):
+    if any(inspect.isgeneratorfunction(body) or inspect.isasyncgenfunction(body) for body in bodies):
         raise MisuseError(f"{what} {name_of(function)} is a generator, whose body would never run: leave out yield")
     try:
         signature = inspect.signature(function)

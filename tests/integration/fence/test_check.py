@@ -26,7 +26,8 @@ from tests.integration.fence.business import (
     register,
     users_count,
 )
-from txmsg.checker.fence import Fence, FenceCheckListener, checking
+from txmsg.checker.fence import Fence, FenceCheckListener
+from txmsg.checker.fence import check as check_steps
 from txmsg.checker.listener import CheckMessageListener
 from txmsg.message import TransactionId, TransactionState, new_transaction_id
 
@@ -101,13 +102,13 @@ def _check_during(
 ) -> list[TransactionState]:
     """Ends a transaction once a check is about to insert its rollback row, having seen nothing before."""
     inserting = threading.Event()
-    original = checking._insert_rollback
+    original = check_steps._insert_rollback
 
     def insert_rollback(*args: object) -> bool:
         inserting.set()
         return original(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(checking, "_insert_rollback", insert_rollback)
+    monkeypatch.setattr(check_steps, "_insert_rollback", insert_rollback)
     transaction_id = new_transaction_id()
     answers: list[TransactionState] = []
 

@@ -21,8 +21,7 @@ from tests.integration.fence.business import (
 )
 from txmsg.checker.fence import Fence
 from txmsg.cli.main import main
-from txmsg.client import Producer, held_by
-from txmsg.client import held as held_module
+from txmsg.client import Producer, held_by, undecided
 from txmsg.errors import MisuseError
 from txmsg.message import Message, TransactionId, new_transaction_id
 from txmsg.tables import fence_table
@@ -101,7 +100,7 @@ def test_while_one_notify_database_is_away_nothing_is_purged(
 
     brokers[1].kill()
     with monkeypatch.context() as patch:
-        patch.setattr(held_module, "_TIMEOUT_S", 3.0)
+        patch.setattr(undecided, "_TIMEOUT_S", 3.0)
         refused = purge_by_command(postgres_engine, *addresses)
     assert refused.exit_code == 1
     assert addresses[1] in refused.stderr
@@ -117,7 +116,7 @@ def test_while_one_notify_database_is_away_nothing_is_purged(
 def test_a_notify_database_that_does_not_answer_is_told_also_when_no_row_is_old(
     postgres_engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(held_module, "_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(undecided, "_TIMEOUT_S", 0.5)
     Fence(postgres_engine).check(new_transaction_id())
     refused = purge_by_command(postgres_engine, "localhost:1")
     assert (refused.exit_code, refused.stdout) == (1, "")

@@ -13,10 +13,10 @@ loses fence rows with them; a copy of the business database has the fence id of 
 `Fence.renew_fence_id` (`txmsg fence renew-id`) is run in the copy.
 """
 
-from txmsg.checker.fence.checking import LOCK_WAIT_S
+from txmsg.checker.fence.check import LOCK_WAIT_S
 from txmsg.checker.fence.fence import Fence
 from txmsg.checker.fence.fence_async import AsyncFence
 from txmsg.checker.fence.listener import FenceCheckListener
-from txmsg.checker.fence.purging import PURGE_AGE_S_MIN
+from txmsg.checker.fence.purge import PURGE_AGE_S_MIN
 
 __all__ = ["LOCK_WAIT_S", "PURGE_AGE_S_MIN", "AsyncFence", "Fence", "FenceCheckListener"]

@@ -9,7 +9,7 @@ from uuid import UUID
 from sqlalchemy import Connection, exc
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from txmsg.checker.fence import checking, identity, purging, writing
+from txmsg.checker.fence import business_row, check, identity, purge
 from txmsg.checker.fence.engines import AsyncFenceEngine, check_engine_async, in_session_async, on_engine_async
 from txmsg.message import TransactionId, TransactionState
 from txmsg.runtime.durations import Seconds
@@ -61,11 +61,11 @@ class AsyncFence:
         that the session does not own, and for a session of another database than the fence's.
         """
         fence_id = await self.fence_id()
-        await in_session_async(session, writing.write, transaction_id, fence_id)
+        await in_session_async(session, business_row.write, transaction_id, fence_id)
 
     def own_row(self, transaction_id: TransactionId) -> Callable[[Connection], bool]:
         """A function that says whether the row that `write` wrote is still in the transaction of a connection."""
-        return lambda connection: writing.is_written(connection, transaction_id)
+        return lambda connection: business_row.is_written(connection, transaction_id)
 
     # ---- the check
 
@@ -75,7 +75,7 @@ class AsyncFence:
         UNKNOWN while it is running: a check waits about LOCK_WAIT_S for it. Raises what the driver raises when the
         database is away or read-only; the caller counts that as UNKNOWN.
         """
-        return await self._run(checking.check, transaction_id, self._fence_id)
+        return await self._run(check.check, transaction_id, self._fence_id)
 
     # ---- upkeep
 
@@ -89,11 +89,11 @@ class AsyncFence:
         exceptions end the purge; what was deleted before stays deleted. It is first given no ids, so that brokers
         that are away are noticed also on a day without old rows. Raises MisuseError below PURGE_AGE_S_MIN.
         """
-        age_s = purging.check_age(older_than_s)
+        age_s = purge.check_age(older_than_s)
         await held([])
         after, deleted = UUID(int=0), 0
-        while old := await self._run(purging.old_rows, age_s, after):
-            deleted += await self._run(purging.delete_rows, purging.without(old, await held(old)))
+        while old := await self._run(purge.old_rows, age_s, after):
+            deleted += await self._run(purge.delete_rows, purge.without(old, await held(old)))
             after = old[-1]
         return deleted
 

@@ -17,13 +17,13 @@ from typing import Any
 from txmsg.consumer.lifecycle import AsyncLifecycle
 from txmsg.errors import BrokerUnavailable, MisuseError, TxmsgError
 from txmsg.metaq.access import LogAccess, QueueId, offsets_of
-from txmsg.metaq.consumer.balancing import Balance
-from txmsg.metaq.consumer.fetching import Fetcher, Missing, check_missing
-from txmsg.metaq.consumer.handling import Handlers
+from txmsg.metaq.consumer.balance import Balance
+from txmsg.metaq.consumer.fetcher import Fetcher, Missing, check_missing
+from txmsg.metaq.consumer.handlers import Handlers
 from txmsg.metaq.consumer.lane import Lane
-from txmsg.metaq.consumer.polling import PolledBatch, Polls
+from txmsg.metaq.consumer.polls import PolledBatch, Polls
 from txmsg.metaq.consumer.retries import backoff_of
-from txmsg.metaq.consumer.working import Workers
+from txmsg.metaq.consumer.workers import Workers
 from txmsg.metaq.group.assignment import Strategy, averaged
 from txmsg.metaq.location import open_log
 from txmsg.runtime.backoff import RETRIES_MAX
@@ -270,7 +270,7 @@ class AsyncLogConsumer(AsyncLifecycle):
         self._require_started()
         if queue is not None:
             return [self._lane(topic, queue)]
-        return [lane for each, lane in self._balance.lanes.items() if each.topic == topic]
+        return [lane for queue_id, lane in self._balance.lanes.items() if queue_id.topic == topic]
 
     def _lane(self, topic: str, queue: int) -> Lane:
         lane = self._balance.lanes.get(QueueId(topic, queue))
@@ -296,7 +296,7 @@ class AsyncLogConsumer(AsyncLifecycle):
 def _delete_passing(access: LogAccess, group: str) -> None:
     """Deletes the group of a member that begins anew at each start, and those that killed ones have left."""
     base = group.rpartition("%")[0]
-    for each in access.groups():
-        if re.fullmatch(re.escape(base) + "%[0-9a-f]{32}", each):
+    for other in access.groups():
+        if re.fullmatch(re.escape(base) + "%[0-9a-f]{32}", other):
             with suppress(TxmsgError):  # it has members, or somebody else deletes it
-                access.delete_group(each)
+                access.delete_group(other)

@@ -10,8 +10,8 @@ from txmsg.consumer.lifecycle import Lifecycle
 from txmsg.errors import MisuseError
 from txmsg.metaq.access import LogAccess
 from txmsg.metaq.consumer.async_consumer import AsyncLogConsumer
-from txmsg.metaq.consumer.fetching import Missing
-from txmsg.metaq.consumer.polling import PolledBatch
+from txmsg.metaq.consumer.fetcher import Missing
+from txmsg.metaq.consumer.polls import PolledBatch
 from txmsg.metaq.group.assignment import Strategy
 from txmsg.runtime.backoff import RETRIES_MAX
 from txmsg.runtime.durations import Seconds

@@ -18,8 +18,6 @@ from txmsg.metaq.consumer.retries import Tried, tried_of
 from txmsg.metaq.format.batch import LogBatch
 from txmsg.wire.tags import TagExpression
 
-__all__ = ["CHUNK_COUNT", "Chunk", "Lane"]
-
 CHUNK_COUNT = 128
 """Messages of a queue that are handed to its handler together, one after the other."""
 
@@ -90,10 +88,10 @@ class Lane:
 
     def add(self, batches: Sequence[LogBatch]) -> None:
         """Notes what was fetched at `fetch_offset`."""
-        for each in batches:
-            self._batches.append(each)
-            self.waiting_bytes += each.header.size_bytes
-            self.fetch_offset = each.end_offset
+        for batch in batches:
+            self._batches.append(batch)
+            self.waiting_bytes += batch.header.size_bytes
+            self.fetch_offset = batch.end_offset
 
     def pop_batch(self) -> LogBatch | None:
         """The next batch, for somebody who takes it whole."""
@@ -133,7 +131,7 @@ class Lane:
             return None
         count = len(self._pending)
         if self.is_retry:
-            count = next((place for place, each in enumerate(self._pending) if each.due_at_us > now_us), count)
+            count = next((place for place, tried in enumerate(self._pending) if tried.due_at_us > now_us), count)
         offsets = [*list(self._offsets)[:count], self._offsets[count] if count < len(self._pending) else self._after()]
         return Chunk(list(self._pending)[:count], offsets)
 

@@ -20,8 +20,6 @@ from txmsg.runtime.backoff import Backoff
 from txmsg.runtime.durations import Seconds, check_seconds
 from txmsg.wire.headers import pack_headers
 
-__all__ = ["HEADER", "Tried", "again_of", "appends_of", "backoff_of", "dead_again_of", "tried_of"]
-
 HEADER: Final = "txmsg-tried"
 """The header of a copy that tells where it came from."""
 _ERROR_LENGTH_MAX: Final = 2000
@@ -49,7 +47,7 @@ def backoff_of(retries_max: object, delays_s: Sequence[Seconds] | None) -> Backo
         return Backoff(retries_max=retries_max)
     if not delays_s:
         raise MisuseError("retry_delays_s is empty: give at least one delay")
-    checked = tuple(check_seconds("retry_delays_s", each, least_s=0, most_s=_DELAY_S_MAX) for each in delays_s)
+    checked = tuple(check_seconds("retry_delays_s", delay_s, least_s=0, most_s=_DELAY_S_MAX) for delay_s in delays_s)
     return Backoff(delays_s=checked, retries_max=retries_max)
 
 
@@ -57,52 +55,52 @@ def appends_of(group: str, failed: Sequence[Tried], backoff: Backoff, now_us: in
     """What is to be appended for messages that failed just now: to the group's retries, and to its dead letters."""
     levels: dict[int, list[Tried]] = {}
     dead: list[Tried] = []
-    for each in failed:
-        attempt = each.message.attempt
+    for tried in failed:
+        attempt = tried.message.attempt
         delay_s = backoff.delay_s(attempt)
         if delay_s is None:
-            dead.append(each)
+            dead.append(tried)
         else:
-            again = each.message._replace(attempt=attempt + 1)
+            again = tried.message._replace(attempt=attempt + 1)
             level = min(attempt, len(backoff.delays_s)) - 1
-            levels.setdefault(level, []).append(Tried(again, each.errors, now_us + round(delay_s * 1_000_000)))
-    retries = [_append(RETRIES + group, level, each, now_us) for level, each in sorted(levels.items())]
+            levels.setdefault(level, []).append(Tried(again, tried.errors, now_us + round(delay_s * 1_000_000)))
+    retries = [_append(RETRIES + group, level, tried, now_us) for level, tried in sorted(levels.items())]
     return retries, [_append(DEAD_LETTERS + group, 0, dead, now_us)] if dead else []
 
 
 def again_of(group: str, dead: Sequence[Tried], now_us: int) -> Append:
     """What is to be appended to the group's retries for dead letters, to come at once and as if they were new to it."""
     tried = [
-        Tried(each.message._replace(attempt=1, generation=each.message.generation + 1), due_at_us=now_us)
-        for each in dead
+        Tried(letter.message._replace(attempt=1, generation=letter.message.generation + 1), due_at_us=now_us)
+        for letter in dead
     ]
     return _append(RETRIES + group, 0, tried, now_us)
 
 
 def dead_again_of(group: str, copies: Sequence[ReceivedMessage]) -> Append:
     """What is to be appended to the group's dead letters for copies that stood there, as they were."""
-    stored_at_us, headers = [each.stored_at_us for each in copies], [each.headers for each in copies]
+    stored_at_us, headers = [copy.stored_at_us for copy in copies], [copy.headers for copy in copies]
     return Append(DEAD_LETTERS + group, 0, encode(_columns(copies, stored_at_us, headers)))
 
 
 def _append(topic: str, queue: int, tried: Sequence[Tried], now_us: int) -> Append:
-    headers = [{**each.message.headers, HEADER: _told(each)} for each in tried]
-    return Append(topic, queue, encode(_columns([each.message for each in tried], [now_us], headers)))
+    headers = [{**entry.message.headers, HEADER: _told(entry)} for entry in tried]
+    return Append(topic, queue, encode(_columns([entry.message for entry in tried], [now_us], headers)))
 
 
 def _columns(
     messages: Sequence[ReceivedMessage], stored_at_us: Sequence[int], headers: Sequence[Mapping[str, str]]
 ) -> Columns:
     return Columns(
-        bodies=[each.body for each in messages],
+        bodies=[message.body for message in messages],
         stored_at_us=stored_at_us,
-        transaction_ids=b"".join(each.id_bytes for each in messages),
-        n=[each.n for each in messages],
-        born_at_us=[each.born_at_us for each in messages],
-        keys=[each.key or "" for each in messages],
-        tags=[each.tag or "" for each in messages],
-        ordering_keys=[each.ordering_key or "" for each in messages],
-        headers=[pack_headers(each) for each in headers],
+        transaction_ids=b"".join(message.id_bytes for message in messages),
+        n=[message.n for message in messages],
+        born_at_us=[message.born_at_us for message in messages],
+        keys=[message.key or "" for message in messages],
+        tags=[message.tag or "" for message in messages],
+        ordering_keys=[message.ordering_key or "" for message in messages],
+        headers=[pack_headers(pairs) for pairs in headers],
     )
 
 

@@ -12,8 +12,6 @@ from txmsg.errors import MisuseError, OffsetOutOfRange, OffsetsMissing, TxmsgErr
 from txmsg.metaq.access import LogAccess, QueueId
 from txmsg.metaq.consumer.lane import Lane
 
-__all__ = ["Fetcher", "Missing", "check_missing"]
-
 _log = logging.getLogger(__name__)
 
 Missing: TypeAlias = Literal["error", "earliest", "latest"]
@@ -68,34 +66,34 @@ class Fetcher:
         if not wanted:
             return []
         waits = self.has_waited = len(wanted) == sum(
-            not each.is_paused and each.error is None for each in self._lanes.values()
+            not lane.is_paused and lane.error is None for lane in self._lanes.values()
         )
         fetched = await asyncio.get_running_loop().run_in_executor(
             self._thread,
             lambda: self._access.fetch(wanted, size_bytes_max=room_bytes, wait_s=_WAIT_S if waits else 0.0),
         )
         ready: list[Lane] = []
-        for each in fetched:
-            lane = self._lanes.get(each.queue)
-            if lane is None or lane.fetch_offset != wanted[each.queue] or lane.is_stopping:
+        for result in fetched:
+            lane = self._lanes.get(result.queue)
+            if lane is None or lane.fetch_offset != wanted[result.queue] or lane.is_stopping:
                 continue  # given back, or moved, meanwhile
-            if each.error is not None:
-                self._settle(lane, each.error)
+            if result.error is not None:
+                self._settle(lane, result.error)
             else:
                 lane.error = None
-                lane.add(each.batches)
+                lane.add(result.batches)
                 ready.append(lane)
         return ready
 
     def _wanted(self) -> tuple[dict[QueueId, int], int]:
         """Offsets of lanes that have room, another one first each time; and how much may be fetched."""
         room_bytes = WAITING_BYTES_MAX - sum(lane.waiting_bytes for lane in self._lanes.values())
-        lanes = [each for each in self._lanes.values() if self._has_room(each)]
+        lanes = [lane for lane in self._lanes.values() if self._has_room(lane)]
         if not lanes or room_bytes <= 0:
             return {}, 0
         self._turn = (self._turn + 1) % len(lanes)
         turned = lanes[self._turn :] + lanes[: self._turn]
-        return {each.queue: each.fetch_offset for each in turned}, min(room_bytes, _FETCH_BYTES)
+        return {lane.queue: lane.fetch_offset for lane in turned}, min(room_bytes, _FETCH_BYTES)
 
     def _has_room(self, lane: Lane) -> bool:
         if lane.is_paused or lane.is_stopping or lane.waiting_bytes >= LANE_BYTES_MAX:

@@ -16,8 +16,6 @@ from txmsg.message import ReceivedMessage, TransactionId, TransactionState
 from txmsg.runtime.threads import DaemonThreads
 from txmsg.runtime.user_function import UserFunction
 
-__all__ = ["LISTENER_TIMEOUT_S", "Asker"]
-
 _log = logging.getLogger(__name__)
 
 LISTENER_TIMEOUT_S = 10.0
@@ -43,9 +41,9 @@ class Asker:
 
     async def ask(self, message: ReceivedMessage) -> TransactionState:
         """The listener's answer, or UNKNOWN."""
-        each = message.transaction_id
-        if each in self._running:
-            _log.error("check of transaction %s: the listener still hangs in an earlier one: UNKNOWN", each)
+        transaction_id = message.transaction_id
+        if transaction_id in self._running:
+            _log.error("check of transaction %s: the listener still hangs in an earlier one: UNKNOWN", transaction_id)
             return TransactionState.UNKNOWN
         try:
             async with asyncio.timeout(self._timeout_s) as limit:
@@ -55,16 +53,16 @@ class Asker:
                 _log.error(
                     "check of transaction %s: the listener gave no answer within %g s: UNKNOWN; calls that hang hold "
                     "%d of %d threads",
-                    *(each, self._timeout_s, len(self._running), self._thread_count),
+                    *(transaction_id, self._timeout_s, len(self._running), self._thread_count),
                 )
             else:
-                _log.exception("check of transaction %s: the listener raised: UNKNOWN", each)
+                _log.exception("check of transaction %s: the listener raised: UNKNOWN", transaction_id)
             return TransactionState.UNKNOWN
         if not isinstance(state, TransactionState):
             _log.error(
                 "check of transaction %s: the listener returned %s: UNKNOWN; it is to return TransactionState.COMMIT, "
                 "ROLLBACK or UNKNOWN",
-                *(each, shown(state)),
+                *(transaction_id, shown(state)),
             )
             return TransactionState.UNKNOWN
         return state

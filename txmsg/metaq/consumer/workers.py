@@ -11,13 +11,11 @@ from typing import Final
 
 from txmsg.errors import TxmsgError
 from txmsg.metaq.access import LogAccess
-from txmsg.metaq.consumer.handling import Handlers
+from txmsg.metaq.consumer.handlers import Handlers
 from txmsg.metaq.consumer.lane import Chunk, Lane
 from txmsg.metaq.consumer.retries import Tried, appends_of
 from txmsg.metaq.store.log import Append
 from txmsg.runtime.backoff import Backoff
-
-__all__ = ["Workers"]
 
 _log = logging.getLogger(__name__)
 
@@ -102,8 +100,8 @@ class Workers:
 
     async def _keep(self, lane: Lane, chunk: Chunk) -> None:
         """Puts what failed where it waits for its next try, or for a person; then the lane may go past it."""
-        dead = [each for each in chunk.failed if self._is_dead(each)]
-        for part in (dead, [each for each in chunk.failed if not self._is_dead(each)]):
+        dead = [tried for tried in chunk.failed if self._is_dead(tried)]
+        for part in (dead, [tried for tried in chunk.failed if not self._is_dead(tried)]):
             while part and not await self._appended(part):  # what is kept is not appended once more
                 await asyncio.sleep(_KEEP_AGAIN_S)
                 if self._must_end(lane):
@@ -137,12 +135,12 @@ class Workers:
         except (TxmsgError, OSError) as exc:
             _log.error("group %s: %d messages that failed cannot be kept: %s", self._group, len(failed), exc)
             return False
-        for each in failed:
-            if self._is_dead(each):
+        for tried in failed:
+            if self._is_dead(tried):
                 _log.error(
                     "group %s: message %s of topic %r queue %s offset %s is a dead letter after %d deliveries",
-                    *(self._group, each.message.id, each.message.topic, each.message.queue, each.message.offset),
-                    each.message.attempt,
+                    *(self._group, tried.message.id, tried.message.topic, tried.message.queue, tried.message.offset),
+                    tried.message.attempt,
                 )
         return True
 

@@ -11,8 +11,6 @@ from txmsg.message import ReceivedMessage
 from txmsg.wire.codec import slices_of_ids, unpack_headers
 from txmsg.wire.v1.txmsg_pb2 import Check, DeliveredColumns
 
-__all__ = ["checked", "delivered"]
-
 _NO_HEADERS: Mapping[str, str] = unpack_headers(b"")
 
 
@@ -26,8 +24,8 @@ def delivered(columns: DeliveredColumns) -> tuple[list[ReceivedMessage], dict[in
     rows: Iterable[tuple[Any, ...]] = zip(
         repeat(columns.topic),
         columns.body,
-        [each or None for each in columns.key] or repeat(None),
-        [each or None for each in columns.tag] or repeat(None),
+        [key or None for key in columns.key] or repeat(None),
+        [tag or None for tag in columns.tag] or repeat(None),
         _headers(columns, unreadable) if columns.headers else repeat(_NO_HEADERS),
         repeat(columns.queue),
         columns.receipt.offset,
@@ -36,13 +34,13 @@ def delivered(columns: DeliveredColumns) -> tuple[list[ReceivedMessage], dict[in
         columns.n or repeat(0),
         columns.born_at_us,
         columns.stored_at_us,
-        [each or None for each in columns.ordering_key] or repeat(None),
+        [key or None for key in columns.ordering_key] or repeat(None),
         columns.generation or repeat(0),
         strict=False,  # `repeat` has no end
     )
     messages = list(map(ReceivedMessage._make, rows))
     if unreadable:
-        messages = [each for each in messages if each.offset not in unreadable]
+        messages = [message for message in messages if message.offset not in unreadable]
     return messages, unreadable
 
 
@@ -55,8 +53,8 @@ def _check_columns(columns: DeliveredColumns) -> None:
     )
     if (
         len(columns.transaction_ids) != 16 * count
-        or any(len(each) != count for each in full)
-        or any(len(each) not in (0, count) for each in sparse)
+        or any(len(column) != count for column in full)
+        or any(len(column) not in (0, count) for column in sparse)
     ):
         raise ProtocolError(f"the columns of {count} messages of topic {shown(columns.topic)} differ in length")
 

@@ -10,12 +10,10 @@ import pyarrow as pa
 
 from txmsg.message import ReceivedMessage
 from txmsg.metaq.access import QueueId
-from txmsg.metaq.consumer.balancing import Balance
+from txmsg.metaq.consumer.balance import Balance
 from txmsg.metaq.consumer.lane import Lane
 from txmsg.metaq.format.batch import LogBatch
 from txmsg.wire.tags import TagExpression
-
-__all__ = ["PolledBatch", "Polls"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +83,7 @@ class Polls:
                 return []
 
     def _popped(self, count_max: int) -> list[PolledBatch]:
-        lanes = [each for each in self._balance.lanes.values() if not each.is_stopping and not each.is_paused]
+        lanes = [lane for lane in self._balance.lanes.values() if not lane.is_stopping and not lane.is_paused]
         if lanes:
             self._turn = (self._turn + 1) % len(lanes)  # another one first each time
         found: list[PolledBatch] = []

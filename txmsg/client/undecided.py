@@ -12,8 +12,6 @@ from txmsg.message import TransactionId
 from txmsg.wire.codec import bytes_of_ids, ids_of_bytes
 from txmsg.wire.v1 import txmsg_pb2 as pb
 
-__all__ = ["held_by", "held_by_async"]
-
 _TIMEOUT_S = 10.0
 
 Held = Callable[[list[TransactionId]], set[TransactionId]]
@@ -41,7 +39,7 @@ def held_by_async(*notify_databases: str | Sequence[str]) -> HeldAsync:
     addresses = [addresses_of(brokers) for brokers in notify_databases]
 
     async def held(ids: list[TransactionId]) -> set[TransactionId]:
-        replies = await asyncio.gather(*(_held_by_one(each, ids) for each in addresses))
+        replies = await asyncio.gather(*(_held_by_one(brokers, ids) for brokers in addresses))
         return set().union(*replies)
 
     return held

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from txmsg.client.asking import Asker
+from txmsg.client.asker import Asker
 from txmsg.message import ReceivedMessage, TransactionState, new_transaction_id
 
 COMMIT, UNKNOWN = TransactionState.COMMIT, TransactionState.UNKNOWN

@@ -19,8 +19,6 @@ from txmsg.metaq.group.assignment import Strategy, wanted_by
 from txmsg.runtime.start import Start
 from txmsg.wire.tags import ALL_TAGS, TagExpression
 
-__all__ = ["Balance"]
-
 _log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
@@ -122,7 +120,7 @@ class Balance:
         return Lane(queue, offset, ALL_TAGS if wanted is None else wanted, is_retry=wanted is None)
 
     def _tell_strategies(self, view: GroupView) -> None:
-        strategies = sorted({each.strategy for each in view.members})
+        strategies = sorted({member.strategy for member in view.members})
         if len(strategies) > 1 and strategies != self._told:
             self._told = strategies
             _log.warning(

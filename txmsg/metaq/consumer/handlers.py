@@ -14,8 +14,6 @@ from txmsg.metaq.consumer.retries import Tried
 from txmsg.runtime.threads import DaemonThreads
 from txmsg.runtime.user_function import in_handler
 
-__all__ = ["Handlers"]
-
 _FAILED_S_MAX = 0.2
 """How long what failed may wait for more of its chunk, until it is kept."""
 
