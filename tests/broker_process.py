@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from tests.ports import own_port
 from tests.restartable import Restartable
@@ -13,7 +15,8 @@ from tests.restartable import Restartable
 class BrokerProcess(Restartable):
     """`txmsg broker` as a child process, on a database or (None) the embedded one.
 
-    `address` is HOST:PORT, the same after a restart; of its own unless one is given.
+    `address` is HOST:PORT, the same after a restart; of its own unless one is given. A context manager: started when it
+    is entered, killed when it is left.
     """
 
     def __init__(
@@ -29,6 +32,13 @@ class BrokerProcess(Restartable):
         self.options = options
         self.address = address or f"127.0.0.1:{own_port()}"
 
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
+        self.kill()
+
     def start(self) -> None:
         super().start()
         self.address = self.child.address
@@ -41,10 +51,6 @@ class BrokerProcess(Restartable):
 @contextmanager
 def running_broker(storage: str, *options: str, log: Path) -> Iterator[BrokerProcess]:
     """A broker that must end in order, when the block ends or before."""
-    broker = BrokerProcess(storage, *options, log=log)
-    broker.start()
-    try:
+    with BrokerProcess(storage, *options, log=log) as broker:
         yield broker
         assert broker.stop() == 0, log.read_text()
-    finally:
-        broker.kill()

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from tests.acceptance.standby import Pair, pair
-from tests.broker_process import BrokerProcess
+from tests.broker_process import running_broker
 from tests.integration.client_harness import collecting, different, half_count
 from txmsg.broker import migrate
 from txmsg.client import Producer
@@ -58,18 +58,14 @@ class Service:
 
 @contextmanager
 def service(url: str, log: Path) -> Iterator[Service]:
-    broker = BrokerProcess(url, "--first-check-s", "1", "--check-interval-s", "1", "--topic-queues", "2", log=log)
-    broker.start()
-    try:
-        with (
-            Producer(broker.address, group="shop", timeout_s=100, check_listener=Commits()) as producer,
-            collecting(broker.address, TOPICS[0], group="mailer") as orders,
-            collecting(broker.address, TOPICS[1], group="mailer") as quotes,
-        ):
-            yield Service(producer, dict(zip(TOPICS, (orders, quotes), strict=True)))
-        assert broker.stop() == 0
-    finally:
-        broker.kill()
+    options = ("--first-check-s", "1", "--check-interval-s", "1", "--topic-queues", "2")
+    with (
+        running_broker(url, *options, log=log) as broker,
+        Producer(broker.address, group="shop", timeout_s=100, check_listener=Commits()) as producer,
+        collecting(broker.address, TOPICS[0], group="mailer") as orders,
+        collecting(broker.address, TOPICS[1], group="mailer") as quotes,
+    ):
+        yield Service(producer, dict(zip(TOPICS, (orders, quotes), strict=True)))
 
 
 def assert_whole(url: str) -> None:

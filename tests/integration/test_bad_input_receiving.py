@@ -44,10 +44,8 @@ def notify_url(postgres: PostgresServer, notify_template: str) -> Iterator[str]:
 def broker(notify_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """A broker that checks half messages every second."""
     options = ("--first-check-s", "0", "--check-interval-s", "1")
-    broker = BrokerProcess(notify_url, *options, log=tmp_path_factory.mktemp("broker") / "log")
-    broker.start()
-    yield broker
-    broker.kill()
+    with BrokerProcess(notify_url, *options, log=tmp_path_factory.mktemp("broker") / "log") as broker:
+        yield broker
     assert "Traceback" not in broker.log.read_text()
 
 

@@ -55,11 +55,9 @@ def notify_url(postgres: PostgresServer, notify_template: str) -> Iterator[str]:
 def broker(notify_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """A broker that creates no topic by itself and takes small bodies only; `known` is a topic."""
     options = ("--no-topic-auto-create", "--body-size-max", str(BODY_SIZE_BYTES_MAX), "--first-check-s", "600")
-    broker = BrokerProcess(notify_url, *options, log=tmp_path_factory.mktemp("broker") / "log")
-    broker.start()
-    topic(broker, "create", "known")
-    yield broker
-    broker.kill()
+    with BrokerProcess(notify_url, *options, log=tmp_path_factory.mktemp("broker") / "log") as broker:
+        topic(broker, "create", "known")
+        yield broker
     assert "Traceback" not in broker.log.read_text()
 
 

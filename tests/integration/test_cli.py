@@ -145,13 +145,9 @@ def test_broker_refuses_a_port_in_use(broker: BrokerProcess) -> None:
 
 
 def test_broker_without_storage_brings_its_own_database_and_ends_it(tmp_path: Path) -> None:
-    broker = BrokerProcess(None, "--data-dir", str(tmp_path / "data"), log=tmp_path / "broker.log")
-    try:
-        broker.start()
+    with BrokerProcess(None, "--data-dir", str(tmp_path / "data"), log=tmp_path / "broker.log") as broker:
         half = store_half(broker)
         broker.restart(kill=True)  # the next one shares or recovers the database of the killed one
         assert listed(broker) == [half]
         assert broker.stop() == 0
-    finally:
-        broker.kill()
     assert not EmbeddedPostgres(tmp_path / "data" / "pg").running

@@ -289,10 +289,8 @@ def test_a_tailer_that_finds_its_messages_appended_by_another_looks_where_the_lo
     url: str, log: Path, load: Load, new_tailer: NewTailer, tmp_path: Path
 ) -> None:
     """At a server, as by a tailer that was paused, has lost its turn, and goes on with what it had taken."""
-    server = MetaQProcess(log, log=tmp_path / "server.log")
-    server.start()
-    tailer = new_tailer(root=server.address)
-    try:
+    with MetaQProcess(log, log=tmp_path / "server.log") as server:
+        tailer = new_tailer(root=server.address)
         load.write(20)
         tailer.start()
         require_equal(url, log, load.count)
@@ -307,17 +305,13 @@ def test_a_tailer_that_finds_its_messages_appended_by_another_looks_where_the_lo
         load.write(20)
         require_equal(url, log, load.count)
         tailer.stop()
-    finally:
-        server.kill()
 
 
 def test_a_metaq_server_that_is_killed_again_and_again_gets_every_message_once(
     url: str, log: Path, load: Load, new_tailer: NewTailer, tmp_path: Path
 ) -> None:
-    server = MetaQProcess(log, log=tmp_path / "server.log")
-    server.start()
-    tailer = new_tailer(root=server.address)
-    try:
+    with MetaQProcess(log, log=tmp_path / "server.log") as server:
+        tailer = new_tailer(root=server.address)
         tailer.start()
         with load.going_on():
             for with_tailer in (False, True):
@@ -333,8 +327,6 @@ def test_a_metaq_server_that_is_killed_again_and_again_gets_every_message_once(
         assert tailer.is_running
         tailer.stop()
         assert server.stop() == 0
-    finally:
-        server.kill()
 
 
 def _damage(log: Path, body: bytes) -> None:
