@@ -50,7 +50,7 @@ def pause_in(moment: Moment, broker: Broker, url: str, *, hunt_s: float) -> Mome
     finally:
         if is_slow:
             broker.database.heal()
-    broker.process.pause()
+    broker.process.pause_until_still()
     return Moment.ANY
 
 
@@ -63,7 +63,7 @@ def _hunt(moment: Moment, broker: Broker, url: str, deadline: float, *, answered
                 _nudge(connection)
                 nudged_at = now
             if _is_at_it(connection, moment, broker.role, since=time.time() - answered_s / 2):
-                stopped_at = broker.process.pause()
+                stopped_at = broker.process.pause_until_still()
                 if _is_at_it(connection, moment, broker.role, since=stopped_at - answered_s):
                     return True
                 broker.process.resume()
