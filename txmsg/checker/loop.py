@@ -306,7 +306,7 @@ class CheckLoop:
         elif isinstance(answer := ask.result(), TransactionState):
             return answer
         else:
-            why = f"{answer!r} is no TransactionState"
+            why = f"{answer!r} is not a TransactionState"
         logger.warning("check %d of %s counts as UNKNOWN: %s", half.checks, half.transaction_id, why)
         return TransactionState.UNKNOWN
 

@@ -88,7 +88,7 @@ class UserFunction:
             raise self._left(exc) from exc
 
     def _cancelled(self) -> RuntimeError:
-        return RuntimeError(f"{self._name} ended in a CancelledError, though nobody cancelled it")
+        return RuntimeError(f"{self._name} ended in a CancelledError, though it was not cancelled")
 
     def _left(self, exc: BaseException) -> RuntimeError:
         return RuntimeError(f"{self._name} raised {type(exc).__name__}({exc}): taken as any other exception")

@@ -152,7 +152,7 @@ class _Occasions:
         __tracebackhide__ = True
         assert self._count >= least, (
             f"{what.format(self._count)} in the block of {name}(), so nothing went wrong in it as often as wanted "
-            f"({least} times): do in the block what shall fail, and wait in it until it has"
+            f"({least} times): do in the block what is to fail, and wait in it until it has"
         )
 
 

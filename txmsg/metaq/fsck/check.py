@@ -147,7 +147,7 @@ def _checkpoint(root: Path, identity: Identity, report: Report) -> Checkpoint | 
             text = f"it is of another log, {read_checked(root / 'checkpoint').get('log_id')}"
         except (OSError, ValueError) as exc:
             text = f"it cannot be read: {exc}"
-        way_out = "opening the log for writing makes it anew from all frames"
+        way_out = "opening the log for writing recreates it from all frames"
         report.problems.append(Problem(file="checkpoint", text=text, way_out=way_out))
     return known
 
@@ -192,7 +192,7 @@ def _check_keys(root: Path, findings: Findings) -> None:
             known = checkpoint_of(root, findings.identity.log_id)
             if known is not None and first < known.begin:
                 continue  # retention deletes it with its file, or the writer after it
-            way_out = "delete it: the writer makes it anew, and keys are found meanwhile, more slowly"
+            way_out = "delete it: the writer recreates it; until then keys are found more slowly"
             file = str(keys_file(root, first).relative_to(root))
             findings.report.problems.append(Problem(file=file, text=str(exc), way_out=way_out))
 

@@ -102,9 +102,7 @@ class _Repair:
             if (self._root / "log.json").exists():
                 self._aside(self._root / "log.json")
             write_identity(self._root, found)
-            self._done.append(
-                f"log.json: written anew as its frames say: log {found.log_id}, generation {found.generation}"
-            )
+            self._done.append(f"log.json: recreated from its frames: log {found.log_id}, generation {found.generation}")
             return found
 
     def _put_topics_aside(self) -> None:
@@ -127,7 +125,7 @@ class _Repair:
             self._done.append(f"commitlog/{path.name}: begins at position {first}, and is named so again")
         for name in strange_names(self._root):
             self._aside(self._root / name)
-            self._done.append(f"{name}: is no file of the log, put aside")
+            self._done.append(f"{name}: is not a file of the log, moved aside")
 
     def _aside(self, path: Path) -> Path:
         directory = self._root / "damaged"
@@ -142,7 +140,7 @@ class _Repair:
         for problem in findings.report.problems:
             if problem.file.endswith(".keys"):
                 (self._root / problem.file).unlink()
-                self._done.append(f"{problem.file}: deleted, the writer makes it anew")
+                self._done.append(f"{problem.file}: deleted, the writer recreates it")
 
     # ---- frames
 
@@ -252,7 +250,7 @@ class _Repair:
         for first in files_of(root / "keys", ".keys"):  # they may name frames that were taken out
             if any(region.begin < _file_end(self._log, first) and region.end > first for region, _ in findings.damage):
                 keys_file(root, first).unlink()
-        self._done.append(f"cells of {len(findings.queues)} queues and the checkpoint: made anew from the frames")
+        self._done.append(f"cells of {len(findings.queues)} queues and the checkpoint: recreated from the frames")
 
 
 def _file_end(directory: Path, first: int) -> int:

@@ -269,7 +269,7 @@ class Log:
             try:
                 end.cut(self._queues.files, begin)
             except OSError as exc:
-                self._writer.fail(f"cells of topic {topic} queue {queue} cannot be cut: {exc.strerror}; open it anew")
+                self._writer.fail(f"cells of topic {topic} queue {queue} cannot be cut: {exc.strerror}; open it again")
                 raise
             self._note(placed)
             self._write_cells(self._writer.end)
@@ -382,7 +382,7 @@ class Log:
                 trouble = str(exc)
             except Exception as exc:  # the root of a thread: the next append says it
                 _LOGGER.exception("the log %s stops", self.root)
-                self._writer.fail(f"its flushing ended with {exc!r}; open it anew")
+                self._writer.fail(f"its flushing ended with {exc!r}; open it again")
 
     def close(self) -> None:
         """Flushes everything and lets another process write, whatever the disk says. Closing twice is fine."""
