@@ -21,7 +21,7 @@ from tests.chaos.tables import pinned
 _RECONNECT_S = 0.2
 _NUDGE_S = 1.5
 _PATTERNS = {
-    Moment.BATCH: "write_batch_",
+    Moment.BATCH: r"txmsg\.write_batch\(",
     # Reading who has which queue, to spread them anew; and the statement that does it.
     Moment.ASSIGNMENT: r"left join txmsg\.queue_lease|update txmsg\.queue_lease l set broker_id",
 }
