@@ -16,7 +16,9 @@ import psutil
 import psycopg
 import pytest
 
+from tests.waiting import until
 from txmsg.embedded import EmbeddedPostgres
+from txmsg.embedded.place import is_locked
 from txmsg.errors import MisuseError, StorageError
 
 USER = """
@@ -203,6 +205,18 @@ def test_pid_of_a_dead_server_that_now_belongs_to_another_program_does_not_preve
         )
         postgres.start()
         assert postgres.running
+
+
+def test_a_stop_waits_for_the_server_also_when_the_keeper_has_seen_the_last_user_leave(data_dir: Path) -> None:
+    class LeftLongAgo(EmbeddedPostgres):
+        def _leave(self) -> None:
+            super()._leave()
+            until(lambda: is_locked(data_dir / "users.lock", fcntl.LOCK_SH))
+
+    server = LeftLongAgo(data_dir)
+    server.start()
+    server.stop()
+    assert not server.running
 
 
 def test_server_whose_keeper_was_killed_is_adopted_by_the_next_user(data_dir: Path, start_user: StartUser) -> None:

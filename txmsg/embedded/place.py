@@ -131,10 +131,11 @@ def locked(path: Path) -> Iterator[None]:
         os.close(fd)
 
 
-def is_locked(path: Path) -> bool:
+def is_locked(path: Path, how: int = fcntl.LOCK_EX) -> bool:
+    """Whether the lock cannot be had in this way."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(fd, how | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     finally:

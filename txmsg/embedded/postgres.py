@@ -75,7 +75,8 @@ class EmbeddedPostgres:
             return
         with locked(self._place.start_lock):
             self._leave()
-            if not is_locked(self._place.users_lock):
+            # A keeper that has seen the last user leave holds the lock alone until the server has ended.
+            if not is_locked(self._place.users_lock) or is_locked(self._place.users_lock, fcntl.LOCK_SH):
                 self._await_keeper_end()
 
     def kill(self) -> None:
