@@ -142,8 +142,8 @@ def create_tables(bind: Engine | Connection | AsyncEngine | AsyncConnection) -> 
         case AsyncEngine() | AsyncConnection():
             return _create_async(bind)
         case Engine():
-            with bind.begin() as connection:
-                _create(connection)
+            with bind.connect() as connection:
+                _create_and_commit(connection)
         case Connection():
             _create(bind)
         case _:
@@ -158,8 +158,16 @@ async def _create_async(bind: AsyncEngine | AsyncConnection) -> None:
     if isinstance(bind, AsyncConnection):
         await bind.run_sync(_create)
         return
-    async with bind.begin() as connection:
-        await connection.run_sync(_create)
+    async with bind.connect() as connection:
+        await connection.run_sync(_create_and_commit)
+
+
+def _create_and_commit(connection: Connection) -> None:
+    if connection.dialect.name == "postgresql":
+        # Else a process that waits for another one fails with 40001; in autocommit it would not wait at all.
+        connection.execution_options(isolation_level="READ COMMITTED")
+    with connection.begin():
+        _create(connection)
 
 
 def _create(connection: Connection) -> None:
@@ -167,13 +175,14 @@ def _create(connection: Connection) -> None:
     if dialect_name not in DIALECTS:
         raise MisuseError(f"txmsg has no tables for {dialect_name}: use PostgreSQL, MySQL, MariaDB or SQLite")
     with _alone(connection):
+        # Looks first: PostgreSQL asks for permissions, and for an index locks out writers of the table, before it sees
+        # that there is nothing to create.
         for table in metadata.sorted_tables:
-            connection.execute(CreateTable(table, if_not_exists=True))
+            if not connection.dialect.has_table(connection, table.name):
+                connection.execute(CreateTable(table, if_not_exists=True))
             for index in table.indexes:
-                if dialect_name in _MYSQL:  # of which MySQL knows no CREATE INDEX IF NOT EXISTS
-                    index.create(connection, checkfirst=True)
-                else:
-                    connection.execute(CreateIndex(index, if_not_exists=True))
+                if not connection.dialect.has_index(connection, table.name, str(index.name)):
+                    connection.execute(CreateIndex(index, if_not_exists=dialect_name not in _MYSQL))
         connection.execute(_INSERT_IDENTITY[dialect_name], {"one": 1, "fence_id": uuid4()})
 
 

@@ -103,7 +103,8 @@ def _messages(
             raise _unknown(access, topic, there)
         numbers = numbers if queue is None else [queue]
         new = [added for number in numbers if (added := QueueId(topic, number)) not in at]
-        at |= offsets_of(access, new, start)
+        if new:
+            at |= offsets_of(access, new, start)
         start = Start.earliest()  # of queues that come later
         if not at:
             time.sleep(_WAIT_S)  # for the topic

@@ -18,12 +18,14 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
+from tests.broker_process import BrokerProcess
 from tests.integration.cli_harness import said
 from tests.integration.fence.business import COMMIT, ROLLBACK, UNKNOWN, recorded
+from txmsg import AsyncProducer, FenceCheckListener, Producer
 from txmsg.checker.fence import Fence
 from txmsg.errors import MisuseError, StorageError, TransactionRefused
 from txmsg.message import new_transaction_id
-from txmsg.tables import create_tables, fence_identity_table, fence_table, metadata
+from txmsg.tables import create_tables, fence_identity_table, fence_table, inbox_table, metadata
 
 
 def test_the_fence_id_is_kept_and_differs_between_databases(engine: Engine, fence: Fence, tmp_path: Path) -> None:
@@ -61,6 +63,42 @@ def test_several_processes_may_create_the_tables_at_once(engine: Engine) -> None
         thread.join(30)
     assert len(ids) == 4
     assert len(set(ids)) == 1
+
+
+def test_tables_that_are_there_are_not_waited_for_while_handlers_write_to_them(postgres_engine: Engine) -> None:
+    impatient = create_engine(postgres_engine.url, connect_args={"options": "-c lock_timeout=2s"})
+    with postgres_engine.begin() as connection:
+        connection.execute(insert(inbox_table).values(group_name="g", message_id="m", generation=0))
+        create_tables(impatient)
+    impatient.dispose()
+
+
+@pytest.mark.parametrize("isolation_level", ["AUTOCOMMIT", "SERIALIZABLE"])
+def test_tables_are_created_whatever_the_isolation_of_the_engine(business_url: str, isolation_level: str) -> None:
+    engine = create_engine(business_url, isolation_level=isolation_level)
+    create_tables(engine)
+    create_tables(engine)
+    assert Fence(engine).fence_id()
+    engine.dispose()
+
+
+def test_a_started_producer_answers_checks_for_the_fence_that_brokers_were_told_of(
+    broker: BrokerProcess, engine: Engine, fence: Fence
+) -> None:
+    """Its URL leads to a copy meanwhile, which has another fence id: nobody knows what happened in the original."""
+    listener = FenceCheckListener(engine)
+    with Producer(broker.address, group="g", check_listener=listener):
+        Fence(engine).renew_fence_id()
+        assert isinstance(listener.fence, Fence)
+        assert listener.fence.check(new_transaction_id()) is UNKNOWN
+
+
+async def test_a_started_asynchronous_producer_does_so_too(broker: BrokerProcess, engine: Engine, fence: Fence) -> None:
+    listener = FenceCheckListener(engine)
+    async with AsyncProducer(broker.address, group="g", check_listener=listener):
+        Fence(engine).renew_fence_id()
+        assert isinstance(listener.fence, Fence)
+        assert listener.fence.check(new_transaction_id()) is UNKNOWN
 
 
 def test_an_outcome_that_is_none_is_refused_by_the_database(engine: Engine, fence: Fence) -> None:

@@ -43,6 +43,10 @@ class Fence:
             self._fence_id = self._run(identity.fence_id)
         return self._fence_id
 
+    def adopt_fence_id(self, fence_id: UUID) -> None:
+        """Takes over what another object for the same database has read."""
+        self._fence_id = fence_id
+
     def renew_fence_id(self) -> UUID:
         """Gives this database a fence id of its own: for a copy of a database, before its services start.
 
