@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import quote
 
@@ -60,8 +60,7 @@ class Pair:
 
     def kill_primary(self) -> None:
         """SIGKILL, to every process of it."""
-        for process in processes_of(self.primary):
-            process.kill()
+        kill_all(self.primary)
 
     @contextmanager
     def standby_stands_still(self) -> Iterator[None]:
@@ -114,6 +113,15 @@ def processes_of(server: EmbeddedPostgres) -> list[psutil.Process]:
     pid = int((server.data_dir / "cluster" / "postmaster.pid").read_text().splitlines()[0])
     postmaster = psutil.Process(pid)
     return [postmaster, *postmaster.children(recursive=True)]
+
+
+def kill_all(server: EmbeddedPostgres) -> None:
+    """SIGKILL, to every process of it. One that is forked meanwhile would wait for ever for locks of those killed."""
+    postmaster, *_ = processes_of(server)
+    postmaster.suspend()
+    for process in processes_of(server):
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
 @contextmanager

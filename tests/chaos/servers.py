@@ -17,10 +17,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import psutil
 import psycopg
 
-from tests.acceptance.standby import copy_of, host_of, processes_of
+from tests.acceptance.standby import copy_of, host_of, kill_all
 from tests.chaos import tables
 from tests.chaos.history import Loss
 from tests.chaos.keeper import ClockedPostgres, prepare_clock, set_clock
@@ -155,12 +154,7 @@ class Servers:
             file.write(f"recovery_target_lsn = '{moment}'\nrecovery_target_action = 'promote'\n")
 
     def _kill_primary(self) -> float:
-        processes = processes_of(self.primary)
-        for process in processes:
-            try:
-                process.kill()
-            except psutil.NoSuchProcess:
-                continue
+        kill_all(self.primary)
         until(lambda: not self.primary.running)
         self.crashes.append(time.monotonic())
         return self.crashes[-1]
