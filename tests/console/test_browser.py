@@ -48,7 +48,7 @@ class Window:
         return int(self.page.locator(selector).get_attribute("data-value") or -1)
 
     def wait(self, claim: str, argument: object = None) -> None:
-        """Returns when a JavaScript function of one argument is true."""
+        """Returns when a JavaScript function of one argument is true. Not an async one: any promise counts as true."""
         self.page.wait_for_function(claim, arg=argument, timeout=WAIT_MS)
 
     def screenshot(self, name: str) -> None:
@@ -141,15 +141,15 @@ _DIGITS_SAY = """digits => digits == [...document.querySelectorAll("rolling-numb
     return Math.round((parseFloat(strip.style.transform.slice("translateY(".length)) / -100) * 11) % 10;
 }).join("")"""
 """That the digits which are seen, after all rolling, are these."""
-_STANDS = """async () => {
-    const places = () => [...document.querySelectorAll("rolling-number .digit > span")].map((strip) => {
+_STANDS = """() => {
+    const places = [...document.querySelectorAll("rolling-number .digit > span")].map((strip) => {
         return strip.style.transform;
     }).join();
-    const before = places();
-    for (let frame = 0; frame < 5; frame++) await new Promise(requestAnimationFrame);
-    return places() === before;
+    window.stoodFrames = places === window.placesBefore ? window.stoodFrames + 1 : 0;
+    window.placesBefore = places;
+    return window.stoodFrames >= 5;
 }"""
-"""That no digit moves any more."""
+"""That no digit moves any more. Asked in each frame; the end of a roll is so slow that two frames can look the same."""
 _ROLL_ON = """(counter, digit) => {
     counter.lastElementChild.firstChild.style.transform = `translateY(${(-digit / 11) * 100}%)`;
 }"""
