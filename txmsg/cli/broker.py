@@ -18,7 +18,7 @@ import click
 from txmsg.broker.config import BrokerConfig, new_broker_id
 from txmsg.broker.server import serve
 from txmsg.cli.main import EXAMPLE_FORMAT
-from txmsg.cli.options import duration, json_option, size
+from txmsg.cli.options import duration, json_option, log_level_option, size
 from txmsg.message import BODY_SIZE_BYTES_CEILING, BODY_SIZE_BYTES_MAX, QUEUES_MAX
 from txmsg.runtime.logs import log_to_stderr
 
@@ -161,13 +161,7 @@ class _Seconds(click.FloatRange):
     show_default=True,
     help="How long to keep messages that a group has not read, in topics with unread=drop.",
 )
-@click.option(
-    "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    default="info",
-    show_default=True,
-    help="Lowest level logged to stderr.",
-)
+@log_level_option
 @json_option
 def broker(
     *,

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from txmsg.cli.main import EXAMPLE_FORMAT
-from txmsg.cli.options import duration, json_option, size
+from txmsg.cli.options import duration, json_option, log_level_option, size
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.server.server import serve as run
 from txmsg.metaq.store.log import LogConfig
@@ -50,13 +50,7 @@ from txmsg.runtime.logs import log_to_stderr
     type=size,
     help="Size above which the oldest files are deleted.  [default: unlimited]",
 )
-@click.option(
-    "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    default="info",
-    show_default=True,
-    help="Lowest level logged to stderr.",
-)
+@log_level_option
 @json_option
 def serve(
     *,

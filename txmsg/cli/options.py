@@ -85,6 +85,13 @@ START = _Start()
 
 json_option: Decorator = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 yes_option: Decorator = click.option("--yes", is_flag=True, help="Do not ask.")
+log_level_option: Decorator = click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+    help="Lowest level logged to stderr.",
+)
 storage_option: Decorator = click.option(
     "--storage",
     metavar="URL",

@@ -26,7 +26,7 @@ from txmsg.binlog.status import status as status_of
 from txmsg.binlog.tailer import State, Tailer
 from txmsg.broker import migrate
 from txmsg.cli.main import EXAMPLE_FORMAT
-from txmsg.cli.options import Decorator, duration, json_option, storage_option, yes_option
+from txmsg.cli.options import Decorator, duration, json_option, log_level_option, storage_option, yes_option
 from txmsg.cli.output import print_facts, print_table
 from txmsg.mirror import fork_log, open_sink
 from txmsg.runtime.logs import log_to_stderr
@@ -98,13 +98,7 @@ def tailer() -> None:
 @_topics_option
 @_exclude_option
 @_name_option
-@click.option(
-    "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    default="info",
-    show_default=True,
-    help="Lowest level logged to stderr.",
-)
+@log_level_option
 @json_option
 def run(
     *,
