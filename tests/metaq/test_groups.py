@@ -69,6 +69,11 @@ def test_a_queue_has_one_owner_and_its_offset_goes_with_it(access: LogAccess) ->
     ]
 
 
+def test_a_group_does_not_begin_at_an_offset_for_its_topics_have_several_queues(access: LogAccess) -> None:
+    with pytest.raises(MisuseError, match="is not a valid start position"):
+        access.join("g", ["t"], start=Start.offset(2))
+
+
 def test_a_view_shows_who_is_there_and_the_queues_of_all_their_topics(access: LogAccess) -> None:
     one = access.join("g", ["t"])
     other = access.join("g", ["u", RETRY.topic], strategy="mine")

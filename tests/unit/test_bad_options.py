@@ -25,6 +25,7 @@ from txmsg.errors import BrokerUnavailable, CorruptLog, InvalidMessage, InvalidN
 from txmsg.message import Message, ReceivedMessage, TransactionState
 from txmsg.metaq import LogConsumer
 from txmsg.runtime.start import Start
+from txmsg.runtime.user_function import in_handler
 
 X = Message("t", b"x")
 HALF = Half(b"i" * 16, b"h" * 16)
@@ -100,11 +101,15 @@ def decorated_twice(consumer: Any) -> None:
     decorator(print_one)
 
 
-def closed(*, was_started: bool = True) -> Any:
+def closed(*, was_started: bool = True, by_handler: bool = False) -> Any:
     made = subscribed(consumer())
     if was_started:
         made.start()
+    token = in_handler.set(by_handler)
     made.close()
+    in_handler.reset(token)
+    if by_handler:
+        return made
     made.close()  # twice is fine
     return made
 
@@ -259,6 +264,11 @@ CONSUMERS: Refused = {
         "but is called as (session, message): too many positional arguments",
     ),
     "start after a close": (lambda: closed().start(), MisuseError, "the consumer is closed: make a new one"),
+    "start after a close by a handler": (
+        lambda: closed(by_handler=True).start(),
+        MisuseError,
+        "the consumer is closed: make a new one",
+    ),
     "run after a close": (lambda: closed().run(), MisuseError, "the consumer is closed: make a new one"),
     "start after a close before any": (
         lambda: closed(was_started=False).start(),

@@ -210,11 +210,11 @@ class Lifecycle(Generic[C]):
         Idempotent. Called by a handler, it begins to close and returns at once.
         """
         self._stop_wanted.set()
+        self._is_closed = True
         if in_handler.get() and self._thread is not None:  # before the lock: its owner may wait for this handler
             self._thread.post(self._core._begin_close)
             return
         with self._lock:
-            self._is_closed = True
             if self._thread is not None:
                 check_not_forked(self._pid)
                 self._thread.call(self._core.close(), timeout_s=self._core.close_timeout_s + _GRACE_S)

@@ -39,7 +39,7 @@ from txmsg.metaq.group.files import (
     write_begins,
 )
 from txmsg.metaq.store.commit_log import sync_directory
-from txmsg.runtime.start import Start
+from txmsg.runtime.start import Start, check_group_start
 
 logger = logging.getLogger(__name__)
 
@@ -96,6 +96,7 @@ class LocalGroups:
         check_name("topic", RETRIES + check_name("consumer group", group))
         for topic in topics:
             check_name("topic", topic)
+        start = check_group_start(start, default=Start.earliest())
         while True:
             with suppress(FileNotFoundError):  # deleted this moment, as by a broadcasting member that ends
                 return self._join(group, topics, start, strategy)

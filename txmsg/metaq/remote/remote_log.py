@@ -38,7 +38,7 @@ from txmsg.metaq.remote.remote_member import RemoteMember
 from txmsg.metaq.store.log import Append
 from txmsg.metaq.store.state import Identity
 from txmsg.metaq.store.topics import TopicSettings
-from txmsg.runtime.start import Start
+from txmsg.runtime.start import Start, check_group_start
 from txmsg.wire.address import check_address
 from txmsg.wire.v1 import metaq_pb2 as pb
 
@@ -207,7 +207,7 @@ class RemoteLog:
             self._server,
             group,
             tuple(topics),
-            start=start,
+            start=check_group_start(start, default=Start.earliest()),
             strategy=strategy,
             timeout_s=self._timeout_s,
             session_s=self._session_s,
