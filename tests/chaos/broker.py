@@ -18,13 +18,13 @@ from dataclasses import asdict, dataclass
 from unittest.mock import patch
 
 from tests.chaos.client import READY
+from tests.chaos.history import RETRIES_MAX
 from tests.chaos.plant import planted
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.delivery import DeliveryConfig
 from txmsg.broker.server import serve
 from txmsg.runtime.backoff import Backoff
 
-RETRIES_MAX = 4
 STORAGE_WAIT_S = 60.0
 """A broker that starts while its database is away waits for it."""
 OUTCOME_MEMORY_S = 40.0

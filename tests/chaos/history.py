@@ -36,6 +36,8 @@ OTHER_SHARD = 1000
 """Added to the numbers of queues in the second Notify database."""
 VISIBILITY_TIMEOUT_S = 4.0
 """What consumers ask for."""
+RETRIES_MAX = 4
+"""A message that fails once more is a dead letter."""
 EXACTLY_ONCE = "ledger"
 """The group whose effects are in the business database, beside an inbox."""
 

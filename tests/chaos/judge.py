@@ -19,12 +19,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby, pairwise
+from math import inf
 from typing import NamedTuple
 
 from tests.chaos.history import (
     DURABILITY,
     EXACTLY_ONCE,
     GROUPS,
+    RETRIES_MAX,
     VISIBILITY_TIMEOUT_S,
     Handling,
     Place,
@@ -286,18 +288,22 @@ def _handled_in_causal_order(record: Record) -> Iterator[str]:
     was_dead = record.redriven.union(*(loss.dead for loss in record.losses))
     got: dict[tuple[str, str], float] = {}
     done: dict[tuple[str, str], float] = {}
+    given_up: dict[tuple[str, str], float] = {}  # a dead letter from then on, perhaps redriven before anyone listed it
     for each in record.handlings:
         key = each.group, each.body
         got[key] = min(got.get(key, each.got), each.got)
-        if each.done and each.ended is not None:
-            done[key] = min(done.get(key, each.ended), each.ended)
+        if each.ended is not None:
+            if each.done:
+                done[key] = min(done.get(key, each.ended), each.ended)
+            elif each.attempt > RETRIES_MAX:
+                given_up[key] = min(given_up.get(key, each.ended), each.ended)
     for (_, ordering_key), rows in _by_key(record).items():
         for group in GROUPS:
             for earlier, later in pairwise(row for row in rows if wants(group, row)):
                 first = got.get((group, later.body))
                 if first is None or (group, *earlier.place) in record.dead or (group, earlier.body) in was_dead:
                     continue
-                if first < done.get((group, earlier.body), float("inf")):
+                if first < min(done.get((group, earlier.body), inf), given_up.get((group, earlier.body), inf)):
                     yield f"key {ordering_key}: group {group} got {later.body} before it had done {earlier.body}"
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.chaos.history import GROUPS, Handling, Passed, Record, Recorder, Row, Sending, Sent, Told, Way
+from tests.chaos.history import GROUPS, RETRIES_MAX, Handling, Passed, Record, Recorder, Row, Sending, Sent, Told, Way
 from tests.chaos.judge import judge
 from tests.chaos.sample import CLASSIC, CREATED, FENCED, LATE, PAID, PLAIN, REFUSED, row_of, sample, store
 
@@ -40,6 +40,17 @@ def _a_dead_letter(record: Record) -> None:
     record.dead.add(("grumbler", "trade", 0, 3))
 
 
+def _fail(record: Record, *, attempt: int) -> None:
+    """The first message of a key failed before its next one came, and was done long after that."""
+    handling = _handling(record, CREATED)
+    record.handlings.append(replace(handling, attempt=attempt, got=handling.got, ended=handling.ended, done=False))
+    handling.got, handling.ended = 20.0, 20.1
+
+
+def _a_dead_letter_redriven(record: Record) -> None:
+    _fail(record, attempt=RETRIES_MAX + 1)
+
+
 def _an_unknown_answer_of_what_was_stored(record: Record) -> None:
     record.sendings[PLAIN].stored_at, record.sendings[PLAIN].failed = None, "outcome_unknown"
 
@@ -57,6 +68,7 @@ def _forgotten_at_last(record: Record) -> None:
     [
         _a_second_delivery,
         _a_dead_letter,
+        _a_dead_letter_redriven,
         _an_unknown_answer_of_what_was_stored,
         _a_conflict_refused,
         _forgotten_at_last,
@@ -161,6 +173,7 @@ WRONG: dict[str, tuple[set[str], Callable[[Record], object]]] = {
         lambda r: r.sendings.update({PAID: replace(r.sendings[PAID], messages=[Sent("story", ordering_key="2")])}),
     ),
     "got paid before created was done": ({"I5"}, lambda r: setattr(_handling(r, CREATED), "ended", 13.5)),
+    "got paid while created was retried": ({"I5"}, lambda r: _fail(r, attempt=RETRIES_MAX)),
     "got paid, but never did created": ({"I3", "I5"}, lambda r: _undo(r, "grumbler", f"{CREATED}/0")),
     "two of a key in hand after a takeover": (
         {"I5"},

@@ -134,10 +134,6 @@ class Writers:
         """As `Writer.look_again`."""
         self._all[1].look_again(ids)
 
-    async def refresh(self) -> None:
-        """Reads which topics are replicated. Raises BrokerUnavailable."""
-        await self._levels.refresh()
-
     async def run(self) -> None:
         """Writes until cancelled, or until `close` was called and nothing waits."""
         async with asyncio.TaskGroup() as tasks:

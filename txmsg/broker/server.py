@@ -201,7 +201,6 @@ class Broker:
 
     async def run(self, on_ready: Callable[[str], None]) -> None:
         """Serves until `stop` is set, then ends in order."""
-        await self.writers.refresh()
         address = bind(self.server, self.config.listen)
         self.api.address = self.membership.address = self.config.advertise or _reachable(address)
         async with asyncio.TaskGroup() as tasks:
