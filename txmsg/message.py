@@ -81,7 +81,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class TransactionState(enum.Enum):
-    """What became of a local transaction. UNKNOWN is an answer: the broker asks again later."""
+    """What became of a local transaction. UNKNOWN is an answer: the broker checks back later."""
 
     COMMIT = "commit"
     ROLLBACK = "rollback"

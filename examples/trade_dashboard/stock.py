@@ -9,7 +9,6 @@ Configured by the environment: STOCK_DATABASE_URL (SQLAlchemy) and TXMSG_BROKERS
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 
@@ -77,7 +76,7 @@ select :order_id, :item, :quantity, case when exists (select from taken) then 'd
 @idempotent(SessionLocal)
 async def on_paid(session: AsyncSession, message: ReceivedMessage) -> None:
     """Delivered at least once; `idempotent` lets it take effect exactly once, in one transaction with its note."""
-    order = json.loads(message.body)
+    order = message.json()
     await session.execute(_TAKE_OUT, {name: order[name] for name in ("order_id", "item", "quantity")})
 
 

@@ -5,7 +5,6 @@ Configured by the environment: DATABASE_URL, TXMSG_BROKERS, and STEP_MS, how lon
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from datetime import datetime
@@ -49,7 +48,7 @@ def give_red_packet(session: Session, user_id: UUID) -> None:
 @idempotent(SessionLocal)
 def on_user_registered(session: Session, message: ReceivedMessage) -> None:
     """Delivered at least once; `idempotent` lets it take effect exactly once, in one transaction with its note."""
-    give_red_packet(session, UUID(json.loads(message.body)["user_id"]))
+    give_red_packet(session, UUID(message.json()["user_id"]))
 
 
 def create_tables() -> None:

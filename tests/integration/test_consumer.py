@@ -13,7 +13,7 @@ from contextlib import suppress
 
 import psycopg
 import pytest
-from sqlalchemy import Engine, create_engine, func
+from sqlalchemy import Engine, create_engine, func, select
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -292,13 +292,47 @@ def test_groups_whose_names_differ_in_case_have_inboxes_of_their_own(
     engine.dispose()
 
 
-def test_purging_removes_only_what_is_old(engine: Engine) -> None:
+def write_old_and_new_row(engine: Engine) -> None:
     with engine.begin() as connection:
         for number, age_days in enumerate((1, 30)):
             row = {"group_name": "g", "message_id": str(number), "generation": 0}
             handled_at = func.now() - func.make_interval(0, 0, 0, age_days)
             connection.execute(inbox_table.insert().values(**row, handled_at=handled_at))
+
+
+def rows_left(engine: Engine) -> list[str]:
+    with engine.connect() as connection:
+        return list(connection.scalars(select(inbox_table.c.message_id).order_by(inbox_table.c.message_id)))
+
+
+def test_purging_removes_only_what_is_old(engine: Engine) -> None:
+    write_old_and_new_row(engine)
     assert purge_inbox(engine) == 1
+    assert rows_left(engine) == ["0"]
+
+
+def test_purging_on_a_connection_belongs_to_its_transaction(engine: Engine) -> None:
+    write_old_and_new_row(engine)
+    with engine.connect() as connection:
+        assert purge_inbox(connection) == 1
+        connection.rollback()
+    assert rows_left(engine) == ["0", "1"]
+
+
+async def test_purging_takes_an_async_engine_or_a_connection_of_it(engine: Engine) -> None:
+    write_old_and_new_row(engine)
+    async_engine = create_async_engine(engine.url)
+    async with async_engine.connect() as connection:
+        assert await purge_inbox(connection) == 1
+        await connection.rollback()
+    assert await purge_inbox(async_engine) == 1
+    await async_engine.dispose()
+    assert rows_left(engine) == ["0"]
+
+
+def test_purging_refuses_anything_else(engine: Engine) -> None:
+    with pytest.raises(MisuseError, match=r"of type sessionmaker: give the Engine"):
+        purge_inbox(sessionmaker(engine))  # type: ignore[call-overload]
 
 
 def test_an_inbox_without_a_group_says_so(engine: Engine) -> None:

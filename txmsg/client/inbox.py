@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from datetime import timedelta
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar, overload
 
-from sqlalchemy import Engine, bindparam, delete, func, insert, select
+from sqlalchemy import Connection, Engine, bindparam, delete, func, insert, select
 from sqlalchemy import inspect as inspect_database
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, ProgrammingError
-from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
 from txmsg.client.guard import SessionGuard
 from txmsg.consumer.subscriptions import GroupHandler
-from txmsg.errors import MisuseError, StorageError
+from txmsg.errors import MisuseError, StorageError, shown
 from txmsg.message import ReceivedMessage, check_name
 from txmsg.runtime.durations import Seconds, in_seconds
 from txmsg.runtime.user_function import name_of
@@ -103,17 +103,48 @@ class InboxHandler(GroupHandler, Generic[H, S]):
         _log.info("message %s was handled before by group %s: skipped", message.id, self.group)
 
 
-def purge_inbox(engine: Engine, older_than_s: Seconds = PURGE_AGE_S) -> int:
+@overload
+def purge_inbox(bind: Engine | Connection, older_than_s: Seconds = PURGE_AGE_S) -> int: ...
+@overload
+def purge_inbox(
+    bind: AsyncEngine | AsyncConnection, older_than_s: Seconds = PURGE_AGE_S
+) -> Coroutine[Any, Any, int]: ...
+def purge_inbox(
+    bind: Engine | Connection | AsyncEngine | AsyncConnection, older_than_s: Seconds = PURGE_AGE_S
+) -> int | Coroutine[Any, Any, int]:
     """Deletes rows older than this by the database's clock; how many they were.
 
-    Keep them for longer than a message can be repeated: its retries (up to about a day) and the consumer's downtime.
+    bind: as for `create_tables`: an Engine; or a Connection, in whose transaction they are deleted; or the asynchronous
+    kind of either, for which it is awaited. Keep rows for longer than a message can be repeated: its retries (up to
+    about a day) and the consumer's downtime.
     """
     age_s = in_seconds(older_than_s)
-    with engine.begin() as connection:
-        begin: Any
-        if engine.dialect.name == "postgresql":  # whose sessions may be set to show times in a form no driver reads
-            begin = func.now() - func.make_interval(0, 0, 0, 0, 0, 0, age_s)
-        else:
-            begin = connection.execute(select(func.now())).scalar_one() - timedelta(seconds=age_s)
-        old = inbox_table.c.handled_at < begin
-        return connection.execute(delete(inbox_table).where(old)).rowcount
+    match bind:
+        case AsyncEngine() | AsyncConnection():
+            return _purge_async(bind, age_s)
+        case Engine():
+            with bind.begin() as connection:
+                return _purge(connection, age_s)
+        case Connection():
+            return _purge(bind, age_s)
+        case _:
+            raise MisuseError(
+                f"purge_inbox was given {shown(bind)} of type {type(bind).__name__}: give the Engine or AsyncEngine of "
+                "the consumer's database, or a connection of it"
+            )
+
+
+async def _purge_async(bind: AsyncEngine | AsyncConnection, age_s: float) -> int:
+    if isinstance(bind, AsyncConnection):
+        return await bind.run_sync(_purge, age_s)
+    async with bind.begin() as connection:
+        return await connection.run_sync(_purge, age_s)
+
+
+def _purge(connection: Connection, age_s: float) -> int:
+    begin: Any
+    if connection.dialect.name == "postgresql":  # whose sessions may be set to show times in a form no driver reads
+        begin = func.now() - func.make_interval(0, 0, 0, 0, 0, 0, age_s)
+    else:
+        begin = connection.execute(select(func.now())).scalar_one() - timedelta(seconds=age_s)
+    return connection.execute(delete(inbox_table).where(inbox_table.c.handled_at < begin)).rowcount

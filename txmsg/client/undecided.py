@@ -33,7 +33,7 @@ def held_by(*notify_databases: str | Sequence[str]) -> Held:
 
 
 def held_by_async(*notify_databases: str | Sequence[str]) -> HeldAsync:
-    """`held_by` for `Fence.purge_async`."""
+    """`held_by` for `AsyncFence.purge`."""
     if not notify_databases:
         raise MisuseError("no Notify database is given: give the brokers of each")
     addresses = [addresses_of(brokers) for brokers in notify_databases]

@@ -235,7 +235,8 @@ create_tables(engine)
 create_tables(async_engine)  # error: mypy[unused-coroutine] pyright[reportUnusedCoroutine]
 create_tables(sessions)  # error: mypy[call-overload] pyright[reportCallIssue,reportArgumentType]
 assert_type(purge_inbox(engine), int)
-purge_inbox(async_engine)  # error: mypy[arg-type] pyright[reportArgumentType]
+purge_inbox(async_engine)  # error: mypy[unused-coroutine] pyright[reportUnusedCoroutine]
+purge_inbox(sessions)  # error: mypy[call-overload] pyright[reportCallIssue,reportArgumentType]
 
 
 # ---- the fence, and errors
