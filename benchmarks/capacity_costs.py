@@ -29,7 +29,7 @@ from benchmarks.relay import Relay
 from benchmarks.surroundings import broker_process, fresh_database, metaq_process, private_server, tailer_process
 from txmsg.client import AsyncConsumer, AsyncProducer
 from txmsg.message import Message, ReceivedMessage, TransactionState
-from txmsg.metaq.access import LogAccess, QueueId
+from txmsg.metaq.access import LogAccess, LogQueue
 from txmsg.metaq.location import open_log
 
 __all__ = ["Measured", "Mismatch", "Sizes", "measure"]
@@ -302,7 +302,7 @@ def mirror(meters: Meters, tailer: Tailer, log: LogAccess, topic: str, count: in
 
 
 def _mirrored(log: LogAccess, topic: str) -> int:
-    return sum(each.end for each in log.ranges([QueueId(topic, number) for number in range(QUEUES)]).values())
+    return sum(each.end for each in log.ranges([LogQueue(topic, number) for number in range(QUEUES)]).values())
 
 
 def serve(meters: Meters, log: LogAccess, topic: str, count: int, seconds: float) -> None:
@@ -310,7 +310,7 @@ def serve(meters: Meters, log: LogAccess, topic: str, count: int, seconds: float
     with meters.of(Work.SERVE) as counted:
         until = time.perf_counter() + seconds
         while time.perf_counter() < until:
-            wanted, read = {QueueId(topic, number): 0 for number in range(QUEUES)}, 0
+            wanted, read = {LogQueue(topic, number): 0 for number in range(QUEUES)}, 0
             while found := log.fetch(wanted):
                 for each in found:
                     for batch in each.batches:

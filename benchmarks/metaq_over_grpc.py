@@ -22,7 +22,7 @@ from statistics import median, quantiles
 
 from benchmarks.surroundings import metaq_process, parser_of, progress_of
 from benchmarks.turns import Compared, by_turns
-from txmsg.metaq.access import LogAccess, QueueId
+from txmsg.metaq.access import LogAccess, LogQueue
 from txmsg.metaq.format.batch import to_arrow
 from txmsg.metaq.format.frame import Columns, encode
 from txmsg.metaq.location import open_log
@@ -49,8 +49,8 @@ class Case:
     callers: int = 1
 
     @property
-    def queue(self) -> QueueId:
-        return QueueId(f"{self.flush}-{self.batches}-{self.callers}", 0)
+    def queue(self) -> LogQueue:
+        return LogQueue(f"{self.flush}-{self.batches}-{self.callers}", 0)
 
 
 CASES = [
@@ -117,7 +117,7 @@ def read(log: LogAccess) -> dict[str, float]:
 
 def waits_ms(writer: LogAccess, reader: LogAccess, times: int) -> list[float]:
     """From before a synchronous append of one batch to when a reader that waited for it has it."""
-    queue = QueueId("waited", 0)
+    queue = LogQueue("waited", 0)
     found: list[float] = []
     with ThreadPoolExecutor(1) as pool:
         for number in range(times):

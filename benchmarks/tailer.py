@@ -44,7 +44,7 @@ from benchmarks.turns import Compared, by_turns
 from txmsg.client import AsyncProducer
 from txmsg.embedded import EmbeddedPostgres, binaries_dir
 from txmsg.message import Message
-from txmsg.metaq.access import QueueId
+from txmsg.metaq.access import LogQueue
 from txmsg.metaq.location import open_log
 from txmsg.metaq.store.reader import LogReader
 from txmsg.verifier.compare import verify
@@ -218,8 +218,8 @@ class Lags:
         return float(p50), float(p99)
 
 
-def _queues() -> list[QueueId]:
-    return [QueueId(TOPIC, number) for number in range(QUEUES)]
+def _queues() -> list[LogQueue]:
+    return [LogQueue(TOPIC, number) for number in range(QUEUES)]
 
 
 async def send_steadily(address: str, rate_per_s: int, seconds: float) -> int:

@@ -16,7 +16,7 @@ from txmsg.binlog.rows import EPOCH_2000_US, Batch, Row
 from txmsg.binlog.sink import Mark, OffsetRange, content_crc
 from txmsg.binlog.table import TableQueue
 from txmsg.errors import LogBusy, MisuseError, OffsetsMissing
-from txmsg.metaq.access import DEAD_LETTERS, NOTES, RETRIES, LogAccess, QueueId
+from txmsg.metaq.access import DEAD_LETTERS, NOTES, RETRIES, LogAccess, LogQueue
 from txmsg.metaq.format.frame import Columns, Compression, Payload, encode, hole
 from txmsg.metaq.location import open_log
 from txmsg.metaq.store.log import Append, Log
@@ -52,11 +52,11 @@ class LogSink:
         return (f"{RETRIES}*", f"{DEAD_LETTERS}*", NOTES)
 
     def range(self, topic: str, number: int) -> OffsetRange:
-        queue = QueueId(topic, number)
+        queue = LogQueue(topic, number)
         return OffsetRange._make(self._log.ranges([queue])[queue])
 
     def marks(self, topic: str, number: int, begin: int, end: int) -> Iterator[Mark]:
-        queue = QueueId(topic, number)
+        queue = LogQueue(topic, number)
         while begin < end:
             found = self._log.fetch({queue: begin})
             if not found:
@@ -134,7 +134,7 @@ def fork_log(root: Path, cuts: Sequence[Divergence]) -> Forked:
 
 def _set_back(log: LogAccess, cuts: Sequence[Divergence]) -> set[str]:
     """Has groups that are further than these offsets go on there; their names."""
-    ends = {QueueId(cut.topic, cut.number): cut.offset for cut in cuts}
+    ends = {LogQueue(cut.topic, cut.number): cut.offset for cut in cuts}
     found: set[str] = set()
     for group in log.groups():
         further = {

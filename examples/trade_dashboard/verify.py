@@ -28,7 +28,7 @@ from psycopg.conninfo import make_conninfo
 from psycopg.rows import dict_row
 
 from txmsg.message import ReceivedMessage
-from txmsg.metaq import QueueId, open_log
+from txmsg.metaq import LogQueue, open_log
 
 __all__ = ["Sums", "Verdict", "verify"]
 
@@ -183,7 +183,7 @@ def _compare_log(orders: dict[str, dict[str, Any]], log: str, found: _Findings) 
 
 def _messages(log: str) -> Iterator[ReceivedMessage]:
     with open_log(log) as access:
-        wanted = {QueueId(TOPIC, number): 0 for number in access.topics().get(TOPIC, [])}
+        wanted = {LogQueue(TOPIC, number): 0 for number in access.topics().get(TOPIC, [])}
         ends = {queue: kept.end for queue, kept in access.ranges(wanted).items()}
         while left := {queue: offset for queue, offset in wanted.items() if offset < ends[queue]}:
             for fetched in access.fetch(left):

@@ -22,7 +22,7 @@ from tests.waiting import until
 from txmsg.client import Producer
 from txmsg.embedded import EmbeddedPostgres
 from txmsg.message import Message
-from txmsg.metaq.access import QueueId
+from txmsg.metaq.access import LogQueue
 from txmsg.metaq.location import open_log
 from txmsg.verifier.compare import verify
 
@@ -87,7 +87,7 @@ def _received(up: Up, count: int) -> list[bytes]:
     found: list[bytes] = []
     deadline = time.monotonic() + _START_S_MAX
     with open_log(up.metaq) as log:
-        wanted = {QueueId("orders", number): 0 for number in range(4)}
+        wanted = {LogQueue("orders", number): 0 for number in range(4)}
         while len(found) < count:
             assert time.monotonic() < deadline, f"{len(found)} of {count} messages came to MetaQ"
             for each in log.fetch(wanted, wait_s=1.0):

@@ -12,12 +12,12 @@ from tests.binlog.tailers import WITHIN_S, Table, await_equal, logged, tailing
 from tests.integration.cli_harness import json_of, said
 from tests.metaq.consumers import stored
 from tests.waiting import until
-from txmsg.metaq.access import QueueId
+from txmsg.metaq.access import LogQueue
 from txmsg.metaq.location import open_log
 from txmsg.metaq.store.log import Log
 from txmsg.metaq.store.reader import LogReader
 
-T0, T1 = QueueId("t", 0), QueueId("t", 1)
+T0, T1 = LogQueue("t", 0), LogQueue("t", 1)
 
 
 def test_a_mirror_is_made_looked_at_and_dropped(table: Table, tmp_path: Path) -> None:

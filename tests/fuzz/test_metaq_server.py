@@ -21,7 +21,7 @@ from tests.fuzz.wild import damaged, wild
 from tests.metaq.servers import served
 from tests.waiting import until
 from txmsg.errors import OffsetsMissing, TxmsgError, error_of_code
-from txmsg.metaq.access import QueueId
+from txmsg.metaq.access import LogQueue
 from txmsg.metaq.format.frame import Columns, Compression, encode
 from txmsg.metaq.location import open_log
 from txmsg.metaq.protocol import batch_of_append
@@ -191,7 +191,7 @@ def test_wild_requests_harm_neither_server_nor_log_nor_neighbours(
                     calls()
         print(*sorted(target.answers.items()), sep="\n")
         good.append([Append("good", 0, encode(Columns([b"good"], [1])))])
-        assert good.fetch({QueueId("good", 0): 0})[0].batches[0].to_arrow()["body"].to_pylist() == [b"good"]
+        assert good.fetch({LogQueue("good", 0): 0})[0].batches[0].to_arrow()["body"].to_pylist() == [b"good"]
         until(lambda: good.describe().appending_bytes == 0)  # also of calls whose time was over
     assert target.answers[_APPENDED] > 0
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
@@ -199,10 +199,10 @@ def test_wild_requests_harm_neither_server_nor_log_nor_neighbours(
     with open_log(root) as log:
         for topic, queues in log.topics().items():
             for queue in queues:
-                _read_all(log, QueueId(topic, queue))
+                _read_all(log, LogQueue(topic, queue))
 
 
-def _read_all(log: Any, queue: QueueId) -> None:
+def _read_all(log: Any, queue: LogQueue) -> None:
     offset, end = log.ranges([queue])[queue]
     while offset < end:
         [found] = log.fetch({queue: offset})

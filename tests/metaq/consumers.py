@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from txmsg.message import ReceivedMessage
-from txmsg.metaq.access import LogAccess, QueueId
+from txmsg.metaq.access import LogAccess, LogQueue
 from txmsg.metaq.location import open_log
 
 WAIT_S = 60.0
@@ -41,7 +41,7 @@ class Seen:
         return [(message.offset, message.attempt) for message in self.messages]
 
 
-def stored(root: Path | LogAccess, group: str) -> dict[QueueId, int | None]:
+def stored(root: Path | LogAccess, group: str) -> dict[LogQueue, int | None]:
     """The offsets that a group has stored."""
     access = open_log(root) if isinstance(root, Path) else root
     return {queue.queue: queue.offset for queue in access.group(group).queues}

@@ -10,13 +10,13 @@ import pytest
 
 from tests.metaq.logs import batch, bodies, fill
 from txmsg.errors import CorruptLog, MisuseError, OffsetOutOfRange, OffsetsMissing
-from txmsg.metaq.access import Fetched, LogAccess, QueueId, Range
+from txmsg.metaq.access import Fetched, LogAccess, LogQueue, Range
 from txmsg.metaq.format.frame import Columns, encode, hole
 from txmsg.metaq.location import open_log
 from txmsg.metaq.store.growth import Growth
 from txmsg.metaq.store.log import Append, Log
 
-A, B, C = QueueId("a", 0), QueueId("b", 0), QueueId("c", 0)
+A, B, C = LogQueue("a", 0), LogQueue("b", 0), LogQueue("c", 0)
 WAIT_S = 30.0
 
 
@@ -36,11 +36,11 @@ def test_many_queues_are_fetched_at_once_and_trouble_with_one_harms_no_other(tmp
         assert isinstance(missing.error, OffsetsMissing)
         assert missing.error.end == 4
         assert access.fetch({A: 5, B: 1, C: 4}) == []
-        assert access.ranges([A, B, C, QueueId("new", 3)]) == {
+        assert access.ranges([A, B, C, LogQueue("new", 3)]) == {
             A: Range(0, 5),
             B: Range(0, 1),
             C: Range(0, 4),
-            QueueId("new", 3): Range(0, 0),
+            LogQueue("new", 3): Range(0, 0),
         }
 
 
@@ -98,7 +98,7 @@ def test_messages_are_found_by_their_key_and_queues_by_time(keyed: LogAccess) ->
     assert [(each.queue, each.offset) for each in keyed.find("k", "wanted")] == [(0, 1), (0, 6), (1, 0)]
     assert [each.offset for each in keyed.find("k", "wanted", count_max=2)] == [1, 6]
     assert keyed.find("k", "nobody's") == []
-    assert keyed.offsets_at([QueueId("k", 0), QueueId("k", 1)], 20) == {QueueId("k", 0): 5, QueueId("k", 1): 0}
+    assert keyed.offsets_at([LogQueue("k", 0), LogQueue("k", 1)], 20) == {LogQueue("k", 0): 5, LogQueue("k", 1): 0}
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def test_a_wait_in_a_log_that_was_taken_away_says_so(tmp_path: Path) -> None:
     Log(tmp_path / "log").close()
     with open_log(tmp_path / "log") as access:
         (tmp_path / "log").rename(tmp_path / "elsewhere")
-        [found] = access.fetch({QueueId("t", 0): 0}, wait_s=10)
+        [found] = access.fetch({LogQueue("t", 0): 0}, wait_s=10)
         assert "is not a log" in str(found.error)
 
 
@@ -134,7 +134,7 @@ def test_a_log_that_was_emptied_and_made_anew_is_read_by_whoever_had_it_open(
     tmp_path: Path, *, looks_meanwhile: bool
 ) -> None:
     """Its groups' small logs, too: as when a group is deleted, and its next member has a failure again."""
-    retries = QueueId("%RETRY%g", 0)
+    retries = LogQueue("%RETRY%g", 0)
     with open_log(tmp_path, append=True) as writer:
         writer.append([batch("a", 0, 0, 3)])
         writer.join("g", ["a"]).leave({})

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from txmsg.errors import MisuseError
-from txmsg.metaq.access import GroupView, Member, QueueId
+from txmsg.metaq.access import GroupView, LogQueue, Member
 from txmsg.metaq.group.assignment import averaged, wanted_by
 
 
@@ -17,15 +17,15 @@ def member(name: str, *topics: str) -> Member:
     return Member(name, topics, "averaged")
 
 
-def queues(topic: str, count: int) -> tuple[QueueId, ...]:
-    return tuple(QueueId(topic, number) for number in range(count))
+def queues(topic: str, count: int) -> tuple[LogQueue, ...]:
+    return tuple(LogQueue(topic, number) for number in range(count))
 
 
-def view(members: Collection[Member], *of_topics: Sequence[QueueId]) -> GroupView:
+def view(members: Collection[Member], *of_topics: Sequence[LogQueue]) -> GroupView:
     return GroupView(tuple(sorted(members)), tuple(sorted(queue for each in of_topics for queue in each)), {})
 
 
-def shares(of: GroupView) -> dict[str, set[QueueId]]:
+def shares(of: GroupView) -> dict[str, set[LogQueue]]:
     return {each.id: wanted_by(each.id, of, averaged) for each in of.members}
 
 
@@ -39,7 +39,7 @@ def test_the_first_members_take_the_rest() -> None:
 
 
 def test_spare_members_get_nothing() -> None:
-    assert averaged(queues("t", 1), [member("a"), member("b")]) == {"a": [QueueId("t", 0)], "b": []}
+    assert averaged(queues("t", 1), [member("a"), member("b")]) == {"a": [LogQueue("t", 0)], "b": []}
 
 
 RETRY = "%RETRY%g"
@@ -87,13 +87,13 @@ def test_many_topics_of_one_queue_are_spread_over_those_who_read_the_same(member
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"a": [QueueId("t", 0)]}, "topic t queue 1 to 0 members"),
-        ({"a": queues("t", 2), "b": [QueueId("t", 1)]}, "topic t queue 1 to 2 members"),
+        ({"a": [LogQueue("t", 0)]}, "topic t queue 1 to 0 members"),
+        ({"a": queues("t", 2), "b": [LogQueue("t", 1)]}, "topic t queue 1 to 2 members"),
         ({"a": queues("t", 2), "z": []}, "'z', which is not one of the members"),
         ({"a": queues("t", 3)}, "topic t queue 2 to 1 members"),
     ],
 )
-def test_a_strategy_that_cannot_be_followed_is_refused(given: Mapping[str, Sequence[QueueId]], said: str) -> None:
+def test_a_strategy_that_cannot_be_followed_is_refused(given: Mapping[str, Sequence[LogQueue]], said: str) -> None:
     of = view([member("a", "t"), member("b", "t")], queues("t", 2))
     with pytest.raises(MisuseError, match=said):
         wanted_by("a", of, lambda _queues, _members: given)

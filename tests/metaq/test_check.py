@@ -12,7 +12,7 @@ import pytest
 from tests.metaq.corrupt import KINDS, Material, damaged_logs, judge, mended, prepare
 from tests.metaq.logs import batch, bodies, fill, read_all, readable
 from txmsg.errors import CorruptLog, LogBusy, MisuseError, OffsetsMissing
-from txmsg.metaq.access import DEAD_LETTERS, RETRIES, QueueId
+from txmsg.metaq.access import DEAD_LETTERS, RETRIES, LogQueue
 from txmsg.metaq.format.frame import Columns, encode, hole
 from txmsg.metaq.fsck.check import check
 from txmsg.metaq.fsck.groups import check_with_groups, repair_with_groups
@@ -64,13 +64,13 @@ def test_a_damaged_queue_says_where_to_go_on_also_from_a_server(tmp_path: Path) 
     for frame in frames[1:3]:
         _flip(log_file(tmp_path / "commitlog", 0), frame.position + frame.start)
     with open_log(tmp_path) as reading:
-        [first] = reading.fetch({QueueId("t", 0): 0})
+        [first] = reading.fetch({LogQueue("t", 0): 0})
         assert first.batches[-1].end_offset == 2
-        [damaged] = reading.fetch({QueueId("t", 0): 2})
+        [damaged] = reading.fetch({LogQueue("t", 0): 2})
         assert isinstance(damaged.error, CorruptLog)
         assert damaged.error.next_offset == 6
         assert "txmsg group seek GROUP --log LOG --topic t --queue 0 --to 6" in str(damaged.error)
-        assert [message.body for message in reading.fetch({QueueId("t", 0): 6})[0].batches[0].messages()] == bodies(
+        assert [message.body for message in reading.fetch({LogQueue("t", 0): 6})[0].batches[0].messages()] == bodies(
             "t", 0, 6, 2
         )
     told = error_of_log_error(log_error_of(damaged.error))
@@ -268,7 +268,7 @@ def test_the_small_logs_of_groups_are_checked_and_repaired_too_and_their_files_a
     with open_log(tmp_path, append=True) as access:
         access.append([batch("t", 0, 0, 3)])
         member = access.join("g", ["t"])
-        member.take([QueueId("t", 0)])
+        member.take([LogQueue("t", 0)])
         for topic, counts in ((RETRIES + "g", (2, 1)), (DEAD_LETTERS + "g", (1,))):
             for count in counts:
                 access.append([Append(topic, 0, encode(Columns(bodies(topic, 0, 0, count), [1])))])

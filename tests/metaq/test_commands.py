@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from tests.metaq.logs import fill
 from txmsg.cli.main import main
-from txmsg.metaq.access import QueueId
+from txmsg.metaq.access import LogQueue
 from txmsg.metaq.format.frame import Columns, encode, hole
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.location import open_log
@@ -107,7 +107,7 @@ def group(verb: str, where: Path, *words: object) -> Result:
 
 def test_a_group_is_shown_sent_elsewhere_and_deleted(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert group("list", root).stdout == "no consumer groups\n"
-    zero, one = QueueId("trade", 0), QueueId("trade", 1)
+    zero, one = LogQueue("trade", 0), LogQueue("trade", 1)
     with open_log(root) as access:
         member = access.join("g", ["trade"])
         member.take([zero])

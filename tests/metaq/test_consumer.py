@@ -18,7 +18,7 @@ from tests.metaq.servers import served
 from tests.waiting import until_async
 from txmsg.errors import CorruptLog, MisuseError, OffsetOutOfRange
 from txmsg.message import ReceivedMessage
-from txmsg.metaq.access import GroupMember, Member, QueueId
+from txmsg.metaq.access import GroupMember, LogQueue, Member
 from txmsg.metaq.consumer import async_consumer
 from txmsg.metaq.consumer.async_consumer import AsyncLogConsumer
 from txmsg.metaq.consumer.consumer import LogConsumer
@@ -28,7 +28,7 @@ from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.store.log import Append, Log, LogConfig
 from txmsg.runtime.start import Start
 
-T0, T1 = QueueId("t", 0), QueueId("t", 1)
+T0, T1 = LogQueue("t", 0), LogQueue("t", 1)
 
 
 async def test_handlers_get_each_queue_in_order_and_go_on_where_they_were(tmp_path: Path) -> None:
@@ -254,7 +254,7 @@ async def test_what_retention_took_is_counted_and_gone_past_as_it_was_told(
     assert queue == T0
 
 
-def _cut_log(root: Path) -> tuple[Log, QueueId]:
+def _cut_log(root: Path) -> tuple[Log, LogQueue]:
     """A log of three messages whose first two retention has deleted, and a group that has read none of them."""
     log = Log(root, LogConfig(file_size_bytes_max=1, retention_s=1, checkpoint_s=3600), clock=lambda: 4e9)
     fill(log, "t", 0, [1])
@@ -389,7 +389,7 @@ async def test_a_strategy_that_fails_is_said_and_tried_again(
         fill(log, "t", 0, [1])
     failing = [KeyError("site"), MisuseError("nobody has it")]
 
-    def strategy(queues: Sequence[QueueId], members: Sequence[Member]) -> Mapping[str, Sequence[QueueId]]:
+    def strategy(queues: Sequence[LogQueue], members: Sequence[Member]) -> Mapping[str, Sequence[LogQueue]]:
         if failing:
             raise failing.pop()
         return {members[0].id: queues}

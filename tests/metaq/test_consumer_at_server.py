@@ -10,7 +10,7 @@ from tests.metaq.consumers import Seen, stored
 from tests.metaq.logs import batch
 from tests.metaq.servers import linked, served
 from tests.waiting import until_async
-from txmsg.metaq.access import QueueId
+from txmsg.metaq.access import LogQueue
 from txmsg.metaq.consumer.async_consumer import AsyncLogConsumer
 from txmsg.metaq.consumer.retries import tried_of
 from txmsg.metaq.remote.remote_log import RemoteLog
@@ -43,13 +43,13 @@ async def test_order_offsets_retries_and_dead_letters_are_as_on_a_path(tmp_path:
         async with consumer:
             await until_async(lambda: seen.offsets == {0: [0, 1, 2], 1: [0, 1]})
             log.append([batch("t", 0, 3, 2)])
-            await until_async(lambda: stored(log, "g").get(QueueId("t", 0)) == 5)
-            retries = QueueId("%RETRY%g", 0)
+            await until_async(lambda: stored(log, "g").get(LogQueue("t", 0)) == 5)
+            retries = LogQueue("%RETRY%g", 0)
             await until_async(lambda: log.ranges([retries])[retries].end == 3)
             assert len(seen.messages) == 7, "a retry came before its time"
             clock.now += 5.0
             await until_async(lambda: len(seen.messages) == 10)
-            letters = QueueId("%DLQ%g", 0)
+            letters = LogQueue("%DLQ%g", 0)
             await until_async(lambda: log.ranges([letters])[letters].end == 1)
             await until_async(lambda: stored(log, "g")[retries] == 3)
         [fetched] = log.fetch({letters: 0})
@@ -64,7 +64,7 @@ async def test_order_offsets_retries_and_dead_letters_are_as_on_a_path(tmp_path:
 
 
 async def test_a_member_that_is_cut_off_loses_its_queues_and_joins_anew_and_nothing_is_skipped(tmp_path: Path) -> None:
-    queues = [QueueId("t", number) for number in range(4)]
+    queues = [LogQueue("t", number) for number in range(4)]
     here, there = Seen(), Seen()
     with ExitStack() as stack:
         address = stack.enter_context(served(MetaQConfig(root=tmp_path, listen="127.0.0.1:0")))

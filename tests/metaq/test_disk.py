@@ -20,7 +20,7 @@ import pytest
 from tests.metaq.logs import batch, bodies, fill, read_all, readable
 from tests.waiting import until
 from txmsg.errors import OffsetOutOfRange, StorageError
-from txmsg.metaq.access import QueueId
+from txmsg.metaq.access import LogQueue
 from txmsg.metaq.format.frame import Columns, encode
 from txmsg.metaq.location import open_log
 from txmsg.metaq.store.commit_log import files_of
@@ -134,7 +134,7 @@ def test_a_full_disk_does_not_end_the_flusher_and_is_logged_once(disk: Path, cap
 
 
 def test_a_member_of_a_group_is_told_of_a_full_disk_and_goes_on_when_there_is_room(disk: Path) -> None:
-    queue = QueueId("t", 0)
+    queue = LogQueue("t", 0)
     with open_log(disk / "log", append=True) as access:
         access.append([batch("t", 0, 0, 1)])
         member = access.join("g", ["t"])

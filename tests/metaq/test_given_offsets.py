@@ -16,7 +16,7 @@ from tests.metaq.power import ForgetfulDisk
 from txmsg.binlog.rows import Batch, Row
 from txmsg.errors import OffsetsMissing, StorageError
 from txmsg.message import QueueNumber
-from txmsg.metaq.access import LogAccess, QueueId
+from txmsg.metaq.access import LogAccess, LogQueue
 from txmsg.metaq.format.frame import Columns, encode, hole
 from txmsg.metaq.fsck.check import check
 from txmsg.metaq.group.groups import LocalMember
@@ -30,7 +30,7 @@ from txmsg.mirror import LogSink
 
 CONFIG = LogConfig(file_size_bytes_max=2000, flush_s=3600, checkpoint_s=3600)
 TIMED = TopicSettings(flush=Flush.TIMED)
-QUEUES = [QueueId("safe", 0), QueueId("timed", 0), QueueId("timed", 1), QueueId("mirrored", 0)]
+QUEUES = [LogQueue("safe", 0), LogQueue("timed", 0), LogQueue("timed", 1), LogQueue("mirrored", 0)]
 MIRRORED = QUEUES[-1]
 
 
@@ -44,12 +44,12 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[ForgetfulDisk]:
 class Reader:
     """Reads all queues, and remembers what it has read. Where it goes on is for whoever stores that."""
 
-    def __init__(self, log: LogAccess, read: dict[tuple[QueueId, int], bytes]) -> None:
+    def __init__(self, log: LogAccess, read: dict[tuple[LogQueue, int], bytes]) -> None:
         self._log = log
         self._read = read
-        self.passed: dict[QueueId, list[tuple[int, int]]] = {}
+        self.passed: dict[LogQueue, list[tuple[int, int]]] = {}
 
-    def go_on(self, queue: QueueId, offset: int) -> int:
+    def go_on(self, queue: LogQueue, offset: int) -> int:
         """Reads up to the end from an offset on. A message that comes again is the same."""
         while found := self._log.fetch({queue: offset}, size_bytes_max=300):
             error = found[0].error
@@ -74,7 +74,7 @@ class Machine:
         self.choice = choice
         self.at = dict.fromkeys(QUEUES, 0)
         """Where the reader on another machine goes on, as a Spark checkpoint has it."""
-        self.read: dict[tuple[QueueId, int], bytes] = {}
+        self.read: dict[tuple[LogQueue, int], bytes] = {}
         self.table: list[bytes] = []
         self._number = 0
         self._open(root)
@@ -109,7 +109,7 @@ class Machine:
             case "checkpoint":
                 self.log.checkpoint()
 
-    def append(self, queue: QueueId) -> tuple[int, bytes]:
+    def append(self, queue: LogQueue) -> tuple[int, bytes]:
         self._number += 1
         body = f"message {self._number} of {queue}".encode()
         return self.log.append([Append(*queue, encode(Columns([body], [1])))])[0], body
@@ -127,7 +127,7 @@ class Machine:
             self.at[queue] = reader.go_on(queue, self.at[queue])
         return reader
 
-    def handle(self) -> dict[QueueId, int]:
+    def handle(self) -> dict[LogQueue, int]:
         """The group goes on where it is stored, to the end; where it began."""
         taken = self.member.take(self.member.view().queues)
         read = self.read if not self.choice.randrange(2) else {}
@@ -176,7 +176,7 @@ def test_a_group_that_was_further_than_the_log_is_told_what_is_missing_and_misse
     tmp_path: Path, disk: ForgetfulDisk
 ) -> None:
     config = LogConfig(flush_s=3600, topic=TIMED)
-    queue = QueueId("t", 0)
+    queue = LogQueue("t", 0)
     with Log(tmp_path / "log", config) as log, LocalLog(tmp_path / "log") as reading:
         log.append([batch(*queue, 0, 50)])
         log.flush()

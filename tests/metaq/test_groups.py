@@ -14,7 +14,7 @@ import pytest
 from tests.metaq.logs import batch, bodies, fill
 from tests.metaq.servers import served
 from txmsg.errors import CorruptLog, MembershipLost, MisuseError, StorageError, UnknownGroup
-from txmsg.metaq.access import LogAccess, QueueId, Range
+from txmsg.metaq.access import LogAccess, LogQueue, Range
 from txmsg.metaq.format.frame import Columns, encode
 from txmsg.metaq.group.files import OwnedQueue, offset_in, queue_file
 from txmsg.metaq.group.logs import GroupLogs
@@ -23,8 +23,8 @@ from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.store.log import Append, Log, LogConfig
 from txmsg.runtime.start import Start
 
-A, B = QueueId("t", 0), QueueId("t", 1)
-RETRY = QueueId("%RETRY%g", 0)
+A, B = LogQueue("t", 0), LogQueue("t", 1)
+RETRY = LogQueue("%RETRY%g", 0)
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_a_view_shows_who_is_there_and_the_queues_of_all_their_topics(access: Lo
     assert one.view().queues == (A, B)
     access.append([batch("u", 7, 0, 1)])
     access.append([Append("%RETRY%g", 0, encode(Columns([b"x"], [1])))])
-    assert one.view().queues == (RETRY, A, B, QueueId("u", 7)), "what is new is not seen"
+    assert one.view().queues == (RETRY, A, B, LogQueue("u", 7)), "what is new is not seen"
     other.leave({})
     assert one.view().queues == (A, B)
 
@@ -104,7 +104,7 @@ def test_the_retries_of_a_group_are_a_log_that_all_its_members_append_to(tmp_pat
     with pytest.raises(MisuseError, match="nothing was appended"):
         access.append([batch("%RETRY%g", 0, 3, 1), batch("%DLQ%g", 0, 0, 1)])
     access.append([batch("%DLQ%g", 0, 0, 2)])
-    [letters] = access.fetch({QueueId("%DLQ%g", 0): 0})
+    [letters] = access.fetch({LogQueue("%DLQ%g", 0): 0})
     assert letters.batches[0].to_arrow()["body"].to_pylist() == bodies("%DLQ%g", 0, 0, 2)
 
 
@@ -113,11 +113,11 @@ def test_a_member_that_is_killed_gives_back_all_it_owned_at_the_offset_it_stored
 ) -> None:
     text = """
         import sys, os
-        from txmsg.metaq.access import QueueId
+        from txmsg.metaq.access import LogQueue
         from txmsg.metaq.location import open_log
         member = open_log(sys.argv[1]).join("g", ["t"])
-        member.take([QueueId("t", 0)])
-        member.store({QueueId("t", 0): 4})
+        member.take([LogQueue("t", 0)])
+        member.store({LogQueue("t", 0): 4})
         print(flush=True)
         sys.stdin.read()
     """
@@ -139,21 +139,21 @@ def test_a_member_that_is_killed_gives_back_all_it_owned_at_the_offset_it_stored
 FORKING = """
 import os, sys
 from txmsg.errors import MisuseError
-from txmsg.metaq.access import QueueId
+from txmsg.metaq.access import LogQueue
 from txmsg.metaq.location import open_log
 member = open_log(sys.argv[1]).join("g", ["t"])
-member.take([QueueId("t", 0)])
+member.take([LogQueue("t", 0)])
 parent_ended, parent_lives = os.pipe()
 if os.fork() == 0:
     os.close(parent_lives)
     try:
-        member.store({QueueId("t", 0): 1})
+        member.store({LogQueue("t", 0): 1})
     except MisuseError as exc:
         print(exc, flush=True)
     os.read(parent_ended, 1)
     os._exit(0)
 sys.stdin.readline()
-member.leave({QueueId("t", 0): 2})
+member.leave({LogQueue("t", 0): 2})
 print("left", flush=True)
 sys.stdin.readline()
 """
@@ -282,7 +282,7 @@ def test_a_group_begins_where_it_is_told_and_new_queues_at_their_first_message(
         access.append([batch("t", 0, 0, 3, at_us=10), batch("t", 0, 3, 2, at_us=20)])
         first = access.join("g", ["t", "later"], start=start)
         access.append([batch("t", 0, 5, 1, at_us=30), batch("t", 1, 0, 1, at_us=5), batch("later", 0, 0, 1, at_us=5)])
-        new = [QueueId("t", 1), QueueId("later", 0)]
+        new = [LogQueue("t", 1), LogQueue("later", 0)]
         second = access.join("g", ["t", "later", "third"], start=Start.latest())
         assert second.take([A, *new]) == {A: begin, new[0]: 0, new[1]: 0}, "a member that came later moved the group"
         assert dict(first.view().sought) == {}
@@ -299,7 +299,7 @@ def test_files_of_retries_go_when_all_in_them_have_had_their_turn(tmp_path: Path
     logs = GroupLogs(tmp_path, LogConfig(file_size_bytes_max=1))
     root = logs.root_of("%RETRY%g")
     assert root is not None
-    later = QueueId("%RETRY%g", 5)
+    later = LogQueue("%RETRY%g", 5)
     member = access.join("g", ["t"])
     member.take([RETRY, later])
     for queue, count in ((0, 4), (5, 1), (0, 2)):

@@ -18,11 +18,11 @@ from tests.waiting import until, until_async
 from txmsg.client import idempotent
 from txmsg.message import Message, ReceivedMessage
 from txmsg.metaq import AsyncLogConsumer, Log, LogConsumer, LogProducer
-from txmsg.metaq.access import QueueId
+from txmsg.metaq.access import LogQueue
 from txmsg.runtime.start import Start
 from txmsg.tables import inbox_table
 
-T0 = QueueId("t", 0)
+T0 = LogQueue("t", 0)
 
 
 @pytest.fixture

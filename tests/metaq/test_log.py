@@ -13,7 +13,7 @@ import pytest
 from tests.metaq.logs import batch, bodies, fill, read_all, readable
 from txmsg.errors import MessageTooLarge, MisuseError, OffsetOutOfRange, OffsetsMissing, StorageError
 from txmsg.message import new_transaction_id_bytes
-from txmsg.metaq.access import QueueId
+from txmsg.metaq.access import LogQueue
 from txmsg.metaq.format.frame import Columns, Compression, encode, hole
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.store.commit_log import CommitLogWriter
@@ -126,9 +126,9 @@ def test_what_a_log_makes_is_for_its_own_user_only(tmp_path: Path) -> None:
         log.set_topic("timed", TopicSettings(flush=Flush.TIMED))
         log.append([batch("timed", 0, 0, 1)])
         member = log.join("g", ["t"])
-        member.take([QueueId("t", 0)])
+        member.take([LogQueue("t", 0)])
         log.append([batch("%RETRY%g", 0, 0, 1)])
-        log.seek("g", {QueueId("t", 0): 0})
+        log.seek("g", {LogQueue("t", 0): 0})
         files = [each for each in root.rglob("*") if each.is_file()]
         assert {"ahead", "lock", "begins.json", "0000"} <= {file.name for file in files}
         assert {oct(file.stat().st_mode & 0o777) for file in files} == {"0o600"}

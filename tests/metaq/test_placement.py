@@ -13,7 +13,7 @@ import pytest
 from tests.metaq.logs import batch, bodies, readable
 from txmsg.errors import MisuseError, Overloaded, StorageError
 from txmsg.message import now_us
-from txmsg.metaq.access import NOTES, QueueId
+from txmsg.metaq.access import NOTES, LogQueue
 from txmsg.metaq.format.frame import Columns, encode, hole
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.server.appender import Appender
@@ -96,7 +96,7 @@ def test_a_repeat_that_names_its_offsets_looks_whether_it_is_there(log: LocalLog
     other = batch("other", 0, 0, 2).payload
     assert wrong(placer.place([call(3, Append("t", 0, other, 0), is_repeat=True)])[0]), "other bytes are there"
     assert readable(tmp_path, "t", 0) == bodies("t", 0, 0, 3)
-    assert log.ranges([QueueId("t", 1)])[QueueId("t", 1)].end == 6
+    assert log.ranges([LogQueue("t", 1)])[LogQueue("t", 1)].end == 6
 
 
 class BrokenPlacer(Placer):

@@ -13,7 +13,7 @@ from tests.metaq.logs import fill
 from tests.waiting import until_async
 from txmsg.errors import CorruptLog, MisuseError, StorageError
 from txmsg.message import ReceivedMessage
-from txmsg.metaq.access import QueueId
+from txmsg.metaq.access import LogQueue
 from txmsg.metaq.consumer import workers
 from txmsg.metaq.consumer.async_consumer import AsyncLogConsumer
 from txmsg.metaq.consumer.retries import Tried, appends_of, tried_of
@@ -22,9 +22,9 @@ from txmsg.metaq.store.log import Append, Log
 from txmsg.runtime.backoff import DELAYS_S, Backoff
 from txmsg.runtime.start import Start
 
-T0 = QueueId("t", 0)
-RETRY = QueueId("%RETRY%g", 0)
-DEAD = QueueId("%DLQ%g", 0)
+T0 = LogQueue("t", 0)
+RETRY = LogQueue("%RETRY%g", 0)
+DEAD = LogQueue("%DLQ%g", 0)
 
 
 class Clock:
@@ -44,7 +44,7 @@ def consumer_of(root: Path, seen: Seen, clock: Clock, **options: object) -> Asyn
     return consumer
 
 
-def copies(root: Path, queue: QueueId) -> list[Tried]:
+def copies(root: Path, queue: LogQueue) -> list[Tried]:
     """What stands in a queue of retries, or of dead letters."""
     with open_log(root) as access:
         return [
@@ -63,7 +63,7 @@ async def test_a_message_that_fails_comes_after_each_back_off_and_then_is_a_dead
         await until_async(lambda: seen.attempts == [(0, 1), (1, 1), (2, 1)])
         lanes = consumer._balance.lanes
         for tries in range(1, 17):
-            level, count = QueueId("%RETRY%g", tries - 1), len(seen.messages)
+            level, count = LogQueue("%RETRY%g", tries - 1), len(seen.messages)
             await until_async(lambda: level in lanes and (lanes[level].blocked_until or len(seen.messages) > count))  # noqa: B023
             [copy] = copies(tmp_path, level)
             assert copy.due_at_us == round((clock.now + DELAYS_S[tries - 1]) * 1e6)

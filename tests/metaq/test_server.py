@@ -25,7 +25,7 @@ from txmsg.errors import (
     ProtocolError,
     StorageError,
 )
-from txmsg.metaq.access import NOTES, Fetched, LogAccess, QueueId, Range
+from txmsg.metaq.access import NOTES, Fetched, LogAccess, LogQueue, Range
 from txmsg.metaq.format.batch import LogBatch
 from txmsg.metaq.format.frame import Columns, Compression, Payload, encode, hole, pack
 from txmsg.metaq.local import LocalLog
@@ -39,7 +39,7 @@ from txmsg.metaq.store.topics import Flush, TopicSettings
 from txmsg.wire.codec import error_of_rpc
 from txmsg.wire.v1 import metaq_pb2 as pb
 
-T = QueueId("t", 0)
+T = LogQueue("t", 0)
 
 
 def frame_of(batch: LogBatch) -> bytes:
@@ -104,7 +104,7 @@ def log(address: str) -> Iterator[RemoteLog]:
 def test_frames_come_as_they_stand_on_disk(log: RemoteLog, root: Path) -> None:
     compressed = encode(Columns([b"x" * 5000] * 3, [1, 2, 3], keys=["a", "", "b"]), Compression.ZSTD)
     assert log.append([batch("disk", 7, 0, 5), Append("disk", 7, compressed, 5)]) == [0, 5]
-    [fetched] = log.fetch({QueueId("disk", 7): 0})
+    [fetched] = log.fetch({LogQueue("disk", 7): 0})
     on_disk = LogReader(root)
     [plain, zstd] = [each.header for each in fetched.batches]
     assert (plain.compression, zstd.compression) == (Compression.NONE, Compression.ZSTD)
@@ -112,13 +112,13 @@ def test_frames_come_as_they_stand_on_disk(log: RemoteLog, root: Path) -> None:
         stands = on_disk.commit_log.read(each.header.position, each.header.size_bytes)
         assert frame_of(each) == bytes(stands)
     assert held(fetched) == bodies("disk", 7, 0, 5) + [b"x" * 5000] * 3
-    [again] = log.fetch({QueueId("disk", 7): 3})
+    [again] = log.fetch({LogQueue("disk", 7): 3})
     assert held(again)[:2] == bodies("disk", 7, 3, 2)
 
 
 def test_an_uncompressed_batch_is_read_without_a_copy(log: RemoteLog) -> None:
     log.append([batch("views", 0, 0, 100)])
-    [fetched] = log.fetch({QueueId("views", 0): 0})
+    [fetched] = log.fetch({LogQueue("views", 0): 0})
     [found] = fetched.batches
     assert isinstance(found.stored, memoryview)
     body = found.to_arrow()["body"].buffers()[2]
@@ -128,7 +128,7 @@ def test_an_uncompressed_batch_is_read_without_a_copy(log: RemoteLog) -> None:
 
 def test_errors_are_those_of_a_directory(log: RemoteLog, address: str) -> None:
     log.append([batch("errors", 0, 0, 2), Append("errors", 1, hole(9, 1), 0)])
-    wrong, missing, empty = log.fetch({QueueId("errors", 0): 5, QueueId("errors", 1): 3, QueueId("errors", 2): 1})
+    wrong, missing, empty = log.fetch({LogQueue("errors", 0): 5, LogQueue("errors", 1): 3, LogQueue("errors", 2): 1})
     assert isinstance(wrong.error, OffsetOutOfRange)
     assert (wrong.error.begin, wrong.error.end) == (0, 2)
     assert isinstance(missing.error, OffsetsMissing)
@@ -136,11 +136,11 @@ def test_errors_are_those_of_a_directory(log: RemoteLog, address: str) -> None:
     assert isinstance(empty.error, OffsetOutOfRange)
     with pytest.raises(MisuseError, match="offset 7 of topic errors queue 0: the next one is 3; nothing was appended"):
         log.append([batch("errors", 0, 2, 1), batch("errors", 0, 7, 1)])
-    assert log.ranges([QueueId("errors", 0)])[QueueId("errors", 0)] == Range(0, 2)
+    assert log.ranges([LogQueue("errors", 0)])[LogQueue("errors", 0)] == Range(0, 2)
     with pytest.raises(InvalidName, match="is not a valid name"):
         log.append([batch("../up", 0, 0, 1)])
     with pytest.raises(InvalidName):
-        log.fetch({QueueId("../up", 0): 0})
+        log.fetch({LogQueue("../up", 0): 0})
     with pytest.raises(MisuseError, match="queue 99999"):
         log.append([batch("errors", 99_999, 0, 1)])
     with pytest.raises(MisuseError, match="would reach from 9 to 4: offsets rise"):
@@ -157,7 +157,7 @@ def test_a_large_batch_goes_and_comes_in_pieces(log: RemoteLog) -> None:
     large = encode(Columns([body, b"", body], [1]))
     assert large.size_bytes > 5 * PIECE_SIZE_BYTES
     assert log.append([batch("large", 0, 0, 1), Append("large", 0, large), batch("large", 0, 4, 1)]) == [0, 1, 4]
-    [fetched] = log.fetch({QueueId("large", 0): 0}, size_bytes_max=64 * 1024 * 1024)
+    [fetched] = log.fetch({LogQueue("large", 0): 0}, size_bytes_max=64 * 1024 * 1024)
     assert held(fetched) == [b"large/0/0", body, b"", body, b"large/0/4"]
 
 
@@ -186,16 +186,16 @@ def test_messages_are_found_by_key_and_offsets_by_time(log: RemoteLog) -> None:
     assert (third.body, third.tag, third.stored_at_us, third.key) == (b"3", "t", 30, "k")
     assert log.find("found", "k", count_max=1) == [first]
     assert log.find("found", "") == [], "an empty key is none"
-    queue = QueueId("found", 2)
+    queue = LogQueue("found", 2)
     assert [log.offsets_at([queue], us)[queue] for us in (0, 31, 41)] == [0, 3, 4]
 
 
 def test_what_is_damaged_or_missing_on_its_way_is_not_served(log: RemoteLog) -> None:
-    queue = QueueId("damaged", 0)
+    queue = LogQueue("damaged", 0)
     log.append(
         [batch("damaged", 0, 0, 2), batch("damaged", 0, 2, 1), batch("damaged", 0, 3, 1), batch("other", 0, 0, 2)]
     )
-    [fetched, other] = log.fetch({queue: 0, QueueId("other", 0): 0})
+    [fetched, other] = log.fetch({queue: 0, LogQueue("other", 0): 0})
     frames = [frame_of(each) for each in (*fetched.batches, *other.batches)]
     assert len(batches_of_frames(queue, 1, b"".join(frames[:3]))[0]) == 3
     flipped = [frames[1][:at] + bytes([frames[1][at] ^ 1]) + frames[1][at + 1 :] for at in (3, 9, 50, 97, 105)]
@@ -211,7 +211,7 @@ def test_what_is_damaged_or_missing_on_its_way_is_not_served(log: RemoteLog) -> 
 
 
 def test_a_wait_ends_with_the_append_and_not_with_another_queues(log: RemoteLog, address: str) -> None:
-    one, other = QueueId("polled", 0), QueueId("polled", 1)
+    one, other = LogQueue("polled", 0), LogQueue("polled", 1)
     with ThreadPoolExecutor(2) as pool:
         waits = pool.submit(log.fetch, {one: 0}, wait_s=WAIT_S)
         waits_for_both = pool.submit(log.fetch, {other: 0, one: 0}, wait_s=WAIT_S)
@@ -225,10 +225,10 @@ def test_a_wait_ends_with_the_append_and_not_with_another_queues(log: RemoteLog,
 
 
 def test_a_wait_ends_when_its_time_is_over_or_its_log_is_closed(log: RemoteLog, address: str) -> None:
-    assert log.fetch({QueueId("silent", 0): 0}, wait_s=0.05) == []
+    assert log.fetch({LogQueue("silent", 0): 0}, wait_s=0.05) == []
     other = RemoteLog(address)
     with ThreadPoolExecutor(1) as pool:
-        waits = pool.submit(other.fetch, {QueueId("silent", 0): 0}, wait_s=WAIT_S)
+        waits = pool.submit(other.fetch, {LogQueue("silent", 0): 0}, wait_s=WAIT_S)
         until(lambda: log.describe().waiting == 1)
         other.close()
         assert waits.result(WAIT_S) == []

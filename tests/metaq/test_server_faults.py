@@ -22,7 +22,7 @@ from tests.metaq.logs import batch, bodies, readable
 from tests.metaq.servers import WAIT_S, MetaQProcess, cannot_be_reached, linked, served
 from tests.waiting import until
 from txmsg.errors import BrokerUnavailable, MembershipLost, MisuseError, OffsetOutOfRange, OutcomeUnknown
-from txmsg.metaq.access import QueueId, Range
+from txmsg.metaq.access import LogQueue, Range
 from txmsg.metaq.format.frame import Columns, encode
 from txmsg.metaq.group import logs
 from txmsg.metaq.group.logs import turn
@@ -107,7 +107,7 @@ def test_killed_under_appends_nothing_acknowledged_is_lost_and_nothing_is_double
 
 
 def test_a_cut_network_is_waited_for_and_told_when_it_lasts(server: MetaQProcess) -> None:
-    queue = QueueId("cut", 0)
+    queue = LogQueue("cut", 0)
     with linked(server.address) as (link, near), ThreadPoolExecutor(1) as pool:
         with RemoteLog(near, timeout_s=30) as log, RemoteLog(server.address) as beside:
             waits = pool.submit(log.fetch, {queue: 0}, wait_s=WAIT_S)
@@ -139,7 +139,7 @@ def is_answered(log: RemoteLog) -> bool:
 
 
 def test_a_signal_ends_a_server_in_order_and_waits_go_on_at_the_next(server: MetaQProcess, tmp_path: Path) -> None:
-    queue = QueueId("signal", 0)
+    queue = LogQueue("signal", 0)
     logged_before = len(server.log.read_text())
     with RemoteLog(server.address, timeout_s=WAIT_S, session_s=300) as log, ThreadPoolExecutor(1) as pool:
         member = log.join("signalled", ["signal"])
@@ -168,18 +168,18 @@ def test_a_signal_ends_a_server_in_order_and_waits_go_on_at_the_next(server: Met
 MEMBER = """
 import select, sys
 from txmsg.errors import TxmsgError
-from txmsg.metaq.access import QueueId
+from txmsg.metaq.access import LogQueue
 from txmsg.metaq.remote.remote_log import RemoteLog
 from txmsg.runtime.child import ChildFailed
 member = RemoteLog(sys.argv[1], session_s=float(sys.argv[2])).join("g", ["t"])
 member._session_s = 1e9  # as on a machine whose clock stood still with it
-print(member.take([QueueId("t", int(each)) for each in sys.argv[3].split(",")]), flush=True)
+print(member.take([LogQueue("t", int(each)) for each in sys.argv[3].split(",")]), flush=True)
 while not select.select([sys.stdin], [], [], 0.3)[0]:
     member.view()  # until it is told something, it goes on being one
 for line in sys.stdin:
     queue, offset = map(int, line.split())
     try:
-        member.store({QueueId("t", queue): offset})
+        member.store({LogQueue("t", queue): offset})
         print("stored", flush=True)
     except TxmsgError as exc:
         print(type(exc).__name__, flush=True)
@@ -226,10 +226,10 @@ def test_of_three_members_one_killed_and_one_stopped_the_third_gets_all_and_a_la
         stack.enter_context(killed)
         stack.enter_context(stopped)
         third = log.join("g", ["t"])
-        wanted = [QueueId("t", queue) for queue in range(6)]
+        wanted = [LogQueue("t", queue) for queue in range(6)]
         assert killed.store(0, 4) == stopped.store(2, 5) == "stored"
         taken = third.take(wanted)
-        assert taken == {QueueId("t", 4): 0, QueueId("t", 5): 0}
+        assert taken == {LogQueue("t", 4): 0, LogQueue("t", 5): 0}
         killed.process.kill()
         os.kill(stopped.process.pid, signal.SIGSTOP)
 
@@ -241,7 +241,7 @@ def test_of_three_members_one_killed_and_one_stopped_the_third_gets_all_and_a_la
         until(has_all)
         assert [taken[each] for each in wanted] == [4, 0, 5, 0, 0, 0]
         assert [member.id for member in third.view().members] == [third.id]
-        third.store({QueueId("t", 2): 7})
+        third.store({LogQueue("t", 2): 7})
         os.kill(stopped.process.pid, signal.SIGCONT)
         assert stopped.store(2, 6) == "MembershipLost"
         assert {queue.queue.queue: queue.offset for queue in log.group("g").queues}[2] == 7
@@ -255,7 +255,7 @@ def test_a_reader_is_told_what_retention_has_left(tmp_path: Path) -> None:
     log_config = LogConfig(file_size_bytes_max=20_000, retention_size_bytes=60_000, checkpoint_s=0.05)
     with served(MetaQConfig(root=tmp_path, listen="127.0.0.1:0", log=log_config)) as address:
         with RemoteLog(address) as log:
-            queue = QueueId("t", 0)
+            queue = LogQueue("t", 0)
             [first] = log.append([Append("t", 0, encode(Columns([bytes(9000)], [1])))])
             for _ in range(20):
                 log.append([Append("t", 0, encode(Columns([bytes(9000)], [1])))])
@@ -274,7 +274,7 @@ def test_notes_of_appends_keep_no_file_that_its_topics_have_let_go(tmp_path: Pat
         served(MetaQConfig(root=tmp_path, listen=f"unix:{tmp_path}/socket", log=log_config)) as address,
         RemoteLog(address) as log,
     ):
-        queue = QueueId("t", 0)
+        queue = LogQueue("t", 0)
         log.set_topic("t", TopicSettings(retention_s=600))
         for _ in range(5):
             log.append([Append("t", 0, encode(Columns([b"x"], [1])))])
@@ -305,12 +305,12 @@ def unread(address: str, channel: grpc.Channel, topic: str, count: int, *, piece
 def test_readers_that_take_nothing_are_held_in_little_memory(server: MetaQProcess) -> None:
     with RemoteLog(server.address) as log, large_channel(server.address) as channel:
         log.append([Append("slow", 0, encode(Columns([bytes(1024 * 1024)] * 32, [1])))])
-        log.fetch({QueueId("slow", 0): 0})
+        log.fetch({LogQueue("slow", 0): 0})
         before_bytes = anonymous_memory_bytes(server.pid)
         unread(server.address, channel, "slow", 20)
         grown_bytes = anonymous_memory_bytes(server.pid) - before_bytes
         assert grown_bytes < 20 * 8 * 1024 * 1024, "20 readers of 32 MiB each"
-        assert log.fetch({QueueId("slow", 0): 0})[0].batches[0].end_offset == 32, "a good reader goes on"
+        assert log.fetch({LogQueue("slow", 0): 0})[0].batches[0].end_offset == 32, "a good reader goes on"
 
 
 def test_readers_that_take_nothing_are_ended_and_let_others_go_on(tmp_path: Path) -> None:
@@ -320,7 +320,7 @@ def test_readers_that_take_nothing_are_ended_and_let_others_go_on(tmp_path: Path
     with served(config) as address, RemoteLog(address) as log, large_channel(address) as channel:
         log.append([Append("slow", 0, encode(Columns([bytes(1024 * 1024)] * 32, [1])))])
         calls = unread(address, channel, "slow", 4)
-        assert log.fetch({QueueId("slow", 0): 0})[0].batches[0].end_offset == 32
+        assert log.fetch({LogQueue("slow", 0): 0})[0].batches[0].end_offset == 32
         assert drained(calls)
         # Two had to be ended for the other two to be sent to; those may have been read in time.
         ended = [call for call in calls if call.code() is not grpc.StatusCode.OK]
@@ -375,7 +375,7 @@ def test_hundreds_of_fetches_that_nobody_reads_shut_no_reader_out(server: MetaQP
         before_bytes = anonymous_memory_bytes(server.pid)
         channels = [channel] + [others.enter_context(large_channel(server.address)) for _ in range(2)]
         calls = [call for channel in channels for call in unread(server.address, channel, "unread", 50, pieces=0)]
-        assert log.fetch({QueueId("unread", 0): 0})[0].batches[0].end_offset == 1
+        assert log.fetch({LogQueue("unread", 0): 0})[0].batches[0].end_offset == 1
         assert anonymous_memory_bytes(server.pid) - before_bytes < 400 * 1024 * 1024
         for each in calls:
             each.cancel()

@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from txmsg.errors import MembershipLost, MisuseError, ProtocolError, StorageError
-from txmsg.metaq.access import GroupMember, GroupView, QueueId
+from txmsg.metaq.access import GroupMember, GroupView, LogQueue
 from txmsg.metaq.server.sessions import Sessions
 
-A = QueueId("a", 0)
+A = LogQueue("a", 0)
 
 
 class Member:
@@ -23,26 +23,26 @@ class Member:
     group = "g"
 
     def __init__(self) -> None:
-        self.stored: list[dict[QueueId, int]] = []
-        self.left: list[dict[QueueId, int]] = []
+        self.stored: list[dict[LogQueue, int]] = []
+        self.left: list[dict[LogQueue, int]] = []
         self.error: Exception | None = None
 
     def view(self) -> GroupView:
         return GroupView((), (), {})
 
-    def take(self, queues: Collection[QueueId]) -> dict[QueueId, int]:
+    def take(self, queues: Collection[LogQueue]) -> dict[LogQueue, int]:
         return dict.fromkeys(queues, 0)
 
-    def store(self, offsets: Mapping[QueueId, int]) -> None:
+    def store(self, offsets: Mapping[LogQueue, int]) -> None:
         self.stored.append(dict(offsets))
 
-    def seek_done(self, offsets: Mapping[QueueId, int]) -> None:
+    def seek_done(self, offsets: Mapping[LogQueue, int]) -> None:
         self.store(offsets)
 
-    def release(self, offsets: Mapping[QueueId, int]) -> None:
+    def release(self, offsets: Mapping[LogQueue, int]) -> None:
         self.store(offsets)
 
-    def leave(self, offsets: Mapping[QueueId, int]) -> None:
+    def leave(self, offsets: Mapping[LogQueue, int]) -> None:
         if self.error is not None:
             raise self.error
         self.left.append(dict(offsets))

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from txmsg.errors import InvalidName, MisuseError, UnknownTopic
-from txmsg.metaq.access import QueueId
+from txmsg.metaq.access import LogQueue
 from txmsg.metaq.store.state import Identity
 from txmsg.runtime.start import Start
 from txmsg.spark.options import options_of
@@ -18,7 +18,7 @@ from txmsg.spark.position import Position, begins_between
 from txmsg.spark.tasks import Part, cut_into_tasks, limited
 
 _LEAST = {"path": "/log", "topics": "t"}
-_Q = QueueId("t", 0)
+_Q = LogQueue("t", 0)
 
 
 # ---- options
@@ -29,7 +29,7 @@ def test_options_are_named_as_in_sparks_kafka_source_in_any_case() -> None:
         {**_LEAST, "STARTINGOFFSETS": '{"t": {"0": 5, "1": -2}}', "failondataloss": "False", "minPartitions": "3"},
         streaming=False,
     )
-    assert found.start == {QueueId("t", 0): Start.offset(5), QueueId("t", 1): Start.earliest()}
+    assert found.start == {LogQueue("t", 0): Start.offset(5), LogQueue("t", 1): Start.earliest()}
     assert (found.fail_on_data_loss, found.min_partitions, found.end) == (False, 3, Start.latest())
     assert options_of(_LEAST, streaming=False).start == Start.earliest()
     assert options_of(_LEAST, streaming=True).start == Start.latest()
@@ -94,7 +94,7 @@ def test_topics_are_names_and_patterns_in_which_a_dot_is_a_dot() -> None:
 
 
 def test_a_position_comes_back_from_the_checkpoint_and_equal_ones_are_equal_texts() -> None:
-    queues = [QueueId("b", 10), QueueId("b", 9), QueueId("a", 0)]
+    queues = [LogQueue("b", 10), LogQueue("b", 9), LogQueue("a", 0)]
     position = Position(Identity(2**63 + 5, 3), {queue: 7 for queue in queues}, {_Q: 1}, is_initial=True)
     told = json.dumps(position.to_json())
     assert Position.of_json(json.loads(told)) == position
@@ -108,9 +108,9 @@ def test_a_batch_begins_where_its_own_end_says_and_not_where_a_new_start_would()
     identity = Identity(1)
     first = Position(identity, {_Q: 5}, {_Q: 2})
     assert begins_between(Position(identity, {_Q: 4}, is_initial=True), first) == {_Q: 2}
-    assert begins_between(first, Position(identity, {_Q: 9, QueueId("u", 0): 3}, {QueueId("u", 0): 1})) == {
+    assert begins_between(first, Position(identity, {_Q: 9, LogQueue("u", 0): 3}, {LogQueue("u", 0): 1})) == {
         _Q: 5,
-        QueueId("u", 0): 1,
+        LogQueue("u", 0): 1,
     }
     assert begins_between(first, first) == {_Q: 5}
 
@@ -119,12 +119,12 @@ def test_a_batch_begins_where_its_own_end_says_and_not_where_a_new_start_would()
 
 
 _PARTS = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 100_000)), max_size=6).map(
-    lambda found: [Part(QueueId("t", queue), begin, begin + size) for queue, (begin, size) in enumerate(found)]
+    lambda found: [Part(LogQueue("t", queue), begin, begin + size) for queue, (begin, size) in enumerate(found)]
 )
 
 
 @given(_PARTS, st.integers(1, 9), st.integers(1_000, 200_000))
-@example([Part(QueueId("t", 0), 0, 4)], 3, 1_000)
+@example([Part(LogQueue("t", 0), 0, 4)], 3, 1_000)
 def test_tasks_hold_each_message_once_in_pieces_of_the_size_that_was_asked_for(
     parts: list[Part], min_tasks: int, size_max: int
 ) -> None:
@@ -140,7 +140,7 @@ def test_tasks_hold_each_message_once_in_pieces_of_the_size_that_was_asked_for(
 
 
 def test_small_queues_share_a_task() -> None:
-    parts = [Part(QueueId("t", queue), 0, 100) for queue in range(1000)]
+    parts = [Part(LogQueue("t", queue), 0, 100) for queue in range(1000)]
     assert len(cut_into_tasks(parts, min_tasks=1, size_max=1_000_000)) == 5
 
 
@@ -148,7 +148,7 @@ def test_small_queues_share_a_task() -> None:
 def test_a_limited_batch_is_within_its_limit_and_advances_every_queue_that_has_something(
     waiting: list[int], count_max: int
 ) -> None:
-    begins = {QueueId("t", queue): 10 for queue in range(len(waiting))}
+    begins = {LogQueue("t", queue): 10 for queue in range(len(waiting))}
     ends = {queue: 10 + count for queue, count in zip(begins, waiting, strict=True)}
     found = limited(begins, ends, count_max)
     taken = {queue: found[queue] - begins[queue] for queue in begins}

@@ -34,7 +34,7 @@ from txmsg.administration import (
 )
 from txmsg.errors import CorruptLog, MisuseError, OffsetsMissing, ProtocolError, UnknownGroup, UnknownTopic, shown
 from txmsg.message import ReceivedMessage, now_us, parse_id, us_of_datetime
-from txmsg.metaq.access import DEAD_LETTERS, RETRIES, GroupState, LogAccess, QueueId, QueueState, offsets_of
+from txmsg.metaq.access import DEAD_LETTERS, RETRIES, GroupState, LogAccess, LogQueue, QueueState, offsets_of
 from txmsg.metaq.access import GroupMember as Membership
 from txmsg.metaq.consumer.retries import Tried, again_of, dead_again_of, tried_of
 from txmsg.runtime.start import Start
@@ -94,12 +94,12 @@ class LogAdministration:
         self._log.seek(group, offsets)
         return [_queue(state) for state in self._log.group(group).queues if state.queue in offsets]
 
-    def _offsets(self, topic: str, queue: int | None, to: Start) -> dict[QueueId, int]:
+    def _offsets(self, topic: str, queue: int | None, to: Start) -> dict[LogQueue, int]:
         numbers = self._log.queues_of(topic)
         if not numbers or (queue is not None and queue not in numbers):
             there = f"its queues are {', '.join(map(str, numbers))}" if numbers else "it is not in this log"
             raise UnknownTopic(f"topic {topic!r} has no such queue to seek: {there}")
-        queues = [QueueId(topic, number) for number in ([queue] if queue is not None else numbers)]
+        queues = [LogQueue(topic, number) for number in ([queue] if queue is not None else numbers)]
         if to.kind == "offset" and len(queues) > 1:
             raise MisuseError(f"offset {to.value} needs a queue, and topic {topic!r} has {len(queues)}: give --queue")
         return offsets_of(self._log, queues, to)
@@ -135,7 +135,7 @@ class LogAdministration:
     def _left(self, state: GroupState, topic: str) -> int:
         """What the group has not dealt with of one of its own topics, also in queues that no member has owned yet."""
         done = {queue.queue: queue.offset or 0 for queue in state.queues}
-        kept = self._log.ranges([QueueId(topic, number) for number in self._log.queues_of(topic)])
+        kept = self._log.ranges([LogQueue(topic, number) for number in self._log.queues_of(topic)])
         return sum(end - max(begin, done.get(queue, 0)) for queue, (begin, end) in kept.items())
 
     # ---- dead letters
@@ -182,7 +182,7 @@ class LogAdministration:
 
     def _letters_of(self, group: str, begin: int = 0) -> Iterator[_Letter]:
         """The dead letters of a group from this offset on. Raises UnknownGroup."""
-        dead = QueueId(DEAD_LETTERS + group, 0)
+        dead = LogQueue(DEAD_LETTERS + group, 0)
         done = next((state.offset for state in self._log.group(group).queues if state.queue == dead), None)
         kept = self._log.ranges([dead])[dead]
         for chunk in self._chunks(group, max(begin, done or 0, kept.begin), kept.end):
@@ -190,7 +190,7 @@ class LogAdministration:
 
     def _chunks(self, group: str, begin: int, end: int) -> Iterator[_Chunk]:
         """All dead letters between these offsets, some at a time. Raises CorruptLog where they are damaged."""
-        dead = QueueId(DEAD_LETTERS + group, 0)
+        dead = LogQueue(DEAD_LETTERS + group, 0)
         while begin < end and (found := self._log.fetch({dead: begin})):
             [fetched] = found
             if isinstance(fetched.error, OffsetsMissing):
@@ -209,7 +209,7 @@ class LogAdministration:
             last = max((letter.offset for letter in self._letters_of(group) if fits(letter)), default=None)
             if last is None:
                 continue
-            dead = QueueId(DEAD_LETTERS + group, 0)
+            dead = LogQueue(DEAD_LETTERS + group, 0)
             member = self._log.join(group, ())  # it reads nothing: others keep what they own
             try:
                 offset = member.take([dead]).get(dead)
@@ -230,7 +230,7 @@ class LogAdministration:
             self._log.append([again_of(member.group, [letter.tried for letter in wanted], now_us())])
         if others:
             self._log.append([dead_again_of(member.group, others)])
-        member.store({QueueId(DEAD_LETTERS + member.group, 0): chunk.end})
+        member.store({LogQueue(DEAD_LETTERS + member.group, 0): chunk.end})
         return len(wanted)
 
 

@@ -15,7 +15,7 @@ from txmsg.cli.options import duration, json_option, shown_duration
 from txmsg.cli.output import print_facts, print_table
 from txmsg.errors import CorruptLog
 from txmsg.message import check_name
-from txmsg.metaq.access import LogAccess, QueueId, Range
+from txmsg.metaq.access import LogAccess, LogQueue, Range
 from txmsg.metaq.format.frame import Compression
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.location import open_log
@@ -65,7 +65,7 @@ def _rows(access: LogAccess) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for topic, numbers in access.topics().items():
         settings = _shown(access.settings_of(topic))
-        kept = _kept(access, [QueueId(topic, number) for number in numbers])
+        kept = _kept(access, [LogQueue(topic, number) for number in numbers])
         for (_, number), found in kept.items():
             row: dict[str, Any] = {"topic": topic, "queue": number, "begin": None, "end": None}
             if isinstance(found, CorruptLog):
@@ -76,7 +76,7 @@ def _rows(access: LogAccess) -> list[dict[str, Any]]:
     return rows
 
 
-def _kept(access: LogAccess, queues: Sequence[QueueId]) -> dict[QueueId, Range | CorruptLog]:
+def _kept(access: LogAccess, queues: Sequence[LogQueue]) -> dict[LogQueue, Range | CorruptLog]:
     """What is kept of each queue; of a damaged one, how it is."""
     try:
         return {**access.ranges(queues)}

@@ -19,7 +19,7 @@ from txmsg.cli.options import START, json_option
 from txmsg.cli.output import moment, say
 from txmsg.errors import OffsetOutOfRange, OffsetsMissing, UnknownTopic
 from txmsg.message import ReceivedMessage
-from txmsg.metaq.access import LogAccess, QueueId, offsets_of
+from txmsg.metaq.access import LogAccess, LogQueue, offsets_of
 from txmsg.metaq.format.batch import LogBatch
 from txmsg.metaq.format.frame import BadFrame, Header, verify
 from txmsg.metaq.fsck.groups import check_with_groups, repair_with_groups, size_bytes_with_groups
@@ -95,14 +95,14 @@ def _messages(
     access: LogAccess, topic: str, queue: int | None, start: Start, *, follow: bool
 ) -> Iterator[ReceivedMessage]:
     """All messages from there on; queues that come later are followed from their begin."""
-    at: dict[QueueId, int] = {}
+    at: dict[LogQueue, int] = {}
     while True:
         there = access.queues_of(topic)
         numbers = there if queue is None or queue in there else []
         if not numbers and not follow:
             raise _unknown(access, topic, there)
         numbers = numbers if queue is None else [queue]
-        new = [added for number in numbers if (added := QueueId(topic, number)) not in at]
+        new = [added for number in numbers if (added := LogQueue(topic, number)) not in at]
         if new:
             at |= offsets_of(access, new, start)
         start = Start.earliest()  # of queues that come later

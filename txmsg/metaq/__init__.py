@@ -21,7 +21,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from txmsg.metaq.access import LogAccess, Member, QueueId
+    from txmsg.metaq.access import LogAccess, LogQueue, Member
     from txmsg.metaq.consumer.async_consumer import AsyncLogConsumer
     from txmsg.metaq.consumer.consumer import LogConsumer
     from txmsg.metaq.consumer.polls import PolledBatch
@@ -42,10 +42,10 @@ __all__ = [
     "LogConfig",
     "LogConsumer",
     "LogProducer",
+    "LogQueue",
     "Member",
     "Place",
     "PolledBatch",
-    "QueueId",
     "Strategy",
     "TopicSettings",
     "averaged",
@@ -54,7 +54,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "access": ("LogAccess", "Member", "QueueId"),
+    "access": ("LogAccess", "LogQueue", "Member"),
     "location": ("open_log",),
     "consumer.async_consumer": ("AsyncLogConsumer",),
     "consumer.consumer": ("LogConsumer",),

@@ -41,7 +41,7 @@ NOTES: Final = "%APPENDS%"
 """Where a server notes which appends it has carried out."""
 
 
-class QueueId(NamedTuple):
+class LogQueue(NamedTuple):
     """A queue of a topic."""
 
     topic: str
@@ -59,7 +59,7 @@ class Range(NamedTuple):
 class Fetched:
     """What a fetch found in one queue: batches that follow each other, or why there are none."""
 
-    queue: QueueId
+    queue: LogQueue
     batches: tuple[LogBatch, ...] = ()
     error: TxmsgError | None = None
     """OffsetOutOfRange (before the begin or past the end), OffsetsMissing (a hole: go on at its `end`), CorruptLog."""
@@ -79,9 +79,9 @@ class GroupView:
 
     members: tuple[Member, ...]
     """Those alive, sorted by id."""
-    queues: tuple[QueueId, ...]
+    queues: tuple[LogQueue, ...]
     """All queues of all topics that a member reads; sorted. Members with handlers read %RETRY%GROUP, too."""
-    sought: Mapping[QueueId, int]
+    sought: Mapping[LogQueue, int]
     """Queues of this member for which a seek is pending, with its offset: see `GroupMember.seek_done`."""
 
 
@@ -89,7 +89,7 @@ class GroupView:
 class QueueState:
     """A queue as a group has it. owner: the id of a member. offset: the next one to be handled, once stored."""
 
-    queue: QueueId
+    queue: LogQueue
     owner: str | None
     offset: int | None
     kept: Range
@@ -129,17 +129,17 @@ class LogAccess(Protocol):
         """The numbers of the queues of a topic, which may be a group's; none when there is no such topic."""
         ...
 
-    def ranges(self, queues: Collection[QueueId]) -> dict[QueueId, Range]:
+    def ranges(self, queues: Collection[LogQueue]) -> dict[LogQueue, Range]:
         """What is kept of each queue. (0, 0) for one to which nothing was ever written."""
         ...
 
-    def offsets_at(self, queues: Collection[QueueId], at_us: int) -> dict[QueueId, int]:
+    def offsets_at(self, queues: Collection[LogQueue], at_us: int) -> dict[LogQueue, int]:
         """Of each queue the first offset of a batch with a message stored at this time or later; else its end."""
         ...
 
     def fetch(
         self,
-        wanted: Mapping[QueueId, int],
+        wanted: Mapping[LogQueue, int],
         *,
         size_bytes_max: int = FETCH_SIZE_BYTES_MAX,
         wait_s: float = 0.0,
@@ -193,7 +193,7 @@ class LogAccess(Protocol):
         """How far a group is. Raises UnknownGroup."""
         ...
 
-    def seek(self, group: str, offsets: Mapping[QueueId, int]) -> None:
+    def seek(self, group: str, offsets: Mapping[LogQueue, int]) -> None:
         """Has a group go on at these offsets, while members run or not. Raises UnknownGroup.
 
         A queue that is owned moves when its owner looks next (`GroupMember.view`), within about a second.
@@ -229,34 +229,34 @@ class GroupMember(Protocol):
         """Who is there, which queues there are, and what is sought."""
         ...
 
-    def take(self, queues: Collection[QueueId]) -> dict[QueueId, int]:
+    def take(self, queues: Collection[LogQueue]) -> dict[LogQueue, int]:
         """Takes what is free of these queues; for each that it got, the offset to go on at.
 
         One that another member still owns is left out: try again at the next view.
         """
         ...
 
-    def store(self, offsets: Mapping[QueueId, int]) -> None:
+    def store(self, offsets: Mapping[LogQueue, int]) -> None:
         """Stores the offset to go on at, of queues that it owns. A crash leaves the old one or the new one.
 
         After a power cut it may be an earlier one. Raises MisuseError for a queue that it does not own.
         """
         ...
 
-    def seek_done(self, offsets: Mapping[QueueId, int]) -> None:
+    def seek_done(self, offsets: Mapping[LogQueue, int]) -> None:
         """Stores offsets that were sought, and forgets that they were. Until then nothing replaces the wish."""
         ...
 
-    def release(self, offsets: Mapping[QueueId, int]) -> None:
+    def release(self, offsets: Mapping[LogQueue, int]) -> None:
         """Stores these offsets and releases the queues. No handler of theirs runs any more."""
         ...
 
-    def leave(self, offsets: Mapping[QueueId, int]) -> None:
+    def leave(self, offsets: Mapping[LogQueue, int]) -> None:
         """Stores these offsets, gives back all queues, and leaves the group. Leaving twice is fine."""
         ...
 
 
-def offsets_of(log: LogAccess, queues: Collection[QueueId], start: Start) -> dict[QueueId, int]:
+def offsets_of(log: LogAccess, queues: Collection[LogQueue], start: Start) -> dict[LogQueue, int]:
     """The offset of each queue at which reading from `start` begins."""
     match start.kind:
         case "time":

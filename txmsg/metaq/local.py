@@ -9,7 +9,7 @@ from typing import Self
 
 from txmsg.errors import CorruptLog, MisuseError, OffsetOutOfRange
 from txmsg.message import ReceivedMessage
-from txmsg.metaq.access import FETCH_SIZE_BYTES_MAX, NOTES, Fetched, GroupState, QueueId, Range
+from txmsg.metaq.access import FETCH_SIZE_BYTES_MAX, NOTES, Fetched, GroupState, LogQueue, Range
 from txmsg.metaq.group.groups import LocalGroups, LocalMember
 from txmsg.metaq.group.logs import GroupLogs
 from txmsg.metaq.store.cells import queues_of_topic
@@ -55,17 +55,17 @@ class LocalLog:
     def topics(self) -> dict[str, list[int]]:
         return {topic: queues for topic, queues in self._require_reader().topics().items() if topic != NOTES}
 
-    def ranges(self, queues: Collection[QueueId]) -> dict[QueueId, Range]:
+    def ranges(self, queues: Collection[LogQueue]) -> dict[LogQueue, Range]:
         with self._reading:
             readers = {queue: self._queue(queue) for queue in queues}
             return {queue: Range(*reader.range()) if reader else Range(0, 0) for queue, reader in readers.items()}
 
-    def offsets_at(self, queues: Collection[QueueId], at_us: int) -> dict[QueueId, int]:
+    def offsets_at(self, queues: Collection[LogQueue], at_us: int) -> dict[LogQueue, int]:
         with self._reading:
             readers = {queue: self._queue(queue) for queue in queues}
             return {queue: reader.offset_at(at_us) if reader else 0 for queue, reader in readers.items()}
 
-    def _queue(self, queue: QueueId) -> QueueReader | None:
+    def _queue(self, queue: LogQueue) -> QueueReader | None:
         reader = self._reader_of(queue.topic)
         return reader.queue(*queue) if reader else None
 
@@ -91,7 +91,7 @@ class LocalLog:
 
     def fetch(
         self,
-        wanted: Mapping[QueueId, int],
+        wanted: Mapping[LogQueue, int],
         *,
         size_bytes_max: int = FETCH_SIZE_BYTES_MAX,
         wait_s: float = 0.0,
@@ -101,7 +101,7 @@ class LocalLog:
 
         return self._growth.wait(found, wait_s) if wait_s > 0 else found()
 
-    def _found(self, wanted: Mapping[QueueId, int], size_bytes_max: int) -> list[Fetched]:
+    def _found(self, wanted: Mapping[LogQueue, int], size_bytes_max: int) -> list[Fetched]:
         left_bytes = size_bytes_max
         found: list[Fetched] = []
         for queue, offset in wanted.items():
@@ -170,7 +170,7 @@ class LocalLog:
     def group(self, group: str) -> GroupState:
         return self._groups.group(group)
 
-    def seek(self, group: str, offsets: Mapping[QueueId, int]) -> None:
+    def seek(self, group: str, offsets: Mapping[LogQueue, int]) -> None:
         self._groups.seek(group, offsets)
 
     def delete_group(self, group: str) -> None:

@@ -9,7 +9,7 @@ from typing import Final
 
 from txmsg.errors import CorruptLog, ProtocolError, TxmsgError, shown
 from txmsg.message import ReceivedMessage
-from txmsg.metaq.access import Member, QueueId
+from txmsg.metaq.access import LogQueue, Member
 from txmsg.metaq.format.batch import LogBatch
 from txmsg.metaq.format.frame import BadFrame, Compression, Kind, Payload, read_header, verify
 from txmsg.metaq.store.log import Append
@@ -36,7 +36,7 @@ _NONE: Final = -1
 # ---- queues
 
 
-def sets_of_queues(queues: Iterable[QueueId]) -> list[QueueSet]:
+def sets_of_queues(queues: Iterable[LogQueue]) -> list[QueueSet]:
     """The queues in their order, those of one topic that follow each other together."""
     return [
         QueueSet(topic=topic, queue=[queue.queue for queue in run])
@@ -44,12 +44,12 @@ def sets_of_queues(queues: Iterable[QueueId]) -> list[QueueSet]:
     ]
 
 
-def queues_of_sets(sets: Iterable[QueueSet]) -> list[QueueId]:
+def queues_of_sets(sets: Iterable[QueueSet]) -> list[LogQueue]:
     """The inverse of `sets_of_queues`."""
-    return [QueueId(queue_set.topic, queue) for queue_set in sets for queue in queue_set.queue]
+    return [LogQueue(queue_set.topic, queue) for queue_set in sets for queue in queue_set.queue]
 
 
-def wire_offsets(offsets: Mapping[QueueId, int | None]) -> list[QueueOffsets]:
+def wire_offsets(offsets: Mapping[LogQueue, int | None]) -> list[QueueOffsets]:
     """Queues with their offsets, in their order."""
     result = []
     for topic, run in groupby(offsets.items(), key=lambda item: item[0].topic):
@@ -59,14 +59,14 @@ def wire_offsets(offsets: Mapping[QueueId, int | None]) -> list[QueueOffsets]:
     return result
 
 
-def offsets_of(sets: Iterable[QueueOffsets]) -> dict[QueueId, int | None]:
+def offsets_of(sets: Iterable[QueueOffsets]) -> dict[LogQueue, int | None]:
     """The inverse of `wire_offsets`. Raises ProtocolError for queues without their offsets."""
-    found: dict[QueueId, int | None] = {}
+    found: dict[LogQueue, int | None] = {}
     for queue_set in sets:
         if len(queue_set.queue) != len(queue_set.offset):
             raise ProtocolError(f"{len(queue_set.queue)} queues of a topic come with {len(queue_set.offset)} offsets")
         for queue, offset in zip(queue_set.queue, queue_set.offset, strict=True):
-            found[QueueId(queue_set.topic, queue)] = None if offset == _NONE else offset
+            found[LogQueue(queue_set.topic, queue)] = None if offset == _NONE else offset
     return found
 
 
@@ -132,7 +132,7 @@ def append_of_batch(batch: AppendBatch) -> Append:
     return Append(batch.topic, batch.queue, payload, base_offset, batch.is_mirrored)
 
 
-def batches_of_frames(queue: QueueId, offset: int, frames: bytes) -> tuple[tuple[LogBatch, ...], CorruptLog | None]:
+def batches_of_frames(queue: LogQueue, offset: int, frames: bytes) -> tuple[tuple[LogBatch, ...], CorruptLog | None]:
     """The batches from this offset on, up to the first that is not whole, and what is wrong with that one.
 
     They stand on the bytes as they came: nothing is copied.

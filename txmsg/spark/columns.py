@@ -19,7 +19,7 @@ from pyspark.sql.types import (
 )
 
 from txmsg.errors import MisuseError, ProtocolError
-from txmsg.metaq.access import QueueId
+from txmsg.metaq.access import LogQueue
 from txmsg.metaq.format.batch import LogBatch
 from txmsg.wire.headers import unpack_headers
 
@@ -66,7 +66,7 @@ class Columns:
         self._schema = to_arrow_schema(schema, timezone="UTC")
         self._names = [_IN_LOG.get(name, name) for name in self._schema.names if name not in _CONSTANT]
 
-    def of(self, queue: QueueId, batches: Sequence[LogBatch], end: int) -> pa.RecordBatch:
+    def of(self, queue: LogQueue, batches: Sequence[LogBatch], end: int) -> pa.RecordBatch:
         """The messages of batches of a queue that follow each other, up to this offset."""
         found = [batch.to_arrow().select(self._names) for batch in batches]
         last = batches[-1]
@@ -78,7 +78,7 @@ class Columns:
             [self._column(name, queue, joined, count) for name in self._schema.names], schema=self._schema
         )
 
-    def _column(self, name: str, queue: QueueId, joined: pa.RecordBatch | None, count: int) -> pa.Array:
+    def _column(self, name: str, queue: LogQueue, joined: pa.RecordBatch | None, count: int) -> pa.Array:
         if name == "topic":
             return pa.repeat(pa.scalar(queue.topic, pa.string()), count)
         if name == "queue":

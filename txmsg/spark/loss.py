@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from txmsg.errors import OffsetOutOfRange
-from txmsg.metaq.access import QueueId
+from txmsg.metaq.access import LogQueue
 
 __all__ = ["LossPolicy"]
 
@@ -18,7 +18,7 @@ class LossPolicy:
     def __init__(self, *, fails: bool) -> None:
         self._fails = fails
 
-    def lost(self, queue: QueueId, begin: int, end: int, why: str) -> None:
+    def lost(self, queue: LogQueue, begin: int, end: int, why: str) -> None:
         """Raises OffsetOutOfRange; or logs a warning, and the read goes on without them."""
         what = f"topic {queue.topic} queue {queue.queue}: offsets {begin} to {end - 1} cannot be read: {why}"
         if self._fails:

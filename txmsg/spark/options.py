@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 
 from txmsg.errors import MisuseError, UnknownTopic, shown
 from txmsg.message import check_name, datetime_of_us
-from txmsg.metaq.access import QueueId
+from txmsg.metaq.access import LogQueue
 from txmsg.runtime.start import Start
 from txmsg.wire.address import check_address
 
@@ -43,7 +43,7 @@ _DIGITS_MAX: Final = len(str(_COUNT_MAX))
 _GLOB: Final = frozenset("*?[")
 
 
-Place: TypeAlias = Start | Mapping[QueueId, Start]
+Place: TypeAlias = Start | Mapping[LogQueue, Start]
 """Where each queue begins or ends: alike, or each at one of its own."""
 
 
@@ -167,7 +167,7 @@ def _place(values: Mapping[str, str], offsets: str, timestamp: str, default: Sta
         return Start.parse(text)
     try:
         return {
-            QueueId(check_name("topic", topic), int(queue)): _of_number(offset)
+            LogQueue(check_name("topic", topic), int(queue)): _of_number(offset)
             for topic, queues in json.loads(text).items()
             for queue, offset in queues.items()
         }

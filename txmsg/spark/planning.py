@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from txmsg.errors import MisuseError
-from txmsg.metaq.access import LogAccess, QueueId, Range
+from txmsg.metaq.access import LogAccess, LogQueue, Range
 from txmsg.runtime.start import Start
 from txmsg.spark.loss import LossPolicy
 from txmsg.spark.options import Place, ReadOptions
@@ -32,7 +32,7 @@ class Planner:
         begins = self._places(queues, self._options.start, self._log.ranges(queues))
         return Position(self._log.identity(), begins, is_initial=True)
 
-    def latest(self, start: Position, *, count_max: int | None, target: Mapping[QueueId, int] | None) -> Position:
+    def latest(self, start: Position, *, count_max: int | None, target: Mapping[LogQueue, int] | None) -> Position:
         """Where a batch from `start` on ends: equal to `start` if there is nothing new.
 
         The first batch of a stream has an end of its own also when it is empty: so the checkpoint says where the stream
@@ -43,8 +43,8 @@ class Planner:
         """
         self.require_same_log(start)
         queues = [each for each in self._queues(all_named=False) if target is None or each in target]
-        begins: dict[QueueId, int] = {}
-        ends: dict[QueueId, int] = {}
+        begins: dict[LogQueue, int] = {}
+        ends: dict[LogQueue, int] = {}
         for queue, kept in self._log.ranges(queues).items():
             end = kept.end if target is None else min(kept.end, target[queue])
             known = start.offsets.get(queue)
@@ -72,7 +72,7 @@ class Planner:
                 "name other messages: correct path or server, or start with another checkpointLocation"
             )
 
-    def _begin(self, queue: QueueId, known: int | None, kept: Range) -> int:
+    def _begin(self, queue: LogQueue, known: int | None, kept: Range) -> int:
         """Where the next batch begins in a queue, after what is gone."""
         if known is None:
             if kept.begin:
@@ -86,7 +86,7 @@ class Planner:
             return kept.end
         return known
 
-    def ends(self) -> dict[QueueId, int]:
+    def ends(self) -> dict[LogQueue, int]:
         """Where each queue ends now."""
         return {queue: kept.end for queue, kept in self._log.ranges(self._queues(all_named=False)).items()}
 
@@ -105,12 +105,14 @@ class Planner:
 
     # ---- both
 
-    def _queues(self, *, all_named: bool) -> list[QueueId]:
+    def _queues(self, *, all_named: bool) -> list[LogQueue]:
         known = self._log.topics()
         wanted = self._options.topics_of(known, all_named=all_named)
-        return [QueueId(topic, queue) for topic in wanted for queue in sorted(known[topic])]
+        return [LogQueue(topic, queue) for topic in wanted for queue in sorted(known[topic])]
 
-    def _places(self, queues: Collection[QueueId], place: Place, ranges: Mapping[QueueId, Range]) -> dict[QueueId, int]:
+    def _places(
+        self, queues: Collection[LogQueue], place: Place, ranges: Mapping[LogQueue, Range]
+    ) -> dict[LogQueue, int]:
         if isinstance(place, Start) and place.kind == "time":
             return self._log.offsets_at(queues, place.value)
         if isinstance(place, Start):
@@ -118,7 +120,7 @@ class Planner:
         default = Start.latest() if place is self._options.end else Start.earliest()
         return {queue: self._place(queue, place.get(queue, default), ranges[queue]) for queue in queues}
 
-    def _require_known(self, place: Place, queues: Collection[QueueId]) -> None:
+    def _require_known(self, place: Place, queues: Collection[LogQueue]) -> None:
         """Raises MisuseError for an offset of a queue that is not among all that are read, whatever filters leave."""
         if not isinstance(place, Mapping):
             return
@@ -128,7 +130,7 @@ class Planner:
                 "in the option topics, or leave the queue out"
             )
 
-    def _place(self, queue: QueueId, start: Start, kept: Range) -> int:
+    def _place(self, queue: LogQueue, start: Start, kept: Range) -> int:
         if start.kind != "offset":
             return kept.begin if start.kind == "earliest" else kept.end
         at = start.value

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from txmsg.errors import MisuseError
-from txmsg.metaq.access import QueueId
+from txmsg.metaq.access import LogQueue
 from txmsg.metaq.store.state import Identity
 
 __all__ = ["Position", "begins_between"]
@@ -23,8 +23,8 @@ class Position:
     """
 
     identity: Identity
-    offsets: Mapping[QueueId, int]
-    begun: Mapping[QueueId, int] = field(default_factory=dict)
+    offsets: Mapping[LogQueue, int]
+    begun: Mapping[LogQueue, int] = field(default_factory=dict)
     is_initial: bool = False
     """Whether no batch ended here: it is where a new stream begins, and is found again when Spark asks again."""
 
@@ -55,7 +55,7 @@ class Position:
         return cls(identity, offsets, begun, bool(told.get("initial")))
 
 
-def begins_between(start: Position, end: Position) -> dict[QueueId, int]:
+def begins_between(start: Position, end: Position) -> dict[LogQueue, int]:
     """Of each queue in `end`, where the batch that ends there begins."""
     if start == end:
         return dict(end.offsets)
@@ -63,12 +63,12 @@ def begins_between(start: Position, end: Position) -> dict[QueueId, int]:
     return {queue: known.get(queue, offset) for queue, offset in end.offsets.items()}
 
 
-def _by_topic(offsets: Mapping[QueueId, int]) -> dict[str, dict[str, int]]:
+def _by_topic(offsets: Mapping[LogQueue, int]) -> dict[str, dict[str, int]]:
     told: dict[str, dict[str, int]] = {}
     for (topic, queue), offset in sorted(offsets.items()):
         told.setdefault(topic, {})[str(queue)] = offset
     return told
 
 
-def _by_queue(told: Mapping[str, Mapping[str, int]]) -> dict[QueueId, int]:
-    return {QueueId(topic, int(queue)): int(at) for topic, queues in told.items() for queue, at in queues.items()}
+def _by_queue(told: Mapping[str, Mapping[str, int]]) -> dict[LogQueue, int]:
+    return {LogQueue(topic, int(queue)): int(at) for topic, queues in told.items() for queue, at in queues.items()}

@@ -18,7 +18,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from txmsg.errors import TxmsgError
-from txmsg.metaq.access import LogAccess, QueueId
+from txmsg.metaq.access import LogAccess, LogQueue
 from txmsg.metaq.location import open_log
 from txmsg.spark.columns import Columns, schema_of
 from txmsg.spark.options import ReadOptions, options_of
@@ -92,7 +92,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._given = given
         self._schema = schema
         self._opened: LogAccess | None = None
-        self._target: dict[QueueId, int] | None = None
+        self._target: dict[LogQueue, int] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_opened": None}

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from txmsg.metaq.access import QueueId
+from txmsg.metaq.access import LogQueue
 
 __all__ = ["Part", "cut_into_tasks", "limited"]
 
@@ -17,7 +17,7 @@ _PACKED: Final = 20_000
 class Part(NamedTuple):
     """Messages of a queue: from `begin` up to, and without, `end`."""
 
-    queue: QueueId
+    queue: LogQueue
     begin: int
     end: int
 
@@ -54,7 +54,7 @@ def _pieces(part: Part, size_max: int) -> Iterable[Part]:
     return (Part(part.queue, begin, end) for begin, end in pairwise(cuts))
 
 
-def limited(begins: Mapping[QueueId, int], ends: Mapping[QueueId, int], count_max: int) -> dict[QueueId, int]:
+def limited(begins: Mapping[LogQueue, int], ends: Mapping[LogQueue, int], count_max: int) -> dict[LogQueue, int]:
     """Where a batch of about count_max messages ends in each queue.
 
     Every queue with a backlog advances by one message at least, and otherwise by the same share of its backlog, so that

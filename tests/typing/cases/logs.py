@@ -12,9 +12,9 @@ from txmsg.metaq import (
     AsyncLogConsumer,
     LogAccess,
     LogConsumer,
+    LogQueue,
     Member,
     PolledBatch,
-    QueueId,
     averaged,
     open_log,
 )
@@ -65,7 +65,7 @@ async def poll_async() -> None:
         await each.commit()
 
 
-def near_first(queues: Sequence[QueueId], members: Sequence[Member]) -> Mapping[str, Sequence[QueueId]]:
+def near_first(queues: Sequence[LogQueue], members: Sequence[Member]) -> Mapping[str, Sequence[LogQueue]]:
     return {members[0].id: queues}
 
 

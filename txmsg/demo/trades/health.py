@@ -17,7 +17,7 @@ from txmsg.binlog import table
 from txmsg.binlog.database import connect, translated
 from txmsg.demo.trades.stage import TOPIC, TradeStage
 from txmsg.errors import TxmsgError
-from txmsg.metaq import QueueId, open_log
+from txmsg.metaq import LogQueue, open_log
 from txmsg.wire.v1.txmsg_pb2 import StatsRequest
 from txmsg.wire.v1.txmsg_pb2_grpc import AdminStub
 
@@ -87,8 +87,8 @@ def _of_tailer(storage: str, log: Path) -> dict[str, float]:
     try:
         with open_log(log) as access, closing(connect(storage)) as session, translated():
             queues = table.queues(session, [TOPIC], [])
-            ranges = access.ranges([QueueId(each.topic, each.number) for each in queues])
-            ends = {each.id: ranges[QueueId(each.topic, each.number)].end for each in queues}
+            ranges = access.ranges([LogQueue(each.topic, each.number) for each in queues])
+            ends = {each.id: ranges[LogQueue(each.topic, each.number)].end for each in queues}
             behind = {each.id: ends[each.id] for each in queues if ends[each.id] < each.end}
             rows = sum(each.end - behind[each.id] for each in queues if each.id in behind)
             return {"tailer_messages": rows, "tailer_s": round(table.oldest_age_s(session, behind), 3)}

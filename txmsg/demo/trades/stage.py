@@ -12,7 +12,7 @@ from typing import Final
 
 from txmsg.demo.stage import Stage
 from txmsg.demo.trades.load import Load
-from txmsg.metaq import QueueId, open_log
+from txmsg.metaq import LogQueue, open_log
 from txmsg.runtime.child import Child
 
 __all__ = ["DATABASES", "TOPIC", "TradeStage"]
@@ -95,5 +95,5 @@ class TradeStage(Stage):
     def logged(self) -> int:
         """Messages in the log."""
         with open_log(self.log) as access:
-            queues = [QueueId(TOPIC, number) for number in access.topics().get(TOPIC, [])]
+            queues = [LogQueue(TOPIC, number) for number in access.topics().get(TOPIC, [])]
             return sum(kept.end for kept in access.ranges(queues).values())

@@ -16,7 +16,7 @@ from typing import Any
 
 from txmsg.consumer.lifecycle import AsyncLifecycle
 from txmsg.errors import BrokerUnavailable, MisuseError, TxmsgError
-from txmsg.metaq.access import LogAccess, QueueId, offsets_of
+from txmsg.metaq.access import LogAccess, LogQueue, offsets_of
 from txmsg.metaq.consumer.balance import Balance
 from txmsg.metaq.consumer.fetcher import Fetcher, Missing, check_missing
 from txmsg.metaq.consumer.handlers import Handlers
@@ -273,7 +273,7 @@ class AsyncLogConsumer(AsyncLifecycle):
         return [lane for queue_id, lane in self._balance.lanes.items() if queue_id.topic == topic]
 
     def _lane(self, topic: str, queue: int) -> Lane:
-        lane = self._balance.lanes.get(QueueId(topic, queue))
+        lane = self._balance.lanes.get(LogQueue(topic, queue))
         if lane is None:
             raise MisuseError(
                 f"topic {topic} queue {queue} is not owned by this member of group {self.group}: `consumer.queues()` "

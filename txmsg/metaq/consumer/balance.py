@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Concatenate, ParamSpec, TypeVar
 
 from txmsg.errors import MembershipLost, TxmsgError
-from txmsg.metaq.access import RETRIES, GroupMember, GroupView, LogAccess, QueueId
+from txmsg.metaq.access import RETRIES, GroupMember, GroupView, LogAccess, LogQueue
 from txmsg.metaq.consumer.lane import Lane
 from txmsg.metaq.group.assignment import Strategy, wanted_by
 from txmsg.runtime.start import Start
@@ -40,7 +40,7 @@ class Balance:
         thread: Executor,
         on_ready: Callable[[Lane], None],
     ) -> None:
-        self.lanes: dict[QueueId, Lane] = {}
+        self.lanes: dict[LogQueue, Lane] = {}
         self._access = access
         self._group = group
         self._topics = topics
@@ -51,7 +51,7 @@ class Balance:
         self._on_ready = on_ready
         self._member: GroupMember | None = None
         self._has_left = False
-        self._moving: dict[QueueId, asyncio.Task[None]] = {}
+        self._moving: dict[LogQueue, asyncio.Task[None]] = {}
         self._told: object = None
 
     async def _call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -115,7 +115,7 @@ class Balance:
                 _log.info("group %s: owns topic %s queue %d from offset %d on", self._group, *queue, offset)
                 self._on_ready(lane)
 
-    def _lane(self, queue: QueueId, offset: int) -> Lane:
+    def _lane(self, queue: LogQueue, offset: int) -> Lane:
         wanted = self._topics.get(queue.topic)
         return Lane(queue, offset, ALL_TAGS if wanted is None else wanted, is_retry=wanted is None)
 

@@ -9,7 +9,7 @@ from concurrent.futures import Executor
 from typing import Final, Literal, TypeAlias
 
 from txmsg.errors import MisuseError, OffsetOutOfRange, OffsetsMissing, TxmsgError, shown
-from txmsg.metaq.access import LogAccess, QueueId
+from txmsg.metaq.access import LogAccess, LogQueue
 from txmsg.metaq.consumer.lane import Lane
 
 _log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class Fetcher:
     def __init__(
         self,
         access: LogAccess,
-        lanes: Mapping[QueueId, Lane],
+        lanes: Mapping[LogQueue, Lane],
         group: str,
         *,
         missing: Missing,
@@ -85,7 +85,7 @@ class Fetcher:
                 ready.append(lane)
         return ready
 
-    def _wanted(self) -> tuple[dict[QueueId, int], int]:
+    def _wanted(self) -> tuple[dict[LogQueue, int], int]:
         """Offsets of lanes that have room, another one first each time; and how much may be fetched."""
         room_bytes = WAITING_BYTES_MAX - sum(lane.waiting_bytes for lane in self._lanes.values())
         lanes = [lane for lane in self._lanes.values() if self._has_room(lane)]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from txmsg.errors import CorruptLog
 from txmsg.message import ReceivedMessage
-from txmsg.metaq.access import QueueId
+from txmsg.metaq.access import LogQueue
 from txmsg.metaq.consumer.retries import Tried, tried_of
 from txmsg.metaq.format.batch import LogBatch
 from txmsg.wire.tags import TagExpression
@@ -54,7 +54,7 @@ class Chunk:
 class Lane:
     """A queue that is owned, from an offset on."""
 
-    def __init__(self, queue: QueueId, offset: int, wanted: TagExpression, *, is_retry: bool = False) -> None:
+    def __init__(self, queue: LogQueue, offset: int, wanted: TagExpression, *, is_retry: bool = False) -> None:
         self.queue = queue
         self.wanted = wanted
         self.is_retry = is_retry

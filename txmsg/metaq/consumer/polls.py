@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from txmsg.message import ReceivedMessage
-from txmsg.metaq.access import QueueId
+from txmsg.metaq.access import LogQueue
 from txmsg.metaq.consumer.balance import Balance
 from txmsg.metaq.consumer.lane import Lane
 from txmsg.metaq.format.batch import LogBatch
@@ -56,7 +56,7 @@ class Polls:
     def __init__(self, balance: Balance, room: asyncio.Event) -> None:
         self._balance = balance
         self._room = room
-        self._polled: dict[QueueId, tuple[Lane, int]] = {}
+        self._polled: dict[LogQueue, tuple[Lane, int]] = {}
         self._turn = 0
         self.is_ending = False
         self.ready = asyncio.Event()
@@ -109,7 +109,7 @@ class Polls:
             lane.idle.set()
         await self._balance.store()
 
-    def forget(self, queue: QueueId) -> None:
+    def forget(self, queue: LogQueue) -> None:
         """What was polled of this queue is not committed any more: it goes on elsewhere."""
         if (polled := self._polled.pop(queue, None)) is not None:
             polled[0].idle.set()

@@ -6,16 +6,16 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeAlias
 
 from txmsg.errors import MisuseError, shown
-from txmsg.metaq.access import RETRIES, GroupView, Member, QueueId
+from txmsg.metaq.access import RETRIES, GroupView, LogQueue, Member
 
-Strategy: TypeAlias = Callable[[Sequence[QueueId], Sequence[Member]], Mapping[str, Collection[QueueId]]]
+Strategy: TypeAlias = Callable[[Sequence[LogQueue], Sequence[Member]], Mapping[str, Collection[LogQueue]]]
 """Gives each of the queues to one of the members, by its id. Must say the same in every process of the group."""
 
 
-def averaged(queues: Sequence[QueueId], members: Sequence[Member]) -> dict[str, list[QueueId]]:
+def averaged(queues: Sequence[LogQueue], members: Sequence[Member]) -> dict[str, list[LogQueue]]:
     """Consecutive queues in equal shares; the first members take one more of the rest."""
     share, rest = divmod(len(queues), len(members))
-    given: dict[str, list[QueueId]] = {}
+    given: dict[str, list[LogQueue]] = {}
     start = 0
     for place, member in enumerate(members):
         end = start + share + (place < rest)
@@ -24,19 +24,19 @@ def averaged(queues: Sequence[QueueId], members: Sequence[Member]) -> dict[str, 
     return given
 
 
-def wanted_by(member_id: str, view: GroupView, strategy: Strategy) -> set[QueueId]:
+def wanted_by(member_id: str, view: GroupView, strategy: Strategy) -> set[LogQueue]:
     """The queues that this member is to own.
 
     Queues that the same members read are shared out together, those of %RETRY%GROUP apart from others.
     Raises MisuseError for a strategy that leaves out a queue, or gives one twice or to an unknown member.
     """
-    pools: dict[tuple[bool, tuple[Member, ...]], list[QueueId]] = {}
+    pools: dict[tuple[bool, tuple[Member, ...]], list[LogQueue]] = {}
     for queue in view.queues:
         is_retry = queue.topic.startswith(RETRIES)
         readers = tuple(member for member in view.members if queue.topic in member.topics)
         if readers:
             pools.setdefault((is_retry, readers), []).append(queue)
-    wanted: set[QueueId] = set()
+    wanted: set[LogQueue] = set()
     for (_, readers), queues in pools.items():
         given = strategy(queues, readers)
         _check(given, queues, readers)
@@ -44,7 +44,7 @@ def wanted_by(member_id: str, view: GroupView, strategy: Strategy) -> set[QueueI
     return wanted
 
 
-def _check(given: Mapping[str, Collection[QueueId]], queues: Sequence[QueueId], members: Sequence[Member]) -> None:
+def _check(given: Mapping[str, Collection[LogQueue]], queues: Sequence[LogQueue], members: Sequence[Member]) -> None:
     if strange := sorted(given.keys() - {member.id for member in members}):
         raise MisuseError(
             f"the strategy assigns queues to {shown(strange[0])}, which is not one of the members it was given"

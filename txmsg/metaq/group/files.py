@@ -18,7 +18,7 @@ from typing import Final
 from google_crc32c import value as crc32c
 
 from txmsg.errors import CorruptLog
-from txmsg.metaq.access import Member, QueueId
+from txmsg.metaq.access import LogQueue, Member
 from txmsg.metaq.store.state import write_whole
 
 _SLOT = struct.Struct("<4sIQQ")
@@ -128,15 +128,15 @@ def _member(path: Path) -> Member | None:
 # ---- queues
 
 
-def queue_file(directory: Path, queue: QueueId) -> Path:
+def queue_file(directory: Path, queue: LogQueue) -> Path:
     """Whose lock says who owns a queue, and whose bytes say which offset is stored."""
     return directory / "queues" / queue.topic / f"{queue.queue:04}"
 
 
-def queues_in(directory: Path) -> list[QueueId]:
+def queues_in(directory: Path) -> list[LogQueue]:
     """The queues of which a member has ever owned."""
     return sorted(
-        QueueId(path.parent.name, int(path.name)) for path in directory.glob("queues/*/*") if path.name.isdigit()
+        LogQueue(path.parent.name, int(path.name)) for path in directory.glob("queues/*/*") if path.name.isdigit()
     )
 
 
@@ -248,31 +248,31 @@ def write_begins(directory: Path, begins: Mapping[str, Mapping[int, int]]) -> No
 # ---- seeks
 
 
-def seek_to(directory: Path, queue: QueueId, offset: int) -> None:
+def seek_to(directory: Path, queue: LogQueue, offset: int) -> None:
     """Asks the owner to go on there. While the group is locked."""
     path = directory / "sought" / f"{queue.topic}-{queue.queue:04}"
     path.parent.mkdir(exist_ok=True)
     write_whole(path, str(offset).encode())
 
 
-def sought_in(directory: Path) -> dict[QueueId, int]:
+def sought_in(directory: Path) -> dict[LogQueue, int]:
     """What is asked for and not done."""
-    sought: dict[QueueId, int] = {}
+    sought: dict[LogQueue, int] = {}
     with suppress(FileNotFoundError):
         for name in os.listdir(directory / "sought"):
             topic, _, number = name.rpartition("-")
-            if number.isdigit() and (offset := offset_sought(directory, QueueId(topic, int(number)))) is not None:
-                sought[QueueId(topic, int(number))] = offset
+            if number.isdigit() and (offset := offset_sought(directory, LogQueue(topic, int(number)))) is not None:
+                sought[LogQueue(topic, int(number))] = offset
     return sought
 
 
-def offset_sought(directory: Path, queue: QueueId) -> int | None:
+def offset_sought(directory: Path, queue: LogQueue) -> int | None:
     """The offset of a pending seek of this queue; None without one."""
     with suppress(FileNotFoundError):
         return int((directory / "sought" / f"{queue.topic}-{queue.queue:04}").read_bytes())
     return None
 
 
-def forget_sought(directory: Path, queue: QueueId) -> None:
+def forget_sought(directory: Path, queue: LogQueue) -> None:
     """It is done. While the group is locked."""
     (directory / "sought" / f"{queue.topic}-{queue.queue:04}").unlink(missing_ok=True)

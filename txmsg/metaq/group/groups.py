@@ -21,7 +21,7 @@ from typing import ParamSpec, TypeVar
 
 from txmsg.errors import CorruptLog, MembershipLost, MisuseError, StorageError, UnknownGroup
 from txmsg.message import check_name
-from txmsg.metaq.access import RETRIES, GroupState, GroupView, Member, QueueId, QueueState, Range
+from txmsg.metaq.access import RETRIES, GroupState, GroupView, LogQueue, Member, QueueState, Range
 from txmsg.metaq.group.files import (
     MemberFile,
     OwnedQueue,
@@ -74,8 +74,8 @@ class LocalGroups:
         self,
         root: Path,
         queues_of: Callable[[str], list[int]],
-        ranges: Callable[[Collection[QueueId]], dict[QueueId, Range]],
-        offsets_at: Callable[[Collection[QueueId], int], dict[QueueId, int]],
+        ranges: Callable[[Collection[LogQueue]], dict[LogQueue, Range]],
+        offsets_at: Callable[[Collection[LogQueue], int], dict[LogQueue, int]],
     ) -> None:
         self.directory = root / "groups"
         self.queues_of = queues_of
@@ -121,10 +121,10 @@ class LocalGroups:
         new = [topic for topic in topics if topic not in begins]
         if not new:
             return
-        queues: list[QueueId] = []
+        queues: list[LogQueue] = []
         if start.kind != "earliest":  # what failed is never left out
             topics = [topic for topic in new if not topic.startswith(RETRIES)]
-            queues = [QueueId(topic, number) for topic in topics for number in self.queues_of(topic)]
+            queues = [LogQueue(topic, number) for topic in topics for number in self.queues_of(topic)]
         if start.kind == "latest":
             offsets = {queue: kept.end for queue, kept in self.ranges(queues).items()}
         else:
@@ -155,7 +155,7 @@ class LocalGroups:
         return GroupState(group, tuple(members), tuple(states))
 
     @_on_disk
-    def seek(self, group: str, offsets: Mapping[QueueId, int]) -> None:
+    def seek(self, group: str, offsets: Mapping[LogQueue, int]) -> None:
         """See `LogAccess.seek`."""
         directory = self._known(group)
         with locked(directory):
@@ -191,8 +191,8 @@ class LocalMember:
         self._of = of
         self._directory = of.directory / group
         self._file = file
-        self._owned: dict[QueueId, OwnedQueue] = {}
-        self._damaged: set[QueueId] = set()  # told once
+        self._owned: dict[LogQueue, OwnedQueue] = {}
+        self._damaged: set[LogQueue] = set()  # told once
         self.has_left = False
         self._pid = os.getpid()
         _alive.add(self)
@@ -208,15 +208,15 @@ class LocalMember:
             )
         members = members_in(self._directory)
         topics = {topic for member in members for topic in member.topics}
-        queues = sorted(QueueId(topic, number) for topic in topics for number in self._of.queues_of(topic))
+        queues = sorted(LogQueue(topic, number) for topic in topics for number in self._of.queues_of(topic))
         sought = {queue: offset for queue, offset in sought_in(self._directory).items() if queue in self._owned}
         return GroupView(tuple(members), tuple(queues), sought)
 
     @_on_disk
-    def take(self, queues: Collection[QueueId]) -> dict[QueueId, int]:
+    def take(self, queues: Collection[LogQueue]) -> dict[LogQueue, int]:
         self._require_member()
         _allow_files(len(self._owned) + len(queues))
-        new: list[QueueId] = []
+        new: list[LogQueue] = []
         for queue in queues:
             owned = self._owned.get(queue) or _take(self._directory, queue, self.id)
             if owned is not None:
@@ -228,7 +228,7 @@ class LocalMember:
             self._begin(queue, begins.get(queue.topic, {}).get(queue.queue))
         return {queue: self._owned[queue].stored for queue in queues if queue in self._owned}
 
-    def _begin(self, queue: QueueId, offset: int | None) -> None:
+    def _begin(self, queue: LogQueue, offset: int | None) -> None:
         """Stores where the group begins in a queue. One whose begin cannot be read is given back: others go on."""
         try:
             self._owned[queue].store(self._of.ranges([queue])[queue].begin if offset is None else offset)
@@ -239,7 +239,7 @@ class LocalMember:
                 logger.error("group %s takes it when it is mended: %s", self.group, exc)
 
     @_on_disk
-    def store(self, offsets: Mapping[QueueId, int]) -> None:
+    def store(self, offsets: Mapping[LogQueue, int]) -> None:
         self._require_member()
         for queue in offsets:
             self._require_owned(queue)
@@ -247,7 +247,7 @@ class LocalMember:
             self._owned[queue].store(offset)
 
     @_on_disk
-    def seek_done(self, offsets: Mapping[QueueId, int]) -> None:
+    def seek_done(self, offsets: Mapping[LogQueue, int]) -> None:
         self.store(offsets)
         with locked(self._directory):
             for queue, offset in offsets.items():
@@ -255,12 +255,12 @@ class LocalMember:
                     forget_sought(self._directory, queue)
 
     @_on_disk
-    def release(self, offsets: Mapping[QueueId, int]) -> None:
+    def release(self, offsets: Mapping[LogQueue, int]) -> None:
         self.store(offsets)
         for queue in offsets:
             self._owned.pop(queue).release()
 
-    def leave(self, offsets: Mapping[QueueId, int]) -> None:
+    def leave(self, offsets: Mapping[LogQueue, int]) -> None:
         if self.has_left or self._pid != os.getpid():
             return
         try:
@@ -287,7 +287,7 @@ class LocalMember:
                 "itself: join again"
             )
 
-    def _require_owned(self, queue: QueueId) -> None:
+    def _require_owned(self, queue: LogQueue) -> None:
         if queue not in self._owned:
             raise MisuseError(
                 f"topic {queue.topic} queue {queue.queue} is not owned by member {self.id} of group {self.group}: "
@@ -304,7 +304,7 @@ class LocalMember:
         return [self._file, *self._owned.values()]
 
 
-def _take(directory: Path, queue: QueueId, owner: str) -> OwnedQueue | None:
+def _take(directory: Path, queue: LogQueue, owner: str) -> OwnedQueue | None:
     """The queue if no member owns it, at the offset of a pending seek, if any."""
     owned = OwnedQueue.taken(queue_file(directory, queue), owner)
     if owned is None:

@@ -12,7 +12,7 @@ from typing import Final
 
 from txmsg.errors import MisuseError, StorageError, UnknownGroup
 from txmsg.message import check_name
-from txmsg.metaq.access import DEAD_LETTERS, RETRIES, QueueId
+from txmsg.metaq.access import DEAD_LETTERS, RETRIES, LogQueue
 from txmsg.metaq.group.files import offset_in, queue_file
 from txmsg.metaq.store.cells import Cell, Cells, queue_directory, queues_of_topic
 from txmsg.metaq.store.commit_log import files_of
@@ -70,7 +70,7 @@ def _delete_handled(root: Path, topic: str, log: Log) -> None:
         return
     end = needed = log.reader.commit_log.end()
     for number in queues_of_topic(root, topic):
-        offset = offset_in(queue_file(root.parent, QueueId(topic, number))) or 0
+        offset = offset_in(queue_file(root.parent, LogQueue(topic, number))) or 0
         cell = Cells(queue_directory(root, topic, number)).first(_end_of, offset + 1)
         if cell is not None:
             needed = min(needed, cell.position)

@@ -15,7 +15,7 @@ from txmsg.metaq.access import (
     FETCH_SIZE_BYTES_MAX,
     Fetched,
     GroupState,
-    QueueId,
+    LogQueue,
     QueueState,
     Range,
 )
@@ -105,18 +105,18 @@ class RemoteLog:
         reply = self._ask(self._server.log.ListTopics, pb.ListLogTopicsRequest(topic=topic))
         return [queue for queue_set in reply.topics for queue in queue_set.queue]
 
-    def ranges(self, queues: Collection[QueueId]) -> dict[QueueId, Range]:
+    def ranges(self, queues: Collection[LogQueue]) -> dict[LogQueue, Range]:
         reply = self._ask(self._server.log.Ranges, pb.RangesRequest(queues=sets_of_queues(queues)))
         return dict(zip(queues, map(Range, reply.begin, reply.end), strict=True))
 
-    def offsets_at(self, queues: Collection[QueueId], at_us: int) -> dict[QueueId, int]:
+    def offsets_at(self, queues: Collection[LogQueue], at_us: int) -> dict[LogQueue, int]:
         request = pb.OffsetsAtRequest(queues=sets_of_queues(queues), at_us=at_us)
         reply = self._ask(self._server.log.OffsetsAt, request)
         return dict(zip(queues, reply.offset, strict=True))
 
     def fetch(
         self,
-        wanted: Mapping[QueueId, int],
+        wanted: Mapping[LogQueue, int],
         *,
         size_bytes_max: int = FETCH_SIZE_BYTES_MAX,
         wait_s: float = 0.0,
@@ -140,7 +140,7 @@ class RemoteLog:
                 return found
 
     def _fetched(
-        self, request: pb.FetchRequest, wanted: Sequence[tuple[QueueId, int]], timeout_s: float
+        self, request: pb.FetchRequest, wanted: Sequence[tuple[LogQueue, int]], timeout_s: float
     ) -> list[Fetched]:
         frames: dict[int, list[bytes]] = {}
         errors: dict[int, pb.LogError] = {}
@@ -223,7 +223,7 @@ class RemoteLog:
         reply = self._ask(self._server.groups.ShowGroup, pb.ShowLogGroupRequest(group=group))
         queues = (
             QueueState(
-                QueueId(queue.topic, queue.queue),
+                LogQueue(queue.topic, queue.queue),
                 queue.owner if queue.HasField("owner") else None,
                 queue.offset if queue.HasField("offset") else None,
                 Range(queue.begin, queue.end),
@@ -232,7 +232,7 @@ class RemoteLog:
         )
         return GroupState(group, tuple(map(member_of, reply.members)), tuple(queues))
 
-    def seek(self, group: str, offsets: Mapping[QueueId, int]) -> None:
+    def seek(self, group: str, offsets: Mapping[LogQueue, int]) -> None:
         self._ask(self._server.groups.SeekGroup, pb.SeekLogGroupRequest(group=group, offsets=wire_offsets(offsets)))
 
     def delete_group(self, group: str) -> None:
@@ -263,7 +263,7 @@ class _Numbers:
                 self._under_way.discard(number)
 
 
-def _checked(queue: QueueId, offset: int, frames: bytes) -> Fetched:
+def _checked(queue: LogQueue, offset: int, frames: bytes) -> Fetched:
     batches, error = batches_of_frames(queue, offset, frames)
     return Fetched(queue, batches) if batches else Fetched(queue, error=error)
 

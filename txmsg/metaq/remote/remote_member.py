@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from txmsg.errors import MembershipLost, TxmsgError
-from txmsg.metaq.access import GroupView, QueueId
+from txmsg.metaq.access import GroupView, LogQueue
 from txmsg.metaq.protocol import ID_SIZE_BYTES, member_of, offsets_of, queues_of_sets, sets_of_queues, wire_offsets
 from txmsg.metaq.remote.calls import Server
 from txmsg.runtime.start import Start, start_to_wire
@@ -75,20 +75,20 @@ class RemoteMember:
             {queue: offset or 0 for queue, offset in offsets_of(reply.sought).items()},
         )
 
-    def take(self, queues: Collection[QueueId]) -> dict[QueueId, int]:
+    def take(self, queues: Collection[LogQueue]) -> dict[LogQueue, int]:
         taken = self._ask(self._server.groups.Take, queues=sets_of_queues(queues)).taken
         return {queue: offset or 0 for queue, offset in offsets_of(taken).items()}
 
-    def store(self, offsets: Mapping[QueueId, int]) -> None:
+    def store(self, offsets: Mapping[LogQueue, int]) -> None:
         self._ask(self._server.groups.Store, offsets=wire_offsets(offsets))
 
-    def seek_done(self, offsets: Mapping[QueueId, int]) -> None:
+    def seek_done(self, offsets: Mapping[LogQueue, int]) -> None:
         self._ask(self._server.groups.SeekDone, offsets=wire_offsets(offsets))
 
-    def release(self, offsets: Mapping[QueueId, int]) -> None:
+    def release(self, offsets: Mapping[LogQueue, int]) -> None:
         self._ask(self._server.groups.Release, offsets=wire_offsets(offsets))
 
-    def leave(self, offsets: Mapping[QueueId, int]) -> None:
+    def leave(self, offsets: Mapping[LogQueue, int]) -> None:
         if not self._has_left:
             self._ask(self._server.groups.Leave, offsets=wire_offsets(offsets))
             self._gone()

@@ -13,7 +13,7 @@ from concurrent.futures import Executor
 from dataclasses import replace
 
 from txmsg.errors import Overloaded, StorageError, TxmsgError
-from txmsg.metaq.access import QueueId
+from txmsg.metaq.access import LogQueue
 from txmsg.metaq.server.placement import Call, Outcome, Placer, WaitsFor
 from txmsg.metaq.server.producers import CallId, Producers
 
@@ -56,7 +56,7 @@ class Appender:
         threads: Executor,
         *,
         size_bytes_max: int,
-        on_appended: Callable[[Iterable[QueueId]], None],
+        on_appended: Callable[[Iterable[LogQueue]], None],
         clock: Callable[[], float],
     ) -> None:
         self.size_bytes = 0
@@ -158,5 +158,5 @@ class Appender:
                 self._producers.note(call.id, call.settled, outcome, self._clock())
             except TxmsgError:
                 logger.exception("append %d is not remembered", call.id.sequence)
-        self._on_appended({QueueId(append.topic, append.queue) for append in call.appends})
+        self._on_appended({LogQueue(append.topic, append.queue) for append in call.appends})
         answer.set_result(outcome)

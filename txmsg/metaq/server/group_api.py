@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 from txmsg.errors import MisuseError, ProtocolError, shown
 from txmsg.message import check_name
-from txmsg.metaq.access import GroupMember, LogAccess, QueueId
+from txmsg.metaq.access import GroupMember, LogAccess, LogQueue
 from txmsg.metaq.protocol import ID_SIZE_BYTES, offsets_of, queues_of_sets, sets_of_queues, wire_member, wire_offsets
 from txmsg.metaq.server.log_api import checked
 from txmsg.metaq.server.sessions import Sessions
@@ -134,8 +134,8 @@ class GroupApi(MetaQGroupsServicer):
         return pb.DeleteLogGroupReply()
 
 
-def _given(request: pb.MemberRequest | pb.SeekLogGroupRequest) -> dict[QueueId, int]:
-    found: dict[QueueId, int] = {}
+def _given(request: pb.MemberRequest | pb.SeekLogGroupRequest) -> dict[LogQueue, int]:
+    found: dict[LogQueue, int] = {}
     for queue, offset in offsets_of(request.offsets).items():
         if offset is None or offset < 0:
             raise ProtocolError(f"topic {shown(queue.topic)} queue {queue.queue} cannot go on at offset {offset}")

@@ -25,7 +25,7 @@ from txmsg.errors import (
     TxmsgError,
 )
 from txmsg.message import check_name
-from txmsg.metaq.access import NOTES, Fetched, QueueId
+from txmsg.metaq.access import NOTES, Fetched, LogQueue
 from txmsg.metaq.format.frame import FRAME_SIZE_BYTES_MAX
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.protocol import (
@@ -199,7 +199,7 @@ class LogApi(MetaQServicer):
             raise BrokerUnavailable(f"the data was deleted while it was being sent: fetch again ({exc})") from exc
         return reply
 
-    async def _found(self, wanted: dict[QueueId, int], size_bytes_max: int, wait_s: float) -> list[Fetched]:
+    async def _found(self, wanted: dict[LogQueue, int], size_bytes_max: int, wait_s: float) -> list[Fetched]:
         def fetch() -> list[Fetched]:
             return self._log.fetch(wanted, size_bytes_max=size_bytes_max)
 
@@ -299,7 +299,7 @@ class LogApi(MetaQServicer):
         return pb.AppendReply(base_offset=await self._appender.append(call))
 
 
-def checked(queues: Sequence[QueueId]) -> Sequence[QueueId]:
+def checked(queues: Sequence[LogQueue]) -> Sequence[LogQueue]:
     """Names become paths: none goes on that is not a name."""
     if len(queues) > QUEUES_OF_REQUEST_MAX:
         raise ProtocolError(f"a request names {len(queues)} queues: at most {QUEUES_OF_REQUEST_MAX} are allowed")
@@ -349,7 +349,7 @@ class _Piece:
             self.spans.append(span)
 
 
-def _pieces(found: Sequence[Fetched], places: dict[QueueId, int]) -> list[_Piece]:
+def _pieces(found: Sequence[Fetched], places: dict[LogQueue, int]) -> list[_Piece]:
     """Where the frames stand that are to be sent, in pieces. They are read again when their turn has come."""
     pieces = [_Piece()]
     for fetched in found:
@@ -382,10 +382,10 @@ class Polls:
     def __init__(self) -> None:
         self.count = 0
         """Fetches that wait."""
-        self._waiting: dict[QueueId, set[asyncio.Event]] = {}
+        self._waiting: dict[LogQueue, set[asyncio.Event]] = {}
 
     @contextmanager
-    def watching(self, queues: Collection[QueueId]) -> Iterator[asyncio.Event]:
+    def watching(self, queues: Collection[LogQueue]) -> Iterator[asyncio.Event]:
         """An event that is set whenever one of these queues has got something. The caller clears it before it looks."""
         grown = asyncio.Event()
         for queue in queues:
@@ -401,7 +401,7 @@ class Polls:
                 if not others:
                     del self._waiting[queue]
 
-    def wake(self, queues: Iterable[QueueId]) -> None:
+    def wake(self, queues: Iterable[LogQueue]) -> None:
         """These queues have got something."""
         for queue in queues:
             for grown in self._waiting.get(queue, ()):

@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 
 from txmsg.errors import MisuseError, OffsetOutOfRange, OffsetsMissing, TxmsgError
 from txmsg.message import now_us
-from txmsg.metaq.access import DEAD_LETTERS, NOTES, RETRIES, LogAccess, QueueId
+from txmsg.metaq.access import DEAD_LETTERS, NOTES, RETRIES, LogAccess, LogQueue
 from txmsg.metaq.format.batch import LogBatch
 from txmsg.metaq.format.frame import Columns, Kind, encode, hole_end_of
 from txmsg.metaq.server.producers import REMEMBERED_S, CallId, Note, Placed
@@ -26,7 +26,7 @@ from txmsg.metaq.store.topics import Flush
 logger = logging.getLogger(__name__)
 
 OFFSET_MAX: Final = 2**62
-_NOTES = QueueId(NOTES, 0)
+_NOTES = LogQueue(NOTES, 0)
 
 Outcome: TypeAlias = tuple[int, ...] | Exception
 """The first offset of each batch of a call, or why nothing of it was appended."""
@@ -83,7 +83,7 @@ class Placer:
 
     def __init__(self, log: LogAccess) -> None:
         self._log = log
-        self._ends: dict[QueueId, int] = {}
+        self._ends: dict[LogQueue, int] = {}
 
     def waits_for(self, call: Call) -> WaitsFor:
         """Calls that wait for the same are carried out together."""
@@ -126,7 +126,7 @@ class Placer:
 
     def _place_together(self, calls: Sequence[Call]) -> list[Outcome]:
         plans: list[_Plan | Exception] = []
-        ends: dict[QueueId, int] = {}
+        ends: dict[LogQueue, int] = {}
         for call in calls:
             try:
                 plans.append(self._plan(call, ends))
@@ -144,7 +144,7 @@ class Placer:
 
     def _planned_anew(self, call: Call) -> _Plan | Exception:
         """One call again, from what the log says now."""
-        ends: dict[QueueId, int] = {}
+        ends: dict[LogQueue, int] = {}
         try:
             plan = self._plan(call, ends)
             self._append([plan], ends)
@@ -159,7 +159,7 @@ class Placer:
         except TxmsgError as exc:
             return exc
 
-    def _append(self, plans: Sequence[_Plan], ends: dict[QueueId, int]) -> None:
+    def _append(self, plans: Sequence[_Plan], ends: dict[LogQueue, int]) -> None:
         appends = [append for plan in plans for append in plan.appends]
         if not appends:
             return
@@ -172,7 +172,7 @@ class Placer:
 
     # ---- where each batch will stand
 
-    def _plan(self, call: Call, ends: dict[QueueId, int]) -> _Plan:
+    def _plan(self, call: Call, ends: dict[LogQueue, int]) -> _Plan:
         """Adds to `ends`, when all is well, where the queues end after this call."""
         bases = list(call.done)
         if call.is_repeat and call.is_placed:
@@ -181,10 +181,10 @@ class Placer:
                 for topic, queue, payload, base, _ in call.appends
             ]
             bases = [placed.base_offset for placed in named[: self._there(named)]]
-        after: dict[QueueId, int] = {}
+        after: dict[LogQueue, int] = {}
         appends: list[Append] = []
         for append in call.appends[len(bases) :]:
-            queue = QueueId(append.topic, append.queue)
+            queue = LogQueue(append.topic, append.queue)
             at = after.get(queue, ends.get(queue, self._ends.get(queue, -1)))
             if at < 0 or (append.base_offset not in {None, at} and not (queue in after or queue in ends)):
                 at = self._log.ranges([queue])[queue].end
@@ -210,7 +210,7 @@ class Placer:
     def _there(self, placed: Sequence[Placed]) -> int:
         """How many of the first batches of a call are in the log."""
         for number, (topic, queue, base_offset, count, crc) in enumerate(placed):
-            fetched = self._log.fetch({QueueId(topic, queue): base_offset}, size_bytes_max=1)
+            fetched = self._log.fetch({LogQueue(topic, queue): base_offset}, size_bytes_max=1)
             if not fetched:
                 return number
             error = fetched[0].error
