@@ -14,13 +14,14 @@ from uuid import uuid4
 
 from txmsg.client.attach import Presence
 from txmsg.client.channel import Brokers
+from txmsg.client.delivery import Delivery
 from txmsg.client.epochs import Epochs
 from txmsg.client.hooks import ConsumerHooks
 from txmsg.client.link import POLL_WAIT_S, Hand, Link, Polling
 from txmsg.client.links import Links
 from txmsg.client.options import shards_of
-from txmsg.client.workers import Job, LoopWorkers, ThreadWorkers
 from txmsg.consumer.lifecycle import AsyncLifecycle
+from txmsg.consumer.workers import Workers
 from txmsg.errors import InvalidMessage, shown
 from txmsg.message import ReceivedMessage
 from txmsg.runtime.durations import Seconds, check_seconds
@@ -88,17 +89,15 @@ class AsyncConsumer(AsyncLifecycle):
         self._poll_wait_s = check_seconds("poll_wait_s", poll_wait_s, least_s=0.01, most_s=POLL_WAIT_S)
         self.hooks = hooks or ConsumerHooks()
         self._shards: list[_Shard] = []
-        self._coroutines: LoopWorkers | None = None
-        self._threads: ThreadWorkers | None = None
 
     # ---- life
 
     async def _open(self) -> None:
-        kinds = {handler.function.is_coroutine for handler in self._subscriptions.handlers.values()}
-        if True in kinds:
-            self._coroutines = LoopWorkers(self._concurrency, self.hooks)
-        if False in kinds:
-            self._threads = ThreadWorkers(self._concurrency, self.hooks, name=f"txmsg-{self.group}")
+        self._workers = Workers[Delivery](
+            self._concurrency,
+            name=f"txmsg-{self.group}",
+            before=lambda message: self.hooks.before_handler(message),  # noqa: PLW0108 - tests may set it later
+        )
         polling = Polling(
             group=self.group,
             client_id=uuid4().hex,
@@ -133,10 +132,7 @@ class AsyncConsumer(AsyncLifecycle):
         for task in tasks:
             task.cancel()
         await asyncio.gather(*(shard.links.close() for shard in self._shards), *tasks, return_exceptions=True)
-        if self._coroutines is not None:
-            await self._coroutines.close()
-        if self._threads is not None:
-            self._threads.close()
+        await self._workers.close()
         await asyncio.gather(*(shard.links.flush() for shard in self._shards))
         await asyncio.gather(*(shard.brokers.close() for shard in self._shards))
 
@@ -164,34 +160,29 @@ class AsyncConsumer(AsyncLifecycle):
                 link.refuse(hand, message.offset, str(error))
             return
         late_at = now + self._visibility_timeout_s
-        jobs = [Job(link, hand, message, handler, late_at) for message in messages]
-        workers = self._coroutines if handler.function.is_coroutine else self._threads
-        assert workers is not None
-        workers.put(jobs)
+        self._workers.put([Delivery(link, hand, message, handler, late_at) for message in messages])
 
     async def _watch(self) -> None:
         """Says of each handler that takes too long, or hangs, that it does: nothing else would."""
         loop = asyncio.get_running_loop()
-        told: list[Job] = []
+        told: list[Delivery] = []
         while True:
             await asyncio.sleep(min(self._visibility_timeout_s / 4, WATCH_INTERVAL_S_MAX))
-            if self._coroutines is not None:
-                self._coroutines.revive()
-            running = [job for workers in (self._coroutines, self._threads) if workers for job in workers.running]
-            late = [job for job in running if job is not None and job.late_at <= loop.time()]
-            for job in late:
-                if not any(job is told_job for told_job in told):
+            self._workers.revive()
+            late = [delivery for delivery in self._workers.running() if delivery.late_at <= loop.time()]
+            for delivery in late:
+                if delivery not in told:
                     _log.warning(
                         "group %s: handler of topic %r has held message %s for longer than visibility_timeout_s=%g: "
-                        "others do not get it while this process lives, for up to 12 hours. %d of %d handlers are "
-                        "late; one that hangs is never ended: give its calls timeouts",
+                        "others do not get it while this process lives, for up to 12 hours. %d handlers are late "
+                        "(concurrency=%d); one that hangs is never ended: give its calls timeouts",
                         *(
                             self.group,
-                            job.handler.topic,
-                            job.message.id,
+                            delivery.handler.topic,
+                            delivery.message.id,
                             self._visibility_timeout_s,
                             len(late),
-                            len(running),
+                            self._concurrency,
                         ),
                     )
             told = late

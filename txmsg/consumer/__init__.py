@@ -2,4 +2,5 @@
 
 lifecycle       start, run, stop, close; the asynchronous kind, and the one for threads that runs it
 subscriptions   topics, tags and their handlers
+workers         what runs the handlers: so many at once, in order where that is asked, until it is stopped
 """

@@ -4,7 +4,7 @@ consumer, async_consumer  what users make
 balance      which queues a consumer owns
 fetcher      what it fetches, and goes past
 lane         what it has of one queue                        (pure)
-handlers, workers    its handlers
+workers      has its lanes handled, and keeps what failed
 polls        batches for a caller, instead of handlers
 retries      messages that failed, as they stand in the group's log  (pure)
 dead_letters looked at, handed to the group again, given up

@@ -19,11 +19,10 @@ from txmsg.errors import BrokerUnavailable, MisuseError, TxmsgError
 from txmsg.metaq.access import LogAccess, LogQueue, offsets_of
 from txmsg.metaq.consumer.balance import Balance
 from txmsg.metaq.consumer.fetcher import Fetcher, Missing, check_missing
-from txmsg.metaq.consumer.handlers import Handlers
 from txmsg.metaq.consumer.lane import Lane
 from txmsg.metaq.consumer.polls import PolledBatch, Polls
 from txmsg.metaq.consumer.retries import backoff_of
-from txmsg.metaq.consumer.workers import Workers
+from txmsg.metaq.consumer.workers import LaneWorkers
 from txmsg.metaq.group.assignment import Strategy, averaged
 from txmsg.metaq.location import open_log
 from txmsg.runtime.backoff import RETRIES_MAX
@@ -46,7 +45,8 @@ class AsyncLogConsumer(AsyncLifecycle):
 
     log: the directory of a log, the address of its server ("host:port", "unix:/path"), or what `open_log` gave.
     group: whose progress this is.
-    concurrency: queues whose handlers run at once; `def` handlers run on threads, `async def` ones on the loop.
+    concurrency: queues whose handlers run at once, of each kind; `def` handlers run on threads, `async def` ones on
+    the loop.
     start: where the group begins in a topic that is new to it: `Start.earliest()` (the default), `Start.latest()` or
     `Start.at(time)`. A group that was there before goes on where it was, and new queues begin at their first message.
     broadcast: every member gets every message. True for a process that begins anew at each start; the name of an
@@ -121,10 +121,10 @@ class AsyncLogConsumer(AsyncLifecycle):
             thread=self._threads,
             clock=self._now,
         )
-        self._workers = Workers(
+        self._workers = LaneWorkers(
             self._access,
             self.group,
-            Handlers(self.group, self._subscriptions.handlers, self._concurrency),
+            self._subscriptions.handlers,
             concurrency=self._concurrency,
             backoff=self._backoff,
             ordered=self._ordered,

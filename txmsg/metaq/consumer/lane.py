@@ -33,6 +33,18 @@ class Chunk:
     failed: list[Tried] = field(default_factory=list)
     first_failed: int | None = None
     """Where the first that failed and is kept nowhere else yet stands."""
+    keep_at: float | None = None
+    """When what failed is kept, by the loop's clock, though more of the chunk could be handled."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all of it was handled, or has failed."""
+        return self.done == len(self.tried)
+
+    @property
+    def next(self) -> ReceivedMessage:
+        """The message to be handled next."""
+        return self.tried[self.done].message
 
     @property
     def offset(self) -> int:

@@ -1,17 +1,19 @@
-"""Has the messages of lanes handled: one at a time in each, so many lanes at once; and keeps what failed."""
+"""Has the messages of lanes handled, one at a time in each; keeps what failed."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import partial
 from typing import Final
 
+from txmsg.consumer.subscriptions import Handler
+from txmsg.consumer.workers import Run, Workers
 from txmsg.errors import TxmsgError
+from txmsg.message import ReceivedMessage
 from txmsg.metaq.access import LogAccess
-from txmsg.metaq.consumer.handlers import Handlers
 from txmsg.metaq.consumer.lane import Chunk, Lane
 from txmsg.metaq.consumer.retries import Tried, appends_of
 from txmsg.metaq.store.log import Append
@@ -20,17 +22,54 @@ from txmsg.runtime.backoff import Backoff
 _log = logging.getLogger(__name__)
 
 _KEEP_AGAIN_S: Final = 1.0
-_CANCEL_S_MAX: Final = 1.0
+_FAILED_S_MAX: Final = 0.2
+"""How long what failed may wait for more of its chunk, until it is kept."""
 
 
-class Workers:
-    """A task for each lane that has something to do."""
+class ChunkRun(Run):
+    """The next messages of a chunk that have one topic, as long as the chunk goes on."""
+
+    __slots__ = ("_chunk", "_goes_on", "_is_over", "ended")
+
+    def __init__(self, chunk: Chunk, handler: Handler, goes_on: Callable[[float], bool]) -> None:
+        super().__init__(handler)
+        self._chunk = chunk
+        self._goes_on = goes_on
+        self._is_over = False
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Set at its end; cancelled if its handler was."""
+
+    def next(self, now: float) -> ReceivedMessage | None:
+        """The chunk's next message."""
+        if self._goes_on(now) and (message := self._chunk.next).topic == self.handler.topic:
+            return message
+        self._is_over = True
+        return None
+
+    def note(self, error: str | None) -> None:
+        """Notes it in the chunk at once: offsets are stored while a chunk is being handled."""
+        if error is None:
+            self._chunk.succeeded()
+        else:
+            self._chunk.fail(error)
+
+    def end(self) -> None:
+        if self.ended.done():
+            return  # nobody waits any more
+        if self._is_over:
+            self.ended.set_result(None)
+        else:
+            self.ended.cancel()
+
+
+class LaneWorkers:
+    """A task for each lane that has something to do; handlers are called by the workers of the consumer."""
 
     def __init__(
         self,
         access: LogAccess,
         group: str,
-        handlers: Handlers,
+        handlers: Mapping[str, Handler],
         *,
         concurrency: int,
         backoff: Backoff,
@@ -41,11 +80,12 @@ class Workers:
         self._access = access
         self._group = group
         self._handlers = handlers
-        self._slots = asyncio.Semaphore(concurrency)
+        self._workers = Workers[ChunkRun](concurrency, name=f"txmsg-log-{group}")
         self._backoff = backoff
         self._ordered = ordered
         self._threads = threads
         self._clock = clock
+        self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self.is_stopping = False
         self.room = asyncio.Event()
@@ -62,11 +102,10 @@ class Workers:
 
     async def close(self) -> None:
         """Ends what still runs. A handler that goes on is not waited for."""
-        self._handlers.close()
         for task in self._tasks:
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=_CANCEL_S_MAX)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._workers.close()
 
     def _may_go_on(self, lane: Lane) -> bool:
         return not (self.is_stopping or lane.is_stopping or lane.is_paused or lane.blocked_until > self._clock())
@@ -74,9 +113,8 @@ class Workers:
     async def _work(self, lane: Lane) -> None:
         try:
             while self._may_go_on(lane) and (chunk := lane.next_chunk(round(self._clock() * 1_000_000))) is not None:
-                async with self._slots:
-                    lane.chunk = chunk
-                    await self._handlers.run(chunk, partial(self._must_end, lane), ordered=self._ordered)
+                lane.chunk = chunk
+                await self._handle(lane, chunk)
                 await self._settle(lane, chunk)
                 self.room.set()
         except Exception as exc:  # noqa: BLE001 - the root of a task: the lane stands still, and says why
@@ -85,6 +123,28 @@ class Workers:
         finally:
             lane.chunk = None
             lane.idle.set()
+
+    async def _handle(self, lane: Lane, chunk: Chunk) -> None:
+        """Has it handled, a run for each topic: a queue of retries holds several."""
+        goes_on = partial(self._goes_on, lane, chunk)
+        while goes_on(self._loop.time()):
+            handler = self._handlers.get(chunk.next.topic)
+            if handler is None:
+                chunk.fail(f"no handler for this topic in group {self._group}, in the process that had the message")
+            else:
+                run = ChunkRun(chunk, handler, goes_on)
+                self._workers.put([run])
+                await run.ended
+
+    def _goes_on(self, lane: Lane, chunk: Chunk, now: float) -> bool:
+        """Whether the chunk's next message is handled before what failed of it is kept."""
+        if chunk.is_done or self._must_end(lane):
+            return False
+        if not chunk.failed:
+            return True
+        if chunk.keep_at is None:
+            chunk.keep_at = now + _FAILED_S_MAX
+        return not self._ordered and now < chunk.keep_at
 
     def _must_end(self, lane: Lane) -> bool:
         return self.is_stopping or lane.is_stopping

@@ -1,4 +1,4 @@
-"""Those who run handlers: how many at once, what a link is told, when the loop has its turn."""
+"""What runs handlers: how many at once, in which order, what a link is told, when the loop has its turn."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from typing import Any, cast
 
 import pytest
 
+from txmsg.client.delivery import Delivery
 from txmsg.client.link import Hand, Link
-from txmsg.client.workers import Job, LoopWorkers, ThreadWorkers
 from txmsg.consumer.subscriptions import Handler
+from txmsg.consumer.workers import Run, Workers
 from txmsg.errors import StorageError
 from txmsg.message import ReceivedMessage
 from txmsg.runtime.user_function import UserFunction, in_handler
@@ -56,25 +57,58 @@ class Told:
                 await self._told.wait()
 
 
-def jobs(told: Told, count: int, call: Callable[[ReceivedMessage], Any], *, start: int = 0) -> list[Job]:
+def deliveries(told: Told, count: int, call: Callable[[ReceivedMessage], Any], *, start: int = 0) -> list[Delivery]:
     handler = Handler("g", "t", UserFunction("the handler", call, "message"))
     late_at = asyncio.get_running_loop().time() + 60
     return [
-        Job(cast(Link, told), HAND, ReceivedMessage("t", b"", offset=offset), handler, late_at)
+        Delivery(cast(Link, told), HAND, ReceivedMessage("t", b"", offset=offset), handler, late_at)
         for offset in range(start, start + count)
     ]
 
 
+class Series(Run):
+    """A run of several messages that notes what it is asked and told; over when `goes_on` says no."""
+
+    def __init__(
+        self, call: Callable[[ReceivedMessage], Any], count: int, *, goes_on: Callable[[], bool] = lambda: True
+    ) -> None:
+        super().__init__(Handler("g", "t", UserFunction("the handler", call, "message")))
+        self.noted: list[str | None] = []
+        self.ended = asyncio.Event()
+        self._messages = [ReceivedMessage("t", b"", offset=offset) for offset in range(count)]
+        self._goes_on = goes_on
+
+    def next(self, now: float) -> ReceivedMessage | None:
+        is_over = len(self.noted) == len(self._messages) or not self._goes_on()
+        return None if is_over else self._messages[len(self.noted)]
+
+    def note(self, error: str | None) -> None:
+        self.noted.append(error)
+
+    def end(self) -> None:
+        assert not self.ended.is_set(), "a run ended twice"
+        self.ended.set()
+
+    async def until_ended(self) -> None:
+        await asyncio.wait_for(self.ended.wait(), DEADLINE_S)
+
+
 @asynccontextmanager
-async def working(count: int, kind: str) -> AsyncIterator[tuple[LoopWorkers | ThreadWorkers, Told]]:
-    workers = LoopWorkers(count) if kind == "loop" else ThreadWorkers(count, name="test")
+async def working_on_series(count: int) -> AsyncIterator[Workers[Series]]:
+    workers = Workers[Series](count, name="test")
+    try:
+        yield workers
+    finally:
+        await workers.close()
+
+
+@asynccontextmanager
+async def working(count: int) -> AsyncIterator[tuple[Workers[Delivery], Told]]:
+    workers = Workers[Delivery](count, name="test")
     try:
         yield workers, Told()
     finally:
-        if isinstance(workers, LoopWorkers):
-            await workers.close()
-        else:
-            workers.close()
+        await workers.close()
 
 
 def as_kind(kind: str, call: Callable[[ReceivedMessage], None]) -> Callable[[ReceivedMessage], Any]:
@@ -96,10 +130,10 @@ async def test_each_message_is_acked_refused_or_dropped_once(kind: str) -> None:
         if message.offset == 3:
             raise ValueError("three")
 
-    async with working(4, kind) as (workers, told):
-        workers.put(jobs(told, 10, as_kind(kind, call)))
+    async with working(4) as (workers, told):
+        workers.put(deliveries(told, 10, as_kind(kind, call)))
         told.lost = {10, 11}
-        workers.put(jobs(told, 2, as_kind(kind, call), start=10))
+        workers.put(deliveries(told, 2, as_kind(kind, call), start=10))
         await told.until(12)
         assert sorted(told.acked) == [0, 1, 2, 4, 5, 6, 7, 8, 9]
         assert told.refused.keys() == {3}
@@ -143,14 +177,14 @@ async def test_no_exception_of_a_handler_ends_its_worker(kind: str, error: type[
         if message.offset == 0:
             raise error
 
-    async with working(1, kind) as (workers, told):
-        workers.put(jobs(told, 3, as_kind(kind, call)))
+    async with working(1) as (workers, told):
+        workers.put(deliveries(told, 3, as_kind(kind, call)))
         await told.until(3)
         assert (sorted(told.acked), sorted(told.refused)) == ([1, 2], [0])
 
 
 async def test_a_handler_that_cancels_its_own_task_costs_no_worker() -> None:
-    async with working(1, "loop") as (workers, told):
+    async with working(1) as (workers, told):
 
         async def call(message: ReceivedMessage) -> None:
             if message.offset == 0:
@@ -159,9 +193,9 @@ async def test_a_handler_that_cancels_its_own_task_costs_no_worker() -> None:
                 task.cancel()
                 await asyncio.sleep(0)
 
-        workers.put(jobs(told, 1, call))
+        workers.put(deliveries(told, 1, call))
         await told.until(1)
-        workers.put(jobs(told, 3, call)[1:])
+        workers.put(deliveries(told, 3, call)[1:])
         await told.until(3)
         assert (sorted(told.acked), told.dropped) == ([1, 2], 1)
 
@@ -169,9 +203,9 @@ async def test_a_handler_that_cancels_its_own_task_costs_no_worker() -> None:
 async def test_a_handler_that_swallows_its_cancellation_does_not_hold_up_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("txmsg.client.workers._CANCEL_S_MAX", 0.01)
+    monkeypatch.setattr("txmsg.consumer.workers._CANCEL_S_MAX", 0.01)
 
-    workers, told, began, go = LoopWorkers(1), Told(), asyncio.Event(), asyncio.Event()
+    workers, told, began, go = Workers[Delivery](1, name="test"), Told(), asyncio.Event(), asyncio.Event()
 
     async def call(message: ReceivedMessage) -> None:
         began.set()
@@ -179,7 +213,7 @@ async def test_a_handler_that_swallows_its_cancellation_does_not_hold_up_the_end
             with contextlib.suppress(asyncio.CancelledError):
                 await go.wait()
 
-    workers.put(jobs(told, 2, call))
+    workers.put(deliveries(told, 2, call))
     await asyncio.wait_for(began.wait(), DEADLINE_S)
     await asyncio.wait_for(workers.close(), DEADLINE_S)
     go.set()
@@ -191,7 +225,7 @@ async def test_a_handler_that_swallows_its_cancellation_does_not_hold_up_the_end
 async def test_no_more_handlers_run_at_once_than_there_are_workers() -> None:
     running = most = 0
 
-    async with working(3, "loop") as (workers, told):
+    async with working(3) as (workers, told):
         full, go = asyncio.Event(), asyncio.Event()
 
         async def call(message: ReceivedMessage) -> None:
@@ -203,7 +237,7 @@ async def test_no_more_handlers_run_at_once_than_there_are_workers() -> None:
             await go.wait()
             running -= 1
 
-        workers.put(jobs(told, 10, call))
+        workers.put(deliveries(told, 10, call))
         await asyncio.wait_for(full.wait(), DEADLINE_S)
         for _ in range(20):
             await asyncio.sleep(0)
@@ -213,38 +247,120 @@ async def test_no_more_handlers_run_at_once_than_there_are_workers() -> None:
         assert most == 3
 
 
+@KINDS
+async def test_messages_of_a_run_are_handled_in_order_and_runs_side_by_side(kind: str) -> None:
+    handled: list[int | None] = []
+
+    def note(message: ReceivedMessage) -> None:
+        handled.append(message.offset)
+        if message.offset == 2:
+            raise ValueError("two")
+
+    async with working_on_series(2) as workers:
+        go = threading.Event()
+        if kind == "loop":
+            may_go = asyncio.Event()
+
+            async def wait(message: ReceivedMessage) -> None:
+                await may_go.wait()
+
+            waits = Series(wait, 1)
+        else:
+            waits = Series(lambda message: go.wait(DEADLINE_S), 1)
+        quick, next_quick = Series(as_kind(kind, note), 5), Series(as_kind(kind, note), 2)
+        workers.put([waits])
+        workers.put([quick, next_quick])
+        await next_quick.until_ended()
+        assert handled == [0, 1, 2, 3, 4, 0, 1]
+        assert [error is None for error in quick.noted] == [True, True, False, True, True]
+        assert not waits.ended.is_set()
+        assert workers.running() == [waits]
+        (may_go if kind == "loop" else go).set()
+        await waits.until_ended()
+
+
+@KINDS
+async def test_a_run_that_is_told_to_stop_ends_after_the_message_it_is_at(kind: str) -> None:
+    is_stopped = False
+
+    def stop(message: ReceivedMessage) -> None:
+        nonlocal is_stopped
+        is_stopped = message.offset == 1
+
+    async with working_on_series(1) as workers:
+        run = Series(as_kind(kind, stop), 5, goes_on=lambda: not is_stopped)
+        workers.put([run])
+        await run.until_ended()
+        assert run.noted == [None, None]
+
+
+async def test_a_cancelled_handler_ends_its_run_and_nothing_is_noted_of_its_message() -> None:
+    async def call(message: ReceivedMessage) -> None:
+        if message.offset == 1:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            await asyncio.sleep(0)
+
+    async with working_on_series(1) as workers:
+        run = Series(call, 3)
+        workers.put([run])
+        await run.until_ended()
+        assert run.noted == [None]
+
+
+@KINDS
+async def test_what_is_called_before_a_handler_refuses_its_message_by_raising(kind: str) -> None:
+    called: list[int | None] = []
+
+    def before(message: ReceivedMessage) -> None:
+        if message.offset == 0:
+            raise ValueError("not this one")
+
+    def call(message: ReceivedMessage) -> None:
+        called.append(message.offset)
+
+    workers, told = Workers[Delivery](1, name="test", before=before), Told()
+    workers.put(deliveries(told, 2, as_kind(kind, call)))
+    await told.until(2)
+    await workers.close()
+    assert (called, told.acked, list(told.refused)) == ([1], [1], [0])
+
+
 async def test_threads_run_at_once() -> None:
     meeting = threading.Barrier(3, timeout=DEADLINE_S)
 
-    async with working(3, "threads") as (workers, told):
-        workers.put(jobs(told, 3, lambda message: meeting.wait()))
+    async with working(3) as (workers, told):
+        workers.put(deliveries(told, 3, lambda message: meeting.wait()))
         await told.until(3)
         assert not told.refused
 
 
-async def test_handlers_that_wait_for_nothing_leave_the_loop_its_turns() -> None:
-    async with working(16, "loop") as (workers, told):
+@pytest.mark.parametrize("run_count", [1, 1000])
+async def test_handlers_that_wait_for_nothing_leave_the_loop_its_turns(run_count: int) -> None:
+    async with working_on_series(16) as workers:
 
         async def call(message: ReceivedMessage) -> None:
             return
 
-        workers.put(jobs(told, 1000, call))
+        runs = [Series(call, 1000 // run_count) for _ in range(run_count)]
+        workers.put(runs)
         turns = 0
-        while len(told.acked) < 1000:
+        while not all(run.ended.is_set() for run in runs):
             await asyncio.sleep(0)
             turns += 1
         assert turns >= 1000 // 50
 
 
 async def test_a_slow_handler_does_not_hold_up_those_behind_it() -> None:
-    async with working(2, "loop") as (workers, told):
+    async with working(2) as (workers, told):
         go = asyncio.Event()
 
         async def call(message: ReceivedMessage) -> None:
             if message.offset == 0:
                 await go.wait()
 
-        workers.put(jobs(told, 5, call))
+        workers.put(deliveries(told, 5, call))
         await told.until(4)
         assert sorted(told.acked) == [1, 2, 3, 4]
         go.set()
@@ -252,13 +368,13 @@ async def test_a_slow_handler_does_not_hold_up_those_behind_it() -> None:
 
 
 async def test_what_is_being_handled_when_workers_end_is_dropped() -> None:
-    workers, told, began = LoopWorkers(2), Told(), asyncio.Event()
+    workers, told, began = Workers[Delivery](2, name="test"), Told(), asyncio.Event()
 
     async def call(message: ReceivedMessage) -> None:
         began.set()
         await asyncio.Event().wait()
 
-    workers.put(jobs(told, 1, call))
+    workers.put(deliveries(told, 1, call))
     await asyncio.wait_for(began.wait(), DEADLINE_S)
     await workers.close()
     assert (told.acked, told.refused, told.dropped) == ([], {}, 1)
@@ -268,7 +384,7 @@ def test_a_thread_that_outlives_its_loop_ends_without_a_word() -> None:
     go, done = threading.Event(), threading.Event()
 
     async def begin() -> None:
-        workers, told, began = ThreadWorkers(1, name="test"), Told(), asyncio.Event()
+        workers, told, began = Workers[Delivery](1, name="test"), Told(), asyncio.Event()
         loop = asyncio.get_running_loop()
 
         def call(message: ReceivedMessage) -> None:
@@ -276,9 +392,9 @@ def test_a_thread_that_outlives_its_loop_ends_without_a_word() -> None:
             go.wait(DEADLINE_S)
             done.set()
 
-        workers.put(jobs(told, 1, call))
+        workers.put(deliveries(told, 1, call))
         await asyncio.wait_for(began.wait(), DEADLINE_S)
-        workers.close()
+        await workers.close()
 
     asyncio.run(begin())
     go.set()

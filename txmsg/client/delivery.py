@@ -1,0 +1,61 @@
+"""One message that a broker delivered, on its way through a handler and back to its link."""
+
+from __future__ import annotations
+
+import logging
+
+from txmsg.client.link import Hand, Link
+from txmsg.consumer.subscriptions import Handler
+from txmsg.consumer.workers import Run
+from txmsg.message import ReceivedMessage
+
+_log = logging.getLogger(__name__)
+
+
+class Delivery(Run):
+    """A run of one message: which member gets the next one of its queue or its ordering key, the broker decides.
+
+    The link is told once that it was handled, that it failed, or neither. From `late_at` (of the loop) the handler
+    takes longer than the visibility timeout.
+    """
+
+    __slots__ = ("_error", "_hand", "_is_given", "_is_noted", "_link", "late_at", "message")
+
+    def __init__(self, link: Link, hand: Hand, message: ReceivedMessage, handler: Handler, late_at: float) -> None:
+        super().__init__(handler)
+        self.message = message
+        self.late_at = late_at
+        self._link = link
+        self._hand = hand
+        self._is_given = self._is_noted = False
+        self._error: str | None = None
+
+    def next(self, now: float) -> ReceivedMessage | None:
+        """The message, if the broker still leaves it to this process."""
+        if self._is_given:
+            return None
+        self._is_given = True
+        assert self.message.offset is not None
+        if self._link.holds(self._hand, self.message.offset, now):
+            return self.message
+        _log.warning(
+            "group %s: a message of topic %r that waited here is redelivered to another consumer: its broker did not "
+            "hear of this process within visibility_timeout_s, has ended, or has handed the queue over",
+            self.handler.group,
+            self.handler.topic,
+        )
+        return None
+
+    def note(self, error: str | None) -> None:
+        """What the link is told at the end."""
+        self._is_noted, self._error = True, error
+
+    def end(self) -> None:
+        """Tells the link."""
+        assert self.message.offset is not None
+        if not self._is_noted:
+            self._link.drop(self._hand, self.message.offset)
+        elif self._error is None:
+            self._link.ack(self._hand, self.message.offset)
+        else:
+            self._link.refuse(self._hand, self.message.offset, self._error)

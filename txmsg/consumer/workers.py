@@ -1,0 +1,258 @@
+"""Runs the handlers of a consumer: `async def` ones on the loop, `def` ones on threads, so many of each kind at once.
+
+Messages come in runs. Those of one run are handled in their order, one after the other; runs begin in the order in
+which they were put, and go side by side. Knows neither where messages come from nor who is told what became of them:
+that is in the class of the run. Nothing here costs a turn of the loop per message, or a thread's wake-up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import threading
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import Final, Generic, TypeVar
+
+from txmsg.consumer.subscriptions import Handler
+from txmsg.message import ReceivedMessage
+from txmsg.runtime.user_function import in_handler
+
+_log = logging.getLogger(__name__)
+
+_CANCEL_S_MAX: Final = 1.0
+"""How long a cancelled handler may take to end."""
+_TURN_COUNT: Final = 50
+"""Messages handled in one turn of the loop, when no handler waits for anything."""
+
+
+class Run(ABC):
+    """Messages of one topic that are handled one after the other.
+
+    `next` and `note` are called where the handler runs, which may be a thread; `end` is called on the loop.
+    """
+
+    __slots__ = ("handler",)
+
+    def __init__(self, handler: Handler) -> None:
+        self.handler = handler
+
+    @abstractmethod
+    def next(self, now: float) -> ReceivedMessage | None:
+        """The message to be handled now; None when the run is over. now: by the loop's clock."""
+
+    @abstractmethod
+    def note(self, error: str | None) -> None:
+        """The message that `next` gave was handled; or its handler raised, and this is the text of it."""
+
+    @abstractmethod
+    def end(self) -> None:
+        """Nothing more of this run is handled. Called once.
+
+        A handler that was cancelled ends its run, too, and nothing is noted of its message. After a close this is not
+        called for runs that wait, nor for those whose `def` handlers still run.
+        """
+
+
+R = TypeVar("R", bound=Run)
+
+
+class Workers(Generic[R]):
+    """What handles the runs of one consumer: of each kind of handlers `count` at once.
+
+    name: of the threads. before: called with each message where its handler is called, and instead of it if it raises.
+    How many runs wait is bounded by those who put them.
+    """
+
+    def __init__(self, count: int, *, name: str, before: Callable[[ReceivedMessage], object] | None = None) -> None:
+        self._on_loop = _LoopWorkers[R](count, before)
+        self._on_threads = _ThreadWorkers[R](count, before, name)
+
+    def put(self, runs: Sequence[R]) -> None:
+        """Has these runs of one topic handled. To be called on the loop."""
+        if runs:
+            workers = self._on_loop if runs[0].handler.function.is_coroutine else self._on_threads
+            workers.put(runs)
+
+    def running(self) -> list[R]:
+        """The runs that are being handled."""
+        return [run for run in (*self._on_loop.running, *self._on_threads.running) if run is not None]
+
+    def revive(self) -> None:
+        """Replaces coroutines that a handler has cancelled: its own task, or another's. So does `put`."""
+        self._on_loop.revive()
+
+    async def close(self) -> None:
+        """Cancels `async def` handlers, and waits a second for them; leaves `def` handlers to end by themselves."""
+        await self._on_loop.close()
+        self._on_threads.close()
+
+
+class _LoopWorkers(Generic[R]):
+    """Coroutines that call `async def` handlers; all are there when there is something to do."""
+
+    def __init__(self, count: int, before: Callable[[ReceivedMessage], object] | None) -> None:
+        self._count = count
+        self._before = before
+        self._loop = asyncio.get_running_loop()
+        self._runs: deque[R] = deque()
+        self._idle: list[asyncio.Future[None]] = []
+        self._waking = False
+        self._in_turn = 0
+        self._closed = False
+        self.running: list[R | None] = [None] * count
+        self._context = _handlers_context()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def put(self, runs: Sequence[R]) -> None:
+        if self._closed:
+            return
+        if not self._tasks:
+            self._tasks = [self._new_task(place) for place in range(self._count)]
+        self.revive()
+        self._runs.extend(runs)
+        self._wake_one()
+
+    def revive(self) -> None:
+        if not self._closed:
+            for place, task in enumerate(self._tasks):
+                if task.done():
+                    self._tasks[place] = self._new_task(place)
+
+    async def close(self) -> None:
+        self._closed = True
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            _, left = await asyncio.wait(self._tasks, timeout=_CANCEL_S_MAX)
+            if left:
+                _log.warning("%d handlers went on after they were cancelled; they are not waited for", len(left))
+
+    def _new_task(self, place: int) -> asyncio.Task[None]:
+        return self._loop.create_task(self._work(place), context=self._context.copy())
+
+    def _wake_one(self) -> None:
+        # One at a time: with quick handlers the first has done all before a second would begin.
+        if self._idle and not self._waking and self._runs:
+            self._waking = True
+            self._idle.pop().set_result(None)
+
+    def _begin_turn(self) -> None:
+        self._in_turn = 0
+
+    async def _work(self, place: int) -> None:
+        while not self._closed:
+            if not self._runs:
+                await self._wait()
+                continue
+            if self._in_turn >= _TURN_COUNT:
+                await asyncio.sleep(0)
+                continue
+            self.running[place] = run = self._runs.popleft()
+            self._wake_one()
+            try:
+                await self._handle(run)
+            finally:
+                self.running[place] = None
+                run.end()
+
+    async def _handle(self, run: R) -> None:
+        while (message := run.next(self._loop.time())) is not None:
+            while self._in_turn >= _TURN_COUNT:  # noqa: ASYNC110 - not an event: whatever else the loop has to do
+                await asyncio.sleep(0)
+            if self._in_turn == 0:
+                self._loop.call_soon(self._begin_turn)
+            self._in_turn += 1
+            try:
+                if self._before is not None:
+                    self._before(message)
+                await run.handler.function.on_loop(message)
+            except Exception as exc:  # noqa: BLE001 - whatever a handler raises refuses the message
+                run.note(run.handler.text_of(message, exc))
+            else:
+                run.note(None)
+
+    async def _wait(self) -> None:
+        waiting: asyncio.Future[None] = self._loop.create_future()
+        self._idle.append(waiting)
+        try:
+            await waiting
+        finally:
+            if waiting in self._idle:  # cancelled, not woken
+                self._idle.remove(waiting)
+            else:
+                self._waking = False
+
+
+class _ThreadWorkers(Generic[R]):
+    """Threads that call `def` handlers, started when they are needed. The loop is told of ended runs in batches."""
+
+    def __init__(self, count: int, before: Callable[[ReceivedMessage], object] | None, name: str) -> None:
+        self._before = before
+        self._name = name
+        self._loop = asyncio.get_running_loop()
+        self._runs: SimpleQueue[R | None] = SimpleQueue()
+        self._started_count = 0
+        self._ended: deque[R] = deque()
+        self._telling = False
+        self._closed = False
+        self.running: list[R | None] = [None] * count
+        self._context = _handlers_context()
+
+    def put(self, runs: Sequence[R]) -> None:
+        for run in runs:
+            self._runs.put(run)
+            if self._started_count < len(self.running) and not self._closed:
+                self._start_thread()
+
+    def close(self) -> None:
+        self._closed = True
+        for _ in range(self._started_count):
+            self._runs.put(None)
+
+    def _start_thread(self) -> None:
+        place, self._started_count = self._started_count, self._started_count + 1
+        # Daemons, so that a handler that never returns does not keep the program from ending after a stop.
+        threading.Thread(target=self._work, args=(place,), name=f"{self._name}-{place}", daemon=True).start()
+
+    def _work(self, place: int) -> None:
+        while (run := self._runs.get()) is not None and not self._closed:
+            self.running[place] = run
+            try:
+                self._context.copy().run(self._handle, run)
+            finally:
+                self.running[place] = None
+                self._end_soon(run)
+
+    def _handle(self, run: R) -> None:
+        while (message := run.next(self._loop.time())) is not None:
+            try:
+                if self._before is not None:
+                    self._before(message)
+                run.handler.function.on_thread(message, self._loop)
+            except Exception as exc:  # noqa: BLE001 - whatever a handler raises refuses the message
+                run.note(run.handler.text_of(message, exc))
+            else:
+                run.note(None)
+
+    def _end_soon(self, run: R) -> None:
+        self._ended.append(run)
+        if not self._telling and not self._closed:
+            self._telling = True
+            with suppress(RuntimeError):  # the loop was closed meanwhile: nobody is there to be told
+                self._loop.call_soon_threadsafe(self._end)
+
+    def _end(self) -> None:
+        self._telling = False  # before looking: what is appended after this look is told by another one
+        while self._ended:
+            self._ended.popleft().end()
+
+
+def _handlers_context() -> contextvars.Context:
+    context = contextvars.copy_context()
+    context.run(in_handler.set, True)
+    return context
