@@ -21,8 +21,6 @@ from txmsg.metaq.format.frame import Columns, Compression, Payload, encode, hole
 from txmsg.metaq.location import open_log
 from txmsg.metaq.store.log import Append, Log
 
-__all__ = ["Forked", "LogSink", "Missing", "fork_log", "open_sink", "take_again"]
-
 _SETTINGS_S = 10.0
 _PUT_BACK_SIZE_BYTES_MAX = 64 * 1024 * 1024
 

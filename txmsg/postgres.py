@@ -19,21 +19,6 @@ from psycopg import AsyncConnection, sql
 
 from txmsg.errors import StorageError
 
-__all__ = [
-    "ENCODING",
-    "ENCODING_ADVICE",
-    "FORM",
-    "KEEPALIVES",
-    "PINNED",
-    "SERVER_KEEPALIVES",
-    "connect",
-    "cut",
-    "cut_after",
-    "encoding_of",
-    "pin",
-    "require_utf8",
-]
-
 ENCODING: Final = "UTF8"
 ENCODING_ADVICE: Final = (
     f"txmsg needs {ENCODING}, and an encoding cannot be changed: create another database with "

@@ -22,8 +22,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from txmsg.console.feed import Feed
 from txmsg.console.page import ASSETS, Page
 
-__all__ = ["BROWSERS_MAX", "new_app"]
-
 BROWSERS_MAX: Final = 1000
 """Browsers that look at the same time; more are told to come again."""
 _RETRY_MS: Final = 1000

@@ -10,8 +10,6 @@ from typing import Any, Final
 
 from txmsg.console.health import Health
 
-__all__ = ["FIGURES_PART", "Board", "Snapshot"]
-
 FIGURES_PART: Final = "figures"
 """The part that the console itself watches: the database of the figures. It is up when it was read just now."""
 _READ_S_MAX: Final = 6.0

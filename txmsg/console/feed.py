@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-__all__ = ["Feed"]
-
 
 class Feed:
     """Hands on the newest bulletin, and that alone: who is slow misses some, and holds nobody back. One event loop."""

@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["Health", "HealthFile"]
-
 logger = logging.getLogger(__name__)
 
 _HEALTH_S_MAX: Final = 5.0

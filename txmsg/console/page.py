@@ -12,8 +12,6 @@ from pathlib import Path
 from string import Template
 from typing import Final
 
-__all__ = ["ASSETS", "Page", "Words"]
-
 ASSETS: Final = Path(__file__).parent / "assets"
 """What every page loads: the elements, their style, and uPlot, which draws lines."""
 

@@ -24,8 +24,6 @@ from txmsg.console.watching import Read, Watch
 from txmsg.errors import MisuseError
 from txmsg.wire.address import check_address
 
-__all__ = ["ConsoleConfig", "serve"]
-
 logger = logging.getLogger(__name__)
 
 _BULLETIN_EVERY_S_MAX: Final = 1.0

@@ -16,8 +16,6 @@ from txmsg.console.board import Snapshot
 from txmsg.errors import StorageError
 from txmsg.postgres import FORM, connect
 
-__all__ = ["Read", "Watch"]
-
 logger = logging.getLogger(__name__)
 
 Read = Callable[[psycopg.Connection[Any]], Snapshot]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Protocol
 
-__all__ = ["Audience"]
-
 
 class Audience(Protocol):
     """Is told how the demo goes on. Called from the supervisor's main thread only."""

@@ -22,8 +22,6 @@ from txmsg.runtime.child import LISTENING, Child, ChildFailed
 from txmsg.wire.v1.txmsg_pb2 import StatsReply, StatsRequest
 from txmsg.wire.v1.txmsg_pb2_grpc import AdminStub
 
-__all__ = ["Stage", "free_port"]
-
 FIRST_CHECK_S = 1.0
 CHECK_INTERVAL_S = 2.0
 

@@ -17,8 +17,6 @@ from txmsg.embedded.place import START_S_MAX, STEP_S, STOP_S_MAX, Place
 from txmsg.embedded.programs import OtherUser, binaries_dir, programs_for, run
 from txmsg.errors import StorageError
 
-__all__ = ["SETTINGS", "SUPERUSER", "await_ready", "start_server", "stop_server"]
-
 SUPERUSER: Final = "postgres"
 
 SETTINGS: Final = {

@@ -16,8 +16,6 @@ from txmsg.embedded.cluster import await_ready, start_server, stop_server
 from txmsg.embedded.place import STEP_S, STOP_S_MAX, Place, lock
 from txmsg.errors import StorageError
 
-__all__ = ["keep"]
-
 _LOG_BYTES_MAX: Final = 8 * 1024 * 1024
 _STEPS: Final = 20
 """After so many it is made sure that the process is still that of the server."""

@@ -17,8 +17,6 @@ import psutil
 
 from txmsg.errors import StorageError
 
-__all__ = ["START_S_MAX", "STEP_S", "STOP_S_MAX", "Place", "default_data_dir", "is_locked", "lock", "locked"]
-
 START_S_MAX: Final = 120.0
 """Recovery of 4 GB of WAL on a slow disk."""
 STOP_S_MAX: Final = 60.0

@@ -17,8 +17,6 @@ from txmsg.embedded.cluster import SUPERUSER
 from txmsg.embedded.place import STOP_S_MAX, Place, default_data_dir, is_locked, lock, locked
 from txmsg.errors import MisuseError, StorageError
 
-__all__ = ["EmbeddedPostgres"]
-
 
 class EmbeddedPostgres:
     """A PostgreSQL shared by all processes that name the same data directory; a context manager.

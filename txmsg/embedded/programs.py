@@ -23,8 +23,6 @@ from typing import IO, Final
 from txmsg.embedded.place import START_S_MAX, lock
 from txmsg.errors import StorageError
 
-__all__ = ["OtherUser", "binaries_dir", "cache_dir", "programs_for", "run"]
-
 _ENVIRONMENT: Final = {"PATH": os.defpath, "HOME": "/", "LC_ALL": "C", "TZ": "UTC"}
 _WAY_OUT: Final = (
     "run txmsg as a user other than root, or name a database of your own with --storage "

@@ -23,8 +23,6 @@ from txmsg.metaq.access import LogQueue
 from txmsg.metaq.format.batch import LogBatch
 from txmsg.wire.headers import unpack_headers
 
-__all__ = ["Columns", "schema_of"]
-
 _HEADERS: Final = StructField("headers", MapType(StringType(), StringType(), valueContainsNull=False))
 _FIELDS: Final = (
     StructField("topic", StringType(), nullable=False),

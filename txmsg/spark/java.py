@@ -16,8 +16,6 @@ from typing import Final
 
 from txmsg.errors import StorageError
 
-__all__ = ["java_home"]
-
 VERSION_MIN: Final = 17
 _SETTING = re.compile(r"^\s*(java\.home|java\.specification\.version) = (.*?)\s*$", re.MULTILINE)
 _ASK_S_MAX: Final = 60.0

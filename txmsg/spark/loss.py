@@ -7,8 +7,6 @@ import logging
 from txmsg.errors import OffsetOutOfRange
 from txmsg.metaq.access import LogQueue
 
-__all__ = ["LossPolicy"]
-
 _LOG = logging.getLogger(__name__)
 
 

@@ -12,8 +12,6 @@ from txmsg.spark.options import Place, ReadOptions
 from txmsg.spark.position import Position
 from txmsg.spark.tasks import Part, limited
 
-__all__ = ["Planner"]
-
 
 class Planner:
     """What a reader asks of a log."""

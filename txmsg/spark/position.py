@@ -10,8 +10,6 @@ from txmsg.errors import MisuseError
 from txmsg.metaq.access import LogQueue
 from txmsg.metaq.store.state import Identity
 
-__all__ = ["Position", "begins_between"]
-
 
 @dataclass(frozen=True, slots=True)
 class Position:

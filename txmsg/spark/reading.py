@@ -17,8 +17,6 @@ from txmsg.spark.loss import LossPolicy
 from txmsg.spark.options import ReadOptions
 from txmsg.spark.tasks import Part
 
-__all__ = ["Task", "read_task"]
-
 _FETCHED_FIRST_BYTES = 512 * 1024
 _FETCHED_BYTES_MAX = 8 * 1024 * 1024
 

@@ -12,8 +12,6 @@ from pyspark.sql import SparkSession
 from txmsg.spark.java import java_home
 from txmsg.spark.source import MetaqDataSource
 
-__all__ = ["register", "session"]
-
 _CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing"
 _CHECKPOINTS_WITHOUT_PROCESSES: Final = {
     "spark.sql.streaming.checkpointFileManagerClass": f"{_CHECKPOINTS}.FileSystemBasedCheckpointFileManager",

@@ -19,8 +19,6 @@ from tenacity import Retrying, before_sleep_log, retry_if_exception_type, stop_a
 from txmsg.errors import MisuseError, StorageError
 from txmsg.postgres import FORM, connect
 
-__all__ = ["claim_batch", "write_idempotent"]
-
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")

@@ -27,8 +27,6 @@ from txmsg.spark.position import Position, begins_between
 from txmsg.spark.reading import Task, read_task
 from txmsg.spark.tasks import Part, cut_into_tasks
 
-__all__ = ["MetaqDataSource"]
-
 
 class _ToldByItsText(ContextDecorator):
     """Spark shows users the whole traceback of an error, with all its causes: the text of ours says what to do."""

@@ -8,8 +8,6 @@ from typing import Final, NamedTuple
 
 from txmsg.metaq.access import LogQueue
 
-__all__ = ["Part", "cut_into_tasks", "limited"]
-
 _PACKED: Final = 20_000
 """A task of fewer messages takes more queues: starting a task costs as much as reading so many."""
 

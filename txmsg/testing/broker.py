@@ -16,8 +16,6 @@ from txmsg.testing.host import BrokerHost
 from txmsg.testing.progress import Progress, progress_of
 from txmsg.wire.codec import unpack_headers
 
-__all__ = ["Broker"]
-
 _LOOK_S = 0.02
 _SOON_S = 0.1
 _ASK_AGAIN_S = 0.5

@@ -14,8 +14,6 @@ import psycopg
 
 from txmsg.errors import MisuseError
 
-__all__ = ["Clock"]
-
 # A half becomes due now, not long ago: it was not for want of a client that it was not checked meanwhile.
 _MOVES = (
     """

@@ -20,8 +20,6 @@ from txmsg.embedded import EmbeddedPostgres
 from txmsg.errors import StorageError
 from txmsg.postgres import connect
 
-__all__ = ["NotifyDatabase"]
-
 _CONNECT_S_MAX = 10
 # What makes the database usable stays, and the epochs: a consumer that outlives a test refuses lower ones. Tables that
 # refer to others come first.

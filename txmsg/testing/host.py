@@ -22,8 +22,6 @@ from txmsg.runtime.logs import log_to_stderr
 if TYPE_CHECKING:
     from txmsg.broker.config import BrokerConfig
 
-__all__ = ["BrokerHost"]
-
 _END_S_MAX = 30.0
 
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from txmsg.testing.database import NotifyDatabase
     from txmsg.testing.host import BrokerHost
 
-__all__ = ["MakeConsumer", "MakeProducer"]
-
 _CLOSE_S_MAX = 5.0
 _POLL_WAIT_S = 0.1
 """A consumer that stops waits for its poll to end; a second at the end of each test is too long."""

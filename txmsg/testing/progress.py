@@ -9,8 +9,6 @@ from typing import Any
 
 import psycopg
 
-__all__ = ["Late", "Progress", "progress_of"]
-
 _ERROR_LENGTH_MAX = 200
 
 

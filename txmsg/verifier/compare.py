@@ -14,8 +14,6 @@ from txmsg.errors import shown
 from txmsg.verifier.log_bytes import FIELDS, Damaged, LogBytes, Row
 from txmsg.verifier.table import Table, TableQueue
 
-__all__ = ["Difference", "Report", "verify"]
-
 DIFFERENCES_KEPT_MAX: Final = 20
 _LOOK_S: Final = 0.05
 _TOLD_EVERY: Final = 4096

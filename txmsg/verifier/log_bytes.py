@@ -15,8 +15,6 @@ from google_crc32c import value as crc32c
 
 from txmsg.errors import CorruptLog
 
-__all__ = ["FIELDS", "Cell", "Damaged", "Frame", "LogBytes", "Row"]
-
 Row = tuple[int, bytes, int, bytes, bytes, bytes, bytes, bytes, int, int]
 """A message, by the names of FIELDS. What there is none of is empty; times are microseconds since 1970."""
 FIELDS: Final = (

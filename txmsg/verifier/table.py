@@ -15,8 +15,6 @@ from txmsg.errors import StorageError
 from txmsg.postgres import connect
 from txmsg.verifier.log_bytes import Row
 
-__all__ = ["Table", "TableQueue"]
-
 _CONNECT_TIMEOUT_S: Final = 30
 
 _QUEUES: Final = """

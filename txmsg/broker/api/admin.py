@@ -19,8 +19,6 @@ from txmsg.wire.codec import ids_of_bytes, slices_of_ids
 from txmsg.wire.v1 import txmsg_pb2 as pb
 from txmsg.wire.v1 import txmsg_pb2_grpc as rpc
 
-__all__ = ["AdminApi"]
-
 _LIST_SIZE_BYTES_MAX = 16 * 1024 * 1024
 
 

@@ -8,8 +8,6 @@ from txmsg.wire.answers import Context, answering
 from txmsg.wire.v1 import cluster_pb2 as pb
 from txmsg.wire.v1 import cluster_pb2_grpc as rpc
 
-__all__ = ["ClusterApi"]
-
 
 class ClusterApi(rpc.ClusterServicer):
     """The service Cluster."""

@@ -14,8 +14,6 @@ from txmsg.wire.answers import Context, answering
 from txmsg.wire.v1 import dead_letters_pb2 as pb
 from txmsg.wire.v1 import dead_letters_pb2_grpc as rpc
 
-__all__ = ["DeadLettersApi", "failure_of"]
-
 _LIST_SIZE_BYTES_MAX = 16 * 1024 * 1024
 _BATCH_MAX = 1000
 _TOKEN = re.compile(r"(\d{1,17})\.(\d{1,9})\.(\d{1,9})\.(\d{1,18})")

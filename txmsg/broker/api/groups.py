@@ -16,8 +16,6 @@ from txmsg.wire.answers import Context, answering
 from txmsg.wire.v1 import groups_pb2 as pb
 from txmsg.wire.v1 import groups_pb2_grpc as rpc
 
-__all__ = ["GroupsApi"]
-
 _CHECKS = ("first_check_s", "check_interval_s", "checks_max", "no_client_park_s")
 
 

@@ -12,8 +12,6 @@ from txmsg.wire.answers import Context, answering
 from txmsg.wire.v1 import messages_pb2 as pb
 from txmsg.wire.v1 import messages_pb2_grpc as rpc
 
-__all__ = ["MessagesApi"]
-
 _REPLY_SIZE_BYTES_MAX = 16 * 1024 * 1024
 
 

@@ -22,8 +22,6 @@ from txmsg.wire.codec import REQUEST_ITEMS_MAX, bytes_of_ids, ids_of_bytes, pack
 from txmsg.wire.v1 import txmsg_pb2 as pb
 from txmsg.wire.v1 import txmsg_pb2_grpc as rpc
 
-__all__ = ["DeliveryService", "NotifyApi"]
-
 _HEARTBEAT_S = 5.0
 _CHECKS_WAITING_MAX = 64
 _WAIT_S_MAX = 30.0

@@ -8,8 +8,6 @@ from txmsg.wire.answers import Context, answering
 from txmsg.wire.v1 import topics_pb2 as pb
 from txmsg.wire.v1 import topics_pb2_grpc as rpc
 
-__all__ = ["TopicsApi"]
-
 _CHANGES = (
     "queues",
     "write_queues",

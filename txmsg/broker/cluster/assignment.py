@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from txmsg.broker.store.leases import QueueRow
 from txmsg.message import QueueId
 
-__all__ = ["Assignment", "assigned"]
-
 
 @dataclass(frozen=True, slots=True)
 class Assignment:

@@ -10,8 +10,6 @@ from txmsg.broker.store.leases import LeaseRow
 from txmsg.broker.store.topics import Topic
 from txmsg.errors import BrokerUnavailable
 
-__all__ = ["Change", "Leases", "OwnQueues"]
-
 
 class Change(NamedTuple):
     """What became of this broker's queues: those it has got, lost, and is to hand over."""

@@ -24,8 +24,6 @@ from txmsg.broker.store.incarnation import current_incarnation
 from txmsg.broker.store.notices import notify
 from txmsg.errors import BrokerUnavailable
 
-__all__ = ["Holder", "Membership"]
-
 _log = logging.getLogger(__name__)
 
 _LOOK_S = 10.0

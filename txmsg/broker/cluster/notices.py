@@ -18,8 +18,6 @@ from txmsg.broker.store.connect import TRANSIENT, Pool, answering_within, connec
 from txmsg.broker.store.notices import CHANNEL, notify
 from txmsg.errors import BrokerUnavailable
 
-__all__ = ["Notices"]
-
 _log = logging.getLogger(__name__)
 
 _HINT_PAUSE_S = 0.02

@@ -12,8 +12,6 @@ from txmsg.broker.store.connect import Pool, session
 from txmsg.broker.store.notices import notify
 from txmsg.errors import MisuseError, shown
 
-__all__ = ["ClusterState", "Registry"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterState:

@@ -12,8 +12,6 @@ from typing import Self
 
 from txmsg.runtime.child import Child, ChildFailed
 
-__all__ = ["Instance", "ServiceCluster"]
-
 
 @dataclass(slots=True, eq=False)
 class Instance:

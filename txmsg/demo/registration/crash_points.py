@@ -24,8 +24,6 @@ from sqlalchemy.orm import Session, sessionmaker
 from txmsg import Producer, TransactionState
 from txmsg.client.half import Half
 
-__all__ = ["CrashPoint", "Fuse", "install"]
-
 TELLING_S_MAX = 0.004
 """While telling: SIGKILL comes at a random moment of this many seconds, which is about what the call takes."""
 

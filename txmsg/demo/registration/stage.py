@@ -12,8 +12,6 @@ from txmsg.demo.registration import GROUPS
 from txmsg.demo.stage import Stage
 from txmsg.runtime.child import Child
 
-__all__ = ["RegistrationStage"]
-
 STEP_SHARES = {"red_packet": 0.05, "alipay_account": 0.2, "legality_check": 0.1, "social_import": 1.0}
 """How long each subscriber's work takes, as a share of the slow one's."""
 

@@ -37,8 +37,6 @@ from txmsg.demo.registration.users import (
 )
 from txmsg.demo.registration.web import Caller
 
-__all__ = ["Plan", "Result", "run"]
-
 SERVICES = 2
 CALLERS_COMPARING = 32
 CALLERS_CRASHING = 8

@@ -11,8 +11,6 @@ from uuid import UUID, uuid4
 
 import psycopg
 
-__all__ = ["Answer", "Attempt", "AttemptLog", "Latency", "Outcome", "Way", "invent", "latency_of"]
-
 Way = Literal["serial", "parallel", "message"]
 Answer = Literal["registered", "refused", "nothing"]
 

@@ -12,8 +12,6 @@ from uuid import UUID
 from txmsg.demo.examples.user_registration.service import SessionLocal, create_user
 from txmsg.demo.registration.web import Caller
 
-__all__ = ["DirectCalls"]
-
 
 class DirectCalls:
     """Calls the subscribers of `addresses` (group to host:port) from inside the registration."""

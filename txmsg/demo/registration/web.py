@@ -10,8 +10,6 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-__all__ = ["Caller", "Handler", "Server"]
-
 logger = logging.getLogger(__name__)
 
 Handler = Callable[[dict[str, Any]], tuple[int, dict[str, Any]]]

@@ -23,8 +23,6 @@ from txmsg.runtime.child import ChildFailed
 if TYPE_CHECKING:
     from playwright.sync_api import Locator
 
-__all__ = ["find_browser", "read_totals", "seen"]
-
 LOADED_S_MAX: Final = 60.0
 ROLLED_S_MAX: Final = 10.0
 """Digits roll to their places within a second."""

@@ -21,8 +21,6 @@ from txmsg.metaq import LogQueue, open_log
 from txmsg.wire.v1.txmsg_pb2 import StatsRequest
 from txmsg.wire.v1.txmsg_pb2_grpc import AdminStub
 
-__all__ = ["HealthWriter"]
-
 EVERY_S: Final = 1.0
 ASKED_S_MAX: Final = 2.0
 

@@ -12,8 +12,6 @@ import psycopg
 from txmsg.demo.examples.trade_dashboard.latency import percentiles
 from txmsg.demo.trades.watching import Seen, shown_after
 
-__all__ = ["Percentiles", "Times", "times_since"]
-
 _MS = timedelta(milliseconds=1)
 
 

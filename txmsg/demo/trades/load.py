@@ -18,8 +18,6 @@ from typing import Final, NamedTuple
 from txmsg.demo.examples.trade_dashboard.orders import Event, Order
 from txmsg.demo.trades.market import ITEMS, PROVINCE_WEIGHTS
 
-__all__ = ["MIDNIGHT", "Load", "Step", "initial_stock", "steps"]
-
 MIDNIGHT: Final = 0.15
 """When the rush begins, as a share of the load's time."""
 

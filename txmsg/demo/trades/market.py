@@ -9,8 +9,6 @@ from typing import Final
 
 from txmsg.demo.examples.trade_dashboard.names import CATEGORIES, PROVINCES
 
-__all__ = ["ITEMS", "PROVINCE_WEIGHTS", "Item"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:

@@ -15,8 +15,6 @@ from txmsg.demo.trades.load import Load
 from txmsg.metaq import LogQueue, open_log
 from txmsg.runtime.child import Child
 
-__all__ = ["DATABASES", "TOPIC", "TradeStage"]
-
 DATABASES: Final = ("notify", "trades", "stock", "dashboard")
 TOPIC: Final = "trade.order"
 _EXAMPLE: Final = "txmsg.demo.examples.trade_dashboard"

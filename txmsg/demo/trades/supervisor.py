@@ -26,8 +26,6 @@ from txmsg.demo.trades.stage import TradeStage
 from txmsg.demo.trades.watching import PageWatch, Shown, read_page
 from txmsg.runtime.child import ChildFailed
 
-__all__ = ["Plan", "Public", "Result", "run"]
-
 KILLED_AT: Final = {"trade_service": 0.30, "broker": 0.42, "tailer": 0.54, "spark": 0.66}
 """Who dies when, as shares of the trades."""
 PATIENCE_S: Final = 120.0

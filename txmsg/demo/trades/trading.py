@@ -17,8 +17,6 @@ from txmsg.demo.examples.trade_dashboard import service
 from txmsg.demo.examples.trade_dashboard.orders import EVENTS, Event, Order
 from txmsg.demo.trades.load import Load, Step, steps
 
-__all__ = ["Trading"]
-
 CALLERS: Final = 3
 """Transactions of each kind of trade under way at a time."""
 TOGETHER_MAX: Final = 50

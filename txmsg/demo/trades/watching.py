@@ -15,8 +15,6 @@ from typing import Any, Self
 from txmsg.demo.trades.browser import read_totals
 from txmsg.runtime.child import ChildFailed
 
-__all__ = ["PageWatch", "Seen", "Shown", "read_page", "shown_after"]
-
 _log = logging.getLogger(__name__)
 
 SILENCE_S_MAX = 10.0
