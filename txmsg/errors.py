@@ -81,7 +81,7 @@ def printable(text: str, *, lines: bool = False) -> str:
         return text
     kept = "\n\t" if lines else ""
     return "".join(
-        each if each.isprintable() or each in kept else each.encode("unicode_escape").decode() for each in text
+        char if char.isprintable() or char in kept else char.encode("unicode_escape").decode() for char in text
     )
 
 

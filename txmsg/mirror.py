@@ -136,9 +136,9 @@ def _set_back(log: LogAccess, cuts: Sequence[Divergence]) -> set[str]:
     found: set[str] = set()
     for group in log.groups():
         further = {
-            each.queue: ends[each.queue]
-            for each in log.group(group).queues
-            if each.queue in ends and (each.offset or 0) > ends[each.queue]
+            state.queue: ends[state.queue]
+            for state in log.group(group).queues
+            if state.queue in ends and (state.offset or 0) > ends[state.queue]
         }
         if further:
             log.seek(group, further)
@@ -170,9 +170,9 @@ def take_again(root: Path, session: Session, name: str) -> list[Missing]:
     found: list[Missing] = []
     with Log(root) as log, open_log(root) as reading:
         sink = LogSink(reading, str(root))
-        for each in list(compare(session, sink, table.queues(session, mirror.include, mirror.exclude))):
-            if isinstance(each, Compared) and not each.is_diverged:
-                found += _taken_again(log, session, each)
+        for compared in list(compare(session, sink, table.queues(session, mirror.include, mirror.exclude))):
+            if isinstance(compared, Compared) and not compared.is_diverged:
+                found += _taken_again(log, session, compared)
     return found
 
 
@@ -202,7 +202,7 @@ def _is_put_back(log: Log, session: Session, queue: TableQueue, begin: int, end:
     asked = log.settings_of(queue.topic).compression
     return len(rows) == end - begin and any(
         log.refill(queue.topic, queue.number, begin, _payload(rows, compression))
-        for compression in sorted(Compression, key=lambda each: each is not asked)
+        for compression in sorted(Compression, key=lambda codec: codec is not asked)
     )
 
 
@@ -211,10 +211,10 @@ def _payload(rows: Sequence[Row], compression: Compression) -> Payload:
     return encode(
         Columns(
             bodies=bodies,
-            stored_at_us=[each + EPOCH_2000_US for each in stored_at],
+            stored_at_us=[us + EPOCH_2000_US for us in stored_at],
             transaction_ids=b"".join(ids),
             n=n,
-            born_at_us=[each + EPOCH_2000_US for each in born_at],
+            born_at_us=[us + EPOCH_2000_US for us in born_at],
             keys=_texts(keys),
             tags=_texts(tags),
             headers=headers,
@@ -225,4 +225,4 @@ def _payload(rows: Sequence[Row], compression: Compression) -> Payload:
 
 
 def _texts(values: tuple[bytes, ...]) -> Sequence[str]:
-    return [each.decode() for each in values] if any(values) else ()
+    return [value.decode() for value in values] if any(values) else ()

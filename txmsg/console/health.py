@@ -66,7 +66,7 @@ def _health(path: Path, size_bytes: int) -> Health:
         raise ValueError(f"it has {size_bytes} bytes, of which at most {_SIZE_BYTES_MAX} are read")
     found = json.loads(path.read_bytes())
     parts, measures = _object(found, "parts"), _object(found, "measures")
-    if not all(each is None or isinstance(each, bool) for each in parts.values()):
+    if not all(is_up is None or isinstance(is_up, bool) for is_up in parts.values()):
         raise ValueError(f"a part is true (up), false (down) or null (unknown): {parts}")
     if not all(map(_is_number, measures.values())):
         raise ValueError(f"a measure is a finite number: {measures}")

@@ -63,7 +63,7 @@ class Page:
         """Changes with whatever a browser loads: one that shows an older release loads the page again."""
         digest = hashlib.sha256(self._json_of_words().encode())
         for directory in (ASSETS, self.directory):
-            for path in sorted(each for each in directory.rglob("*") if each.is_file()):
+            for path in sorted(filter(Path.is_file, directory.rglob("*"))):
                 digest.update(path.read_bytes())
         return digest.hexdigest()[:16]
 
@@ -79,4 +79,4 @@ class Page:
         )
 
     def _json_of_words(self) -> str:
-        return json.dumps({key: asdict(each) for key, each in (_WORDS | dict(self.words)).items()}, ensure_ascii=False)
+        return json.dumps({key: asdict(text) for key, text in (_WORDS | dict(self.words)).items()}, ensure_ascii=False)

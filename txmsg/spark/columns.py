@@ -89,7 +89,7 @@ class Columns:
 def _unpacked(packed: pa.Array) -> pa.Array:
     """Headers as maps: empty without any, null for bytes that cannot be read. Equal ones are read once."""
     distinct = packed.dictionary_encode()
-    maps = [_headers(each) for each in distinct.dictionary.to_pylist()]
+    maps = [_headers(headers) for headers in distinct.dictionary.to_pylist()]
     return pa.array([*maps, {}], _MAP).take(distinct.indices.fill_null(len(maps)))
 
 

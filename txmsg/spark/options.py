@@ -70,7 +70,7 @@ class ReadOptions:
 
     def topics_of(self, known: Collection[str], *, all_named: bool) -> list[str]:
         """Which of the topics that a log has are meant. all_named: raise UnknownTopic for a name that it has not."""
-        found = [topic for topic in known if any(map(lambda each: fnmatchcase(topic, each), self.topics))]
+        found = [topic for topic in known if any(fnmatchcase(topic, pattern) for pattern in self.topics)]
         if all_named:
             for name in self.topics:
                 if not _is_pattern(name) and name not in known:
@@ -142,7 +142,7 @@ def _is_pattern(name: str) -> bool:
 
 
 def _topics(text: str) -> tuple[str, ...]:
-    names = tuple(name for each in text.split(",") if (name := each.strip()))
+    names = tuple(name for word in text.split(",") if (name := word.strip()))
     if not names:
         raise MisuseError("a read of MetaQ needs the option topics: names and patterns (trade.*), separated by commas")
     for name in names:

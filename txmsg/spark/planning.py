@@ -40,7 +40,7 @@ class Planner:
         Raises MisuseError for another log, OffsetOutOfRange when messages are gone.
         """
         self.require_same_log(start)
-        queues = [each for each in self._queues(all_named=False) if target is None or each in target]
+        queues = [queue for queue in self._queues(all_named=False) if target is None or queue in target]
         begins: dict[LogQueue, int] = {}
         ends: dict[LogQueue, int] = {}
         for queue, kept in self._log.ranges(queues).items():

@@ -58,7 +58,7 @@ def _fetched(log: LogAccess, part: Part, policy: LossPolicy) -> Iterator[tuple[L
             return
         error = found[0].error
         if error is None:
-            yield tuple(each for each in found[0].batches if each.base_offset < part.end)
+            yield tuple(batch for batch in found[0].batches if batch.base_offset < part.end)
             offset = found[0].batches[-1].end_offset
         elif isinstance(error, OffsetOutOfRange):
             on = _after(error, offset, part.end)

@@ -158,4 +158,4 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 def _tasks(parts: Iterable[Part], options: ReadOptions, log: LogAccess) -> list[InputPartition]:
     identity = log.identity()
     cut = cut_into_tasks(parts, min_tasks=options.min_partitions, size_max=options.max_records_per_partition)
-    return [Task(each, identity) for each in cut]
+    return [Task(parts, identity) for parts in cut]

@@ -48,7 +48,7 @@ def cut_into_tasks(parts: Iterable[Part], *, min_tasks: int, size_max: int) -> l
 
 def _pieces(part: Part, size_max: int) -> Iterable[Part]:
     count = -(-part.size // size_max)
-    cuts = [part.begin + part.size * each // count for each in range(count + 1)]
+    cuts = [part.begin + part.size * n // count for n in range(count + 1)]
     return (Part(part.queue, begin, end) for begin, end in pairwise(cuts))
 
 

@@ -114,7 +114,7 @@ class Broker:
         check_name("topic", topic)
 
         def is_done(all_progress: list[Progress]) -> bool:
-            return sum(each.acknowledged for each in all_progress) >= count
+            return sum(progress.acknowledged for progress in all_progress) >= count
 
         what = f"group {group!r} has not acknowledged {count} of topic {topic!r}"
         self._wait(what, group, topic, is_done, timeout_s, jump)
@@ -129,12 +129,12 @@ class Broker:
 
         def is_done(all_progress: list[Progress]) -> bool:
             __tracebackhide__ = True
-            died = sum(len(each.dead) for each in all_progress)
+            died = sum(len(progress.dead) for progress in all_progress)
             if died > dead:
                 raise AssertionError(
                     _told(f"group {group!r} has {died} dead letters, {dead} were expected", all_progress)
                 )
-            left = any(each.waiting or each.late for each in all_progress)
+            left = any(progress.waiting or progress.late for progress in all_progress)
             return bool(all_progress) and not left and died == dead
 
         self._wait(f"group {group!r} is not idle", group, None, is_done, timeout_s, jump)
@@ -161,13 +161,13 @@ class Broker:
                 found = _told(f"{what} within {timeout_s:g} s", all_progress)
                 raise AssertionError(found if all_progress else f"{found}\n{self._nothing_of(group, topic)}")
             if jump and now >= jump_at and self._jump(all_progress):
-                jump_at = now + (_ASK_AGAIN_S if any(each.undecided for each in all_progress) else 0.0)
+                jump_at = now + (_ASK_AGAIN_S if any(progress.undecided for progress in all_progress) else 0.0)
             time.sleep(_LOOK_S)
 
     def _jump(self, all_progress: list[Progress]) -> bool:
         """Moves the clock to the next moment, if nothing is going on that is to be waited for first."""
-        dues_s = [late.due_in_s for each in all_progress for late in each.late if late.due_in_s is not None]
-        if any(each.waiting for each in all_progress) or not dues_s or min(dues_s) <= _SOON_S:
+        dues_s = [late.due_in_s for progress in all_progress for late in progress.late if late.due_in_s is not None]
+        if any(progress.waiting for progress in all_progress) or not dues_s or min(dues_s) <= _SOON_S:
             return False
         self.clock.advance(seconds=min(dues_s) + 0.001)
         return True
@@ -187,7 +187,7 @@ class Broker:
 
 
 def _told(what: str, all_progress: list[Progress]) -> str:
-    return "\n".join([what, *(line for each in all_progress for line in each.lines())])
+    return "\n".join([what, *(line for progress in all_progress for line in progress.lines())])
 
 
 _MESSAGES = """

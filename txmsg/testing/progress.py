@@ -63,14 +63,14 @@ class Progress:
             yield "  the group has never asked for it: is a consumer of this group subscribed to it, and started?"
         elif self.waiting:
             yield "  not yet handled: is a consumer running, or a handler still at work?"
-        for each in self.retries:
-            yield f"  retry, {_when(each.due_in_s)}: {each.what}"
-        for each in self.dead:
-            yield f"  dead letter: {each.what}"
-        for each in self.undecided:
-            yield f"  undecided, {_when(each.due_in_s)}: {each.what}"
-        for each in self.scheduled:
-            yield f"  delayed, {_when(each.due_in_s)}: {each.what}"
+        for retry in self.retries:
+            yield f"  retry, {_when(retry.due_in_s)}: {retry.what}"
+        for dead in self.dead:
+            yield f"  dead letter: {dead.what}"
+        for half in self.undecided:
+            yield f"  undecided, {_when(half.due_in_s)}: {half.what}"
+        for message in self.scheduled:
+            yield f"  delayed, {_when(message.due_in_s)}: {message.what}"
 
 
 def _when(due_in_s: float | None) -> str:

@@ -103,11 +103,11 @@ def verify(
         if not topics:
             topics, excluded = table.patterns(mirror)
             exclude = (*exclude, *excluded)
-        queues = [each for each in known if _fits(each.topic, topics) and not _fits(each.topic, exclude)]
+        queues = [queue for queue in known if _fits(queue.topic, topics) and not _fits(queue.topic, exclude)]
         _look_for_strangers(report, log, known, queues)
         report.queues = len(queues)
         begins, ends = table.begins(queues), _ends(log, table, queues, wait_s)
-        total, done = sum(ends[each] - begins[each] for each in queues), 0
+        total, done = sum(ends[queue] - begins[queue] for queue in queues), 0
         for queue in queues:
             begin, end = begins[queue], ends[queue]
             comparison = _Comparison(report, log, queue, begin, end)
@@ -127,9 +127,9 @@ def _look_for_strangers(
     report: Report, log: LogBytes, known: Sequence[TableQueue], queues: Sequence[TableQueue]
 ) -> None:
     """Queues of the log that the table does not have."""
-    in_log, in_table = log.topics(), {(each.topic, each.number) for each in known}
-    report.other_topics = sorted(in_log.keys() - {each.topic for each in known})
-    for topic in sorted({each.topic for each in queues} & in_log.keys()):
+    in_log, in_table = log.topics(), {(queue.topic, queue.number) for queue in known}
+    report.other_topics = sorted(in_log.keys() - {queue.topic for queue in known})
+    for topic in sorted({queue.topic for queue in queues} & in_log.keys()):
         for number in in_log[topic]:
             if (topic, number) not in in_table and (end := log.end(topic, number)):
                 begin = next(log.cells(topic, number)).base
@@ -140,16 +140,16 @@ def _ends(log: LogBytes, table: Table, queues: Sequence[TableQueue], wait_s: flo
     """Up to where each queue is compared: whatever table or log had, after both had time to have what the other has."""
     deadline = time.monotonic() + wait_s
     wanted = table.ends(queues)
-    mirrored = {each: log.end(each.topic, each.number) for each in queues}
-    while time.monotonic() < deadline and (behind := [each for each in queues if mirrored[each] < wanted[each]]):
+    mirrored = {queue: log.end(queue.topic, queue.number) for queue in queues}
+    while time.monotonic() < deadline and (behind := [queue for queue in queues if mirrored[queue] < wanted[queue]]):
         time.sleep(_LOOK_S)
-        mirrored |= {each: log.end(each.topic, each.number) for each in behind}
-    ahead = [each for each in queues if mirrored[each] > wanted[each]]
+        mirrored |= {queue: log.end(queue.topic, queue.number) for queue in behind}
+    ahead = [queue for queue in queues if mirrored[queue] > wanted[queue]]
     while ahead and time.monotonic() < deadline:  # what waits for a standby is in the log before the table shows it
         ends = table.ends(ahead)
-        ahead = [each for each in ahead if mirrored[each] > ends[each]]
+        ahead = [queue for queue in ahead if mirrored[queue] > ends[queue]]
         time.sleep(_LOOK_S if ahead else 0)
-    return {each: max(wanted[each], mirrored[each]) for each in queues}
+    return {queue: max(wanted[queue], mirrored[queue]) for queue in queues}
 
 
 class _Comparison:

@@ -93,7 +93,7 @@ class LogBytes:
         return next(iter(self._files()), 0)
 
     def _files(self) -> list[int]:
-        return sorted(int(each.stem) for each in self._directory.glob("*.log"))
+        return sorted(int(path.stem) for path in self._directory.glob("*.log"))
 
     # ---- cells
 
@@ -170,8 +170,8 @@ class LogBytes:
         return self._open[first]
 
     def __del__(self) -> None:
-        for each in self._open.values():
-            os.close(each)
+        for file in self._open.values():
+            os.close(file)
 
 
 def _rows(payload: bytes, columns: int, base: int, count: int, stored_at: int) -> Iterator[Row]:

@@ -77,7 +77,7 @@ class Table:
 
     def queues(self) -> list[TableQueue]:
         """All queues but those of topics in memory, which are not mirrored."""
-        return [TableQueue(*each) for each in self._connection.execute(_QUEUES)]
+        return [TableQueue(*row) for row in self._connection.execute(_QUEUES)]
 
     def patterns(self, mirror: str) -> tuple[list[str], list[str]]:
         """Which topics a mirror holds, and which of these it leaves out. All, if there is no such mirror."""
@@ -90,21 +90,21 @@ class Table:
         """The first offset that each queue has, or will have."""
         oldest = self._segments()[0]
         begins: dict[int, int] = dict(
-            self._connection.execute(_BEGINS, (oldest, [each.id for each in queues])).fetchall()
+            self._connection.execute(_BEGINS, (oldest, [queue.id for queue in queues])).fetchall()
         )
-        return {each: begins[each.id] for each in queues}
+        return {queue: begins[queue.id] for queue in queues}
 
     def ends(self, queues: Sequence[TableQueue]) -> dict[TableQueue, int]:
         """The offset after the last one of each queue."""
         segments = self._segments()
         newest = segments[-1]
         ends: dict[int, int] = dict(
-            self._connection.execute(_BEGINS, (newest, [each.id for each in queues])).fetchall()
+            self._connection.execute(_BEGINS, (newest, [queue.id for queue in queues])).fetchall()
         )
         for segment in (newest, *segments[:-1][-1:]):  # a rotation may come between the statements
-            lasts = self._connection.execute(_LASTS, (segment, [each.id for each in queues])).fetchall()
+            lasts = self._connection.execute(_LASTS, (segment, [queue.id for queue in queues])).fetchall()
             ends |= {id: max(ends[id], last + 1) for id, last in lasts if last is not None}
-        return {each: ends[each.id] for each in queues}
+        return {queue: ends[queue.id] for queue in queues}
 
     def rows(self, queue: TableQueue, begin: int, end: int) -> Iterator[Row]:
         """The messages from `begin` to before `end`, in their order."""

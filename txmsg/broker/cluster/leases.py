@@ -103,6 +103,6 @@ class OwnQueues:
         found = self._found.get(topic.name)
         if found is None or found[0] is not topic:
             epochs = self._leases.epochs()
-            own = tuple(each for each in topic.queue_ids[: topic.write_queues] if each in epochs)
+            own = tuple(queue_id for queue_id in topic.queue_ids[: topic.write_queues] if queue_id in epochs)
             found = self._found[topic.name] = (topic, own)
         return found[1]

@@ -97,11 +97,13 @@ class Membership:
         """Where the brokers are reached, those that take messages first. Empty while this one does not know."""
         if not self.leases.is_member:
             return []
-        return [each.address for each in sorted(self.brokers, key=lambda each: (each.state != "active", each.id))]
+        return [
+            broker.address for broker in sorted(self.brokers, key=lambda broker: (broker.state != "active", broker.id))
+        ]
 
     def draining(self) -> list[str]:
         """Those of them that take no more messages."""
-        return [each.address for each in self.brokers if each.state != "active"]
+        return [broker.address for broker in self.brokers if broker.state != "active"]
 
     def of_others(self, ends: Mapping[int, int]) -> dict[int, int]:
         """Of these queues (by id) those that other brokers deliver."""
@@ -226,7 +228,7 @@ class Membership:
         brokers, youngest_queue = await brokers_store.live_brokers(conn)
         self._set_brokers(tuple(brokers))
         epoch = await leases_store.lease_epoch(conn)
-        states = tuple((each.id, each.state) for each in brokers)
+        states = tuple((broker.id, broker.state) for broker in brokers)
         now = self.leases.monotonic()
         if self._seen != (epoch, states, youngest_queue) or now >= self._looked_at + _LOOK_S:
             raised = await self._assign(conn, epoch, states)
@@ -288,9 +290,9 @@ class Membership:
             self.look_soon()
 
     def _set_brokers(self, brokers: tuple[brokers_store.BrokerRow, ...]) -> None:
-        before = [(each.id, each.address, each.state) for each in self.brokers]
+        before = [(broker.id, broker.address, broker.state) for broker in self.brokers]
         self.brokers = brokers
-        if before != [(each.id, each.address, each.state) for each in brokers]:
+        if before != [(broker.id, broker.address, broker.state) for broker in brokers]:
             self._tell_changed()
 
     def _set_cut_off(self, is_cut_off: bool) -> None:

@@ -56,8 +56,8 @@ _SEEN: Final = """element => {
     if (element.getAttribute("format").endsWith("_short")) return element.dataset.value;
     if (element.localName !== "rolling-number") return element.textContent;
     const place = (strip) => (parseFloat(strip.style.transform.slice("translateY(".length)) / -100) * 11;
-    return [...element.children].map((each) => {
-        return each.className === "digit" ? Math.round(place(each.firstChild)) % 10 : each.textContent;
+    return [...element.children].map((child) => {
+        return child.className === "digit" ? Math.round(place(child.firstChild)) % 10 : child.textContent;
     }).join("");
 }"""
 """The text of an element; of a counter that rolls the digits that are to be seen."""
@@ -73,9 +73,9 @@ def _main(address: str, *names: str) -> None:
             page.set_default_timeout(LOADED_S_MAX * 1000)
             page.goto(f"http://{address}/")
             shown = {name: page.locator(f'[value="figures.total.{name}"][data-value]').first for name in names}
-            counted = {name: int(each.get_attribute("data-value") or "") for name, each in shown.items()}
+            counted = {name: int(element.get_attribute("data-value") or "") for name, element in shown.items()}
             deadline = time.monotonic() + ROLLED_S_MAX
-            while (read := {name: seen(each) for name, each in shown.items()}) != counted:
+            while (read := {name: seen(element) for name, element in shown.items()}) != counted:
                 if time.monotonic() > deadline:
                     break  # the page shows something else than it was told, and this tells what
                 page.wait_for_timeout(LOOK_MS)

@@ -85,10 +85,10 @@ def _of_tailer(storage: str, log: Path) -> dict[str, float]:
     try:
         with open_log(log) as access, closing(connect(storage)) as session, translated():
             queues = table.queues(session, [TOPIC], [])
-            ranges = access.ranges([LogQueue(each.topic, each.number) for each in queues])
-            ends = {each.id: ranges[LogQueue(each.topic, each.number)].end for each in queues}
-            behind = {each.id: ends[each.id] for each in queues if ends[each.id] < each.end}
-            rows = sum(each.end - behind[each.id] for each in queues if each.id in behind)
+            ranges = access.ranges([LogQueue(queue.topic, queue.number) for queue in queues])
+            ends = {queue.id: ranges[LogQueue(queue.topic, queue.number)].end for queue in queues}
+            behind = {queue.id: ends[queue.id] for queue in queues if ends[queue.id] < queue.end}
+            rows = sum(queue.end - behind[queue.id] for queue in queues if queue.id in behind)
             return {"tailer_messages": rows, "tailer_s": round(table.oldest_age_s(session, behind), 3)}
     except TxmsgError as exc:
         _log.info("table and log cannot be compared: %s", exc)

@@ -76,7 +76,7 @@ def _done_by() -> list[float]:
     """Which share of all trades is done at each of _POINTS + 1 moments of the day."""
     between = (_intensity((point + 0.5) / _POINTS) for point in range(_POINTS))
     sums = list(accumulate(between, initial=0.0))
-    return [each / sums[-1] for each in sums]
+    return [part / sums[-1] for part in sums]
 
 
 _DONE_BY: Final = _done_by()
@@ -133,7 +133,7 @@ class _People:
         self._rng = random.Random(seed)
         self._provinces = list(PROVINCE_WEIGHTS)
         self._province_weights = list(accumulate(PROVINCE_WEIGHTS.values()))
-        self._item_weights = list(accumulate(each.weight for each in ITEMS))
+        self._item_weights = list(accumulate(item.weight for item in ITEMS))
 
     def order(self, order_id: str) -> Order:
         rng = self._rng
@@ -174,5 +174,5 @@ def initial_stock(load: Load) -> dict[str, int]:
     """How many there are of each item: of some more than the load will sell, of others too few."""
     rng = random.Random(load.seed)
     sold = load.trades * _ORDERS_PER_TRADE * _PAID * sum(_QUANTITIES) / len(_QUANTITIES)
-    weight = sum(each.weight for each in ITEMS)
-    return {each.code: max(1, round(sold * each.weight / weight * rng.uniform(0.5, 2.0))) for each in ITEMS}
+    weight = sum(item.weight for item in ITEMS)
+    return {item.code: max(1, round(sold * item.weight / weight * rng.uniform(0.5, 2.0))) for item in ITEMS}

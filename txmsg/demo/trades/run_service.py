@@ -32,8 +32,8 @@ async def main(load: Load, began_at: float | None) -> None:
         async with asyncio.TaskGroup() as tasks:
             work = [tasks.create_task(trading.run()), tasks.create_task(_tell(trading))]
             await ending.wait()
-            for each in work:
-                each.cancel()
+            for task in work:
+                task.cancel()
     await service.engine.dispose()
 
 

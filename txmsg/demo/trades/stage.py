@@ -24,7 +24,7 @@ class TradeStage(Stage):
     """Everything but the service, which begins the load: `start_service` does when all else is ready."""
 
     def __init__(self, directory: Path, load: Load, *, with_dashboard: bool = True) -> None:
-        super().__init__(directory, *(each for each in DATABASES if each != "notify"))
+        super().__init__(directory, *(database for database in DATABASES if database != "notify"))
         self.log = directory / "metaq"
         self.health = directory / "health.json"
         self._load = (str(load.rate), str(load.seconds), str(load.seed))

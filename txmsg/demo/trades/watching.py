@@ -78,7 +78,7 @@ class PageWatch:
 
 def shown_after(seen: Sequence[Seen], written_at: datetime) -> timedelta | None:
     """How long after figures were written the page had pushed them, or later ones; None: never."""
-    return next((each.seen_at - written_at for each in seen if each.written_at >= written_at), None)
+    return next((figures.seen_at - written_at for figures in seen if figures.written_at >= written_at), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
