@@ -57,7 +57,7 @@ class GroupChecks:
 
     async def run(self) -> None:
         """Repeats `refresh_once` until cancelled."""
-        await repeat(self.refresh_once, _LOOK_S, asyncio.Event(), self._soon)
+        await repeat("reading check policies", self.refresh_once, _LOOK_S, soon=self._soon)
 
     async def refresh_once(self) -> None:
         """Reads the policies and passes them to `use`. Those that conflict with the broker's settings are logged."""

@@ -7,10 +7,10 @@ messages share a batch: a standby that is away must not stop topics that do not 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping
 
 from txmsg.broker.config import BrokerConfig
+from txmsg.broker.periodic import repeat
 from txmsg.broker.segments import Segments
 from txmsg.broker.store import levels as store
 from txmsg.broker.store.batch import Batch, Problem
@@ -18,8 +18,6 @@ from txmsg.broker.store.connect import Pool, session
 from txmsg.broker.store.incarnation import same_incarnation
 from txmsg.broker.writer import Writer
 from txmsg.errors import BrokerUnavailable, OutcomeUnknown
-
-logger = logging.getLogger(__name__)
 
 
 class Levels:
@@ -42,15 +40,8 @@ class Levels:
         return found
 
     async def run(self, interval_s: float) -> None:
-        """Repeats `refresh`, also while the database is away."""
-        while True:
-            await asyncio.sleep(interval_s)
-            try:
-                await self.refresh()
-            except BrokerUnavailable as exc:
-                logger.warning("durabilities were not looked at: %s", exc)
-            except Exception:  # a failing database must not end the broker
-                logger.exception("durabilities were not looked at")
+        """Repeats `refresh` until cancelled."""
+        await repeat("reading durabilities", self.refresh, interval_s)
 
     async def replicated(self, batch: Batch) -> set[bytes]:
         """The transactions of a batch with a message that waits for a standby; for outcomes, the database is asked."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from txmsg.errors import BrokerUnavailable
 
@@ -12,20 +13,30 @@ _log = logging.getLogger(__name__)
 
 
 async def repeat(
-    step: Callable[[], Awaitable[None]], interval_s: float, closed: asyncio.Event, soon: asyncio.Event | None = None
+    what: str,
+    step: Callable[[], Awaitable[object]],
+    interval_s: float,
+    *,
+    soon: asyncio.Event | None = None,
+    closed: asyncio.Event | None = None,
 ) -> None:
-    """Repeats a step every interval_s until `closed`; at once when `soon` is set, which closing must set too."""
+    """Repeats a step every interval_s until `closed` is set, or cancellation; at once when `soon` is set.
+
+    Closing must set `soon`, too. `what` names the task in the log, where an unavailable database is reported once.
+    """
+    closed = closed or asyncio.Event()
+    is_away = False
     while not closed.is_set():
+        if soon is not None:
+            soon.clear()
         try:
-            if soon is not None:
-                soon.clear()
             await step()
+            is_away = False
         except BrokerUnavailable as exc:
-            _log.debug("%s", exc)  # logged where the database was lost
+            _log.log(logging.DEBUG if is_away else logging.WARNING, "%s: %s; retrying", what, exc)
+            is_away = True
         except Exception:  # noqa: BLE001 - the root of a task
-            _log.exception("a periodic step failed; it is tried again")
-        try:
+            _log.exception("%s failed; retrying", what)
+        with suppress(TimeoutError):
             async with asyncio.timeout(interval_s):
                 await (soon or closed).wait()
-        except TimeoutError:
-            continue

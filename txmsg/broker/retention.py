@@ -6,7 +6,6 @@ before it are never dropped: they remember outcomes.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,10 +17,10 @@ from psycopg.errors import LockNotAvailable
 
 from txmsg.broker.alerts import Alerts
 from txmsg.broker.config import BrokerConfig
+from txmsg.broker.periodic import repeat
 from txmsg.broker.store import segments as store
 from txmsg.broker.store.connect import upkeep_session
 from txmsg.broker.store.segments import Pin, SegmentRow
-from txmsg.errors import BrokerUnavailable
 
 logger = logging.getLogger(__name__)
 
@@ -84,15 +83,8 @@ class Retention:
             return dropped
 
     async def run(self) -> None:
-        """Repeats `run_once`, also while the database is away."""
-        while True:
-            await asyncio.sleep(self._config.retention_check_s)
-            try:
-                await self.run_once()
-            except BrokerUnavailable as exc:
-                logger.warning("no segments were dropped: %s", exc)
-            except Exception:  # a read-only or failing database must not end the broker
-                logger.exception("no segments were dropped")
+        """Repeats `run_once` until cancelled."""
+        await repeat("dropping segments", self.run_once, self._config.retention_check_s)
 
     async def _give_up(self, conn: store.Connection) -> None:
         kept = [segment for segment in await store.segments(conn) if not segment.dropping]

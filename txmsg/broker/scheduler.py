@@ -7,17 +7,14 @@ a broker that died between two batches.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Protocol
 from uuid import UUID
 
-from txmsg.errors import BrokerUnavailable
+from txmsg.broker.periodic import repeat
 from txmsg.message import datetime_of_us
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +76,6 @@ class Scheduler:
         self._config = config or SchedulerConfig()
         self._since: datetime | None = None
         self._earliest: datetime | None = None
-        self._is_away = False
 
     def note(self, deliver_at_us: int) -> None:
         """A message due at this time was stored: the window may already have moved past it."""
@@ -118,23 +114,19 @@ class Scheduler:
             self._look_again([transaction_id.bytes for transaction_id in left])
 
     async def run(self) -> None:
-        """Repeats `run_once`, also while the database is away."""
+        """Repeats `run_once` until cancelled, with a sweep at the start and every sweep_s."""
         loop = asyncio.get_running_loop()
+        more = asyncio.Event()
         sweep_at = loop.time()
-        while True:
+
+        async def step() -> None:
+            nonlocal sweep_at
             sweep = loop.time() >= sweep_at
-            try:
-                released = await self.run_once(sweep=sweep)
-                if sweep:
-                    await self.sweep_keys()
-                    sweep_at = loop.time() + self._config.sweep_s
-                self._is_away = False
-                if released.more:
-                    continue
-            except BrokerUnavailable as exc:
-                if not self._is_away:
-                    logger.warning("delayed messages were not looked at: %s", exc)
-                self._is_away = True
-            except Exception:  # a failing database must not end the broker
-                logger.exception("delayed messages were not looked at")
-            await asyncio.sleep(self._config.interval_s)
+            released = await self.run_once(sweep=sweep)
+            if sweep:
+                await self.sweep_keys()
+                sweep_at = loop.time() + self._config.sweep_s
+            if released.more:
+                more.set()
+
+        await repeat("releasing delayed messages", step, self._config.interval_s, soon=more)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Sequence
 
@@ -10,10 +9,10 @@ from psycopg.errors import LockNotAvailable
 
 from txmsg.broker.alerts import Alerts
 from txmsg.broker.config import BrokerConfig
+from txmsg.broker.periodic import repeat
 from txmsg.broker.store import segments as store
 from txmsg.broker.store.connect import Pool, session
 from txmsg.broker.store.segments import SegmentRow
-from txmsg.errors import BrokerUnavailable
 
 logger = logging.getLogger(__name__)
 
@@ -84,16 +83,10 @@ class Segments:
                 except LockNotAvailable:
                     logger.warning("segment %d stays open for now: a batch is not committed yet", segment)
         await self.refresh()
+        if self.open != segment:
+            logger.info("segment %d is open", self.open)
         return self.open != segment
 
     async def run(self) -> None:
-        """Repeats `run_once`, also while the database is away."""
-        while True:
-            try:
-                if await self.run_once():
-                    logger.info("segment %d is open", self.open)
-            except BrokerUnavailable as exc:
-                logger.warning("segments were not looked at: %s", exc)
-            except Exception:  # a read-only or failing database must not end the broker
-                logger.exception("segments were not looked at")
-            await asyncio.sleep(self._config.segment_check_s)
+        """Repeats `run_once` until cancelled."""
+        await repeat("creating segments", self.run_once, self._config.segment_check_s)

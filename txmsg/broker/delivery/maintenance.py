@@ -41,7 +41,8 @@ class Maintenance:
         """Repeats the steps until `state.closed` is set, or cancellation."""
         async with asyncio.TaskGroup() as tasks:
             for step, interval_s, soon in self.steps():
-                tasks.create_task(repeat(step, interval_s, self._state.closed, soon), name=f"delivery {step.__name__}")
+                what = f"delivery {step.__name__}"
+                tasks.create_task(repeat(what, step, interval_s, soon=soon, closed=self._state.closed), name=what)
 
     def steps(self) -> Sequence[tuple[Callable[[], Awaitable[None]], float, asyncio.Event | None]]:
         """The steps, the seconds between two runs of each, and what is set to run it at once."""

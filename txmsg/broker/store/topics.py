@@ -6,7 +6,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
@@ -14,9 +13,10 @@ from zlib import crc32
 
 from psycopg.rows import class_row
 
+from txmsg.broker.periodic import repeat
 from txmsg.broker.store.connect import Pool, session
 from txmsg.broker.store.incarnation import current_incarnation, same_incarnation
-from txmsg.errors import BrokerUnavailable, MisuseError, TopicExists, UnknownTopic
+from txmsg.errors import MisuseError, TopicExists, UnknownTopic
 from txmsg.message import QUEUES_MAX, QueueId, QueueNumber, check_name, is_name
 
 logger = logging.getLogger(__name__)
@@ -169,7 +169,10 @@ class TopicRegistry:
             changed: list[str] = [name for (name,) in await cursor.fetchall()]
         for name in changed:
             self._forget(name)
-            await self._load(name)
+            if topic := await self._load(name):
+                logger.info("topic %s has changed; it has %d queues now", name, len(topic.queue_ids))
+            else:
+                logger.info("topic %s is gone", name)
         self._looked_at = looked_at
         return changed
 
@@ -188,22 +191,8 @@ class TopicRegistry:
         self._soon.set()
 
     async def run(self, interval_s: float) -> None:
-        """Repeats `refresh_once`, also while the database is away."""
-        while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(interval_s):
-                    await self._soon.wait()
-            self._soon.clear()
-            try:
-                for name in await self.refresh_once():
-                    if topic := self._topics.get(name):
-                        logger.info("topic %s has changed; it has %d queues now", name, len(topic.queue_ids))
-                    else:
-                        logger.info("topic %s is gone", name)
-            except BrokerUnavailable as exc:
-                logger.warning("topics were not looked at: %s", exc)
-            except Exception:  # a failing database must not end the broker
-                logger.exception("topics were not looked at")
+        """Repeats `refresh_once` until cancelled."""
+        await repeat("reading topics", self.refresh_once, interval_s, soon=self._soon)
 
     async def topic_of_queue(self, queue_id: int) -> tuple[Topic, QueueNumber]:
         """The topic that a queue belongs to, and the queue's number in it."""
