@@ -18,11 +18,12 @@ from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.pool import StaticPool
 
 from tests.integration.delivery_harness import AT_ONCE, Delivered, Notify, T, delivering, each_of, notify_at
+from txmsg.administration import GroupChange
 from txmsg.broker.delivery import Delivery
 from txmsg.broker.delivery.values import Refusal
 from txmsg.broker.store.connect import open_pool
 from txmsg.broker.store.dead_letters import DeadLetterFilter, DeadLetters
-from txmsg.broker.store.group_administration import GroupAdministration, GroupChange
+from txmsg.broker.store.group_administration import GroupAdministration
 from txmsg.client import idempotent
 from txmsg.errors import MisuseError
 from txmsg.message import ReceivedMessage

@@ -25,13 +25,8 @@ _START_S_MAX = 30.0
 _END_S_MAX = 5.0
 
 
-def lsn_text(lsn: int) -> str:
-    """A place in the write-ahead log as people and SQL write it."""
-    return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
-
-
 def lsn_of(text: str) -> int:
-    """The inverse of `lsn_text`."""
+    """A position in the write-ahead log, of the text that SQL has for it."""
     high, _, low = text.partition("/")
     return int(high, 16) << 32 | int(low, 16)
 

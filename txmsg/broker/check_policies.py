@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from txmsg.administration import CheckChange
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.periodic import repeat
 from txmsg.broker.store.check_policies import CheckPolicies as Store
@@ -22,17 +23,6 @@ _log = logging.getLogger(__name__)
 _LOOK_S = 5.0
 _DAYS_MAX = 366
 _CHECKS_MAX = 1_000_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckChange:
-    """Settings to change; None: unchanged. default_checks: those that are not given become the broker's again."""
-
-    default_checks: bool = False
-    first_check_s: float | None = None
-    check_interval_s: float | None = None
-    checks_max: int | None = None
-    no_client_park_s: float | None = None
 
 
 class GroupChecks:

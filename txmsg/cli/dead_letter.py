@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from txmsg.administration import Administration, DeadLetter, DeadLetterFilter
 from txmsg.cli.connections import administered
 from txmsg.cli.main import EXAMPLE_FORMAT
-from txmsg.cli.options import MOMENT, Decorator, json_option, yes_option
+from txmsg.cli.options import TIME, Decorator, json_option, yes_option
 from txmsg.cli.output import content, first_line, json_text, print_facts, print_rows, say
 from txmsg.errors import MisuseError, TxmsgError
 
@@ -25,8 +25,8 @@ _SHOWN_MAX: Final = 1000
 _WHICH: tuple[Decorator, ...] = (
     click.option("--group", default="", metavar="NAME", help="Only of this consumer group."),
     click.option("--topic", default="", metavar="NAME", help="Only of this topic."),
-    click.option("--since", type=MOMENT, help="Dead since this time: 2026-05-01T10:00:00Z, or 2h for two hours ago."),
-    click.option("--until", type=MOMENT, help="Dead before this time."),
+    click.option("--since", type=TIME, help="Dead since this time: 2026-05-01T10:00:00Z, or 2h for two hours ago."),
+    click.option("--until", type=TIME, help="Dead before this time."),
     click.option("--error", default="", metavar="TEXT", help="Only if the last error contains this text."),
     click.option("--id", default="", metavar="ID", help="Only this message, or those of this transaction."),
     click.option("--key", default="", metavar="KEY", help="Only with this key."),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
 
 import click
 
 from txmsg.errors import MisuseError
-from txmsg.runtime.durations import UNITS_S, seconds_in
+from txmsg.runtime.durations import UNITS_S, seconds_in, time_in
 from txmsg.runtime.start import Start
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -44,24 +44,21 @@ def size(text: str) -> int:
     return int(found[1]) * _BYTES[found[2]]
 
 
-class _Moment(click.ParamType):  # type: ignore[type-arg]
-    """A time with its zone, given as ISO 8601 (UTC where it says no zone), or as a duration that went by since."""
+class _Time(click.ParamType):  # type: ignore[type-arg]
+    """A time, or how long ago it was: see `time_in`."""
 
     name = "time"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
         if isinstance(value, datetime):
             return value
-        if (ago_s := seconds_in(value)) is not None:
-            return datetime.now(UTC) - timedelta(seconds=ago_s)
-        try:
-            moment = datetime.fromisoformat(value)
-        except ValueError:
+        time = time_in(value)
+        if time is None:
             self.fail(f"{value!r} is not a time: give 2026-05-01T10:00:00Z, or 2h for two hours ago.", param, ctx)
-        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        return time
 
 
-MOMENT = _Moment()
+TIME = _Time()
 
 
 class _Start(click.ParamType):  # type: ignore[type-arg]

@@ -1,10 +1,10 @@
-"""Lengths of time: as options take them, in seconds or as a timedelta, and as people write them: 90s, 1h30m. Pure."""
+"""Durations and times: as options take them, in seconds or as a timedelta, and as people write them, such as 1h30m."""
 
 from __future__ import annotations
 
 import math
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final, TypeAlias
 
 from txmsg.errors import MisuseError, shown
@@ -39,3 +39,14 @@ def seconds_in(text: str) -> float | None:
         return None
     seconds = sum(float(number) * UNITS_S[unit] for number, unit in _PART.findall(text))
     return seconds if 0 < seconds <= _TEXT_S_MAX else None
+
+
+def time_in(text: str) -> datetime | None:
+    """A time: ISO 8601, in UTC where it names no zone, or how long ago it was. None for any other text."""
+    if (ago_s := seconds_in(text)) is not None:
+        return datetime.now(UTC) - timedelta(seconds=ago_s)
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return time if time.tzinfo else time.replace(tzinfo=UTC)

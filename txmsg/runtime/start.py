@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Final, Literal
 
 from txmsg.errors import MisuseError, ProtocolError, shown
 from txmsg.message import us_of_datetime
-from txmsg.runtime.durations import seconds_in
+from txmsg.runtime.durations import time_in
 
 _OFFSET_MAX: Final = 2**63 - 1
 _AT_US_MAX: Final = 253_402_300_799_000_000  # the year 9999
@@ -56,13 +56,9 @@ class Start:
             return cls.earliest() if text.lower() == "earliest" else cls.latest()
         if re.fullmatch(r"[0-9]{1,19}", text):
             return cls.offset(int(text))
-        if (ago_s := seconds_in(text)) is not None:
-            return cls.at(datetime.now(UTC) - timedelta(seconds=ago_s))
-        try:
-            time = datetime.fromisoformat(text)
-        except ValueError:
-            raise _not_valid("", text) from None
-        return cls.at(time if time.tzinfo else time.replace(tzinfo=UTC))
+        if (time := time_in(text)) is None:
+            raise _not_valid("", text)
+        return cls.at(time)
 
 
 # ---- where a group begins that is new to a topic, as the protocols say it

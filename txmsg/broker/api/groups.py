@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from txmsg.broker.check_policies import CheckChange, GroupChecks
+from txmsg.administration import CheckChange, GroupChange
+from txmsg.broker.check_policies import GroupChecks
 from txmsg.broker.store.check_policies import CheckPolicyRow
 from txmsg.broker.store.consumer_groups import GroupRow
-from txmsg.broker.store.group_administration import GroupAdministration, GroupChange, GroupQueueRow
+from txmsg.broker.store.group_administration import GroupAdministration, GroupQueueRow
 from txmsg.errors import MisuseError, ProtocolError
 from txmsg.message import check_name, datetime_of_us, us_of_datetime
 from txmsg.runtime.start import Start

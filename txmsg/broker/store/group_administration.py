@@ -11,6 +11,7 @@ from psycopg import AsyncConnection
 from psycopg.errors import CheckViolation
 from psycopg.rows import class_row
 
+from txmsg.administration import GroupChange
 from txmsg.broker.store.connect import Pool, session
 from txmsg.broker.store.consumer_groups import GroupRow, group_row
 from txmsg.broker.store.delivery import open_segment, queue_ends
@@ -25,17 +26,6 @@ _RETRIES_MAX: Final = 10_000
 _DELAYS_MAX: Final = 1000
 _AGAIN_MAX: Final = 1000  # as the table says
 _DELAY_S_MAX: Final = 7 * 86_400.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupChange:
-    """Settings to be changed; None: as it is. deliver_rate_max 0: no limit. default_retries: as the broker's again."""
-
-    retry_delays_s: Sequence[float] | None = None
-    default_retries: bool = False
-    retries_max: int | None = None
-    poisoned_key: str | None = None
-    deliver_rate_max: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from txmsg.broker.periodic import repeat
 from txmsg.broker.store.connect import Pool, session
 from txmsg.broker.store.incarnation import current_incarnation, same_incarnation
 from txmsg.errors import MisuseError, TopicExists, UnknownTopic
-from txmsg.message import QUEUES_MAX, QueueId, QueueNumber, check_name, is_name
+from txmsg.message import QUEUES_MAX, QueueId, check_name, is_name
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +84,6 @@ class TopicRegistry:
         self._auto_create = auto_create
         self._queues = queues
         self._topics: dict[str, Topic] = {}
-        self._of_queue: dict[int, tuple[Topic, QueueNumber]] = {}
         self._producers: dict[tuple[str, bytes], int] = {}
         self._monotonic = monotonic
         self._looked_at = monotonic()
@@ -168,7 +167,7 @@ class TopicRegistry:
             )
             changed: list[str] = [name for (name,) in await cursor.fetchall()]
         for name in changed:
-            self._forget(name)
+            self._topics.pop(name, None)
             if topic := await self._load(name):
                 logger.info("topic %s has changed; it has %d queues now", name, len(topic.queue_ids))
             else:
@@ -176,14 +175,8 @@ class TopicRegistry:
         self._looked_at = looked_at
         return changed
 
-    def _forget(self, name: str) -> None:
-        if topic := self._topics.pop(name, None):
-            for queue_id in topic.queue_ids:
-                self._of_queue.pop(queue_id, None)
-
     def _forget_all(self, _: str) -> None:
         self._topics.clear()
-        self._of_queue.clear()
         self._producers.clear()
 
     def look_soon(self) -> None:
@@ -193,21 +186,6 @@ class TopicRegistry:
     async def run(self, interval_s: float) -> None:
         """Repeats `refresh_once` until cancelled."""
         await repeat("reading topics", self.refresh_once, interval_s, soon=self._soon)
-
-    async def topic_of_queue(self, queue_id: int) -> tuple[Topic, QueueNumber]:
-        """The topic that a queue belongs to, and the queue's number in it."""
-        if queue_id not in self._of_queue:
-            async with session(self._pool) as connection:
-                cursor = await connection.execute(
-                    "select t.name from txmsg.topic t join txmsg.queue q on q.topic_id = t.id where q.id = %s",
-                    (queue_id,),
-                )
-                found = await cursor.fetchone()
-            if found is None:
-                raise UnknownTopic(f"queue {queue_id} does not exist: its topic was deleted")
-            (name,) = found
-            await self._load(name)
-        return self._of_queue[queue_id]
 
     async def producer(self, group: str, fence_id: bytes) -> int:
         """The id under which halves of this group and fence are stored."""
@@ -240,9 +218,6 @@ class TopicRegistry:
             return None
         _, queue_ids, *settings = found
         topic = self._topics[name] = Topic(name, tuple(queue_ids), *settings)
-        self._of_queue.update(
-            {queue_id: (topic, QueueNumber(number)) for number, queue_id in enumerate(topic.queue_ids)}
-        )
         return topic
 
     async def create(self, name: str, queues: int) -> tuple[TopicRow, bool]:
