@@ -6,8 +6,9 @@ Names are loaded when they are first used: importing the package loads neither g
 from __future__ import annotations
 
 import os
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from txmsg.runtime.lazy import lazy_names
 
 if TYPE_CHECKING:
     from txmsg.checker.fence import AsyncFence, Fence, FenceCheckListener
@@ -130,18 +131,9 @@ _MODULES = {
     "txmsg.runtime.start": ("Start",),
     "txmsg.tables": ("create_tables",),
 }
-_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
-
+_MODULE_OF = dict.fromkeys(__all__, "txmsg.errors") | {
+    name: module for module, names in _MODULES.items() for name in names
+}
 
 if not TYPE_CHECKING:  # a type checker that saw it would take every misspelt name for an object
-
-    def __getattr__(name: str) -> object:
-        if name not in __all__:
-            raise AttributeError(f"module 'txmsg' has no attribute {name!r}")
-        value: object = getattr(import_module(_MODULE_OF.get(name, "txmsg.errors")), name)
-        globals()[name] = value
-        return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+    __getattr__, __dir__ = lazy_names(__name__, _MODULE_OF)

@@ -14,7 +14,7 @@ import pytest
 
 from txmsg.cli.group import doubled
 from txmsg.cli.main import main
-from txmsg.cli.options import MOMENT, duration, shown_duration
+from txmsg.cli.options import TIME, duration, shown_duration
 
 INTERACTIVE = {"txmsg demo connect"}  # hands the terminal to psql
 
@@ -125,13 +125,13 @@ def test_what_is_no_duration_is_refused(text: str) -> None:
 
 
 def test_a_time_without_a_zone_is_utc_and_a_duration_is_so_long_ago() -> None:
-    assert MOMENT.convert("2026-05-01T10:00:00", None, None) == datetime(2026, 5, 1, 10, tzinfo=UTC)
-    assert MOMENT.convert("2026-05-01T12:00:00+02:00", None, None) == datetime(2026, 5, 1, 10, tzinfo=UTC)
+    assert TIME.convert("2026-05-01T10:00:00", None, None) == datetime(2026, 5, 1, 10, tzinfo=UTC)
+    assert TIME.convert("2026-05-01T12:00:00+02:00", None, None) == datetime(2026, 5, 1, 10, tzinfo=UTC)
     before = datetime.now(UTC)
-    ago_s = (before - MOMENT.convert("2h", None, None)).total_seconds()
+    ago_s = (before - TIME.convert("2h", None, None)).total_seconds()
     assert 7100 < ago_s < 7300
     with pytest.raises(click.BadParameter, match="is not a time: give 2026-05-01T10:00:00Z, or 2h"):
-        MOMENT.convert("yesterday", None, None)
+        TIME.convert("yesterday", None, None)
 
 
 def test_exponential_delays_double_up_to_the_last() -> None:

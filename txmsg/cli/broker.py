@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import json
 import logging
 import math
-import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,10 @@ from txmsg.broker.config import BrokerConfig, new_broker_id
 from txmsg.broker.server import serve
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.options import duration, json_option, log_level_option, size
+from txmsg.cli.output import print_address
 from txmsg.message import BODY_SIZE_BYTES_CEILING, BODY_SIZE_BYTES_MAX, QUEUES_MAX
 from txmsg.runtime.logs import log_to_stderr
+from txmsg.runtime.signals import stop_on_signals
 
 
 class _Seconds(click.FloatRange):
@@ -232,12 +233,4 @@ def _embedded(data_dir: Path | None) -> Iterator[str]:
 
 
 async def _serve(config: BrokerConfig, *, as_json: bool) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(signum, stop.set)
-
-    def tell(address: str) -> None:
-        click.echo(json.dumps({"listening": address}) if as_json else f"listening on {address}")
-
-    await serve(config, tell, stop)
+    await serve(config, partial(print_address, as_json=as_json), stop_on_signals())

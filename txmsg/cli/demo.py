@@ -339,9 +339,7 @@ class Interrupts:
         self._before = {signum: signal.signal(signum, self._interrupt) for signum in heard}
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for signum, handler in self._before.items():
             signal.signal(signum, handler)
 

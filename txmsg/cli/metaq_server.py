@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import signal
+from functools import partial
 from pathlib import Path
 
 import click
 
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.options import duration, json_option, log_level_option, size
+from txmsg.cli.output import print_address
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.server.server import serve as run
 from txmsg.metaq.store.log import LogConfig
 from txmsg.runtime.logs import log_to_stderr
+from txmsg.runtime.signals import stop_on_signals
 
 
 @click.command(
@@ -72,12 +73,4 @@ def serve(
 
 
 async def _serve(config: MetaQConfig, *, as_json: bool) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(signum, stop.set)
-
-    def tell(address: str) -> None:
-        click.echo(json.dumps({"listening": address}) if as_json else f"listening on {address}")
-
-    await run(config, tell, stop)
+    await run(config, partial(print_address, as_json=as_json), stop_on_signals())

@@ -81,6 +81,11 @@ def say(text: str, *, err: bool = False) -> None:
     click.echo(printable(text, lines=True), err=err)
 
 
+def print_address(address: str, *, as_json: bool) -> None:
+    """Prints where a server listens."""
+    click.echo(json.dumps({"listening": address}) if as_json else f"listening on {address}")
+
+
 def first_line(text: str | None) -> str:
     """Of an error, for a row of a table: what was raised, without where. `show` commands have the rest."""
     return (text or "").partition("\n")[0]

@@ -10,7 +10,6 @@ import contextlib
 import logging
 import os
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Self
 from uuid import UUID, uuid4
 
@@ -115,9 +114,7 @@ class AsyncProducer:
     async def __aenter__(self) -> Self:
         return await self.start()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def _started(self) -> Sender | Shards:

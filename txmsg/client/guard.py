@@ -11,7 +11,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from functools import cache
-from types import TracebackType
 from typing import Any, Final, NoReturn, Protocol, Self
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -86,9 +85,7 @@ class SessionGuard:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         _remove(_of_sessions, self._session, self)
         for connection in self._watched:
             _remove(_of_connections, connection, self)

@@ -9,7 +9,6 @@ import concurrent.futures
 import os
 import threading
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Self
 
 from sqlalchemy.orm import Session
@@ -114,9 +113,7 @@ class Producer:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _started(self) -> LoopThread:

@@ -10,7 +10,6 @@ import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar
 from uuid import uuid4
 
@@ -117,9 +116,7 @@ class AsyncLifecycle(ABC):
     async def __aenter__(self) -> Self:
         return await self.start()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     def _begin_close(self) -> asyncio.Task[None]:
@@ -223,9 +220,7 @@ class Lifecycle(Generic[C]):
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

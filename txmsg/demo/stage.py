@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import socket
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import grpc
@@ -51,9 +50,7 @@ class Stage:
             undo.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._exits.close()
 
     def _set_up(self) -> None:

@@ -17,8 +17,9 @@ docs/log_format.md names every byte. Names are loaded when they are first used.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from txmsg.runtime.lazy import lazy_names
 
 if TYPE_CHECKING:
     from txmsg.metaq.access import LogAccess, LogQueue, Member
@@ -65,18 +66,7 @@ _MODULES = {
     "store.log": ("Log", "LogConfig"),
     "store.topics": ("Flush", "TopicSettings"),
 }
-_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
-
+_MODULE_OF = {name: f"txmsg.metaq.{module}" for module, names in _MODULES.items() for name in names}
 
 if not TYPE_CHECKING:  # a type checker that saw it would take every misspelt name for an object
-
-    def __getattr__(name: str) -> object:
-        if name not in __all__:
-            raise AttributeError(f"module 'txmsg.metaq' has no attribute {name!r}")
-        value: object = getattr(import_module(f"txmsg.metaq.{_MODULE_OF[name]}"), name)
-        globals()[name] = value
-        return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+    __getattr__, __dir__ = lazy_names(__name__, _MODULE_OF)

@@ -2,9 +2,13 @@
 
 process        the one background loop of a process, on which the sync classes run
 threads        daemon threads for the user's functions
-handlers       what a consumer subscribes to, and who handles it
 user_function  calls a function of the user's, whatever it does
-signals        SIGINT and SIGTERM end a `run`
+signals        SIGINT and SIGTERM end what runs
+child          a child process: started, awaited, stopped
+logs           logging to stderr
+lazy           names of a package that load their modules
 options        parameters that producers and consumers share        (pure)
+start          where to begin in the queues of a topic              (pure)
+durations      durations and times, as options and people give them (pure)
 backoff        when a message that failed comes again               (pure)
 """

@@ -17,8 +17,9 @@ Names are loaded when they are first used: an executor needs neither the sink's 
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from txmsg.runtime.lazy import lazy_names
 
 if TYPE_CHECKING:
     from txmsg.spark.sessions import register, session
@@ -28,23 +29,12 @@ if TYPE_CHECKING:
 __all__ = ["MetaqDataSource", "claim_batch", "register", "session", "write_idempotent"]
 
 _MODULE_OF = {
-    "MetaqDataSource": "source",
-    "claim_batch": "sink",
-    "register": "sessions",
-    "session": "sessions",
-    "write_idempotent": "sink",
+    "MetaqDataSource": "txmsg.spark.source",
+    "claim_batch": "txmsg.spark.sink",
+    "register": "txmsg.spark.sessions",
+    "session": "txmsg.spark.sessions",
+    "write_idempotent": "txmsg.spark.sink",
 }
 
-
 if not TYPE_CHECKING:  # a type checker that saw it would take every misspelt name for an object
-
-    def __getattr__(name: str) -> object:
-        if name not in __all__:
-            raise AttributeError(f"module 'txmsg.spark' has no attribute {name!r}")
-        value: object = getattr(import_module(f"txmsg.spark.{_MODULE_OF[name]}"), name)
-        globals()[name] = value
-        return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+    __getattr__, __dir__ = lazy_names(__name__, _MODULE_OF)

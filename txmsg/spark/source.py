@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ContextDecorator
 from functools import cached_property
-from types import TracebackType
 from typing import Any
 
 import pyarrow as pa
@@ -34,9 +33,7 @@ class _ToldByItsText(ContextDecorator):
     def __enter__(self) -> None:
         pass
 
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, exc: BaseException | None, trace: object) -> None:
         if isinstance(exc, TxmsgError):
             raise exc.with_traceback(None) from None
 

@@ -14,8 +14,9 @@ faults      what goes wrong on request
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from txmsg.runtime.lazy import lazy_names
 
 if TYPE_CHECKING:
     from txmsg.testing.broker import Broker
@@ -43,18 +44,12 @@ __all__ = [
     "lost_reply",
 ]
 
-_MODULE_OF = {
-    "Broker": "broker",
-    "Clock": "clock",
-    "MakeConsumer": "plugin",
-    "MakeProducer": "plugin",
+_MODULE_OF = dict.fromkeys(__all__, "txmsg.testing.faults") | {
+    "Broker": "txmsg.testing.broker",
+    "Clock": "txmsg.testing.clock",
+    "MakeConsumer": "txmsg.testing.plugin",
+    "MakeProducer": "txmsg.testing.plugin",
 }
 
 if not TYPE_CHECKING:  # as in txmsg/__init__.py: a run of pytest that uses no fixture loads no gRPC
-
-    def __getattr__(name: str) -> object:
-        if name not in __all__:
-            raise AttributeError(f"module 'txmsg.testing' has no attribute {name!r}")
-        value: object = getattr(import_module(f"txmsg.testing.{_MODULE_OF.get(name, 'faults')}"), name)
-        globals()[name] = value
-        return value
+    __getattr__, __dir__ = lazy_names(__name__, _MODULE_OF)

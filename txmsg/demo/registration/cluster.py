@@ -7,7 +7,6 @@ import signal
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Self
 
 from txmsg.runtime.child import Child, ChildFailed
@@ -42,9 +41,7 @@ class ServiceCluster:
             keeper.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with self._changed:
             self._stopping = True
             children = [instance.child for instance in self._instances if instance.child is not None]
