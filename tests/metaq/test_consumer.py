@@ -382,6 +382,31 @@ async def test_a_close_waits_for_the_handler_and_only_so_long(tmp_path: Path) ->
         assert stored(tmp_path, "g") == {T0: expected}, "the queue was given back at another place"
 
 
+async def test_a_queue_whose_handler_cancelled_its_own_task_is_taken_up_again(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        fill(log, "t", 0, [3])
+    handled: list[int | None] = []
+    cancelled: list[int | None] = []
+    consumer = AsyncLogConsumer(tmp_path, "g", concurrency=1)
+    consumer._balance_s = 0.01
+
+    @consumer.subscribe("t")
+    async def handle(message: ReceivedMessage) -> None:
+        if message.offset == 1 and not cancelled:
+            cancelled.append(message.offset)
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            await asyncio.sleep(0)
+        handled.append(message.offset)
+
+    async with consumer:
+        await until_async(lambda: handled[-1:] == [2])
+    assert cancelled == [1]
+    assert [offset for offset in handled if offset != 0] == [1, 2]
+    assert stored(tmp_path, "g") == {T0: 3}
+
+
 async def test_a_strategy_that_fails_is_said_and_tried_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
