@@ -11,11 +11,11 @@ import logging
 import os
 from collections.abc import Sequence
 from typing import Self
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from txmsg.checker.fence import AsyncFence, Fence, FenceCheckListener
+from txmsg.checker.fence import AsyncFence, FenceCheckListener
 from txmsg.checker.listener import CheckMessageListener
 from txmsg.client.attach import Presence
 from txmsg.client.batch import EndEntry, FreshEntry, SendEntry, messages_of, recalled
@@ -134,7 +134,7 @@ class AsyncProducer:
         return self._sender
 
     async def _connect(self) -> None:
-        fence_id = b"" if self.fence is None else (await self._fence_id(self.fence)).bytes
+        fence_id = b"" if self.fence is None else (await self.fence.fence_id()).bytes
         if not self._brokers:
             self._brokers = [Brokers(addresses) for addresses in self._addresses]
         if len(self._brokers) > 1:
@@ -152,13 +152,6 @@ class AsyncProducer:
             )
             self._presences.append(asyncio.create_task(presence.run(), name=f"txmsg-attach-{self.group}"))
         self._sender = Shards(senders, timeout_s=self.timeout_s) if len(senders) > 1 else senders[0]
-
-    async def _fence_id(self, fence: AsyncFence) -> UUID:
-        listener = self.check_listener
-        if isinstance(listener, FenceCheckListener) and isinstance(listener.fence, Fence):
-            # Its checks, and what a Producer writes, have to name the fence that brokers are told of.
-            fence.adopt_fence_id(await asyncio.to_thread(listener.fence.fence_id))
-        return await fence.fence_id()
 
     # ---- plain messages
 
@@ -268,4 +261,9 @@ class AsyncProducer:
 def _fence_of(listener: CheckMessageListener | None) -> AsyncFence | None:
     if not isinstance(listener, FenceCheckListener):
         return None
-    return listener.fence if isinstance(listener.fence, AsyncFence) else AsyncFence(listener.fence.engine)
+    if isinstance(listener.fence, AsyncFence):
+        return listener.fence
+    fence = AsyncFence(listener.fence.engine)
+    # The listener's checks, and what a Producer writes, have to name the fence that brokers are told of.
+    fence.identity = listener.fence.identity
+    return fence

@@ -30,7 +30,8 @@ class Fence:
         check_engine(engine)
         self.engine = engine
         """What it was made of."""
-        self._fence_id: UUID | None = None
+        self.identity = identity.Identity()
+        """What is known of its id; shared with another object for the same database by assigning that one's."""
 
     # ---- identity
 
@@ -39,13 +40,10 @@ class Fence:
 
         Raises StorageError when the tables are absent.
         """
-        if self._fence_id is None:
-            self._fence_id = self._run(identity.fence_id)
-        return self._fence_id
-
-    def adopt_fence_id(self, fence_id: UUID) -> None:
-        """Takes over what another object for the same database has read."""
-        self._fence_id = fence_id
+        known = self.identity
+        if known.fence_id is None:
+            known.fence_id = self._run(identity.fence_id)
+        return known.fence_id
 
     def renew_fence_id(self) -> UUID:
         """Gives this database a fence id of its own: for a copy of a database, before its services start.
@@ -53,8 +51,8 @@ class Fence:
         Until then the copy answers checks for the transactions of the original. In a database whose services run, the
         halves that are undecided at this moment lose whom to ask, and are parked: do it in copies only.
         """
-        self._fence_id = self._run(identity.renew_fence_id)
-        return self._fence_id
+        self.identity.fence_id = new = self._run(identity.renew_fence_id)
+        return new
 
     # ---- the business transaction
 
@@ -81,7 +79,7 @@ class Fence:
         UNKNOWN while it is running: a check waits about LOCK_WAIT_S for it. Raises what the driver raises when the
         database is away or read-only; the caller counts that as UNKNOWN.
         """
-        return self._run(check.check, transaction_id, self._fence_id)
+        return self._run(check.check, transaction_id, self.identity.fence_id)
 
     # ---- upkeep
 

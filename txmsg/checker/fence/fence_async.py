@@ -28,7 +28,8 @@ class AsyncFence:
         check_engine_async(engine)
         self.engine = engine
         """What it was made of."""
-        self._fence_id: UUID | None = None
+        self.identity = identity.Identity()
+        """What is known of its id; shared with another object for the same database by assigning that one's."""
 
     # ---- identity
 
@@ -37,13 +38,10 @@ class AsyncFence:
 
         Raises StorageError when the tables are absent.
         """
-        if self._fence_id is None:
-            self._fence_id = await self._run(identity.fence_id)
-        return self._fence_id
-
-    def adopt_fence_id(self, fence_id: UUID) -> None:
-        """Takes over what another object for the same database has read."""
-        self._fence_id = fence_id
+        known = self.identity
+        if known.fence_id is None:
+            known.fence_id = await self._run(identity.fence_id)
+        return known.fence_id
 
     async def renew_fence_id(self) -> UUID:
         """Gives this database a fence id of its own: for a copy of a database, before its services start.
@@ -51,8 +49,8 @@ class AsyncFence:
         Until then the copy answers checks for the transactions of the original. In a database whose services run, the
         halves that are undecided at this moment lose whom to ask, and are parked: do it in copies only.
         """
-        self._fence_id = await self._run(identity.renew_fence_id)
-        return self._fence_id
+        self.identity.fence_id = new = await self._run(identity.renew_fence_id)
+        return new
 
     # ---- the business transaction
 
@@ -79,7 +77,7 @@ class AsyncFence:
         UNKNOWN while it is running: a check waits about LOCK_WAIT_S for it. Raises what the driver raises when the
         database is away or read-only; the caller counts that as UNKNOWN.
         """
-        return await self._run(check.check, transaction_id, self._fence_id)
+        return await self._run(check.check, transaction_id, self.identity.fence_id)
 
     # ---- upkeep
 

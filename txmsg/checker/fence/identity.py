@@ -13,6 +13,16 @@ _SELECT_IDENTITY = select(fence_identity_table.c.fence_id)
 _INSERT_IDENTITY = insert(fence_identity_table).values(one=1, fence_id=bindparam("fence", type_=ID)).inline()
 
 
+class Identity:
+    """What a process knows of the id of one database. Objects for the same database may share it."""
+
+    __slots__ = ("fence_id",)
+
+    def __init__(self) -> None:
+        self.fence_id: UUID | None = None
+        """None until it is read."""
+
+
 def fence_id(connection: Connection) -> UUID:
     """The id; made now where there is none yet."""
     found = _found(connection)
