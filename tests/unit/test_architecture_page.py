@@ -1,4 +1,4 @@
-"""docs/architecture.md names only files that exist."""
+"""docs/architecture.md names only files that exist, and its picture has the packages that there are."""
 
 from __future__ import annotations
 
@@ -24,3 +24,10 @@ def test_every_module_named_in_the_text_exists() -> None:
     modules = [path.as_posix() for path in (ROOT / "txmsg").rglob("*.py")]
     assert len(named) > 20
     assert [name for name in named if not any(module.endswith(f"/{name}") for module in modules)] == []
+
+
+def test_the_picture_of_the_layout_has_every_package() -> None:
+    picture = (ROOT / "docs" / "images" / "layout.svg").read_text(encoding="utf-8")
+    drawn = re.findall(r'font-weight="bold"[^>]*>(\w+)</text>', picture)
+    below = [path for path in (ROOT / "txmsg").iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()]
+    assert sorted(drawn) == sorted(path.stem for path in below if path.stem != "__init__")

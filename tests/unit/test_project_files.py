@@ -1,0 +1,38 @@
+"""Makefile, CI workflow and pre-commit name only targets and files that exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
+WORKFLOW = (ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8")
+
+
+def test_the_workflow_runs_make_targets_and_files_that_exist() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))
+    runs = re.findall(r"^ *-? ?run: *(.*)$", WORKFLOW, re.MULTILINE)
+    assert len(runs) >= 5
+    for run in runs:
+        make, _, target = run.partition(" ")
+        assert (make == "make" and target in targets) or (ROOT / run).is_file(), run
+
+
+def test_every_target_of_the_makefile_is_phony() -> None:
+    [phony] = re.findall(r"^\.PHONY: (.*)$", MAKEFILE, re.MULTILINE)
+    assert set(phony.split()) == set(re.findall(r"^([a-z-]+):(?! override)", MAKEFILE, re.MULTILINE))
+
+
+@pytest.mark.parametrize("name", ["Makefile", ".pre-commit-config.yaml", ".ci/run", "CONTRIBUTING.md"])
+def test_every_script_that_is_named_exists(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    scripts = re.findall(r"\b(?:tools|benchmarks|tests)/[\w/]+\.py\b", text)
+    modules = re.findall(r"-m ((?:tests|benchmarks)\.[\w.]+)", text)
+    assert [script for script in scripts if not (ROOT / script).is_file()] == []
+    places = [ROOT / module.replace(".", "/") for module in modules]
+    assert [
+        place for place in places if not (place / "__main__.py").is_file() and not place.with_suffix(".py").is_file()
+    ] == []
