@@ -1,8 +1,8 @@
-"""Moves the time: what waits for a moment in the Notify database waits for an earlier one.
+"""Advances time for a test: what waits for a time stored in the Notify database waits for an earlier one.
 
-Every broker decides what is due by the database's clock, and the moments stand in tables; so moving them is as good
-as moving the clock. What is measured in memory goes by the machine's clock and is not moved: visibility timeouts,
-leases, time-outs of calls, and the pause of a group whose handlers all fail.
+Due times are moved rather than a clock, because client, broker and PostgreSQL have one each, and those must agree:
+docs/decisions/0050-test-clock.md. What is measured in memory does not move: visibility timeouts, leases, time-outs of
+calls, and the pause of a group whose handlers all fail.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import psycopg
 from txmsg.errors import MisuseError
 
 # A half becomes due now, not long ago: it was not for want of a client that it was not checked meanwhile.
-_MOVES = (
+MOVES = (
     """
     update txmsg.half_message set next_check_at = greatest(next_check_at - %(span)s, now()) where next_check_at > now()
     """,
@@ -43,5 +43,5 @@ class Clock:
                 f"txmsg_clock.advance() by {seconds:g} s: it only goes forward; give, for example, minutes=10"
             )
         with self._connection.transaction():
-            for move in _MOVES:
+            for move in MOVES:
                 self._connection.execute(move, {"span": span})

@@ -1,0 +1,38 @@
+"""The clock of tests moves every due time there is."""
+
+from __future__ import annotations
+
+import re
+
+import psycopg
+
+from txmsg.testing.clock import MOVES
+
+PAST = {
+    *("broker.heartbeat_at", "broker.started_at", "incarnation.server_started_at"),
+    *("consumer_group.created_at", "consumer_group.seen_at", "cursor.updated_at"),
+    *("dead_letter.born_at", "dead_letter.died_at", "dead_letter.stored_at"),
+    *("half_message.born_at", "half_message.stored_at"),
+    *("message.born_at", "message.half_stored_at", "message.stored_at"),
+    *("mirror.created_at", "mirror.seen_at", "mirror_queue.updated_at"),
+    *("retry.born_at", "retry.stored_at", "rolled_back.at"),
+    *("scheduled.born_at", "scheduled.half_stored_at", "scheduled.stored_at"),
+    *("segment.closed_at", "segment.created_at", "segment.opened_at"),
+    *("topic.created_at", "topic.write_changed_at"),
+}
+LEASES = {"broker.expires_at", "cursor.held_until"}
+"""Measured by brokers in memory as well."""
+
+COLUMNS = """
+select c.relname || '.' || a.attname from pg_attribute a join pg_class c on c.oid = a.attrelid
+ where c.relnamespace = 'txmsg'::regnamespace and c.relkind in ('r', 'p') and not c.relispartition
+   and a.atttypid = 'timestamptz'::regtype and a.attnum > 0
+"""
+
+
+def test_every_time_in_the_schema_is_moved_or_past_or_a_lease(notify_url: str) -> None:
+    moved = {f"{table}.{column}" for table, column in re.findall(r"update txmsg\.(\w+) set (\w+) =", " ".join(MOVES))}
+    assert moved == {"half_message.next_check_at", "half_message.deliver_at", "retry.due_at", "scheduled.deliver_at"}
+    with psycopg.connect(notify_url) as connection:
+        columns = {name for (name,) in connection.execute(COLUMNS)}
+    assert columns == moved | PAST | LEASES
