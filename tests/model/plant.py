@@ -96,16 +96,21 @@ _HALF_MEMORY = """
             select m.transaction_id from txmsg.message m
              where m.segment in (p_segment, p_previous, v_memory_open, v_memory_previous)
                and m.transaction_id = any(p_half_id)
-            union
+            union all
             select r.transaction_id from txmsg.rolled_back r
              where r.segment in (p_segment, p_previous) and r.transaction_id = any(p_half_id)
-            union
+            union all
             select s.transaction_id from txmsg.scheduled s where s.transaction_id = any(p_half_id)
-            union
+            union all
             select unnest(v_held)"""
 
 _QUEUE_LOCKS = """perform pg_advisory_xact_lock(7702, l.lock)
            from (select distinct q % 1024 as lock from unnest(v_queues) q order by 1) l;"""
+
+_LOSERS_DROPPED = tuple(
+    ("apply_batch", f"from {rows}\n", f"from {rows} on conflict do nothing\n")
+    for rows in ("incoming i", "gone g", "fresh f")
+)
 
 PLANTS = (
     # ---- lost
@@ -121,7 +126,7 @@ PLANTS = (
         Defect.LOST,
         (
             ("apply_batch", _QUEUE_LOCKS, "null;"),
-            ("apply_batch", "from incoming i\n", "from incoming i on conflict do nothing\n"),
+            *_LOSERS_DROPPED,
         ),
     ),
     Plant(
@@ -139,15 +144,18 @@ PLANTS = (
             (
                 "apply_batch",
                 "into v_bases, v_stepped",
-                "into v_placed_offsets, v_stepped",
+                "into v_grown_ends, v_stepped",
             ),
-            ("apply_batch", "from incoming i\n", "from incoming i on conflict do nothing\n"),
+            *_LOSERS_DROPPED,
         ),
     ),
     Plant(
         "only the first message of a transaction is committed",
         Defect.LOST,
-        (("apply_batch", "from incoming i\n", "from incoming i where i.n = 0 or i.lane = 1\n"),),
+        (
+            ("apply_batch", "from incoming i\n", "from incoming i where i.n = 0 or i.lane = 1\n"),
+            ("apply_batch", "from gone g\n", "from gone g where g.n = 0\n"),
+        ),
     ),
     # ---- duplicated
     Plant(
@@ -189,7 +197,7 @@ PLANTS = (
             ),
             (
                 "apply_batch",
-                f"select array_agg(d.transaction_id) into v_done from ({_HALF_MEMORY}) d;",
+                f"select array_agg(distinct d.transaction_id) into v_done from ({_HALF_MEMORY}) d;",
                 "v_done := v_known_ids;",
             ),
         ),
@@ -225,14 +233,17 @@ PLANTS = (
     Plant(
         "UNKNOWN delivers",
         Defect.PHANTOM,
-        (("apply_batch", "any(v_commit || v_free_ids)\n", "any(v_commit || v_free_ids || p_check)\n"),),
+        (
+            ("apply_batch", "any(v_commit || v_free_ids)\n", "any(v_commit || v_free_ids || p_check)\n"),
+            ("apply_batch", "any(v_commit)\n", "any(v_commit || p_check)\n"),
+        ),
     ),
     Plant("a check answered UNKNOWN commits", Defect.PHANTOM, code=_doubt_means_commit),
     # ---- gap
     Plant(
         "offsets are counted over all queues of a batch",
         Defect.GAP,
-        (("apply_batch", "over (partition by i.queue order by", "over (order by"),),
+        tuple(("apply_batch", f"over (partition by {row}.queue order by", "over (order by") for row in "igf"),
     ),
     Plant(
         "a new segment starts one too far",

@@ -54,6 +54,11 @@ declare
     v_by_check uuid[];
     v_by_person uuid[];
     v_seen uuid[];
+    v_open boolean;
+    v_known boolean;
+    v_policies boolean;  -- whether some producer's first check has a time of its own
+    v_levels boolean;  -- whether some topic is not simply sync
+    v_delayed boolean := cardinality(p_plain_deliver_at) > 0;
     v_memory int[];  -- of the queues touched, those in memory
     v_memory_open int;  -- null as long as no queue is in memory: then nothing is looked for there
     v_memory_previous int;
@@ -77,23 +82,40 @@ declare
     v_done uuid[];
     v_held uuid[];
     v_count bigint;
-    v_placed_queues int[];
-    v_placed_offsets bigint[];
+    v_grown_queues int[];
+    v_grown_ends bigint[];
     v_plain_count bigint;
     v_commit_count bigint;
 begin
-    perform txmsg.require_read_committed();
-    perform pg_advisory_xact_lock_shared(7701, 0);
-    if not exists (select from txmsg.segment s where s.id = p_segment and s.state = 'open') then
-        raise exception 'segment % is not open', p_segment using errcode = 'TX001';
+    if current_setting('transaction_isolation') <> 'read committed' then
+        perform txmsg.require_read_committed();
     end if;
-    perform txmsg.require_known(p_half_queue || p_plain_queue, p_half_producer);
+    perform pg_advisory_xact_lock_shared(7701, 0);
+    -- One statement: to begin and to end one costs more than what each of these reads. Known queues and producers are
+    -- counted by any(), which looks up each value once: half of what a join costs.
+    select exists (select from txmsg.segment s where s.id = p_segment and s.state = 'open'),
+           (select count(*) from txmsg.queue q where q.id = any(p_half_queue || p_plain_queue))
+               = (select count(distinct u.id) from unnest(p_half_queue || p_plain_queue) u(id))
+           and (select count(*) from txmsg.producer p where p.id = any(p_half_producer))
+               = (select count(distinct u.id) from unnest(p_half_producer) u(id)),
+           exists (select from txmsg.check_policy c where c.first_check_s is not null),
+           exists (select from txmsg.topic t where t.durability <> 'sync')
+      into v_open, v_known, v_policies, v_levels;
+    if not v_open then
+        raise exception 'segment % is not open', p_segment using errcode = 'TX001';
+    elsif not v_known then
+        -- They come from a broker's memory, not from a statement of the batch. A message in a queue that is not there
+        -- would reach no consumer, and a half whose producer is not would never be checked.
+        raise exception 'a batch names a queue or a producer that is not there' using errcode = 'TX008';
+    end if;
 
     -- ---- locks of queues
     if cardinality(v_ends) > 0 then
-        select array_agg(distinct h.queue), array_agg(h.transaction_id) filter (where h.n = 0),
-               coalesce(bool_or(h.ordering_key is not null), false) or v_ordered
-          into v_queues, v_seen, v_ordered
+        select coalesce(array_agg(distinct h.queue order by h.queue), '{}'),
+               array_agg(h.transaction_id) filter (where h.n = 0),
+               coalesce(bool_or(h.ordering_key is not null), false) or v_ordered,
+               coalesce(bool_or(h.deliver_at is not null), false) or v_delayed
+          into v_queues, v_seen, v_ordered, v_delayed
           from txmsg.half_message h where h.transaction_id = any(v_ends);
         if cardinality(v_seen) is distinct from cardinality(v_ends) then
             -- All rows of a transaction become visible at once. Of one that does so only now, some queues may be
@@ -105,7 +127,9 @@ begin
         end if;
     end if;
     if cardinality(v_ends) > 0 or cardinality(p_plain_id) > 0 then
-        select coalesce(array_agg(distinct q order by q), '{}') into v_queues from unnest(v_queues || p_plain_queue) q;
+        if cardinality(p_plain_id) > 0 then
+            select array_agg(distinct q order by q) into v_queues from unnest(v_queues || p_plain_queue) q;
+        end if;
         perform pg_advisory_xact_lock(7702, l.lock)
            from (select distinct q % 1024 as lock from unnest(v_queues) q order by 1) l;
     end if;
@@ -118,7 +142,10 @@ begin
         v_order_seq := nextval('txmsg.half_order') << 20;  -- the place in the batch is added
     end if;
 
-    v_memory := txmsg.set_level(v_queues || p_half_queue);
+    -- Looked at once more under the locks of queues, which a topic's change to memory takes. Halves alone take none.
+    if v_levels or v_queues is not null then
+        v_memory := txmsg.set_level(v_queues || p_half_queue);
+    end if;
     v_memory_open := case when v_memory is not null then -p_segment end;
     v_memory_previous := case when v_memory is not null then -p_previous end;
 
@@ -133,9 +160,11 @@ begin
 
     -- ---- halves
     if cardinality(p_half_id) > 0 then
-        select array_agg(p.id), array_agg(make_interval(secs => c.first_check_s)) into v_first_ids, v_firsts
-          from txmsg.check_policy c join txmsg.producer p on p.group_name = c.group_name
-         where c.first_check_s is not null;
+        if v_policies then
+            select array_agg(p.id), array_agg(make_interval(secs => c.first_check_s)) into v_first_ids, v_firsts
+              from txmsg.check_policy c join txmsg.producer p on p.group_name = c.group_name
+             where c.first_check_s is not null;
+        end if;
         insert into txmsg.half_message as h
             (transaction_id, n, queue, producer, key, tag, headers, body, born_at, next_check_at, ordering_key,
              order_seq, deliver_at)
@@ -170,16 +199,16 @@ begin
         end if;
         -- A second statement on purpose: under READ COMMITTED it sees an outcome that became visible while the
         -- insert waited. A late copy of a half must not come back to life.
-        select array_agg(d.transaction_id) into v_done from (
+        select array_agg(distinct d.transaction_id) into v_done from (
             select m.transaction_id from txmsg.message m
              where m.segment in (p_segment, p_previous, v_memory_open, v_memory_previous)
                and m.transaction_id = any(p_half_id)
-            union
+            union all
             select r.transaction_id from txmsg.rolled_back r
              where r.segment in (p_segment, p_previous) and r.transaction_id = any(p_half_id)
-            union
+            union all
             select s.transaction_id from txmsg.scheduled s where s.transaction_id = any(p_half_id)
-            union
+            union all
             select unnest(v_held)) d;
         if v_done is not null then
             delete from txmsg.half_message h where h.transaction_id = any(v_done) and not h.decided;
@@ -306,75 +335,132 @@ begin
                                and m.queue_offset = u.base - 1)
             on conflict do nothing;
         end if;
-        with gone as (
-            delete from txmsg.half_message h
-             where h.transaction_id = any(v_commit || v_free_ids)
-               and (h.ordering_key is null or h.order_seq in (select unnest(v_free_seqs)))
-            returning h.queue, h.order_seq, h.seq, h.transaction_id, h.n, h.key, h.tag, h.headers, h.body, h.born_at,
-                      h.ordering_key, h.deliver_at, case when h.producer <> 0 then h.stored_at end as half_stored_at,
-                      h.decided, case when h.decided then h.decided_by
-                                      when h.transaction_id in (select unnest(v_by_check)) then 2
-                                      when h.transaction_id in (select unnest(v_by_person)) then 3
-                                      else 1 end::smallint as decided_by
-        ), fresh as (
-            select distinct on (u.id, u.n) u.queue, null::bigint as order_seq, u.place as seq, u.id, u.n, u.key, u.tag,
-                   u.headers, u.body, u.born_at, u.ordering_key, u.deliver_at,
-                   u.ordering_key is not null and (u.queue, u.ordering_key) in (
-                       select b.queue, b.ordering_key
-                         from unnest(v_blocked_queues, v_blocked_keys) b(queue, ordering_key)) as waits
-              from unnest(p_plain_id, p_plain_n, p_plain_queue, p_plain_key, p_plain_tag, p_plain_headers, p_plain_body,
-                          p_plain_born_at, p_plain_ordering_key, p_plain_deliver_at) with ordinality
-                   as u(id, n, queue, key, tag, headers, body, born_at, ordering_key, deliver_at, place)
-             where (u.id, u.n) not in (select k.id, k.n from unnest(v_known_ids, v_known_ns) k(id, n))
-               and u.id <> all (v_done)
-             order by u.id, u.n, u.place
-        ), incoming as (
-            select 0 as lane, g.queue, g.order_seq, g.seq, g.transaction_id, g.n, g.key, g.tag, g.headers, g.body,
-                   g.born_at, g.ordering_key, g.half_stored_at, g.decided_by
-              from gone g where (g.deliver_at > v_now) is not true
-            union all
-            select 1, f.queue, f.order_seq, f.seq, f.id, f.n, f.key, f.tag, f.headers, f.body,
-                   f.born_at, f.ordering_key, null, 0::smallint
-              from fresh f where not f.waits and (f.deliver_at > v_now) is not true
-        ), placed as (
-            insert into txmsg.message as m
-                (segment, queue, queue_offset, transaction_id, n, key, tag, headers, body, born_at, stored_at,
-                 ordering_key, half_stored_at, decided_by)
-            select case when i.queue = any(v_memory) then -p_segment else p_segment end, i.queue,
-                   v_bases[width_bucket(i.queue, v_queues)]  -- its place, found in the middle: v_queues is sorted
-                       + row_number() over (partition by i.queue order by i.lane, i.order_seq, i.seq) - 1,
-                   i.transaction_id, i.n, i.key, i.tag, i.headers, i.body, i.born_at, v_now,
-                   i.ordering_key, i.half_stored_at, i.decided_by
-              from incoming i
-            returning m.queue, m.queue_offset
-        ), later as (
-            insert into txmsg.scheduled as s
-                (transaction_id, n, deliver_at, queue, key, tag, headers, body, born_at, half_stored_at, decided_by)
-            select g.transaction_id, g.n, g.deliver_at, g.queue, g.key, g.tag, g.headers, g.body, g.born_at,
-                   g.half_stored_at, g.decided_by
-              from gone g where g.deliver_at > v_now
-            union all
-            select f.id, f.n, f.deliver_at, f.queue, f.key, f.tag, f.headers, f.body, f.born_at, null, 0
-              from fresh f where f.deliver_at > v_now
-            order by 1, 2
-            on conflict do nothing
-            returning s.deliver_at
-        ), waiting as (
-            insert into txmsg.half_message
-                (transaction_id, n, queue, producer, key, tag, headers, body, born_at, ordering_key, order_seq, decided,
-                 decided_by)
-            select f.id, f.n, f.queue, 0, f.key, f.tag, f.headers, f.body, f.born_at, f.ordering_key,
-                   v_order_seq + cardinality(p_half_id) + f.seq, true, 0
-              from fresh f where f.waits
-             order by 1, 2
-            on conflict do nothing
-        )
-        select array_agg(p.queue), array_agg(p.queue_offset), (select count(*) from fresh),
-               (select count(*) from gone g where g.n = 0 and not g.decided), (select min(l.deliver_at) from later l)
-          into v_placed_queues, v_placed_offsets, v_plain_count, v_commit_count, v_deliver_at from placed p;
-        return query
-            select 'end', null::uuid, p.queue, max(p.queue_offset) + 1
-              from unnest(v_placed_queues, v_placed_offsets) p(queue, queue_offset) group by p.queue;
+        -- To begin a statement costs more than to move one message. So what is neither ordered nor delayed, which is
+        -- nearly all, has statements that are small.
+        if not (v_ordered or v_delayed) and cardinality(p_plain_id) = 0 then
+            with gone as (
+                delete from txmsg.half_message h where h.transaction_id = any(v_commit)
+                returning h.queue, h.seq, h.transaction_id, h.n, h.key, h.tag, h.headers, h.body, h.born_at,
+                          h.stored_at
+            ), placed as (
+                insert into txmsg.message as m
+                    (segment, queue, queue_offset, transaction_id, n, key, tag, headers, body, born_at, stored_at,
+                     half_stored_at, decided_by)
+                select case when g.queue = any(v_memory) then -p_segment else p_segment end, g.queue,
+                       v_bases[width_bucket(g.queue, v_queues)]
+                           + row_number() over (partition by g.queue order by g.seq) - 1,
+                       g.transaction_id, g.n, g.key, g.tag, g.headers, g.body, g.born_at, v_now, g.stored_at,
+                       case when g.transaction_id in (select unnest(v_by_check)) then 2
+                            when g.transaction_id in (select unnest(v_by_person)) then 3
+                            else 1 end
+                  from gone g
+                returning m.queue, m.queue_offset, m.n
+            ), grown as (
+                select p.queue, max(p.queue_offset) + 1 as queue_end, count(*) filter (where p.n = 0) as transactions
+                  from placed p group by p.queue
+            )
+            select array_agg(g.queue), array_agg(g.queue_end), 0, coalesce(sum(g.transactions), 0)
+              into v_grown_queues, v_grown_ends, v_plain_count, v_commit_count from grown g;
+        elsif not (v_ordered or v_delayed) and cardinality(p_commit) = 0 and v_known_ids is null and v_done = '{}' then
+            with fresh as (
+                select distinct on (u.id, u.n) u.*
+                  from unnest(p_plain_id, p_plain_n, p_plain_queue, p_plain_key, p_plain_tag, p_plain_headers,
+                              p_plain_body, p_plain_born_at) with ordinality
+                       as u(id, n, queue, key, tag, headers, body, born_at, place)
+                 order by u.id, u.n, u.place
+            ), placed as (
+                insert into txmsg.message as m
+                    (segment, queue, queue_offset, transaction_id, n, key, tag, headers, body, born_at, stored_at)
+                select case when f.queue = any(v_memory) then -p_segment else p_segment end, f.queue,
+                       v_bases[width_bucket(f.queue, v_queues)]
+                           + row_number() over (partition by f.queue order by f.place) - 1,
+                       f.id, f.n, f.key, f.tag, f.headers, f.body, f.born_at, v_now
+                  from fresh f
+                returning m.queue, m.queue_offset
+            ), grown as (
+                select p.queue, max(p.queue_offset) + 1 as queue_end, count(*) as messages
+                  from placed p group by p.queue
+            )
+            select array_agg(g.queue), array_agg(g.queue_end), sum(g.messages), 0
+              into v_grown_queues, v_grown_ends, v_plain_count, v_commit_count from grown g;
+        else
+            with gone as (
+                delete from txmsg.half_message h
+                 where h.transaction_id = any(v_commit || v_free_ids)
+                   and (h.ordering_key is null or h.order_seq in (select unnest(v_free_seqs)))
+                returning h.queue, h.order_seq, h.seq, h.transaction_id, h.n, h.key, h.tag, h.headers, h.body,
+                          h.born_at, h.ordering_key, h.deliver_at,
+                          case when h.producer <> 0 then h.stored_at end as half_stored_at,
+                          h.decided, case when h.decided then h.decided_by
+                                          when h.transaction_id in (select unnest(v_by_check)) then 2
+                                          when h.transaction_id in (select unnest(v_by_person)) then 3
+                                          else 1 end::smallint as decided_by
+            ), fresh as (
+                select distinct on (u.id, u.n) u.queue, null::bigint as order_seq, u.place as seq, u.id, u.n, u.key,
+                       u.tag, u.headers, u.body, u.born_at, u.ordering_key, u.deliver_at,
+                       u.ordering_key is not null and (u.queue, u.ordering_key) in (
+                           select b.queue, b.ordering_key
+                             from unnest(v_blocked_queues, v_blocked_keys) b(queue, ordering_key)) as waits
+                  from unnest(p_plain_id, p_plain_n, p_plain_queue, p_plain_key, p_plain_tag, p_plain_headers,
+                              p_plain_body, p_plain_born_at, p_plain_ordering_key, p_plain_deliver_at) with ordinality
+                       as u(id, n, queue, key, tag, headers, body, born_at, ordering_key, deliver_at, place)
+                 where (u.id, u.n) not in (select k.id, k.n from unnest(v_known_ids, v_known_ns) k(id, n))
+                   and u.id <> all (v_done)
+                 order by u.id, u.n, u.place
+            ), incoming as (
+                select 0 as lane, g.queue, g.order_seq, g.seq, g.transaction_id, g.n, g.key, g.tag, g.headers, g.body,
+                       g.born_at, g.ordering_key, g.half_stored_at, g.decided_by
+                  from gone g where (g.deliver_at > v_now) is not true
+                union all
+                select 1, f.queue, f.order_seq, f.seq, f.id, f.n, f.key, f.tag, f.headers, f.body,
+                       f.born_at, f.ordering_key, null, 0::smallint
+                  from fresh f where not f.waits and (f.deliver_at > v_now) is not true
+            ), placed as (
+                insert into txmsg.message as m
+                    (segment, queue, queue_offset, transaction_id, n, key, tag, headers, body, born_at, stored_at,
+                     ordering_key, half_stored_at, decided_by)
+                select case when i.queue = any(v_memory) then -p_segment else p_segment end, i.queue,
+                       v_bases[width_bucket(i.queue, v_queues)]  -- its place, found in the middle: v_queues is sorted
+                           + row_number() over (partition by i.queue order by i.lane, i.order_seq, i.seq) - 1,
+                       i.transaction_id, i.n, i.key, i.tag, i.headers, i.body, i.born_at, v_now,
+                       i.ordering_key, i.half_stored_at, i.decided_by
+                  from incoming i
+                returning m.queue, m.queue_offset
+            ), later as (
+                insert into txmsg.scheduled as s
+                    (transaction_id, n, deliver_at, queue, key, tag, headers, body, born_at, half_stored_at, decided_by)
+                select g.transaction_id, g.n, g.deliver_at, g.queue, g.key, g.tag, g.headers, g.body, g.born_at,
+                       g.half_stored_at, g.decided_by
+                  from gone g where g.deliver_at > v_now
+                union all
+                select f.id, f.n, f.deliver_at, f.queue, f.key, f.tag, f.headers, f.body, f.born_at, null, 0
+                  from fresh f where f.deliver_at > v_now
+                order by 1, 2
+                on conflict do nothing
+                returning s.deliver_at
+            ), waiting as (
+                insert into txmsg.half_message
+                    (transaction_id, n, queue, producer, key, tag, headers, body, born_at, ordering_key, order_seq,
+                     decided, decided_by)
+                select f.id, f.n, f.queue, 0, f.key, f.tag, f.headers, f.body, f.born_at, f.ordering_key,
+                       v_order_seq + cardinality(p_half_id) + f.seq, true, 0
+                  from fresh f where f.waits
+                 order by 1, 2
+                on conflict do nothing
+            ), grown as (
+                select p.queue, max(p.queue_offset) + 1 as queue_end from placed p group by p.queue
+            )
+            select array_agg(g.queue), array_agg(g.queue_end), (select count(*) from fresh),
+                   (select count(*) from gone g where g.n = 0 and not g.decided),
+                   (select min(l.deliver_at) from later l)
+              into v_grown_queues, v_grown_ends, v_plain_count, v_commit_count, v_deliver_at from grown g;
+        end if;
+        for v_place in 1 .. coalesce(cardinality(v_grown_queues), 0) loop
+            kind := 'end';
+            queue := v_grown_queues[v_place];
+            queue_offset := v_grown_ends[v_place];
+            return next;
+        end loop;
         if v_deliver_at is not null then
             return query select 'due', null::uuid, null::int, (extract(epoch from v_deliver_at) * 1000000)::bigint;
         end if;

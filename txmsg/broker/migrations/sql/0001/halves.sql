@@ -22,7 +22,7 @@ create table txmsg.check_policy (
 -- stored.
 create table txmsg.half_message (
     transaction_id uuid not null,
-    n smallint not null check (n >= 0),
+    n smallint not null,
     seq bigint not null generated always as identity (cache 64),
     queue int not null,
     producer int not null,
@@ -42,14 +42,15 @@ create table txmsg.half_message (
     decided_by smallint,
     deliver_at timestamptz,
     primary key (transaction_id, n),
-    constraint half_message_check_state_on_first check (n = 0 or (next_check_at is null and parked_reason is null)),
-    constraint half_message_parked_is_not_checked check (parked_reason is null or next_check_at is null),
-    constraint half_message_ordered check ((ordering_key is null) = (order_seq is null)),
-    constraint half_message_ordered_is_not_delayed check (ordering_key is null or deliver_at is null),
-    constraint half_message_only_ordered_wait check (ordering_key is not null or not decided),
-    constraint half_message_decided_by_one check (decided = (decided_by is not null)),
-    constraint half_message_decided_is_not_checked
-        check (not decided or (next_check_at is null and parked_reason is null))
+    -- Few constraints, because PostgreSQL reads and compiles the text of each for each statement.
+    -- Only the first half of an undecided transaction is checked, or parked instead.
+    constraint half_message_check_state check (
+        num_nonnulls(next_check_at, parked_reason) <= (n = 0 and not decided)::int),
+    -- Only ordered messages wait for their key; they are never delayed.
+    constraint half_message_ordered check (
+        case when ordering_key is null then order_seq is null and not decided
+             else order_seq is not null and deliver_at is null end),
+    constraint half_message_decided_by_one check (decided = (decided_by is not null))
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_cost_delay = 0,
         autovacuum_vacuum_insert_threshold = -1, autovacuum_analyze_scale_factor = 0,
         autovacuum_analyze_threshold = 100000);
@@ -60,16 +61,3 @@ create index half_message_parked on txmsg.half_message (transaction_id) where pa
 create index half_message_undecided on txmsg.half_message (queue, ordering_key, order_seq)
     where ordering_key is not null and not decided;
 create index half_message_held_back on txmsg.half_message (queue, ordering_key, order_seq) where decided;
-
--- Raises TX008 unless these queues and producers exist: a message in a queue that does not would reach no consumer, and
--- a half whose producer does not would never be checked. They come from a broker's memory, not from a statement of the
--- batch.
-create function txmsg.require_known(p_queues int[], p_producers int[]) returns void language plpgsql stable as $$
-begin
-    -- By any(), which looks up each value once: half of what a join costs.
-    if exists (select unnest(p_queues) except select q.id from txmsg.queue q where q.id = any(p_queues))
-       or exists (select unnest(p_producers)
-                  except select p.id from txmsg.producer p where p.id = any(p_producers)) then
-        raise exception 'a batch names a queue or a producer that is not there' using errcode = 'TX008';
-    end if;
-end $$;
