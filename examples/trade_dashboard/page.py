@@ -23,7 +23,7 @@ import psycopg
 
 from txmsg.console.board import Snapshot
 from txmsg.console.page import Page, Words
-from txmsg.console.running import ConsoleConfig, serve
+from txmsg.console.server import ConsoleConfig, serve
 from txmsg.errors import TxmsgError
 
 from . import figures

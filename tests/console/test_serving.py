@@ -21,7 +21,7 @@ from examples.trade_dashboard.page import PAGE, main, read
 from tests.console.conftest import ShowPage
 from txmsg.console import app, watching
 from txmsg.console.board import Snapshot
-from txmsg.console.running import ConsoleConfig, serve
+from txmsg.console.server import ConsoleConfig, serve
 from txmsg.errors import MisuseError
 
 WAIT_S = 60.0

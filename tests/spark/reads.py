@@ -9,7 +9,7 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
-from txmsg.spark.reading import Task
+from txmsg.spark.reader import Task
 from txmsg.spark.source import MetaqDataSource
 
 Rows = list[tuple[str, int, int]]

@@ -2,13 +2,12 @@
 
 java      a Java that Spark runs on
 sessions  a session with the format "metaq"
-options   what a read is asked for                       (pure)
-position  how far a stream is, as its checkpoint says it (pure)
+options   the options of a read
+position  how far a stream is, as its checkpoint has it  (pure)
 tasks     cuts reads into tasks, backlogs into batches   (pure)
-loss      what becomes of a read of what is gone
-planning  looks into a log: where reads begin and end
+planner   looks into a log: where reads begin and end
 columns   batches of a log as Arrow columns for Spark
-reading   reads a task's messages
+reader    reads a task's messages
 source    the data source, as Spark asks for it
 sink      writes batches into PostgreSQL, each once
 

@@ -1,4 +1,4 @@
-"""What a read is asked for: the options of `spark.read.format("metaq")`, checked. Pure.
+"""The options of a read, `spark.read.format("metaq")`, checked.
 
 Named as those of Spark's own Kafka source where the meaning is the same.
 """
@@ -6,6 +6,7 @@ Named as those of Spark's own Kafka source where the meaning is the same.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -13,11 +14,13 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from txmsg.errors import MisuseError, UnknownTopic, shown
+from txmsg.errors import MisuseError, OffsetOutOfRange, UnknownTopic, shown
 from txmsg.message import check_name, datetime_of_us
 from txmsg.metaq.access import LogQueue
 from txmsg.runtime.start import Start
 from txmsg.wire.address import check_address
+
+_LOG = logging.getLogger(__name__)
 
 _EARLIEST, _LATEST = Start.earliest(), Start.latest()
 _OF_NUMBER: Final = {-2: _EARLIEST, -1: _LATEST}
@@ -79,6 +82,13 @@ class ReadOptions:
                         "send a message to it first"
                     )
         return sorted(found)
+
+    def report_loss(self, queue: LogQueue, begin: int, end: int, why: str) -> None:
+        """Messages are gone that should have been read: raises OffsetOutOfRange, or logs it and the read goes on."""
+        what = f"topic {queue.topic} queue {queue.queue}: offsets {begin} to {end - 1} cannot be read: {why}"
+        if self.fail_on_data_loss:
+            raise OffsetOutOfRange(f"{what}; look into it, then go on without them by failOnDataLoss=false", begin, end)
+        _LOG.warning("%s; going on without them", what)
 
 
 def options_of(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:

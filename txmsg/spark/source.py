@@ -21,9 +21,9 @@ from txmsg.metaq.access import LogAccess, LogQueue
 from txmsg.metaq.location import open_log
 from txmsg.spark.columns import Columns, schema_of
 from txmsg.spark.options import ReadOptions, options_of
-from txmsg.spark.planning import Planner
+from txmsg.spark.planner import Planner
 from txmsg.spark.position import Position, begins_between
-from txmsg.spark.reading import Task, read_task
+from txmsg.spark.reader import Task, read_task
 from txmsg.spark.tasks import Part, cut_into_tasks
 
 

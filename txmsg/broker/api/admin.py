@@ -106,10 +106,8 @@ class AdminApi(rpc.AdminServicer):
             segments_dropped=self._drops.segments,
             unread_dropped=self._drops.unread_messages,
             groups=[
-                pb.GroupLag(
-                    group=each.group, topic=each.topic, waiting=each.waiting, retrying=each.retrying, dead=each.dead
-                )
-                for each in await self._groups.lag()
+                pb.GroupLag(group=lag.group, topic=lag.topic, waiting=lag.waiting, retrying=lag.retrying, dead=lag.dead)
+                for lag in await self._groups.lag()
             ],
         )
 

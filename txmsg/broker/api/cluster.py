@@ -23,28 +23,28 @@ class ClusterApi(rpc.ClusterServicer):
             schema_revision=state.schema_revision,
             brokers=[
                 pb.ClusterBroker(
-                    id=each.id,
-                    address=each.address,
-                    state=each.state,
-                    release=each.release,
-                    schema_revision=each.schema_revision,
-                    started_at_us=us_of_datetime(each.started_at),
-                    heartbeat_at_us=us_of_datetime(each.heartbeat_at),
-                    queues=state.queue_counts.get(each.id, 0),
+                    id=broker.id,
+                    address=broker.address,
+                    state=broker.state,
+                    release=broker.release,
+                    schema_revision=broker.schema_revision,
+                    started_at_us=us_of_datetime(broker.started_at),
+                    heartbeat_at_us=us_of_datetime(broker.heartbeat_at),
+                    queues=state.queue_counts.get(broker.id, 0),
                 )
-                for each in state.brokers
+                for broker in state.brokers
             ],
             queues=state.queue_count,
             queues_unassigned=state.queue_count - sum(state.queue_counts.values()),
             leases=[
                 pb.QueueLease(
-                    topic=each.topic,
-                    queue=each.number,
-                    broker=each.broker_id or "",
-                    epoch=each.epoch,
-                    wanted_by=each.wanted_by or "",
+                    topic=lease.topic,
+                    queue=lease.number,
+                    broker=lease.broker_id or "",
+                    epoch=lease.epoch,
+                    wanted_by=lease.wanted_by or "",
                 )
-                for each in state.leases or ()
+                for lease in state.leases or ()
             ],
         )
 

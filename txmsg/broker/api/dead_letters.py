@@ -106,7 +106,7 @@ def _letter(row: DeadLetterRow) -> pb.DeadLetter:
         died_at_us=us_of_datetime(row.died_at),
         attempts=row.attempts,
         last_error=row.last_error or "",
-        failures=[failure_of(each) for each in row.failures],
+        failures=[failure_of(failure) for failure in row.failures],
         generation=row.generation,
         blocks_key=row.blocks_key,
         size_bytes=row.size_bytes,

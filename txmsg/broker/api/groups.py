@@ -48,16 +48,16 @@ class GroupsApi(rpc.GroupsServicer):
             name: pb.GroupSummary(group=name, created_at_us=us_of_datetime(created_at))
             for name, created_at in rows[:limit]
         }
-        for each in lags:
-            if each.group in groups:
-                groups[each.group].topics.append(
-                    pb.TopicLag(topic=each.topic, waiting=each.waiting, retrying=each.retrying, dead=each.dead)
+        for lag in lags:
+            if lag.group in groups:
+                groups[lag.group].topics.append(
+                    pb.TopicLag(topic=lag.topic, waiting=lag.waiting, retrying=lag.retrying, dead=lag.dead)
                 )
         producers = await self._checks.list(limit + 1)
         return pb.ListGroupsReply(
             groups=groups.values(),
             more=max(len(rows), len(producers)) > limit,
-            producer_groups=[self._check_settings(each) for each in producers[:limit]],
+            producer_groups=[self._check_settings(settings) for settings in producers[:limit]],
         )
 
     @answering
@@ -96,7 +96,7 @@ class GroupsApi(rpc.GroupsServicer):
         return pb.ShowGroupReply(
             settings=_settings(group),
             created_at_us=us_of_datetime(created_at),
-            queues=[_queue(each) for each in queues],
+            queues=[_queue(queue) for queue in queues],
             members=[
                 pb.GroupMember(client_id=client_id, silent_s=silent_s)
                 for client_id, silent_s in self._presence.members_of(name)
@@ -139,16 +139,17 @@ class GroupsApi(rpc.GroupsServicer):
             to,
             again=request.again,
         )
-        return pb.SeekReply(queues=[_queue(each) for each in queues])
+        return pb.SeekReply(queues=[_queue(queue) for queue in queues])
 
     @answering
     async def Delete(self, request: pb.DeleteGroupRequest, context: Context) -> pb.DeleteGroupReply:  # noqa: N802
         name = check_name("group", request.group)
         members = self._presence.members_of(name)
         if members and not request.force:
+            last_seen_s = min(silent_s for _, silent_s in members)
             raise MisuseError(
-                f"group {name!r} has {len(members)} members, the last seen {min(each for _, each in members):.0f} s "
-                "ago: stop its consumers first, which would recreate it"
+                f"group {name!r} has {len(members)} members, the last seen {last_seen_s:.0f} s ago: stop its "
+                "consumers first, which would recreate it"
             )
         await self._groups.delete(name, force=request.force)
         return pb.DeleteGroupReply()

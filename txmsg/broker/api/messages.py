@@ -60,10 +60,10 @@ class MessagesApi(rpc.MessagesServicer):
             traced = pb.TracedMessage(message=_message(row))
             if row.queue_offset is not None:
                 place = (row.queue_id, row.queue_offset)
-                traced.groups.extend(_group(each) for each in await self._messages.groups_of(*place))
+                traced.groups.extend(_group(state) for state in await self._messages.groups_of(*place))
                 traced.mirrors.extend(
-                    pb.MirrorTrace(mirror=each.name, log=each.log, mirrored=each.is_mirrored)
-                    for each in await self._messages.mirrors_of(*place)
+                    pb.MirrorTrace(mirror=mirror.name, log=mirror.log, mirrored=mirror.is_mirrored)
+                    for mirror in await self._messages.mirrors_of(*place)
                 )
             reply.messages.append(traced)
         if not rows:
@@ -110,5 +110,5 @@ def _group(row: GroupRow) -> pb.GroupTrace:
         next_attempt_at_us=_us(row.next_attempt_at),
         died_at_us=_us(row.died_at),
         generation=row.generation,
-        failures=[failure_of(each) for each in row.failures],
+        failures=[failure_of(failure) for failure in row.failures],
     )

@@ -39,10 +39,10 @@ class TopicsApi(rpc.TopicsServicer):
         topic, queues, groups, halves, scheduled = await self._topics.show(check_name("topic", request.name))
         return pb.ShowTopicReply(
             topic=_topic(topic),
-            queues=[pb.TopicQueue(number=each.number, begin=each.begin, end=each.end) for each in queues],
+            queues=[pb.TopicQueue(number=queue.number, begin=queue.begin, end=queue.end) for queue in queues],
             groups=[
-                pb.TopicGroup(group=each.group_name, waiting=each.waiting, retrying=each.retrying, dead=each.dead)
-                for each in groups
+                pb.TopicGroup(group=group.group_name, waiting=group.waiting, retrying=group.retrying, dead=group.dead)
+                for group in groups
             ],
             halves=halves,
             scheduled=scheduled,
@@ -51,7 +51,7 @@ class TopicsApi(rpc.TopicsServicer):
     @answering
     async def Alter(self, request: pb.AlterTopicRequest, context: Context) -> pb.AlterTopicReply:  # noqa: N802
         name = check_name("topic", request.name)
-        change = TopicChange(**{each: getattr(request, each) for each in _CHANGES if request.HasField(each)})
+        change = TopicChange(**{field: getattr(request, field) for field in _CHANGES if request.HasField(field)})
         return pb.AlterTopicReply(topic=_topic(await self._topics.alter(name, change)))
 
     @answering

@@ -13,7 +13,6 @@ from txmsg.metaq.format.batch import LogBatch
 from txmsg.metaq.location import open_log
 from txmsg.metaq.store.state import Identity
 from txmsg.spark.columns import Columns
-from txmsg.spark.loss import LossPolicy
 from txmsg.spark.options import ReadOptions
 from txmsg.spark.tasks import Part
 
@@ -43,18 +42,18 @@ def read_task(task: InputPartition, options: ReadOptions, columns: Columns) -> I
                 "must see the same directory, or use the option server"
             )
         for part in task.parts:
-            for batches in _fetched(log, part, LossPolicy(fails=options.fail_on_data_loss)):
+            for batches in _fetched(log, part, options):
                 yield columns.of(part.queue, batches, part.end)
 
 
-def _fetched(log: LogAccess, part: Part, policy: LossPolicy) -> Iterator[tuple[LogBatch, ...]]:
+def _fetched(log: LogAccess, part: Part, options: ReadOptions) -> Iterator[tuple[LogBatch, ...]]:
     """Batches from the begin of a part on; the last one may go on after its end."""
     offset, size_bytes = part.begin, _FETCHED_FIRST_BYTES
     while offset < part.end:
         found = log.fetch({part.queue: offset}, size_bytes_max=size_bytes)
         size_bytes = min(2 * size_bytes, _FETCHED_BYTES_MAX)
         if not found:
-            policy.lost(part.queue, offset, part.end, "the log has lost them since the read was planned")
+            options.report_loss(part.queue, offset, part.end, "the log has lost them since the read was planned")
             return
         error = found[0].error
         if error is None:
@@ -62,7 +61,7 @@ def _fetched(log: LogAccess, part: Part, policy: LossPolicy) -> Iterator[tuple[L
             offset = found[0].batches[-1].end_offset
         elif isinstance(error, OffsetOutOfRange):
             on = _after(error, offset, part.end)
-            policy.lost(part.queue, offset, on, str(error))
+            options.report_loss(part.queue, offset, on, str(error))
             offset = on
         else:
             raise error

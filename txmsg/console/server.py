@@ -20,7 +20,7 @@ from txmsg.console.board import Board, Snapshot
 from txmsg.console.feed import Feed
 from txmsg.console.health import HealthFile
 from txmsg.console.page import Page
-from txmsg.console.watching import Read, Watch
+from txmsg.console.watch import Read, Watch
 from txmsg.errors import MisuseError
 from txmsg.wire.address import check_address
 

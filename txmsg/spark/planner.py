@@ -7,7 +7,6 @@ from collections.abc import Collection, Mapping
 from txmsg.errors import MisuseError
 from txmsg.metaq.access import LogAccess, LogQueue, Range
 from txmsg.runtime.start import Start
-from txmsg.spark.loss import LossPolicy
 from txmsg.spark.options import Place, ReadOptions
 from txmsg.spark.position import Position
 from txmsg.spark.tasks import Part, limited
@@ -19,7 +18,6 @@ class Planner:
     def __init__(self, log: LogAccess, options: ReadOptions) -> None:
         self._log = log
         self._options = options
-        self._policy = LossPolicy(fails=options.fail_on_data_loss)
 
     # ---- a stream
 
@@ -74,13 +72,13 @@ class Planner:
         """Where the next batch begins in a queue, after what is gone."""
         if known is None:
             if kept.begin:
-                self._policy.lost(queue, 0, kept.begin, "the queue is new to this stream, and begins later")
+                self._options.report_loss(queue, 0, kept.begin, "the queue is new to this stream, and begins later")
             return kept.begin
         if known < kept.begin:
-            self._policy.lost(queue, known, kept.begin, "retention has deleted them")
+            self._options.report_loss(queue, known, kept.begin, "retention has deleted them")
             return kept.begin
         if known > kept.end:
-            self._policy.lost(queue, kept.end, known, "they were read, and the log has lost them since")
+            self._options.report_loss(queue, kept.end, known, "they were read, and the log has lost them since")
             return kept.end
         return known
 
@@ -133,7 +131,7 @@ class Planner:
             return kept.begin if start.kind == "earliest" else kept.end
         at = start.value
         if at > kept.end:
-            self._policy.lost(queue, kept.end, at, f"the queue ends at {kept.end}")
+            self._options.report_loss(queue, kept.end, at, f"the queue ends at {kept.end}")
         if at < kept.begin:
-            self._policy.lost(queue, at, kept.begin, f"the queue begins at {kept.begin}")
+            self._options.report_loss(queue, at, kept.begin, f"the queue begins at {kept.begin}")
         return min(max(at, kept.begin), kept.end)
