@@ -1,4 +1,4 @@
-"""Every error a user of txmsg can meet. Each says who acts: the caller, an operator, or nobody (retry).
+"""Every error a user of txmsg can meet. Each says who acts: the caller, an operator, or no one (retry).
 
 TxmsgError
  +-- InvalidMessage            caller: the message cannot be sent as it is

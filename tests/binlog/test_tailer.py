@@ -330,7 +330,7 @@ def test_changes_of_other_tables_in_the_publication_are_passed_over_loudly(
         table.add("t", 3)
         await_equal(table, tmp_path, "t")
         assert running.tailer.progress.foreign == 10
-    assert caplog.text.count("Insert of public.other) that are no messages: they are passed over") == 1
+    assert caplog.text.count("Insert of public.other) that are not messages: they are skipped") == 1
 
 
 def test_a_deleted_topic_does_not_stop_the_others(table: Table, tmp_path: Path) -> None:

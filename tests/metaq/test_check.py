@@ -197,7 +197,7 @@ def test_a_half_written_end_is_told_and_is_no_damage(tmp_path: Path) -> None:
         path.write_bytes(data)
     report = check(tmp_path).report
     assert report.problems == []
-    assert "bytes at the end are no whole frame" in report.notes[0]
+    assert "bytes at the end are not a whole frame" in report.notes[0]
 
 
 def test_a_repair_keeps_aside_what_it_takes_out_and_leaves_a_hole(tmp_path: Path) -> None:

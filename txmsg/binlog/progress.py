@@ -18,7 +18,7 @@ class Progress:
     missing: int = 0
     """Offsets that were gone before they could be mirrored; holes in the log mark them."""
     foreign: int = 0
-    """Changes in the publication that are no messages."""
+    """Changes in the publication that are not messages."""
     stopped: int = 0
     """Queues that are mirrored no further, since this run began."""
     lag_s: float = 0.0

@@ -262,14 +262,14 @@ class Tailing:
                 self._skip_foreign(getattr(other, "relation_id", -1), what=type(other).__name__)
 
     def _skip_foreign(self, relation_id: int, what: str = "Insert") -> None:
-        """What is no message: loudly, but once per table and kind."""
+        """Logs a change that is not a message, once per table and kind."""
         self.progress.foreign += 1
         relation = self._relations.get(relation_id)
         name = f"{relation.schema}.{relation.name}" if relation else "no table"
         if f"{what} {name}" not in self._foreign:
             self._foreign.add(f"{what} {name}")
             logger.error(
-                "publication %s sends changes (%s of %s) that are no messages: they are passed over; take what was "
+                "publication %s sends changes (%s of %s) that are not messages: they are skipped; take what was "
                 "added to it away",
                 *(self._slots.publication, what, name),
             )

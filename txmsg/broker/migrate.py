@@ -187,7 +187,7 @@ def current(url: str) -> str | None:
 def upgrade(url: str, *, wait_s: float = 60.0) -> str:
     """Brings the database to the newest revision of this release and returns it. Idempotent.
 
-    Whoever sends or receives meanwhile waits for a moment, not longer. Where sessions hold tables open it tries again
+    Senders and receivers wait for a moment at most. Where sessions hold tables open it tries again
     for `wait_s`. Raises SchemaMismatch when the database is newer than this release, StorageError when it cannot be
     used, or when tables are held for too long: nothing has changed then.
     """
@@ -299,7 +299,7 @@ def check(url: str) -> list[Finding]:
 
 
 def _differences(connection: Connection) -> list[str]:
-    """What the last revision made, and is missing now or changed. What was added beside it is no concern of txmsg."""
+    """What the last revision made, and is missing now or changed. Additions of others are ignored."""
     cursor = connection.execute(
         "select kind || ' ' || name from ("
         "select * from txmsg.catalogue_of_revision except select * from txmsg.catalogue) difference "

@@ -44,11 +44,11 @@ class HalfEvent(enum.Enum):
     ASK_NOW = "ask now"
     """The client does not know the outcome of its own transaction: the next check comes at once."""
     UNKNOWN = "unknown"
-    """A check ended without an outcome: the answer UNKNOWN, no answer in time, or nobody there to answer."""
+    """A check ended without an outcome: the answer UNKNOWN, no answer in time, or no client to answer."""
     PARK = "park"
     """The checks are used up, or no client of the group has been seen for long."""
     RESUME = "resume"
-    """A person has the checks begin anew."""
+    """An operator restarts the checks."""
 
 
 class IllegalTransitionError(AssertionError):

@@ -1,4 +1,4 @@
-"""What browsers ask for over HTTP: the page, its assets, the bulletins as they come, and the newest one.
+"""The HTTP application: the page, its assets, the stream of bulletins, and the newest one.
 
 - GET /          the page
 - GET /events    server-sent events, each a bulletin; one at least every second, so that silence means a lost connection
@@ -23,7 +23,7 @@ from txmsg.console.feed import Feed
 from txmsg.console.page import ASSETS, Page
 
 BROWSERS_MAX: Final = 1000
-"""Browsers that look at the same time; more are told to come again."""
+"""Maximum browsers at a time; more are told to retry."""
 _RETRY_MS: Final = 1000
 _HEADERS: Final = (
     (b"cache-control", b"no-cache"),  # a release that is new is seen at once; unchanged assets answer 304

@@ -1,4 +1,4 @@
-"""What is known at a moment, and how old that is, as a bulletin for browsers. Pure: knows neither database nor HTTP."""
+"""The newest figures and health, with their age, as a bulletin for browsers. Pure: knows neither database nor HTTP."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Snapshot:
     """The figures as they were at one moment."""
 
     figures: Mapping[str, Any]
-    """What the page shows, as JSON has it."""
+    """The figures of the page, as JSON values."""
     written_at: datetime | None
     """When figures were last written; None before the first."""
     through_at: datetime | None
@@ -29,7 +29,7 @@ class Snapshot:
 
 
 class Board:
-    """Puts together what is read of figures and of health. `clock` is monotonic, `now` tells the time of day."""
+    """Combines figures and health. `clock` is monotonic, `now` is the time of day."""
 
     def __init__(
         self, *, release: str, stale_after_s: float, clock: Callable[[], float], now: Callable[[], datetime]
@@ -53,11 +53,11 @@ class Board:
         self._snapshot = snapshot
 
     def show_health(self, health: Health) -> None:
-        """This is how the parts are, just now."""
+        """This health was read just now."""
         self._health = health
 
     def bulletin(self) -> bytes:
-        """What browsers are told: a JSON object in one line."""
+        """The message to browsers: a JSON object in one line."""
         snapshot = self._snapshot
         age_ms = None
         if self._new_at is not None and snapshot is not None and snapshot.written_at is not None:
@@ -73,7 +73,7 @@ class Board:
             "measures": self._health.measures,
         }
         head = json.dumps(facts, ensure_ascii=False, separators=(",", ":"))
-        # Figures are long, and bulletins come between them, too: they are put into words once. "replace": what others
+        # Figures are long, and bulletins come between them, too: they are encoded once. "replace": what others
         # call a part may hold half of a surrogate pair.
         return f'{head[:-1]},"figures":{self._figures_json}}}'.encode(errors="replace")
 

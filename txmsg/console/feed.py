@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 
 class Feed:
-    """Hands on the newest bulletin, and that alone: who is slow misses some, and holds nobody back. One event loop."""
+    """Passes on only the newest bulletin: a slow reader misses some, and delays no others. One event loop."""
 
     def __init__(self) -> None:
         self._newest: bytes | None = None
@@ -21,7 +21,7 @@ class Feed:
         return self._newest
 
     def put(self, bulletin: bytes) -> None:
-        """From now on this is the newest."""
+        """Replaces the newest bulletin."""
         self._newest = bulletin
         self._number += 1
         self._tell()

@@ -1,6 +1,6 @@
-"""How the parts of a pipeline are, as a file says that whoever watches them writes anew every second or so.
+"""The health of a pipeline's parts, read from a file that their supervisor replaces every second or so.
 
-A file, because then any program can tell, in any language, also one that ends before the page does:
+A file, because any program can write it, in any language, also one that ends before the page does:
 
     {"parts": {"broker": true, "tailer": false}, "measures": {"waiting": 12, "tailer_s": 0.02}}
 """
@@ -23,14 +23,14 @@ _SIZE_BYTES_MAX: Final = 64 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """Which parts are up (None: nobody knows), and what was measured."""
+    """Which parts are up (None: not known), and measurements."""
 
     parts: Mapping[str, bool | None]
     measures: Mapping[str, float]
 
 
 class HealthFile:
-    """Reads the file of `--health`. Parts of which it said something once are unknown when it says nothing any more."""
+    """Reads the file of `--health`. Parts of a file that is not updated any more are unknown."""
 
     def __init__(self, path: Path, *, clock: Callable[[], float]) -> None:
         self._path = path
@@ -41,7 +41,7 @@ class HealthFile:
         self._trouble: str | None = None
 
     def read(self) -> Health:
-        """How the parts are. Never raises: what cannot be read is unknown, and logged once."""
+        """The health now. Never raises: what cannot be read is unknown, and logged once."""
         try:
             stat = self._path.stat()
             written = (stat.st_mtime_ns, stat.st_ino)

@@ -1,4 +1,4 @@
-"""What a page is made of, and the HTML that a browser gets. Knows no HTTP and no figures."""
+"""The parts of a page, and its HTML. Knows no HTTP and no figures."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _WORDS: Final = {
     "part_figures": Words("Figures", "统计库"),
     "no_script": Words("This page needs JavaScript.", "此页面需要 JavaScript。"),
 }
-"""What every page says. `part_NAME` is what a part is called; a part without words is called by its name."""
+"""The words of every page. `part_NAME` is the title of a part; a part without one is shown by its name."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,13 +40,13 @@ class ConsoleConfig:
     database: str
     """The PostgreSQL with the figures, as libpq takes it: postgresql://..."""
     channel: str
-    """The channel on which that says that there are new figures."""
+    """The channel of its notifications of new figures."""
     listen: str = "127.0.0.1:7780"
     """HOST:PORT; port 0 takes a free one."""
     health: Path | None = None
-    """The file that says how the parts are. Default: none, and nothing is shown of them."""
+    """The file with the health of the parts. Default: none, and no health is shown."""
     stale_after_s: float = 5.0
-    """Seconds without new figures after which the page says that they are old. Default 5."""
+    """Seconds without new figures after which the page marks them as stale. Default 5."""
 
 
 async def serve(
@@ -112,7 +112,7 @@ async def _feed(feed: Feed, board: Board, health: HealthFile | None, news: async
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to who runs it: uvicorn's own handlers would end the process by the signal after all."""
+    """Leaves signals to the caller: uvicorn's own handlers would end the process by the signal after all."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""Reads figures when their database says that there are new ones. Knows neither the figures nor the browsers."""
+"""Reads figures when their database notifies of new ones. Knows neither the figures nor the browsers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Read = Callable[[psycopg.Connection[Any]], Snapshot]
 
 _READ_EVERY_S_MIN: Final = 0.1
 _READ_EVERY_S_MAX: Final = 2.0
-"""Also when nobody says anything: that is how the database is known to be there."""
+"""Also without notifications: so an unavailable database is noticed."""
 _AGAIN_S: Final = 1.0
 _STOP_S_MAX: Final = 1.0
 _CONNECTION: Final[Mapping[str, str | int]] = {

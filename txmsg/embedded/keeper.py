@@ -1,4 +1,4 @@
-"""The process that keeps a server running for as long as somebody uses it: `python -m txmsg.embedded.keeper DIR`."""
+"""The process that keeps a server running while it is used: `python -m txmsg.embedded.keeper DIR`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches of a log as the columns that Spark gets, and no others."""
+"""Batches of a log as Arrow columns for Spark: only those of the query."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def schema_of(*, include_headers: bool) -> StructType:
 
 
 class Columns:
-    """Makes Arrow batches of these columns. Travels to executors."""
+    """Makes Arrow batches of these columns. Sent to executors."""
 
     def __init__(self, schema: StructType) -> None:
         for field in schema.fields:
@@ -97,4 +97,4 @@ def _headers(packed: bytes) -> list[tuple[str, str]] | None:
     try:
         return sorted(unpack_headers(packed).items())  # a map of protobuf has no order of its own
     except ProtocolError:
-        return None  # one odd message must not stop a query; whoever wrote it can be found by its offset
+        return None  # one odd message must not stop a query; it can be found by its offset

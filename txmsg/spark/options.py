@@ -52,7 +52,7 @@ Place: TypeAlias = Start | Mapping[LogQueue, Start]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """A read. Travels to executors."""
+    """The options of one read. Sent to executors."""
 
     where: str | Path
     """A directory, or the address of a server."""
@@ -61,18 +61,18 @@ class ReadOptions:
     start: Place
     end: Place = _LATEST
     max_offsets_per_trigger: int | None = None
-    """Messages in a batch of a stream. Default: no bound."""
+    """Maximum messages in a batch of a stream. Default: no limit."""
     min_partitions: int = 1
-    """Tasks that a large read is split into at least."""
+    """Minimum number of tasks of a large read. Default 1."""
     max_records_per_partition: int = _RECORDS_PER_PARTITION
-    """Messages in a task at most. Default 1,000,000."""
+    """Maximum messages in a task. Default 1,000,000."""
     fail_on_data_loss: bool = True
-    """Whether a read ends when messages are gone that it should have read. Default: yes."""
+    """Whether a read fails when messages are gone that it should have read. Default: yes."""
     include_headers: bool = False
     """Whether there is a column `headers`. Default: no."""
 
     def topics_of(self, known: Collection[str], *, all_named: bool) -> list[str]:
-        """Which of the topics that a log has are meant. all_named: raise UnknownTopic for a name that it has not."""
+        """The topics of a log to read. all_named: raise UnknownTopic for a name that the log does not have."""
         found = [topic for topic in known if any(fnmatchcase(topic, pattern) for pattern in self.topics)]
         if all_named:
             for name in self.topics:
@@ -92,7 +92,7 @@ class ReadOptions:
 
 
 def options_of(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
-    """The options as Spark has them, by names in any case. Raises MisuseError, InvalidName."""
+    """Parses the options of Spark, whose names ignore case. Raises MisuseError, InvalidName."""
     values = _known(given)
     for name in _OF_BATCHES if streaming else _OF_STREAMS:
         if name in values:

@@ -1,4 +1,4 @@
-"""Looks into a log, on the driver: which queues there are, where a read begins and ends, and what is gone."""
+"""Plans reads of a log, on the driver: its queues, where a read begins and ends, and which messages are gone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from txmsg.spark.tasks import Part, limited
 
 
 class Planner:
-    """What a reader asks of a log."""
+    """Plans the batches of one read."""
 
     def __init__(self, log: LogAccess, options: ReadOptions) -> None:
         self._log = log
@@ -89,7 +89,7 @@ class Planner:
     # ---- a batch
 
     def parts(self) -> list[Part]:
-        """What a batch reads. Raises UnknownTopic, OffsetOutOfRange."""
+        """The parts of a batch read. Raises UnknownTopic, OffsetOutOfRange."""
         options = self._options
         queues = self._queues(all_named=True)
         for place in (options.start, options.end):

@@ -1,4 +1,4 @@
-"""How far a stream has read: what Spark keeps in the checkpoint after each batch. Pure."""
+"""The position of a stream, which Spark keeps in the checkpoint after each batch. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Position:
     """Whether no batch ended here: it is where a new stream begins, and is found again when Spark asks again."""
 
     def to_json(self) -> dict[str, Any]:
-        """As Spark keeps it. Equal positions give equal texts."""
+        """As JSON for the checkpoint. Equal positions give equal texts."""
         told: dict[str, Any] = {
             "log": self.identity.log_id,
             "generation": self.identity.generation,

@@ -21,7 +21,7 @@ _FETCHED_BYTES_MAX = 8 * 1024 * 1024
 
 
 class Task(InputPartition):
-    """What one task reads: parts of queues of this very log."""
+    """Parts of queues that one task reads, and the log that they are of."""
 
     def __init__(self, parts: tuple[Part, ...], identity: Identity) -> None:
         super().__init__(parts)

@@ -58,7 +58,7 @@ def write_idempotent(
     collect: brings what is to be written of a batch (and its number) to the driver, before the transaction begins.
     write: writes it on this connection, in the transaction that also notes the batch in the table txmsg_spark_query,
     which is made when missing. It must not commit. What it raises ends the query, and nothing is written; only while
-    the database cannot be reached or fails (psycopg.OperationalError) it is called anew, for up to a minute.
+    the database cannot be reached or fails (psycopg.OperationalError) it is called again, for up to a minute.
     query: names the stream among all that write to this database, and stays the same over restarts.
 
     Raises MisuseError when the query's checkpoint is another than before, and StorageError when the database is older

@@ -1,4 +1,4 @@
-"""The data source `metaq`, as Spark asks for it. Its parts know the log; this knows when Spark calls whom.
+"""The data source `metaq`: implements the interfaces that Spark calls.
 
 A reader is made in several processes: one that plans, one that lives with a stream and keeps a log open, and those that
 read. What travels between them is options, columns and tasks.
@@ -28,7 +28,7 @@ from txmsg.spark.tasks import Part, cut_into_tasks
 
 
 class _ToldByItsText(ContextDecorator):
-    """Spark shows users the whole traceback of an error, with all its causes: the text of ours says what to do."""
+    """Spark shows users the whole traceback of an error, with all its causes; the text of ours is enough."""
 
     def __enter__(self) -> None:
         pass
@@ -43,7 +43,7 @@ class MetaqDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What stands in `format`."""
+        """The name for `format`."""
         return "metaq"
 
     def schema(self) -> StructType:
@@ -53,13 +53,13 @@ class MetaqDataSource(DataSource):
 
     @_ToldByItsText()
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A read of what is there."""
+        """A batch read."""
         return _BatchReader(options_of(self.options, streaming=False), Columns(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """A read that goes on. Its options are checked when it is first asked for something.
+        """A streaming read. Its options are checked when it is first called.
 
-        What is raised here Spark hides behind an error of its own: it stops a reader that it has not got.
+        Spark hides an error raised here behind one of its own: it stops a reader that it does not have.
         """
         return _StreamReader(self.options, schema)
 
@@ -116,7 +116,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @_ToldByItsText()
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """The first that Spark asks for, so that wrong columns are said at once, too."""
+        """The first call of Spark, so that wrong columns are reported at once, too."""
         assert self._columns
         limit = self._options.max_offsets_per_trigger
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)

@@ -1,6 +1,6 @@
 """The Notify database of a run of pytest, emptied for each test.
 
-Emptied, not made anew: that takes a few milliseconds where a copy of a database takes a few hundred.
+Emptied, not recreated: that takes a few milliseconds where a copy of a database takes a few hundred.
 """
 
 from __future__ import annotations

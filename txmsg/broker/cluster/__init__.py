@@ -1,10 +1,10 @@
-"""The cluster: which brokers there are, and which of them delivers which queue.
+"""The cluster: its brokers, and which of them delivers which queue.
 
-assignment  queues spread over the brokers                      (pure)
-leases      what this broker may deliver, and until when        (memory only)
+assignment  assigns queues to brokers                           (pure)
+leases      the queues this broker may deliver, and until when  (memory only)
 membership  heartbeats, assignment and hand-over, once a second
-notices     what brokers tell each other by NOTIFY
-registry    all of it for people, and maintenance
+notices     notifications between brokers
+registry    the cluster as operators see it, and draining
 """
 
 from txmsg.broker.cluster.leases import Leases, OwnQueues

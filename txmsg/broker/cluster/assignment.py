@@ -1,4 +1,4 @@
-"""Which broker shall deliver which queue. Pure: knows no database and no clock."""
+"""Assigns queues to brokers. Pure: knows no database and no clock."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from txmsg.message import QueueId
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What must change. given: queues that nobody alive delivers, and to whom. wanted: queues that a live broker
-    delivers, and to whom it is to hand them over (None: to nobody any more)."""
+    """The changes. given: queues that no live broker delivers, and their new brokers. wanted: queues that a live broker
+    delivers, and the brokers to which it hands them over (None: the hand-over is cancelled)."""
 
     given: dict[QueueId, str] = field(default_factory=dict)
     wanted: dict[QueueId, str | None] = field(default_factory=dict)
@@ -66,7 +66,7 @@ def _homes(
 
 
 def _shares(of: Mapping[str, Sequence[QueueRow]], count: int) -> dict[str, int]:
-    """How many of `count` queues each broker shall have. The fullest have one more: that moves the fewest."""
+    """The number of queues of each broker, of `count`. The fullest have one more: that moves the fewest."""
     least, more = divmod(count, len(of))
     order = sorted(of, key=lambda broker: (-len(of[broker]), broker))
     return {broker: least + (place < more) for place, broker in enumerate(order)}

@@ -1,4 +1,4 @@
-"""Which queues this broker may deliver now, and under which epochs. In memory; the clock is an argument."""
+"""The leases of this broker: the queues it may deliver, with their epochs. In memory; the clock is an argument."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from txmsg.errors import BrokerUnavailable
 
 
 class Change(NamedTuple):
-    """What became of this broker's queues: those it has got, lost, and is to hand over."""
+    """Changes of this broker's queues: gained, lost, and to be handed over."""
 
     gained: set[int]
     lost: set[int]
@@ -31,30 +31,30 @@ class Leases:
         self.ttl_s = ttl_s
         self.monotonic = monotonic
         self.incarnation: UUID | None = None
-        """Of the database in which this broker has joined, and of which all that is delivered was read."""
+        """The incarnation of the database that this broker has joined, and from which all that it delivers was read."""
         self._epochs: dict[int, int] = {}
         self._is_member = False
         self._deadline = 0.0
         self._why = "delivery has not started yet"
         self.losses = 0
-        """How often all of them were lost."""
+        """How often all leases were lost."""
         self.version = 0
         """Rises with each change of the queues."""
 
     def is_held(self) -> bool:
-        """Whether messages of the queues that this broker has may be delivered at this moment."""
+        """Whether this broker may deliver now."""
         return self._is_member and self.monotonic() < self._deadline
 
     def require(self) -> None:
-        """Raises BrokerUnavailable, which says why, if nothing may be delivered at this moment."""
-        if self._is_member and self.monotonic() < self._deadline:
+        """Raises BrokerUnavailable with the reason if this broker may not deliver now."""
+        if self.is_held():
             return
-        why = "its leases ran out while the database was away" if self._is_member else self._why
+        why = "its leases expired while the database was away" if self._is_member else self._why
         raise BrokerUnavailable(f"broker {self.broker_id} does not deliver now: {why}; retry")
 
     @property
     def is_member(self) -> bool:
-        """Whether the leases were not lost since the last heartbeat; they may have run out."""
+        """Whether the leases were not lost since the last heartbeat; they may have expired."""
         return self._is_member
 
     def epochs(self) -> Mapping[int, int]:
@@ -62,11 +62,11 @@ class Leases:
         return self._epochs
 
     def renew(self, asked_at: float) -> None:
-        """A heartbeat that was sent at this moment arrived."""
+        """A heartbeat sent at `asked_at` has succeeded."""
         self._is_member, self._deadline = True, asked_at + self.ttl_s
 
     def set(self, rows: Iterable[LeaseRow]) -> Change:
-        """These are the leases now. A queue with another epoch than before is both lost and gained."""
+        """Replaces the leases. A queue with another epoch than before is both lost and gained."""
         rows = list(rows)
         before, self._epochs = self._epochs, {row.queue_id: row.epoch for row in rows}
         self.version += 1
@@ -75,20 +75,20 @@ class Leases:
         return Change(gained, lost, {row.queue_id: row.epoch for row in rows if row.wanted_by is not None})
 
     def give_up(self, queue_ids: Iterable[int]) -> None:
-        """These are delivered no more, before anybody else is told so."""
+        """Stops delivering these queues, before others may begin."""
         for queue_id in queue_ids:
             self._epochs.pop(queue_id, None)
         self.version += 1
 
     def lose(self, why: str) -> None:
-        """Nothing is delivered before the broker has joined again."""
+        """Drops all leases: nothing is delivered until the broker has joined again."""
         self._is_member, self._why, self._epochs = False, why, {}
         self.version += 1
         self.losses += 1
 
 
 class OwnQueues:
-    """Which queues of a topic that take messages this broker delivers. Looked up once per topic and change."""
+    """The writable queues of a topic that this broker delivers. Looked up once per topic and change."""
 
     def __init__(self, leases: Leases) -> None:
         self._leases = leases

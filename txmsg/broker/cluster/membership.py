@@ -1,7 +1,7 @@
 """This broker among the others: its heartbeat, the assignment of queues, and their hand-over.
 
-There is no leader. Every broker does the same step each second: it says that it lives, buries those that are silent,
-and spreads the queues if something has changed. Whoever is first does it; the others find it done.
+There is no leader. Every broker repeats the same step each second: it sends its heartbeat, removes brokers whose
+heartbeats have stopped, and assigns the queues if something has changed. The first does it, the others find it done.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from txmsg.errors import BrokerUnavailable
 _log = logging.getLogger(__name__)
 
 _LOOK_S = 10.0
-"""How often the queues are looked at though nothing seems to have changed."""
+"""How often the assignment is checked although nothing seems to have changed."""
 
 
 class Holder(Protocol):
-    """Who delivers what this broker has leases of."""
+    """Delivers the queues of which this broker holds leases."""
 
     def gained(self) -> None:
-        """There are new leases."""
+        """New leases were assigned."""
         ...
 
     def lost(self, queue_ids: Collection[int], why: str) -> None:
@@ -42,7 +42,7 @@ class Holder(Protocol):
         ...
 
     def drop(self, why: str) -> None:
-        """Everything in memory is void, the leases too."""
+        """Everything in memory is invalid, including the leases."""
         ...
 
     async def finish(self, queue_ids: Collection[int]) -> None:
@@ -61,14 +61,14 @@ class Membership:
         """Where clients reach this broker; set before it runs."""
         self.holder: Holder | None = None
         self.brokers: tuple[brokers_store.BrokerRow, ...] = ()
-        """Those that are there, by id; this one among them."""
+        """The live brokers by id, including this one."""
         self.is_cut_off = False
         """Whether the last step did not reach the database. Clients that have another database to go to are told."""
         self._pool = pool
         self._release = release
         self._schema_revision = schema_revision
         self._heartbeat_s = heartbeat_s
-        self._step_s_max = leases.ttl_s - heartbeat_s  # one that takes longer comes too late anyway
+        self._step_s_max = leases.ttl_s - heartbeat_s  # a step that takes longer is too late
         self._joined_at: datetime | None = None
         self._state = "active"
         self._seen_epoch = -1
@@ -85,16 +85,16 @@ class Membership:
 
     @property
     def is_draining(self) -> bool:
-        """Whether this broker was told to give its queues away and to take no more messages."""
+        """Whether an operator drains this broker: it hands its queues over and accepts no more messages."""
         return self._state == "draining"
 
     @property
     def is_alone(self) -> bool:
-        """Whether no other broker is there, as far as is known."""
+        """Whether this is the only known broker."""
         return self.leases.is_member and len(self.brokers) <= 1
 
     def addresses(self) -> list[str]:
-        """Where the brokers are reached, those that take messages first. Empty while this one does not know."""
+        """The addresses of the brokers, those that accept messages first. Empty while they are not known."""
         if not self.leases.is_member:
             return []
         return [
@@ -102,26 +102,26 @@ class Membership:
         ]
 
     def draining(self) -> list[str]:
-        """Those of them that take no more messages."""
+        """The addresses of brokers that accept no more messages."""
         return [broker.address for broker in self.brokers if broker.state != "active"]
 
     def of_others(self, ends: Mapping[int, int]) -> dict[int, int]:
-        """Of these queues (by id) those that other brokers deliver."""
+        """The part of `ends`, by queue id, that other brokers deliver."""
         if self.is_alone:
             return {}
         mine = self.leases.epochs()
         return {queue_id: end for queue_id, end in ends.items() if queue_id not in mine}
 
     async def changed(self) -> None:
-        """Returns when brokers have come, gone or changed."""
+        """Returns when a broker has joined, left or changed."""
         await self._changed.wait()
 
     def look_soon(self) -> None:
-        """Something has changed: looks at once."""
+        """Runs the next step at once."""
         self._soon.set()
 
     def doubt(self) -> None:
-        """A lease turned out to be over: reads at once which there are."""
+        """A lease has turned out to be lost: reads the leases again at once."""
         self._seen_epoch = -1
         self._soon.set()
 
@@ -131,7 +131,7 @@ class Membership:
         """Takes part until cancelled."""
         try:
             while not self._leaving:
-                self._soon.clear()  # before the step: what is said during it may be too late for it
+                self._soon.clear()  # before the step, which may miss what is set during it
                 try:
                     await self.step_once()
                 except BrokerUnavailable as exc:
@@ -148,7 +148,7 @@ class Membership:
                 task.cancel()
 
     async def step_once(self) -> None:
-        """One heartbeat, and whatever follows from what it finds. Raises BrokerUnavailable without the database."""
+        """One heartbeat and the work that follows from it. Raises BrokerUnavailable without the database."""
         async with self._stepping:
             if self._leaving:
                 return
@@ -162,7 +162,7 @@ class Membership:
                     await self._look(conn)
 
     async def leave(self) -> None:
-        """Gives everything back, so that others need not wait. Doing so twice, or before a start, is fine."""
+        """Gives up all leases, so that others need not wait for them to expire. Idempotent; also fine before `run`."""
         self._leaving = True
         async with self._stepping:
             joined_at, self._joined_at = self._joined_at, None
@@ -196,8 +196,8 @@ class Membership:
         )
         if joined_at is None:
             self._stand_by(
-                f"another broker with the id {self.leases.broker_id} is alive: give each its own --id; if that was "
-                f"this one before it was started again, its time is over within {self.leases.ttl_s:g} s"
+                f"another broker with the id {self.leases.broker_id} is alive: give each its own --id; if that is "
+                f"this one before a restart, it expires within {self.leases.ttl_s:g} s"
             )
             return False
         self._joined_at, self._seen = joined_at, None
@@ -211,7 +211,7 @@ class Membership:
         asked_at, losses = self.leases.monotonic(), self.leases.losses
         state = await brokers_store.beat(conn, incarnation, self.leases.broker_id, self._joined_at, self.leases.ttl_s)
         if state is None:
-            self._drop("the other brokers took this one for dead")
+            self._drop("the other brokers have removed this one, whose heartbeats came too late")
             return False
         if self.leases.losses != losses:  # while the heartbeat was on its way: this broker must join again
             return False
@@ -221,10 +221,10 @@ class Membership:
         return True
 
     async def _look(self, conn: Connection) -> None:
-        """Buries the silent, assigns queues if that may be due, and takes notice of what was assigned."""
+        """Removes silent brokers, assigns queues if something has changed, and reads this broker's leases."""
         buried = await brokers_store.bury_silent(conn)
         for broker_id in buried:
-            _log.warning("broker %s is silent: its queues are given to others", broker_id)
+            _log.warning("broker %s sends no heartbeats: its queues are assigned to others", broker_id)
         brokers, youngest_queue = await brokers_store.live_brokers(conn)
         self._set_brokers(tuple(brokers))
         epoch = await leases_store.lease_epoch(conn)
@@ -232,7 +232,7 @@ class Membership:
         now = self.leases.monotonic()
         if self._seen != (epoch, states, youngest_queue) or now >= self._looked_at + _LOOK_S:
             raised = await self._assign(conn, epoch, states)
-            # After a change once more: a queue whose lease was locked at that moment was passed over.
+            # Once more after a change: a queue whose lease was locked was skipped.
             self._seen = (epoch, states, youngest_queue) if raised == epoch else None
             self._looked_at, epoch = now, raised
         if buried:
@@ -251,7 +251,7 @@ class Membership:
         raised = await leases_store.assign(conn, epoch, moves.given, moves.wanted)
         if raised is None:
             return -1
-        _log.info("assigned %d queues, and asked for %d to be handed over", len(moves.given), len(moves.wanted))
+        _log.info("assigned %d queues, and requested the hand-over of %d", len(moves.given), len(moves.wanted))
         if not self.is_alone:
             await notify(conn, "leases")
         return raised
@@ -260,7 +260,7 @@ class Membership:
         assert self.holder is not None
         change = self.leases.set(await leases_store.leases_of(conn, self.leases.broker_id))
         if change.lost:
-            self.holder.lost(change.lost, "they are another broker's now")
+            self.holder.lost(change.lost, "they are assigned to another broker")
         if change.gained:
             self.holder.gained()
         queues = {queue_id: epoch for queue_id, epoch in change.wanted.items() if queue_id not in self._handing_over}
@@ -286,7 +286,7 @@ class Membership:
         finally:
             for queue_id in queues:
                 del self._handing_over[queue_id]
-            self._seen_epoch = -1  # whatever is left of them is read again
+            self._seen_epoch = -1  # those that are left are read again
             self.look_soon()
 
     def _set_brokers(self, brokers: tuple[brokers_store.BrokerRow, ...]) -> None:
@@ -306,7 +306,7 @@ class Membership:
 
     def _stand_by(self, why: str) -> None:
         if why != self._said:
-            _log.warning("this broker takes messages and delivers none: %s", why)
+            _log.warning("this broker accepts messages but delivers none: %s", why)
             self._said = why
         self._drop(why)
 

@@ -1,6 +1,6 @@
-"""What brokers of one database tell each other: by NOTIFY, over a connection of its own to listen.
+"""Notifications between the brokers of one database: by NOTIFY, with a separate connection that listens.
 
-A notice only makes others look sooner: whatever it says is found without it, too. So none is repeated when it is lost.
+A notification only makes others look sooner; they find the change without it, too. So a lost one is not repeated.
 Never one per message: a NOTIFY takes a global lock when it commits.
 """
 
@@ -21,16 +21,16 @@ from txmsg.errors import BrokerUnavailable
 _log = logging.getLogger(__name__)
 
 _HINT_PAUSE_S = 0.02
-"""At most 50 times a second a broker tells where queues end now."""
+"""A broker announces the ends of queues at most 50 times a second."""
 _PAYLOAD_LENGTH_MAX = 7000  # PostgreSQL takes 7,999 bytes
 _PROBE_S = 5.0
 _RECONNECT_PAUSE_S = 1.0
 
 
 class Notices:
-    """Tells and hears. `on` says what to do for each kind of notice: "KIND TEXT" is heard as on[KIND](TEXT).
+    """Sends and receives notifications. `on`: a callback for each kind; "KIND TEXT" calls on[KIND](TEXT).
 
-    on_connect is called when it begins to listen, also after a break: what was said meanwhile was missed.
+    on_connect is called when it begins to listen, also after an interruption, in which notifications were missed.
     """
 
     def __init__(
@@ -50,22 +50,22 @@ class Notices:
         self._ends: dict[int, int] = {}
         self._has_ends = asyncio.Event()
 
-    # ---- telling
+    # ---- sending
 
     async def say(self, kind: str, text: str = "") -> None:
-        """Tells all brokers, this one too. Raises BrokerUnavailable."""
+        """Notifies all brokers, including this one. Raises BrokerUnavailable."""
         async with session(self._pool) as conn:
             await notify(conn, f"{kind} {text}")
 
     def hint(self, ends: Mapping[int, int]) -> None:
-        """Queues (by id) end before these offsets now, and other brokers deliver them. Told soon, and together."""
+        """Announces soon, in one notification, where these queues of other brokers (by id) end."""
         for queue_id, end in ends.items():
             self._ends[queue_id] = max(end, self._ends.get(queue_id, 0))
         if ends:
             self._has_ends.set()
 
     async def hint_once(self) -> None:
-        """Tells what `hint` has gathered, in one transaction."""
+        """Sends what `hint` has collected, in one transaction."""
         ends, self._ends = self._ends, {}
         self._has_ends.clear()
         if ends:
@@ -75,7 +75,7 @@ class Notices:
     # ---- running
 
     async def run(self) -> None:
-        """Tells and hears until cancelled."""
+        """Sends and receives until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._hint(), name="hints")
             tasks.create_task(self._listen(), name="notices")
@@ -86,9 +86,9 @@ class Notices:
             try:
                 await self.hint_once()
             except BrokerUnavailable as exc:
-                _log.debug("others were not told where queues end: %s", exc)
+                _log.debug("the ends of queues were not announced to other brokers: %s", exc)
             except Exception:  # noqa: BLE001 - the root of a task
-                _log.exception("others were not told where queues end")
+                _log.exception("the ends of queues were not announced to other brokers")
             await asyncio.sleep(_HINT_PAUSE_S)
 
     async def _listen(self) -> None:
@@ -102,13 +102,16 @@ class Notices:
                 finally:
                     await connection.close()
             except (*TRANSIENT, BrokerUnavailable) as exc:
-                _log.info("other brokers are not heard, only looked at: %s", " ".join(str(exc).split()))
+                _log.info(
+                    "notifications of other brokers are not received, their changes are found by polling: %s",
+                    " ".join(str(exc).split()),
+                )
             except Exception:  # noqa: BLE001 - the root of a task
                 _log.exception("listening to other brokers failed; it is tried again")
             await asyncio.sleep(_RECONNECT_PAUSE_S)
 
     async def _hear(self, connection: AsyncConnection[Any]) -> None:
-        """What is said within some seconds; then asks whether the database is still there, for silence says nothing."""
+        """Receives for some seconds; then asks whether the database is still there, which silence does not tell."""
         async for notice in connection.notifies(timeout=_PROBE_S):
             self._take(notice)
         with answering_within(connection, _PROBE_S):
@@ -118,7 +121,7 @@ class Notices:
         kind, _, text = notice.payload.partition(" ")
         if kind == "ends":
             self._on_ends(_ends_of(text))
-        elif kind in self._on:  # else a younger release says it
+        elif kind in self._on:  # else one of a newer release
             self._on[kind](text)
 
 
@@ -138,6 +141,6 @@ def _ends_of(text: str) -> dict[int, int]:
     ends: dict[int, int] = {}
     for word in text.split():
         queue_id, _, end = word.partition(":")
-        if queue_id.isdecimal() and end.isdecimal():  # anybody may write to the channel
+        if queue_id.isdecimal() and end.isdecimal():  # other programs may write to the channel
             ends[int(queue_id)] = int(end)
     return ends

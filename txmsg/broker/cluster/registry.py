@@ -1,4 +1,4 @@
-"""The registry of brokers for people: who is there, who delivers what, and a broker taken out for maintenance."""
+"""The registry of brokers for operators: brokers, the queues they deliver, draining."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from txmsg.errors import MisuseError, shown
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterState:
-    """The cluster at one moment. leases: None where they were not asked for."""
+    """The cluster at one moment. leases: None unless requested."""
 
     shard: UUID
     schema_revision: str
@@ -26,13 +26,13 @@ class ClusterState:
 
 
 class Registry:
-    """Answers from the database, so every broker says the same."""
+    """Reads from the database, so that every broker answers the same."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
 
     async def show(self, *, with_queues: bool) -> ClusterState:
-        """The cluster as it is. Raises BrokerUnavailable."""
+        """The state of the cluster. Raises BrokerUnavailable."""
         async with session(self._pool) as conn:
             shard, revision, queue_count = await brokers_store.database_facts(conn)
             return ClusterState(
@@ -45,7 +45,7 @@ class Registry:
             )
 
     async def drain(self, broker_id: str) -> int:
-        """Has a broker give everything away; how many queues it still delivers. Raises MisuseError."""
+        """Has a broker hand over all queues. Returns how many it still delivers. Raises MisuseError."""
         async with session(self._pool) as conn:
             is_alive, is_another_active = await brokers_store.drain(conn, broker_id)
             if not is_another_active:

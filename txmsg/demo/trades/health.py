@@ -58,7 +58,7 @@ class HealthWriter:
 
 
 def _write(path: Path, text: str) -> None:
-    """Whoever reads sees the old text or the new one."""
+    """Replaces a file: readers see the old text or the new one."""
     new = path.with_suffix(".new")
     new.write_text(text)
     new.replace(path)

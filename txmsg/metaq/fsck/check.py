@@ -1,4 +1,4 @@
-"""Checks a log: reads all of it, also while it is written, and says what is damaged, what is lost, and the way out."""
+"""Checks a log: reads all of it, also while it is written, and reports damage, losses, and how to repair them."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def _check_keys(root: Path, findings: Findings) -> None:
         firsts = CommitLogReader(root / "commitlog").files()
         try:
             if first not in firsts[:-1]:
-                raise BadKeys("there is no finished file that it is of")
+                raise BadKeys("it belongs to no finished file")
             KeysFile(root, findings.identity.log_id, first, firsts[firsts.index(first) + 1]).check()
         except BadKeys as exc:
             known = checkpoint_of(root, findings.identity.log_id)
@@ -251,7 +251,7 @@ def _summarise(findings: Findings) -> None:
     report.notes.clear()
     report.holes.clear()
     if scan.torn and not any(region.begin == scan.torn.begin for region, _ in findings.damage):
-        text = f"{scan.torn.end - scan.torn.begin} bytes at the end are no whole frame"
+        text = f"{scan.torn.end - scan.torn.begin} bytes at the end are not a whole frame"
         way_out = "the writer cuts them off when it opens the log: nothing that was promised is in them"
         if scan.torn.is_begun:
             report.notes.append(f"{text}: one that is being written, or that a crash has torn; {way_out}")

@@ -173,7 +173,7 @@ class _Repair:
                 os.pwrite(file.fileno(), bytes(size), position - first)
                 os.fsync(file.fileno())
         if untidy:
-            self._done.append(f"{len(untidy)} frames had bytes behind them that are no zeros: made zero")
+            self._done.append(f"{len(untidy)} frames had bytes behind them that are not zero: set to zero")
 
     def _take_out(self, findings: Findings, identity: Identity, region: Region, lost: Sequence[Lost]) -> None:
         """Overwrites a damaged place by marks of what is lost, and by pads."""

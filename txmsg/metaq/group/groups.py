@@ -1,7 +1,7 @@
 """Groups of a log in a directory: members, the queues they own, and their offsets; by files and locks, with no server.
 
 A process that dies gives back everything at once. One that is stopped (SIGSTOP, a debugger) keeps what it owns, and its
-queues wait: whoever took them could not know that it does not go on the next moment.
+queues wait: it may continue at any moment, so no other member can take them safely.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ _PARTS_MAX = os.sysconf("SC_IOV_MAX")
 
 
 def files_of(directory: Path, suffix: str) -> list[int]:
-    """What the files of a directory are named by, in order; none when it is not there. Other names are none."""
+    """The numbers that name the files of a directory, in order; none when it does not exist. Ignores other files."""
     try:
         names = os.listdir(directory)
     except FileNotFoundError:
@@ -30,13 +30,13 @@ def files_of(directory: Path, suffix: str) -> list[int]:
 
 
 def is_named(name: str, suffix: str) -> bool:
-    """Whether a file is named as those of a log are: 20 digits, and what it holds."""
+    """Whether a name is that of a file of a log: 20 digits and this suffix."""
     digits = name[:_DIGITS]
     return digits + suffix == name and len(digits) == _DIGITS and digits.isascii() and digits.isdecimal()
 
 
 def sync_directory(directory: Path) -> None:
-    """Makes what was created, renamed or removed in a directory last."""
+    """Makes changes of a directory (files created, renamed, removed) durable."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
@@ -149,7 +149,7 @@ class CommitLogWriter:
         return self.synced
 
     def fail(self, why: str) -> None:
-        """Has nothing be appended any more."""
+        """Refuses all further appends."""
         self.failed = StorageError(why)
 
     def close(self) -> None:
@@ -216,7 +216,7 @@ class CommitLogReader:
         first = self._file_at(position)
         data = self._file(first).read(position - first, size_bytes)
         if len(data) < size_bytes:
-            first = self._file_at(position, anew=True)  # it may have rolled
+            first = self._file_at(position, refresh=True)  # it may have rolled
             data = self._file(first).read(position - first, size_bytes)
         if len(data) < size_bytes:
             name = log_file(self.directory, first).name
@@ -224,7 +224,7 @@ class CommitLogReader:
         return data
 
     def ahead(self, position: int, size_bytes: int, end: int) -> memoryview:
-        """The same for who reads on and on, up to `end` in the same file: much is read at once, and kept."""
+        """As `read`, for sequential reading up to `end` in the same file: reads ahead and keeps it."""
         start, window = self._window
         if not start <= position <= position + size_bytes <= start + len(window):
             size = min(max(size_bytes, _READ_AHEAD_BYTES), max(size_bytes, end - position))
@@ -239,7 +239,7 @@ class CommitLogReader:
         return self.read(position, min(size_bytes_max, end - position))
 
     def find(self, sought: bytes, start: int, end: int) -> int:
-        """Where these bytes stand first, in the part of one file from `start` to `end`; `end` if nowhere."""
+        """The first position of these bytes between `start` and `end` in one file; `end` if they are not found."""
         while start < end:
             size = min(_SEARCHED_AT_ONCE_BYTES, end - start)
             place = self._read(start, size).find(sought)
@@ -248,9 +248,9 @@ class CommitLogReader:
             start += max(1, size - len(sought) + 1)
         return end
 
-    def _file_at(self, position: int, *, anew: bool = False) -> int:
+    def _file_at(self, position: int, *, refresh: bool = False) -> int:
         place = bisect_right(self._firsts, position) - 1
-        if anew or place < 0:
+        if refresh or place < 0:
             place = bisect_right(self.files(), position) - 1
         if place < 0:
             raise CorruptLog(f"position {position} is not kept: the log begins at {self._firsts[:1] or 'nothing'}")

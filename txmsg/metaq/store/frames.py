@@ -1,4 +1,4 @@
-"""What a crash may have left, told apart: whole frames, a torn end, damage."""
+"""Distinguishes what a crash may leave: whole frames, a torn end, damage."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def frames(log: CommitLogReader, log_id: int, start: int, end: int) -> Iterator[
 
 
 class DamagedFrame(Exception):
-    """What stands at `position` is not a whole frame."""
+    """There is no whole frame at `position`."""
 
     def __init__(self, position: int, why: str) -> None:
         super().__init__(f"position {position}: {why}")
@@ -38,9 +38,9 @@ def whole_frame(log: CommitLogReader, log_id: int, position: int, end: int) -> H
     """
     header = read_header(log.ahead(position, min(HEADER_SIZE_BYTES_MAX, end - position), end))
     if header.position != position:
-        raise BadFrame(f"a frame written for position {header.position} stands there")
+        raise BadFrame(f"it is a frame written for position {header.position}")
     if header.log_id != log_id:
-        raise BadFrame("a frame of another log stands there")
+        raise BadFrame("it is a frame of another log")
     if header.end > end:
         raise BadFrame("the frame is cut off")
     verify(header, log.ahead(position, header.size_bytes, end))

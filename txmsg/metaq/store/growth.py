@@ -1,4 +1,4 @@
-"""Waits for a log to grow, in whatever process it is written. Costs nearly nothing while it does not.
+"""Waits for a log to grow, whichever process writes it. Costs nearly nothing while it does not grow.
 
 A look is two `stat` calls; looks come a millisecond after the last batch was served and then ever more seldom, down to
 40 in a second. Not inotify: the standard library has none, other systems have other ones, and a file system that is

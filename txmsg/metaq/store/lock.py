@@ -1,4 +1,4 @@
-"""The right to write a log, which one process has at a time."""
+"""The write lock of a log, which one process holds at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deletes what a log need not keep any more: whole files, the oldest first, and the cells that point into them."""
+"""Retention of a log: deletes whole files, the oldest first, and the cells that point into them."""
 
 from __future__ import annotations
 

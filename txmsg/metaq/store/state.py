@@ -32,7 +32,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What was known to be on disk. begin: the first position kept; ends: where each queue ended before `position`."""
+    """The state known to be on disk. begin: the first position kept; ends: where each queue ended before `position`."""
 
     position: int
     begin: int = 0
@@ -110,7 +110,7 @@ def checkpoint_of(root: Path, log_id: int) -> Checkpoint | None:
 
 
 def write_checkpoint(root: Path, log_id: int, checkpoint: Checkpoint) -> None:
-    """Notes that the cells of all frames before a position are on disk, and where their queues end."""
+    """Records that the cells of all frames before a position are on disk, and where their queues end."""
     ends: dict[str, dict[str, int]] = {}
     for (topic, queue), end in checkpoint.ends.items():
         ends.setdefault(topic, {})[str(queue)] = end

@@ -1,4 +1,4 @@
-"""What each topic of a log asks for: how its appends come to disk, how they are compressed, how long they are kept."""
+"""Settings of the topics of a log: flush, compression, retention."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from txmsg.metaq.store.state import read_checked, write_checked
 
 
 class Flush(StrEnum):
-    """How a topic's appends come to disk."""
+    """When appends of a topic are on disk."""
 
     SYNC = "sync"
     """On disk before `append` returns; one fdatasync for all that wait."""
@@ -25,12 +25,12 @@ class Flush(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSettings:
-    """What a topic asks for. Stands in `topics.json`; changes hold from the next append on."""
+    """The settings of a topic, kept in `topics.json`. Changes hold from the next append on."""
 
     flush: Flush = Flush.SYNC
-    """How its appends come to disk. Default: before `append` returns."""
+    """When its appends are on disk. Default: before `append` returns."""
     compression: Compression = Compression.NONE
-    """What a `LogProducer` makes of its messages. Default: as they are, which is read without a copy."""
+    """The compression by a `LogProducer`. Default: none, which is read without a copy."""
     retention_s: float | None = None
     """Age that its messages reach at least. Default None: that of the log. A file goes when all in it have let go."""
 
