@@ -1,7 +1,8 @@
 """This broker among the others: its heartbeat, the assignment of queues, and their hand-over.
 
-There is no leader. Every broker repeats the same step each second: it sends its heartbeat, removes brokers whose
-heartbeats have stopped, and assigns the queues if something has changed. The first does it, the others find it done.
+There is no leader. Every broker repeats the same step each second: it sends its heartbeat, declares brokers dead
+whose heartbeats have stopped, and assigns the queues if something has changed. The others find the work of the first
+done.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ class Membership:
         """Runs the next step at once."""
         self._soon.set()
 
-    def doubt(self) -> None:
+    def reread_leases(self) -> None:
         """A lease has turned out to be lost: reads the leases again at once."""
         self._seen_epoch = -1
         self._soon.set()
@@ -211,7 +212,7 @@ class Membership:
         asked_at, losses = self.leases.monotonic(), self.leases.losses
         state = await brokers_store.beat(conn, incarnation, self.leases.broker_id, self._joined_at, self.leases.ttl_s)
         if state is None:
-            self._drop("the other brokers have removed this one, whose heartbeats came too late")
+            self._drop("the other brokers have declared this one dead: its heartbeats came too late")
             return False
         if self.leases.losses != losses:  # while the heartbeat was on its way: this broker must join again
             return False
@@ -221,9 +222,9 @@ class Membership:
         return True
 
     async def _look(self, conn: Connection) -> None:
-        """Removes silent brokers, assigns queues if something has changed, and reads this broker's leases."""
-        buried = await brokers_store.bury_silent(conn)
-        for broker_id in buried:
+        """Declares silent brokers dead, assigns queues if something has changed, and reads this broker's leases."""
+        dead = await brokers_store.mark_dead(conn)
+        for broker_id in dead:
             _log.warning("broker %s sends no heartbeats: its queues are assigned to others", broker_id)
         brokers, youngest_queue = await brokers_store.live_brokers(conn)
         self._set_brokers(tuple(brokers))
@@ -235,7 +236,7 @@ class Membership:
             # Once more after a change: a queue whose lease was locked was skipped.
             self._seen = (epoch, states, youngest_queue) if raised == epoch else None
             self._looked_at, epoch = now, raised
-        if buried:
+        if dead:
             await notify(conn, "brokers")
         if epoch != self._seen_epoch:
             await self._read_leases(conn)

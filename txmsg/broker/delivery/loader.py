@@ -128,7 +128,7 @@ class Loader:
         epochs = self._state.leases.epochs()
         feeds = [feed for feed in feeds if epochs.get(feed.queue_id) == feed.epoch]  # the others were lost
         if len(feeds) < len(leased):
-            self._membership.doubt()
+            self._membership.reread_leases()
         if known is None:
             group.members.limit(group.settings.deliver_rate_max, self._state.monotonic())
         for feed in feeds:

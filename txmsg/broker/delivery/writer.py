@@ -74,7 +74,7 @@ class ProgressWriter:
             for feed in filter(self._state.is_delivered, stale):
                 _log.warning("group %s: %s is no longer this broker's", feed.group.name, feed)
                 self._state.remove(feed.group, [feed.queue_id])
-                self._membership.doubt()
+                self._membership.reread_leases()
 
     async def write_outcomes(self, group: Group, feeds: Iterable[Feed]) -> None:
         """Writes failures and outcomes of retries, then counts them as done. One transaction, which locks the leases.
@@ -111,7 +111,7 @@ class ProgressWriter:
             except ForeignKeyViolation as exc:
                 raise BrokerUnavailable(f"group {group.name} was deleted: retry") from exc
             if not is_held:  # raised here: within the session it would drop all other queues, too
-                self._membership.doubt()
+                self._membership.reread_leases()
                 raise BrokerUnavailable(_LEASE_OVER)
             for feed, failures in failing:
                 feed.window.stored(failures)
@@ -138,7 +138,7 @@ class ProgressWriter:
         async with self._state.session() as conn:
             noted = await store.note_held(conn, incarnation, leases.broker_id, cursors, noted_s)
         if noted < len(feeds):
-            self._membership.doubt()
+            self._membership.reread_leases()
             raise BrokerUnavailable(_LEASE_OVER)
         for feed in feeds:
             feed.noted_until = 0.0 if noted_s is None else now + noted_s

@@ -125,8 +125,8 @@ async def leave(conn: Connection, broker_id: str, joined_at: datetime) -> None:
     )
 
 
-async def bury_silent(conn: Connection) -> list[str]:
-    """Marks the brokers whose time is over as dead, for good: they must join again. Returns them."""
+async def mark_dead(conn: Connection) -> list[str]:
+    """Marks brokers that have expired as dead, for good: they must join again. Returns their ids."""
     cursor = await plain_cursor(conn).execute(
         """
         with forgotten as (delete from txmsg.broker where state = 'dead' and expires_at < now() - %s::interval)

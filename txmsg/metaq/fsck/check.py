@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from txmsg.metaq.format.frame import HEADER_SIZE_BYTES_MAX, HOLES, MAGIC, BadFra
 from txmsg.metaq.fsck.attribution import attribute
 from txmsg.metaq.fsck.queue_check import QueueCheck
 from txmsg.metaq.fsck.report import Lost, Problem, Report
-from txmsg.metaq.fsck.scan import Region, Scan
+from txmsg.metaq.fsck.scan import Progress, Region, Scan
 from txmsg.metaq.store.cells import queues_of
 from txmsg.metaq.store.commit_log import CommitLogReader, files_of, is_named, log_file
 from txmsg.metaq.store.keys import BadKeys, KeysFile, keys_file
@@ -56,8 +55,8 @@ def size_bytes_of(root: Path) -> int:
     return sum(path.stat().st_size for path in (root / "commitlog").glob("*.log"))
 
 
-def check(root: Path, told: Callable[[int], None] = lambda _: None) -> Findings:
-    """Reads a whole log. Raises CorruptLog when the directory is none. `told`: how many bytes more were read.
+def check(root: Path, progress: Progress = lambda _: None) -> Findings:
+    """Reads a whole log. Raises CorruptLog when the directory is none. `progress`: how many bytes more were read.
 
     What a writer does meanwhile is not damage: what looks like damage is checked again.
     """
@@ -78,7 +77,7 @@ def check(root: Path, told: Callable[[int], None] = lambda _: None) -> Findings:
         before = checkpoint_of(root, identity.log_id)
         report.problems = []
         findings.known = _checkpoint(root, identity, report)
-        findings.scan.run(told)
+        findings.scan.run(progress)
         _check_frames(root, findings, settings)
         # What a writer does between two readings looks like damage in one look; damage does in all of them.
         report.problems = [problem for problem in report.problems if seen is None or _place_of(problem) in seen]

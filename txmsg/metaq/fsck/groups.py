@@ -11,10 +11,9 @@ from txmsg.errors import CorruptLog
 from txmsg.metaq.fsck.check import check, size_bytes_of
 from txmsg.metaq.fsck.repair import repair
 from txmsg.metaq.fsck.report import Problem, Report
+from txmsg.metaq.fsck.scan import Progress
 from txmsg.metaq.group.files import begins_in, offset_in, queue_file, queues_in
 from txmsg.metaq.group.logs import turn
-
-Told = Callable[[int], None]
 
 
 def _small_logs(root: Path) -> list[Path]:
@@ -27,14 +26,14 @@ def size_bytes_with_groups(root: Path) -> int:
     return sum(map(size_bytes_of, (root, *_small_logs(root))))
 
 
-def check_with_groups(root: Path, told: Told = lambda _: None) -> Report:
+def check_with_groups(root: Path, progress: Progress = lambda _: None) -> Report:
     """Checks a log and its groups; see `check`. Figures are those of the log itself."""
-    report = check(root, told).report
+    report = check(root, progress).report
     report.problems += _unreadable(root)
     for log in _small_logs(root):
         place = log.relative_to(root)
         try:
-            found = check(log, told).report
+            found = check(log, progress).report
         except (CorruptLog, FileNotFoundError):
             if log.exists():
                 raise
@@ -48,12 +47,12 @@ def check_with_groups(root: Path, told: Told = lambda _: None) -> Report:
     return report
 
 
-def repair_with_groups(root: Path, told: Told = lambda _: None) -> list[str]:
+def repair_with_groups(root: Path, progress: Progress = lambda _: None) -> list[str]:
     """Repairs a log and the small logs of its groups; see `repair`. Files of groups are left to who knows them."""
-    done = repair(root, told)
+    done = repair(root, progress)
     for log in _small_logs(root):
         with turn(log.with_suffix(".lock")):
-            done += [f"{log.relative_to(root)}: {line}" for line in repair(log, told)]
+            done += [f"{log.relative_to(root)}: {line}" for line in repair(log, progress)]
     return done
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Final
@@ -26,7 +26,7 @@ from txmsg.metaq.format.frame import (
 )
 from txmsg.metaq.fsck.check import Findings, check, guessed_identity, strange_names
 from txmsg.metaq.fsck.report import Lost
-from txmsg.metaq.fsck.scan import Region
+from txmsg.metaq.fsck.scan import Progress, Region
 from txmsg.metaq.store.cells import queue_directory
 from txmsg.metaq.store.commit_log import CommitLogReader, files_of, log_file, sync_directory
 from txmsg.metaq.store.keys import keys_file
@@ -40,7 +40,7 @@ _PAD_SIZE_BYTES_MAX: Final = 1024**3
 _COPIED_BYTES: Final = 1024 * 1024
 
 
-def repair(root: Path, told: Callable[[int], None] = lambda _: None) -> list[str]:
+def repair(root: Path, progress: Progress = lambda _: None) -> list[str]:
     """Repairs a log as docs/log_format.md says, under its lock. Returns what was done, in sentences.
 
     Raises LogBusy while another process writes it, CorruptLog when nothing tells which log it is. Interrupted, it can
@@ -49,7 +49,7 @@ def repair(root: Path, told: Callable[[int], None] = lambda _: None) -> list[str
     renamed = _name_directory(root)
     lock = WriteLock(root)
     try:
-        return renamed + _Repair(root).run(told)
+        return renamed + _Repair(root).run(progress)
     finally:
         lock.release()
 
@@ -75,19 +75,19 @@ class _Repair:
         self._log = root / "commitlog"
         self._done: list[str] = []
 
-    def run(self, told: Callable[[int], None]) -> list[str]:
+    def run(self, progress: Progress) -> list[str]:
         identity = self._identity()
         self._put_names_right(identity)
         self._put_topics_aside()
-        findings = check(self._root, told)
+        findings = check(self._root, progress)
         if findings.report.problems:
             self._remove_keys(findings)
             if self._put_back(findings, identity):
-                findings = check(self._root, told)
+                findings = check(self._root, progress)
             self._tidy(findings)
             for region, lost in _merged(findings.damage):
                 self._take_out(findings, identity, region, lost)
-            self._make_anew(findings, identity)
+            self._recreate(findings, identity)
         return self._done
 
     # ---- small files and names
@@ -228,7 +228,7 @@ class _Repair:
 
     # ---- what is recreated
 
-    def _make_anew(self, findings: Findings, identity: Identity) -> None:
+    def _recreate(self, findings: Findings, identity: Identity) -> None:
         """Cells and checkpoint, from the frames."""
         root = self._root
         begin = CommitLogReader(self._log).begin()

@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,10 +22,9 @@ from txmsg.metaq.format.frame import (
     layout,
     raw_of,
     read_header,
-    verify,
 )
 from txmsg.metaq.store.commit_log import CommitLogReader, log_file
-from txmsg.metaq.store.frames import next_frame, whole_frame
+from txmsg.metaq.store.frames import next_frame, payload_of, whole_frame
 from txmsg.metaq.store.state import Identity, QueueKey
 
 FRAME: Final = np.dtype(
@@ -44,7 +43,10 @@ FRAME: Final = np.dtype(
 _POSITION: Final = 2
 _END = struct.Struct("<Q")
 _TWO = struct.Struct("<ii")
-_TOLD_BYTES = 4 * 1024 * 1024
+Progress: TypeAlias = Callable[[int], None]
+"""Called with the number of bytes that were read since the last call."""
+
+_PROGRESS_BYTES = 4 * 1024 * 1024
 
 
 @dataclass(slots=True)
@@ -136,8 +138,8 @@ class Scan:
         self.messages += header.count
         return True
 
-    def run(self, told: Callable[[int], None]) -> None:
-        """Reads on to the end of the log as it is now. `told`: how many bytes more were read, now and then."""
+    def run(self, progress: Progress) -> None:
+        """Reads on to the end of the log as it is now. `progress`: how many bytes more were read, now and then."""
         log = CommitLogReader(self.root / "commitlog")
         firsts = log.files()
         if firsts and firsts[0] > self.begin:  # or retention has deleted files since
@@ -165,17 +167,15 @@ class Scan:
                     Region(self.end, first, "no file holds this", is_file=False, generation=max(1, self._generation))
                 )
             try:
-                self._read_file(log, max(first, self.end), first + size, told, is_last=following is None)
+                self._read_file(log, max(first, self.end), first + size, progress, is_last=following is None)
             except CorruptLog:
                 continue  # cut off, or deleted, meanwhile: the next look tells
 
-    def _read_file(
-        self, log: CommitLogReader, position: int, end: int, told: Callable[[int], None], *, is_last: bool
-    ) -> None:
+    def _read_file(self, log: CommitLogReader, position: int, end: int, progress: Progress, *, is_last: bool) -> None:
         since = position
         while position < end:
-            if position - since >= _TOLD_BYTES:
-                told(position - since)
+            if position - since >= _PROGRESS_BYTES:
+                progress(position - since)
                 since = position
             head = log.ahead(position, min(HEADER_SIZE_BYTES_MAX, end - position), end)
             header: Header | None = None
@@ -198,18 +198,12 @@ class Scan:
             region_end = believed.end if believed else region_end
             self.regions.append(Region(position, region_end, why, believed, generation=max(1, self._generation)))
             position = self.end = region_end
-        told(max(0, position - since))
+        progress(max(0, position - since))
 
     def _take(self, header: Header, log: CommitLogReader, position: int, end: int) -> None:
         """Remembers a frame, if it is whole in every way; else BadFrame."""
-        if header.position != position:
-            raise BadFrame(f"a frame written for position {header.position} stands there")
-        if header.log_id != self.identity.log_id:
-            raise BadFrame("a frame of another log stands there")
-        if position + header.size_bytes > end:
-            raise BadFrame("the frame is cut off")
+        stored = payload_of(header, log, self.identity.log_id, position, end)
         data = log.ahead(position, header.size_bytes, end)
-        stored = verify(header, data)
         used = header.start + header.payload_size_bytes
         if header.size_bytes < used or header.size_bytes % 8:
             raise BadFrame(f"the frame has {header.size_bytes} bytes, and its parts need {used}")

@@ -248,9 +248,13 @@ def write_begins(directory: Path, begins: Mapping[str, Mapping[int, int]]) -> No
 # ---- seeks
 
 
+def _sought_file(directory: Path, queue: LogQueue) -> Path:
+    return directory / "sought" / f"{queue.topic}-{queue.queue:04}"
+
+
 def seek_to(directory: Path, queue: LogQueue, offset: int) -> None:
     """Asks the owner to go on there. While the group is locked."""
-    path = directory / "sought" / f"{queue.topic}-{queue.queue:04}"
+    path = _sought_file(directory, queue)
     path.parent.mkdir(exist_ok=True)
     write_whole(path, str(offset).encode())
 
@@ -269,10 +273,10 @@ def sought_in(directory: Path) -> dict[LogQueue, int]:
 def offset_sought(directory: Path, queue: LogQueue) -> int | None:
     """The offset of a pending seek of this queue; None without one."""
     with suppress(FileNotFoundError):
-        return int((directory / "sought" / f"{queue.topic}-{queue.queue:04}").read_bytes())
+        return int(_sought_file(directory, queue).read_bytes())
     return None
 
 
 def forget_sought(directory: Path, queue: LogQueue) -> None:
     """It is done. While the group is locked."""
-    (directory / "sought" / f"{queue.topic}-{queue.queue:04}").unlink(missing_ok=True)
+    _sought_file(directory, queue).unlink(missing_ok=True)

@@ -37,14 +37,19 @@ def whole_frame(log: CommitLogReader, log_id: int, position: int, end: int) -> H
     `end`: of the file, or before it.
     """
     header = read_header(log.ahead(position, min(HEADER_SIZE_BYTES_MAX, end - position), end))
+    payload_of(header, log, log_id, position, end)
+    return header
+
+
+def payload_of(header: Header, log: CommitLogReader, log_id: int, position: int, end: int) -> memoryview:
+    """The stored payload of a frame of this log, which is whole and at its own position. Raises BadFrame."""
     if header.position != position:
         raise BadFrame(f"it is a frame written for position {header.position}")
     if header.log_id != log_id:
         raise BadFrame("it is a frame of another log")
     if header.end > end:
         raise BadFrame("the frame is cut off")
-    verify(header, log.ahead(position, header.size_bytes, end))
-    return header
+    return verify(header, log.ahead(position, header.size_bytes, end))
 
 
 def torn_end(log: CommitLogReader, log_id: int, position: int, end: int) -> bool:

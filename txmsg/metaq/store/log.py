@@ -95,7 +95,7 @@ class Log:
             self._opened = opened.pop_all()
         self.reader = LogReader(self.root)
         self._indexer.start()
-        self._flusher = threading.Thread(target=self._flush_now_and_then, name="txmsg-metaq-flush", daemon=True)
+        self._flusher = threading.Thread(target=self._flush_periodically, name="txmsg-metaq-flush", daemon=True)
         self._flusher.start()
 
     def __enter__(self) -> Log:
@@ -251,10 +251,7 @@ class Log:
         """
         self._write_lock.require()
         with self._sync_lock, self._lock:
-            self._require_usable()
-            self._writer.sync()
-            self._write_cells(self._writer.synced)
-            self._require_usable()
+            self._settle()
             end = self._queues.of(topic, queue)
             begin, payloads = self._queues.reader.queue(topic, queue).cut_at(offset)
             if not payloads:
@@ -282,13 +279,17 @@ class Log:
         """
         self._write_lock.require()
         with self._sync_lock, self._lock:
-            self._require_usable()
-            self._writer.sync()
-            self._write_cells(self._writer.synced)
-            self._require_usable()
+            self._settle()
             return refill(self._queues.reader, topic, queue, base_offset, payload)
 
     # ---- to disk
+
+    def _settle(self) -> None:
+        """Everything that was appended is on disk and visible. Needs both locks. Raises StorageError."""
+        self._require_usable()
+        self._writer.sync()
+        self._write_cells(self._writer.synced)
+        self._require_usable()
 
     def _sync(self, position: int) -> None:
         """Returns when everything before this position is on disk, and seen by readers."""
@@ -362,7 +363,7 @@ class Log:
         wanted = self.settings_of(topic).retention_s
         return self.config.retention_s if wanted is None else wanted
 
-    def _flush_now_and_then(self) -> None:
+    def _flush_periodically(self) -> None:
         since_checkpoint_s = 0.0
         trouble = ""
         while not self._closed.wait(self.config.flush_s) and self._writer.failed is None:

@@ -64,9 +64,9 @@ class OpenFiles:
             self._fds.move_to_end(path)
         self.unsynced.files.add(path)
         if os.write(fd, data) != len(data):
-            self._write_anew(fd, data, size_bytes)
+            self._rewrite(fd, data, size_bytes)
 
-    def _write_anew(self, fd: int, data: bytes, size_bytes: int) -> None:
+    def _rewrite(self, fd: int, data: bytes, size_bytes: int) -> None:
         """After a short write: the whole once more, so that what stopped it is an error, and half a cell is no more."""
         os.ftruncate(fd, size_bytes)
         written = 0
