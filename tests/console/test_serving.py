@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from examples.trade_dashboard import figures
 from examples.trade_dashboard.page import PAGE, main, read
 from tests.console.conftest import ShowPage
-from txmsg.console import app, watching
+from txmsg.console import app, watch
 from txmsg.console.board import Snapshot
 from txmsg.console.server import ConsoleConfig, serve
 from txmsg.errors import MisuseError
@@ -120,7 +120,7 @@ async def serving(database: str) -> AsyncIterator[Served]:
 
 
 async def test_new_figures_are_pushed_when_they_are_told_of(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "_READ_EVERY_S_MAX", 3600.0)  # none are found by looking now and then
+    monkeypatch.setattr(watch, "_READ_EVERY_S_MAX", 3600.0)  # none are found by looking now and then
 
     async with serving(database_url) as served:
         bulletins = served.bulletins()
