@@ -78,7 +78,7 @@ async def test_each_kind_of_session_sets_what_it_relies_on(notify_url: str) -> N
 
     async with (
         await connect_writer(notify_url, lock_timeout_s=1, transaction_timeout_s=2) as writer,
-        await connect_listener(notify_url, "channel") as listener,
+        await connect_listener(notify_url) as listener,
         upkeep_session(notify_url) as upkeep,
         open_pool(notify_url) as pool,
         pool.connection() as pooled,

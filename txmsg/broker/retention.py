@@ -19,7 +19,7 @@ from txmsg.broker.alerts import Alerts
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.periodic import repeat
 from txmsg.broker.store import segments as store
-from txmsg.broker.store.connect import upkeep_session
+from txmsg.broker.store.connect import Connection, upkeep_session
 from txmsg.broker.store.segments import Pin, SegmentRow
 
 logger = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ class Retention:
         """Repeats `run_once` until cancelled."""
         await repeat("dropping segments", self.run_once, self._config.retention_check_s)
 
-    async def _give_up(self, conn: store.Connection) -> None:
+    async def _give_up(self, conn: Connection) -> None:
         kept = [segment for segment in await store.segments(conn) if not segment.dropping]
         following = {segment.id: after.id for segment, after in pairwise(kept)}
         for segment in past_their_time(kept, self._config):
@@ -112,7 +112,7 @@ class Retention:
                 *(pin.reader, pin.messages, pin.topic, pin.number, pin.first, pin.last, segment.age_s, segment.id),
             )
 
-    async def _drop(self, conn: store.Connection) -> int:
+    async def _drop(self, conn: Connection) -> int:
         dropped = 0
         for segment in await store.segments(conn):
             if not segment.dropping:
@@ -132,7 +132,7 @@ class Retention:
         return dropped
 
 
-async def _drop_whole(conn: store.Connection, segment: int) -> None:
+async def _drop_whole(conn: Connection, segment: int) -> None:
     for kind in store.PARTITIONS:
         await store.detach(conn, kind, segment)
         await store.drop_table(conn, kind, segment)

@@ -17,7 +17,6 @@ from txmsg.consumer.subscriptions import Subscriptions
 from txmsg.errors import MisuseError, shown
 from txmsg.message import ReceivedMessage, check_name
 from txmsg.runtime.durations import Seconds, check_seconds
-from txmsg.runtime.options import check_count
 from txmsg.runtime.process import LoopThread, check_not_forked, shared_loop
 from txmsg.runtime.signals import signals_set
 from txmsg.runtime.start import Start, check_group_start
@@ -52,7 +51,7 @@ class AsyncLifecycle(ABC):
         if broadcast is not False:
             self.group = _broadcast_group_of(self.group, broadcast)
         self._start = check_group_start(start, default=Start.earliest() if broadcast is False else Start.latest())
-        self._concurrency = check_count("concurrency", concurrency, most=CONCURRENCY_MAX)
+        self._concurrency = _check_count("concurrency", concurrency, most=CONCURRENCY_MAX)
         self.close_timeout_s = check_seconds("close_timeout_s", close_timeout_s, least_s=0, most_s=CLOSE_TIMEOUT_S_MAX)
         """How long `close` waits for handlers."""
         self._subscriptions = Subscriptions(self.group)
@@ -234,3 +233,10 @@ def _broadcast_group_of(group: str, instance: object) -> str:
             "own and stays the same over restarts, such as its host's name, without %"
         )
     return check_name("consumer group", f"{group}%{check_name('broadcast instance', instance)}")
+
+
+def _check_count(name: str, value: object, *, most: int) -> int:
+    """`value` as a whole number from 1 on; else MisuseError."""
+    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most:
+        return value
+    raise MisuseError(f"{name}={shown(value)} must be a whole number from 1 to {most}")

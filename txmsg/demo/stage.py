@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import socket
 from pathlib import Path
-from typing import Self
+from typing import Protocol, Self
 
 import grpc
 
@@ -23,6 +23,16 @@ from txmsg.wire.v1.txmsg_pb2_grpc import AdminStub
 
 FIRST_CHECK_S = 1.0
 CHECK_INTERVAL_S = 2.0
+
+
+class Audience(Protocol):
+    """Is told how the demo goes on. Called from the supervisor's main thread only."""
+
+    def phase(self, title: str, steps: int) -> None:
+        """A phase of so many steps begins."""
+
+    def progress(self, steps: int, note: str) -> None:
+        """So many steps of the phase are done."""
 
 
 class Stage:

@@ -7,7 +7,6 @@ signals        SIGINT and SIGTERM end what runs
 child          a child process: started, awaited, stopped
 logs           logging to stderr
 lazy           names of a package that load their modules
-options        parameters that producers and consumers share        (pure)
 start          where to begin in the queues of a topic              (pure)
 durations      durations and times, as options and people give them (pure)
 backoff        when a message that failed comes again               (pure)

@@ -19,10 +19,8 @@ from txmsg.broker.cluster.assignment import assigned
 from txmsg.broker.cluster.leases import Leases
 from txmsg.broker.store import brokers as brokers_store
 from txmsg.broker.store import leases as leases_store
-from txmsg.broker.store.connect import Pool, session
-from txmsg.broker.store.delivery import Connection
+from txmsg.broker.store.connect import Connection, Pool, notify, session
 from txmsg.broker.store.incarnation import current_incarnation
-from txmsg.broker.store.notices import notify
 from txmsg.errors import BrokerUnavailable
 
 _log = logging.getLogger(__name__)

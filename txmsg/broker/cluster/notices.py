@@ -14,8 +14,7 @@ from typing import Any
 import psycopg
 from psycopg import AsyncConnection
 
-from txmsg.broker.store.connect import TRANSIENT, Pool, answering_within, connect_listener, session
-from txmsg.broker.store.notices import CHANNEL, notify
+from txmsg.broker.store.connect import TRANSIENT, Pool, answering_within, connect_listener, notify, session
 from txmsg.errors import BrokerUnavailable
 
 _log = logging.getLogger(__name__)
@@ -94,7 +93,7 @@ class Notices:
     async def _listen(self) -> None:
         while True:
             try:
-                connection = await connect_listener(self._url, CHANNEL)
+                connection = await connect_listener(self._url)
                 try:
                     self._on_connect()
                     while True:

@@ -8,8 +8,7 @@ from uuid import UUID
 
 from txmsg.broker.store import brokers as brokers_store
 from txmsg.broker.store import leases as leases_store
-from txmsg.broker.store.connect import Pool, session
-from txmsg.broker.store.notices import notify
+from txmsg.broker.store.connect import Pool, notify, session
 from txmsg.errors import MisuseError, shown
 
 

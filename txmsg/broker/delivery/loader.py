@@ -23,6 +23,7 @@ from txmsg.broker.delivery.writer import ProgressWriter
 from txmsg.broker.store import consumer_groups as groups_store
 from txmsg.broker.store import delivery as store
 from txmsg.broker.store import retries as retries_store
+from txmsg.broker.store.connect import Connection
 from txmsg.broker.store.consumer_groups import GroupRow
 from txmsg.errors import BrokerUnavailable
 from txmsg.runtime.backoff import Backoff
@@ -143,9 +144,7 @@ class Loader:
         self._state.add(group, topics, feeds)
         return group
 
-    async def _former(
-        self, conn: store.Connection, group_id: int, queue_ids: Collection[int]
-    ) -> dict[int, OrderedInFlight]:
+    async def _former(self, conn: Connection, group_id: int, queue_ids: Collection[int]) -> dict[int, OrderedInFlight]:
         """What this broker had in flight of queues (by id) that it lost, and that no other broker has had since."""
         lost = self._state.ordered_in_flight
         known = {queue_id: lost[group_id, queue_id] for queue_id in queue_ids if (group_id, queue_id) in lost}
@@ -165,7 +164,7 @@ class Loader:
         }
 
 
-async def _load_group(conn: store.Connection, name: str, config: DeliveryConfig) -> Group:
+async def _load_group(conn: Connection, name: str, config: DeliveryConfig) -> Group:
     """The group, created if it is new, without feeds."""
     row = await groups_store.group_row(conn, name)
     if row is None:
@@ -193,7 +192,7 @@ def settings_of(row: GroupRow, config: DeliveryConfig) -> GroupSettings:
 
 
 async def _load_feeds(  # noqa: PLR0917
-    conn: store.Connection,
+    conn: Connection,
     incarnation: UUID | None,
     group: Group,
     leased: Mapping[int, LeasedQueue],

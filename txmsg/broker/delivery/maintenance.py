@@ -17,6 +17,7 @@ from txmsg.broker.periodic import repeat
 from txmsg.broker.store import consumer_groups as groups_store
 from txmsg.broker.store import delivery as store
 from txmsg.broker.store import retries as retries_store
+from txmsg.broker.store.connect import Connection
 
 _log = logging.getLogger(__name__)
 _KEYS_PER_STATEMENT = 1000
@@ -85,7 +86,7 @@ class Maintenance:
                 if name in self._state.groups:
                     await self._read_retries(conn, self._state.groups[name], now)
 
-    async def _read_retries(self, conn: store.Connection, group: Group, now: float) -> None:
+    async def _read_retries(self, conn: Connection, group: Group, now: float) -> None:
         retries, feeds, is_paused = group.retries, group.asked_for(now), group.members.pause.is_on
         count = retries.room_count()
         if not feeds or not count or (is_paused and retries.ready_count):

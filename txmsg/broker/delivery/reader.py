@@ -10,6 +10,7 @@ from psycopg.errors import UndefinedTable
 from txmsg.broker.delivery.group import Feed
 from txmsg.broker.delivery.state import State
 from txmsg.broker.store import delivery as store
+from txmsg.broker.store.connect import Connection
 from txmsg.broker.store.rows import Row
 from txmsg.errors import BrokerUnavailable, StorageError
 
@@ -54,7 +55,7 @@ class Reader:
             self._state.read_soon(feed)
 
 
-async def _read(conn: store.Connection, feed: Feed, count_max: int, size_bytes_max: int) -> int:
+async def _read(conn: Connection, feed: Feed, count_max: int, size_bytes_max: int) -> int:
     """Reads the next messages of a feed into its window. Returns how many; 0 at the current end of the queue.
 
     Reads one segment at a time, with one statement if the segment is still the same, else two. StorageError if offsets
@@ -85,7 +86,7 @@ async def _read(conn: store.Connection, feed: Feed, count_max: int, size_bytes_m
     return 0
 
 
-async def _locate(conn: store.Connection, feed: Feed) -> None:
+async def _locate(conn: Connection, feed: Feed) -> None:
     """Finds the segment of the window's position: the last one that starts at or before it."""
     window = feed.window
     spans = await store.segments_of_queue(conn, feed.queue_id)

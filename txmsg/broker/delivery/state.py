@@ -20,8 +20,7 @@ from txmsg.broker.delivery.config import DeliveryConfig
 from txmsg.broker.delivery.group import Feed, Group
 from txmsg.broker.delivery.handover import OrderedInFlight, ordered_in_flight
 from txmsg.broker.delivery.window import Memory
-from txmsg.broker.store.connect import Pool, session
-from txmsg.broker.store.delivery import Connection
+from txmsg.broker.store.connect import Connection, Pool, session
 from txmsg.broker.store.incarnation import current_incarnation
 from txmsg.errors import BrokerUnavailable
 

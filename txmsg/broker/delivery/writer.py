@@ -20,6 +20,7 @@ from txmsg.broker.delivery.window import BEHIND, Failure
 from txmsg.broker.store import delivery as store
 from txmsg.broker.store import leases as leases_store
 from txmsg.broker.store import retries as retries_store
+from txmsg.broker.store.connect import Connection
 from txmsg.broker.store.retries import FirstFailure, LastFailure, RetryFailure
 from txmsg.broker.store.rows import RetryKey
 from txmsg.errors import BrokerUnavailable
@@ -148,7 +149,7 @@ class ProgressWriter:
                 feed.group.mark_busy(feed)
 
 
-async def _write_progress(conn: store.Connection, leases: Leases, feeds: Sequence[Feed]) -> list[Feed]:
+async def _write_progress(conn: Connection, leases: Leases, feeds: Sequence[Feed]) -> list[Feed]:
     """Writes the cursors of these feeds. Returns those whose leases are over. One statement."""
     progresses = [feed.window.progress() for feed in feeds]
     written = await store.write_cursors(
@@ -175,7 +176,7 @@ def _clean_error(error: str) -> str:
 
 
 async def _write_first_failures(
-    conn: store.Connection, feed: Feed, failing: Mapping[int, Failure], settings: GroupSettings
+    conn: Connection, feed: Feed, failing: Mapping[int, Failure], settings: GroupSettings
 ) -> None:
     """Writes messages whose first delivery failed, and those that follow their ordering keys, as retries.
 
@@ -203,7 +204,7 @@ async def _write_first_failures(
         await _log_lost(conn, feed, failing)
 
 
-async def _log_lost(conn: store.Connection, feed: Feed, failing: Mapping[int, Failure]) -> None:
+async def _log_lost(conn: Connection, feed: Feed, failing: Mapping[int, Failure]) -> None:
     since = [min(failing)]
     kept = {offset for _, offset in await store.failed_offsets(conn, feed.group.id, [feed.queue_id], since)}
     if lost := sorted(failing.keys() - kept):
@@ -213,7 +214,7 @@ async def _log_lost(conn: store.Connection, feed: Feed, failing: Mapping[int, Fa
         )
 
 
-async def _write_retry_outcomes(conn: store.Connection, group: Group, outcomes: Mapping[RetryKey, Outcome]) -> None:
+async def _write_retry_outcomes(conn: Connection, group: Group, outcomes: Mapping[RetryKey, Outcome]) -> None:
     """Writes the outcomes of retries. Idempotent."""
     settings = group.settings
     done: dict[int, list[int]] = defaultdict(list)

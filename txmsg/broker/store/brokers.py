@@ -10,7 +10,8 @@ from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
-from txmsg.broker.store.delivery import Connection, plain_cursor, scalar_cursor
+from txmsg.broker.store.connect import Connection
+from txmsg.broker.store.delivery import plain_cursor, scalar_cursor
 
 _SHOWN_DEAD = "1 day"
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from psycopg.rows import class_row
 
-from txmsg.broker.store.connect import Pool, session
-from txmsg.broker.store.notices import notify
+from txmsg.broker.store.connect import Pool, notify, session
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

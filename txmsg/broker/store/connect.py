@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any
+from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 import psycopg
@@ -24,6 +24,9 @@ OTHER_INCARNATION = "TX007"
 """SQLSTATE: the database has gone back, or was restarted, since what is in memory was read."""
 UNKNOWN_ID = "TX008"
 """SQLSTATE: a batch names a queue or a producer that is not there, from memory that is out of date."""
+
+
+Connection: TypeAlias = AsyncConnection[Any]
 
 
 class Pool(AsyncConnectionPool[AsyncConnection[Any]]):
@@ -45,6 +48,8 @@ TRANSIENT = (
 
 _PARAMETERS: dict[str, Any] = {"connect_timeout": 5, "client_encoding": ENCODING, **KEEPALIVES}
 
+_CHANNEL: Final = "txmsg"
+"""The channel on which brokers notify each other."""
 _CHECK_S_MAX = 5.0
 _SETUP_S_MAX = 5.0
 _SESSION_S_MAX = 30.0
@@ -126,13 +131,18 @@ async def _set_up_writer(
     await _set(connection, settings)
 
 
-async def connect_listener(url: str, channel: str) -> AsyncConnection[Any]:
-    """A session that hears what is notified on a channel."""
+async def notify(conn: Connection, *notices: str) -> None:
+    """Notifies all listening brokers, including this one, if and when the caller's transaction commits."""
+    await conn.execute("select pg_notify(%s, n) from unnest(%s::text[]) n", (_CHANNEL, list(notices)))
+
+
+async def connect_listener(url: str) -> Connection:
+    """A session that receives what brokers `notify`: "KIND TEXT"."""
     connection = await _Connection.connect(url, autocommit=True, application_name="txmsg listener", **_PARAMETERS)
     try:
         await _set(connection, {})
         with answering_within(connection, _SETUP_S_MAX):
-            await connection.execute(sql.SQL("listen {}").format(sql.Identifier(channel)))
+            await connection.execute(sql.SQL("listen {}").format(sql.Identifier(_CHANNEL)))
     except BaseException:
         await connection.close()
         raise

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from psycopg.rows import class_row
 
-from txmsg.broker.store.delivery import Connection
+from txmsg.broker.store.connect import Connection
 
 _COLUMNS = "id, name, retry_delays_s, retries_max, poisoned_key, deliver_rate_max, version"
 

@@ -13,14 +13,14 @@ from functools import lru_cache, partial
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
-from psycopg import AsyncConnection, AsyncCursor, adapters, sql
+from psycopg import AsyncCursor, adapters, sql
 from psycopg.pq import Format
 from psycopg.rows import AsyncRowFactory, scalar_row, tuple_row
 
+from txmsg.broker.store.connect import Connection
 from txmsg.broker.store.rows import Generations, Row
 from txmsg.message import Offset, QueueId
 
-Connection = AsyncConnection[Any]
 T = TypeVar("T")
 
 # The driver's own C loaders for int8 and bytea, used for timestamps and uuids: microseconds since 2000 and 16 bytes

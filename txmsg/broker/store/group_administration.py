@@ -12,10 +12,9 @@ from psycopg.errors import CheckViolation
 from psycopg.rows import class_row
 
 from txmsg.administration import GroupChange
-from txmsg.broker.store.connect import Pool, session
+from txmsg.broker.store.connect import Pool, notify, session
 from txmsg.broker.store.consumer_groups import GroupRow, group_row
 from txmsg.broker.store.delivery import open_segment, queue_ends
-from txmsg.broker.store.notices import notify
 from txmsg.broker.store.retries import group_lag
 from txmsg.broker.store.rows import GroupLag
 from txmsg.errors import MisuseError, UnknownGroup, UnknownTopic

@@ -11,7 +11,8 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 from uuid import UUID
 
-from txmsg.broker.store.delivery import Connection, plain_cursor, scalar_cursor
+from txmsg.broker.store.connect import Connection
+from txmsg.broker.store.delivery import plain_cursor, scalar_cursor
 from txmsg.message import QueueId, QueueNumber
 
 

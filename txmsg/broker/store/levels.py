@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 from uuid import UUID
 
-from psycopg import AsyncConnection
-
-Connection = AsyncConnection[Any]
+from txmsg.broker.store.connect import Connection
 
 
 async def replicated_queues(conn: Connection) -> frozenset[int]:

@@ -11,10 +11,10 @@ from typing import Any, LiteralString, NamedTuple
 
 from psycopg import sql
 
+from txmsg.broker.store.connect import Connection
 from txmsg.broker.store.delivery import (
     MESSAGE_COLUMNS,
     QUEUE_END,
-    Connection,
     partition,
     plain_cursor,
     raw_cursor,

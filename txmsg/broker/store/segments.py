@@ -9,14 +9,13 @@ interrupted anywhere and begun again, by any broker:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from psycopg import AsyncConnection, sql
+from psycopg import sql
 from psycopg.rows import class_row
 
+from txmsg.broker.store.connect import Connection
 from txmsg.message import Offset, QueueNumber
-
-Connection = AsyncConnection[Any]
 
 PARTITIONS = {"message": "message", "memory": "message", "rolled_back": "rolled_back"}
 """What segment N consists of, such as memory_N, and the table that each is a partition of."""

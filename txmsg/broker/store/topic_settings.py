@@ -14,9 +14,8 @@ from typing import Final
 from psycopg import AsyncConnection
 from psycopg.rows import class_row
 
-from txmsg.broker.store.connect import Pool, session
+from txmsg.broker.store.connect import Pool, notify, session
 from txmsg.broker.store.delivery import open_segment, queue_ends
-from txmsg.broker.store.notices import notify
 from txmsg.errors import MisuseError, UnknownTopic
 from txmsg.message import QUEUES_MAX, Offset, QueueNumber
 

@@ -21,7 +21,6 @@ from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
-from txmsg.demo.audience import Audience
 from txmsg.demo.registration import GROUPS
 from txmsg.demo.registration.cluster import ServiceCluster
 from txmsg.demo.registration.stage import RegistrationStage
@@ -36,6 +35,7 @@ from txmsg.demo.registration.users import (
     latency_of,
 )
 from txmsg.demo.registration.web import Caller
+from txmsg.demo.stage import Audience
 
 SERVICES = 2
 CALLERS_COMPARING = 32

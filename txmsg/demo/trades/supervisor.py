@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from txmsg.demo.audience import Audience
+from txmsg.demo.stage import Audience
 from txmsg.demo.trades.health import HealthWriter
 from txmsg.demo.trades.latency import Percentiles, Times, times_since
 from txmsg.demo.trades.load import MIDNIGHT, Load
