@@ -101,7 +101,7 @@ class BrokerUnderFuzz:
     def complaints(self) -> list[str]:
         """The lines of the broker's log that no request may cause: errors, tracebacks, an interrupted delivery."""
         bad = (" ERROR ", " CRITICAL ", "Traceback", "delivery stops")
-        lines = [line for line in self._broker.log.read_text().splitlines() if "leases ran out before" not in line]
+        lines = [line for line in self._broker.log.read_text().splitlines() if "leases expired before" not in line]
         return [line for line in lines if any(each in line for each in bad)]
 
     def _with_real_receipts(self, exchange: Exchange) -> bytes:

@@ -152,7 +152,7 @@ class Membership:
             if self._leaving:
                 return
             if self.leases.is_member and not self.leases.is_held():
-                self._drop("the leases ran out before a heartbeat could renew them")
+                self._drop("the leases expired before a heartbeat could renew them")
             incarnation = await self._current_incarnation()
             async with self._session() as conn:
                 if not self.leases.is_member and not await self._join(conn, incarnation):
