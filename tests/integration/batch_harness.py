@@ -13,11 +13,12 @@ from psycopg import AsyncConnection
 
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.segments import Segments
-from txmsg.broker.store.batch import Applied, Batch, Columns, apply
+from txmsg.broker.store.batch import Applied, Batch, apply
 from txmsg.broker.store.connect import connect_writer, open_pool
 from txmsg.broker.store.topics import TopicRegistry
 from txmsg.broker.writer import Writer
-from txmsg.message import new_transaction_id_bytes
+from txmsg.columns import Columns
+from txmsg.message import QueueId, new_transaction_id_bytes
 
 
 def columns_of(queues: Sequence[int], *, ids: list[bytes] | None = None, producer: int = 1) -> Columns:
@@ -26,7 +27,7 @@ def columns_of(queues: Sequence[int], *, ids: list[bytes] | None = None, produce
     return Columns(
         ids=ids or [new_transaction_id_bytes() for _ in queues],
         n=[0] * count,
-        queue=list(queues),
+        queue=[QueueId(queue) for queue in queues],
         producer=[producer] * count,
         key=[""] * count,
         tag=[""] * count,
@@ -43,7 +44,7 @@ class Notify:
     """A Notify database with a topic of four queues, a producer, and one writer session."""
 
     url: str
-    queues: tuple[int, ...]
+    queues: tuple[QueueId, ...]
     producer: int
     connection: AsyncConnection[Any]
 

@@ -13,8 +13,9 @@ from psycopg import AsyncConnection, sql
 
 from tests.integration.batch_harness import Notify, columns_of
 from txmsg.broker.store.arrays import uuid_array
-from txmsg.broker.store.batch import Batch, Columns, apply
+from txmsg.broker.store.batch import Batch, apply
 from txmsg.broker.store.connect import connect_writer
+from txmsg.columns import Columns
 from txmsg.message import new_transaction_id_bytes
 
 _LOCKS_MAX = 1024  # of queues, as the function says

@@ -21,8 +21,9 @@ from txmsg.broker.store.arrays import (
     text_array,
     uuid_array,
 )
-from txmsg.broker.store.batch import Batch, Columns
+from txmsg.broker.store.batch import Batch
 from txmsg.broker.store.connect import connect_writer
+from txmsg.columns import Columns
 
 _BATCH = 200
 _DEAD = 100_000

@@ -12,9 +12,10 @@ from psycopg import AsyncConnection
 
 from tests.integration.batch_harness import Notify
 from txmsg.broker.scheduler import Released, Scheduler, SchedulerConfig
-from txmsg.broker.store.batch import Batch, Columns
+from txmsg.broker.store.batch import Batch
 from txmsg.broker.store.connect import connect_writer, open_pool
 from txmsg.broker.store.scheduled import Scheduled
+from txmsg.columns import Columns
 from txmsg.message import new_transaction_id
 
 _HOUR_S = 3600

@@ -11,10 +11,11 @@ from psycopg import AsyncConnection
 
 from tests.integration.batch_harness import Notify, columns_of, running_writer
 from txmsg.broker.config import BrokerConfig
-from txmsg.broker.store.batch import Batch, Columns, DecidedBy, apply
+from txmsg.broker.store.batch import Batch, DecidedBy, apply
 from txmsg.broker.store.connect import connect_writer, open_pool
 from txmsg.broker.store.scheduled import Scheduled
 from txmsg.broker.store.topics import Topic
+from txmsg.columns import Columns
 from txmsg.message import QueueId
 
 

@@ -15,10 +15,11 @@ from tests.integration.delivery_harness import Notify, delivering, notify_at, of
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.retention import Retention
 from txmsg.broker.store import segments as store
-from txmsg.broker.store.batch import Batch, Columns, apply
+from txmsg.broker.store.batch import Batch, apply
 from txmsg.broker.store.connect import connect_writer, open_pool, upkeep_session
 from txmsg.broker.store.group_administration import GroupAdministration
-from txmsg.message import new_transaction_id_bytes
+from txmsg.columns import Columns
+from txmsg.message import QueueId, new_transaction_id_bytes
 from txmsg.runtime.start import Start
 
 OLD_S, ANCIENT_S = 8 * 86_400, 31 * 86_400
@@ -298,7 +299,9 @@ async def test_senders_and_readers_go_on_while_a_segment_cannot_be_dropped_for_a
 
     async def send(sender: AsyncConnection[Any], segment: int) -> None:
         nonlocal sent
-        plain = Columns([new_transaction_id_bytes()], [0], [queue], [0], [""], [""], [b""], [b"x"], [1])
+        plain = Columns(
+            ids=[new_transaction_id_bytes()], queue=[QueueId(queue)], producer=[0], body=[b"x"], born_at_us=[1]
+        )
         applied = await apply(sender, Batch(plain=plain), segment=segment, previous=segment - 1, first_check_s=6)
         assert applied.problems == {}
         sent += 1

@@ -19,7 +19,7 @@ from txmsg.broker import writer as writer_module
 from txmsg.broker.clients import AttachedClient, AttachedClients
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.segments import Segments
-from txmsg.broker.service import CheckResolver, NotifyService, TopicColumns
+from txmsg.broker.service import CheckResolver, NotifyService
 from txmsg.broker.store.connect import Pool, open_pool
 from txmsg.broker.store.halves import Halves
 from txmsg.broker.store.topic_settings import TopicChange, TopicSettings
@@ -28,6 +28,7 @@ from txmsg.broker.writer import Writer
 from txmsg.checker.loop import CheckLoop
 from txmsg.checker.policy import CheckPolicies, CheckPolicy
 from txmsg.checker.ports import DueHalf
+from txmsg.columns import Columns
 from txmsg.errors import BrokerUnavailable, MisuseError, OutcomeUnknown, TxmsgError, UnknownTopic
 from txmsg.message import TransactionState
 
@@ -42,7 +43,7 @@ Answer = Callable[[DueHalf], TransactionState]
 class SendRequest:
     half: bool
     fence_id: bytes
-    batches: tuple[TopicColumns, ...]
+    batches: tuple[tuple[str, Columns], ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from tests.model.history import TOPICS, History, Word
 from tests.model.model import Record, Told
-from txmsg.broker.service import TopicColumns
+from txmsg.columns import Columns
 from txmsg.message import new_transaction_id_bytes, now_us
 
 NOBODY = -1
@@ -67,7 +67,7 @@ class Scene:
     def answered(self, told: Told, reply: str) -> None:
         told.reply, told.ended, told.segment_max = reply, self.moment(), self.segment_max
 
-    def columns(self, crowd: int) -> tuple[TopicColumns, ...]:
+    def columns(self, crowd: int) -> tuple[tuple[str, Columns], ...]:
         """The messages of a crowd, topic by topic; always the same."""
         batches = []
         for topic, name in enumerate(self.topics):
@@ -78,17 +78,12 @@ class Scene:
                 if of == topic
             ]
             if rows:
-                batches.append(
-                    TopicColumns(
-                        topic=name,
-                        ids=[each for each, _ in rows],
-                        n=[n for _, n in rows],
-                        body=[self.bodies[UUID(bytes=each), n] for each, n in rows],
-                        key=[],
-                        tag=[],
-                        headers=[],
-                        born_at_us=[self._born_at_us] * len(rows),
-                        ordering_key=[self._ordering_key(each, n) for each, n in rows],
-                    )
+                columns = Columns(
+                    ids=[each for each, _ in rows],
+                    n=[n for _, n in rows],
+                    body=[self.bodies[UUID(bytes=each), n] for each, n in rows],
+                    born_at_us=[self._born_at_us] * len(rows),
+                    ordering_key=[self._ordering_key(each, n) for each, n in rows],
                 )
+                batches.append((name, columns))
         return tuple(batches)

@@ -13,9 +13,10 @@ from uuid import UUID
 
 from txmsg.broker.admission import Admission
 from txmsg.broker.levels import LeveledWriter
-from txmsg.broker.store.batch import Batch, Columns, DecidedBy, Problem
+from txmsg.broker.store.batch import Batch, DecidedBy, Problem
 from txmsg.broker.store.topics import Topic, TopicRegistry
 from txmsg.broker.writer import Writer
+from txmsg.columns import Columns
 from txmsg.errors import (
     BrokerUnavailable,
     DuplicateId,
@@ -35,6 +36,7 @@ from txmsg.message import (
     KEY_SIZE_BYTES_MAX,
     MESSAGES_PER_TRANSACTION_MAX,
     Message,
+    QueueId,
     TransactionId,
     check_body_size,
     check_delay,
@@ -49,22 +51,6 @@ _DELAY_US_MAX = DELAY_MAX // timedelta(microseconds=1)
 _NO_TEXT: list[str] = []
 
 Problems = Mapping[bytes, TxmsgError]
-
-
-@dataclass(slots=True)
-class TopicColumns:
-    """Messages for one topic, as received. Columns other than ids, body and born_at_us may be empty: no values."""
-
-    topic: str
-    ids: list[bytes]
-    n: list[int]
-    body: list[bytes]
-    key: list[str]
-    tag: list[str]
-    headers: list[bytes]
-    born_at_us: list[int]
-    ordering_key: list[str] = field(default_factory=list)
-    deliver_at_us: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -90,14 +76,16 @@ class NotifyService:
     admission: Admission = field(default_factory=Admission)
     """Which messages topics accept, and at what rate."""
     counts: Counts = field(default_factory=Counts)
-    own_queues: Callable[[Topic], Sequence[int]] | None = None
+    own_queues: Callable[[Topic], Sequence[QueueId]] | None = None
     """The writable queues of a topic that this broker delivers. Unordered messages enter these, so that brokers do not
     wait for each other's locks. None, or an empty result: all queues."""
     on_unknown: Callable[[], None] | None = None
     """Called when a client reports UNKNOWN for a transaction, so that it is checked soon."""
 
-    async def send(self, *, group: str, fence_id: bytes, half: bool, batches: Sequence[TopicColumns]) -> Problems:
-        """Stores messages, as halves or for delivery. On return all but those with problems are on disk.
+    async def send(
+        self, *, group: str, fence_id: bytes, half: bool, batches: Sequence[tuple[str, Columns]]
+    ) -> Problems:
+        """Stores messages, as halves or for delivery, by topic. On return all but those with problems are on disk.
 
         A problem concerns a whole transaction: none of its messages was stored. Errors that concern all are raised:
         InvalidName for the group, Overloaded, BrokerUnavailable.
@@ -108,12 +96,12 @@ class NotifyService:
         producer = await self.topics.producer(group, fence_id) if half else 0
         problems: dict[bytes, TxmsgError] = {}
         columns = Columns()
-        refused = await self.topics.make_missing([batch.topic for batch in batches])
-        for batch in batches:
-            if batch.topic in refused:
-                problems.update(dict.fromkeys(batch.ids, refused[batch.topic]))
+        refused = await self.topics.make_missing([topic for topic, _ in batches])
+        for topic, batch in batches:
+            if topic in refused:
+                problems.update(dict.fromkeys(batch.ids, refused[topic]))
             else:
-                await self._add(columns, batch, producer, problems)
+                await self._add(columns, topic, batch, producer, problems)
         if half:
             problems |= _incomplete(columns)
         if problems:
@@ -132,9 +120,9 @@ class NotifyService:
         return problems
 
     async def _add(
-        self, columns: Columns, batch: TopicColumns, producer: int, problems: dict[bytes, TxmsgError]
+        self, columns: Columns, topic_name: str, batch: Columns, producer: int, problems: dict[bytes, TxmsgError]
     ) -> None:
-        """Appends a batch to `columns`, with defaults filled in; adds what cannot be stored to `problems`."""
+        """Appends the messages of a topic to `columns`; adds what cannot be stored to `problems`."""
         count = len(batch.ids)
         for name in ("n", "key", "tag", "headers", "ordering_key", "deliver_at_us"):
             column = getattr(batch, name)
@@ -143,30 +131,18 @@ class NotifyService:
         if len(batch.body) != count or len(batch.born_at_us) != count:
             raise InvalidMessage(f"columns body and born_at_us must have {count} entries, as there are ids")
         try:
-            topic = self.topics.known(batch.topic) or await self.topics.ensure(batch.topic)
+            topic = self.topics.known(topic_name) or await self.topics.ensure(topic_name)
             await self.admission.admit(topic, count)
         except (UnknownTopic, InvalidMessage, TopicClosed, Overloaded) as exc:
             problems.update(dict.fromkeys(batch.ids, exc))
             return
         if not _all_valid(batch, self.body_size_bytes_max):
-            problems.update(_invalid(batch, self.body_size_bytes_max))
-        columns.extend(
-            Columns(
-                ids=batch.ids,
-                n=batch.n or [0] * count,
-                queue=self._queues(topic, batch),
-                producer=[producer] * count,
-                key=batch.key or [""] * count,
-                tag=batch.tag or [""] * count,
-                headers=batch.headers or [b""] * count,
-                body=batch.body,
-                born_at_us=batch.born_at_us,
-                ordering_key=batch.ordering_key or [""] * count,
-                deliver_at_us=batch.deliver_at_us or [0] * count,
-            )
-        )
+            problems.update(_invalid(topic_name, batch, self.body_size_bytes_max))
+        columns.extend(batch)
+        columns.queue += self._queues(topic, batch)
+        columns.producer += [producer] * count
 
-    def _queues(self, topic: Topic, batch: TopicColumns) -> list[int]:
+    def _queues(self, topic: Topic, batch: Columns) -> list[QueueId]:
         """The queue of each message. An ordering key has one queue; others enter queues that this broker delivers.
 
         Chosen by id, so that a repeated message meets its first copy under the same queue's lock.
@@ -248,7 +224,7 @@ def _unique(ids: Sequence[bytes]) -> list[bytes]:
     return list(dict.fromkeys(ids))
 
 
-def _all_valid(batch: TopicColumns, body_size_bytes_max: int) -> bool:
+def _all_valid(batch: Columns, body_size_bytes_max: int) -> bool:
     """A quick check of a whole batch; False if any item needs a closer one."""
     return (
         max(map(len, batch.body), default=0) <= body_size_bytes_max
@@ -267,7 +243,7 @@ def _all_valid(batch: TopicColumns, body_size_bytes_max: int) -> bool:
     )
 
 
-def _invalid(batch: TopicColumns, body_size_bytes_max: int) -> dict[bytes, TxmsgError]:
+def _invalid(topic: str, batch: Columns, body_size_bytes_max: int) -> dict[bytes, TxmsgError]:
     """Checks each item: those that cannot be stored, with the reason."""
     problems: dict[bytes, TxmsgError] = {}
     for row, transaction_id in enumerate(batch.ids):
@@ -281,16 +257,16 @@ def _invalid(batch: TopicColumns, body_size_bytes_max: int) -> dict[bytes, Txmsg
             deliver_at_us = batch.deliver_at_us[row] if batch.deliver_at_us else 0
             if batch.tag and batch.tag[row]:
                 check_name("tag", batch.tag[row])
-            check_body_size(batch.body[row], batch.topic, body_size_bytes_max)
+            check_body_size(batch.body[row], topic, body_size_bytes_max)
             Message(
-                batch.topic,
+                topic,
                 batch.body[row],
                 key=(batch.key[row] if batch.key else "") or None,
                 headers=unpack_headers(batch.headers[row] if batch.headers else b""),
                 ordering_key=(batch.ordering_key[row] if batch.ordering_key else "") or None,
                 deliver_at=datetime_of_us(deliver_at_us) if deliver_at_us else None,
             )
-            check_delay(batch.topic, deliver_at_us, now_us())
+            check_delay(topic, deliver_at_us, now_us())
         except TxmsgError as exc:
             problems[transaction_id] = exc
     return problems

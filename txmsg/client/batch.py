@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from txmsg.client.outcome_log import is_contradiction, log_untold
+from txmsg.columns import Columns, put
 from txmsg.errors import (
     BrokerUnavailable,
     InvalidMessage,
@@ -152,79 +153,47 @@ class EndEntry(Entry):
             self.fail(error)
 
 
-class _Columns:
-    """The columns of one topic while they fill."""
-
-    __slots__ = (
-        *("bodies", "born_at_us", "deliver_at_us", "headers", "ids", "keys", "ns", "ordering_keys", "tags"),
-        *("some_delay", "some_header", "some_key", "some_n", "some_order"),
-    )
-
-    def __init__(self) -> None:
-        self.ids: list[bytes] = []
-        self.ns: list[int] = []
-        self.bodies: list[bytes] = []
-        self.keys: list[str] = []
-        self.tags: list[str] = []
-        self.headers: list[bytes] = []
-        self.born_at_us: list[int] = []
-        self.ordering_keys: list[str] = []
-        self.deliver_at_us: list[int] = []
-        self.some_n = self.some_key = self.some_header = self.some_order = self.some_delay = False
-
-
 def columns_of(entries: Iterable[SendEntry]) -> list[MessageColumns]:
     """The entries' messages as columns, one set per topic, in the order of the entries.
 
     A column that is empty for all items is left out.
     """
-    by_topic: dict[str, _Columns] = {}
+    by_topic: dict[str, Columns] = {}
     for entry in entries:
         for n, message in enumerate(entry.messages):
             columns = by_topic.get(message.topic)
             if columns is None:
-                columns = by_topic[message.topic] = _Columns()
+                columns = by_topic[message.topic] = Columns()
+            row = len(columns.ids)
             columns.ids.append(entry.transaction_id)
-            columns.ns.append(n)
-            columns.bodies.append(message.body)
-            columns.tags.append(message.tag or "")
+            columns.body.append(message.body)
             columns.born_at_us.append(entry.born_at_us)
-            key = message.key
-            if key is None:
-                columns.keys.append("")
-            else:
-                columns.keys.append(key)
-                columns.some_key = True
-            if message.headers:
-                columns.headers.append(pack_headers(message.headers))
-                columns.some_header = True
-            else:
-                columns.headers.append(b"")
-            ordering_key = message.ordering_key
-            if ordering_key is None:
-                columns.ordering_keys.append("")
-            else:
-                columns.ordering_keys.append(ordering_key)
-                columns.some_order = True
-            if message.is_delayed:
-                columns.deliver_at_us.append(message.deliver_at_us(entry.born_at_us))
-                columns.some_delay = True
-            else:
-                columns.deliver_at_us.append(0)
             if n:
-                columns.some_n = True
+                put(columns.n, row, n, 0)
+            if message.key is not None:
+                put(columns.key, row, message.key, "")
+            if message.tag is not None:
+                put(columns.tag, row, message.tag, "")
+            if message.headers:
+                put(columns.headers, row, pack_headers(message.headers), b"")
+            if message.ordering_key is not None:
+                put(columns.ordering_key, row, message.ordering_key, "")
+            if message.is_delayed:
+                put(columns.deliver_at_us, row, message.deliver_at_us(entry.born_at_us), 0)
+    for columns in by_topic.values():
+        columns.fill()
     return [
         MessageColumns(
             topic=topic,
             transaction_ids=b"".join(columns.ids),
-            n=columns.ns if columns.some_n else None,
-            body=columns.bodies,
-            key=columns.keys if columns.some_key else None,
-            tag=columns.tags if any(columns.tags) else None,
-            headers=columns.headers if columns.some_header else None,
+            n=columns.n or None,
+            body=columns.body,
+            key=columns.key or None,
+            tag=columns.tag or None,
+            headers=columns.headers or None,
             born_at_us=columns.born_at_us,
-            ordering_key=columns.ordering_keys if columns.some_order else None,
-            deliver_at_us=columns.deliver_at_us if columns.some_delay else None,
+            ordering_key=columns.ordering_key or None,
+            deliver_at_us=columns.deliver_at_us or None,
         )
         for topic, columns in by_topic.items()
     ]

@@ -10,10 +10,11 @@ from uuid import UUID
 from txmsg.broker.clients import AttachedClient, AttachedClients
 from txmsg.broker.delivery.values import MessageBatch, Receipt, Refusal, Subscription
 from txmsg.broker.incarnation import Incarnation
-from txmsg.broker.service import NotifyService, TopicColumns
+from txmsg.broker.service import NotifyService
 from txmsg.broker.store.halves import Halves
 from txmsg.broker.store.scheduled import Scheduled
 from txmsg.checker.ports import DueHalf
+from txmsg.columns import Columns
 from txmsg.errors import BrokerUnavailable, InvalidMessage, ProtocolError, TxmsgError
 from txmsg.message import MESSAGES_PER_TRANSACTION_MAX, TransactionId, TransactionState, check_name
 from txmsg.runtime.start import Start, start_of_wire
@@ -137,25 +138,27 @@ class NotifyApi(rpc.NotifyServicer):
     async def Send(self, request: pb.SendRequest, context: Context) -> pb.SendReply:  # noqa: N802 - gRPC's name
         if self._routes.is_draining:
             raise BrokerUnavailable("this broker is draining and accepts no messages: ask another one")
-        _check_items(sum(len(each.body) for each in request.batches))
+        _check_items(sum(len(batch.body) for batch in request.batches))
         problems = await self._service.send(
             group=request.group,
             fence_id=request.fence_id,
             half=request.half,
             batches=[
-                TopicColumns(
-                    topic=each.topic,
-                    ids=slices_of_ids(each.transaction_ids),
-                    n=list(each.n),
-                    body=list(each.body),
-                    key=list(each.key),
-                    tag=list(each.tag),
-                    headers=list(each.headers),
-                    born_at_us=list(each.born_at_us),
-                    ordering_key=list(each.ordering_key),
-                    deliver_at_us=list(each.deliver_at_us),
+                (
+                    batch.topic,
+                    Columns(
+                        ids=slices_of_ids(batch.transaction_ids),
+                        n=list(batch.n),
+                        key=list(batch.key),
+                        tag=list(batch.tag),
+                        headers=list(batch.headers),
+                        body=list(batch.body),
+                        born_at_us=list(batch.born_at_us),
+                        ordering_key=list(batch.ordering_key),
+                        deliver_at_us=list(batch.deliver_at_us),
+                    ),
                 )
-                for each in request.batches
+                for batch in request.batches
             ],
         )
         return pb.SendReply(shard=self._shard, errors=_item_errors(problems))

@@ -9,6 +9,7 @@ from uuid import UUID
 from txmsg.broker.store.leases import LeaseRow
 from txmsg.broker.store.topics import Topic
 from txmsg.errors import BrokerUnavailable
+from txmsg.message import QueueId
 
 
 class Change(NamedTuple):
@@ -93,9 +94,9 @@ class OwnQueues:
     def __init__(self, leases: Leases) -> None:
         self._leases = leases
         self._version = -1
-        self._found: dict[str, tuple[Topic, tuple[int, ...]]] = {}
+        self._found: dict[str, tuple[Topic, tuple[QueueId, ...]]] = {}
 
-    def __call__(self, topic: Topic) -> Sequence[int]:
+    def __call__(self, topic: Topic) -> Sequence[QueueId]:
         """Their ids; empty when there are none."""
         if self._version != self._leases.version:
             self._version = self._leases.version

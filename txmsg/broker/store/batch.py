@@ -24,6 +24,7 @@ from txmsg.broker.store.arrays import (
     uuid_array,
 )
 from txmsg.broker.store.standbys import await_standbys
+from txmsg.columns import Columns
 from txmsg.errors import TxmsgError
 
 STALE_SEGMENT = "TX001"
@@ -36,65 +37,6 @@ class Unreplicated(Exception):
 
 class Unwritable(Exception):
     """Something in a batch has no form in the database, such as a number out of range: nothing was written."""
-
-
-@dataclass(slots=True)
-class Columns:
-    """Messages as columns of one length. ids: 16 bytes each; "", b"" and 0 are none; times in us since 1970."""
-
-    ids: list[bytes] = field(default_factory=list)
-    n: list[int] = field(default_factory=list)
-    queue: list[int] = field(default_factory=list)
-    producer: list[int] = field(default_factory=list)
-    key: list[str] = field(default_factory=list)
-    tag: list[str] = field(default_factory=list)
-    headers: list[bytes] = field(default_factory=list)
-    body: list[bytes] = field(default_factory=list)
-    born_at_us: list[int] = field(default_factory=list)
-    ordering_key: list[str] = field(default_factory=list)
-    deliver_at_us: list[int] = field(default_factory=list)
-
-    def extend(self, other: Columns) -> None:
-        """Appends the rows of `other`."""
-        self.ids += other.ids
-        self.n += other.n
-        self.queue += other.queue
-        self.producer += other.producer
-        self.key += other.key
-        self.tag += other.tag
-        self.headers += other.headers
-        self.body += other.body
-        self.born_at_us += other.born_at_us
-        self.ordering_key += other.ordering_key
-        self.deliver_at_us += other.deliver_at_us
-
-    def only(self, ids: set[bytes]) -> Columns:
-        """The rows of these transactions, in order."""
-        rows = [place for place, id_bytes in enumerate(self.ids) if id_bytes in ids]
-        return Columns(
-            [self.ids[row] for row in rows],
-            [self.n[row] for row in rows],
-            [self.queue[row] for row in rows],
-            [self.producer[row] for row in rows],
-            [self.key[row] for row in rows],
-            [self.tag[row] for row in rows],
-            [self.headers[row] for row in rows],
-            [self.body[row] for row in rows],
-            [self.born_at_us[row] for row in rows],
-            [self.ordering_key[row] for row in rows],
-            [self.deliver_at_us[row] for row in rows],
-        )
-
-    def _arrays(self) -> list[Array]:
-        return [
-            text_array(self.key),
-            text_array(self.tag),
-            optional_bytea_array(self.headers),
-            bytea_array(self.body),
-            moment_array(self.born_at_us),
-            text_array(self.ordering_key),
-            optional_moment_array(self.deliver_at_us),
-        ]
 
 
 class DecidedBy(enum.IntEnum):
@@ -247,10 +189,10 @@ def _arrays(batch: Batch) -> list[Array]:
     half, plain = batch.half, batch.plain
     return [
         uuid_array(half.ids),
-        smallint_array(half.n),
+        smallint_array(half.n or [0] * len(half.ids)),
         int4_array(half.queue),
         int4_array(half.producer),
-        *half._arrays(),
+        *_content(half),
         uuid_array(batch.commit),
         # In the usual batch the client decided all of them; then the column is left out.
         smallint_array(
@@ -259,9 +201,21 @@ def _arrays(batch: Batch) -> list[Array]:
         uuid_array(batch.rollback),
         uuid_array(batch.check),
         uuid_array(plain.ids),
-        smallint_array(plain.n),
+        smallint_array(plain.n or [0] * len(plain.ids)),
         int4_array(plain.queue),
-        *plain._arrays(),
+        *_content(plain),
+    ]
+
+
+def _content(columns: Columns) -> list[Array]:
+    return [
+        text_array(columns.key),
+        text_array(columns.tag),
+        optional_bytea_array(columns.headers),
+        bytea_array(columns.body),
+        moment_array(columns.born_at_us),
+        text_array(columns.ordering_key),
+        optional_moment_array(columns.deliver_at_us),
     ]
 
 
