@@ -7,7 +7,7 @@ flag, element type; per dimension length and lower bound; per element length (-1
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import chain, repeat
 from struct import Struct, pack
 from typing import ClassVar
@@ -82,44 +82,63 @@ def register_arrays(context: AdaptContext) -> None:
         context.adapters.register_dumper(kind, _ArrayDumper)
 
 
+# Made once: most parameters of most batches are empty.
+_NO_UUIDS = _UuidArray(0, b"")
+_NO_BYTEAS = _ByteaArray(0, b"")
+_NO_TEXTS = _TextArray(0, b"")
+_NO_INTS = _IntArray(0, b"")
+_NO_SMALLINTS = _SmallintArray(0, b"")
+_NO_MOMENTS = _MomentArray(0, b"")
+
+
 def uuid_array(ids: Sequence[bytes]) -> Array:
     """uuid[] from ids of 16 bytes."""
+    if not ids:
+        return _NO_UUIDS
     return _UuidArray(len(ids), b"".join(chain.from_iterable(zip(repeat(_UUID_LENGTH), ids))))
 
 
 def bytea_array(values: Sequence[bytes]) -> Array:
     """bytea[]."""
+    if not values:
+        return _NO_BYTEAS
     return _ByteaArray(len(values), _with_lengths(values))
 
 
 def text_array(values: Sequence[str]) -> Array:
     """text[]; "" becomes NULL. An all-empty column is '{}', which unnest() fills with NULLs."""
     if not any(values):
-        return _TextArray(0, b"")
+        return _NO_TEXTS
     return _TextArray(len(values), _with_nulls([value.encode() for value in values]))
 
 
 def optional_bytea_array(values: Sequence[bytes]) -> Array:
     """bytea[]; b"" becomes NULL. An all-empty column is '{}', which unnest() fills with NULLs."""
     if not any(values):
-        return _ByteaArray(0, b"")
+        return _NO_BYTEAS
     return _ByteaArray(len(values), _with_nulls(values))
 
 
 def int4_array(values: Sequence[int]) -> Array:
     """int[]."""
+    if not values:
+        return _NO_INTS
     flat = chain.from_iterable(zip(repeat(4), values))
     return _IntArray(len(values), pack(f">{2 * len(values)}i", *flat))
 
 
 def smallint_array(values: Sequence[int]) -> Array:
     """smallint[]."""
+    if not values:
+        return _NO_SMALLINTS
     flat = chain.from_iterable(zip(repeat(2), values))
     return _SmallintArray(len(values), pack(">" + "ih" * len(values), *flat))
 
 
-def moment_array(times_us: Iterable[int]) -> Array:
+def moment_array(times_us: Sequence[int]) -> Array:
     """timestamptz[] from microseconds since 1970."""
+    if not times_us:
+        return _NO_MOMENTS
     shifted = [us - _2000_US for us in times_us]
     flat = chain.from_iterable(zip(repeat(8), shifted))
     return _MomentArray(len(shifted), pack(">" + "iq" * len(shifted), *flat))
@@ -128,7 +147,7 @@ def moment_array(times_us: Iterable[int]) -> Array:
 def optional_moment_array(times_us: Sequence[int]) -> Array:
     """timestamptz[] from microseconds since 1970; 0 becomes NULL. An all-empty column is '{}', as elsewhere here."""
     if not any(times_us):
-        return _MomentArray(0, b"")
+        return _NO_MOMENTS
     return _MomentArray(len(times_us), b"".join([_MOMENT.pack(8, us - _2000_US) if us else _NULL for us in times_us]))
 
 
