@@ -1,4 +1,4 @@
-# Needs nothing but Python 3.11 or newer and make. `make help` lists what there is.
+# Needs only Python 3.11 or newer and make. `make help` lists the targets.
 
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -54,32 +54,32 @@ $(BROKER) $(ALL) $(STAMP): pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --use-pep517 -e '.$(installed:txmsg%=%)'
 	@touch $(stamps)
 
-demo: $(BROKER) ## Users register while processes are killed; then the databases are compared (DEMO_ARGS='--users 500')
+demo: $(BROKER) ## Register users while processes are killed; then compare the databases (DEMO_ARGS='--users 500')
 	$(BIN)/txmsg demo registration $(DEMO_ARGS)
 
-trades: $(ALL) ## A day of trades, live on a page; then all totals are compared (TRADES_ARGS='--rate 1000 --kill')
+trades: $(ALL) ## Show a day of trades live on a page; then compare all totals (TRADES_ARGS='--rate 1000 --kill')
 	$(BIN)/txmsg demo trades $(TRADES_ARGS)
 
 test: $(STAMP) ## Run the tests (PYTEST_ARGS='-k fence'; PYTEST_ARGS='--postgres=URL' for a server of yours)
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) -m 'not long' $(PYTEST_ARGS)
 
 test-all: override PYTEST_ARGS += --require-tools
-test-all: test ## Run all tests, also those that need Java or take minutes; a missing tool is an error
+test-all: test ## Run all tests, including those that need Java or take minutes; a missing tool is an error
 	$(BIN)/python -m pytest -n 3 -m long $(PYTEST_ARGS)  # each may start a JVM, or measure
 
 races: $(STAMP) ## Race RACES=10000 transactions against checks on each database and driver; prints how they ended
 	$(BIN)/python -m pytest tests/integration/fence/test_races.py -n 0 --fence-races $(RACES) $(PYTEST_ARGS)
 
-fuzz: $(STAMP) ## Feed wild input to everything that reads any, each target for DURATION=60 seconds; prints what came back
+fuzz: $(STAMP) ## Fuzz all parsers and servers, each target for DURATION=60 seconds; prints the outcomes
 	$(BIN)/python -m pytest tests/fuzz -n 0 -s --timeout 0 --fuzz-s $(DURATION) $(PYTEST_ARGS)
 
-model: $(STAMP) ## Random histories of two brokers against the model, for about DURATION=60 seconds (SEED=n, PLANT=all)
+model: $(STAMP) ## Compare random histories of two brokers with the model for about DURATION=60 seconds (SEED=n, PLANT=all)
 	$(BIN)/python -m tests.model --duration $(DURATION) $(if $(SEED),--seed $(SEED)) $(if $(PLANT),--plant "$(PLANT)")
 
-chaos: $(STAMP) ## Three brokers under faults for DURATION=60 seconds, and a verdict (SEED=n, PLANT=lost|stale|copies|again|dup|reorder|phantom|gap|late)
+chaos: $(STAMP) ## Run three brokers under faults for DURATION=60 seconds; prints a verdict (SEED=n, PLANT=lost|stale|copies|again|dup|reorder|phantom|gap|late)
 	$(BIN)/python -m tests.chaos --duration $(DURATION) $(if $(SEED),--seed $(SEED)) $(if $(PLANT),--plant "$(PLANT)") $(CHAOS_ARGS)
 
-mirror: $(STAMP) ## The demo and MESSAGES=1000000 mirrored by a tailer that is killed at random, RUNS=3 times; then compared (SEED=n SERVER=1)
+mirror: $(STAMP) ## Mirror the demo and MESSAGES=1000000 by a tailer that is killed at random, RUNS=3 times; then compare (SEED=n SERVER=1)
 	$(BIN)/python -m tests.mirror --messages $(MESSAGES) --runs $(RUNS) $(if $(SEED),--seed $(SEED)) $(if $(SERVER),--server)
 
 lint: docs ## Check style, format, types, the layers, the documentation, and that generated files are as generated
@@ -108,6 +108,6 @@ release: $(STAMP) ## Build wheel and sdist into dist, check them, and run the de
 	build/release/bin/python -m pip install --quiet --disable-pip-version-check "$$(ls $(CURDIR)/dist/*.whl)[broker]"
 	cd build/release && bin/txmsg demo registration --users 40 --crash 4
 
-clean: ## Remove .venv and all that was made here; your databases stay
+clean: ## Remove .venv and all build output; your databases are kept
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,4 +1,4 @@
-"""Every error a user of txmsg can meet. Each says who acts: the caller, an operator, or no one (retry).
+"""Every error that txmsg raises, and who acts on it: the caller, an operator, or no one (retry).
 
 TxmsgError
  +-- InvalidMessage            caller: the message cannot be sent as it is
@@ -9,21 +9,21 @@ TxmsgError
  +-- TopicExists               caller: the topic is there with other settings
  +-- TopicClosed               operator: the topic takes no messages now
  +-- DuplicateId               caller: the id was used before with another content
- +-- OutcomeConflict           nobody: the transaction already has the other outcome, which is final
+ +-- OutcomeConflict           no one: the transaction already has the other outcome, which is final
  +-- OutcomeExpired            operator: the broker no longer remembers the transaction
  +-- BrokerUnavailable         retry: nothing is known to be stored
  |    +-- Overloaded           retry later: the queues of the broker, or the producer's own, are full
  +-- OutcomeUnknown            caller: it may have been carried out; a repeat is another message
  +-- TransactionRefused        caller: a late local transaction whose check was already answered ROLLBACK
- +-- MisuseError               caller: the API, or a setting, used in a way that cannot be kept
+ +-- MisuseError               caller: the API, or a setting, is used in a way that cannot work
  +-- SchemaMismatch            operator: the database has another schema revision than this release
  +-- StorageError              operator: a database lacks something (rights, settings, tables)
  |    +-- LogBusy              operator: another process writes a MetaQ log
  +-- MirrorDiverged            operator: a log and the table that it mirrors hold different messages
  +-- CorruptLog                operator: a MetaQ log is damaged; `txmsg metaq check` says where
  +-- OffsetOutOfRange          caller: a position in a queue that is not kept (any more, or not yet)
- |    +-- OffsetsMissing       caller: a hole, which the log itself marks
- +-- MembershipLost            nobody: a member of a group was not heard of for too long; it joins anew
+ |    +-- OffsetsMissing       caller: a hole, recorded by the log itself
+ +-- MembershipLost            no one: a member of a group was silent for too long; it joins again
  +-- ProtocolError             operator: the peer sent what this release does not understand
 """
 
@@ -116,7 +116,7 @@ class UnknownTopic(TxmsgError):
 
 
 class UnknownGroup(TxmsgError):
-    """There is no consumer group of this name; a group is made when a consumer of it asks for messages first."""
+    """No consumer group has this name; a group is created when its first consumer asks for messages."""
 
     code = "unknown_group"
 
@@ -128,7 +128,7 @@ class TopicExists(TxmsgError):
 
 
 class TopicClosed(TxmsgError):
-    """Somebody has taken the topic's permission to write, as before it is drained or deleted. Nothing was stored."""
+    """The topic is closed for writing, for example before it is drained or deleted. Nothing was stored."""
 
     code = "topic_closed"
 
@@ -164,7 +164,7 @@ class Overloaded(BrokerUnavailable):
 
 
 class OutcomeUnknown(TxmsgError):
-    """The request may have been carried out, or not: nobody has said.
+    """The request may have been carried out or not: no answer came.
 
     Sending again makes a second message with a new id, so consumers must be idempotent. A transaction is finished by
     its check-back.
@@ -174,7 +174,7 @@ class OutcomeUnknown(TxmsgError):
 
 
 class TransactionRefused(TxmsgError):
-    """The check of this transaction was already answered ROLLBACK, so it must not commit any more.
+    """The check of this transaction was already answered ROLLBACK, so it cannot commit.
 
     Raised when the fence row cannot be written. Run the business operation again as a new transaction.
     """
@@ -192,13 +192,13 @@ class MisuseError(TxmsgError):
 
 
 class SchemaMismatch(TxmsgError):
-    """The Notify database is at a revision this release does not work with; the text says which command mends it."""
+    """The Notify database is at a revision this release does not support; the text names the command that fixes it."""
 
     code = "schema_mismatch"
 
 
 class StorageError(TxmsgError):
-    """A database (Notify, embedded, or of the business) cannot be used as it is; the text says what is missing."""
+    """A database (Notify, embedded or business) cannot be used as it is; the text says what is missing."""
 
     code = "storage"
 
@@ -210,7 +210,7 @@ class LogBusy(StorageError):
 
 
 class MirrorDiverged(TxmsgError):
-    """A log and the table that it mirrors hold different messages at this offset of a queue: it is mirrored no further.
+    """A log and the table it mirrors hold different messages at this offset; mirroring of the queue stops.
 
     As after a backup of the Notify database was restored, a standby promoted that had not got everything, or a topic
     deleted and made again. Other queues are mirrored all the same.
@@ -226,7 +226,7 @@ class MirrorDiverged(TxmsgError):
 
 
 class CorruptLog(TxmsgError):
-    """A MetaQ log holds bytes that are not what was written. Nothing of them is served.
+    """A MetaQ log contains damaged bytes. None of them are served.
 
     next_offset: of a queue that is read: where what is whole begins behind them, or None.
     """
@@ -253,13 +253,13 @@ class OffsetOutOfRange(TxmsgError):
 
 
 class OffsetsMissing(OffsetOutOfRange):
-    """Messages were gone before they could be mirrored, as the log says. begin, end: what is missing; go on at end."""
+    """Messages were dropped before they could be mirrored: offsets begin to end are missing. Continue at end."""
 
     code = "offsets_missing"
 
 
 class MembershipLost(TxmsgError):
-    """A member of a log's group was not heard of, or its files were removed: others may have its queues now."""
+    """A member of a log's group was silent for too long, or its files were removed: others may own its queues."""
 
     code = "membership_lost"
 

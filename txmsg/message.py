@@ -1,4 +1,4 @@
-"""Messages, their ids, and what may stand in them. Knows no database, no network and no clock but its own uuid7."""
+"""Messages, their ids, and what they may contain. Knows no database, no network and no clock but its own uuid7."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ MessageId = NewType("MessageId", str)
 """`<transaction id>.<n>`: a function of the transaction and of the message's place in it."""
 
 BODY_SIZE_BYTES_MAX = 4 * 1024 * 1024
-"""What a broker takes unless it is told otherwise."""
+"""The default limit of a broker."""
 BODY_SIZE_BYTES_CEILING = 32 * 1024 * 1024
 """The most that a broker can be told to take: a message travels whole in one gRPC message of 64 MiB."""
 NAME_SIZE_MAX = 127
@@ -81,7 +81,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class TransactionState(enum.Enum):
-    """What became of a local transaction. UNKNOWN is an answer: the broker checks back later."""
+    """The outcome of a local transaction. UNKNOWN is an answer: the broker checks back later."""
 
     COMMIT = "commit"
     ROLLBACK = "rollback"
@@ -135,7 +135,7 @@ def is_name(name: str) -> bool:
 
 
 def check_name(what: str, name: object) -> str:
-    """`name` if it can name a topic, group or tag; else InvalidName. `what` stands in the error."""
+    """`name` if it can name a topic, group or tag; else InvalidName. `what` names it in the error."""
     if isinstance(name, str) and is_name(name):
         return name
     if not isinstance(name, str):
@@ -251,11 +251,11 @@ class Message:
 
     @property
     def is_delayed(self) -> bool:
-        """Whether it says when it is to be delivered."""
+        """Whether it has a due time."""
         return self.deliver_at is not None or self.deliver_after is not None
 
     def deliver_at_us(self, sent_at_us: int) -> int:
-        """When a delayed message is due that is sent at this moment; in us since 1970. Raises InvalidMessage."""
+        """The due time of a delayed message that is sent at this time, in us since 1970. Raises InvalidMessage."""
         if self.deliver_at is not None:
             deliver_at_us = max(us_of_datetime(self.deliver_at), 1)  # 0 means: not delayed
         else:
@@ -339,7 +339,7 @@ class ReceivedMessage(NamedTuple):
         return TransactionId(UUID(bytes=self.id_bytes))
 
     def json(self) -> Any:
-        """The body read as JSON, which it is unless its producer said otherwise. Raises InvalidMessage if it is not."""
+        """The body decoded from JSON, the default of producers. Raises InvalidMessage if it is not JSON."""
         try:
             return json.loads(self.body)
         except (ValueError, RecursionError) as exc:

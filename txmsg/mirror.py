@@ -118,11 +118,11 @@ class Forked(NamedTuple):
 
 
 def fork_log(root: Path, cuts: Sequence[Divergence]) -> Forked:
-    """Has a log go on under a new generation, from where it and the table differ.
+    """Continues a log under a new generation, from where it and the table differ.
 
     What it has from there on is not served any more; the table's messages come in its place when the tailer runs. So
-    groups that were further are set back, or they would go past these: before the log is cut, for nobody does it after
-    a crash; and after it, for members may be at work.
+    groups that were further are set back, or they would go past these: before the log is cut, because it would
+    not be done after a crash; and after it, because members may be running.
     """
     with Log(root) as log, open_log(root) as reading:
         groups = _set_back(reading, cuts)

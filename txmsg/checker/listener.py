@@ -21,7 +21,7 @@ class CheckMessageListener(Protocol):
     """
 
     def check(self, message: ReceivedMessage) -> TransactionState | Awaitable[TransactionState]:
-        """What became of the transaction of `message`, the first (n = 0) of its half messages.
+        """The outcome of the transaction of `message`, the first (n = 0) of its half messages.
 
         May be a plain or an `async def` function; a plain one is called on a thread of its own. Idempotent: the same
         transaction is asked about again and again, and by several brokers, until one answer is final.

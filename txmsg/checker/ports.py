@@ -1,4 +1,4 @@
-"""What the check loop needs from outside, as Protocols: half messages, clients to ask, somebody who writes outcomes.
+"""What the check loop needs from outside, as Protocols: half messages, clients to ask, a writer of outcomes.
 
 The broker implements them; the loop knows no SQL and no network.
 """

@@ -44,7 +44,7 @@ class _Shard:
 
 
 class AsyncConsumer(AsyncLifecycle):
-    """A member of a consumer group. Every message of its topics goes to one member; who is free takes the next.
+    """A member of a consumer group. Every message of its topics goes to one member, to the next that is free.
 
     brokers: "host:port", several of them in a list or separated by commas; those of several Notify databases separated
     by semicolons, or as a list of such lists. group: whose progress this is.
@@ -56,9 +56,9 @@ class AsyncConsumer(AsyncLifecycle):
 
     start: where a group begins that is new to a topic: `Start.earliest()` (the default), `Start.latest()` or
     `Start.at(time)`. A group that was there before goes on where it was.
-    broadcast: every member gets every message. True for a process that begins anew at each start; the name of an
-    instance ("host-1") for one that goes on where it was. It is a group of its own, GROUP%INSTANCE, that begins at the
-    latest message and is forgotten a day after it was last used.
+    broadcast: every member gets every message. True for a process that starts fresh each time; the name of an
+    instance ("host-1") for one that continues where it was. It is a group of its own, GROUP%INSTANCE, that begins at
+    the latest message and is forgotten a day after it was last used.
     poll_wait_s: how long a broker holds a request while it has no message; `close` waits for it. Default and most 1.
     hooks: for tests, which can also set them later.
 

@@ -183,7 +183,7 @@ class AsyncProducer:
         """Takes a delayed message back. True: it will not be delivered. False: too late, it has entered its queue.
 
         Idempotent. Raises OutcomeExpired when nothing is known of it, MisuseError while its transaction is not decided
-        (which can be rolled back), InvalidMessage for a text that is no message id, BrokerUnavailable, OutcomeUnknown.
+        (which can be rolled back), InvalidMessage for an invalid message id, BrokerUnavailable, OutcomeUnknown.
         """
         transaction_id, n = parse_message_id(message_id)
         sender = self._sender_here() or await self._started()
@@ -202,7 +202,7 @@ class AsyncProducer:
         """Stores the half messages of one transaction, 1 to 1,000. Returns when they are on disk.
 
         Idempotent under the same transaction id. Whoever calls this owes the broker an `end`; without a check_listener
-        nobody can be asked for it, and a half whose `end` is lost is parked. Raises BrokerUnavailable: begin no local
+        there are no check-backs, and a half whose `end` is lost is parked. Raises BrokerUnavailable: begin no local
         transaction then; what may have been stored is never delivered.
         """
         self.hooks.before_half()
@@ -217,7 +217,7 @@ class AsyncProducer:
         return half
 
     async def end(self, half: Half, state: TransactionState, *, timeout_s: Seconds | None = None) -> None:
-        """Tells what became of the local transaction. Returns when the outcome is on disk.
+        """Reports the outcome of the local transaction. Returns when it is on disk.
 
         UNKNOWN has the broker ask the group. Idempotent. timeout_s shortens the wait, not the attempts, which go on
         in the background. Raises OutcomeConflict when the other outcome stands, OutcomeExpired, and BrokerUnavailable
@@ -238,7 +238,7 @@ class AsyncProducer:
             raise OutcomeUnknown(f"no answer within {wait_s:g} s; it is still being tried") from exc
 
     def end_soon(self, half: Half, state: TransactionState) -> None:
-        """Like `end`, but waits for nothing: for a caller that is being cancelled. To be called on the loop."""
+        """Like `end`, but does not wait: for a caller that is being cancelled. To be called on the loop."""
         self.hooks.before_end_soon(half, state)
         self._end_soon(half, state)
 

@@ -307,8 +307,8 @@ def _is_mysql(dialect: Dialect) -> bool:
     return dialect.name in ("mysql", "mariadb")
 
 
-# Listening anew in each transaction cost a quarter of the time of a small one. So sessions and engines are listened to
-# once, and most of what is heard belongs to nobody.
+# Registering listeners in each transaction cost a quarter of the time of a small one. So sessions and engines get them
+# once, and most events belong to no flow.
 
 _of_sessions: WeakKeyDictionary[Session, tuple[SessionGuard, ...]] = WeakKeyDictionary()
 _of_connections: WeakKeyDictionary[Connection, tuple[SessionGuard, ...]] = WeakKeyDictionary()

@@ -10,10 +10,10 @@ from txmsg.message import TransactionId
 
 
 class Half(NamedTuple):
-    """A transaction whose half messages are on disk and whose outcome is still to be told.
+    """A transaction whose half messages are on disk and whose outcome is not reported yet.
 
     shard is the Notify database that holds them. One is made per transaction on the hot path: hence a NamedTuple, and
-    the id as bytes, of which a UUID is made when somebody asks for it.
+    the id as bytes, of which a UUID is made on demand.
     """
 
     id_bytes: bytes

@@ -167,7 +167,7 @@ class Producer:
         """Takes a delayed message back. True: it will not be delivered. False: too late, it has entered its queue.
 
         Idempotent. Raises OutcomeExpired when nothing is known of it, MisuseError while its transaction is not decided
-        (which can be rolled back), InvalidMessage for a text that is no message id, BrokerUnavailable, OutcomeUnknown.
+        (which can be rolled back), InvalidMessage for an invalid message id, BrokerUnavailable, OutcomeUnknown.
         """
         thread = self._started()
         try:
@@ -190,7 +190,7 @@ class Producer:
         """Stores the half messages of one transaction, 1 to 1,000. Returns when they are on disk.
 
         Idempotent under the same transaction id. Whoever calls this owes the broker an `end`; without a check_listener
-        nobody can be asked for it, and a half whose `end` is lost is parked. Raises BrokerUnavailable: begin no local
+        there are no check-backs, and a half whose `end` is lost is parked. Raises BrokerUnavailable: begin no local
         transaction then; what may have been stored is never delivered.
         """
         self.hooks.before_half()
@@ -208,7 +208,7 @@ class Producer:
         return half
 
     def end(self, half: Half, state: TransactionState, *, timeout_s: Seconds | None = None) -> None:
-        """Tells what became of the local transaction. Returns when the outcome is on disk.
+        """Reports the outcome of the local transaction. Returns when it is on disk.
 
         UNKNOWN has the broker ask the group. Idempotent. timeout_s shortens the wait, not the attempts, which go on
         in the background. Raises OutcomeConflict when the other outcome stands, OutcomeExpired, and BrokerUnavailable
@@ -226,7 +226,7 @@ class Producer:
             raise
 
     def end_soon(self, half: Half, state: TransactionState) -> None:
-        """Like `end`, but waits for nothing: for a caller that is being torn down."""
+        """Like `end`, but does not wait: for a caller that is being torn down."""
         self.hooks.before_end_soon(half, state)
         self._started().post(self._core._end_soon, half, state)
 

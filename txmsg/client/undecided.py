@@ -19,7 +19,7 @@ HeldAsync = Callable[[list[TransactionId]], Awaitable[set[TransactionId]]]
 
 
 def held_by(*notify_databases: str | Sequence[str]) -> Held:
-    """What `Fence.purge` wants as `held`: it asks all these Notify databases, and raises when one of them is away.
+    """The argument `held` of `Fence.purge`: asks all these Notify databases, and raises if one cannot be reached.
 
     Each is named by the addresses of its brokers, as for a Producer. Name every Notify database that the services of
     this business database send to, also one that is being retired: what is not asked does not protect its rows.

@@ -73,7 +73,7 @@ class AsyncLifecycle(ABC):
         return tuple(self._subscriptions.handlers)
 
     async def start(self) -> Self:
-        """Begins to receive, in the background. Does not wait for a server that is away. Idempotent.
+        """Starts receiving in the background. Does not wait for a server that cannot be reached. Idempotent.
 
         Raises MisuseError after `close`, and without subscriptions.
         """
@@ -168,7 +168,7 @@ class Lifecycle(Generic[C]):
         return self._core.topics
 
     def start(self) -> Self:
-        """Begins to receive, in the background. Does not wait for a server that is away. Idempotent.
+        """Starts receiving in the background. Does not wait for a server that cannot be reached. Idempotent.
 
         Raises MisuseError after `close`, and without subscriptions.
         """

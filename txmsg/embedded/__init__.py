@@ -4,11 +4,11 @@
         print(postgres.url())
 
 Who runs what. Each process that uses the server holds a shared lock on `users.lock`. A *keeper*, a small process
-that belongs to nobody (`python -m txmsg.embedded.keeper DIR`), starts PostgreSQL, tries to take the same lock
+without an owner (`python -m txmsg.embedded.keeper DIR`), starts PostgreSQL, tries to take the same lock
 exclusively, and stops PostgreSQL as soon as it succeeds. The kernel drops the lock of a process that ends in any way,
 SIGKILL included, so there are no counters to repair, no signal handlers and no exit hooks.
 
-    DIR/start.lock    exclusive while somebody looks whether a keeper is there, and starts one
+    DIR/start.lock    exclusive while a process looks for the keeper, and starts one
     DIR/users.lock    shared by each user; exclusive by a keeper that is stopping
     DIR/keeper.lock   exclusive by the keeper, from before PostgreSQL starts until after it ended
     DIR/cluster/      the PostgreSQL data directory
@@ -16,8 +16,8 @@ SIGKILL included, so there are no counters to repair, no signal handlers and no 
                       when `nobody` runs the server
     DIR/postgres.log  the server's log, renamed to postgres.log.1 at a start that finds it over 8 MiB
 
-Only a unix socket is opened, in a directory that only its owner (and root) may enter: nobody else on the machine can
-connect, so no password is needed.
+Only a unix socket is opened, in a directory that only its owner (and root) may enter: no other user of the machine
+can connect, so no password is needed.
 
 PostgreSQL refuses to run as root. Started by root, its programs run as the owner of the cluster, else as `nobody`,
 without any capability. A clone or a home closed to others (/root) works as it is: no permission is changed. PostgreSQL

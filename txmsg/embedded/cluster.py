@@ -142,6 +142,6 @@ def stop_server(place: Place) -> None:
         if (process := place.postmaster()) is not None:
             with suppress(psutil.NoSuchProcess):
                 process.send_signal(how)
-        # Not process.wait(): where nobody reaps orphans promptly it waits on for a process that has ended.
+        # Not process.wait(): where orphans are not reaped promptly, it waits for a process that has ended.
         while place.postmaster() is not None and time.monotonic() < deadline:
             time.sleep(STEP_S)

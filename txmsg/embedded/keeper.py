@@ -22,7 +22,7 @@ _STEPS: Final = 20
 
 
 def keep(root: Path) -> None:
-    """Starts PostgreSQL, lets the caller go, and stops PostgreSQL when nobody uses it any more."""
+    """Starts PostgreSQL, lets the caller go, and stops PostgreSQL when it is no longer used."""
     place = Place(root)
     keeper_fd = lock(place.keeper_lock, fcntl.LOCK_EX, timeout_s=STOP_S_MAX)
     users_fd = os.open(place.users_lock, os.O_RDWR | os.O_CREAT, 0o600)
@@ -49,7 +49,7 @@ def keep(root: Path) -> None:
 
 
 def _is_left_by_all(users_fd: int, server_pid: int) -> bool:
-    """Whether nobody uses the server any more; False after a while, and as soon as the server ends."""
+    """Whether the server is no longer used; False after a while, and as soon as the server ends."""
     for _ in range(_STEPS):
         try:
             fcntl.flock(users_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -81,7 +81,7 @@ class EmbeddedPostgres:
         self._end(signal.SIGQUIT)
 
     def restart(self, *, crash: bool = False) -> None:
-        """Ends the server for everybody and starts it again. With `crash`, as `kill` does."""
+        """Ends the server for all its users and starts it again. With `crash`, as `kill` does."""
         self._end(signal.SIGQUIT if crash else signal.SIGINT)
         self.start()
 
@@ -108,7 +108,7 @@ class EmbeddedPostgres:
         return self.url(name)
 
     def drop_database(self, name: str) -> None:
-        """Drops the database, throwing out who is connected. Dropping what is not there is fine."""
+        """Drops the database and ends its connections. Idempotent."""
         from psycopg import sql
 
         from txmsg.postgres import connect

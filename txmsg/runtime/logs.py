@@ -8,7 +8,7 @@ from txmsg.errors import printable
 
 
 class _Printable(logging.Formatter):
-    """Control characters and line ends in a message are escapes: nobody else writes a line of this log."""
+    """Control characters and line ends in a message are escapes: no other text can forge a line of this log."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         record.message = printable(record.message)

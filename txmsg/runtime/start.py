@@ -32,7 +32,7 @@ class Start:
 
     @classmethod
     def latest(cls) -> Start:
-        """After the last message there is now."""
+        """After the last message at present."""
         return cls("latest")
 
     @classmethod

@@ -60,7 +60,7 @@ class DaemonThreads(Executor):
                 continue
             try:
                 result = call()
-            except BaseException as exc:  # noqa: BLE001 - whoever waits for the future gets it
+            except BaseException as exc:  # noqa: BLE001 - the future passes it on
                 future.set_exception(exc)
             else:
                 future.set_result(result)

@@ -1,15 +1,15 @@
-"""A pytest plugin for applications that use txmsg: a real broker per test, a clock to move, failures to inject.
+"""A pytest plugin for applications that use txmsg: a real broker per test, a clock to advance, faults to inject.
 
-pytest finds it by itself when txmsg is installed; it loads nothing before a fixture is asked for. The fixtures are
+pytest finds it when txmsg is installed; it loads nothing before a fixture is used. The fixtures are
 `txmsg_broker`, `txmsg_clock`, `txmsg_producer`, `txmsg_consumer` and `txmsg_address`: docs/how-to/testing.md.
 
 plugin      the fixtures and the option --txmsg-storage
 database    the Notify database of a run, emptied for each test
 host        a process that runs one broker after the other
 broker      the broker of a test as the test sees it
-progress    what a group still has to do, and how that is said
-clock       moves what waits for a time
-faults      what goes wrong on request
+progress    what a group still has to do, for messages of failed tests
+clock       advances time for what waits
+faults      injects faults
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class Broker:
     """A broker with a Notify database of its own, both new for this test.
 
     address: HOST:PORT, the same in all tests of a run. storage: the URL of the Notify database. clock: its clock.
-    timeout_s: how long is waited where a test does not say it.
+    timeout_s: the default time limit of waiting.
     """
 
     def __init__(
@@ -42,21 +42,21 @@ class Broker:
     # ---- life
 
     def start(self) -> None:
-        """Starts the broker after `stop` or `kill`, where it was, with what it held."""
+        """Starts the broker after `stop` or `kill`, at the same address and with the same database."""
         self._host.start_broker(self.storage, self.address)
 
     def stop(self) -> None:
-        """Stops the broker in order: from now on nobody is there. Calls of producers fail when their time is over."""
+        """Stops the broker in an orderly way. Calls of producers then fail after their timeout."""
         self._host.stop_broker()
 
     def kill(self) -> None:
-        """Ends the broker as a crash would. `start` then takes a second, for it begins with a new process."""
+        """Ends the broker as a crash would. `start` then takes a second, because it starts a new process."""
         self._host.kill()
 
     # ---- what it holds
 
     def messages(self, topic: str) -> list[ReceivedMessage]:
-        """The committed messages of a topic, by queue and offset, whoever has received them. None of no such topic."""
+        """The committed messages of a topic, by queue and offset, received or not. None if there is no such topic."""
         return self._read(_MESSAGES, {"topic": check_name("topic", topic)})
 
     def dead_letters(self, group: str) -> list[ReceivedMessage]:
@@ -105,7 +105,7 @@ class Broker:
     def delivered(
         self, group: str, topic: str, count: int = 1, *, timeout_s: float | None = None, jump: bool = False
     ) -> None:
-        """Returns when the group has acknowledged so many messages of the topic in all; fails with what is left.
+        """Returns when the group has acknowledged `count` messages of the topic in total; fails with what is left.
 
         timeout_s: default 10, or what `--txmsg-timeout-s` says. jump: while nothing but a time is waited for (a
         check-back, a retry, a delay), the clock is moved to it.
@@ -120,7 +120,7 @@ class Broker:
         self._wait(what, group, topic, is_done, timeout_s, jump)
 
     def wait_until_idle(self, group: str, *, dead: int = 0, timeout_s: float | None = None, jump: bool = False) -> None:
-        """Returns when the group has acknowledged all there is of its topics; fails with what is left.
+        """Returns when the group has acknowledged all messages of its topics; fails with what is left.
 
         Undecided and delayed messages of these topics count as well: they are still to come. dead: so many of its
         messages are to become dead letters; one more fails at once. timeout_s, jump: as in `delivered`.
@@ -173,7 +173,7 @@ class Broker:
         return True
 
     def _nothing_of(self, group: str, topic: str | None) -> str:
-        """What there is instead, for who has misspelt it."""
+        """The names that exist instead, for a misspelt one."""
         table, what, wanted = ("topic", "topic", topic) if topic else ("consumer_group", "consumer group", group)
         rows = self._connection.execute(f"select name from txmsg.{table} order by name".encode())
         names = ", ".join(repr(name) for (name,) in rows) or "none"
@@ -181,7 +181,7 @@ class Broker:
         return f"the broker knows no {what} {wanted!r}, for {hint}; it knows {names}"
 
     def close(self) -> None:
-        """Stops the broker at the end of the test, whatever has become of it. For the fixture."""
+        """Stops the broker at the end of the test, if it still runs. For the fixture."""
         with suppress(RuntimeError):  # it ended by itself: that is the test's business, not the next one's
             self._host.stop_broker()
 

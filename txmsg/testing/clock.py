@@ -32,9 +32,9 @@ class Clock:
         self._connection = connection
 
     def advance(self, *, seconds: float = 0.0, minutes: float = 0.0, hours: float = 0.0, days: float = 0.0) -> None:
-        """Lets this much time go by for everything that waits now: check-backs, retries, delayed messages.
+        """Advances time for everything that waits now: check-backs, retries, delayed messages.
 
-        What begins to wait later waits in full. Raises MisuseError for a span that is not positive.
+        What starts to wait later waits in full. Raises MisuseError for a span that is not positive.
         """
         span = timedelta(seconds=seconds, minutes=minutes, hours=hours, days=days)
         if span <= timedelta(0):

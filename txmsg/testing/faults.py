@@ -1,4 +1,4 @@
-"""Failures on request: context managers around the code of a test. Each fails when it had no occasion.
+"""Injects faults: context managers around the code of a test. Each fails if its fault did not occur.
 
 They set the hooks of one producer or consumer of the test's process, at the step where the failure would come from.
 Everything else, the broker above all, is real and knows nothing of it.
@@ -21,12 +21,12 @@ from txmsg.message import ReceivedMessage, TransactionState, check_name
 
 
 class ProcessDied(Exception):
-    """Here the process would have ended. Code that catches it goes on, which a dead process would not."""
+    """The process would have ended here. Code that catches it continues, which a dead process would not."""
 
 
 @contextmanager
 def dies_after_commit(producer: Producer | AsyncProducer) -> Iterator[None]:
-    """In the block the process dies after a local commit, before the broker is told: the check-back must finish it.
+    """In the block the process dies between local commit and outcome: the check-back has to commit the message.
 
     The transactional function raises ProcessDied instead of returning, which ends the block. The producer lives on, as
     another process of its group would, and answers the check-back.
@@ -46,9 +46,9 @@ def dies_after_commit(producer: Producer | AsyncProducer) -> Iterator[None]:
 
 @contextmanager
 def dies_before_commit(producer: Producer | AsyncProducer) -> Iterator[None]:
-    """In the block the process dies once its half message is stored: the check-back must roll the message back.
+    """In the block the process dies after its half message is stored: the check-back has to roll it back.
 
-    The transactional function raises ProcessDied, which ends the block. Nothing is committed, and nobody is told.
+    The transactional function raises ProcessDied, which ends the block. Nothing is committed, and no outcome is sent.
     """
     __tracebackhide__ = True
     occasions = _Occasions()
@@ -64,7 +64,7 @@ def dies_before_commit(producer: Producer | AsyncProducer) -> Iterator[None]:
 
 @contextmanager
 def broker_away(producer: Producer | AsyncProducer) -> Iterator[None]:
-    """In the block no broker can be reached by the producer: BrokerUnavailable, at once and not after its timeout_s.
+    """In the block the producer cannot reach any broker: BrokerUnavailable, at once and not after its timeout_s.
 
     `txmsg_broker.stop()` is the real thing, for all producers and consumers.
     """
@@ -82,7 +82,7 @@ def broker_away(producer: Producer | AsyncProducer) -> Iterator[None]:
 
 @contextmanager
 def lost_reply(producer: Producer | AsyncProducer, to: Request = "half", *, count: int = 1) -> Iterator[None]:
-    """In the block the broker does what it is asked, but its reply is lost, `count` times: the producer asks again.
+    """In the block the broker carries out requests, but `count` replies are lost: the producer repeats them.
 
     to: which request: a plain message, a half message, or the outcome of a transaction.
     """
@@ -102,10 +102,10 @@ def lost_reply(producer: Producer | AsyncProducer, to: Request = "half", *, coun
 def handler_fails(
     consumer: Consumer | AsyncConsumer, topic: str, times: int = 1, *, error: Exception | None = None
 ) -> Iterator[None]:
-    """In the block the handler of the topic raises instead of being run, `times` times; then it is run as ever.
+    """In the block the handler of the topic raises instead of running, `times` times; then it runs as usual.
 
-    error: what is raised; default RuntimeError. Wait in the block for what shall happen, as by
-    `txmsg_broker.wait_until_idle(group, jump=True)`, which passes over the pauses between retries. Raises MisuseError
+    error: what is raised; default RuntimeError. Wait in the block for the result, as with
+    `txmsg_broker.wait_until_idle(group, jump=True)`, which skips the delays between retries. Raises MisuseError
     when the consumer has no such handler.
     """
     __tracebackhide__ = True

@@ -25,7 +25,7 @@ _POLL_WAIT_S = 0.1
 
 
 class MakeProducer(Protocol):
-    """What the fixture `txmsg_producer` gives."""
+    """The type of the fixture `txmsg_producer`."""
 
     def __call__(
         self,
@@ -39,7 +39,7 @@ class MakeProducer(Protocol):
 
 
 class MakeConsumer(Protocol):
-    """What the fixture `txmsg_consumer` gives."""
+    """The type of the fixture `txmsg_consumer`."""
 
     def __call__(
         self, group: str | None = None, *, concurrency: int = 4, visibility_timeout_s: float = 60.0
@@ -61,7 +61,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="SECONDS",
         type=float,
         default=10.0,
-        help="how long txmsg_broker waits for a delivery where a test does not say it (default: 10)",
+        help="how long txmsg_broker waits for a delivery by default (default: 10)",
     )
 
 
@@ -91,7 +91,7 @@ def txmsg_broker(
 
 @pytest.fixture
 def txmsg_clock(txmsg_broker: Broker) -> Clock:
-    """Moves the time for what waits in the test's broker. See txmsg.testing.Clock."""
+    """Advances time for what waits in the test's broker. See txmsg.testing.Clock."""
     return txmsg_broker.clock
 
 

@@ -1,4 +1,4 @@
-"""What a group still has to do in a topic, read from the Notify database, and how a person is told."""
+"""What a group still has to do in a topic, read from the Notify database and described for people."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Progress:
     """Whether the group has ever asked for the topic."""
     committed: int
     passed: int
-    """Messages of the log that are behind the group: acknowledged, to be retried, or dead."""
+    """Messages of the queues that the group is past: acknowledged, to be retried, or dead."""
     retries: list[Late]
     dead: list[Late]
     undecided: list[Late]
@@ -44,7 +44,7 @@ class Progress:
 
     @property
     def waiting(self) -> int:
-        """Messages of the log that nobody has acknowledged or refused."""
+        """Messages of the queues that are neither acknowledged nor refused."""
         return self.committed - self.passed
 
     @property

@@ -94,7 +94,7 @@ def verify(
     What is committed when it begins must be in the log. wait_s: the time that the mirror has to get there, and the
     table to show what the log has already. progress is told how many messages are compared, and how many there are.
 
-    Raises CorruptLog for a directory that is no log, StorageError when the database cannot be read.
+    Raises CorruptLog for a directory that is not a log, StorageError when the database cannot be read.
     """
     report = Report()
     log = LogBytes(root)

@@ -34,7 +34,7 @@ class AsyncFence:
     # ---- identity
 
     async def fence_id(self) -> UUID:
-        """Which fence this is. Made at random on first use, then kept in the database for good.
+        """The id of this fence: random, created on first use, then kept in the database.
 
         Raises StorageError when the tables are absent.
         """
@@ -66,13 +66,13 @@ class AsyncFence:
         await in_session_async(session, business_row.write, transaction_id, fence_id)
 
     def own_row(self, transaction_id: TransactionId) -> Callable[[Connection], bool]:
-        """A function that says whether the row that `write` wrote is still in the transaction of a connection."""
+        """Returns a function that checks whether the row of `write` is still in a connection's transaction."""
         return lambda connection: business_row.is_written(connection, transaction_id)
 
     # ---- the check
 
     async def check(self, transaction_id: TransactionId) -> TransactionState:
-        """What became of the transaction; ROLLBACK also makes sure that it can never commit. Idempotent.
+        """The outcome of the transaction; ROLLBACK also ensures that it can never commit. Idempotent.
 
         UNKNOWN while it is running: a check waits about LOCK_WAIT_S for it. Raises what the driver raises when the
         database is away or read-only; the caller counts that as UNKNOWN.

@@ -23,5 +23,5 @@ class FenceCheckListener:
         self.fence: Fence | AsyncFence = AsyncFence(engine) if isinstance(engine, AsyncEngine) else Fence(engine)
 
     def check(self, message: ReceivedMessage) -> TransactionState | Awaitable[TransactionState]:
-        """What became of the transaction of `message`, by its fence row."""
+        """The outcome of the transaction of `message`, by its fence row."""
         return self.fence.check(message.transaction_id)

@@ -1,4 +1,4 @@
-"""Which rows of the fence nobody needs any more. Each step owns its transactions."""
+"""Which rows of the fence are no longer needed. Each step owns its transactions."""
 
 from __future__ import annotations
 

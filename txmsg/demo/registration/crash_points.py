@@ -4,7 +4,7 @@
     2 local transaction: fence row, user row
                                                 <- BEFORE_COMMIT  nothing happened: the check must say ROLLBACK
       COMMIT
-                                                <- AFTER_COMMIT   it happened, nobody knows: the check must say COMMIT
+                                                <- AFTER_COMMIT   committed, but not reported: the check must say COMMIT
     3 EndTransactions on its way                <- WHILE_TELLING  either the broker heard it, or a check says COMMIT
 
 A process that is armed dies at the next passage, whichever request makes it; its other requests die with it.

@@ -134,7 +134,7 @@ class Result:
 
 def run(plan: Plan, directory: Path, audience: Audience) -> Result:
     """Runs it all under `directory`. Ends every process it started, also when interrupted. Raises ChildFailed when a
-    process fails that nobody killed."""
+    process fails that was not killed on purpose."""
     started = time.monotonic()
     audience.phase("starting all processes", 1)
     with RegistrationStage(directory, slow_ms=plan.slow_ms) as stage:

@@ -31,7 +31,7 @@ _POINTS: Final = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """How much is traded. Raises ValueError for what is no load."""
+    """How much is traded. Raises ValueError for an impossible load."""
 
     rate: float
     """Trades per second, over all the time: an order that is created, paid, shipped or refunded is a trade each."""

@@ -87,7 +87,7 @@ class Result:
 
 def run(plan: Plan, directory: Path, public: Public) -> Result:
     """Runs it all under `directory`. Ends every process it started, also when interrupted. Raises ChildFailed when a
-    process fails that nobody killed."""
+    process fails that was not killed on purpose."""
     began = time.monotonic()
     public.phase("starting all processes", 1)
     with TradeStage(directory, plan.load, with_dashboard=plan.with_dashboard) as stage, ExitStack() as stack:

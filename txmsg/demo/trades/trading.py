@@ -35,8 +35,8 @@ _TRADES: Final[Mapping[Event, Callable[[Sequence[Order], int], Awaitable[None]]]
 class Trading:
     """A load, begun at `began_at` (in seconds since 1970), perhaps by a process that was killed.
 
-    What stands in the trade database was made and is not made again; what that process had not finished is made
-    again, in another transaction. So the day ends the same, however often its service dies.
+    Trades in the trade database are not made again; trades that the process had not finished are repeated
+    as other transactions. So the day ends the same, however often its service dies.
 
     For each kind of trade there are a few callers, each with one transaction under way. What comes meanwhile waits, and
     is traded together next: alone while little goes on, by the dozen at midnight.
