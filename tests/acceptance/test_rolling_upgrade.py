@@ -9,11 +9,9 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import subprocess
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -28,6 +26,7 @@ from tests.broker_process import BrokerProcess
 from tests.conftest import PostgresServer
 from tests.integration.client_harness import collecting
 from tests.ports import own_port
+from tests.restartable import Restartable
 from tests.waiting import until
 from txmsg.broker import migrate
 from txmsg.client import AsyncProducer, Producer
@@ -47,41 +46,31 @@ NEXT_VERSION, NEXT_REVISION = "99.0.0", "9999"
 pytestmark = pytest.mark.timeout(600)
 
 
-class Client:
+class Client(Restartable):
     """A process of shop_client.py, and what it recorded so far."""
 
-    def __init__(self, release: Release, name: str, brokers: str, business_url: str, records: Path) -> None:
-        self.name = name
-        self._path = records
-        with records.open("wb") as stdout:
-            self._process = subprocess.Popen(
-                [sys.executable, str(CLIENT), name, brokers, business_url],
-                env=release.environment,
-                stdin=subprocess.PIPE,
-                stdout=stdout,
-                text=True,
-            )
+    module = CLIENT.stem
+    ready = '{"did": "started"'
+
+    def __init__(self, release: Release, name: str, brokers: str, business_url: str, log: Path) -> None:
+        # A directory of its own for the program: it is no part of a release.
+        path = f"{release.path}:{CLIENT.parent}"
+        super().__init__(name, log, environment={**release.environment, "PYTHONPATH": path})
+        self._arguments = [name, brokers, business_url]
+        self._records: list[dict[str, Any]] = []
+
+    def arguments(self) -> list[str]:
+        return self._arguments
+
+    def on_line(self, line: str) -> None:
+        self._records.append(json.loads(line))
 
     def records(self, did: str) -> list[dict[str, Any]]:
-        lines = self._path.read_text().splitlines(keepends=True)
-        return [each for line in lines if line.endswith("\n") and (each := json.loads(line))["did"] == did]
+        return [record for record in list(self._records) if record["did"] == did]
 
-    def say(self, word: str) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{word}\n")
-        self._process.stdin.flush()
-
-    def end(self) -> int:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        return self._process.wait(WAIT_S)
-
-    def kill(self) -> None:
-        assert self._process.stdin is not None
-        self._process.kill()
-        self._process.wait()
-        with suppress(BrokenPipeError):
-            self._process.stdin.close()
+    def wait(self) -> int:
+        """Its exit status."""
+        return self.child.wait(WAIT_S)
 
 
 class Crowd:
@@ -106,11 +95,13 @@ class Crowd:
 @contextmanager
 def crowd(releases: dict[str, Release], brokers: str, business_url: str, tmp_path: Path) -> Iterator[Crowd]:
     clients = [
-        Client(release, name, brokers, business_url, tmp_path / f"{name}.jsonl") for name, release in releases.items()
+        Client(release, name, brokers, business_url, tmp_path / f"{name}.log") for name, release in releases.items()
     ]
     try:
+        for client in clients:
+            client.launch()
         yield Crowd(clients)
-        assert [client.end() for client in clients] == [0] * len(clients)
+        assert [client.wait() for client in clients] == [0] * len(clients)
     finally:
         for client in clients:
             client.kill()
@@ -192,13 +183,13 @@ def test_brokers_are_upgraded_one_after_the_other_and_nothing_is_lost_or_doubled
             ]
 
             for client in clients.clients:
-                client.say("finish")
+                client.child.tell("finish")
             until(lambda: halves(database_url, "shop") == [], within_s=WAIT_S)
             committed = orders_in(business_url)
             until(lambda: committed <= set(clients.orders("received")), within_s=WAIT_S)
             until(lambda: log_of(database_url, "orders").keys() == positions(audit), within_s=WAIT_S)
             for client in clients.clients:
-                client.say("stop")
+                client.child.tell("stop")
     finally:
         for broker in (old, late, *new):
             broker.kill()

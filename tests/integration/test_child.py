@@ -119,11 +119,13 @@ def test_lines_go_to_functions_in_order_and_all_have_come_when_it_is_stopped(pro
     )
     printed: list[str] = []
     logged: list[str] = []
-    child = Child("talks", ["talks"], log=logged.append, ready="0", on_line=printed.append)
+    child = Child(
+        "talks", ["talks"], log=logged.append, ready="0", on_line=printed.append, on_end=lambda: printed.append("end")
+    )
     child.wait_ready()
     child.tell("that is all")
     assert child.wait(ENDS_S_MAX) == 0
     assert child.stop()
-    assert printed == [*map(str, range(100)), "told: that is all"]
+    assert printed == [*map(str, range(100)), "told: that is all", "end"]
     assert logged == [str(-number) for number in range(100)]
     assert child.last_line == "told: that is all"

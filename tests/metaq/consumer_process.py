@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import NamedTuple
+
+from tests.restartable import Restartable
 
 WORK_S = 0.001
 
@@ -25,7 +24,7 @@ def main(where: str, group: str, journal: str) -> None:
     @consumer.subscribe("t")
     def handle(message: ReceivedMessage) -> None:
         for what in ("begin", "end"):
-            os.write(fd, f"{time.monotonic_ns()} {what} {message.queue} {message.offset}\n".encode())
+            os.write(fd, f"{time.monotonic_ns()} {what} {message.queue} {message.offset} {os.getpid()}\n".encode())
             time.sleep(WORK_S)
 
     consumer.run()
@@ -39,38 +38,28 @@ class Note(NamedTuple):
     queue: int
     offset: int
     member: int
+    """Its process."""
 
 
-@dataclass
-class Member:
+class Member(Restartable):
     """The process, as the test has it."""
 
-    process: subprocess.Popen[bytes]
-    journal: Path
+    module = "tests.metaq.consumer_process"
 
-    @classmethod
-    def started(cls, where: Path | str, group: str, journal: Path) -> Self:
-        command = [sys.executable, "-m", "tests.metaq.consumer_process", str(where), group, str(journal)]
-        return cls(subprocess.Popen(command), journal)
+    def __init__(self, where: Path | str, group: str, journal: Path) -> None:
+        super().__init__("a member", journal.with_suffix(".log"))
+        self._arguments = [str(where), group, str(journal)]
+        self._journal = journal
 
-    @property
-    def pid(self) -> int:
-        return self.process.pid
-
-    def send(self, number: signal.Signals) -> None:
-        """Sends it a signal."""
-        self.process.send_signal(number)
+    def arguments(self) -> list[str]:
+        return self._arguments
 
     def notes(self) -> list[Note]:
         """What it has noted."""
-        if not self.journal.exists():
+        if not self._journal.exists():
             return []
-        rows = (line.split() for line in self.journal.read_text().splitlines())
-        return [Note(int(at), what, int(queue), int(offset), self.pid) for at, what, queue, offset in rows]
-
-    def ended(self) -> int:
-        """Waits for its end; its status."""
-        return self.process.wait(60)
+        rows = (line.split() for line in self._journal.read_text().splitlines())
+        return [Note(int(at), what, int(queue), int(offset), int(pid)) for at, what, queue, offset, pid in rows]
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -28,8 +27,9 @@ class Group:
         self.members: list[Member] = []
 
     def start(self) -> Member:
-        member = Member.started(self._root, "g", self._root / f"journal-{len(self.members)}")
+        member = Member(self._root, "g", self._root / f"journal-{len(self.members)}")
         self.members.append(member)
+        member.launch()
         return member
 
     def owned(self) -> dict[int, set[int]]:
@@ -74,9 +74,7 @@ def group_on(root: Path) -> Iterator[Group]:
             yield group
         finally:
             for member in group.members:
-                if member.process.poll() is None:
-                    member.send(signal.SIGKILL)
-                    member.ended()
+                member.kill()
 
 
 def judge(notes: Iterable[Note], ends: dict[int, int]) -> Counter[tuple[int, int]]:
@@ -113,23 +111,21 @@ def test_queues_of_a_killed_member_are_taken_over_and_nothing_is_skipped(tmp_pat
         group.append(100)
         until(lambda: len(second.notes()) > 100)
         stored = group.stored()
-        second.send(signal.SIGKILL)
-        second.ended()
+        killed = second.pid
+        second.kill()
         until(lambda: group.is_shared_out(first, third))
         fourth = group.start()
         group.append(20)
         until(lambda: group.is_shared_out(first, third, fourth))
-        first.send(signal.SIGTERM)
-        assert first.ended() == 0
+        assert first.stop() == 0
         until(lambda: group.is_shared_out(third, fourth))
         group.append(20)
         until(lambda: group.stored() == group.ends())
-        times = judge(_without_what_was_cut(group.notes(), second.pid), group.ends())
+        times = judge(_without_what_was_cut(group.notes(), killed), group.ends())
         again = {key for key, count in times.items() if count > 1}
         assert all(offset >= stored[queue] for queue, offset in again), "what was stored came again"
         for member in (third, fourth):
-            member.send(signal.SIGTERM)
-            assert member.ended() == 0
+            assert member.stop() == 0
 
 
 def _without_what_was_cut(notes: list[Note], killed: int) -> list[Note]:
@@ -145,14 +141,14 @@ def test_queues_of_a_stopped_member_wait_for_it_and_others_go_on(tmp_path: Path)
         until(lambda: group.is_shared_out(first, second))
         until(lambda: group.stored() == group.ends())
         owned = group.owned()
-        second.send(signal.SIGSTOP)
+        second.pause()
         group.append(5)
         until(lambda: all(group.stored()[queue] == 10 for queue in owned[first.pid]))
         third = group.start()
         until(lambda: group.has_members(3))
         assert group.owned()[second.pid] == owned[second.pid], "what a stopped member owns was taken"
         assert all(group.stored()[queue] == 5 for queue in owned[second.pid])
-        second.send(signal.SIGCONT)
+        second.resume()
         until(lambda: group.is_shared_out(first, second, third))
         until(lambda: group.stored() == group.ends())
         assert set(judge(group.notes(), group.ends()).values()) == {1}

@@ -62,7 +62,7 @@ class Child:
 
     name: how errors call it. log: the file to which its stderr is appended, or what is called with each line of it, on
     another thread. ready: how the line of its stdout begins that says it is ready. env: what is added to this process's
-    environment. on_line: called with each line of its stdout, on another thread.
+    environment. on_line: called with each line of its stdout, on another thread; on_end: when it has closed that.
     """
 
     def __init__(
@@ -74,6 +74,7 @@ class Child:
         ready: str = LISTENING,
         env: Mapping[str, str] | None = None,
         on_line: Callable[[str], object] | None = None,
+        on_end: Callable[[], object] | None = None,
         start: Spawn = spawn,
     ) -> None:
         self.name = name
@@ -81,7 +82,7 @@ class Child:
         """What it printed after `ready`."""
         self.last_line = ""
         """What it printed last."""
-        self._log, self._ready_prefix, self._on_line = log, ready, on_line
+        self._log, self._ready_prefix, self._on_line, self._on_end = log, ready, on_line, on_end
         self._is_ready = self._is_stopped = False
         self._is_ready_or_ended = threading.Event()
         environment = {**os.environ, **(env or {}), "PYTHONUNBUFFERED": "1"}
@@ -205,6 +206,8 @@ class Child:
             if self._on_line is not None:
                 self._on_line(text)
         self._is_ready_or_ended.set()
+        if self._on_end is not None:
+            self._on_end()
 
 
 def _pass_on(fd: int, receive: Callable[[str], object]) -> None:

@@ -3,95 +3,86 @@
 A process of its own, as in production: what a test blocks, or mocks, does not reach the broker, and the broker's log
 stays out of the test's. One for all tests of a run: most of the time that a broker takes to start goes into imports.
 
-Commands and answers are lines of JSON. The process ends when its owner closes the pipe, or dies.
+Commands and answers are lines of JSON. The process ends when it is told to, or when its owner dies.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
+from queue import SimpleQueue
+from subprocess import TimeoutExpired
 from typing import TYPE_CHECKING, Any
 
 from txmsg.errors import TxmsgError, error_of_code
+from txmsg.runtime.child import Child
 from txmsg.runtime.logs import log_to_stderr
 
 if TYPE_CHECKING:
     from txmsg.broker.config import BrokerConfig
 
 _END_S_MAX = 30.0
+_NO_BROKER: dict[str, str] = {}
+_END = None
 
 
 class BrokerHost:
     """The process, as its owner sees it. Not for several threads at once."""
 
     def __init__(self, log: Path) -> None:
-        self.log = log
-        self._process: subprocess.Popen[str] | None = None
-        self._start()  # it has something to import while a database is made
+        self._log = log
+        self._child: Child | None = self._start()  # it has something to import while a database is made
 
     def start_broker(self, storage: str, listen: str) -> None:
         """Returns when the broker answers at `listen`. Raises what the broker raises."""
-        if self._process is None:
-            self._start()
-        self._ask({"storage": storage, "listen": listen})
+        if self._child is None:
+            self._child = self._start()
+        self._ask(self._child, {"storage": storage, "listen": listen})
 
-    def _start(self) -> None:
-        with self.log.open("ab") as stderr:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "txmsg.testing.host"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                text=True,
-            )
+    def _start(self) -> Child:
+        self._answers = answers = SimpleQueue[str | None]()
+        return Child(
+            "the broker of the tests",
+            ["txmsg.testing.host"],
+            log=self._log,
+            on_line=answers.put,
+            on_end=lambda: answers.put(None),
+        )
 
     def stop_broker(self) -> None:
         """Stops the broker in order, if there is one."""
-        if self._process is not None:
-            self._ask({})
+        if self._child is not None:
+            self._ask(self._child, _NO_BROKER)
 
     def kill(self) -> None:
         """SIGKILL: the broker ends at once, as in a crash."""
-        if self._process is not None:
-            self._process.kill()
-            self.close()
+        child, self._child = self._child, None
+        if child is not None:
+            child.kill()
+            child.stop()
 
     def close(self) -> None:
         """Ends the process and the broker in it. Twice is fine."""
-        process, self._process = self._process, None
-        if process is None:
-            return
-        assert process.stdin is not None
-        assert process.stdout is not None
-        with process.stdin, process.stdout:
-            process.stdin.close()
-            try:
-                process.wait(_END_S_MAX)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        if self._child is not None:
+            with suppress(BrokenPipeError, TimeoutExpired):
+                self._child.tell(json.dumps(_END))
+                self._child.wait(_END_S_MAX)
+        self.kill()
 
-    def _ask(self, command: Mapping[str, str]) -> None:
-        assert self._process is not None
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(f"{json.dumps(command)}\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        if not line:
-            self.close()
-            raise RuntimeError(f"the broker of the tests has ended; its log says\n{self.log_end()}")
+    def _ask(self, child: Child, command: Mapping[str, str]) -> None:
+        with suppress(BrokenPipeError):  # it has ended: so it answers nothing
+            child.tell(json.dumps(command))
+        line = self._answers.get()
+        if line is None:
+            self.kill()
+            raise RuntimeError(f"the broker of the tests has ended; its log says\n{child.log_tail()}")
         answer = json.loads(line)
         if "code" in answer:
             raise error_of_code(answer["code"], answer["text"])
-
-    def log_end(self) -> str:
-        """What it logged last."""
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-15:])
 
 
 # ---- in the process, which alone imports the broker
@@ -149,11 +140,12 @@ async def _main() -> None:
 
     served = _Served(server.serve)
     while line := await asyncio.to_thread(sys.stdin.readline):
-        command = json.loads(line)
+        if (command := json.loads(line)) == _END:
+            break
         answer: dict[str, str] = {}
         try:
             await served.stop()
-            if command:
+            if command != _NO_BROKER:
                 await served.start(**command)
         except TxmsgError as exc:
             answer = {"code": exc.code, "text": str(exc)}
