@@ -32,8 +32,6 @@ from txmsg.message import Message, ReceivedMessage, TransactionState
 from txmsg.metaq.access import LogAccess, LogQueue
 from txmsg.metaq.location import open_log
 
-__all__ = ["Measured", "Mismatch", "Sizes", "measure"]
-
 BODY_SIZE_BYTES: Final = 200
 TOGETHER: Final = 1024
 """Callers of one producer: what a busy process sends goes in requests of hundreds."""

@@ -15,21 +15,6 @@ from enum import StrEnum
 from math import ceil
 from typing import Final, Self
 
-__all__ = [
-    "Cost",
-    "Costs",
-    "Load",
-    "Machine",
-    "Need",
-    "Part",
-    "Plan",
-    "Row",
-    "TooManyClients",
-    "Work",
-    "costs_of",
-    "plan",
-]
-
 POLLS_PER_S: Final = 1
 """A consumer that gets nothing asks each broker so often."""
 REPLY_COUNT_BACKLOGGED: Final = 8

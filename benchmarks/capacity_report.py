@@ -10,8 +10,6 @@ from rich.table import Table
 
 from benchmarks.capacity_model import Cost, Part, Plan
 
-__all__ = ["markdown", "plan_figures", "show_costs", "show_plan"]
-
 _WITH_MACHINES: Final = (Part.BROKER, Part.DATABASE, Part.LOG)
 
 

@@ -16,19 +16,6 @@ from typing import Any, TypeVar
 from txmsg.client import AsyncConsumer, AsyncProducer
 from txmsg.message import Message, ReceivedMessage, TransactionState
 
-__all__ = [
-    "CONCURRENCY",
-    "STREAMS",
-    "WAIT_S_MAX",
-    "Arrivals",
-    "batched",
-    "consume",
-    "run",
-    "send",
-    "send_streams",
-    "send_transactions",
-]
-
 T = TypeVar("T")
 
 CONCURRENCY = 100

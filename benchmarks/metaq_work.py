@@ -18,8 +18,6 @@ from txmsg.metaq.format.frame import Columns, Compression, encode
 from txmsg.metaq.store.log import Append, Log, LogConfig
 from txmsg.metaq.store.topics import Flush, TopicSettings
 
-__all__ = ["APPENDS_PER_SYNC", "Case", "appends", "columns_of", "fresh_log", "redis_streams", "targets", "xadd"]
-
 QUEUES_PER_TOPIC: Final = 1000
 APPENDS_PER_SYNC: Final = 100
 """Batches that one call appends to a synchronous topic, and one fdatasync makes last."""

@@ -16,8 +16,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
-__all__ = ["Relay", "main"]
-
 _CHUNK_SIZE_BYTES: Final = 256 * 1024
 _COUNTS_SIZE_BYTES: Final = 16
 _STOP_TIMEOUT_S: Final = 30

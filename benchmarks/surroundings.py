@@ -18,19 +18,6 @@ from txmsg.broker import migrate
 from txmsg.embedded import EmbeddedPostgres, binaries_dir
 from txmsg.runtime.child import Child
 
-__all__ = [
-    "Broker",
-    "broker_process",
-    "fresh_database",
-    "metaq_process",
-    "notify_database",
-    "parser_of",
-    "pgbench_path",
-    "private_server",
-    "progress_of",
-    "tailer_process",
-]
-
 _STOP_TIMEOUT_S = 30
 
 

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import median
 
-__all__ = ["Compared", "Work", "by_turns"]
-
 Work = Callable[[], dict[str, float]]
 """Works once, and answers a rate for each kind of work."""
 

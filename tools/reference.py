@@ -9,8 +9,6 @@ from importlib import import_module
 from itertools import pairwise
 from types import ModuleType
 
-__all__ = ["MODULES", "reference"]
-
 MODULES = (
     *("txmsg", "txmsg.client", "txmsg.tables", "txmsg.message", "txmsg.metaq"),
     *("txmsg.checker.fence", "txmsg.embedded", "txmsg.spark", "txmsg.testing"),

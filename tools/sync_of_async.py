@@ -12,8 +12,6 @@ import sys
 from pathlib import Path
 from typing import Final
 
-__all__ = ["sync_modules"]
-
 _ROOT: Final = Path(__file__).resolve().parent.parent
 _SOURCES: Final = (
     "txmsg/checker/fence/fence_async.py",

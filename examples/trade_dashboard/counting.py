@@ -19,8 +19,6 @@ from txmsg.errors import shown
 from .figures import BAD_KEPT_MAX, BadMessage, Deltas, Sums
 from .offsets import Span
 
-__all__ = ["BODY_SIZE_BYTES_MAX", "BadTrade", "Counted", "Trade", "count", "trade_of"]
-
 EVENTS: Final = ("created", "paid", "shipped", "refunded")
 BODY_SIZE_BYTES_MAX: Final = 8 * 1024
 """More of a message is not read: a trade has a few hundred bytes, and a batch of them is to fit into memory."""

@@ -17,24 +17,6 @@ from psycopg.rows import class_row
 
 from .latency import Latency, buckets, percentiles
 
-__all__ = [
-    "BAD_KEPT_MAX",
-    "CHANNEL",
-    "LATE_AFTER_S",
-    "BadMessage",
-    "Batch",
-    "Deltas",
-    "Entry",
-    "Figures",
-    "Latency",
-    "Sums",
-    "Total",
-    "add",
-    "create_tables",
-    "latency_between",
-    "read",
-]
-
 K = TypeVar("K", str, datetime)
 
 CHANNEL: Final = "figures"

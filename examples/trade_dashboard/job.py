@@ -37,8 +37,6 @@ from .figures import Deltas
 from .offsets import Span
 from .restarts import Restarts
 
-__all__ = ["SETTINGS", "main", "start"]
-
 TOPIC = "trade.order"
 QUERY = "trade_dashboard"
 SETTINGS = {

@@ -8,8 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["Latency", "buckets", "percentiles"]
-
 _BUCKETS_MS: Final = tuple(sorted({round(10 ** (step / 20)) for step in range(161)}))
 """Up to 1, 2, ... 10, 11, 13, 14, 16, ... 1,000, ... ms: twenty steps for each factor of ten, to a day and more."""
 

@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["CATEGORIES", "PROVINCES", "Name", "seller_name"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Name:

@@ -13,8 +13,6 @@ import psycopg
 
 from txmsg.errors import StorageError
 
-__all__ = ["Span", "advance", "create_table"]
-
 Span = tuple[int, int]
 """Offsets of a queue: from the first up to, and without, the second."""
 

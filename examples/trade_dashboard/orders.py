@@ -8,8 +8,6 @@ from typing import Final, Literal, NamedTuple, get_args
 
 from txmsg import Message
 
-__all__ = ["EVENTS", "TOPIC", "Event", "Order", "telling"]
-
 TOPIC: Final = "trade.order"
 
 Event = Literal["created", "paid", "shipped", "refunded"]

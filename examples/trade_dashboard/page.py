@@ -30,8 +30,6 @@ from . import figures
 from .figures import Entry, Figures
 from .names import CATEGORIES, PROVINCES, Name, seller_name
 
-__all__ = ["PAGE", "read", "shown"]
-
 PAGE: Final = Page(
     directory=Path(__file__).parent / "web",
     words={

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-__all__ = ["TIMES_MAX", "WITHIN_S", "Restarts"]
-
 TIMES_MAX: Final = 5
 """Restarts in WITHIN_S seconds; one more failure ends the job."""
 WITHIN_S: Final = 600.0

@@ -42,20 +42,6 @@ from txmsg import AsyncProducer, FenceCheckListener, transactional_message
 
 from .orders import Order, telling
 
-__all__ = [
-    "SessionLocal",
-    "TradeRefused",
-    "create",
-    "create_tables",
-    "engine",
-    "metadata",
-    "orders",
-    "pay",
-    "producer",
-    "refund",
-    "ship",
-]
-
 engine = create_async_engine(os.environ["TRADES_DATABASE_URL"], pool_size=24, max_overflow=0, pool_timeout=60)
 SessionLocal = async_sessionmaker(engine)
 listener = FenceCheckListener(engine)

@@ -31,8 +31,6 @@ from txmsg import Consumer, ReceivedMessage, idempotent
 
 from .orders import TOPIC
 
-__all__ = ["SessionLocal", "consumer", "create_tables", "deductions", "engine", "metadata", "stock", "take_in"]
-
 CALLERS = 8
 
 engine = create_engine(os.environ["STOCK_DATABASE_URL"])  # to set up; handlers have connections of their own

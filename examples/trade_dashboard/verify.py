@@ -30,8 +30,6 @@ from psycopg.rows import dict_row
 from txmsg.message import ReceivedMessage
 from txmsg.metaq import LogQueue, open_log
 
-__all__ = ["Sums", "Verdict", "verify"]
-
 TOPIC: Final = "trade.order"
 EVENTS: Final = ("created", "paid", "shipped", "refunded")
 PARTS: Final = ("buyer", "seller", "province", "category", "item", "quantity", "amount_cents")

@@ -16,8 +16,6 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sess
 import txmsg
 from txmsg import Consumer, ReceivedMessage, idempotent
 
-__all__ = ["AlipayAccount", "Base", "SessionLocal", "consumer", "create_tables", "engine", "open_account"]
-
 engine = create_engine(os.environ["DATABASE_URL"], pool_size=16, pool_pre_ping=True)
 SessionLocal = sessionmaker(engine)
 consumer = Consumer(

@@ -16,8 +16,6 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sess
 import txmsg
 from txmsg import Consumer, ReceivedMessage, idempotent
 
-__all__ = ["Base", "RedPacket", "SessionLocal", "consumer", "create_tables", "engine", "give_red_packet"]
-
 engine = create_engine(os.environ["DATABASE_URL"], pool_size=16, pool_pre_ping=True)
 SessionLocal = sessionmaker(engine)
 consumer = Consumer(

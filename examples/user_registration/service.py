@@ -22,18 +22,6 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sess
 import txmsg
 from txmsg import FenceCheckListener, Producer, transactional_message
 
-__all__ = [
-    "Base",
-    "RegistrationRefused",
-    "SessionLocal",
-    "User",
-    "create_tables",
-    "create_user",
-    "engine",
-    "producer",
-    "register",
-]
-
 engine = create_engine(os.environ["USERS_DATABASE_URL"], pool_size=16, pool_pre_ping=True)
 SessionLocal = sessionmaker(engine, expire_on_commit=False)
 listener = FenceCheckListener(engine)

@@ -17,8 +17,6 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sess
 import txmsg
 from txmsg import Consumer, ReceivedMessage, idempotent
 
-__all__ = ["Base", "SessionLocal", "SocialImport", "consumer", "create_tables", "engine", "import_into_social_network"]
-
 engine = create_engine(os.environ["DATABASE_URL"], pool_size=24, pool_pre_ping=True)
 SessionLocal = sessionmaker(engine)
 consumer = Consumer(

@@ -21,8 +21,6 @@ from uuid import UUID
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-__all__ = ["EFFECT_TABLES", "Verdict", "verify"]
-
 EFFECT_TABLES = {
     "red_packet": "red_packets",
     "alipay_account": "accounts",

@@ -9,7 +9,8 @@ from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from examples.trade_dashboard.figures import Batch, Entry, Figures, Latency, Total
+from examples.trade_dashboard.figures import Batch, Entry, Figures, Total
+from examples.trade_dashboard.latency import Latency
 from examples.trade_dashboard.page import PAGE, shown
 from txmsg.console.page import ASSETS
 

@@ -11,7 +11,8 @@ import psycopg
 import pytest
 
 from examples.trade_dashboard import figures
-from examples.trade_dashboard.figures import BadMessage, Deltas, Entry, Latency, Sums
+from examples.trade_dashboard.figures import BadMessage, Deltas, Entry, Sums
+from examples.trade_dashboard.latency import Latency
 from tests.waiting import until
 
 _AT = datetime(2026, 11, 11, 0, 0, 59, tzinfo=UTC)

@@ -92,7 +92,7 @@ def make(session: Session, name: str, topics: Sequence[str] | None, exclude: Seq
 def diverged(session: Session, sink: Sink, name: str) -> list[Divergence]:
     """The queues of which log and table hold different messages. The session is the mirror's one writer until it ends.
 
-    Raises MisuseError while a tailer works, or if there is no such mirror.
+    Raises MisuseError while a tailer works, or for an unknown mirror.
     """
     mirrors = Mirrors(session, name)
     mirror = mirrors.look()

@@ -58,7 +58,7 @@ class Stop:
         return self.is_set
 
     def close(self) -> None:
-        """Its files. Nobody may set it any more."""
+        """Closes its files. It must not be set after that."""
         os.close(self._reader)
         os.close(self._writer)
 

@@ -120,7 +120,7 @@ class SendEntry(Entry):
 
 
 class FreshEntry(SendEntry):
-    """Halves whose transaction id nobody knows yet: another Notify database may get them under another one."""
+    """Halves whose transaction id was not returned yet: they may go to another Notify database under another id."""
 
     __slots__ = ()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 OUSTED_S_MAX = 15.0
 """For so long an answer may still come that a broker gave before it lost its lease: longer than any poll takes. What
 comes later under a lower epoch is of the lease that holds now. Epochs go back only where a
-database does and the clock of its new server is behind; whoever refused them for ever would lose the queue."""
+database does and the clock of its new server is behind; refusing them for ever would lose the queue."""
 
 
 class Epochs:

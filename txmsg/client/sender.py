@@ -168,7 +168,7 @@ def _worst(error: TxmsgError, ambiguous: bool) -> TxmsgError:
 
 
 def half_unavailable(error: OutcomeUnknown) -> BrokerUnavailable:
-    """What a half that nobody has answered is for the caller, whoever gave up waiting."""
+    """The caller's error for a half that was not answered."""
     return BrokerUnavailable(f"{error}; if a half message was stored, its check-back removes it")
 
 

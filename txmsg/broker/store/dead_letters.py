@@ -253,7 +253,7 @@ on conflict (group_id, queue_id, queue_offset) do update  -- it is tried again a
 returning group_id, queue_id, ordering_key, queue_offset
 """
 
-# Whoever takes a head away lets the next of its key follow. At this moment a broker may have taken one away that is
+# A broker that removes a head lets the next of its key follow. At this moment a broker may have removed one that is
 # still seen here, without having seen what is redriven: this waits for it.
 _LOCK_HEADS = """
 select from txmsg.retry r

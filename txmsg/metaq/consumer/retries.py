@@ -121,7 +121,7 @@ def _told(tried: Tried) -> str:
 
 
 def tried_of(copy: ReceivedMessage) -> Tried:
-    """The message that a copy in %RETRY%GROUP or %DLQ%GROUP is of. Raises CorruptLog for what is no copy."""
+    """The message that a copy in %RETRY%GROUP or %DLQ%GROUP is of. Raises CorruptLog for anything else."""
     headers = dict(copy.headers)
     try:
         told = json.loads(headers.pop(HEADER))

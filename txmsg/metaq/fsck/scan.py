@@ -24,7 +24,7 @@ from txmsg.metaq.format.frame import (
     read_header,
 )
 from txmsg.metaq.store.commit_log import CommitLogReader, log_file
-from txmsg.metaq.store.frames import next_frame, payload_of, whole_frame
+from txmsg.metaq.store.frames import next_frame, verified_payload, whole_frame
 from txmsg.metaq.store.state import Identity, QueueKey
 
 FRAME: Final = np.dtype(
@@ -202,7 +202,7 @@ class Scan:
 
     def _take(self, header: Header, log: CommitLogReader, position: int, end: int) -> None:
         """Remembers a frame, if it is whole in every way; else BadFrame."""
-        stored = payload_of(header, log, self.identity.log_id, position, end)
+        stored = verified_payload(header, log, self.identity.log_id, position, end)
         data = log.ahead(position, header.size_bytes, end)
         used = header.start + header.payload_size_bytes
         if header.size_bytes < used or header.size_bytes % 8:

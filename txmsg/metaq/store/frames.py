@@ -37,11 +37,11 @@ def whole_frame(log: CommitLogReader, log_id: int, position: int, end: int) -> H
     `end`: of the file, or before it.
     """
     header = read_header(log.ahead(position, min(HEADER_SIZE_BYTES_MAX, end - position), end))
-    payload_of(header, log, log_id, position, end)
+    verified_payload(header, log, log_id, position, end)
     return header
 
 
-def payload_of(header: Header, log: CommitLogReader, log_id: int, position: int, end: int) -> memoryview:
+def verified_payload(header: Header, log: CommitLogReader, log_id: int, position: int, end: int) -> memoryview:
     """The stored payload of a frame of this log, which is whole and at its own position. Raises BadFrame."""
     if header.position != position:
         raise BadFrame(f"it is a frame written for position {header.position}")
