@@ -8,7 +8,6 @@ from __future__ import annotations
 import select
 import struct
 import time
-from collections.abc import Callable
 from typing import Final
 
 import psycopg
@@ -22,6 +21,7 @@ _KEEPALIVE_MESSAGE = struct.Struct(">xQqB")
 _STATUS = struct.Struct(">cQQQqB")
 _SENT_AT = struct.Struct(">17xq")
 _START_S_MAX = 30.0
+_SILENCE_S_MAX = 30.0
 _END_S_MAX = 5.0
 
 
@@ -34,7 +34,7 @@ def lsn_of(text: str) -> int:
 class ReplicationStream:
     """Changes of one publication from one slot, from where the slot stands. Not safe for threads.
 
-    Everything raises psycopg.OperationalError when the connection is gone, or silent for `silence_s_max`.
+    Everything raises psycopg.OperationalError when the connection is gone, or silent for _SILENCE_S_MAX.
     Protocol version 1: a transaction comes when it has committed, whole, and the server keeps what is large on its own
     disk meanwhile. So this side can write a part of it before the rest has come, and needs memory for a part only.
     """
@@ -48,11 +48,7 @@ class ReplicationStream:
         *,
         slot: str,
         publication: str,
-        silence_s_max: float = 30.0,
-        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._monotonic = monotonic
-        self._silence_s_max = silence_s_max
         self._connection = connect(
             url,
             replication="database",
@@ -71,7 +67,7 @@ class ReplicationStream:
         """The server has sent all that it has to send up to here."""
         self.server_ahead_us = 0
         """By how much the server's clock is ahead of this one, as far as can be told; in us."""
-        self._told_at = self._heard_at = monotonic()
+        self._told_at = self._heard_at = time.monotonic()
         self._asked = False
         try:
             self._start(slot, publication)
@@ -89,9 +85,9 @@ class ReplicationStream:
         ).format(sql.Identifier(slot), sql.Literal(sql.Identifier(publication).as_string(self._connection)))
         self._pgconn.send_query(command.as_bytes(self._connection))
         self._pgconn.flush()
-        deadline = self._monotonic() + _START_S_MAX
+        deadline = time.monotonic() + _START_S_MAX
         while self._pgconn.is_busy():
-            if not self._wait_readable(deadline - self._monotonic()):
+            if not self._wait_readable(deadline - time.monotonic()):
                 raise psycopg.OperationalError(f"the server does not start replication within {_START_S_MAX:g} s")
             self._pgconn.consume_input()
         result = self._pgconn.get_result()
@@ -133,7 +129,7 @@ class ReplicationStream:
         return messages, False
 
     def _heard(self, message: bytes) -> None:
-        self._heard_at, self._asked = self._monotonic(), False
+        self._heard_at, self._asked = time.monotonic(), False
         (sent_at,) = _SENT_AT.unpack_from(message)
         self.server_ahead_us = sent_at + EPOCH_2000_US - time.time_ns() // 1000
 
@@ -141,22 +137,22 @@ class ReplicationStream:
         if message[0] != _KEEPALIVE:
             return  # of a kind that this release does not know, and that asks for nothing
         self.sent_end, _, wants_reply = _KEEPALIVE_MESSAGE.unpack(message)
-        self._heard_at, self._asked = self._monotonic(), False
+        self._heard_at, self._asked = time.monotonic(), False
         if wants_reply:
             self._told_at = -self.STATUS_S  # the next `confirm` tells it
 
     def _require_alive(self) -> None:
-        silent_s = self._monotonic() - self._heard_at
-        if silent_s > self._silence_s_max:
+        silent_s = time.monotonic() - self._heard_at
+        if silent_s > _SILENCE_S_MAX:
             raise psycopg.OperationalError(f"the server has said nothing for {silent_s:.0f} s")
-        if silent_s > self._silence_s_max / 3 and not self._asked:
+        if silent_s > _SILENCE_S_MAX / 3 and not self._asked:
             self._asked = True
             self._tell(wants_reply=True)
 
-    def confirm(self, lsn: int, *, at_once: bool = False) -> None:
-        """Everything before this place is on disk: the server need not keep it. Told now and then, or at once."""
+    def confirm(self, lsn: int) -> None:
+        """Everything before this place is on disk: the server need not keep it. Told now and then."""
         self.confirmed = max(self.confirmed, lsn)
-        if at_once or self._monotonic() - self._told_at >= self.STATUS_S:
+        if time.monotonic() - self._told_at >= self.STATUS_S:
             self._tell()
 
     def _tell(self, *, wants_reply: bool = False) -> None:
@@ -164,9 +160,9 @@ class ReplicationStream:
         at = self.confirmed
         self._pgconn.put_copy_data(_STATUS.pack(b"r", at, at, at, now_us, wants_reply))
         while self._pgconn.flush():
-            if not self._writable.poll(self._silence_s_max * 1000):
+            if not self._writable.poll(_SILENCE_S_MAX * 1000):
                 raise psycopg.OperationalError("the server takes no status")
-        self._told_at = self._monotonic()
+        self._told_at = time.monotonic()
 
     def close(self, confirmed: int = 0) -> None:
         """Tells how far everything is, and ends. Closing twice is fine, also when the connection is gone."""
@@ -177,9 +173,9 @@ class ReplicationStream:
             self._tell()
             self._pgconn.put_copy_end()
             self._pgconn.flush()
-            deadline = self._monotonic() + _END_S_MAX
-            while (size := self._pgconn.get_copy_data(1)[0]) >= 0 and self._monotonic() < deadline:
-                if size == 0 and self._wait_readable(deadline - self._monotonic()):
+            deadline = time.monotonic() + _END_S_MAX
+            while (size := self._pgconn.get_copy_data(1)[0]) >= 0 and time.monotonic() < deadline:
+                if size == 0 and self._wait_readable(deadline - time.monotonic()):
                     self._pgconn.consume_input()
         except psycopg.Error:
             pass  # it was gone: what is confirmed was told before, or will be again

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import select
-import time
 from collections.abc import Callable
 from contextlib import closing
 from enum import Enum
@@ -73,13 +72,11 @@ class Tailer:
         *,
         on_state: Callable[[State], None] = lambda _: None,
         on_progress: Callable[[Progress], None] = lambda _: None,
-        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config = config
         self._open_sink = open_sink
         self._on_state = on_state
         self._on_progress = on_progress
-        self._monotonic = monotonic
         self._stop = Stop()
         self.state = State.STARTING
         self.progress = Progress()
@@ -129,7 +126,6 @@ class Tailer:
                     sink,
                     self.progress,
                     on_progress=self._on_progress,
-                    monotonic=self._monotonic,
                 )
                 with closing(tailing):
                     tailing.start()

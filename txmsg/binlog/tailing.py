@@ -65,12 +65,10 @@ class Tailing:
         progress: Progress,
         *,
         on_progress: Callable[[Progress], None] = lambda _: None,
-        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config = config
         self._session = session
         self._sink = sink
-        self._monotonic = monotonic
         self.progress = progress
         self._on_progress = on_progress
         self._mirrors = Mirrors(session, config.mirror)
@@ -88,7 +86,7 @@ class Tailing:
         self._taken_end = 0
         """Everything before this place is taken: appended, or among the rows that wait."""
         self._dirty: set[int] = set()
-        self._noted_at = self._looked_at = monotonic()
+        self._noted_at = self._looked_at = time.monotonic()
         self._look: tuple[int, dict[int, int]] | None = None
         self._foreign: set[str] = set()
         self._include: Sequence[str] = ()
@@ -123,25 +121,24 @@ class Tailing:
         self.append()
         self._write_positions({queue.id: queue.next_offset for queue in self._queues.values()})
         self._reading = Reading(self._started_stream())
-        self._looked_at = self._monotonic() - self._config.compare_s
+        self._looked_at = time.monotonic() - self._config.compare_s
 
     def _started_stream(self) -> ReplicationStream:
-        deadline = self._monotonic() + _HOLDER_WAIT_S
+        deadline = time.monotonic() + _HOLDER_WAIT_S
         while True:
             try:
                 return ReplicationStream(
                     self._config.storage,
                     slot=self._slots.slot,
                     publication=self._slots.publication,
-                    monotonic=self._monotonic,
                 )
             except psycopg.errors.ObjectInUse:
                 slot = self._slots.look()
-                if slot is not None and slot.active_pid is not None and self._monotonic() > deadline:
+                if slot is not None and slot.active_pid is not None and time.monotonic() > deadline:
                     logger.warning("process %d of the server still reads slot %s: ended", slot.active_pid, slot.name)
                     end_holder(self._session, slot.active_pid)
                 time.sleep(0.05)
-                if self._monotonic() > deadline + _HOLDER_WAIT_S:
+                if time.monotonic() > deadline + _HOLDER_WAIT_S:
                     raise
 
     def _open(self, found: Sequence[TableQueue]) -> None:
@@ -383,7 +380,7 @@ class Tailing:
             self.progress.lag_s = max(0.0, (now_us - self._committed_at_us) / 1e6)
 
     def _note_positions(self) -> None:
-        now = self._monotonic()
+        now = time.monotonic()
         if now - self._noted_at < self._config.position_s:
             return
         is_due = now - self._noted_at >= 10 * self._config.position_s
@@ -393,7 +390,7 @@ class Tailing:
     def _write_positions(self, positions: Mapping[int, int]) -> None:
         self._mirrors.write(positions, log=self._sink.name, generation=self._sink.generation)
         self._dirty.clear()
-        self._noted_at = self._monotonic()
+        self._noted_at = time.monotonic()
 
     # ---- the table and the log compared
 
@@ -407,7 +404,7 @@ class Tailing:
                     self._require_complete(queue_id, end)
                 self.append()
             return
-        now = self._monotonic()
+        now = time.monotonic()
         if now - self._looked_at < self._config.compare_s:
             return
         self._looked_at = now

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
 
 _AGAIN_S = 3600.0
 
@@ -12,14 +11,13 @@ _AGAIN_S = 3600.0
 class Alerts:
     """Logs each kind of alert as an error, at most once an hour."""
 
-    def __init__(self, logger: logging.Logger, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger
-        self._monotonic = monotonic
         self._told_at: dict[str, float] = {}  # bounded by the kinds there are
 
     def tell(self, kind: str, text: str) -> None:
         """Logs the text, unless one of this kind was logged within the hour."""
-        now = self._monotonic()
+        now = time.monotonic()
         if now - self._told_at.get(kind, -_AGAIN_S) >= _AGAIN_S:
             self._told_at[kind] = now
             self._logger.error("%s", text)

@@ -7,8 +7,7 @@ before it are never dropped: they remember outcomes.
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
@@ -67,9 +66,9 @@ def verdict(segment: SegmentRow, pins: Sequence[Pin], config: BrokerConfig) -> V
 class Retention:
     """Checks every retention_check_s. Several brokers may check at once; one of them drops."""
 
-    def __init__(self, config: BrokerConfig, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, config: BrokerConfig) -> None:
         self._config = config
-        self._alerts = Alerts(logger, monotonic=monotonic)
+        self._alerts = Alerts(logger)
         self.counts = DropCounts()
 
     async def run_once(self) -> int:

@@ -128,15 +128,15 @@ def run(
     running.run()
 
 
-def _metrics(clock: Callable[[], float] = time.monotonic) -> Callable[[Progress], None]:
+def _metrics() -> Callable[[Progress], None]:
     """Logs a line every few seconds while something is mirrored. In a terminal, a bar while much is to be caught up."""
-    told_at, told = clock(), 0
+    told_at, told = time.monotonic(), 0
     bar = _catching_up() if sys.stderr.isatty() else lambda _: None
 
     def tell(progress: Progress) -> None:
         nonlocal told_at, told
         bar(progress)
-        passed_s = clock() - told_at
+        passed_s = time.monotonic() - told_at
         if passed_s < _METRICS_S or progress.messages == told:
             return
         logger.info(
@@ -144,7 +144,7 @@ def _metrics(clock: Callable[[], float] = time.monotonic) -> Callable[[Progress]
             *(progress.messages, (progress.messages - told) / passed_s, progress.lag_s, progress.missing),
             progress.stopped,
         )
-        told_at, told = clock(), progress.messages
+        told_at, told = time.monotonic(), progress.messages
 
     return tell
 

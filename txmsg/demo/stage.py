@@ -70,9 +70,9 @@ class Stage:
         """Conninfo of a database, for psycopg and psql."""
         return self._postgres.url(database)
 
-    def sqlalchemy_url(self, database: str, driver: str = "psycopg") -> str:
+    def sqlalchemy_url(self, database: str) -> str:
         """The same for SQLAlchemy."""
-        return self.url(database).replace("postgresql:", f"postgresql+{driver}:", 1)
+        return self.url(database).replace("postgresql:", "postgresql+psycopg:", 1)
 
     # ---- processes
 

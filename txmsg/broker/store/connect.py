@@ -234,7 +234,7 @@ async def session(pool: Pool, *, timeout_s: float = _SESSION_S_MAX) -> AsyncIter
 
 
 @asynccontextmanager
-async def upkeep_session(url: str, *, timeout_s: float = _UPKEEP_S_MAX) -> AsyncIterator[AsyncConnection[Any]]:
+async def upkeep_session(url: str) -> AsyncIterator[AsyncConnection[Any]]:
     """A session of its own, in autocommit, for work that waits and holds locks of the session; ends with the block.
 
     The server ends it when its broker stands still: then another broker may do the work. Raises BrokerUnavailable.
@@ -247,7 +247,7 @@ async def upkeep_session(url: str, *, timeout_s: float = _UPKEEP_S_MAX) -> Async
                 "idle_session_timeout": f"{_UPKEEP_IDLE_S_MAX * 1000:.0f}ms",
             }
             await _set(connection, settings)
-            with answering_within(connection, timeout_s):
+            with answering_within(connection, _UPKEEP_S_MAX):
                 yield connection
         finally:
             await connection.close()

@@ -11,6 +11,8 @@ from typing import Self
 
 from txmsg.runtime.child import Child, ChildFailed
 
+_UP_S_MAX = 120.0
+
 
 @dataclass(slots=True, eq=False)
 class Instance:
@@ -56,15 +58,15 @@ class ServiceCluster:
         """Processes killed so far."""
         return self._crashes
 
-    def pick(self, *, doom: bool = False, timeout_s: float = 120.0) -> tuple[Instance, Child]:
+    def pick(self, *, doom: bool = False) -> tuple[Instance, Child]:
         """Any process that is up; waits for one. `doom` picks one that is not doomed yet, and marks it."""
 
         def ready() -> list[Instance]:
             return [i for i in self._instances if i.child is not None and not (doom and i.doomed)]
 
         with self._changed:
-            if not self._changed.wait_for(lambda: self._failure or self._stopping or ready(), timeout_s):
-                raise ChildFailed(f"no service process came up within {timeout_s:.0f} s")
+            if not self._changed.wait_for(lambda: self._failure or self._stopping or ready(), _UP_S_MAX):
+                raise ChildFailed(f"no service process came up within {_UP_S_MAX:.0f} s")
             if self._failure is not None:
                 raise self._failure
             if self._stopping:
@@ -81,15 +83,15 @@ class ServiceCluster:
         for child in children:
             child.kill()
 
-    def wait_all_up(self, timeout_s: float = 120.0) -> None:
+    def wait_all_up(self) -> None:
         with self._changed:
             up = self._changed.wait_for(
-                lambda: self._failure or all(i.child is not None and not i.doomed for i in self._instances), timeout_s
+                lambda: self._failure or all(i.child is not None and not i.doomed for i in self._instances), _UP_S_MAX
             )
             if self._failure is not None:
                 raise self._failure
             if not up:
-                raise ChildFailed(f"not all service processes are up after {timeout_s:.0f} s")
+                raise ChildFailed(f"not all service processes are up after {_UP_S_MAX:.0f} s")
 
     def _keep(self, instance: Instance) -> None:
         while not self._stopping:

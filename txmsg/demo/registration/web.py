@@ -15,6 +15,8 @@ logger = logging.getLogger(__name__)
 Handler = Callable[[dict[str, Any]], tuple[int, dict[str, Any]]]
 """The JSON of a request to (status, JSON of the answer)."""
 
+_TIMEOUT_S = 30.0
+
 
 class _Request(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"  # connections are kept
@@ -60,15 +62,14 @@ class Caller:
     Nothing is retried: whether a broken call took effect is not known here.
     """
 
-    def __init__(self, *, timeout_s: float = 30.0) -> None:
-        self._timeout_s = timeout_s
+    def __init__(self) -> None:
         self._local = threading.local()
 
     def post(self, address: str, request: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         connections: dict[str, http.client.HTTPConnection] = self._local.__dict__.setdefault("connections", {})
         connection = connections.get(address)
         if connection is None:
-            connection = connections[address] = http.client.HTTPConnection(address, timeout=self._timeout_s)
+            connection = connections[address] = http.client.HTTPConnection(address, timeout=_TIMEOUT_S)
         try:
             connection.request("POST", "/", json.dumps(request), {"Content-Type": "application/json"})
             response = connection.getresponse()

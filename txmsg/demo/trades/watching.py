@@ -6,7 +6,7 @@ import http.client
 import json
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self
@@ -31,9 +31,8 @@ class Seen:
 class PageWatch:
     """A connection to the page, on a thread of its own; made again when it breaks."""
 
-    def __init__(self, address: str, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    def __init__(self, address: str) -> None:
         self.address = address
-        self._clock = clock
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="page-watch", daemon=True)
         self._connection: http.client.HTTPConnection | None = None
@@ -69,7 +68,7 @@ class PageWatch:
             bulletin = json.loads(line.removeprefix(b"data: "))
             written_at, before = bulletin["written_at"], self.bulletin and self.bulletin["written_at"]
             if written_at is not None and written_at != before:
-                self.seen.append(Seen(datetime.fromisoformat(written_at), self._clock()))
+                self.seen.append(Seen(datetime.fromisoformat(written_at), datetime.now(UTC)))
             self.bulletin = bulletin
 
 
