@@ -7,5 +7,4 @@ lane         what it has of one queue                        (pure)
 workers      has its lanes handled, and keeps what failed
 polls        batches for a caller, instead of handlers
 retries      messages that failed, as they stand in the group's log  (pure)
-dead_letters looked at, handed to the group again, given up
 """
