@@ -190,7 +190,7 @@ class NotifyApi(rpc.NotifyServicer):
                 f"be below {MESSAGES_PER_TRANSACTION_MAX}"
             )
         kinds = await self._scheduled.recall(ids, ns)
-        return pb.RecallReply(results=[_RECALLS[each] for each in kinds])
+        return pb.RecallReply(results=[_RECALLS[kind] for kind in kinds])
 
     @answering
     async def Receive(self, request: pb.ReceiveRequest, context: Context) -> pb.ReceiveReply:  # noqa: N802
@@ -201,16 +201,20 @@ class NotifyApi(rpc.NotifyServicer):
         )
         expired: list[Receipt] = []
         if request.held:
-            held = [_receipt(each) for each in request.held]
+            held = [_receipt(receipt) for receipt in request.held]
             expired += self._delivery.renew(request.group, held, visibility_timeout_s)
         if request.acks or request.refusals:
             expired += await self._delivery.settle(
                 request.group,
                 request.client_id,
-                [_receipt(each) for each in request.acks],
+                [_receipt(receipt) for receipt in request.acks],
                 [
-                    Refusal(_receipt(each.receipt), each.error, each.delay_ms / 1000 if each.delay_ms >= 0 else None)
-                    for each in request.refusals
+                    Refusal(
+                        _receipt(refusal.receipt),
+                        refusal.error,
+                        refusal.delay_ms / 1000 if refusal.delay_ms >= 0 else None,
+                    )
+                    for refusal in request.refusals
                 ],
             )
         handouts: Sequence[MessageBatch] = ()
@@ -220,14 +224,17 @@ class NotifyApi(rpc.NotifyServicer):
             handouts = await self._delivery.receive(
                 request.group,
                 request.client_id,
-                [Subscription(check_name("topic", each.topic), each.tags or "*") for each in request.subscriptions],
+                [
+                    Subscription(check_name("topic", wanted.topic), wanted.tags or "*")
+                    for wanted in request.subscriptions
+                ],
                 min(request.max_messages, _MESSAGES_MAX),
                 min(request.wait_ms / 1000, _WAIT_S_MAX),
                 visibility_timeout_s,
                 start_of_wire(request.start),
             )
         return pb.ReceiveReply(
-            batches=[_columns(each) for each in handouts], expired=[_receipt_pb(each) for each in expired]
+            batches=[_columns(handout) for handout in handouts], expired=[_receipt_pb(receipt) for receipt in expired]
         )
 
     async def Attach(  # noqa: N802
@@ -345,7 +352,7 @@ def _check_client_id(client_id: str) -> None:
 
 
 def _item_errors(problems: Mapping[bytes, TxmsgError]) -> list[pb.ItemError]:
-    return [pb.ItemError(transaction_id=each, code=exc.code, text=str(exc)) for each, exc in problems.items()]
+    return [pb.ItemError(transaction_id=id_bytes, code=exc.code, text=str(exc)) for id_bytes, exc in problems.items()]
 
 
 def _receipt(receipt: pb.Receipt) -> Receipt:
@@ -365,13 +372,13 @@ def _columns(handout: MessageBatch) -> pb.DeliveredColumns:
         transaction_ids=b"".join(ids),
         n=n if any(n) else None,
         body=bodies,
-        key=[each or "" for each in keys] if any(keys) else None,
-        tag=[each or "" for each in tags] if any(tags) else None,
-        headers=[each or b"" for each in headers] if any(headers) else None,
-        born_at_us=[each + _EPOCH_2000_US for each in born_at],
-        stored_at_us=[each + _EPOCH_2000_US for each in stored_at],
+        key=[key or "" for key in keys] if any(keys) else None,
+        tag=[tag or "" for tag in tags] if any(tags) else None,
+        headers=[packed or b"" for packed in headers] if any(headers) else None,
+        born_at_us=[us + _EPOCH_2000_US for us in born_at],
+        stored_at_us=[us + _EPOCH_2000_US for us in stored_at],
         attempt=handout.attempts,
-        ordering_key=[each or "" for each in ordering_keys] if any(ordering_keys) else None,
+        ordering_key=[key or "" for key in ordering_keys] if any(ordering_keys) else None,
         generation=handout.generations if handout.generations and any(handout.generations) else None,
     )
 
