@@ -15,7 +15,6 @@ from txmsg.checker.policy import (
     HalfEvent,
     HalfState,
     IllegalTransitionError,
-    check_delay_s,
     decide_after_answer,
     decide_before_check,
     diagram,
@@ -90,11 +89,6 @@ def test_the_diagram_shows_every_transition_that_changes_the_state() -> None:
             if target is not state:
                 edge = f"{state.value} --> {target.value}: ".replace("in check", "in_check").replace(" back", "_back")
                 assert any(edge in line and event.value in line for line in drawn.splitlines()), (state, event)
-
-
-def test_the_first_check_comes_after_first_check_s_and_the_others_after_interval_s() -> None:
-    policy = CheckPolicy(first_check_s=6, interval_s=30)
-    assert [check_delay_s(policy, checks) for checks in (0, 1, 14)] == [6, 30, 30]
 
 
 def test_a_claimed_half_is_asked_about_until_its_checks_are_used_up() -> None:

@@ -194,11 +194,6 @@ class Decision(enum.Enum):
     PARK = "park"
 
 
-def check_delay_s(policy: CheckPolicy, checks: int) -> float:
-    """Seconds until the next check of a half message that has had `checks` of them."""
-    return policy.interval_s if checks else policy.first_check_s
-
-
 def decide_before_check(policy: CheckPolicy, checks: int) -> Decision:
     """ASK, or PARK when the checks were used up before this one. `checks` counts the one that is due now."""
     assert checks >= 1, f"a claimed half message counts its check, but has {checks}"

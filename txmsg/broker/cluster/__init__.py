@@ -8,8 +8,8 @@ registry    the cluster as operators see it, and draining
 """
 
 from txmsg.broker.cluster.leases import Leases, OwnQueues
-from txmsg.broker.cluster.membership import Holder, Membership
+from txmsg.broker.cluster.membership import Membership
 from txmsg.broker.cluster.notices import Notices
 from txmsg.broker.cluster.registry import Registry
 
-__all__ = ["Holder", "Leases", "Membership", "Notices", "OwnQueues", "Registry"]
+__all__ = ["Leases", "Membership", "Notices", "OwnQueues", "Registry"]
