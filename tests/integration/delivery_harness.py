@@ -22,6 +22,7 @@ from txmsg.broker.store.rows import GroupLag
 from txmsg.broker.store.topic_settings import TopicChange, TopicSettings
 from txmsg.broker.store.topics import TopicRegistry
 from txmsg.errors import BrokerUnavailable, UnknownTopic
+from txmsg.message import QueueId
 from txmsg.runtime.backoff import Backoff
 
 T = [("t", "*")]
@@ -49,7 +50,7 @@ class Notify:
     async def find(self, topic: str) -> Sequence[tuple[int, int]]:
         return [] if await self.topics.find(topic) is None else await self.ensure(topic)
 
-    async def queue_ids(self, topic: str = "t") -> list[int]:
+    async def queue_ids(self, topic: str = "t") -> list[QueueId]:
         """Of all queues, also those that may not be read."""
         return list((await self.topics.ensure(topic)).queue_ids)
 

@@ -23,6 +23,7 @@ from txmsg.broker.delivery.values import Refusal
 from txmsg.broker.store.group_administration import GroupAdministration
 from txmsg.broker.store.rows import GroupLag
 from txmsg.broker.store.topic_settings import TopicSettings
+from txmsg.message import QueueId
 from txmsg.runtime.backoff import Backoff
 
 
@@ -132,7 +133,9 @@ async def test_interrupted_refusal_is_finished_in_the_background(notify_url: str
         settling.cancel()
         await asyncio.wait({settling})
         await until_async(lambda: bool(notify.query("select * from txmsg.retry")))
-        await until_async(lambda: not delivery._state.groups["g"].feeds[message.receipt.queue_id].window.failing())
+        await until_async(
+            lambda: not delivery._state.groups["g"].feeds[QueueId(message.receipt.queue_id)].window.failing()
+        )
 
 
 async def test_retries_of_a_topic_that_nobody_asks_for_any_more_keep_none_of_another_waiting(notify_url: str) -> None:

@@ -13,7 +13,7 @@ from txmsg.broker.delivery.values import MessageBatch, Receipt, Refusal
 from txmsg.broker.delivery.window import Window
 from txmsg.broker.store.rows import RetryRow, Row
 from txmsg.errors import BrokerUnavailable
-from txmsg.message import Offset, QueueId
+from txmsg.message import Offset, QueueId, QueueNumber
 from txmsg.wire.tags import ALL_TAGS, parse_tags
 
 T = {"t": ALL_TAGS}
@@ -30,7 +30,7 @@ def group_of(*lengths: int, tag: str | None = None) -> Group:
     for number, length in enumerate(lengths):
         window = Window(0)
         window.put([row(offset, tag) for offset in range(length)])
-        group.add(["t"], [Feed(group, "t", number, 10 + number, 3, window)])
+        group.add(["t"], [Feed(group, "t", QueueNumber(number), QueueId(10 + number), 3, window)])
     return group
 
 
@@ -83,8 +83,8 @@ def test_a_key_of_which_a_dead_letter_comes_again_is_held_though_its_table_was_e
         return row(offset)._replace(ordering_key="k")
 
     group = group_of(0)
-    window = group.feeds[10].window
-    empty = [(10, "k")]  # as read, while the dead letter is redriven
+    window = group.feeds[QueueId(10)].window
+    empty = [(QueueId(10), "k")]  # as read, while the dead letter is redriven
     assert window.block("k")
     group.retries.put([RetryRow(QueueId(10), 0, 1, keyed(0))])
     group.unblock(empty)
@@ -131,7 +131,7 @@ def test_a_queue_that_went_takes_its_retries_along_and_leaves_the_others_alone()
     given = group.take(T, 10, LARGE, token=1, deadline=30)
     assert sum(len(each.rows) for each in given) == 6
     group.retries.put([RetryRow(QueueId(10), 1, 0, row(7)), RetryRow(QueueId(11), 1, 0, row(8))])
-    assert [feed.queue_id for feed in group.remove([10, 99])] == [10]
+    assert [feed.queue_id for feed in group.remove([QueueId(10), QueueId(99)])] == [10]
     assert [(each.queue, [r[0] for r in each.rows]) for each in group.take(T, 10, LARGE, token=2, deadline=30)] == [
         (1, [8])
     ]

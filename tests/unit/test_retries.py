@@ -15,7 +15,7 @@ def wants_all(_queue_id: int, _tag: str | None) -> bool:
 
 def settle(box: Retries, offset: int, failure: Failure | None, token: int = 4) -> list[int]:
     """Settles a retry of queue 7; the offsets that came too late."""
-    done, late = box.take_back(7, token, [offset])
+    done, late = box.take_back(QueueId(7), token, [offset])
     box.settled(done, failure)
     return late
 
@@ -31,8 +31,8 @@ def test_retry_is_known_until_its_outcome_is_written() -> None:
     assert settle(box, 5, Failure("again")) == []
     assert box.outcomes() == {(7, 3): Outcome(2, None), (7, 5): Outcome(3, Failure("again"))}
     assert box.known() == [(7, 3), (7, 5)]
-    box.written([RetryKey(7, 3), RetryKey(7, 5)])
-    box.written([RetryKey(7, 3)])
+    box.written([RetryKey(QueueId(7), 3), RetryKey(QueueId(7), 5)])
+    box.written([RetryKey(QueueId(7), 3)])
     assert box.known() == []
     assert not box.outcomes()
 

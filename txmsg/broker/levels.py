@@ -18,6 +18,7 @@ from txmsg.broker.store.connect import Pool, session
 from txmsg.broker.store.incarnation import same_incarnation
 from txmsg.broker.writer import Writer
 from txmsg.errors import BrokerUnavailable, OutcomeUnknown
+from txmsg.message import QueueId
 
 
 class Levels:
@@ -26,13 +27,13 @@ class Levels:
     def __init__(self, pool: Pool, segments: Segments) -> None:
         self._pool = pool
         self._segments = segments
-        self._queues: frozenset[int] | None = None
+        self._queues: frozenset[QueueId] | None = None
         pool.incarnation.on_end(self._forget)
 
     def _forget(self, _: str) -> None:
         self._queues = None
 
-    async def refresh(self) -> frozenset[int]:
+    async def refresh(self) -> frozenset[QueueId]:
         """Reads them, and returns them. Raises BrokerUnavailable."""
         async with same_incarnation(self._pool), session(self._pool) as conn:
             found = await store.replicated_queues(conn)

@@ -15,9 +15,9 @@ from txmsg.message import QueueId
 class Change(NamedTuple):
     """Changes of this broker's queues: gained, lost, and to be handed over."""
 
-    gained: set[int]
-    lost: set[int]
-    wanted: dict[int, int]
+    gained: set[QueueId]
+    lost: set[QueueId]
+    wanted: dict[QueueId, int]
     """Queue id and epoch."""
 
 
@@ -33,7 +33,7 @@ class Leases:
         self.monotonic = monotonic
         self.incarnation: UUID | None = None
         """The incarnation of the database that this broker has joined, and from which all that it delivers was read."""
-        self._epochs: dict[int, int] = {}
+        self._epochs: dict[QueueId, int] = {}
         self._is_member = False
         self._deadline = 0.0
         self._why = "delivery has not started yet"
@@ -58,7 +58,7 @@ class Leases:
         """Whether the leases were not lost since the last heartbeat; they may have expired."""
         return self._is_member
 
-    def epochs(self) -> Mapping[int, int]:
+    def epochs(self) -> Mapping[QueueId, int]:
         """The epoch of each queue that this broker delivers."""
         return self._epochs
 
@@ -75,7 +75,7 @@ class Leases:
         gained = {queue_id for queue_id, epoch in self._epochs.items() if before.get(queue_id) != epoch}
         return Change(gained, lost, {row.queue_id: row.epoch for row in rows if row.wanted_by is not None})
 
-    def give_up(self, queue_ids: Iterable[int]) -> None:
+    def give_up(self, queue_ids: Iterable[QueueId]) -> None:
         """Stops delivering these queues, before others may begin."""
         for queue_id in queue_ids:
             self._epochs.pop(queue_id, None)

@@ -22,6 +22,7 @@ from txmsg.broker.store import leases as leases_store
 from txmsg.broker.store.connect import Connection, Pool, notify, session
 from txmsg.broker.store.incarnation import current_incarnation
 from txmsg.errors import BrokerUnavailable
+from txmsg.message import QueueId
 
 _log = logging.getLogger(__name__)
 
@@ -36,7 +37,7 @@ class Holder(Protocol):
         """New leases were assigned."""
         ...
 
-    def lost(self, queue_ids: Collection[int], why: str) -> None:
+    def lost(self, queue_ids: Collection[QueueId], why: str) -> None:
         """These queues are another broker's now."""
         ...
 
@@ -44,7 +45,7 @@ class Holder(Protocol):
         """Everything in memory is invalid, including the leases."""
         ...
 
-    async def finish(self, queue_ids: Collection[int]) -> None:
+    async def finish(self, queue_ids: Collection[QueueId]) -> None:
         """Returns when nothing of these queues is in flight any more, or soon, and their cursors are written."""
         ...
 
@@ -267,7 +268,7 @@ class Membership:
             task = asyncio.create_task(self._hand_over(queues), name="hand over")
             self._handing_over.update(dict.fromkeys(queues, task))
 
-    async def _hand_over(self, queues: dict[int, int]) -> None:
+    async def _hand_over(self, queues: dict[QueueId, int]) -> None:
         """Finishes what is in flight of these queues (id: epoch), writes their cursors, and ends their leases."""
         assert self.holder is not None
         incarnation = self.leases.incarnation

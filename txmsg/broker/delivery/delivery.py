@@ -24,6 +24,7 @@ from txmsg.broker.delivery.values import MessageBatch, Receipt, Refusal, Subscri
 from txmsg.broker.delivery.writer import ProgressWriter
 from txmsg.broker.store.connect import Pool
 from txmsg.errors import BrokerUnavailable
+from txmsg.message import QueueId
 from txmsg.runtime.start import Start
 from txmsg.wire.tags import TagExpression, wants_of
 
@@ -78,7 +79,7 @@ class Delivery:
         batches = self._take(loaded, client_id, wants, max_messages, visibility_timeout_s)
         if not batches and wait_s > 0:
             batches = await self._wait(loaded, client_id, wants, max_messages, visibility_timeout_s, wait_s)
-        feeds = [loaded.feeds[batch.receipt.queue_id] for batch in batches]
+        feeds = [loaded.feeds[QueueId(batch.receipt.queue_id)] for batch in batches]
         if unnoted := notes_to_write(feeds, self._state.monotonic(), visibility_timeout_s):
             try:
                 await self.writer.note_in_flight(unnoted, visibility_timeout_s)
@@ -208,14 +209,14 @@ class Delivery:
         """There are new leases: their queues are loaded for the groups that read them."""
         self.maintenance.gained.set()
 
-    def lost(self, queue_ids: Collection[int], why: str) -> None:
+    def lost(self, queue_ids: Collection[QueueId], why: str) -> None:
         """Drops the windows and retries of these queues, for all groups."""
         _log.info("no longer delivers %d queues: %s", len(queue_ids), why)
         self._state.leaving.difference_update(queue_ids)
         for group in {feed.group for queue_id in queue_ids for feed in self._state.feeds_of.get(queue_id, ())}:
             self._state.remove(group, queue_ids)
 
-    async def finish(self, queue_ids: Collection[int]) -> None:
+    async def finish(self, queue_ids: Collection[QueueId]) -> None:
         """Stops delivering these queues, waits a little for their messages in flight, and writes their cursors.
 
         Raises BrokerUnavailable.

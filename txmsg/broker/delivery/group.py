@@ -16,6 +16,7 @@ from txmsg.broker.delivery.retries import Retries
 from txmsg.broker.delivery.values import MessageBatch, Receipt, Refusal
 from txmsg.broker.delivery.window import EXPIRED, Failure, Window
 from txmsg.broker.store.rows import NO_GENERATIONS, Generations, RetryKey, RetryRow, Row, size_bytes_of
+from txmsg.message import QueueId, QueueNumber
 from txmsg.wire.tags import TagExpression
 
 
@@ -29,8 +30,8 @@ class Feed:
 
     group: Group
     topic: str
-    number: int
-    queue_id: int
+    number: QueueNumber
+    queue_id: QueueId
     epoch: int
     """Of the lease under which the window was built."""
     window: Window
@@ -93,7 +94,7 @@ class Group:
     members: Members = field(default_factory=lambda: Members(""))
     writing: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while failures are written: of two sessions at once, neither would see the other's rows of a key."""
-    feeds: dict[int, Feed] = field(default_factory=dict)
+    feeds: dict[QueueId, Feed] = field(default_factory=dict)
     topics: dict[str, list[Feed]] = field(default_factory=dict)
     busy: set[Feed] = field(default_factory=set)
     """All feeds that are busy, and perhaps some that no longer are."""
@@ -112,7 +113,7 @@ class Group:
             if feed.is_busy:
                 self.mark_busy(feed)
 
-    def remove(self, queue_ids: Collection[int]) -> list[Feed]:
+    def remove(self, queue_ids: Collection[QueueId]) -> list[Feed]:
         """Stops delivering these queues, and drops their windows and retries. Returns the feeds removed."""
         removed = [self.feeds.pop(queue_id) for queue_id in queue_ids if queue_id in self.feeds]
         for feed in removed:
@@ -190,13 +191,13 @@ class Group:
         if not self.retries.ready_count:
             return []
 
-        def is_wanted(queue_id: int, tag: str | None) -> bool:
+        def is_wanted(queue_id: QueueId, tag: str | None) -> bool:
             # A retry whose tag no member wants any more goes to any member of the topic: it is never dropped.
             feed = self.feeds[queue_id]
             mine = wants.get(feed.topic) if feed.is_open else None
             return mine is not None and (mine.matches(tag) or not self.members.wanted(feed.topic).matches(tag))
 
-        taken: defaultdict[int, list[RetryRow]] = defaultdict(list)
+        taken: defaultdict[QueueId, list[RetryRow]] = defaultdict(list)
         for row in self.retries.take(
             count, size_bytes, token=token, deadline=deadline, deadline_max=deadline_max, wants=is_wanted
         ):
@@ -233,12 +234,12 @@ class Group:
         for batch in batches:
             feed = self._feed_of(batch.receipt, [])
             if feed is not None:
-                queue_id, token, _, offsets = batch.receipt
+                _, token, _, offsets = batch.receipt
                 first, others = feed.window.take_back(token, offsets)
                 feed.window.unread(first)
-                self.retries.leave(self.retries.take_back(queue_id, token, others)[0])
+                self.retries.leave(self.retries.take_back(feed.queue_id, token, others)[0])
 
-    def asked_for(self, now: float) -> dict[int, Feed]:
+    def asked_for(self, now: float) -> dict[QueueId, Feed]:
         """The feeds, by queue, whose retries may be delivered to members that are present."""
         topics = self.members.asked_for(now)
         return {queue_id: feed for queue_id, feed in self.feeds.items() if feed.is_open and feed.topic in topics}
@@ -253,7 +254,7 @@ class Group:
         Failures, and all outcomes of retries, must be written before they count.
         """
         expired: list[Receipt] = []
-        touched: dict[int, Feed] = {}
+        touched: dict[QueueId, Feed] = {}
         for receipt in acks:
             feed = self._feed_of(receipt, expired)
             if feed is not None:
@@ -263,9 +264,9 @@ class Group:
             feed = self._feed_of(receipt, expired)
             if feed is not None:
                 touched[feed.queue_id] = feed
-                queue_id, token, _, offsets = receipt
+                _, token, _, offsets = receipt
                 done, late = feed.window.take_back(token, offsets)
-                retried, late = self.retries.take_back(queue_id, token, late) if late else ([], [])
+                retried, late = self.retries.take_back(feed.queue_id, token, late) if late else ([], [])
                 self._fail(client_id, token, {feed: done}, retried, Failure(error, delay_s), now)
                 if late:
                     expired.append(receipt._replace(offsets=late))
@@ -278,7 +279,7 @@ class Group:
             feed = self._feed_of(receipt, expired)
             if feed is not None:
                 late = feed.window.renew(receipt.token, receipt.offsets, deadline)
-                late = self.retries.renew(receipt.queue_id, receipt.token, late, deadline) if late else []
+                late = self.retries.renew(feed.queue_id, receipt.token, late, deadline) if late else []
                 if late:
                     expired.append(receipt._replace(offsets=late))
         return expired
@@ -302,7 +303,7 @@ class Group:
         for token, keys in self.retries.expire(now):
             self._fail(None, token, {}, keys, failure, now)
 
-    def unblock(self, keys: Iterable[tuple[int, str]]) -> None:
+    def unblock(self, keys: Iterable[tuple[QueueId, str]]) -> None:
         """The table `retry` had no messages of these ordering keys, (queue id, key): delivery of them continues.
 
         Except for those with a retry in memory by now, as when a dead letter was redriven: that comes first.
@@ -313,7 +314,7 @@ class Group:
                 feed.window.unblock([key])
 
     def _feed_of(self, receipt: Receipt, expired: list[Receipt]) -> Feed | None:
-        feed = self.feeds.get(receipt.queue_id)
+        feed = self.feeds.get(QueueId(receipt.queue_id))
         if feed is None or receipt.epoch != feed.epoch:
             expired.append(receipt)
             return None
@@ -325,7 +326,7 @@ class Group:
         if feed.window.ready_count > ready_count:  # the next messages of their keys
             self.wake((feed.topic,), feed.window.ready_count - ready_count)
         if late:
-            retried, late = self.retries.take_back(receipt.queue_id, receipt.token, late)
+            retried, late = self.retries.take_back(feed.queue_id, receipt.token, late)
             self.retries.settled(retried, None)
         if late:
             expired.append(receipt._replace(offsets=late))

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from txmsg.broker.delivery.group import Feed
+from txmsg.message import QueueId
 
 MARGIN_S = 10.0
 """Added to the visibility timeout, so that one note serves many deliveries."""
@@ -44,9 +45,9 @@ class OrderedInFlight(NamedTuple):
     """What the cursor says."""
 
 
-def ordered_in_flight(feeds: Iterable[Feed], now: float) -> dict[tuple[int, int], OrderedInFlight]:
+def ordered_in_flight(feeds: Iterable[Feed], now: float) -> dict[tuple[int, QueueId], OrderedInFlight]:
     """By group and queue, for feeds whose cursors say that ordered messages may be in flight."""
-    found: dict[tuple[int, int], OrderedInFlight] = {}
+    found: dict[tuple[int, QueueId], OrderedInFlight] = {}
     for feed in feeds:
         waits_until = -math.inf if feed.opens_at is None else feed.opens_at  # those of the broker before
         noted_until = max(feed.noted_until, waits_until)

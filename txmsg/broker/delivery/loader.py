@@ -26,6 +26,7 @@ from txmsg.broker.store import retries as retries_store
 from txmsg.broker.store.connect import Connection
 from txmsg.broker.store.consumer_groups import GroupRow
 from txmsg.errors import BrokerUnavailable
+from txmsg.message import QueueId, QueueNumber
 from txmsg.runtime.backoff import Backoff
 from txmsg.runtime.start import Start
 from txmsg.wire.tags import TagExpression
@@ -37,7 +38,7 @@ class LeasedQueue(NamedTuple):
     """A queue that this broker delivers: its topic, its number there, and the epoch of its lease."""
 
     topic: str
-    number: int
+    number: QueueNumber
     epoch: int
 
 
@@ -104,7 +105,7 @@ class Loader:
         """Begins to deliver topics, or new queues of them, to a group from its cursors."""
         incarnation = await self._state.incarnation()  # first: all that is read from here on is of this one
         known = self._state.groups.get(name)
-        leased: dict[int, LeasedQueue] = {}
+        leased: dict[QueueId, LeasedQueue] = {}
         for error in (await self._topics.make_missing(topics)).values():
             raise error
         for topic in topics:
@@ -117,7 +118,7 @@ class Loader:
             if start is not None and start.kind != "earliest":
                 at_us = start.value if start.kind == "time" else None
                 for topic in topics:
-                    queue_ids = [queue_id for queue_id, _ in await self._topics.ensure(topic)]
+                    queue_ids = [QueueId(queue_id) for queue_id, _ in await self._topics.ensure(topic)]
                     await groups_store.subscribe_at(conn, group.id, queue_ids, at_us=at_us)
             former = await self._former(conn, group.id, leased)
             feeds = await _load_feeds(
@@ -144,21 +145,23 @@ class Loader:
         self._state.add(group, topics, feeds)
         return group
 
-    async def _former(self, conn: Connection, group_id: int, queue_ids: Collection[int]) -> dict[int, OrderedInFlight]:
+    async def _former(
+        self, conn: Connection, group_id: int, queue_ids: Collection[QueueId]
+    ) -> dict[QueueId, OrderedInFlight]:
         """What this broker had in flight of queues (by id) that it lost, and that no other broker has had since."""
         lost = self._state.ordered_in_flight
         known = {queue_id: lost[group_id, queue_id] for queue_id in queue_ids if (group_id, queue_id) in lost}
         epochs = await store.cursor_epochs(conn, group_id, list(known)) if known else {}
         return {queue_id: known[queue_id] for queue_id, epoch in epochs.items() if known[queue_id].epoch == epoch}
 
-    async def _leased(self, topic: str, queues: Sequence[tuple[int, int]]) -> dict[int, LeasedQueue]:
+    async def _leased(self, topic: str, queues: Sequence[tuple[int, int]]) -> dict[QueueId, LeasedQueue]:
         """The queues of a topic that this broker delivers, by id."""
         if not self._state.known.issuperset(queue_id for queue_id, _ in queues):
             await self._membership.step_once()  # they may be so new that no broker has leased them
             self._state.known.update(queue_id for queue_id, _ in queues)
         epochs = self._state.leases.epochs()
         return {
-            queue_id: LeasedQueue(topic, number, epochs[queue_id])
+            QueueId(queue_id): LeasedQueue(topic, QueueNumber(number), epochs[QueueId(queue_id)])
             for queue_id, number in queues
             if queue_id in epochs and queue_id not in self._state.leaving
         }
@@ -195,7 +198,7 @@ async def _load_feeds(  # noqa: PLR0917
     conn: Connection,
     incarnation: UUID | None,
     group: Group,
-    leased: Mapping[int, LeasedQueue],
+    leased: Mapping[QueueId, LeasedQueue],
     config: DeliveryConfig,
     memory: Memory,
     *,
@@ -209,12 +212,12 @@ async def _load_feeds(  # noqa: PLR0917
     cursors = await store.claim_cursors(
         conn, incarnation, group.id, [(queue_id, leased[queue_id].epoch) for queue_id in sorted(leased)]
     )
-    acked: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+    acked: defaultdict[QueueId, list[tuple[int, int]]] = defaultdict(list)
     since = [cursor.next_offset for cursor in cursors]
     queue_ids = [cursor.queue_id for cursor in cursors]
     for queue_id, offset in await store.failed_offsets(conn, group.id, queue_ids, since):
         acked[queue_id].append((offset, offset + 1))
-    blocked: defaultdict[int, list[str]] = defaultdict(list)
+    blocked: defaultdict[QueueId, list[str]] = defaultdict(list)
     for queue_id, key in await retries_store.held_keys(conn, group.id, queue_ids):
         blocked[queue_id].append(key)
     ends = await store.queue_ends(conn, await store.open_segment(conn), queue_ids)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from txmsg.broker.delivery.offsets import InFlight
 from txmsg.broker.delivery.window import Failure
 from txmsg.broker.store.rows import RetryKey, RetryRow, size_bytes_of
+from txmsg.message import QueueId
 
 
 class Outcome(NamedTuple):
@@ -51,13 +52,13 @@ class Retries:
         """(queue id, offset) of all retries in memory."""
         return list(self._attempts)
 
-    def has_unsettled(self, queue_ids: Collection[int]) -> bool:
+    def has_unsettled(self, queue_ids: Collection[QueueId]) -> bool:
         """Whether a retry of these queues is in flight, or its outcome not yet written."""
         return any(
             key.queue_id in queue_ids and (key in self._in_flight or key in self._outcomes) for key in self._attempts
         )
 
-    def in_flight_until(self, queue_id: int) -> float:
+    def in_flight_until(self, queue_id: QueueId) -> float:
         """A time by which no retry of a queue is in flight, if none is renewed; minus infinity if none is now."""
         in_flight = any(key.queue_id == queue_id and key in self._in_flight for key in self._attempts)
         return self._in_flight.deadline_last() if in_flight else -math.inf
@@ -83,7 +84,7 @@ class Retries:
                 self._ready.append(row)
                 self._ready_size_bytes += size_bytes_of(row.message)
 
-    def forget(self, queue_ids: Collection[int]) -> None:
+    def forget(self, queue_ids: Collection[QueueId]) -> None:
         """Drops the retries of these queues: another broker delivers them now."""
         gone = [key for key in self._attempts if key.queue_id in queue_ids]
         for key in gone:
@@ -92,7 +93,7 @@ class Retries:
         self._in_flight.forget(gone)
         self._keep_ready(lambda queue_id: queue_id not in queue_ids)
 
-    def keep(self, queue_ids: Collection[int]) -> None:
+    def keep(self, queue_ids: Collection[QueueId]) -> None:
         """Drops ready retries of all other queues: they wait in their table, and leave room for these."""
         gone = [_key_of(row) for row in self._ready if row.queue_id not in queue_ids]
         if gone:
@@ -103,7 +104,7 @@ class Retries:
         self._ready = deque(row for row in self._ready if of_queue(row.queue_id))
         self._ready_size_bytes = sum(size_bytes_of(row.message) for row in self._ready)
 
-    def is_busy(self, queue_id: int, ordering_key: str) -> bool:
+    def is_busy(self, queue_id: QueueId, ordering_key: str) -> bool:
         """Whether a retry of this key is in memory."""
         return (queue_id, ordering_key) in self._busy
 
@@ -115,7 +116,7 @@ class Retries:
         token: int,
         deadline: float,
         deadline_max: float = math.inf,
-        wants: Callable[[int, str | None], bool],
+        wants: Callable[[QueueId, str | None], bool],
     ) -> list[RetryRow]:
         """Up to `count` retries that `wants(queue id, tag)`, now in flight; as Window.take."""
         taken: list[RetryRow] = []
@@ -136,12 +137,12 @@ class Retries:
         self._in_flight.give([_key_of(row) for row in taken], token, deadline, deadline_max)
         return taken
 
-    def renew(self, queue_id: int, token: int, offsets: Sequence[int], deadline: float) -> list[int]:
+    def renew(self, queue_id: QueueId, token: int, offsets: Sequence[int], deadline: float) -> list[int]:
         """Extends the deadline of what a consumer still holds. Returns those not in flight under this token."""
         late = self._in_flight.renew([RetryKey(queue_id, offset) for offset in offsets], token, deadline)
         return [offset for _, offset in late]
 
-    def take_back(self, queue_id: int, token: int, offsets: Sequence[int]) -> tuple[list[RetryKey], list[int]]:
+    def take_back(self, queue_id: QueueId, token: int, offsets: Sequence[int]) -> tuple[list[RetryKey], list[int]]:
         """Removes what is in flight under this token, to be `settled` or to `leave`. Returns also what was not."""
         done, late = self._in_flight.give_back([RetryKey(queue_id, offset) for offset in offsets], token)
         return done, [offset for _, offset in late]

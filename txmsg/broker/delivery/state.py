@@ -23,6 +23,7 @@ from txmsg.broker.delivery.window import Memory
 from txmsg.broker.store.connect import Connection, Pool, session
 from txmsg.broker.store.incarnation import current_incarnation
 from txmsg.errors import BrokerUnavailable
+from txmsg.message import QueueId
 
 T = TypeVar("T")
 
@@ -100,9 +101,9 @@ class State:
         """The offset after the last message of each queue, as far as known."""
         self.known: set[int] = set()
         """Queues that existed at a heartbeat: brokers have had the chance to lease them."""
-        self.leaving: set[int] = set()
+        self.leaving: set[QueueId] = set()
         """Queues that are being handed over to another broker."""
-        self.ordered_in_flight: dict[tuple[int, int], OrderedInFlight] = {}
+        self.ordered_in_flight: dict[tuple[int, QueueId], OrderedInFlight] = {}
         """Of queues that were dropped, by group and queue."""
         self.to_read: FairQueue[Feed] = FairQueue()  # bounded: a feed is in it once at most
         self.reads = asyncio.Semaphore(0)  # as many as there are in to_read
@@ -111,7 +112,7 @@ class State:
         """All groups with a busy feed or a retry in memory, and perhaps some that are idle by now."""
         self.behind: set[Feed] = set()
         """Feeds with more to read that no reader was told to read."""
-        self.feeds_of: defaultdict[int, set[Feed]] = defaultdict(set)
+        self.feeds_of: defaultdict[QueueId, set[Feed]] = defaultdict(set)
         """The feeds of each queue."""
         self.groups_of: defaultdict[str, set[Group]] = defaultdict(set)
         """The groups that read a topic."""
@@ -158,7 +159,7 @@ class State:
             if end <= self.ends.get(queue_id, -1):
                 continue  # its feeds know already
             self.ends[queue_id] = end
-            for feed in self.feeds_of.get(queue_id, ()):
+            for feed in self.feeds_of.get(QueueId(queue_id), ()):
                 feed.end = max(feed.end, end)
                 self.read_soon(feed)
 
@@ -207,7 +208,7 @@ class State:
             self.feeds_of[feed.queue_id].add(feed)
             self.read_soon(feed)
 
-    def remove(self, group: Group, queue_ids: Collection[int]) -> None:
+    def remove(self, group: Group, queue_ids: Collection[QueueId]) -> None:
         """Drops the windows and retries of these queues, for one group."""
         for feed in group.remove(queue_ids):
             self.feeds_of[feed.queue_id].remove(feed)

@@ -8,13 +8,14 @@ from typing import NamedTuple, Protocol
 
 from txmsg.broker.store.rows import Row
 from txmsg.errors import UnknownTopic
+from txmsg.message import QueueNumber
 
 
 class Receipt(NamedTuple):
     """Names one delivery of messages of one queue; valid until the visibility timeout ends.
 
     token: rises with each delivery under a lease, so that an old receipt of the same message is refused.
-    epoch: of the lease under which the messages were delivered.
+    epoch: of the lease under which the messages were delivered. Numbers are plain: clients send them, unverified.
     """
 
     queue_id: int
@@ -33,7 +34,7 @@ class MessageBatch:
     """
 
     topic: str
-    queue: int
+    queue: QueueNumber
     receipt: Receipt
     rows: Sequence[Row]
     attempts: Sequence[int] | None = None

@@ -24,6 +24,7 @@ from txmsg.broker.store.connect import Connection
 from txmsg.broker.store.retries import FirstFailure, LastFailure, RetryFailure
 from txmsg.broker.store.rows import RetryKey
 from txmsg.errors import BrokerUnavailable
+from txmsg.message import QueueId
 
 _log = logging.getLogger(__name__)
 _CURSORS_PER_STATEMENT = 1000
@@ -217,9 +218,9 @@ async def _log_lost(conn: Connection, feed: Feed, failing: Mapping[int, Failure]
 async def _write_retry_outcomes(conn: Connection, group: Group, outcomes: Mapping[RetryKey, Outcome]) -> None:
     """Writes the outcomes of retries. Idempotent."""
     settings = group.settings
-    done: dict[int, list[int]] = defaultdict(list)
-    again: dict[int, list[RetryFailure]] = defaultdict(list)
-    dead: dict[int, list[LastFailure]] = defaultdict(list)
+    done: dict[QueueId, list[int]] = defaultdict(list)
+    again: dict[QueueId, list[RetryFailure]] = defaultdict(list)
+    dead: dict[QueueId, list[LastFailure]] = defaultdict(list)
     for (queue_id, offset), (attempt, failure, _) in sorted(outcomes.items(), key=lambda item: item[0]):
         if failure is None:
             done[queue_id].append(offset)

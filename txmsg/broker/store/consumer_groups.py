@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from psycopg.rows import class_row
 
 from txmsg.broker.store.connect import Connection
+from txmsg.message import QueueId
 
 _COLUMNS = "id, name, retry_delays_s, retries_max, poisoned_key, deliver_rate_max, version"
 
@@ -89,7 +90,7 @@ _LATEST = """
              (select b.base from txmsg.segment_base b where b.segment = s.id and b.queue = q.id), 0)"""
 
 
-async def subscribe_at(conn: Connection, group: int, queue_ids: Sequence[int], *, at_us: int | None) -> None:
+async def subscribe_at(conn: Connection, group: int, queue_ids: Sequence[QueueId], *, at_us: int | None) -> None:
     """Where a group begins that is new to a topic with these queues: after all there is, or at a time (us since 1970).
 
     One that has a cursor in any of them is left alone, and begins queues that the topic has got since at their start.

@@ -70,7 +70,7 @@ class CursorRow(NamedTuple):
     """For how long consumers may still hold ordered messages that another broker, or an earlier epoch, gave them."""
 
 
-async def cursor_epochs(conn: Connection, group: int, queue_ids: Sequence[int]) -> dict[int, int]:
+async def cursor_epochs(conn: Connection, group: int, queue_ids: Sequence[QueueId]) -> dict[QueueId, int]:
     """The epochs under which the cursors of a group were claimed last. Locks their rows in queue order."""
     cursor = await plain_cursor(conn).execute(
         "select queue_id, epoch from txmsg.cursor where group_id = %s and queue_id = any(%s) "
@@ -81,7 +81,7 @@ async def cursor_epochs(conn: Connection, group: int, queue_ids: Sequence[int]) 
 
 
 async def claim_cursors(
-    conn: Connection, incarnation: UUID | None, group: int, queues: Sequence[tuple[int, int]]
+    conn: Connection, incarnation: UUID | None, group: int, queues: Sequence[tuple[QueueId, int]]
 ) -> list[CursorRow]:
     """The cursors of a group in (queue id, lease epoch), marked with the epoch: older ones cannot write them any more.
 
@@ -117,7 +117,7 @@ async def claim_cursors(
     ]
 
 
-async def sought_queues(conn: Connection, group: int) -> list[int]:
+async def sought_queues(conn: Connection, group: int) -> list[QueueId]:
     """The queues in which an operator has sent a group elsewhere, and it has not gone there yet."""
     cursor = await plain_cursor(conn).execute(
         "select queue_id from txmsg.cursor where group_id = %s and seek_to is not null", (group,)
@@ -126,8 +126,8 @@ async def sought_queues(conn: Connection, group: int) -> list[int]:
 
 
 async def failed_offsets(
-    conn: Connection, group: int, queue_ids: Sequence[int], since: Sequence[int]
-) -> list[tuple[int, int]]:
+    conn: Connection, group: int, queue_ids: Sequence[QueueId], since: Sequence[int]
+) -> list[tuple[QueueId, Offset]]:
     """(queue id, offset) of the group's retries and dead letters at or after `since`, which goes with queue_ids."""
     cursor = await plain_cursor(conn).execute(
         """
@@ -149,7 +149,7 @@ class CursorWrite(NamedTuple):
     """The position of a group in a queue, as the holder of the queue's lease knows it."""
 
     group_id: int
-    queue_id: int
+    queue_id: QueueId
     epoch: int
     next_offset: int
     acked: Sequence[tuple[int, int]]
@@ -157,7 +157,7 @@ class CursorWrite(NamedTuple):
 
 async def write_cursors(
     conn: Connection, incarnation: UUID | None, broker_id: str, cursors: Sequence[CursorWrite]
-) -> set[tuple[int, int]]:
+) -> set[tuple[int, QueueId]]:
     """Writes a broker's cursors and tells (group id, queue id) of those that were.
 
     One whose queue is leased under another epoch, or not at all, is not written; nor is one that was claimed under
@@ -193,7 +193,7 @@ async def note_held(
     conn: Connection,
     incarnation: UUID | None,
     broker_id: str,
-    cursors: Sequence[tuple[int, int, int]],
+    cursors: Sequence[tuple[int, QueueId, int]],
     held_s: float | None,
 ) -> int:
     """Notes for (group id, queue id, epoch) for how long from now consumers may hold ordered messages; None: no more.
@@ -243,7 +243,7 @@ async def open_segment(conn: Connection) -> int:
     return segment
 
 
-async def segments_of_queue(conn: Connection, queue_id: int) -> list[Span]:
+async def segments_of_queue(conn: Connection, queue_id: QueueId) -> list[Span]:
     """The segments kept, oldest first, and where the queue starts in each. Not one that is being dropped."""
     cursor = await plain_cursor(conn).execute(
         """
@@ -281,7 +281,7 @@ def _queue_ends_in(segment: int) -> sql.Composed:
     return sql.SQL("select q.id, {end} from unnest(%s::int[]) q(id)").format(end=end)
 
 
-async def queue_ends(conn: Connection, segment: int, queue_ids: Sequence[int]) -> dict[int, int]:
+async def queue_ends(conn: Connection, segment: int, queue_ids: Sequence[QueueId]) -> dict[int, int]:
     """The offset after the last message of each queue; `segment` is the open one. One index descent per queue."""
     cursor = await plain_cursor(conn).execute(_queue_ends_in(segment), (list(queue_ids),), prepare=False)
     return {queue_id: end for queue_id, end in await cursor.fetchall()}
@@ -307,7 +307,7 @@ def _read_messages_in(segment: int) -> sql.Composed:
 
 
 async def read_messages(
-    conn: Connection, segment: int, queue_id: int, start: int, *, count: int, size_bytes: int
+    conn: Connection, segment: int, queue_id: QueueId, start: int, *, count: int, size_bytes: int
 ) -> list[Row]:
     """Up to `count` messages of a queue from offset `start`, in order, as long as they begin within size_bytes.
 

@@ -193,7 +193,7 @@ async def _queues(conn: AsyncConnection, group: int) -> Sequence[GroupQueueRow]:
         return await rows.fetchall()
 
 
-async def _places(conn: AsyncConnection, queues: Sequence[GroupQueueRow], to: Start) -> Mapping[int, int]:
+async def _places(conn: AsyncConnection, queues: Sequence[GroupQueueRow], to: Start) -> Mapping[QueueId, int]:
     """The offset at which each queue (by id) is to go on."""
     if to.kind == "offset":
         if len(queues) > 1:

@@ -90,7 +90,7 @@ async def queue_counts(conn: Connection) -> dict[str, int]:
     return {broker_id: count for broker_id, count in await cursor.fetchall()}
 
 
-async def hold(conn: Connection, incarnation: UUID | None, broker_id: str, leases: Mapping[int, int]) -> bool:
+async def hold(conn: Connection, incarnation: UUID | None, broker_id: str, leases: Mapping[QueueId, int]) -> bool:
     """Whether a broker has the leases of these queues (id: epoch), and keeps them so until the transaction ends.
 
     incarnation: of the database; OTHER_INCARNATION if it is not current.
@@ -161,7 +161,7 @@ async def assign(
 
 
 async def hand_over(
-    conn: Connection, incarnation: UUID | None, broker_id: str, queues: Collection[tuple[int, int]]
+    conn: Connection, incarnation: UUID | None, broker_id: str, queues: Collection[tuple[QueueId, int]]
 ) -> None:
     """Ends this broker's leases of (queue id, epoch): the broker that wanted them has them now, under a new epoch.
 

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from txmsg.broker.store.connect import Connection
+from txmsg.message import QueueId
 
 
-async def replicated_queues(conn: Connection) -> frozenset[int]:
+async def replicated_queues(conn: Connection) -> frozenset[QueueId]:
     """The queues of all topics whose messages wait for a standby."""
     cursor = await conn.execute(
         "select q.id from txmsg.topic t join txmsg.queue q on q.topic_id = t.id where t.durability = 'replicated'"
@@ -17,7 +18,7 @@ async def replicated_queues(conn: Connection) -> frozenset[int]:
 
 
 async def replicated_transactions(
-    conn: Connection, ids: Sequence[bytes], queues: frozenset[int], segments: Sequence[int]
+    conn: Connection, ids: Sequence[bytes], queues: frozenset[QueueId], segments: Sequence[int]
 ) -> set[bytes]:
     """Which of these transactions, undecided, delayed or in these segments, have messages in these queues."""
     async with conn.transaction():

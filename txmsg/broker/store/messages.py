@@ -92,13 +92,13 @@ class Messages:
             await cursor.execute(statement, {**given, "limit": limit + 1})
             return (await cursor.fetchall())[:limit]
 
-    async def groups_of(self, queue_id: int, queue_offset: int) -> Sequence[GroupRow]:
+    async def groups_of(self, queue_id: QueueId, queue_offset: Offset) -> Sequence[GroupRow]:
         """What each group that reads the queue has done with its message at this offset."""
         async with session(self._pool) as connection, connection.cursor(row_factory=class_row(GroupRow)) as cursor:
             await cursor.execute(_GROUPS, {"queue_id": queue_id, "queue_offset": queue_offset})
             return await cursor.fetchall()
 
-    async def mirrors_of(self, queue_id: int, queue_offset: int) -> Sequence[MirrorRow]:
+    async def mirrors_of(self, queue_id: QueueId, queue_offset: Offset) -> Sequence[MirrorRow]:
         """Whether the mirrors that hold the queue hold its message at this offset, as their tailers noted last."""
         async with session(self._pool) as connection, connection.cursor(row_factory=class_row(MirrorRow)) as cursor:
             await cursor.execute(_MIRRORS, {"queue_id": queue_id, "queue_offset": queue_offset})

@@ -21,6 +21,7 @@ from txmsg.broker.store.delivery import (
     scalar_cursor,
 )
 from txmsg.broker.store.rows import GroupLag, RetryKey, RetryRow, Row
+from txmsg.message import QueueId
 
 
 class FirstFailure(NamedTuple):
@@ -90,7 +91,7 @@ async def insert_retries(
     conn: Connection,
     group: int,
     segment: int,
-    queue_id: int,
+    queue_id: QueueId,
     failures: Collection[FirstFailure],
 ) -> int:
     """Makes retries of these messages, copied from the segment; how many.
@@ -111,7 +112,7 @@ async def insert_retries(
     return cursor.rowcount
 
 
-async def update_retries(conn: Connection, group: int, queue_id: int, failures: Collection[RetryFailure]) -> None:
+async def update_retries(conn: Connection, group: int, queue_id: QueueId, failures: Collection[RetryFailure]) -> None:
     """Puts off retries. Repeating it changes nothing."""
     await plain_cursor(conn).execute(
         sql.SQL(
@@ -140,7 +141,7 @@ async def update_retries(conn: Connection, group: int, queue_id: int, failures: 
 
 
 async def bury(
-    conn: Connection, group: int, queue_id: int, failures: Collection[LastFailure], *, parks_keys: bool
+    conn: Connection, group: int, queue_id: QueueId, failures: Collection[LastFailure], *, parks_keys: bool
 ) -> None:
     """Moves retries to the dead letters. Repeating it changes nothing.
 
@@ -182,7 +183,7 @@ async def bury(
     )
 
 
-async def delete_retries(conn: Connection, group: int, queue_id: int, offsets: Collection[int]) -> None:
+async def delete_retries(conn: Connection, group: int, queue_id: QueueId, offsets: Collection[int]) -> None:
     """Removes retries that were processed. Repeating it changes nothing."""
     await plain_cursor(conn).execute(
         """
@@ -202,7 +203,7 @@ async def count_retries(conn: Connection, group: int, at_most: int) -> int:
     return int(count)
 
 
-async def held_keys(conn: Connection, group: int, queue_ids: Sequence[int]) -> list[tuple[int, str]]:
+async def held_keys(conn: Connection, group: int, queue_ids: Sequence[QueueId]) -> list[tuple[QueueId, str]]:
     """(queue id, ordering key) of the group's retries, and of dead letters that block their key."""
     cursor = await plain_cursor(conn).execute(
         """
@@ -217,7 +218,7 @@ async def held_keys(conn: Connection, group: int, queue_ids: Sequence[int]) -> l
     return await cursor.fetchall()
 
 
-async def free_keys(conn: Connection, group: int, keys: Collection[tuple[int, str]]) -> list[tuple[int, str]]:
+async def free_keys(conn: Connection, group: int, keys: Collection[tuple[QueueId, str]]) -> list[tuple[QueueId, str]]:
     """Makes due at once what waits at the head of these ordering keys, (queue id, key). Returns those without retries.
 
     A key that a dead letter blocks is neither. Repeating it changes nothing. To be called by one session of a group at
@@ -282,7 +283,7 @@ def _retry_row(cursor: object) -> Callable[[Sequence[Any]], RetryRow]:
 async def due_retries(
     conn: Connection,
     group: int,
-    queue_ids: Sequence[int],
+    queue_ids: Sequence[QueueId],
     known: Collection[RetryKey],
     *,
     count: int,

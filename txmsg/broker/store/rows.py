@@ -28,7 +28,7 @@ class Row(NamedTuple):
 class RetryKey(NamedTuple):
     """Which retry of a group."""
 
-    queue_id: int
+    queue_id: QueueId
     offset: int
 
 

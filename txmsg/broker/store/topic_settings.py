@@ -17,7 +17,7 @@ from psycopg.rows import class_row
 from txmsg.broker.store.connect import Pool, notify, session
 from txmsg.broker.store.delivery import open_segment, queue_ends
 from txmsg.errors import MisuseError, UnknownTopic
-from txmsg.message import QUEUES_MAX, Offset, QueueNumber
+from txmsg.message import QUEUES_MAX, Offset, QueueId, QueueNumber
 
 SETTLED_S: Final = 10.0
 """Seconds after which each broker knows of a change: twice the time between its looks."""
@@ -273,7 +273,7 @@ async def _check_new(conn: AsyncConnection, topic: TopicSettingsRow) -> None:
         )
 
 
-async def _check_unused(conn: AsyncConnection, name: str, ids: Sequence[int], *, force: bool) -> None:
+async def _check_unused(conn: AsyncConnection, name: str, ids: Sequence[QueueId], *, force: bool) -> None:
     cursor = await conn.execute(_SHARED_HALVES, {"ids": ids})
     ((shared,),) = await cursor.fetchall()
     if shared:
@@ -308,19 +308,19 @@ async def _topic(conn: AsyncConnection, name: str, *, lock: bool = False) -> Top
     return row
 
 
-async def _queue_ids(conn: AsyncConnection, topic_id: int) -> list[int]:
+async def _queue_ids(conn: AsyncConnection, topic_id: int) -> list[QueueId]:
     cursor = await conn.execute("select id from txmsg.queue where topic_id = %s order by number", (topic_id,))
     return [queue_id for (queue_id,) in await cursor.fetchall()]
 
 
-async def _groups(conn: AsyncConnection, ids: Sequence[int]) -> Sequence[TopicGroupRow]:
+async def _groups(conn: AsyncConnection, ids: Sequence[QueueId]) -> Sequence[TopicGroupRow]:
     ends = await queue_ends(conn, await open_segment(conn), ids)
     async with conn.cursor(row_factory=class_row(TopicGroupRow)) as cursor:
         await cursor.execute(_GROUPS, {"ids": list(ends), "ends": list(ends.values())})
         return await cursor.fetchall()
 
 
-async def _left_to_enter(conn: AsyncConnection, ids: Sequence[int]) -> list[str]:
+async def _left_to_enter(conn: AsyncConnection, ids: Sequence[QueueId]) -> list[str]:
     undecided, held_back, scheduled = await _not_entered(conn, ids)
     return [
         *([f"{undecided} halves are undecided"] if undecided else []),
@@ -329,7 +329,7 @@ async def _left_to_enter(conn: AsyncConnection, ids: Sequence[int]) -> list[str]
     ]
 
 
-async def _not_entered(conn: AsyncConnection, ids: Sequence[int]) -> tuple[int, int, int]:
+async def _not_entered(conn: AsyncConnection, ids: Sequence[QueueId]) -> tuple[int, int, int]:
     """How many messages for these queues are undecided, held back, and scheduled. Walks both tables."""
     cursor = await conn.execute(_NOT_ENTERED, {"ids": list(ids)})
     ((undecided, held_back, scheduled),) = await cursor.fetchall()
