@@ -9,12 +9,11 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from psycopg import AsyncConnection
-
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.segments import Segments
 from txmsg.broker.store.batch import Applied, Batch, apply
 from txmsg.broker.store.connect import connect_writer, open_pool
+from txmsg.broker.store.prepared import PreparedConnection
 from txmsg.broker.store.topics import TopicRegistry
 from txmsg.broker.writer import Writer
 from txmsg.columns import Columns
@@ -46,7 +45,7 @@ class Notify:
     url: str
     queues: tuple[QueueId, ...]
     producer: int
-    connection: AsyncConnection[Any]
+    connection: PreparedConnection
 
     def columns(self, count: int, *, ids: list[bytes] | None = None) -> Columns:
         ids = ids or [new_transaction_id_bytes() for _ in range(count)]

@@ -15,6 +15,7 @@ from tests.integration.batch_harness import Notify, columns_of
 from txmsg.broker.store.arrays import uuid_array
 from txmsg.broker.store.batch import Batch, apply
 from txmsg.broker.store.connect import connect_writer
+from txmsg.broker.store.prepared import PreparedConnection
 from txmsg.columns import Columns
 from txmsg.message import new_transaction_id_bytes
 
@@ -23,12 +24,12 @@ _ANSWER_ROWS = 20_000  # more than the socket buffers of any system hold
 
 
 @asynccontextmanager
-async def writer_session(url: str) -> AsyncIterator[AsyncConnection[Any]]:
+async def writer_session(url: str) -> AsyncIterator[PreparedConnection]:
     async with await connect_writer(url, lock_timeout_s=120, transaction_timeout_s=240) as connection:
         yield connection
 
 
-async def write(connection: AsyncConnection[Any], batch: Batch, *, segment: int = 1) -> None:
+async def write(connection: PreparedConnection, batch: Batch, *, segment: int = 1) -> None:
     applied = await apply(connection, batch, segment=segment, previous=segment - 1, first_check_s=6)
     assert applied.problems == {}
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing, contextmanager
-from typing import Any
 
 import psycopg
 import pytest
-from psycopg import AsyncConnection
 
 from tests.integration.delivery_harness import Notify, delivering, notify_at, offsets, receipts, receive
 from txmsg.broker.config import BrokerConfig
@@ -18,6 +16,7 @@ from txmsg.broker.store import segments as store
 from txmsg.broker.store.batch import Batch, apply
 from txmsg.broker.store.connect import connect_writer, open_pool, upkeep_session
 from txmsg.broker.store.group_administration import GroupAdministration
+from txmsg.broker.store.prepared import PreparedConnection
 from txmsg.columns import Columns
 from txmsg.message import QueueId, new_transaction_id_bytes
 from txmsg.runtime.start import Start
@@ -297,7 +296,7 @@ async def test_senders_and_readers_go_on_while_a_segment_cannot_be_dropped_for_a
     monkeypatch.setattr(store, "_LOCK_WAIT_S", 0.2)
     sent = 0
 
-    async def send(sender: AsyncConnection[Any], segment: int) -> None:
+    async def send(sender: PreparedConnection, segment: int) -> None:
         nonlocal sent
         plain = Columns(
             ids=[new_transaction_id_bytes()], queue=[QueueId(queue)], producer=[0], body=[b"x"], born_at_us=[1]

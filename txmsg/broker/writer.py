@@ -11,11 +11,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 from uuid import UUID
 
 import psycopg
-from psycopg import AsyncConnection
 
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.segments import Segments
@@ -37,6 +35,7 @@ from txmsg.broker.store.connect import (
     unavailable,
 )
 from txmsg.broker.store.incarnation import current_incarnation
+from txmsg.broker.store.prepared import PreparedConnection
 from txmsg.broker.store.standbys import Unconfirmed
 from txmsg.errors import BrokerUnavailable, OutcomeUnknown, Overloaded, StorageError, TxmsgError
 
@@ -95,7 +94,7 @@ class Writer:
         self._waiting_size_bytes = 0
         self._arrived = asyncio.Event()
         self._room = asyncio.Condition()
-        self._connection: AsyncConnection[Any] | None = None
+        self._connection: PreparedConnection | None = None
         self._database_away = ""
         self._closing = False
         self._transaction_s_max = config.lock_timeout_s + config.request_timeout_s

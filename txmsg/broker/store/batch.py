@@ -7,10 +7,9 @@ import struct
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 from uuid import UUID
 
-from psycopg import AsyncConnection, DatabaseError
+from psycopg import DatabaseError
 
 from txmsg.broker.store.arrays import (
     Array,
@@ -23,6 +22,7 @@ from txmsg.broker.store.arrays import (
     text_array,
     uuid_array,
 )
+from txmsg.broker.store.prepared import PreparedConnection, Statement
 from txmsg.broker.store.standbys import await_standbys
 from txmsg.columns import Columns
 from txmsg.errors import TxmsgError
@@ -138,15 +138,9 @@ _UNREPLICATED = {
 }
 """What `set_level` refuses, by SQLSTATE."""
 
-_CALL = (
-    "call txmsg.write_batch("
-    "%b, %b, %b, make_interval(secs => %b), %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, "
-    "%b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, null, null, null, null, null, null)"
-)
-
 
 async def apply(
-    connection: AsyncConnection[Any],
+    connection: PreparedConnection,
     batch: Batch,
     *,
     segment: int,
@@ -168,16 +162,22 @@ async def apply(
         arrays = _arrays(batch)
     except (struct.error, ValueError) as exc:
         raise Unwritable(f"{type(exc).__name__}: {exc}") from exc
-    cursor = connection.cursor(binary=True)
     begun = time.monotonic()
     try:
-        await cursor.execute(_CALL, (incarnation, segment, previous, float(first_check_s), *arrays), prepare=True)
-        row = await cursor.fetchone()
+        row = await connection.run(
+            _CALL,
+            [
+                incarnation.bytes if incarnation else None,
+                _INT.pack(segment),
+                _INT.pack(previous),
+                _FLOAT.pack(first_check_s),
+                *[array.data for array in arrays],
+            ],
+        )
     except DatabaseError as exc:
         if exc.sqlstate in _UNREPLICATED:
             raise Unreplicated(_UNREPLICATED[exc.sqlstate]) from exc
         raise
-    assert row is not None
     *columns, standby_names, flushed_at = row
     if standby_names is not None:
         left_s = begun + standby_wait_s - time.monotonic()
@@ -217,6 +217,17 @@ def _content(columns: Columns) -> list[Array]:
         text_array(columns.ordering_key),
         optional_moment_array(columns.deliver_at_us),
     ]
+
+
+_INT = struct.Struct(">i")
+_FLOAT = struct.Struct(">d")
+_OIDS = (2950, 23, 23, 701, *[array.oid for array in _arrays(Batch())])  # uuid, int, int, float8
+_CALL = Statement(
+    b"write_batch",
+    b"call txmsg.write_batch($1, $2, $3, make_interval(secs => $4), %b, null, null, null, null, null, null)"
+    % b", ".join(b"$%d" % number for number in range(5, len(_OIDS) + 1)),
+    _OIDS,
+)
 
 
 def _read(

@@ -17,6 +17,7 @@ from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 
 from txmsg.broker.incarnation import Incarnation
 from txmsg.broker.store.arrays import register_arrays
+from txmsg.broker.store.prepared import PreparedConnection
 from txmsg.errors import BrokerUnavailable, StorageError
 from txmsg.postgres import ENCODING, KEEPALIVES, PINNED, SERVER_KEEPALIVES, cut, pin
 
@@ -57,7 +58,7 @@ _UPKEEP_S_MAX = 120.0
 _UPKEEP_IDLE_S_MAX = 30.0
 
 
-class _Connection(AsyncConnection[Any]):
+class _Connection(PreparedConnection):
     """One that is closed when a statement on it is cancelled.
 
     The driver would ask the server to cancel and wait for that, twice 5 s with a server that says nothing: too long for
@@ -95,7 +96,7 @@ def answering_within(connection: AsyncConnection[Any], timeout_s: float) -> Iter
 
 async def connect_writer(
     url: str, *, lock_timeout_s: float, transaction_timeout_s: float, statement_timeout_s: float | None = None
-) -> AsyncConnection[Any]:
+) -> PreparedConnection:
     """The session that calls the batch function: in autocommit, no wait without an end.
 
     Plans are generic and never a sequential scan: half_message looks empty to statistics at most moments, and a
@@ -103,7 +104,7 @@ async def connect_writer(
     statement_timeout_s ends such a wait, even if its broker is gone (default: transaction_timeout_s).
     """
     connection = await _Connection.connect(
-        url, autocommit=True, application_name="txmsg writer", prepare_threshold=0, **_PARAMETERS
+        url, autocommit=True, application_name="txmsg writer", prepare_threshold=None, **_PARAMETERS
     )
     try:
         await _set_up_writer(

@@ -1,0 +1,82 @@
+"""Statements that are run without the driver's cursor: what is sent arrives, and an answer is that of its statement."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import psycopg
+import pytest
+from psycopg.pq import TransactionStatus
+
+from tests.waiting import until_async
+from txmsg.broker.store.connect import connect_writer
+from txmsg.broker.store.prepared import PreparedConnection, Statement
+
+_BYTEA, _INT = 17, 23
+_LENGTH = Statement(b"length", b"select length($1), $1 is null", (_BYTEA,))
+_DIVIDE = Statement(b"divide", b"select 6 / $1", (_INT,))
+_SLEEP = Statement(b"sleep", b"select pg_sleep($1), 'slept'", (_INT,))
+_MORE_THAN_BUFFERS_HOLD = 32 * 1024 * 1024
+
+
+def _int(number: int) -> bytes:
+    return number.to_bytes(4)
+
+
+@pytest.fixture
+async def connection(notify_url: str) -> AsyncIterator[PreparedConnection]:
+    async with await connect_writer(notify_url, lock_timeout_s=60, transaction_timeout_s=120) as connected:
+        yield connected
+
+
+async def test_parameters_larger_than_all_buffers_arrive(connection: PreparedConnection) -> None:
+    assert await connection.run(_LENGTH, [bytes(_MORE_THAN_BUFFERS_HOLD)]) == (_MORE_THAN_BUFFERS_HOLD, False)
+    assert await connection.run(_LENGTH, [None]) == (None, True)
+
+
+async def test_an_error_of_the_server_is_the_drivers_and_the_session_goes_on(connection: PreparedConnection) -> None:
+    with pytest.raises(psycopg.errors.DivisionByZero):
+        await connection.run(_DIVIDE, [_int(0)])
+    assert await connection.run(_DIVIDE, [_int(2)]) == (3,)
+
+
+async def test_statements_of_the_driver_between_do_not_deallocate_it(connection: PreparedConnection) -> None:
+    for _ in range(20):
+        assert await connection.run(_DIVIDE, [_int(3)]) == (2,)
+        await connection.execute("select 1 where %s = 1", (1,))
+        await connection.execute("create temporary table passing ()")
+        await connection.execute("drop table passing")
+
+
+async def test_statements_at_once_wait_for_each_other(connection: PreparedConnection) -> None:
+    divided = [connection.run(_DIVIDE, [_int(number)]) for number in (1, 2, 3, 6)]
+    assert await asyncio.gather(*divided) == [(6,), (3,), (2,), (1,)]
+
+
+async def test_a_statement_that_is_cancelled_closes_its_session(connection: PreparedConnection) -> None:
+    """Its answer, which comes later, must not be taken for that of the next one."""
+    sleeping = asyncio.create_task(connection.run(_SLEEP, [_int(60)]))
+    await until_async(lambda: connection.pgconn.transaction_status == TransactionStatus.ACTIVE)
+    sleeping.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await sleeping
+    assert connection.closed
+    with pytest.raises(psycopg.OperationalError):
+        await connection.run(_DIVIDE, [_int(1)])
+
+
+async def test_the_end_of_the_session_by_the_server_is_an_operational_error(
+    connection: PreparedConnection, notify_url: str
+) -> None:
+    sleeping = asyncio.create_task(connection.run(_SLEEP, [_int(60)]))
+    async with await psycopg.AsyncConnection.connect(notify_url, autocommit=True) as other:
+        async with asyncio.timeout(60):
+            while not sleeping.done():
+                await other.execute(
+                    "select pg_terminate_backend(pid) from pg_stat_activity where pid = %s and wait_event = 'PgSleep'",
+                    (connection.info.backend_pid,),
+                )
+    with pytest.raises(psycopg.OperationalError):
+        await sleeping
+    assert connection.closed
