@@ -1,4 +1,4 @@
-// The connection to the server: server-sent events, made anew whenever it is lost, however that comes about.
+// The connection to the server: server-sent events, reopened whenever it is lost, for any reason.
 
 const SILENCE_MS_MAX = 3500; // the server says something every second
 const LOOK_MS = 500;

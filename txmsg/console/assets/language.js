@@ -1,4 +1,4 @@
-// Which language the page speaks, and how it writes words and numbers in it. The browser's, until somebody switches.
+// Which language the page speaks, and how it writes words and numbers in it. The browser's, until the user switches.
 
 import { page } from "./page.js";
 import { recall, remember } from "./memory.js";

@@ -20,7 +20,7 @@ class Page {
     this.refresh();
   }
 
-  // Has all elements shown anew: after a bulletin, and after a change of language or theme.
+  // Redraws all elements: after a bulletin, and after a change of language or theme.
   refresh() {
     for (const element of this.#elements) element.show(this.bulletin);
   }

@@ -12,7 +12,7 @@ export function startTheme(button) {
   function use() {
     document.documentElement.dataset.theme = theme;
     button.dataset.theme = theme;
-    page.refresh(); // a canvas has to be drawn anew
+    page.refresh(); // a canvas must be redrawn
   }
 
   button.addEventListener("click", () => {

@@ -49,7 +49,7 @@ class AsyncLogConsumer(AsyncLifecycle):
     the loop.
     start: where the group begins in a topic that is new to it: `Start.earliest()` (the default), `Start.latest()` or
     `Start.at(time)`. A group that was there before goes on where it was, and new queues begin at their first message.
-    broadcast: every member gets every message. True for a process that begins anew at each start; the name of an
+    broadcast: every member gets every message. True for a process that starts afresh each time; the name of an
     instance ("host-1") for one that goes on where it was. It is a group of its own, GROUP%INSTANCE.
     strategy: who owns which queue; the same in all members. Default: `averaged`, equal shares.
     missing: what becomes of a queue whose next offset is not kept any more: go on at the "earliest" that is (default),
@@ -294,9 +294,9 @@ class AsyncLogConsumer(AsyncLifecycle):
 
 
 def _delete_passing(access: LogAccess, group: str) -> None:
-    """Deletes the group of a member that begins anew at each start, and those that killed ones have left."""
+    """Deletes the group of a broadcasting member without a name, and those that killed members have left."""
     base = group.rpartition("%")[0]
     for other in access.groups():
         if re.fullmatch(re.escape(base) + "%[0-9a-f]{32}", other):
-            with suppress(TxmsgError):  # it has members, or somebody else deletes it
+            with suppress(TxmsgError):  # it has members, or another member deletes it
                 access.delete_group(other)

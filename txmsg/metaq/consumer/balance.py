@@ -64,7 +64,7 @@ class Balance:
     # ---- one step
 
     async def step(self) -> None:
-        """Stores offsets, then does what is to be done to own what this member shall own."""
+        """Stores offsets, then takes and releases queues as assigned to this member."""
         if self._member is None:
             await self._call(self._join)
         try:
@@ -157,7 +157,7 @@ class Balance:
             await moving
 
     async def _lost(self) -> None:
-        """Others have the queues by now. Joins anew at the next step, when no handler runs any more."""
+        """Other members own the queues by now. Joins again at the next step, when no handler runs any more."""
         lanes = list(self.lanes.values())  # one that was being given back may go meanwhile
         for lane in lanes:
             lane.is_stopping = True

@@ -106,7 +106,7 @@ class Lane:
             self.fetch_offset = batch.end_offset
 
     def pop_batch(self) -> LogBatch | None:
-        """The next batch, for somebody who takes it whole."""
+        """The next batch as a whole."""
         if not self._batches:
             return None
         batch = self._batches.popleft()
@@ -126,7 +126,7 @@ class Lane:
         self.error = None
 
     def skip_to(self, offset: int) -> None:
-        """Fetches on there; what was fetched before is still handled, or committed by whoever polled it."""
+        """Fetches on there; what was fetched before is still handled, or committed by the caller that polled it."""
         if self.offset == self.fetch_offset:
             self.offset = offset
         self.fetch_offset = offset
@@ -199,7 +199,7 @@ class Lane:
 
 
 def _tried_of(copy: ReceivedMessage) -> Tried:
-    """What is no copy, as somebody else may append it, is a message that nobody handles: it ends as a dead letter."""
+    """A message that is not a copy, appended by another program, has no handler: it ends as a dead letter."""
     with suppress(CorruptLog):
         return tried_of(copy)
     return Tried(copy)
