@@ -144,7 +144,7 @@ PLANTS = (
             (
                 "apply_batch",
                 "into v_bases, v_stepped",
-                "into v_grown_ends, v_stepped",
+                "into v_placed_offsets, v_stepped",
             ),
             *_LOSERS_DROPPED,
         ),

@@ -82,8 +82,8 @@ declare
     v_done uuid[];
     v_held uuid[];
     v_count bigint;
-    v_grown_queues int[];
-    v_grown_ends bigint[];
+    v_placed_queues int[];
+    v_placed_offsets bigint[];
     v_plain_count bigint;
     v_commit_count bigint;
 begin
@@ -337,7 +337,7 @@ begin
         end if;
         -- To begin a statement costs more than to move one message. So what is neither ordered nor delayed, which is
         -- nearly all, has statements that are small.
-        if not (v_ordered or v_delayed) and cardinality(p_plain_id) = 0 then
+        if not (v_ordered or v_delayed) and cardinality(p_plain_id) = 0 and cardinality(p_commit_by) = 0 then
             with gone as (
                 delete from txmsg.half_message h where h.transaction_id = any(v_commit)
                 returning h.queue, h.seq, h.transaction_id, h.n, h.key, h.tag, h.headers, h.body, h.born_at,
@@ -349,18 +349,12 @@ begin
                 select case when g.queue = any(v_memory) then -p_segment else p_segment end, g.queue,
                        v_bases[width_bucket(g.queue, v_queues)]
                            + row_number() over (partition by g.queue order by g.seq) - 1,
-                       g.transaction_id, g.n, g.key, g.tag, g.headers, g.body, g.born_at, v_now, g.stored_at,
-                       case when g.transaction_id in (select unnest(v_by_check)) then 2
-                            when g.transaction_id in (select unnest(v_by_person)) then 3
-                            else 1 end
+                       g.transaction_id, g.n, g.key, g.tag, g.headers, g.body, g.born_at, v_now, g.stored_at, 1
                   from gone g
                 returning m.queue, m.queue_offset, m.n
-            ), grown as (
-                select p.queue, max(p.queue_offset) + 1 as queue_end, count(*) filter (where p.n = 0) as transactions
-                  from placed p group by p.queue
             )
-            select array_agg(g.queue), array_agg(g.queue_end), 0, coalesce(sum(g.transactions), 0)
-              into v_grown_queues, v_grown_ends, v_plain_count, v_commit_count from grown g;
+            select array_agg(p.queue), array_agg(p.queue_offset), 0, count(*) filter (where p.n = 0)
+              into v_placed_queues, v_placed_offsets, v_plain_count, v_commit_count from placed p;
         elsif not (v_ordered or v_delayed) and cardinality(p_commit) = 0 and v_known_ids is null and v_done = '{}' then
             with fresh as (
                 select distinct on (u.id, u.n) u.*
@@ -377,12 +371,9 @@ begin
                        f.id, f.n, f.key, f.tag, f.headers, f.body, f.born_at, v_now
                   from fresh f
                 returning m.queue, m.queue_offset
-            ), grown as (
-                select p.queue, max(p.queue_offset) + 1 as queue_end, count(*) as messages
-                  from placed p group by p.queue
             )
-            select array_agg(g.queue), array_agg(g.queue_end), sum(g.messages), 0
-              into v_grown_queues, v_grown_ends, v_plain_count, v_commit_count from grown g;
+            select array_agg(p.queue), array_agg(p.queue_offset), count(*), 0
+              into v_placed_queues, v_placed_offsets, v_plain_count, v_commit_count from placed p;
         else
             with gone as (
                 delete from txmsg.half_message h
@@ -447,20 +438,22 @@ begin
                   from fresh f where f.waits
                  order by 1, 2
                 on conflict do nothing
-            ), grown as (
-                select p.queue, max(p.queue_offset) + 1 as queue_end from placed p group by p.queue
             )
-            select array_agg(g.queue), array_agg(g.queue_end), (select count(*) from fresh),
+            select array_agg(p.queue), array_agg(p.queue_offset), (select count(*) from fresh),
                    (select count(*) from gone g where g.n = 0 and not g.decided),
                    (select min(l.deliver_at) from later l)
-              into v_grown_queues, v_grown_ends, v_plain_count, v_commit_count, v_deliver_at from grown g;
+              into v_placed_queues, v_placed_offsets, v_plain_count, v_commit_count, v_deliver_at from placed p;
         end if;
-        for v_place in 1 .. coalesce(cardinality(v_grown_queues), 0) loop
+        if cardinality(v_placed_queues) = 1 then
             kind := 'end';
-            queue := v_grown_queues[v_place];
-            queue_offset := v_grown_ends[v_place];
+            queue := v_placed_queues[1];
+            queue_offset := v_placed_offsets[1] + 1;
             return next;
-        end loop;
+        else
+            return query
+                select 'end', null::uuid, p.queue, max(p.queue_offset) + 1
+                  from unnest(v_placed_queues, v_placed_offsets) p(queue, queue_offset) group by p.queue;
+        end if;
         if v_deliver_at is not null then
             return query select 'due', null::uuid, null::int, (extract(epoch from v_deliver_at) * 1000000)::bigint;
         end if;
