@@ -29,7 +29,7 @@ _runner = asyncio.Runner()
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """`asyncio.run`, but on one loop: gRPC may still have answers for a loop that was closed before."""
+    """`asyncio.run`, but on one loop: connections belong to the loop they were made on."""
     return _runner.run(work)
 
 

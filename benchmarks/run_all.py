@@ -27,7 +27,7 @@ BENCHMARKS = (
     "two_brokers",
     "metaq_append",
     "metaq_read",
-    "metaq_over_grpc",
+    "metaq_over_wire",
     "tailer",
     "capacity",
     "peers",

@@ -8,7 +8,6 @@ Chromium that is installed; without one they are skipped. With `--require-tools`
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import os
 import shutil
@@ -16,7 +15,7 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Protocol
+from typing import Protocol
 
 import hypothesis
 import psutil
@@ -38,20 +37,10 @@ hypothesis.settings.register_profile("suite", deadline=None, suppress_health_che
 hypothesis.settings.load_profile("suite")
 
 
-class _Loop(asyncio.SelectorEventLoop):
-    """A poller of gRPC serves all loops of a process: what comes for one that is closed raises in any other one."""
-
-    def call_exception_handler(self, context: dict[str, Any]) -> None:
-        if "PollerCompletionQueue._handle_events" in context["message"]:
-            self.default_exception_handler(context)  # logs it, as asyncio.run does; anyio would fail the test
-        else:
-            super().call_exception_handler(context)
-
-
 @pytest.fixture(scope="session")
-def anyio_backend() -> tuple[str, dict[str, Any]]:
+def anyio_backend() -> str:
     """Coroutine functions are tests: they run on a loop of their own."""
-    return "asyncio", {"loop_factory": _Loop}
+    return "asyncio"
 
 
 StartBroker = Callable[..., BrokerProcess]

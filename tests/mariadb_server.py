@@ -36,7 +36,7 @@ if hasattr(libc, "prctl"):  # Linux
 os.execvp(sys.argv[1], sys.argv[1:])
 """
 _STARTER = (sys.executable, "-c", _END_WITH_PARENT)
-"""In a process of its own, not in preexec_fn: the tests use gRPC, whose threads do not survive a fork."""
+"""In a process of its own, not in preexec_fn: the tests have threads, which do not survive a fork."""
 
 
 def is_installed() -> bool:

@@ -4,7 +4,7 @@
 
 is `python -m txmsg.cli.main broker ...`: a process of its own, with its own pid, signals, standard streams and end, but
 forked from a server that this process starts at the first call. All that the server does is import, wait, and fork: it
-has one thread, and no gRPC that was ever used, which would not survive the fork.
+has one thread; others would not survive the fork.
 """
 
 from __future__ import annotations

@@ -14,12 +14,13 @@ import tempfile
 from pathlib import Path
 
 from reference import reference
+from rpc_modules import rpc_modules
 from sync_of_async import sync_modules
 
 ROOT = Path(__file__).resolve().parent.parent
 WIRE = Path("txmsg/wire")
 REFERENCE = Path("docs/reference.md")
-SUFFIXES = ("_pb2.py", "_pb2.pyi", "_pb2_grpc.py")
+SUFFIXES = ("_pb2.py", "_pb2.pyi", "_rpc.py")
 
 
 def main() -> int:
@@ -60,10 +61,12 @@ def write(made: dict[Path, str]) -> None:
 def generate(directory: Path) -> dict[Path, str]:
     """The text of every generated module by its path below the root. `directory` is for the compiler."""
     sources = sorted((ROOT / WIRE).rglob("*.proto"))
-    outputs = [f"--{kind}_out={directory}" for kind in ("python", "pyi", "grpc_python")]
-    command = [sys.executable, "-m", "grpc_tools.protoc", f"--proto_path={ROOT}", *outputs, *map(str, sources)]
-    subprocess.run(command, check=True)
-    return {path.relative_to(directory): path.read_text() for path in directory.rglob("*.py*")}
+    described = directory / "described"
+    outputs = [f"--python_out={directory}", f"--pyi_out={directory}", f"--descriptor_set_out={described}"]
+    command = [sys.executable, "-m", "grpc_tools.protoc", f"--proto_path={ROOT}", "--include_source_info", *outputs]
+    subprocess.run([*command, *map(str, sources)], check=True)
+    made = {path.relative_to(directory): path.read_text() for path in directory.rglob("*.py*")}
+    return made | rpc_modules(described.read_bytes())
 
 
 def committed() -> list[Path]:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-GENERATED = ("_pb2.py", "_pb2_grpc.py")
+GENERATED = ("_pb2.py", "_rpc.py")
 
 PAGE_WIDTH_MIN = 1250
 MARGIN = 16

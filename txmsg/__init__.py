@@ -1,11 +1,10 @@
 """A transactional outbox for Python: messages are delivered if and only if your database transaction commits.
 
-Names are loaded when they are first used: importing the package loads neither gRPC nor SQLAlchemy.
+Names are loaded when they are first used: importing the package loads neither protobuf nor SQLAlchemy.
 """
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from txmsg.runtime.lazy import lazy_names
@@ -54,12 +53,6 @@ if TYPE_CHECKING:
     from txmsg.tables import create_tables
 
 __version__ = "0.1.0"
-
-# Before gRPC is loaded. What its core does at a fork, and its Python layer leaves out by default, ends the child now
-# and then, and this process, too, by SIGSEGV: when threads of gRPC are at work, as they always are here.
-os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
-# Its core writes to stderr what peers say when they hang up (GOAWAY), control characters and all.
-os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 __all__ = [
     "AsyncConsumer",

@@ -59,7 +59,7 @@ MessageId = NewType("MessageId", str)
 BODY_SIZE_BYTES_MAX = 4 * 1024 * 1024
 """The default limit of a broker."""
 BODY_SIZE_BYTES_CEILING = 32 * 1024 * 1024
-"""The most that a broker can be told to take: a message travels whole in one gRPC message of 64 MiB."""
+"""The most that a broker can be told to take: a message travels whole in one request of 64 MiB."""
 NAME_SIZE_MAX = 127
 """Characters of a topic, group or tag."""
 HEADERS_SIZE_BYTES_MAX = 64 * 1024

@@ -6,12 +6,12 @@ import threading
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
-import grpc
-
+from txmsg.errors import TxmsgError
+from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.v1 import txmsg_pb2 as pb
-from txmsg.wire.v1 import txmsg_pb2_grpc as rpc
+from txmsg.wire.v1.txmsg_rpc import Notify
 
 _POLL_WAIT_MS = 300
 _CALL_S_MAX = 10.0
@@ -74,13 +74,12 @@ class Audit:
 
     def _run(self, address: str) -> None:
         try:
-            with grpc.insecure_channel(address, [("grpc.max_reconnect_backoff_ms", 200)]) as channel:
-                stub: Any = rpc.NotifyStub  # generated code carries no types
-                self._poll(address, stub(channel))
+            with BlockingChannel(address) as channel:
+                self._poll(address, channel)
         except BaseException as exc:  # noqa: BLE001 - a thread's root: raised at the end
             self._failures.append(exc)
 
-    def _poll(self, address: str, stub: Any) -> None:
+    def _poll(self, address: str, channel: BlockingChannel) -> None:
         acks: list[pb.Receipt] = []
         while not self._stop.is_set() or acks:
             request = pb.ReceiveRequest(
@@ -95,8 +94,8 @@ class Audit:
             with self._lock:
                 youngest = dict(self._youngest)
             try:
-                reply = stub.Receive(request, timeout=_CALL_S_MAX)
-            except grpc.RpcError:  # it is not there, or delivers nothing now: its messages come from another
+                reply = channel.call(Notify.receive, request, timeout_s=_CALL_S_MAX)
+            except TxmsgError:  # it is not there, or delivers nothing now: its messages come from another
                 acks = []
                 self._stop.wait(_PAUSE_S)
                 continue

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import ExitStack, contextmanager
 
-import grpc
 import psutil
 
 from tests.acceptance.neighbour import neighbour
 from tests.broker_process import BrokerProcess
 from tests.conftest import StartBroker
 from tests.integration.client_harness import half_count, message_count
+from tests.raw_client import RawClient
 from tests.waiting import until
 from txmsg.client import Producer
 from txmsg.message import Message, ReceivedMessage, TransactionState
 from txmsg.wire.v1 import txmsg_pb2 as pb
 
 STREAMS = 1000
-CHANNELS = 4
+CONNECTIONS = 4
 
 
 class Commits:
@@ -31,27 +29,19 @@ class Commits:
 
 
 @contextmanager
-def attached(broker: BrokerProcess, count: int, *, group: str, channels: int = 1) -> Iterator[None]:
+def attached(broker: BrokerProcess, count: int, *, group: str, connections: int = 1) -> Iterator[None]:
     """So many Attach streams that say Hello, hear the first word, and then neither read nor write."""
-    over = threading.Event()
     hello = pb.ClientFrame(hello=pb.Hello(client_id="silent", producer_group=group, checks_unfenced=True))
-
-    def frames() -> Iterator[bytes]:
-        yield hello.SerializeToString()
-        over.wait()
-
-    options = [("grpc.use_local_subchannel_pool", 1)]
-    made = [grpc.insecure_channel(broker.address, options=options) for _ in range(channels)]
-    try:
-        methods: list[Any] = [channel.stream_stream("/txmsg.v1.Notify/Attach") for channel in made]
-        streams = [methods[number % channels](frames()) for number in range(count)]  # one that is let go is cancelled
-        for stream in streams:
-            next(stream)  # the broker's first frame: it is attached
+    with ExitStack() as stack:
+        clients = [stack.enter_context(RawClient(broker.address)) for _ in range(connections)]
+        for number in range(count):
+            clients[number % connections].begin("Notify/Attach", hello.SerializeToString(), flags=0)
+        for client in clients:
+            while not all(answer.pushed for answer in client.answers.values()):  # attached: the broker's first word
+                client.read()
         yield
-    finally:
-        over.set()
-        for channel in made:
-            channel.close()
+        for client in clients:
+            assert not any(answer.is_whole for answer in client.answers.values())
 
 
 def test_a_client_that_never_reads_its_checks_holds_up_no_other_of_its_group(
@@ -77,7 +67,7 @@ def test_a_thousand_attach_streams_that_say_nothing_cost_little_and_harm_nobody(
     with neighbour(broker.address) as good:
         good.goes_on()
         before = process.memory_info().rss
-        with attached(broker, STREAMS, group="crowd", channels=CHANNELS):
+        with attached(broker, STREAMS, group="crowd", connections=CONNECTIONS):
             good.goes_on()
             assert (process.memory_info().rss - before) / STREAMS < 100_000, "bytes of memory for each"
         good.goes_on()

@@ -1,48 +1,73 @@
-"""Strangers on the broker's port: bytes that are no gRPC, requests that are no messages, connections that say nothing.
+"""Strangers on the broker's port: bytes that are not our protocol, requests that are no messages, silent connections.
 
 Each is answered or closed, and a good client beside it does not notice.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import random
 import resource
+import select
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
 
-import grpc
 import psutil
 import pytest
 
 from tests.acceptance.neighbour import neighbour
 from tests.acceptance.served import served
 from tests.broker_process import BrokerProcess
+from tests.raw_client import RawClient
 from tests.waiting import until
 from txmsg.broker.config import BrokerConfig
 from txmsg.client import Producer
-from txmsg.errors import BrokerUnavailable, ProtocolError
+from txmsg.errors import BrokerUnavailable, MessageTooLarge, ProtocolError
 from txmsg.message import Message
-from txmsg.wire.codec import error_of_rpc
+from txmsg.wire.blocking import BlockingChannel
+from txmsg.wire.channel import Channel
+from txmsg.wire.connection import greeting
+from txmsg.wire.frames import LAST, MORE, PART_SIZE_BYTES, PREFACE, Kind, call_head, frame_of, header_of
+from txmsg.wire.method import Method
+from txmsg.wire.server import Limits
+from txmsg.wire.v1 import txmsg_pb2 as pb
+from txmsg.wire.v1.txmsg_rpc import Notify
+from txmsg.wire.v1.wire_pb2 import Greeting
 
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-SETTINGS = bytes.fromhex("000000040000000000")
-SETTINGS_ACK = bytes.fromhex("000000040100000000")
 RANDOM = random.Random(20)
 WAIT_S = 45.0
 
+HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes.fromhex("000000040000000000")
+ROUTE = call_head(Notify.route.wire_name, 0)
 STRANGE = {
     "an HTTP/1.1 request": b"GET / HTTP/1.1\r\nHost: localhost\r\nAccept: */*\r\n\r\n",
+    "a gRPC client": HTTP2 + bytes.fromhex("00000c0104000000018387") + RANDOM.randbytes(10),
     "a TLS client": bytes.fromhex("16030100c8010000c40303") + RANDOM.randbytes(190),
     "a PostgreSQL client": bytes.fromhex("0000000804d2162f"),
-    "a huge frame": PREFACE + SETTINGS + b"\xff\xff\xff\x00\x00\x00\x00\x00\x01" + bytes(100_000),
-    "a header block of garbage": PREFACE + SETTINGS + bytes.fromhex("000400010400000001") + RANDOM.randbytes(1024),
     "one byte": b"\x00",
     "zeros": bytes(65_536),
+    "half of the first bytes": PREFACE[:4],
+    "another framing": PREFACE.replace(b"\1", b"\2") + greeting()[len(PREFACE) :],
+    "half a greeting": greeting()[:-1],
+    "a greeting that cannot be read": PREFACE + frame_of(Kind.HELLO, payload=b"\xff\xff"),
+    "a greeting of a later version": PREFACE + frame_of(Kind.HELLO, payload=Greeting(versions=[9]).SerializeToString()),
+    "a call in the place of a greeting": PREFACE + frame_of(Kind.CALL, LAST, 1, ROUTE),
+    "a greeting, then nothing": greeting(),
+    "a greeting, then HTTP/1.1": greeting() + b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "a greeting, then another one": greeting() + greeting(),
+    "a greeting, then half a header": greeting() + header_of(Kind.CALL, LAST, 1, 100)[:7],
+    "a greeting, then half a frame": greeting() + frame_of(Kind.CALL, LAST, 1, ROUTE)[:-5],
+    "a greeting, then half a request": greeting() + frame_of(Kind.CALL, LAST | MORE, 1, ROUTE),
+    "a frame of one byte too many": greeting() + frame_of(Kind.CALL, LAST, 1, ROUTE + bytes(PART_SIZE_BYTES)),
+    "a frame of 4 GiB": greeting() + header_of(Kind.CALL, LAST, 1, 2**32 - 1) + bytes(100_000),
+    "a frame of no kind": greeting() + frame_of(99, 0, 1, RANDOM.randbytes(100)),
+    "a frame of a server": greeting() + frame_of(Kind.REPLY, 0, 1, RANDOM.randbytes(100)),
+    "a call that is too short": greeting() + frame_of(Kind.CALL, LAST, 1, b"\x05"),
+    "a call without a method": greeting() + frame_of(Kind.CALL, LAST, 1, RANDOM.randbytes(1024)),
 }
 
 
@@ -91,8 +116,11 @@ def file_limit_raised() -> Iterator[int]:
 # ---- bytes
 
 
-def test_what_is_no_grpc_is_closed_and_harms_no_neighbour(broker: BrokerProcess) -> None:
-    strange = [*STRANGE.items(), *((f"random bytes {n}", RANDOM.randbytes(RANDOM.randint(1, 5000))) for n in range(50))]
+def test_what_is_not_our_protocol_is_closed_and_harms_no_neighbour(broker: BrokerProcess) -> None:
+    strange = [*STRANGE.items()]
+    for n in range(50):
+        data = RANDOM.randbytes(RANDOM.randint(1, 5000))
+        strange += [(f"random bytes {n}", data), (f"a greeting, then random bytes {n}", greeting() + data)]
     with neighbour(broker.address) as good, ExitStack() as stack:
         said = []
         for name, data in strange:
@@ -107,30 +135,79 @@ def test_what_is_no_grpc_is_closed_and_harms_no_neighbour(broker: BrokerProcess)
 
 
 async def test_a_call_of_a_newer_client_says_that_the_broker_is_older(broker: BrokerProcess) -> None:
-    async with grpc.aio.insecure_channel(broker.address) as channel:
-        method: Any = channel.unary_unary("/txmsg.v1.Notify/SendAndDream")
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await method(b"", timeout=10)
-    error = error_of_rpc(caught.value, broker=broker.address)
-    assert isinstance(error, ProtocolError)
-    assert "older release than this client" in str(error)
+    newer = Method("Notify/SendAndDream", pb.SendRequest, pb.SendReply)
+    async with Channel(broker.address) as channel:
+        with pytest.raises(ProtocolError, match=r"Notify/SendAndDream is not known here: .* older release than the cl"):
+            await channel.call(newer, pb.SendRequest(), timeout_s=10)
+        assert (await channel.call(Notify.route, pb.RouteRequest(), timeout_s=10)).this, "the connection is good"
 
 
 def test_a_request_that_swells_past_the_limit_is_refused_without_taking_the_memory(broker: BrokerProcess) -> None:
     size_bytes = 320 * 1024**2
     process = psutil.Process(broker.pid)
     before = process.memory_info().rss
-    options = [("grpc.max_send_message_length", -1)]
-    with neighbour(broker.address) as good:
-        with grpc.insecure_channel(broker.address, options=options, compression=grpc.Compression.Gzip) as channel:
-            method: Any = channel.unary_unary("/txmsg.v1.Notify/Send")
-            with pytest.raises(grpc.RpcError) as caught:
-                method(bytes(size_bytes), timeout=60)
+    with neighbour(broker.address) as good, RawClient(broker.address) as client:
+        error = client.answer(client.begin("Notify/Send", bytes(size_bytes))).error
+        assert isinstance(error, MessageTooLarge)
+        assert process.memory_info().rss - before < size_bytes * 2 // 3
+        assert client.answer(client.begin("Notify/Route", b"")).reply, "the connection is good"
         good.goes_on()
-    assert isinstance(caught.value, grpc.Call)
-    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert process.memory_info().rss - before < size_bytes * 2 // 3
     assert good.errors == []
+
+
+def test_requests_that_swell_side_by_side_are_cut_off_before_they_take_the_memory(broker: BrokerProcess) -> None:
+    count, size_bytes = 16, 48 * 1024**2
+    process = psutil.Process(broker.pid)
+    before = process.memory_info().rss
+    part = bytes(PART_SIZE_BYTES)
+    with neighbour(broker.address) as good, RawClient(broker.address) as client:
+
+        def swell() -> None:
+            for place in range(size_bytes // PART_SIZE_BYTES):
+                for call in range(1, count + 1):
+                    data = part if place else call_head(Notify.send.wire_name, 0)
+                    client.socket.sendall(frame_of(Kind.CALL, LAST | MORE, call, data))
+            while True:
+                client.read()
+
+        with pytest.raises(ConnectionError):
+            swell()
+        assert process.memory_info().rss - before < count * size_bytes // 2
+        good.goes_on()
+    assert good.errors == []
+    assert "Traceback" not in broker.log.read_text()
+
+
+@pytest.mark.takes_long
+def test_a_client_that_reads_none_of_its_replies_waits_with_its_requests_and_is_cut_off(broker: BrokerProcess) -> None:
+    items = 600
+    ids = b"".join(number.to_bytes(16) for number in range(items))
+    refused = pb.MessageColumns(topic="no name", transaction_ids=ids, body=[b""] * items, born_at_us=[0] * items)
+    request = pb.SendRequest(group="g", batches=[refused]).SerializeToString()
+    process = psutil.Process(broker.pid)
+    with neighbour(broker.address) as good, RawClient(broker.address) as client:
+        first = client.answer(client.begin(Notify.send.name, request)).reply
+        assert first is not None
+        assert 64 * 1024 < len(first) < PART_SIZE_BYTES
+        us, before, peak = client.socket.getsockname(), process.memory_info().rss, 0
+        client.socket.setblocking(False)
+        calls, rest = 1, b""
+        with contextlib.suppress(ConnectionError):  # cut off, and told so
+            while True:
+                if not rest:
+                    calls += 1
+                    rest = frame_of(Kind.CALL, LAST, calls, call_head(Notify.send.wire_name, 0) + request)
+                _, writable, _ = select.select([], [client.socket], [], 0.1)
+                peak = max(peak, process.memory_info().rss - before)
+                if writable:
+                    rest = rest[client.socket.send(rest) :]
+                elif us not in [each.raddr for each in process.net_connections("tcp")]:
+                    break
+        good.goes_on()
+    assert calls * len(first) > 8 * 1024**2, "more than the kernel keeps for both"
+    assert peak < 2 * Limits().calls * (len(request) + len(first)), "calls under way, and little more"
+    assert good.errors == []
+    assert "Traceback" not in broker.log.read_text()
 
 
 # ---- connections
@@ -148,8 +225,8 @@ def test_thousands_of_half_open_connections_are_closed_and_harm_nobody(
             files_before, memory_before = process.num_fds(), process.memory_info().rss
             with (
                 connected(broker, count) as silent,
-                connected(broker, 20, PREFACE) as without_settings,
-                connected(broker, 20, PREFACE + SETTINGS + SETTINGS_ACK) as without_calls,
+                connected(broker, 20, PREFACE) as without_greeting,
+                connected(broker, 20, greeting()) as without_calls,
             ):
                 until(lambda: process.num_fds() > files_before + count // 3)  # the first ones may be closed by now
                 good.goes_on()
@@ -157,7 +234,7 @@ def test_thousands_of_half_open_connections_are_closed_and_harm_nobody(
                 per_connection = (process.memory_info().rss - memory_before) / count
                 assert per_connection < 50_000, "bytes of memory for each"
                 # The broker closes them; nobody here does.
-                assert all(is_closed(each, within_s=WAIT_S) for each in (*silent, *without_settings, *without_calls))
+                assert all(is_closed(each, within_s=WAIT_S) for each in (*silent, *without_greeting, *without_calls))
                 until(lambda: process.num_fds() < files_before + 20)
             good.goes_on()
     assert good.errors == []
@@ -169,9 +246,10 @@ def test_clients_go_on_while_the_broker_can_open_no_more_files(broker: BrokerPro
     with neighbour(broker.address) as good:
         good.goes_on()
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (process.num_fds() + 10, hard))
+        files = process.num_fds() + 10
+        resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (files, hard))
         with connected(broker, 50):
-            until(lambda: "File descriptor limit reached" in broker.log.read_text())
+            until(lambda: process.num_fds() >= files)
             good.goes_on()
             with pytest.raises(BrokerUnavailable, match="cannot be reached"):
                 send_from_a_new_client(broker, timeout_s=2)
@@ -188,6 +266,30 @@ def test_connections_past_the_limit_are_closed_at_once(notify_url: str) -> None:
         made = [stack.enter_context(socket.create_connection((host, int(port)), timeout=10)) for _ in range(12)]
         until(lambda: sum(is_closed(each, within_s=0.01) for each in made) == 7)
         assert sum(is_closed(each, within_s=0.1) for each in made) == 7, "the first five stay, until their time is up"
+
+
+async def test_a_client_past_the_limit_is_told_so_at_once_and_served_when_there_is_room(notify_url: str) -> None:
+    config = BrokerConfig(storage=notify_url, listen="127.0.0.1:0", connections_max=1)
+    request = pb.RouteRequest()
+    with served(config) as address:
+        async with Channel(address) as other:
+            with BlockingChannel(address) as first:
+                assert first.call(Notify.route, request, timeout_s=WAIT_S).this
+                with BlockingChannel(address) as second:
+                    with pytest.raises(BrokerUnavailable, match="has 1 connections, as many as it takes"):
+                        second.call(Notify.route, request, timeout_s=WAIT_S)
+                with pytest.raises(BrokerUnavailable, match="has 1 connections, as many as it takes"):
+                    await other.call(Notify.route, request, timeout_s=WAIT_S)
+
+            async def is_served() -> bool:
+                try:
+                    return bool((await other.call(Notify.route, request, timeout_s=WAIT_S)).this)
+                except BrokerUnavailable:  # the broker has not seen yet that the first one has gone
+                    return False
+
+            async with asyncio.timeout(WAIT_S):
+                while not await is_served():
+                    pass
 
 
 def test_the_broker_takes_the_files_it_may_have_and_says_when_they_are_too_few() -> None:

@@ -6,36 +6,57 @@ import os
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
-import grpc
 import psutil
 import psycopg
-from google.protobuf import message_factory
 from google.protobuf.message import DecodeError
 
 from tests.broker_process import BrokerProcess
 from tests.fuzz.wild import ID_PREFIX, METHODS, STREAMS, Exchange, Pick
-from txmsg.errors import TxmsgError, error_of_code
+from tests.raw_client import RawClient
+from txmsg.errors import (
+    BrokerUnavailable,
+    DuplicateId,
+    InvalidMessage,
+    MisuseError,
+    OutcomeConflict,
+    OutcomeExpired,
+    Overloaded,
+    ProtocolError,
+    TopicClosed,
+    TopicExists,
+    TxmsgError,
+    UnknownGroup,
+    UnknownTopic,
+    error_of_code,
+)
 from txmsg.message import HEADERS_SIZE_BYTES_MAX, Message, check_name
-from txmsg.wire.codec import CHANNEL_OPTIONS, CODE_KEY, unpack_headers
+from txmsg.wire.codec import unpack_headers
 from txmsg.wire.v1 import txmsg_pb2 as pb
+from txmsg.wire.v1.wire_pb2 import CallError
 
 _DEADLINE_S = 60.0
 _SHORT_S = 0.3
 _WAIT_MS_MAX = 1000
 _TEXT_SIZE_MAX = 1000
 _FORGED_TOKEN_MIN = 2**40
-_REFUSALS = {
-    grpc.StatusCode.INVALID_ARGUMENT,
-    grpc.StatusCode.NOT_FOUND,
-    grpc.StatusCode.FAILED_PRECONDITION,
-    grpc.StatusCode.ALREADY_EXISTS,
-}
+_REFUSALS = (
+    InvalidMessage,
+    UnknownTopic,
+    UnknownGroup,
+    TopicClosed,
+    TopicExists,
+    DuplicateId,
+    OutcomeConflict,
+    OutcomeExpired,
+    MisuseError,
+    ProtocolError,
+)
 """What a broker in good health says of a bad request."""
 _MAY_BE_UNAVAILABLE = ("/Receive", "/Stats")
 """Calls that need the delivery lease, which runs out by itself on a machine that stands still for 5 s."""
-_REPLIES = {name: message_factory.GetMessageClass(each.output_type) for name, each in {**METHODS, **STREAMS}.items()}
+_REPLIES = {name: each.reply for name, each in {**METHODS, **STREAMS}.items()}
 
 
 class BrokerUnderFuzz:
@@ -44,11 +65,11 @@ class BrokerUnderFuzz:
     def __init__(self, broker: BrokerProcess) -> None:
         self._broker = broker
         self._process = psutil.Process(broker.pid)
-        self._channel = grpc.insecure_channel(broker.address, options=CHANNEL_OPTIONS)
+        self._client = RawClient(broker.address)
         self._receipts: deque[pb.Receipt] = deque(maxlen=64)
         self._id_prefix = ID_PREFIX
         self.answers: Counter[str] = Counter()
-        """How often each method answered with each status, what it said of items, and what it delivered."""
+        """How often each method answered with each code, what it said of items, and what it delivered."""
         self.calls = 0
 
     def __enter__(self) -> Self:
@@ -57,7 +78,7 @@ class BrokerUnderFuzz:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._channel.close()
+        self._client.socket.close()
 
     def renew_ids(self) -> None:
         """From now on the ids in requests are ones that the broker has not seen."""
@@ -65,34 +86,44 @@ class BrokerUnderFuzz:
 
     def exchange(self, exchanges: Sequence[Exchange]) -> None:
         """Makes these calls at once, and checks their answers."""
-        calls: list[tuple[str, bytes, bool, Any]] = []
+        calls: list[tuple[str, bytes, bool, int]] = []
         for each in exchanges:
             request = self._with_real_receipts(each).replace(ID_PREFIX, self._id_prefix)
             patient = _is_patient(each.method, request)
-            send: Any = self._channel.unary_unary(f"/{each.method}")
-            call = send.future(request, timeout=_SHORT_S if patient else _DEADLINE_S)
+            call = self._client.begin(
+                each.method, request, timeout_ms=int(1000 * (_SHORT_S if patient else _DEADLINE_S))
+            )
             calls.append((each.method, request, patient, call))
         for name, request, patient, call in calls:
-            code = call.code()
             self.calls += 1
-            self.answers[f"{name} {code.name}"] += 1
-            if code is grpc.StatusCode.OK:
-                self._check_reply(name, request, call.result())
-            elif not (patient and code is grpc.StatusCode.DEADLINE_EXCEEDED):
-                _check_refusal(name, code, call.details(), call.trailing_metadata())
+            try:
+                answer = self._client.answer(call, within_s=_SHORT_S if patient else _DEADLINE_S)
+            except TimeoutError:
+                assert patient, f"{name} is not answered in {_DEADLINE_S} s"
+                self._client.cancel(call)
+                self.answers[f"{name} cancelled"] += 1
+                continue
+            del self._client.answers[call]
+            assert not answer.pushed, f"{name} gives one reply"
+            self._note(name, answer.told)
+            if answer.reply is not None:
+                self._check_reply(name, request, answer.reply)
 
     def attach(self, frames: Iterable[bytes]) -> None:
         """Opens an Attach stream, sends these frames, closes its own side, and reads to the end."""
         (name,) = STREAMS
-        send: Any = self._channel.stream_stream(f"/{name}")
-        call = send(iter(list(frames)), timeout=_DEADLINE_S)
-        try:
-            for frame in call:
-                _REPLIES[name].FromString(frame)
-        except grpc.RpcError:
-            _check_refusal(name, call.code(), call.details(), call.trailing_metadata())
+        call = self._client.begin_with_all(name, list(frames))
+        answer = self._client.answer(call, within_s=_DEADLINE_S)
+        del self._client.answers[call]
+        for frame in answer.pushed:
+            _REPLIES[name].FromString(frame)
         self.calls += 1
-        self.answers[f"{name} {call.code().name}"] += 1
+        self._note(name, answer.told)
+
+    def _note(self, name: str, told: CallError | None) -> None:
+        self.answers[f"{name} {'OK' if told is None else told.code}"] += 1
+        if told is not None:
+            _check_refusal(name, told)
 
     def rss_bytes(self) -> int:
         """What the broker occupies now."""
@@ -165,13 +196,12 @@ def _is_patient(name: str, request: bytes) -> bool:
         return False
 
 
-def _check_refusal(name: str, code: grpc.StatusCode, details: str, metadata: Iterable[tuple[str, str]]) -> None:
-    said = dict(metadata or ())
-    is_down = code is grpc.StatusCode.UNAVAILABLE and name.endswith(_MAY_BE_UNAVAILABLE)
-    assert code in _REFUSALS or is_down, f"{name} answers {code.name}: {details}"
-    assert CODE_KEY in said, f"{name} answers {code.name} without a code of errors.py: {details}"
-    _check_code(name, said[CODE_KEY])
-    assert 0 < len(details) <= _TEXT_SIZE_MAX, f"{name} refuses in {len(details)} characters"
+def _check_refusal(name: str, told: CallError) -> None:
+    error = error_of_code(told.code, told.text)
+    is_unavailable = isinstance(error, BrokerUnavailable) and not isinstance(error, Overloaded)
+    is_down = is_unavailable and name.endswith(_MAY_BE_UNAVAILABLE)
+    assert isinstance(error, _REFUSALS) or is_down, f"{name} answers {told.code}: {told.text}"
+    assert 0 < len(told.text) <= _TEXT_SIZE_MAX, f"{name} refuses in {len(told.text)} characters"
 
 
 def _check_code(name: str, code: str) -> None:

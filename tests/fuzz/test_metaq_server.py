@@ -8,9 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
-from google.protobuf import message_factory
 from google_crc32c import value as crc32c
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -19,8 +17,18 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 from tests.fuzz.conftest import Fuzz
 from tests.fuzz.wild import damaged, wild
 from tests.metaq.servers import served
+from tests.raw_client import RawClient
 from tests.waiting import until
-from txmsg.errors import OffsetsMissing, TxmsgError, error_of_code
+from txmsg.errors import (
+    InvalidMessage,
+    MembershipLost,
+    MisuseError,
+    OffsetOutOfRange,
+    OffsetsMissing,
+    ProtocolError,
+    UnknownGroup,
+    UnknownTopic,
+)
 from txmsg.metaq.access import LogQueue
 from txmsg.metaq.format.frame import Columns, Compression, encode
 from txmsg.metaq.location import open_log
@@ -28,25 +36,25 @@ from txmsg.metaq.protocol import batch_of_append
 from txmsg.metaq.remote.remote_log import RemoteLog
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.store.log import Append
-from txmsg.wire.codec import CODE_KEY
+from txmsg.wire.method import methods_of
 from txmsg.wire.v1 import metaq_pb2 as pb
+from txmsg.wire.v1.metaq_rpc import MetaQ, MetaQGroups
 
 _SETTINGS = settings(max_examples=40, suppress_health_check=list(HealthCheck))
 _DEADLINE_S = 60.0
 _PATIENT_S = 0.3
 _TRIES_MAX = 20
-_APPENDED = "txmsg.v1.MetaQ/Append OK"
-_REFUSALS = {
-    grpc.StatusCode.INVALID_ARGUMENT,
-    grpc.StatusCode.NOT_FOUND,
-    grpc.StatusCode.FAILED_PRECONDITION,
-    grpc.StatusCode.OUT_OF_RANGE,
-}
-_METHODS = {
-    f"{service.full_name}/{method.name}": method
-    for service in pb.DESCRIPTOR.services_by_name.values()
-    for method in service.methods
-}
+_APPENDED = f"{MetaQ.append.name} OK"
+_REFUSALS = (
+    InvalidMessage,
+    ProtocolError,
+    MisuseError,
+    UnknownTopic,
+    UnknownGroup,
+    MembershipLost,
+    OffsetOutOfRange,
+)
+_METHODS = {method.name: method for service in (MetaQ, MetaQGroups) for method in methods_of(service).values()}
 _PRODUCERS = [bytes([n]) * 16 for n in range(3)]
 _VALUES: dict[str, SearchStrategy[Any]] = {
     "base_offset": st.sampled_from([0, 1, 2, 2**62 - 1, 2**62, 2**63, 2**64 - 1]),
@@ -118,13 +126,13 @@ def _of_members(draw: DrawFn, kind: Any) -> Any:
 @st.composite
 def _calls(draw: DrawFn) -> tuple[str, list[bytes]]:
     """A method, and the bytes of its requests; one in five is damaged."""
-    name = draw(st.sampled_from([*_METHODS, *["txmsg.v1.MetaQ/Append"] * len(_METHODS)]))
-    kind = message_factory.GetMessageClass(_METHODS[name].input_type)
+    name = draw(st.sampled_from([*_METHODS, *[MetaQ.append.name] * len(_METHODS)]))
+    kind = _METHODS[name].request
     if kind in {pb.JoinGroupRequest, pb.MemberRequest}:
         request = draw(_of_members(kind)).SerializeToString()
     else:
         request = draw(_appends() if kind is pb.AppendRequest else wild(kind.DESCRIPTOR)).SerializeToString()
-    if name.endswith("/AppendLarge"):
+    if name == MetaQ.append_large.name:
         whole = draw(_appends()).SerializeToString()
         size = draw(st.sampled_from([len(whole), len(whole), 0, len(whole) + 1, 2**63]))
         middle = len(whole) // 2
@@ -136,40 +144,30 @@ def _calls(draw: DrawFn) -> tuple[str, list[bytes]]:
 class _Target:
     """Sends raw requests and checks what comes back."""
 
-    def __init__(self, channel: grpc.Channel) -> None:
-        self._channel = channel
+    def __init__(self, client: RawClient) -> None:
+        self._client = client
         self.answers: Counter[str] = Counter()
 
     def ask(self, calls: Sequence[tuple[str, list[bytes]]]) -> None:
         """Makes these calls at once."""
-        under_way = [(name, self._begin(name, requests)) for name, requests in calls]
+        under_way = [(name, self._client.begin_with_all(name, requests)) for name, requests in calls]
         for name, call in under_way:
+            method = _METHODS[name]
             try:
-                replies = list(call) if _METHODS[name].server_streaming else [call.result()]
-            except grpc.RpcError:
-                self._check_refusal(name, call)
+                answer = self._client.answer(call, within_s=_PATIENT_S if method.gives_many else _DEADLINE_S)
+            except TimeoutError:
+                assert method.gives_many, f"{name} is not answered in {_DEADLINE_S} s"
+                self._client.cancel(call)  # it was asked to wait for longer than a test does
+                self.answers[f"{name} cancelled"] += 1
                 continue
-            self.answers[f"{name} OK"] += 1
+            del self._client.answers[call]
+            self.answers[f"{name} {'OK' if answer.told is None else answer.told.code}"] += 1
+            if answer.told is not None:
+                assert isinstance(answer.error, _REFUSALS), f"{name} answers {answer.told.code}: {answer.told.text}"
+                assert 0 < len(answer.told.text) <= 1000
+            replies = answer.pushed if method.gives_many else [answer.reply] if answer.reply is not None else []
             for reply in replies:
-                message_factory.GetMessageClass(_METHODS[name].output_type).FromString(reply)
-
-    def _begin(self, name: str, requests: list[bytes]) -> Any:
-        path, method = f"/{name}", _METHODS[name]
-        ways: Any = self._channel
-        if method.server_streaming:
-            return ways.unary_stream(path)(requests[0], timeout=_PATIENT_S)
-        if method.client_streaming:
-            return ways.stream_unary(path).future(iter(requests), timeout=_DEADLINE_S)
-        return ways.unary_unary(path).future(requests[0], timeout=_DEADLINE_S)
-
-    def _check_refusal(self, name: str, call: Any) -> None:
-        code, text, said = call.code(), call.details(), dict(call.trailing_metadata() or ())
-        self.answers[f"{name} {code.name}"] += 1
-        if _METHODS[name].server_streaming and code is grpc.StatusCode.DEADLINE_EXCEEDED:
-            return  # it was asked to wait for longer than a test does
-        assert code in _REFUSALS, f"{name} answers {code.name}: {text}"
-        assert type(error_of_code(said[CODE_KEY], "")) is not TxmsgError, f"{name} answers with {said[CODE_KEY]!r}"
-        assert 0 < len(text) <= 1000
+                method.reply.FromString(reply)
 
 
 def test_wild_requests_harm_neither_server_nor_log_nor_neighbours(
@@ -177,8 +175,8 @@ def test_wild_requests_harm_neither_server_nor_log_nor_neighbours(
 ) -> None:
     root = tmp_path / "log"
     with served(MetaQConfig(root=root, listen="127.0.0.1:0")) as address, RemoteLog(address) as good:
-        with grpc.insecure_channel(address) as channel:
-            target = _Target(channel)
+        with RawClient(address) as client:
+            target = _Target(client)
 
             @_SETTINGS
             @given(st.lists(_calls(), min_size=1, max_size=8))

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-import grpc
 import pytest
 from click.testing import CliRunner
 from google.protobuf.message import DecodeError
@@ -24,6 +23,7 @@ from sqlalchemy.engine import make_url
 
 from tests.fuzz.conftest import Fuzz
 from tests.fuzz.wild import damaged, wild
+from txmsg import errors
 from txmsg.broker.config import BrokerConfig
 from txmsg.cli.main import main
 from txmsg.client import AsyncConsumer, AsyncProducer
@@ -32,12 +32,17 @@ from txmsg.client.received import checked, delivered
 from txmsg.embedded import EmbeddedPostgres
 from txmsg.errors import InvalidMessage, TxmsgError
 from txmsg.message import BODY_SIZE_BYTES_MAX, Message, datetime_of_us, message_id, parse_message_id
-from txmsg.wire.codec import error_of_rpc, pack_headers, slices_of_ids, status_of_error, unpack_headers
+from txmsg.wire.codec import pack_headers, slices_of_ids, unpack_headers
+from txmsg.wire.failures import TEXT_LENGTH_MAX, bytes_of_error, error_of_bytes, was_told
 from txmsg.wire.tags import parse_tags, wants_of
 from txmsg.wire.v1 import txmsg_pb2 as pb
+from txmsg.wire.v1.wire_pb2 import CallError
 
 _SETTINGS = settings(max_examples=50)
 _ERROR_LENGTH_MAX = 2000
+_PRINTED_LENGTH_MAX = 10 * TEXT_LENGTH_MAX
+"""Of what a broker told: each character that is not printable is written as up to ten."""
+_CODES = {kind.code: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, TxmsgError)}
 _ANY_TEXT = st.text() | st.text("a|*.-%_, :0", max_size=40) | st.builds(lambda n: "x" * n, st.integers(0, 200_000))
 _ANYTHING: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary() | st.datetimes() | st.uuids(),
@@ -152,19 +157,41 @@ def _delta(us: int) -> timedelta:
     return timedelta(0)
 
 
-def test_a_status_of_any_broker_becomes_an_error_of_ours(fuzz: Fuzz) -> None:
-    @_SETTINGS
-    @given(st.sampled_from(list(grpc.StatusCode)), st.none() | st.text(), st.lists(st.tuples(st.text(), st.text())))
-    @example(grpc.StatusCode.INTERNAL, None, [("txmsg-code", "no such code")])
-    def statuses(code: grpc.StatusCode, details: str | None, metadata: list[tuple[str, str]]) -> None:
-        trailing = grpc.aio.Metadata(*metadata)
-        error = grpc.aio.AioRpcError(code, grpc.aio.Metadata(), trailing, details=details)
-        found = error_of_rpc(error, broker="b:1")
-        if found is not None:
-            assert str(found)
-            assert status_of_error(found) in grpc.StatusCode
+def test_a_refusal_of_any_broker_becomes_an_error_of_ours(fuzz: Fuzz) -> None:
+    codes = st.sampled_from(sorted(_CODES)) | st.text(st.characters(exclude_categories=["Cs"]))
+    texts = st.text(st.characters(exclude_categories=["Cs"])) | st.integers(0, 200_000).map(lambda n: "\0" * n)
+    offsets = st.sampled_from([-(2**63), -1, 0, 1, 2**63 - 1])
+    told = st.builds(CallError, code=codes, text=texts, begin=offsets, end=offsets).map(CallError.SerializeToString)
 
-    fuzz(statuses)
+    @_SETTINGS
+    @given(told | told.flatmap(damaged) | st.binary())
+    @example(CallError(code="no such code").SerializeToString())
+    @example(CallError(code="internal", text="\x1b[2J").SerializeToString())
+    @example(b"")
+    def refusals(payload: bytes) -> None:
+        error = error_of_bytes(payload, "broker b:1")
+        assert type(error) in _CODES.values(), "of ours, and a plain one for a code that is not known"
+        assert 0 < len(str(error)) <= _PRINTED_LENGTH_MAX
+        assert str(error).isprintable(), "what somebody at the other end says goes to terminals"
+        assert was_told(error)
+        again = error_of_bytes(bytes_of_error(error), "broker b:1")
+        assert (type(again), str(again)) == (type(error), str(error)[:TEXT_LENGTH_MAX])
+        assert vars(again) == vars(error)
+
+    fuzz(refusals)
+
+
+def test_an_error_with_any_text_can_be_told(fuzz: Fuzz) -> None:
+    @_SETTINGS
+    @given(st.sampled_from(sorted(_CODES)), _ANY_TEXT)
+    @example("storage", "the file \udcff cannot be read")
+    @example("misuse", "\ud800" * 2000)
+    def tellings(code: str, text: str) -> None:
+        found = error_of_bytes(bytes_of_error(_CODES[code](text)), "broker b:1")
+        assert type(found) is _CODES[code]
+        assert str(found)
+
+    fuzz(tellings)
 
 
 _URL_PARTS = st.sampled_from(

@@ -23,7 +23,9 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 from txmsg.message import BODY_SIZE_BYTES_MAX, now_us
 from txmsg.wire import v1
 from txmsg.wire.codec import pack_headers
+from txmsg.wire.method import methods_of
 from txmsg.wire.v1 import txmsg_pb2 as pb
+from txmsg.wire.v1.txmsg_rpc import Notify
 
 ID_PREFIX = UUID("0197f3a2-8d5e-7c11-b0a4-000000000000").bytes[:10]
 """What a target replaces now and then, in the bytes of a request: else all ids would soon be known and decided."""
@@ -182,15 +184,16 @@ def _receive(draw: DrawFn) -> pb.ReceiveRequest:
 _modules = [
     import_module(f"txmsg.wire.v1.{each.name}")
     for each in iter_modules(v1.__path__)
-    if each.name.endswith("_pb2") and each.name != "metaq_pb2"  # which is not a broker's
+    if each.name.endswith("_rpc") and each.name != "metaq_rpc"  # which is not a broker's
 ]
-_services = [service for module in _modules for service in module.DESCRIPTOR.services_by_name.values()]
-_methods = {f"{s.full_name}/{m.name}": m for s in _services for m in s.methods}
-METHODS = {name: each for name, each in _methods.items() if not each.client_streaming}
-STREAMS = {name: each for name, each in _methods.items() if each.client_streaming}
-_COHERENT: dict[str, SearchStrategy[Any]] = {"txmsg.v1.Notify/Send": _send(), "txmsg.v1.Notify/Receive": _receive()}
+_services = [each for module in _modules for each in vars(module).values() if isinstance(each, type)]
+_methods = {method.name: method for service in _services for method in methods_of(service).values()}
+METHODS = {name: each for name, each in _methods.items() if not each.takes_many}
+STREAMS = {name: each for name, each in _methods.items() if each.takes_many}
+_COHERENT: dict[str, SearchStrategy[Any]] = {Notify.send.name: _send(), Notify.receive.name: _receive()}
 _REQUESTS: dict[str, SearchStrategy[Any]] = {
-    name: st.one_of(wild(each.input_type), *3 * [_COHERENT.get(name, st.nothing())]) for name, each in METHODS.items()
+    name: st.one_of(wild(each.request.DESCRIPTOR), *3 * [_COHERENT.get(name, st.nothing())])
+    for name, each in METHODS.items()
 }
 
 

@@ -7,14 +7,14 @@ import subprocess
 import sys
 from typing import Any
 
-import grpc
 from click.testing import CliRunner
 
 from tests.broker_process import BrokerProcess
 from txmsg.cli.main import main
 from txmsg.message import new_transaction_id
+from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.v1 import txmsg_pb2 as pb
-from txmsg.wire.v1 import txmsg_pb2_grpc as rpc
+from txmsg.wire.v1.txmsg_rpc import Notify
 
 TIMEOUT_S = 120
 
@@ -60,9 +60,9 @@ def store_half(broker: BrokerProcess, *, group: str = "shop", body: bytes = b'{"
         headers=[pb.Headers(values={"h": "1"}).SerializeToString()] * count,
         born_at_us=[1_700_000_000_000_000] * count,
     )
-    with grpc.insecure_channel(broker.address) as channel:
-        notify = rpc.NotifyStub(channel)
-        reply = notify.Send(pb.SendRequest(group=group, half=True, batches=[batch]), timeout=TIMEOUT_S)
+    with BlockingChannel(broker.address) as channel:
+        request = pb.SendRequest(group=group, half=True, batches=[batch])
+        reply = channel.call(Notify.send, request, timeout_s=TIMEOUT_S)
     assert not reply.errors
     return str(transaction_id)
 

@@ -14,7 +14,6 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-import grpc
 import psycopg
 import pytest
 from sqlalchemy import create_engine
@@ -28,8 +27,9 @@ from tests.waiting import until
 from txmsg.client import Consumer, Producer, idempotent
 from txmsg.errors import StorageError
 from txmsg.message import Message, ReceivedMessage, TransactionState
+from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.v1 import txmsg_pb2 as pb
-from txmsg.wire.v1 import txmsg_pb2_grpc as rpc
+from txmsg.wire.v1.txmsg_rpc import Admin, Notify
 
 
 @pytest.fixture(scope="module")
@@ -243,16 +243,14 @@ def like(receipt: pb.Receipt, **changes: int | list[int]) -> pb.Receipt:
 
 
 def test_a_receipt_that_is_not_good_acknowledges_nothing_and_is_told_one_by_one(broker: BrokerProcess) -> None:
-    with grpc.insecure_channel(broker.address) as channel, Producer(broker.address, group="p") as producer:
-        notify, admin = rpc.NotifyStub(channel), rpc.AdminStub(channel)
+    with BlockingChannel(broker.address) as channel, Producer(broker.address, group="p") as producer:
 
         def receive(group: str, *, count: int = 10, **more: Any) -> pb.ReceiveReply:
             subscriptions = [pb.Subscription(topic="receipts")]
             request = pb.ReceiveRequest(
                 group=group, client_id=group, subscriptions=subscriptions, max_messages=count, wait_ms=10_000, **more
             )
-            reply: pb.ReceiveReply = notify.Receive(request, timeout=WAIT_S)
-            return reply
+            return channel.call(Notify.receive, request, timeout_s=WAIT_S)
 
         def take(group: str) -> list[pb.Receipt]:
             """A receipt for each of the three messages."""
@@ -263,7 +261,7 @@ def test_a_receipt_that_is_not_good_acknowledges_nothing_and_is_told_one_by_one(
             return taken
 
         def waiting(group: str) -> int:
-            stats = admin.Stats(pb.StatsRequest(), timeout=WAIT_S)
+            stats = channel.call(Admin.stats, pb.StatsRequest(), timeout_s=WAIT_S)
             return sum(each.waiting for each in stats.groups if each.group == group)
 
         producer.send_many([Message("receipts", b"%d" % n) for n in range(3)])
@@ -289,8 +287,7 @@ def test_a_receipt_that_is_not_good_acknowledges_nothing_and_is_told_one_by_one(
 
 
 def test_a_receipt_whose_time_is_over_settles_nothing(broker: BrokerProcess, producer: Producer) -> None:
-    with grpc.insecure_channel(broker.address) as channel:
-        notify = rpc.NotifyStub(channel)
+    with BlockingChannel(broker.address) as channel:
 
         def receive(**more: Any) -> pb.ReceiveReply:
             request = pb.ReceiveRequest(
@@ -300,14 +297,12 @@ def test_a_receipt_whose_time_is_over_settles_nothing(broker: BrokerProcess, pro
                 wait_ms=10_000,
                 **more,
             )
-            reply: pb.ReceiveReply = notify.Receive(request, timeout=WAIT_S)
-            return reply
+            return channel.call(Notify.receive, request, timeout_s=WAIT_S)
 
         def one(*, visibility_timeout_ms: int) -> pb.DeliveredColumns:
             while not (batches := receive(max_messages=1, visibility_timeout_ms=visibility_timeout_ms).batches):
                 continue
-            delivered: pb.DeliveredColumns = batches[0]
-            return delivered
+            return batches[0]
 
         producer.send(Message("slow", b"x"))
         first, second = one(visibility_timeout_ms=1000), one(visibility_timeout_ms=600_000)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 from uuid import UUID
 
-import grpc
 import psycopg
 import pytest
+from google.protobuf.message import Message
 
 from tests.broker_process import BrokerProcess
+from tests.raw_client import RawClient
 from txmsg.message import BODY_SIZE_BYTES_MAX, new_transaction_id
-from txmsg.wire.codec import CHANNEL_OPTIONS, CODE_KEY, REQUEST_ITEMS_MAX
+from txmsg.wire.codec import REQUEST_ITEMS_MAX
 from txmsg.wire.v1 import txmsg_pb2 as pb
 
 _GARBAGE = b"\xff\xff\xff"
@@ -20,9 +20,8 @@ _ID = UUID(int=7).bytes
 _MANY = (REQUEST_ITEMS_MAX + 1) * _ID
 _LONG = "x" * 1_000_000
 _LARGE = bytes(3 * 1024 * 1024)
-_TIMEOUT_S = 20.0
 
-_REFUSED: list[tuple[str, object, str, str]] = [
+_REFUSED: list[tuple[str, Message | bytes, str, str]] = [
     ("Notify/Send", _GARBAGE, "protocol", "cannot be read"),
     ("Notify/Receive", _GARBAGE, "protocol", "cannot be read"),
     ("Admin/Stats", _GARBAGE, "protocol", "cannot be read"),
@@ -69,66 +68,65 @@ _REFUSED: list[tuple[str, object, str, str]] = [
 
 
 @pytest.fixture
-def channel(broker: BrokerProcess) -> Iterator[grpc.Channel]:
-    """A channel to a broker for bytes as they are."""
-    with grpc.insecure_channel(broker.address, options=CHANNEL_OPTIONS) as opened:
-        yield opened
+def client(broker: BrokerProcess) -> Iterator[RawClient]:
+    """A client of a broker for bytes as they are."""
+    with RawClient(broker.address) as connected:
+        yield connected
     log = broker.log.read_text()
     assert "Traceback" not in log, log
 
 
-def call(channel: grpc.Channel, method: str, request: object) -> bytes:
-    data = request if isinstance(request, bytes) else request.SerializeToString()  # type: ignore[attr-defined]
-    send: Any = channel.unary_unary(f"/txmsg.v1.{method}")
-    reply: bytes = send(data, timeout=_TIMEOUT_S)
-    return reply
+def ask(client: RawClient, method: str, request: Message | bytes) -> bytes:
+    answer = client.answer(client.begin(method, request if isinstance(request, bytes) else request.SerializeToString()))
+    assert answer.error is None
+    assert answer.reply is not None
+    return answer.reply
 
 
-def send_halves(channel: grpc.Channel, rows: list[tuple[bytes, int, bytes]], topic: str = "t") -> pb.SendReply:
+def send_halves(client: RawClient, rows: list[tuple[bytes, int, bytes]], topic: str = "t") -> pb.SendReply:
     ids, places, bodies = zip(*rows, strict=True)
     columns = pb.MessageColumns(
         topic=topic, transaction_ids=b"".join(ids), n=places, body=bodies, born_at_us=[0] * len(rows)
     )
-    return pb.SendReply.FromString(
-        call(channel, "Notify/Send", pb.SendRequest(group="g", half=True, batches=[columns]))
-    )
+    return pb.SendReply.FromString(ask(client, "Notify/Send", pb.SendRequest(group="g", half=True, batches=[columns])))
 
 
-def test_a_bad_request_is_refused_with_a_code_and_a_short_text(channel: grpc.Channel) -> None:
+def test_a_bad_request_is_refused_with_a_code_and_a_short_text(client: RawClient) -> None:
     for method, request, code, text in _REFUSED:
-        with pytest.raises(grpc.RpcError) as caught:
-            call(channel, method, request)
-        error = caught.value
-        assert isinstance(error, grpc.Call)
-        assert dict(error.trailing_metadata()).get(CODE_KEY) == code, (method, error)
-        assert text in error.details(), (method, error.details())
-        assert len(error.details()) <= 1000
+        data = request if isinstance(request, bytes) else request.SerializeToString()
+        told = client.answer(client.begin(method, data)).told
+        assert told is not None, method
+        assert told.code == code, (method, told)
+        assert text in told.text, (method, told.text)
+        assert len(told.text) <= 1000
 
 
-def test_a_text_about_many_items_does_not_repeat_a_huge_value(channel: grpc.Channel) -> None:
-    reply = send_halves(channel, [(new_transaction_id().bytes, 0, b"") for _ in range(1000)], topic=_LONG)
+def test_a_text_about_many_items_does_not_repeat_a_huge_value(client: RawClient) -> None:
+    reply = send_halves(client, [(new_transaction_id().bytes, 0, b"") for _ in range(1000)], topic=_LONG)
     assert len(reply.errors) == 1000
     assert reply.ByteSize() < 1_000_000
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_a_frame_that_cannot_be_read_ends_the_stream_in_words(channel: grpc.Channel, first: bool) -> None:
+def test_a_frame_that_cannot_be_read_ends_the_stream_in_words(client: RawClient, first: bool) -> None:
     hello = pb.ClientFrame(hello=pb.Hello(client_id="c", producer_group="g")).SerializeToString()
     half_an_id = pb.ClientFrame(check_answer=pb.CheckAnswer(transaction_id=b"half an id")).SerializeToString()
     for bad in (_GARBAGE, half_an_id) if not first else (_GARBAGE, b"", half_an_id):
-        attach: Any = channel.stream_stream("/txmsg.v1.Notify/Attach")
-        frames = attach(iter([bad] if first else [hello, bad]), timeout=_TIMEOUT_S)
-        with pytest.raises(grpc.RpcError):
-            list(frames)
-        assert dict(frames.trailing_metadata()).get(CODE_KEY) == "protocol", (bad, frames.details())
+        attach = client.begin("Notify/Attach", bad if first else hello, flags=0)
+        if not first:
+            client.push(attach, bad)
+        told = client.answer(attach).told
+        assert told is not None, bad
+        assert told.code == "protocol", (bad, told)
+        assert told.text
 
 
 def test_halves_that_no_check_would_ever_reach_are_refused_and_their_neighbours_stored(
-    channel: grpc.Channel, notify_url: str
+    client: RawClient, notify_url: str
 ) -> None:
     headless, torn, whole = sorted(new_transaction_id().bytes for _ in range(3))
     rows = [(headless, 1, b""), (torn, 0, b""), (torn, 2, b""), (whole, 1, b""), (whole, 0, b"")]
-    reply = send_halves(channel, rows)
+    reply = send_halves(client, rows)
     assert [(each.transaction_id, each.code) for each in reply.errors] == [
         (headless, "invalid_message"),
         (torn, "invalid_message"),
@@ -138,13 +136,13 @@ def test_halves_that_no_check_would_ever_reach_are_refused_and_their_neighbours_
     assert stored == [(UUID(bytes=whole), 0), (UUID(bytes=whole), 1)]
 
 
-def test_a_list_of_halves_is_cut_at_a_size_that_a_reply_can_carry_and_says_so(channel: grpc.Channel) -> None:
+def test_a_list_of_halves_is_cut_at_a_size_that_a_reply_can_carry_and_says_so(client: RawClient) -> None:
     for _ in range(6):
-        send_halves(channel, [(new_transaction_id().bytes, 0, b"x" * BODY_SIZE_BYTES_MAX)])
+        send_halves(client, [(new_transaction_id().bytes, 0, b"x" * BODY_SIZE_BYTES_MAX)])
 
     def listed(*, limit: int = 0, with_bodies: bool = False) -> pb.ListHalvesReply:
         request = pb.ListHalvesRequest(limit=limit, with_bodies=with_bodies)
-        return pb.ListHalvesReply.FromString(call(channel, "Admin/ListHalves", request))
+        return pb.ListHalvesReply.FromString(ask(client, "Admin/ListHalves", request))
 
     reply = listed(with_bodies=True)
     assert (len(reply.halves), reply.more) == (5, True)  # as many as begin within 16 MiB

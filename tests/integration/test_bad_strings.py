@@ -12,7 +12,6 @@ from pkgutil import iter_modules
 from typing import Any
 from uuid import UUID
 
-import grpc
 import pytest
 from google.protobuf import message_factory
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescriptor
@@ -21,23 +20,22 @@ from google.protobuf.message import Message as Proto
 import txmsg.wire.v1
 from tests.broker_process import BrokerProcess
 from tests.metaq.servers import served
-from txmsg.errors import TxmsgError, error_of_code
+from tests.raw_client import RawClient
+from txmsg.errors import TxmsgError
 from txmsg.metaq.server.config import MetaQConfig
-from txmsg.wire.codec import CHANNEL_OPTIONS, CODE_KEY
 
-_TIMEOUT_S = 20.0
 _MODULES = [
     import_module(f"txmsg.wire.v1.{each.name}")
     for each in iter_modules(txmsg.wire.v1.__path__)
     if each.name.endswith("_pb2")
 ]
 METHODS: dict[str, MethodDescriptor] = {
-    f"{service.full_name}/{method.name}": method
+    f"{service.name}/{method.name}": method
     for module in _MODULES
     for service in module.DESCRIPTOR.services_by_name.values()
     for method in service.methods
 }
-OF_LOGS = {name for name in METHODS if name.startswith("txmsg.v1.MetaQ")}
+OF_LOGS = {name for name in METHODS if name.startswith("MetaQ")}
 WORDS = {"NUL": "a\0b", "empty": "", "long": "x" * 100_000, "odd": "\U0001f600\u2028\x1b[31m\r\n%s{0}'\"--"}
 ID = UUID("0197f3a2-8d5e-7c11-b0a4-000000000007")
 PLAUSIBLE: dict[str, Any] = {
@@ -91,29 +89,12 @@ def request_with(descriptor: Descriptor, path: Path, word: str, *, others: bool)
     return request
 
 
-def answer(channel: grpc.Channel, name: str, request: Proto) -> tuple[str, str]:
-    """With which code of errors.py the request is refused, and what is told; both are "" for one that is not."""
-    method = METHODS[name]
-    data = request.SerializeToString()
-    kinds: dict[tuple[bool, bool], Any] = {
-        (False, False): channel.unary_unary,
-        (False, True): channel.unary_stream,
-        (True, False): channel.stream_unary,
-        (True, True): channel.stream_stream,
-    }
-    call = kinds[method.client_streaming, method.server_streaming](f"/{name}")
-    try:
-        reply = call(iter([data]) if method.client_streaming else data, timeout=_TIMEOUT_S)
-        if method.server_streaming:
-            list(reply)
-    except grpc.RpcError as exc:
-        if not isinstance(exc, grpc.Call):
-            raise
-        return str(dict(exc.trailing_metadata() or ()).get(CODE_KEY)), f"{exc.code().name}: {exc.details()}"
-    return "", ""
+def answer(client: RawClient, name: str, request: Proto) -> TxmsgError | None:
+    """With which error the request is refused, if it is."""
+    return client.answer(client.begin(name, request.SerializeToString())).error
 
 
-def ask_all(channel: grpc.Channel, names: set[str]) -> None:
+def ask_all(client: RawClient, names: set[str]) -> None:
     """Puts each word into each string of these methods."""
     failures = []
     refused = 0
@@ -122,22 +103,22 @@ def ask_all(channel: grpc.Channel, names: set[str]) -> None:
         for path in strings(descriptor):
             for kind, word in WORDS.items():
                 for others in (True, False):
-                    code, told = answer(channel, name, request_with(descriptor, path, word, others=others))
-                    refused += kind == "NUL" and "NUL" in told
-                    if told and type(error_of_code(code, "")) is TxmsgError:
-                        failures.append(f"{name} {'.'.join(path)} {kind}: {told}")
+                    error = answer(client, name, request_with(descriptor, path, word, others=others))
+                    refused += kind == "NUL" and "NUL" in str(error)
+                    if type(error) is TxmsgError:
+                        failures.append(f"{name} {'.'.join(path)} {kind}: {error}")
     assert failures == []
     assert refused, "no method looked at a NUL"
 
 
 def test_no_string_makes_a_broker_fail(broker: BrokerProcess) -> None:
-    with grpc.insecure_channel(broker.address, options=CHANNEL_OPTIONS) as channel:
-        ask_all(channel, METHODS.keys() - OF_LOGS)
+    with RawClient(broker.address) as client:
+        ask_all(client, METHODS.keys() - OF_LOGS)
     assert "Traceback" not in broker.log.read_text()
 
 
 def test_no_string_makes_a_server_of_a_log_fail(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
     with served(MetaQConfig(root=tmp_path / "log", listen="127.0.0.1:0")) as address:
-        with grpc.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
-            ask_all(channel, OF_LOGS)
+        with RawClient(address) as client:
+            ask_all(client, OF_LOGS)
     assert "Traceback" not in caplog.text

@@ -20,10 +20,10 @@ from txmsg.embedded import EmbeddedPostgres
 # ---- help and errors
 
 
-def test_help_loads_neither_grpc_nor_a_database_driver() -> None:
+def test_help_loads_neither_the_protocol_nor_a_database_driver() -> None:
     program = (
         "import sys; from txmsg.cli.main import main; main(['--help'], standalone_mode=False); "
-        "print(sorted({'grpc', 'sqlalchemy', 'psycopg', 'alembic', 'rich'} & set(sys.modules)))"
+        "print(sorted({'asyncio', 'google.protobuf', 'sqlalchemy', 'psycopg', 'alembic', 'rich'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
@@ -62,7 +62,7 @@ def test_help_names_the_variable_that_stands_for_an_option(command: str, variabl
 
 
 def test_unknown_command_is_answered_with_the_known_ones() -> None:
-    assert "no command 'brokr': choose one of broker, cluster, " in txmsg("brokr", status=2)
+    assert "no command 'brokr': choose one of broker, capture, cluster, " in txmsg("brokr", status=2)
 
 
 def test_version_is_printed() -> None:

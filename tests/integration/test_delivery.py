@@ -81,6 +81,20 @@ async def test_receive_that_finds_nothing_returns_nothing_in_time(notify_url: st
         assert not delivery._state.groups["g"].has_waiting
 
 
+async def test_a_member_ends_its_own_receive_and_no_other(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify, delivering(notify, poll_s=NEVER_S) as delivery:
+        delivery.release("g", "c")  # nobody waits
+        mine = asyncio.create_task(delivery.receive("g", "c", T, 10, NEVER_S, 60))
+        other = asyncio.create_task(delivery.receive("g", "d", T, 10, NEVER_S, 60))
+        await until_async(lambda: "g" in delivery._state.groups and len(delivery._state.groups["g"]._waiting) == 2)
+        delivery.release("g", "c")
+        delivery.release("g", "c")
+        assert await mine == []
+        delivery.wake(await notify.add(1))
+        assert len(await other) == 1
+        assert delivery._parked == {}
+
+
 async def test_members_that_come_together_load_the_group_once(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify) as delivery:
         await notify.add(50)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 
-import grpc
 import psycopg
 import pytest
 from psycopg import AsyncConnection
@@ -23,8 +22,9 @@ from txmsg.broker.store.topic_settings import TopicSettings
 from txmsg.client import AsyncProducer
 from txmsg.errors import MisuseError, OutcomeConflict
 from txmsg.message import Message, TransactionState, new_transaction_id_bytes
+from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.v1 import txmsg_pb2 as pb
-from txmsg.wire.v1 import txmsg_pb2_grpc as rpc
+from txmsg.wire.v1 import txmsg_rpc as rpc
 
 _TIMEOUT_S = 60
 
@@ -33,8 +33,7 @@ class Client:
     """The protocol by hand: exactly these requests, nothing repeated."""
 
     def __init__(self, address: str) -> None:
-        self.channel = grpc.insecure_channel(address)
-        self._notify = rpc.NotifyStub(self.channel)
+        self.channel = BlockingChannel(address)
 
     def halves(self, ids: Sequence[bytes]) -> dict[bytes, str]:
         columns = pb.MessageColumns(
@@ -43,12 +42,13 @@ class Client:
             body=[b"body"] * len(ids),
             born_at_us=[1_700_000_000_000_000] * len(ids),
         )
-        reply = self._notify.Send(pb.SendRequest(group="shop", half=True, batches=[columns]), timeout=_TIMEOUT_S)
+        request = pb.SendRequest(group="shop", half=True, batches=[columns])
+        reply = self.channel.call(rpc.Notify.send, request, timeout_s=_TIMEOUT_S)
         return {error.transaction_id: error.code for error in reply.errors}
 
     def end(self, *, commit: Sequence[bytes] = (), rollback: Sequence[bytes] = ()) -> dict[bytes, str]:
         request = pb.EndTransactionsRequest(commit=b"".join(commit), rollback=b"".join(rollback))
-        reply = self._notify.EndTransactions(request, timeout=_TIMEOUT_S)
+        reply = self.channel.call(rpc.Notify.end_transactions, request, timeout_s=_TIMEOUT_S)
         return {error.transaction_id: error.code for error in reply.errors}
 
 

@@ -2,41 +2,85 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
-from collections.abc import Iterator
-from concurrent import futures
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
-import grpc
 import pytest
 
 from tests.broker_process import BrokerProcess
 from tests.errors_page import is_documented
 from tests.integration.cli_harness import said
 from txmsg.client import Producer
-from txmsg.errors import BrokerUnavailable, OutcomeUnknown
+from txmsg.errors import BrokerUnavailable, MisuseError, OutcomeUnknown, ProtocolError, TxmsgError
 from txmsg.message import Message
-from txmsg.wire.codec import CODE_KEY
+from txmsg.wire.blocking import BlockingChannel
+from txmsg.wire.channel import Channel
+from txmsg.wire.connection import greeting
+from txmsg.wire.failures import bytes_of_error
+from txmsg.wire.frames import LAST, PREFACE, Kind, call_head, frame_of
+from txmsg.wire.server import Server
+from txmsg.wire.v1 import txmsg_pb2
+from txmsg.wire.v1.topics_rpc import Topics
+from txmsg.wire.v1.txmsg_rpc import Notify
+from txmsg.wire.v1.wire_pb2 import Greeting
 
+REQUEST = txmsg_pb2.SendRequest(group="shop")
 SAYS = {
     "nothing": b"",
     "HTTP/1.1": b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n",
+    "HTTP/2": bytes.fromhex("000000040000000000"),
     "SSH": b"SSH-2.0-OpenSSH_9.9\r\n",
     "PostgreSQL": b"E\x00\x00\x00\x3eSFATAL\x00C08P01\x00Munsupported frontend protocol\x00\x00",
+    "half a greeting": greeting()[:-1],
+    "a protocol of later": PREFACE + frame_of(Kind.HELLO, payload=Greeting(versions=[2, 3]).SerializeToString()),
+    "another framing": PREFACE.replace(b"\1", b"\2") + bytes(100),
+    "a frame before its greeting": PREFACE + frame_of(Kind.PING),
+    "a greeting that cannot be read": PREFACE + frame_of(Kind.HELLO, payload=b"\xff\xff"),
 }
 
 
 NASTY = b"\x1b[31mred\x1b[0m\r\n2026-01-01 ERROR forged\xe2\x80\xaeback"
 """A colour, a forged line of a log, and a change of the direction of writing."""
-GOAWAY = b"\0\0\0\4\0\0\0\0\0" + (len(NASTY) + 8).to_bytes(3) + b"\7\0" + bytes(8) + b"\0\0\0\1" + NASTY
-"""HTTP/2: SETTINGS, then GOAWAY with PROTOCOL_ERROR and debug data."""
-PING = b"\0\0\x08\6\0\0\0\0\0" + b"are you?"
+
+
+class Nasty(TxmsgError):
+    """What no release of ours has."""
+
+    code = NASTY.decode()
+
+
+def nasty_greeting(*versions: int) -> bytes:
+    hello = Greeting(versions=versions, release=NASTY.decode(), features=[NASTY.decode()])
+    return PREFACE + frame_of(Kind.HELLO, payload=hello.SerializeToString())
+
+
+NASTY_GOAWAY = frame_of(Kind.GOAWAY, payload=bytes_of_error(Nasty(NASTY.decode())))
+NASTY_ERROR = frame_of(Kind.ERROR, 0, 1, bytes_of_error(Nasty(NASTY.decode())))
+NASTY_SAYS: dict[str, tuple[list[bytes], type[TxmsgError]]] = {
+    "at once": ([NASTY], BrokerUnavailable),
+    "behind its greeting": ([nasty_greeting(1) + NASTY], BrokerUnavailable),
+    "in the greeting of another version": ([nasty_greeting(2)], BrokerUnavailable),
+    "when it goes": ([greeting() + NASTY_GOAWAY], BrokerUnavailable),
+    "in the place of its reason to go": ([greeting() + frame_of(Kind.GOAWAY, payload=NASTY)], BrokerUnavailable),
+    "when it has heard the call": ([greeting(), NASTY], OutcomeUnknown),
+    "in answer to the call": ([greeting(), NASTY_ERROR], TxmsgError),
+    "in the place of a reason": ([greeting(), frame_of(Kind.ERROR, 0, 1, NASTY)], ProtocolError),
+    "in the place of a reply": ([greeting(), frame_of(Kind.REPLY, 0, 1, NASTY)], ProtocolError),
+    "in a frame of no kind": ([greeting(), frame_of(99, 0, 1, NASTY)], OutcomeUnknown),
+}
+"""One thing after the other, each as soon as it has heard something; and the error of a send."""
 
 
 @contextmanager
-def server(says: bytes) -> Iterator[str]:
-    """Accepts connections, says the same to each as soon as it has heard something, and keeps them; its address."""
+def server(*says: bytes) -> Iterator[str]:
+    """Accepts connections, says the same to each, a piece whenever it has heard something, and keeps them; its address.
+
+    At the end the client has let go of each of them.
+    """
     with socket.create_server(("127.0.0.1", 0)) as listening:
         held: list[socket.socket] = []
 
@@ -49,16 +93,23 @@ def server(says: bytes) -> Iterator[str]:
                 held.append(connection)
                 with suppress(OSError):  # the client has given it up
                     connection.settimeout(5)
-                    connection.recv(1)
-                    connection.sendall(says)
+                    for piece in says:
+                        connection.recv(65_536)
+                        connection.sendall(piece)
 
         thread = threading.Thread(target=serve)
         thread.start()
-        yield f"127.0.0.1:{listening.getsockname()[1]}"
-        listening.shutdown(socket.SHUT_RDWR)
-        thread.join(60)
+        try:
+            yield f"127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            listening.shutdown(socket.SHUT_RDWR)
+            thread.join(60)
+        assert held, "no client came"
         for connection in held:
-            connection.close()
+            with connection, suppress(ConnectionError):
+                connection.settimeout(60)
+                while connection.recv(65_536):
+                    pass
 
 
 @pytest.mark.parametrize("name", SAYS)
@@ -70,52 +121,109 @@ def test_a_client_of_something_that_is_no_broker_is_told_to_check_the_address(na
     assert is_documented(caught.value), caught.value
 
 
+@pytest.mark.parametrize("name", SAYS)
+def test_a_client_without_a_loop_of_something_that_is_no_broker_is_told_the_same(name: str) -> None:
+    with server(SAYS[name]) as address, BlockingChannel(address) as channel:
+        with pytest.raises(BrokerUnavailable) as caught:
+            channel.call(Notify.send, REQUEST, timeout_s=2)
+    assert address in str(caught.value)
+    assert is_documented(caught.value), caught.value
+
+
+def send_with_a_loop(address: str) -> None:
+    async def send() -> None:
+        async with Channel(address) as channel:
+            await channel.call(Notify.send, REQUEST, timeout_s=2)
+
+    asyncio.run(send())
+
+
+def send_without_one(address: str) -> None:
+    with BlockingChannel(address) as channel:
+        channel.call(Notify.send, REQUEST, timeout_s=2)
+
+
+def send_as_a_producer(address: str) -> None:
+    """Its first call is Attach, of which it logs how it ends."""
+    with Producer(address, group="shop", timeout_s=2) as producer:
+        producer.send(Message("orders", b"1"))
+
+
+@pytest.mark.parametrize("send", [send_with_a_loop, send_without_one, send_as_a_producer])
+@pytest.mark.parametrize("name", NASTY_SAYS)
 def test_what_a_strange_server_says_is_shown_without_its_control_characters(
-    capfd: pytest.CaptureFixture[str],
+    name: str, send: Callable[[str], None], capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    with server(GOAWAY) as address, Producer(address, group="shop", timeout_s=2) as producer:
-        with pytest.raises((BrokerUnavailable, OutcomeUnknown)) as caught:
-            producer.send(Message("orders", b"1"))
+    caplog.set_level("INFO", logger="txmsg")
+    says, kind = NASTY_SAYS[name]
+    with server(*says) as address:
+        with pytest.raises(TxmsgError) as caught:
+            send(address)
+    assert type(caught.value) is kind or send is send_as_a_producer
     assert str(caught.value).isprintable()
-    assert "\x1b" not in capfd.readouterr().err, "gRPC has a log of its own"
+    assert [record.getMessage() for record in caplog.records if not record.getMessage().isprintable()] == []
+    assert "\x1b" not in capfd.readouterr().err
 
 
-def test_what_a_strange_client_says_is_not_in_the_log_of_a_broker(broker: BrokerProcess) -> None:
+def call_of(method: bytes) -> bytes:
+    return frame_of(Kind.CALL, LAST, 1, call_head(method, 0) + txmsg_pb2.RouteRequest().SerializeToString())
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        NASTY,
+        nasty_greeting(2),
+        nasty_greeting(1) + frame_of(99, payload=NASTY),
+        nasty_greeting(1) + call_of(NASTY),
+        nasty_greeting(1) + call_of(NASTY[:9]),
+        nasty_greeting(1) + NASTY_GOAWAY,
+        nasty_greeting(1) + frame_of(Kind.PUSH, 0, 1, NASTY),
+    ],
+)
+def test_what_a_strange_client_says_is_not_in_the_log_of_a_broker(broker: BrokerProcess, says: bytes) -> None:
     host, _, port = broker.address.partition(":")
+    question = b"are you?"
     with socket.create_connection((host, int(port))) as connection:
-        connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + GOAWAY + PING)
         connection.settimeout(60)
-        said = b""
-        while PING[-8:] not in said:  # the broker has read what came before
-            more = connection.recv(4096)
-            assert more, said
-            said += more
-    assert "forged" not in broker.log.read_text()
+        connection.sendall(says)
+        with suppress(ConnectionError):  # closed, which is an answer, too
+            connection.sendall(frame_of(Kind.PING, payload=question))
+        heard = b""
+        with suppress(ConnectionError):
+            while question not in heard:  # else the broker has read what came before
+                more = connection.recv(4096)
+                if not more:
+                    break
+                heard += more
+    assert heard.startswith(greeting()), "the broker answers"
+    log = broker.log.read_text()
+    assert "forged" not in log
+    assert "\x1b" not in log
+    assert "Traceback" not in log
 
 
-class Answering(grpc.GenericRpcHandler):
-    """Answers every call with a status, in words of its own."""
+class Refusing:
+    """Answers every call with an error, in words of its own."""
 
-    def __init__(self, *, as_broker: bool) -> None:
-        self._metadata = ((CODE_KEY, "misuse"),) if as_broker else ()
+    def __init__(self, error: TxmsgError) -> None:
+        self._error = error
 
-    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes]:
-        def refuse(request: bytes, context: grpc.ServicerContext) -> bytes:
-            context.set_trailing_metadata(self._metadata)
-            context.abort(grpc.StatusCode.INVALID_ARGUMENT, NASTY.decode())
-            return b""
+    def __getattr__(self, name: str) -> Any:
+        async def refuse(request: Any) -> None:
+            raise self._error
 
-        return grpc.unary_unary_rpc_method_handler(refuse)
+        return refuse
 
 
-@pytest.mark.parametrize("as_broker", [True, False])
-def test_what_a_strange_broker_says_is_shown_without_its_control_characters(*, as_broker: bool) -> None:
-    strange = grpc.server(futures.ThreadPoolExecutor(1), handlers=[Answering(as_broker=as_broker)])
-    port = strange.add_insecure_port("127.0.0.1:0")
-    strange.start()
+@pytest.mark.parametrize("kind", [MisuseError, Nasty])
+async def test_what_a_strange_broker_says_is_shown_without_its_control_characters(kind: type[TxmsgError]) -> None:
+    strange = Server({Topics: Refusing(kind(NASTY.decode()))}, connections_max=10)
+    address = await strange.bind("127.0.0.1:0")
+    await strange.start()
     try:
-        told = said("topic", "list", "--broker", f"127.0.0.1:{port}", status=1)
+        told = await asyncio.to_thread(said, "topic", "list", "--broker", address, status=1)
     finally:
-        strange.stop(None).wait()
+        await strange.stop(0)
     assert "forged" in told
     assert told.removesuffix("\n").isprintable(), told

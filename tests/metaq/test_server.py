@@ -9,12 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 
 from tests.errors_page import is_documented
 from tests.metaq.logs import batch, bodies, readable
 from tests.metaq.servers import WAIT_S, cannot_be_reached, served
+from tests.raw_client import RawClient
 from tests.waiting import until
 from txmsg.errors import (
     CorruptLog,
@@ -36,8 +36,10 @@ from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.store.log import Append, LogConfig
 from txmsg.metaq.store.reader import LogReader
 from txmsg.metaq.store.topics import Flush, TopicSettings
-from txmsg.wire.codec import error_of_rpc
+from txmsg.wire.blocking import BlockingChannel
+from txmsg.wire.failures import was_told
 from txmsg.wire.v1 import metaq_pb2 as pb
+from txmsg.wire.v1.metaq_rpc import MetaQ
 
 T = LogQueue("t", 0)
 
@@ -247,18 +249,17 @@ def test_a_thousand_waits_cost_no_thread_and_no_look(
         return fetch_of_directory(self, wanted, **options)
 
     monkeypatch.setattr(LocalLog, "fetch", counted)
-    with grpc.insecure_channel(address) as channel:
-        fetch: Any = channel.unary_stream(
-            "/txmsg.v1.MetaQ/Fetch", pb.FetchRequest.SerializeToString, pb.FetchReply.FromString
-        )
-        wanted = [pb.QueueOffsets(topic="many", queue=[0], offset=[0])]
-        calls = [fetch(pb.FetchRequest(wanted=wanted, wait_ms=60_000, size_bytes_max=1)) for _ in range(900)]
+    wanted = [pb.QueueOffsets(topic="many", queue=[0], offset=[0])]
+    request = pb.FetchRequest(wanted=wanted, wait_ms=60_000, size_bytes_max=1).SerializeToString()
+    with RawClient(address) as client:
+        calls = [client.begin(MetaQ.fetch.name, request) for _ in range(900)]
         until(lambda: log.describe().waiting == 900 and len(looked) == 2 * 900)
         log.append([batch("many", 1, 0, 1)])
         log.append([batch("many", 2, 0, 1)])
         assert len(looked) == 2 * 900, "who waits looks again, though nothing has come for it"
         log.append([batch("many", 0, 0, 1)])
-        assert all(list(call) for call in calls)
+        assert all(len(client.answer(call).pushed) == 1 for call in calls)
+        assert {client.answer(call).error for call in calls} == {None}
     assert log.describe().waiting == 0
     assert threading.active_count() < before + 100, "a thread for each"
 
@@ -334,28 +335,24 @@ def test_a_batch_that_readers_would_break_on_is_refused(address: str, root: Path
         "times that are not its own": wire(last_stored_at_us=6),
         "a hole of the wrong size": wire(kind=1, count=0, columns=0),
     }
-    with grpc.insecure_channel(address) as channel:
-        append: Any = channel.unary_unary(
-            "/txmsg.v1.MetaQ/Append", pb.AppendRequest.SerializeToString, pb.AppendReply.FromString
-        )
+    with BlockingChannel(address, kind="MetaQ server") as channel:
 
-        def ask(each: pb.AppendBatch) -> Any:
+        def ask(each: pb.AppendBatch) -> pb.AppendReply:
             request = pb.AppendRequest(producer_id=bytes(16), sequence=1, settled=1, batches=[each])
-            return append(request, timeout=WAIT_S)
+            return channel.call(MetaQ.append, request, timeout_s=WAIT_S)
 
         for name, each in bad.items():
-            with pytest.raises(grpc.RpcError) as caught:
+            with pytest.raises(ProtocolError) as caught:
                 ask(each)
-            error = error_of_rpc(caught.value, broker=address)
-            assert isinstance(error, ProtocolError), f"{name}: {caught.value}"
-            assert is_documented(error), f"{name}: {error}"
+            assert was_told(caught.value), f"{name}: {caught.value}"
+            assert is_documented(caught.value), f"{name}: {caught.value}"
         assert not (root / "queues" / "broken").exists()
         assert list(ask(wire()).base_offset) == [0]
     assert readable(root, "broken", 0) == [b"one", b"two"]
 
 
 def test_bytes_that_are_no_request_are_answered_in_words(address: str, log: RemoteLog) -> None:
-    calls = {
+    requests = {
         "MetaQ/Fetch": b"\xff\xff\xff",
         "MetaQ/Append": b"\x0a\xff",
         "MetaQGroups/Join": b"\x00\x01",
@@ -364,31 +361,28 @@ def test_bytes_that_are_no_request_are_answered_in_words(address: str, log: Remo
         "MetaQGroups/Store": pb.MemberRequest(
             session=bytes(16), offsets=[pb.QueueOffsets(topic="t", queue=[1], offset=[])]
         ).SerializeToString(),
+        "Notify/Send": b"",
     }
-    with grpc.insecure_channel(address) as channel:
-        for method, request in calls.items():
-            kind: Any = channel.unary_stream if method.endswith("Fetch") else channel.unary_unary
-            call = kind(f"/txmsg.v1.{method}")
-            with pytest.raises(grpc.RpcError) as caught:
-                list(call(request, timeout=WAIT_S))
-            error = error_of_rpc(caught.value, broker=address)
-            assert error is not None, f"{method}: {caught.value}"
-            assert is_documented(error), f"{method}: {error}"
-        pieces: Any = channel.stream_unary(
-            "/txmsg.v1.MetaQ/AppendLarge", pb.AppendPiece.SerializeToString, pb.AppendReply.FromString
-        )
-        for sent in (
-            [],
-            [pb.AppendPiece(size=10, data=b"short")],
-            [pb.AppendPiece(size=3, data=b"too long")],
-            [pb.AppendPiece(size=4, data=b"\xff\xff\xff\xff")],
-            [pb.AppendPiece(size=2**60, data=b"")],
-        ):
-            with pytest.raises(grpc.RpcError) as caught:
-                pieces(iter(sent), timeout=WAIT_S)
-            error = error_of_rpc(caught.value, broker=address)
-            assert error is not None
-            assert is_documented(error), error
+    large = [
+        [],
+        [pb.AppendPiece(size=10, data=b"short").SerializeToString()],
+        [pb.AppendPiece(size=3, data=b"too long").SerializeToString()],
+        [pb.AppendPiece(size=4, data=b"\xff\xff\xff\xff").SerializeToString()],
+        [pb.AppendPiece(size=2**60, data=b"").SerializeToString()],
+        [pb.AppendPiece(size=2, data=b"a").SerializeToString(), b"\x12\xff"],
+    ]
+    with RawClient(address) as client:
+        calls = {client.begin(method, request): f"{method} {request!r}" for method, request in requests.items()}
+        calls |= {client.begin_with_all(MetaQ.append_large.name, pieces): f"pieces {pieces}" for pieces in large}
+        for call, name in calls.items():
+            answer = client.answer(call)
+            assert not answer.pushed, name
+            assert answer.told is not None, name
+            assert answer.told.text, f"{name} is refused without a word"
+            assert answer.error is not None
+            assert is_documented(answer.error), f"{name}: {answer.error}"
+        described = client.answer(client.begin(MetaQ.describe.name, b""))
+        assert described.reply, "the connection is as good as before"
     assert log.describe().appending_bytes == 0
 
 

@@ -10,16 +10,16 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 
 from tests.chaos.plan import Cut
 from tests.metaq.logs import batch, bodies, readable
 from tests.metaq.servers import WAIT_S, MetaQProcess, cannot_be_reached, linked, served
+from tests.raw_client import Answer, RawClient
 from tests.waiting import until
 from txmsg.errors import BrokerUnavailable, MembershipLost, MisuseError, OffsetOutOfRange, OutcomeUnknown
 from txmsg.metaq.access import LogQueue, Range
@@ -28,12 +28,14 @@ from txmsg.metaq.group import logs
 from txmsg.metaq.group.logs import turn
 from txmsg.metaq.remote.remote_log import RemoteLog
 from txmsg.metaq.server.config import MetaQConfig
+from txmsg.metaq.server.log_api import LogApi
 from txmsg.metaq.store.log import Append, LogConfig
 from txmsg.metaq.store.reader import LogReader
 from txmsg.metaq.store.topics import Flush, TopicSettings
 from txmsg.runtime.child import ChildFailed
-from txmsg.wire.codec import CHANNEL_OPTIONS
+from txmsg.wire.frames import PART_SIZE_BYTES
 from txmsg.wire.v1 import metaq_pb2 as pb
+from txmsg.wire.v1.metaq_rpc import MetaQ
 
 
 def one(topic: str, queue: int, body: str) -> Append:
@@ -284,60 +286,94 @@ def test_notes_of_appends_keep_no_file_that_its_topics_have_let_go(tmp_path: Pat
         until(lambda: log.ranges([queue])[queue] == (4, 5))
 
 
-def large_channel(address: str) -> grpc.Channel:
-    """One that would take pieces of any size that a server may send."""
-    return grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
-
-
-def unread(address: str, channel: grpc.Channel, topic: str, count: int, *, pieces: int = 1) -> list[Any]:
-    """Fetches of which the first piece is read, or none, and no other. Some may be ended by then, for others' room."""
-    fetch: Any = channel.unary_stream(
-        "/txmsg.v1.MetaQ/Fetch", pb.FetchRequest.SerializeToString, pb.FetchReply.FromString
-    )
+def unread(client: RawClient, topic: str, count: int) -> list[Answer]:
+    """What comes of fetches that were begun, and of which nothing has been read."""
     wanted = [pb.QueueOffsets(topic=topic, queue=[0], offset=[0])]
-    calls = [fetch(pb.FetchRequest(wanted=wanted, size_bytes_max=1), timeout=WAIT_S) for _ in range(count)]
-    for each in calls * pieces:
-        with suppress(grpc.RpcError):
-            next(each)
-    return calls
+    request = pb.FetchRequest(wanted=wanted, size_bytes_max=1).SerializeToString()
+    calls = [client.begin(MetaQ.fetch.name, request) for _ in range(count)]
+    return [client.answers[call] for call in calls]
 
 
-def test_readers_that_take_nothing_are_held_in_little_memory(server: MetaQProcess) -> None:
-    with RemoteLog(server.address) as log, large_channel(server.address) as channel:
-        log.append([Append("slow", 0, encode(Columns([bytes(1024 * 1024)] * 32, [1])))])
-        log.fetch({LogQueue("slow", 0): 0})
+def has_ended(answers: list[Answer]) -> bool:
+    return all(answer.is_whole for answer in answers)
+
+
+@pytest.mark.parametrize(("connections", "fetches"), [(20, 1), (1, 20)])
+def test_readers_that_take_nothing_are_held_in_little_memory(
+    server: MetaQProcess, connections: int, fetches: int
+) -> None:
+    """They take one piece, so that all are known to be sent to, and no other."""
+    topic = f"slow-{connections}"
+    queue = LogQueue(topic, 0)
+    with RemoteLog(server.address) as log, ExitStack() as readers:
+        log.append([Append(topic, 0, encode(Columns([bytes(1024 * 1024)] * 32, [1])))])
+        log.fetch({queue: 0})
         before_bytes = anonymous_memory_bytes(server.pid)
-        unread(server.address, channel, "slow", 20)
+        clients = [readers.enter_context(RawClient(server.address)) for _ in range(connections)]
+        answers = [(client, unread(client, topic, fetches)) for client in clients]
+        for client, mine in answers:
+            while not any(answer.pushed or answer.is_whole for answer in mine):
+                client.read()
         grown_bytes = anonymous_memory_bytes(server.pid) - before_bytes
         assert grown_bytes < 20 * 8 * 1024 * 1024, "20 readers of 32 MiB each"
-        assert log.fetch({LogQueue("slow", 0): 0})[0].batches[0].end_offset == 32, "a good reader goes on"
+        assert log.fetch({queue: 0})[0].batches[0].end_offset == 32, "a good reader goes on"
+        assert anonymous_memory_bytes(server.pid) - before_bytes < 20 * 8 * 1024 * 1024
 
 
-def test_readers_that_take_nothing_are_ended_and_let_others_go_on(tmp_path: Path) -> None:
+@pytest.fixture
+def too_slow(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """The fetches that servers of this process have ended for their slowness, so far."""
+    ended: list[object] = []
+    fetch_of_server = LogApi.fetch
+
+    async def noted(self: LogApi, request: pb.FetchRequest, call: Any) -> None:
+        try:
+            await fetch_of_server(self, request, call)
+        except OutcomeUnknown:
+            ended.append(call)
+            raise
+
+    monkeypatch.setattr(LogApi, "fetch", noted)
+    return ended
+
+
+@pytest.mark.parametrize(("connections", "fetches"), [(4, 1), (1, 4)])
+def test_readers_that_take_nothing_are_ended_and_let_others_go_on(
+    tmp_path: Path, too_slow: list[object], connections: int, fetches: int
+) -> None:
     config = MetaQConfig(
         root=tmp_path, listen=f"unix:{tmp_path}/socket", send_timeout_s=1.5, sending_size_bytes_max=2**21
     )
-    with served(config) as address, RemoteLog(address) as log, large_channel(address) as channel:
+    with served(config) as address, RemoteLog(address) as log, ExitStack() as readers:
         log.append([Append("slow", 0, encode(Columns([bytes(1024 * 1024)] * 32, [1])))])
-        calls = unread(address, channel, "slow", 4)
+        clients = [readers.enter_context(RawClient(address)) for _ in range(connections)]
+        answers = [(client, unread(client, "slow", fetches)) for client in clients]
         assert log.fetch({LogQueue("slow", 0): 0})[0].batches[0].end_offset == 32
-        assert drained(calls)
+        until(lambda: len(too_slow) >= 2)
+        for client, mine in answers:
+            while not has_ended(mine):
+                client.read()
         # Two had to be ended for the other two to be sent to; those may have been read in time.
-        ended = [call for call in calls if call.code() is not grpc.StatusCode.OK]
+        ended = [answer.error for _, mine in answers for answer in mine if answer.error is not None]
         assert len(ended) >= 2
-        assert {each.code() for each in ended} == {grpc.StatusCode.DEADLINE_EXCEEDED}
-        assert {"txmsg-code" in dict(each.trailing_metadata()) for each in ended} == {True}
+        assert {type(error) for error in ended} == {OutcomeUnknown}
+        assert {"fetch again" in str(error) for error in ended} == {True}
 
 
-def drained(calls: list[Any]) -> bool:
-    """A call says how it ended only to who reads on."""
-    for call in calls:
-        try:
-            for _ in call:
-                pass
-        except grpc.RpcError:
-            continue
-    return True
+def test_what_was_not_sent_of_a_fetch_that_was_ended_is_not_kept(tmp_path: Path, too_slow: list[object]) -> None:
+    """Else a reader that takes nothing has its server hold a piece more for each fetch that ends."""
+    config = MetaQConfig(
+        root=tmp_path, listen=f"unix:{tmp_path}/socket", send_timeout_s=0.5, sending_size_bytes_max=2**21
+    )
+    with served(config) as address, RemoteLog(address) as log, RawClient(address) as reader:
+        log.append([Append("kept", 0, encode(Columns([bytes(1024 * 1024)], [1])))])
+        answers = unread(reader, "kept", 8)
+        until(lambda: len(too_slow) == 8)
+        while not has_ended(answers):
+            reader.read()
+        assert {type(answer.error) for answer in answers} == {OutcomeUnknown}
+        # What the kernel had taken, what waited for it, and a part of each that had begun to leave.
+        assert reader.read_bytes < 2 * 1024 * 1024 + 8 * PART_SIZE_BYTES
 
 
 def anonymous_memory_bytes(pid: int) -> int:
@@ -350,35 +386,29 @@ def anonymous_memory_bytes(pid: int) -> int:
 
 def test_a_large_append_that_trickles_in_stops_no_other(tmp_path: Path) -> None:
     config = MetaQConfig(root=tmp_path, listen="127.0.0.1:0", arriving_size_bytes_max=16 * 1024 * 1024)
-    done = threading.Event()
-
-    def trickle() -> Iterator[pb.AppendPiece]:
-        yield pb.AppendPiece(size=256 * 1024 * 1024, data=b"x")
-        assert done.wait(WAIT_S)
-
-    with served(config) as address, RemoteLog(address) as log, large_channel(address) as channel:
-        append: Any = channel.stream_unary(
-            "/txmsg.v1.MetaQ/AppendLarge", pb.AppendPiece.SerializeToString, pb.AppendReply.FromString
-        )
-        slow = [append.future(trickle(), timeout=WAIT_S) for _ in range(4)]
-        try:
-            assert log.append([one("t", 0, "small")]) == [0]
-            assert log.append([Append("t", 0, encode(Columns([bytes(8 * 1024 * 1024)], [1])))]) == [1]
-            assert not any(each.done() for each in slow), "they hold next to nothing"
-        finally:
-            done.set()
+    piece = pb.AppendPiece(size=256 * 1024 * 1024, data=b"x").SerializeToString()
+    with served(config) as address, RemoteLog(address) as log, RawClient(address) as slow:
+        calls = [slow.begin(MetaQ.append_large.name, piece, flags=0) for _ in range(4)]
+        assert slow.answer(slow.begin(MetaQ.describe.name, b"")).reply is not None, "they have begun by then"
+        assert log.append([one("t", 0, "small")]) == [0]
+        assert log.append([Append("t", 0, encode(Columns([bytes(8 * 1024 * 1024)], [1])))]) == [1]
+        assert slow.answer(slow.begin(MetaQ.describe.name, b"")).reply is not None
+        assert not any(slow.answers[call].is_whole for call in calls), "they hold next to nothing"
 
 
 def test_hundreds_of_fetches_that_nobody_reads_shut_no_reader_out(server: MetaQProcess) -> None:
-    with RemoteLog(server.address) as log, large_channel(server.address) as channel, ExitStack() as others:
+    with RemoteLog(server.address) as log, ExitStack() as readers:
         log.append([Append("unread", 0, encode(Columns([bytes(8 * 1024 * 1024)], [1])))])
         before_bytes = anonymous_memory_bytes(server.pid)
-        channels = [channel] + [others.enter_context(large_channel(server.address)) for _ in range(2)]
-        calls = [call for channel in channels for call in unread(server.address, channel, "unread", 50, pieces=0)]
+        clients = [readers.enter_context(RawClient(server.address)) for _ in range(3)]
+        for client in clients:
+            unread(client, "unread", 50)
         assert log.fetch({LogQueue("unread", 0): 0})[0].batches[0].end_offset == 1
         assert anonymous_memory_bytes(server.pid) - before_bytes < 400 * 1024 * 1024
-        for each in calls:
-            each.cancel()
+        for client in clients:
+            for call in list(client.answers):
+                client.cancel(call)
+        assert log.fetch({LogQueue("unread", 0): 0})[0].batches[0].end_offset == 1, "also when they are cancelled"
 
 
 def test_an_append_that_waits_holds_up_none_of_another_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

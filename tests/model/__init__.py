@@ -6,7 +6,7 @@
 
 A *history* (`history.py`) is a list of steps made from a seed: sends, halves, local transactions, commits, rollbacks,
 UNKNOWNs, copies of old requests, checks, rotations of segments, connections cut before or after a request, batches held
-on their way, brokers and clients that die. `play.py` plays it on two real brokers, without gRPC, and one real
+on their way, brokers and clients that die. `play.py` plays it on two real brokers, without connections, and one real
 PostgreSQL; several steps are under way at once. `model.py` says what must be true of the record of it: that is the page
 to read first. It looks at the tables with SQL of its own (`tables.py`). `plant.py` holds mistakes that a person could
 make, to see that each is found; `explore.py` plays on until the time is up, and makes a history that went wrong small.

@@ -1,4 +1,4 @@
-"""A broker inside this process, which can crash: the parts that `txmsg/broker/server.py` joins, without gRPC.
+"""A broker inside this process, which can crash: the parts that `txmsg/broker/server.py` joins, without connections.
 
 It reaches the database through a proxy of its own, which cuts, holds and severs what it is told to.
 """
@@ -139,7 +139,7 @@ class Broker:
             self._parts.new_topics(queues)
 
     async def ask(self, request: SendRequest | EndRequest) -> Problems:
-        """One call, as gRPC would make it. Raises OutcomeUnknown when the broker dies over it."""
+        """One call, as a connection would make it. Raises OutcomeUnknown when the broker dies over it."""
         if self._parts is None:
             raise BrokerUnavailable("the broker is down")
         task = self._spawn(self._parts.serve(request))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, cast
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import cast
 
-import grpc.aio
+import pytest
 
 from txmsg.client.attach import Presence
 from txmsg.client.channel import Brokers
@@ -20,24 +22,6 @@ class Listener:
         return TransactionState.UNKNOWN
 
 
-class StreamThatLosesACancellation:
-    """As gRPC's, when it comes while the call is being prepared, and the call then fails."""
-
-    def __init__(self, began: asyncio.Event) -> None:
-        self._began = began
-
-    async def read(self) -> Any:
-        self._began.set()
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            nothing = grpc.aio.Metadata()
-            raise grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, nothing, nothing, "refused") from None
-
-    def cancel(self) -> None:
-        return
-
-
 class StreamOfHeartbeats:
     """The first comes at once, the second when `comes` is set, and no more."""
 
@@ -45,14 +29,14 @@ class StreamOfHeartbeats:
         self._began = began
         self._events = iter([None, comes, asyncio.Event()])
 
-    async def read(self) -> BrokerFrame:
+    async def receive(self) -> BrokerFrame:
         event = next(self._events)
         if event is not None:
             self._began.set()
             await event.wait()
         return BrokerFrame(heartbeat=Heartbeat())
 
-    def cancel(self) -> None:
+    def close(self) -> None:
         return
 
 
@@ -65,22 +49,46 @@ class OneBroker:
     def __init__(self, stream: object) -> None:
         self._stream = stream
 
-    def stub(self, address: str) -> OneBroker:
+    def channel(self, address: str) -> OneBroker:
         return self
 
-    def Attach(self, frames: object) -> object:  # noqa: N802 - gRPC's name
+    async def stream(self, method: object, first: object, *, timeout_s: float) -> object:
         return self._stream
 
 
-async def test_a_presence_ends_though_grpc_loses_its_cancellation() -> None:
-    began = asyncio.Event()
-    brokers = cast(Brokers, OneBroker(StreamThatLosesACancellation(began)))
-    presence = Presence(brokers, group="g", client_id="c", fence_id=b"", listener=Listener())
-    running = asyncio.create_task(presence.run())
-    await asyncio.wait_for(began.wait(), DEADLINE_S)
-    running.cancel()
-    done, _ = await asyncio.wait({running}, timeout=DEADLINE_S)
-    assert done == {running}
+@asynccontextmanager
+async def never_greeting(connected: asyncio.Future[asyncio.StreamWriter]) -> AsyncIterator[str]:
+    """The address of a server that takes connections, says nothing, and tells of the first one."""
+
+    async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if not connected.done():
+            connected.set_result(writer)
+
+    server = await asyncio.start_server(take, "127.0.0.1", 0)
+    try:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+        (await connected).close()
+
+
+@pytest.mark.parametrize("turns", [None, *range(8)])
+async def test_a_presence_ends_while_it_connects_and_though_that_fails_at_the_same_moment(turns: int | None) -> None:
+    """turns: of the loop, between a hang-up and the cancellation. None: nobody hangs up."""
+    connected: asyncio.Future[asyncio.StreamWriter] = asyncio.get_running_loop().create_future()
+    async with never_greeting(connected) as address:
+        brokers = Brokers([address])
+        presence = Presence(brokers, group="g", client_id="c", fence_id=b"", listener=Listener())
+        running = asyncio.create_task(presence.run())
+        writer = await asyncio.wait_for(asyncio.shield(connected), DEADLINE_S)
+        if turns is not None:
+            writer.transport.abort()
+            for _ in range(turns):
+                await asyncio.sleep(0)
+        running.cancel()
+        done, _ = await asyncio.wait({running}, timeout=DEADLINE_S)
+        assert done == {running}
+        await brokers.close()
 
 
 async def test_a_presence_ends_though_a_frame_comes_at_the_same_moment() -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import cast
+from typing import Any, cast
 
 from tests.waiting import until_async
 from txmsg.client.channel import Brokers
 from txmsg.client.link import RENEWALS, Hand, Link, Polling
 from txmsg.message import ReceivedMessage
 from txmsg.wire.v1 import txmsg_pb2 as pb
+from txmsg.wire.v1.txmsg_rpc import Notify
 
 HAND = Hand(7, 1, 3)
 VISIBILITY_TIMEOUT_S = 60.0
@@ -25,16 +26,27 @@ class Broker:
         self.replies: list[pb.ReceiveReply] = []
         self.held: asyncio.Queue[list[pb.Receipt]] = asyncio.Queue()
         self.expired: list[pb.Receipt] = []
+        self.holds_polls = False
+        self.releases = 0
+        self.released = asyncio.Event()
 
-    def stub(self, index: int) -> Broker:
+    def channel(self, address: str) -> Broker:
         return self
 
-    async def Receive(self, request: pb.ReceiveRequest, timeout: float) -> pb.ReceiveReply:  # noqa: N802
+    async def call(self, method: Any, request: pb.ReceiveRequest, *, timeout_s: float) -> pb.ReceiveReply:
+        assert method is Notify.receive
+        if request.release:
+            self.releases += 1
+            if self.releases > 1:  # the first one comes before the poll does
+                self.released.set()
+            return pb.ReceiveReply()
         if request.held:
             self.held.put_nowait(list(request.held))
             return pb.ReceiveReply(expired=self.expired)
         if self.replies:
             return self.replies.pop()
+        if self.holds_polls:
+            await self.released.wait()
         await asyncio.sleep(0.01)
         return pb.ReceiveReply()
 
@@ -110,3 +122,16 @@ async def test_what_the_broker_does_not_leave_to_us_is_not_handled() -> None:
         for offset in (5, 6, 8, 9):
             link.ack(HAND, offset)
         await link.idle()
+
+
+async def test_a_stop_has_the_broker_end_the_poll_that_it_holds() -> None:
+    broker = Broker()
+    broker.holds_polls = True
+    polling = Polling(group="g", client_id="c", subscriptions=(), visibility_timeout_s=VISIBILITY_TIMEOUT_S)
+    link = Link(cast(Brokers, broker), "b:1", polling, 10, lambda *_: None)
+    running = asyncio.create_task(link.run())
+    await until_async(lambda: link._is_polling)
+    link.stop()
+    await running
+    assert broker.releases == 2
+    await link.flush(1.0)

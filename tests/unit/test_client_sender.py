@@ -1,4 +1,4 @@
-"""Claims about retries, against a scripted broker that speaks real gRPC: what it got, and what it does next."""
+"""Claims about retries, against a scripted broker that speaks the real protocol: what it got, and what it does next."""
 
 from __future__ import annotations
 
@@ -8,65 +8,80 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
-import grpc
-import grpc.aio
 import pytest
 
 from txmsg.client import AsyncProducer
 from txmsg.client.half import Half
-from txmsg.errors import BrokerUnavailable, OutcomeConflict, OutcomeUnknown, Overloaded, UnknownTopic
+from txmsg.errors import (
+    BrokerUnavailable,
+    OutcomeConflict,
+    OutcomeUnknown,
+    Overloaded,
+    ProtocolError,
+    UnknownTopic,
+    error_of_code,
+)
 from txmsg.message import Message, TransactionState
-from txmsg.wire.codec import CODE_KEY
+from txmsg.wire.server import Server
 from txmsg.wire.v1 import txmsg_pb2 as pb
-from txmsg.wire.v1.txmsg_pb2_grpc import NotifyServicer, add_NotifyServicer_to_server
+from txmsg.wire.v1.txmsg_rpc import Notify
 
 SHARD = b"h" * 16
 X = Message("t", b"x")
 
-Step = Callable[[Any, Any], Coroutine[Any, Any, Any]]
+Step = Callable[[Any, "Script"], Coroutine[Any, Any, Any]]
 
 
-class Script(NotifyServicer):
+class Script:
     """Does the next step for each request, and answers well when none is left."""
 
     def __init__(self) -> None:
+        self.server = Server({Notify: self}, connections_max=100)
         self.sends: list[pb.SendRequest] = []
         self.ends: list[pb.EndTransactionsRequest] = []
         self.steps: deque[Step] = deque()
 
-    async def Send(self, request: pb.SendRequest, context: Any) -> Any:  # noqa: N802
+    async def send(self, request: pb.SendRequest) -> Any:
         self.sends.append(request)
         if self.steps:
-            return await self.steps.popleft()(request, context)
+            return await self.steps.popleft()(request, self)
         return pb.SendReply(shard=SHARD)
 
-    async def EndTransactions(  # noqa: N802
-        self, request: pb.EndTransactionsRequest, context: Any
-    ) -> Any:
+    async def end_transactions(self, request: pb.EndTransactionsRequest) -> Any:
         self.ends.append(request)
         if self.steps:
-            return await self.steps.popleft()(request, context)
+            return await self.steps.popleft()(request, self)
         return pb.EndTransactionsReply()
 
+    def __getattr__(self, name: str) -> Any:
+        """The other methods: unknown here."""
 
-async def lose_reply(request: Any, context: Any) -> None:
-    """It was carried out, and the connection broke before the reply: UNAVAILABLE without a code of ours."""
-    await context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")
+        async def refused(*request: Any) -> None:
+            raise ProtocolError(f"the script has no {name}")
+
+        return refused
 
 
-async def hang(request: Any, context: Any) -> None:
+async def lose_reply(request: Any, script: Script) -> None:
+    """It was carried out, and the connection breaks before the reply."""
+    for connection in list(script.server.connections):
+        connection.abort("the script says so")
+    await asyncio.Event().wait()
+
+
+async def hang(request: Any, script: Script) -> None:
     await asyncio.Event().wait()
 
 
 def refuse(code: str) -> Step:
-    async def step(request: Any, context: Any) -> None:
-        await context.abort(grpc.StatusCode.UNAVAILABLE, "told so", ((CODE_KEY, code),))
+    async def step(request: Any, script: Script) -> None:
+        raise error_of_code(code, "told so")
 
     return step
 
 
 def fail_item(place: int, code: str, reply: type[Any]) -> Step:
-    async def step(request: Any, context: Any) -> Any:
+    async def step(request: Any, script: Script) -> Any:
         ids = request.batches[0].transaction_ids if isinstance(request, pb.SendRequest) else request.commit
         error = pb.ItemError(transaction_id=ids[16 * place : 16 * place + 16], code=code, text="told so")
         return reply(shard=SHARD, errors=[error]) if reply is pb.SendReply else reply(errors=[error])
@@ -75,16 +90,14 @@ def fail_item(place: int, code: str, reply: type[Any]) -> Step:
 
 
 @asynccontextmanager
-async def served(servicer: NotifyServicer) -> AsyncIterator[str]:
-    """The address of a server of it."""
-    server = grpc.aio.server()
-    add_NotifyServicer_to_server(servicer, server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
+async def served(script: Script) -> AsyncIterator[str]:
+    """The address of its server."""
+    address = await script.server.bind("127.0.0.1:0")
+    await script.server.start()
     try:
-        yield f"127.0.0.1:{port}"
+        yield address
     finally:
-        await server.stop(None)
+        await script.server.stop(0)
 
 
 @asynccontextmanager
@@ -157,7 +170,7 @@ async def test_an_items_error_reaches_its_caller_alone() -> None:
 async def test_a_short_wait_for_an_outcome_does_not_take_it_back() -> None:
     go_on = asyncio.Event()
 
-    async def slow(request: Any, context: Any) -> pb.EndTransactionsReply:
+    async def slow(request: Any, script: Script) -> pb.EndTransactionsReply:
         await go_on.wait()
         return pb.EndTransactionsReply()
 

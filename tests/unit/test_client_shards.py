@@ -1,4 +1,4 @@
-"""Claims about producers with two Notify databases, against scripted brokers that speak real gRPC."""
+"""Claims about producers with two Notify databases, against scripted brokers that speak the real protocol."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ class Shard(Script):
         self.shard = shard
         self.recalls = pb.RecallReply.UNKNOWN
 
-    async def Send(self, request: pb.SendRequest, context: Any) -> Any:  # noqa: N802
+    async def send(self, request: pb.SendRequest) -> Any:
         self.sends.append(request)
         if self.steps:
-            return await self.steps.popleft()(request, context)
+            return await self.steps.popleft()(request, self)
         return pb.SendReply(shard=self.shard)
 
-    async def Recall(self, request: pb.RecallRequest, context: Any) -> Any:  # noqa: N802
+    async def recall(self, request: pb.RecallRequest) -> Any:
         return pb.RecallReply(results=[self.recalls])
 
-    async def Route(self, request: pb.RouteRequest, context: Any) -> Any:  # noqa: N802
+    async def route(self, request: pb.RouteRequest) -> Any:
         return pb.RouteReply(shard=self.shard)
 
     def always(self, step: Any) -> None:
@@ -167,7 +167,7 @@ async def test_a_half_that_may_be_stored_stays_where_its_listener_or_its_caller_
 async def test_what_waits_at_a_shard_that_stands_still_leaves_through_the_other() -> None:
     go_on = asyncio.Event()
 
-    async def stand_still(request: Any, context: Any) -> pb.SendReply:
+    async def stand_still(request: Any, script: Script) -> pb.SendReply:
         await go_on.wait()
         return pb.SendReply(shard=A)
 

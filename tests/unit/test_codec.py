@@ -7,9 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from txmsg import errors
-from txmsg.errors import InvalidMessage, ProtocolError, TxmsgError, error_of_code
+from txmsg.errors import CorruptLog, InvalidMessage, OffsetOutOfRange, ProtocolError, TxmsgError
 from txmsg.message import message_id, new_transaction_id, parse_message_id
-from txmsg.wire.codec import bytes_of_ids, ids_of_bytes, pack_headers, slices_of_ids, status_of_error, unpack_headers
+from txmsg.wire.codec import bytes_of_ids, ids_of_bytes, pack_headers, slices_of_ids, unpack_headers
+from txmsg.wire.failures import TEXT_LENGTH_MAX, bytes_of_error, error_of_bytes
+from txmsg.wire.v1.wire_pb2 import CallError
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 _CLASSES = [getattr(errors, name) for name in errors.__all__ if isinstance(getattr(errors, name), type)]
@@ -42,10 +44,36 @@ def test_ids_of_a_wrong_length_are_refused() -> None:
 
 @pytest.mark.parametrize("kind", _CLASSES)
 def test_every_error_comes_out_as_the_class_it_went_in(kind: type[TxmsgError]) -> None:
-    again = error_of_code(kind.code, "text")
+    again = error_of_bytes(bytes_of_error(kind("text")), "broker b:1")
     assert type(again) is kind
     assert str(again) == "text"
-    assert status_of_error(again).name
+
+
+@pytest.mark.parametrize("kind", [each for each in _CLASSES if issubclass(each, OffsetOutOfRange)])
+def test_an_error_of_offsets_comes_out_with_those_that_are_kept(kind: type[OffsetOutOfRange]) -> None:
+    again = error_of_bytes(bytes_of_error(kind("text", 7, 2**63 - 1)), "broker b:1")
+    assert isinstance(again, kind)
+    assert (again.begin, again.end) == (7, 2**63 - 1)
+
+
+@pytest.mark.parametrize("next_offset", [7, None])
+def test_an_error_of_a_damaged_log_comes_out_with_where_to_go_on(next_offset: int | None) -> None:
+    again = error_of_bytes(bytes_of_error(CorruptLog("text", next_offset)), "log b:1")
+    assert isinstance(again, CorruptLog)
+    assert again.next_offset == next_offset
+
+
+def test_an_error_that_cannot_be_read_names_who_sent_it() -> None:
+    again = error_of_bytes(b"\x0a\xff", "broker b:1")
+    assert isinstance(again, ProtocolError)
+    assert "broker b:1 refused the call" in str(again)
+
+
+def test_the_text_of_an_error_is_cut_on_both_sides_and_never_empty() -> None:
+    assert str(error_of_bytes(bytes_of_error(TxmsgError("x" * 100_000)), "b")) == "x" * TEXT_LENGTH_MAX
+    long = CallError(text="x" * 100_000).SerializeToString()
+    assert str(error_of_bytes(long, "b")) == "x" * TEXT_LENGTH_MAX
+    assert str(error_of_bytes(b"", "broker b:1")) == "broker b:1 gave no text"
 
 
 def test_codes_are_unique() -> None:

@@ -16,7 +16,7 @@ from txmsg.cli.group import doubled
 from txmsg.cli.main import main
 from txmsg.cli.options import TIME, duration, shown_duration
 
-INTERACTIVE = {"txmsg demo connect"}  # hands the terminal to psql
+INTERACTIVE = {"txmsg capture", "txmsg demo connect"}  # for the eyes of a person
 
 
 def walk(command: click.Command, path: str = "txmsg") -> Iterator[tuple[str, click.Command]]:

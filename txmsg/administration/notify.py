@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol
 from uuid import UUID
 
 from txmsg.administration import (
@@ -30,15 +30,23 @@ from txmsg.errors import UnknownGroup
 from txmsg.message import datetime_of_us, message_id, us_of_datetime
 from txmsg.runtime.start import Start
 from txmsg.wire.codec import unpack_headers
+from txmsg.wire.method import Method, ReplyT, RequestT
 from txmsg.wire.v1 import dead_letters_pb2, groups_pb2
-
-Ask: TypeAlias = Callable[[str, Any], Any]
-"""The reply to one call, named SERVICE.METHOD. Raises the errors of errors.py."""
+from txmsg.wire.v1.dead_letters_rpc import DeadLetters
+from txmsg.wire.v1.groups_rpc import Groups
 
 _BATCH_MAX: Final = 1000
 _BATCHES_PER_S: Final = 2.0
 _CHECKS: Final = ("first_check_s", "check_interval_s", "checks_max", "no_client_park_s")
 _QUEUE: Final = ("topic", "queue", "next_offset", "begin", "end", "waiting", "retrying", "dead", "seeking")
+
+
+class Ask(Protocol):
+    """Calls a broker."""
+
+    def __call__(self, method: Method[RequestT, ReplyT], request: RequestT) -> ReplyT:
+        """The reply to one call. Raises the errors of errors.py."""
+        ...
 
 
 class NotifyAdministration:
@@ -50,7 +58,7 @@ class NotifyAdministration:
     # ---- groups
 
     def list_groups(self, limit: int) -> GroupList:
-        reply = self._ask("Groups.List", groups_pb2.ListGroupsRequest(limit=limit))
+        reply = self._ask(Groups.list, groups_pb2.ListGroupsRequest(limit=limit))
         return GroupList(
             groups=[_summary(group) for group in reply.groups],
             producer_groups=[_checks(settings) for settings in reply.producer_groups],
@@ -58,7 +66,7 @@ class NotifyAdministration:
         )
 
     def show_group(self, group: str) -> GroupDetails:
-        reply = self._ask("Groups.Show", groups_pb2.ShowGroupRequest(group=group))
+        reply = self._ask(Groups.show, groups_pb2.ShowGroupRequest(group=group))
         queues = _queues(reply.queues)
         return GroupDetails(
             settings=_settings(reply.settings),
@@ -74,18 +82,16 @@ class NotifyAdministration:
 
     def show_checks(self, group: str) -> CheckSettings | None:
         try:
-            return _checks(self._ask("Groups.ShowChecks", groups_pb2.ShowChecksRequest(group=group)).settings)
+            return _checks(self._ask(Groups.show_checks, groups_pb2.ShowChecksRequest(group=group)).settings)
         except UnknownGroup:
             return None
 
     def alter_group(self, group: str, change: GroupChange) -> GroupSettings:
-        return _settings(
-            self._ask("Groups.Alter", groups_pb2.AlterGroupRequest(group=group, **_given(change))).settings
-        )
+        return _settings(self._ask(Groups.alter, groups_pb2.AlterGroupRequest(group=group, **_given(change))).settings)
 
     def alter_checks(self, group: str, change: CheckChange) -> CheckSettings:
         request = groups_pb2.AlterChecksRequest(group=group, **_given(change))
-        return _checks(self._ask("Groups.AlterChecks", request).settings)
+        return _checks(self._ask(Groups.alter_checks, request).settings)
 
     def seek(
         self, group: str, topic: str, to: Start, *, queue: int | None = None, again: bool = False
@@ -95,10 +101,10 @@ class NotifyAdministration:
             fields.get(to.kind, to.kind): to.value if to.kind in {"time", "offset"} else True
         }
         request = groups_pb2.SeekRequest(group=group, topic=topic, queue=queue, again=again, **destination)
-        return _queues(self._ask("Groups.Seek", request).queues)
+        return _queues(self._ask(Groups.seek, request).queues)
 
     def delete_group(self, group: str, *, force: bool = False) -> None:
-        self._ask("Groups.Delete", groups_pb2.DeleteGroupRequest(group=group, force=force))
+        self._ask(Groups.delete, groups_pb2.DeleteGroupRequest(group=group, force=force))
 
     # ---- dead letters
 
@@ -108,11 +114,11 @@ class NotifyAdministration:
         request = dead_letters_pb2.ListDeadLettersRequest(
             filter=_filter(which), limit=limit, after=page, with_bodies=whole
         )
-        reply = self._ask("DeadLetters.List", request)
+        reply = self._ask(DeadLetters.list, request)
         return DeadLetterPage(letters=[_letter(letter) for letter in reply.letters], next=reply.next or None)
 
     def select(self, which: DeadLetterFilter) -> Selection:
-        reply = self._ask("DeadLetters.Count", dead_letters_pb2.CountRequest(filter=_filter(which)))
+        reply = self._ask(DeadLetters.count, dead_letters_pb2.CountRequest(filter=_filter(which)))
         now = datetime_of_us(reply.as_of_us)
         return Selection(which=replace(which, until=min(which.until or now, now)), count=reply.count)
 
@@ -120,7 +126,7 @@ class NotifyAdministration:
         limit = _BATCH_MAX if rate is None else max(1, min(_BATCH_MAX, round(rate / _BATCHES_PER_S)))
         request = dead_letters_pb2.RedriveRequest(filter=_filter(selection.which), limit=limit)
         done, started_at = 0, time.monotonic()
-        while redriven := self._ask("DeadLetters.Redrive", request).redriven:
+        while redriven := self._ask(DeadLetters.redrive, request).redriven:
             yield redriven
             done += redriven
             if rate is not None and done < selection.count:
@@ -128,7 +134,7 @@ class NotifyAdministration:
 
     def purge(self, selection: Selection) -> Iterator[int]:
         request = dead_letters_pb2.PurgeRequest(filter=_filter(selection.which), limit=_BATCH_MAX)
-        while purged := self._ask("DeadLetters.Purge", request).purged:
+        while purged := self._ask(DeadLetters.purge, request).purged:
             yield purged
 
 

@@ -137,7 +137,7 @@ class BrokerConfig:
         if not 1 <= self.body_size_bytes_max <= BODY_SIZE_BYTES_CEILING:
             raise MisuseError(
                 f"body_size_bytes_max={self.body_size_bytes_max} must be between 1 and {BODY_SIZE_BYTES_CEILING}: "
-                "a message travels whole in one gRPC message"
+                "a message travels whole in one request"
             )
         for name in ("connections_max", "topic_queues", "batch_items_max", "waiting_items_max", "checks_max"):
             if getattr(self, name) < 1:

@@ -43,13 +43,8 @@ from txmsg.broker.store.topics import Topic, TopicRegistry
 from txmsg.checker.loop import CheckLoop
 from txmsg.checker.policy import CheckPolicies
 from txmsg.errors import BrokerUnavailable, StorageError, UnknownTopic
-from txmsg.wire.server import bind, connections_allowed, new_server
-from txmsg.wire.v1 import txmsg_pb2_grpc as rpc
-from txmsg.wire.v1.cluster_pb2_grpc import add_ClusterServicer_to_server
-from txmsg.wire.v1.dead_letters_pb2_grpc import add_DeadLettersServicer_to_server
-from txmsg.wire.v1.groups_pb2_grpc import add_GroupsServicer_to_server
-from txmsg.wire.v1.messages_pb2_grpc import add_MessagesServicer_to_server
-from txmsg.wire.v1.topics_pb2_grpc import add_TopicsServicer_to_server
+from txmsg.wire.server import Server, connections_allowed
+from txmsg.wire.v1 import cluster_rpc, dead_letters_rpc, groups_rpc, messages_rpc, topics_rpc, txmsg_rpc
 
 logger = logging.getLogger(__name__)
 
@@ -169,14 +164,16 @@ class Broker:
             drops=self.retention.counts,
             on_resume=partial(self.checks.wake, sweep=True),
         )
-        self.server = new_server(
-            partial(rpc.add_NotifyServicer_to_server, self.api),
-            partial(rpc.add_AdminServicer_to_server, admin),
-            partial(add_ClusterServicer_to_server, ClusterApi(Registry(admin_pool))),
-            partial(add_DeadLettersServicer_to_server, DeadLettersApi(DeadLetters(admin_pool))),
-            partial(add_MessagesServicer_to_server, MessagesApi(Messages(admin_pool))),
-            partial(add_GroupsServicer_to_server, GroupsApi(groups, self.delivery, self.check_policies)),
-            partial(add_TopicsServicer_to_server, TopicsApi(TopicSettings(admin_pool))),
+        self.server = Server(
+            {
+                txmsg_rpc.Notify: self.api,
+                txmsg_rpc.Admin: admin,
+                cluster_rpc.Cluster: ClusterApi(Registry(admin_pool)),
+                dead_letters_rpc.DeadLetters: DeadLettersApi(DeadLetters(admin_pool)),
+                messages_rpc.Messages: MessagesApi(Messages(admin_pool)),
+                groups_rpc.Groups: GroupsApi(groups, self.delivery, self.check_policies),
+                topics_rpc.Topics: TopicsApi(TopicSettings(admin_pool)),
+            },
             connections_max=connections_allowed(config.connections_max),
         )
 
@@ -201,7 +198,7 @@ class Broker:
 
     async def run(self, on_ready: Callable[[str], None]) -> None:
         """Serves until `stop` is set, then ends in order."""
-        address = bind(self.server, self.config.listen)
+        address = await self.server.bind(self.config.listen)
         self.api.address = self.membership.address = self.config.advertise or _reachable(address)
         async with asyncio.TaskGroup() as tasks:
             writing = tasks.create_task(self.writers.run(), name="writers")

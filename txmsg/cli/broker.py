@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import logging
 import math
@@ -20,6 +19,7 @@ from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.options import duration, json_option, log_level_option, size
 from txmsg.cli.output import print_address
 from txmsg.message import BODY_SIZE_BYTES_CEILING, BODY_SIZE_BYTES_MAX, QUEUES_MAX
+from txmsg.runtime import loops
 from txmsg.runtime.logs import log_to_stderr
 from txmsg.runtime.signals import stop_on_signals
 
@@ -217,7 +217,7 @@ def broker(
     with ExitStack() as stack:
         if storage is None:  # only now: a mistake in an option is told before a server is started
             config = dataclasses.replace(config, storage=stack.enter_context(_embedded(data_dir)))
-        asyncio.run(_serve(config, as_json=as_json))
+        loops.run(_serve(config, as_json=as_json))
 
 
 @contextmanager

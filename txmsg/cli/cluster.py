@@ -14,6 +14,7 @@ from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.options import json_option
 from txmsg.cli.output import moment, print_table
 from txmsg.wire.v1 import cluster_pb2 as pb
+from txmsg.wire.v1.cluster_rpc import Cluster
 
 _LOOK_S = 0.25
 
@@ -35,7 +36,7 @@ def show(*, by_queue: bool, broker: str, as_json: bool) -> None:
 
     A dead broker is shown for a day.
     """
-    reply = ask_broker(broker, "Cluster.Show", pb.ShowClusterRequest(with_queues=by_queue))
+    reply = ask_broker(broker, Cluster.show, pb.ShowClusterRequest(with_queues=by_queue))
     if as_json:
         click.echo(json.dumps(_values(reply, with_queues=by_queue)))
         return
@@ -78,10 +79,10 @@ def drain(*, broker_id: str, wait_s: float, broker: str, as_json: bool) -> None:
     Clients move to the other brokers by themselves. Exit status 1 on a timeout.
     """
     deadline = time.monotonic() + wait_s
-    left: int = ask_broker(broker, "Cluster.Drain", pb.DrainRequest(broker=broker_id)).queues
+    left: int = ask_broker(broker, Cluster.drain, pb.DrainRequest(broker=broker_id)).queues
     while left and time.monotonic() < deadline:
         time.sleep(_LOOK_S)
-        reply = ask_broker(broker, "Cluster.Show", pb.ShowClusterRequest())
+        reply = ask_broker(broker, Cluster.show, pb.ShowClusterRequest())
         left = sum(member.queues for member in reply.brokers if member.id == broker_id)
     if as_json:
         click.echo(json.dumps({"broker": broker_id, "queues": left}))
@@ -102,7 +103,7 @@ def drain(*, broker_id: str, wait_s: float, broker: str, as_json: bool) -> None:
 @json_option
 def resume(*, broker_id: str, broker: str, as_json: bool) -> None:
     """Undo a drain: the broker accepts messages, and gets its share of the queues back."""
-    ask_broker(broker, "Cluster.Resume", pb.ResumeRequest(broker=broker_id))
+    ask_broker(broker, Cluster.resume, pb.ResumeRequest(broker=broker_id))
     click.echo(json.dumps({"broker": broker_id}) if as_json else f"broker {broker_id} works again")
 
 

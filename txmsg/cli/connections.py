@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 from collections.abc import Callable
-from importlib import import_module
-from typing import Any, Final
+from typing import Any
 
 import click
-import grpc
 from click.core import ParameterSource
 
 from txmsg.administration.notify import NotifyAdministration
 from txmsg.cli.options import Decorator
-from txmsg.errors import BrokerUnavailable, TxmsgError
+from txmsg.errors import BrokerUnavailable, OutcomeUnknown
 from txmsg.wire.address import check_address
-from txmsg.wire.codec import CHANNEL_OPTIONS, error_of_rpc
+from txmsg.wire.blocking import BlockingChannel
+from txmsg.wire.failures import was_told
+from txmsg.wire.method import Method, ReplyT, RequestT
 
 _CALL_TIMEOUT_S = 10.0
-
-_MODULES: Final = {
-    "Admin": "txmsg_pb2_grpc",
-    "Cluster": "cluster_pb2_grpc",
-    "DeadLetters": "dead_letters_pb2_grpc",
-    "Groups": "groups_pb2_grpc",
-    "Messages": "messages_pb2_grpc",
-    "Notify": "txmsg_pb2_grpc",
-    "Topics": "topics_pb2_grpc",
-}
-"""Where the generated stub of each service is, in txmsg.wire.v1."""
 
 broker_option: Decorator = click.option(
     "--broker",
@@ -47,24 +35,18 @@ log_option: Decorator = click.option(
 )
 
 
-def ask_broker(broker: str, method: str, request: object) -> Any:
-    """The reply to one call, named SERVICE.METHOD. Raises the errors of errors.py."""
-    address = check_address("--broker", broker)
-    service, _, call_name = method.partition(".")
-    stub_class = getattr(import_module(f"txmsg.wire.v1.{_MODULES[service]}"), f"{service}Stub")
-
-    async def call() -> Any:
-        async with grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
-            return await getattr(stub_class(channel), call_name)(request, timeout=_CALL_TIMEOUT_S)
-
+def ask_broker(broker: str, method: Method[RequestT, ReplyT], request: RequestT) -> ReplyT:
+    """The reply to one call. Raises the errors of errors.py."""
     try:
-        return asyncio.run(call())
-    except grpc.aio.AioRpcError as exc:
-        error: TxmsgError = error_of_rpc(exc, broker=broker) or BrokerUnavailable(
-            f"no answer from a broker at {broker} ({exc.code().name.lower()}): is `txmsg broker` running there? "
-            "Name another one with --broker"
-        )
-        raise error from exc
+        with BlockingChannel(check_address("--broker", broker)) as channel:
+            return channel.call(method, request, timeout_s=_CALL_TIMEOUT_S)
+    except (BrokerUnavailable, OutcomeUnknown) as exc:
+        if was_told(exc):
+            raise
+        raise BrokerUnavailable(
+            f"no answer from a broker at {broker} ({exc.__cause__}): is `txmsg broker` running there? Name another one "
+            "with --broker"
+        ) from exc
 
 
 def administered(command: Callable[..., Any]) -> Callable[..., Any]:

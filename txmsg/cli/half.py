@@ -15,6 +15,7 @@ from txmsg.cli.output import content, moment, print_facts, print_table
 from txmsg.errors import MisuseError, OutcomeExpired
 from txmsg.message import MESSAGES_PER_TRANSACTION_MAX
 from txmsg.wire.v1 import txmsg_pb2 as pb
+from txmsg.wire.v1.txmsg_rpc import Admin
 
 _transaction: Decorator = click.argument("transaction_id", type=click.UUID)
 
@@ -39,7 +40,7 @@ def half() -> None:
 def list_(*, group: str, parked: bool, limit: int, broker: str, as_json: bool) -> None:
     """List half messages, the oldest first."""
     request = pb.ListHalvesRequest(group=group, parked_only=parked, limit=limit)
-    reply = ask_broker(broker, "Admin.ListHalves", request)
+    reply = ask_broker(broker, Admin.list_halves, request)
     halves = reply.halves
     if as_json:
         click.echo(json.dumps({"halves": [_values(half) for half in halves], "more": reply.more}))
@@ -137,7 +138,7 @@ def resume(*, transaction_id: UUID | None, group: str, broker: str, as_json: boo
     if (transaction_id is None) == (not group):
         raise click.UsageError("name one transaction, or a producer group with --group")
     request = pb.ResumeHalvesRequest(transaction_id=transaction_id.bytes if transaction_id else b"", group=group)
-    resumed: int = ask_broker(broker, "Admin.ResumeHalves", request).resumed
+    resumed: int = ask_broker(broker, Admin.resume_halves, request).resumed
     if transaction_id and not resumed:
         first = _values(_find(broker, transaction_id, with_bodies=False).halves[0])
         raise MisuseError(
@@ -160,7 +161,7 @@ def _decide(broker: str, transaction_id: UUID, *, committed: bool, yes: bool, as
         question = f"{fate} {count} message(s) of {found.halves[0].group} to {topics}, for good?"
         click.confirm(question, abort=True, err=as_json)  # stdout is for the JSON then
     request = pb.ResolveHalfRequest(transaction_id=transaction_id.bytes, commit=committed)
-    ask_broker(broker, "Admin.ResolveHalf", request)
+    ask_broker(broker, Admin.resolve_half, request)
     outcome = "committed" if committed else "rolled back"
     if as_json:
         click.echo(json.dumps({"transaction_id": str(transaction_id), "outcome": outcome}))
@@ -173,7 +174,7 @@ def _find(broker: str, transaction_id: UUID, *, with_bodies: bool) -> pb.ListHal
     request = pb.ListHalvesRequest(
         transaction_id=transaction_id.bytes, with_bodies=with_bodies, limit=MESSAGES_PER_TRANSACTION_MAX
     )
-    found: pb.ListHalvesReply = ask_broker(broker, "Admin.ListHalves", request)
+    found: pb.ListHalvesReply = ask_broker(broker, Admin.list_halves, request)
     if not found.halves:
         raise OutcomeExpired(
             f"there is no half message of transaction {transaction_id}: it was decided, or never stored here; `txmsg "

@@ -20,6 +20,7 @@ EXAMPLE_FORMAT: Final = "\b\nExample:"
 
 COMMANDS: Final = {
     "broker": "Run a broker.",
+    "capture": "Print what clients and a server say to each other.",
     "cluster": "Look at the brokers of a database, and take one out for maintenance.",
     "db": "Look after a Notify database: upgrade, current, check.",
     "dead-letter": "Look at messages that a group could not process, deliver them again, or purge them.",
@@ -40,7 +41,7 @@ _EXTRAS: Final = {"google_crc32c": "metaq", "numpy": "metaq", "pyarrow": "metaq"
 
 
 class LazyGroup(click.Group):
-    """Imports the module of a subcommand only when it is called: `txmsg --help` loads no gRPC and no SQLAlchemy.
+    """Imports the module of a subcommand only when it is called: `txmsg --help` loads no protobuf and no SQLAlchemy.
 
     So modules of commands import what they need at their top. modules: of txmsg.cli, by command.
     """

@@ -16,6 +16,8 @@ from txmsg.errors import MisuseError, OutcomeExpired, printable
 from txmsg.message import parse_message_id
 from txmsg.wire.v1 import messages_pb2 as pb
 from txmsg.wire.v1 import txmsg_pb2
+from txmsg.wire.v1.messages_rpc import Messages
+from txmsg.wire.v1.txmsg_rpc import Notify
 
 _DECISIONS = {
     "PLAIN": "plain send",
@@ -55,7 +57,7 @@ def find(*, key: str, id_: str, topic: str, bodies: bool, limit: int, broker: st
     if id_ and topic:
         raise click.UsageError("--topic goes with --key: an id says all")
     request = pb.FindMessagesRequest(key=key, id=id_, topic=topic, limit=limit, with_bodies=bodies)
-    reply = ask_broker(broker, "Messages.Find", request)
+    reply = ask_broker(broker, Messages.find, request)
     if as_json:
         messages = [_values(message, with_body=bodies) for message in reply.messages]
         click.echo(json.dumps({"messages": messages, "more": reply.more}))
@@ -98,7 +100,7 @@ def trace(*, id_: str, broker: str, as_json: bool) -> None:
     Shows when its half message was stored, who decided it, where it is, and its state in each group: waiting or in
     flight, done, in retry, or dead, with the error of each attempt.
     """
-    reply = ask_broker(broker, "Messages.Trace", pb.TraceRequest(id=id_))
+    reply = ask_broker(broker, Messages.trace, pb.TraceRequest(id=id_))
     if not reply.messages and not reply.rolled_back_at_us and not reply.taken_back_at_us:
         raise OutcomeExpired(
             f"{id_} is unknown: it was never stored here, or its segment was dropped; `txmsg dead-letter list --id` "
@@ -136,7 +138,7 @@ def recall(*, id_: str, broker: str, yes: bool, as_json: bool) -> None:
     if not yes:
         _confirm_recall(broker, id_, err=as_json)
     request = txmsg_pb2.RecallRequest(transaction_ids=transaction_id.bytes, n=[n])
-    (result,) = ask_broker(broker, "Notify.Recall", request).results
+    (result,) = ask_broker(broker, Notify.recall, request).results
     match result:
         case txmsg_pb2.RecallReply.ENTERED:
             raise MisuseError(
@@ -157,7 +159,7 @@ def recall(*, id_: str, broker: str, yes: bool, as_json: bool) -> None:
 
 def _confirm_recall(broker: str, id_: str, *, err: bool) -> None:
     """Asks about a message that waits for its time. What does not is not asked about: the broker's answer says why."""
-    for found in ask_broker(broker, "Messages.Find", pb.FindMessagesRequest(id=id_, limit=1)).messages:
+    for found in ask_broker(broker, Messages.find, pb.FindMessagesRequest(id=id_, limit=1)).messages:
         if found.state == pb.FoundMessage.SCHEDULED:
             key = f" with key {found.key}" if found.key else ""
             question = f"take back the message to {found.topic}{key}, due at {moment(found.deliver_at_us)}, for good?"

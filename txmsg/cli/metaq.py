@@ -24,7 +24,7 @@ from txmsg.metaq.store.reader import LogReader
 from txmsg.metaq.store.topics import Flush, TopicSettings
 
 if TYPE_CHECKING:
-    from txmsg.metaq.remote.remote_log import RemoteLog  # loads gRPC
+    from txmsg.metaq.remote.remote_log import RemoteLog
 
 _AS_THE_LOG = "log"
 

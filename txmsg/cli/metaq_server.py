@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from txmsg.cli.output import print_address
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.server.server import serve as run
 from txmsg.metaq.store.log import LogConfig
+from txmsg.runtime import loops
 from txmsg.runtime.logs import log_to_stderr
 from txmsg.runtime.signals import stop_on_signals
 
@@ -69,7 +69,7 @@ def serve(
         listen=listen,
         log=LogConfig(retention_s=retention, retention_size_bytes=retention_size),
     )
-    asyncio.run(_serve(config, as_json=as_json))
+    loops.run(_serve(config, as_json=as_json))
 
 
 async def _serve(config: MetaQConfig, *, as_json: bool) -> None:

@@ -15,6 +15,8 @@ from txmsg.cli.output import moment, print_facts, print_table
 from txmsg.message import QUEUES_MAX
 from txmsg.wire.v1 import topics_pb2 as pb
 from txmsg.wire.v1 import txmsg_pb2
+from txmsg.wire.v1.topics_rpc import Topics
+from txmsg.wire.v1.txmsg_rpc import Admin
 
 _PERMISSIONS: Final = {"rw": 6, "r": 4, "w": 2, "none": 0}
 _PERMISSION_NAMES: Final = {number: name for name, number in _PERMISSIONS.items()}
@@ -41,7 +43,7 @@ def topic() -> None:
 def create(*, name: str, queues: int | None, broker: str, as_json: bool) -> None:
     """Create a topic. Idempotent, unless the number of queues differs."""
     request = txmsg_pb2.CreateTopicRequest(name=name, queues=queues or 0)
-    reply = ask_broker(broker, "Admin.CreateTopic", request)
+    reply = ask_broker(broker, Admin.create_topic, request)
     if as_json:
         created_at = moment(reply.topic.created_at_us)
         values = {"topic": reply.topic.name, "queues": reply.topic.queues, "created_at": created_at}
@@ -59,7 +61,7 @@ def create(*, name: str, queues: int | None, broker: str, as_json: bool) -> None
 @json_option
 def list_(*, limit: int, broker: str, as_json: bool) -> None:
     """List topics by name."""
-    reply = ask_broker(broker, "Topics.List", pb.ListTopicSettingsRequest(limit=limit))
+    reply = ask_broker(broker, Topics.list, pb.ListTopicSettingsRequest(limit=limit))
     if as_json:
         click.echo(json.dumps({"topics": [_values(topic) for topic in reply.topics], "more": reply.more}))
         return
@@ -85,7 +87,7 @@ def list_(*, limit: int, broker: str, as_json: bool) -> None:
 @json_option
 def show(*, name: str, broker: str, as_json: bool) -> None:
     """Show a topic: settings, queues with the offsets kept, and the lag of each group."""
-    reply = ask_broker(broker, "Topics.Show", pb.ShowTopicRequest(name=name))
+    reply = ask_broker(broker, Topics.show, pb.ShowTopicRequest(name=name))
     queues = [{"number": queue.number, "begin": queue.begin, "end": queue.end} for queue in reply.queues]
     groups = [
         {"group": group.group, "waiting": group.waiting, "retrying": group.retrying, "dead": group.dead}
@@ -168,7 +170,7 @@ def alter(
     given = {field: value for field, value in changes.items() if value is not None}
     if not given:
         raise click.UsageError("name what to change, such as --queues")
-    reply = ask_broker(broker, "Topics.Alter", pb.AlterTopicRequest(name=name, **given))  # type: ignore[arg-type]
+    reply = ask_broker(broker, Topics.alter, pb.AlterTopicRequest(name=name, **given))  # type: ignore[arg-type]
     if as_json:
         click.echo(json.dumps(_values(reply.topic)))
     else:
@@ -192,11 +194,11 @@ def delete(*, name: str, force: bool, broker: str, yes: bool, as_json: bool) -> 
     not delivered. A topic of the same name can be created again.
     """
     if not yes:
-        shown = ask_broker(broker, "Topics.Show", pb.ShowTopicRequest(name=name))
+        shown = ask_broker(broker, Topics.show, pb.ShowTopicRequest(name=name))
         kept = sum(queue.end - queue.begin for queue in shown.queues)
         question = f"delete topic {name} with {kept} messages in {shown.topic.queues} queues, for good?"
         click.confirm(question, abort=True, err=as_json)
-    ask_broker(broker, "Topics.Delete", pb.DeleteTopicRequest(name=name, force=force))
+    ask_broker(broker, Topics.delete, pb.DeleteTopicRequest(name=name, force=force))
     click.echo(json.dumps({"topic": name, "deleted": True}) if as_json else f"topic {name} deleted")
 
 

@@ -8,18 +8,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator
-from typing import Any
-
-import grpc.aio
 
 from txmsg.checker.listener import CheckMessageListener
 from txmsg.client.asker import Asker
 from txmsg.client.channel import Brokers
 from txmsg.client.received import checked
+from txmsg.errors import TxmsgError
 from txmsg.message import TransactionState
-from txmsg.wire.codec import details_of
+from txmsg.wire.channel import Stream
 from txmsg.wire.v1.txmsg_pb2 import BrokerFrame, Check, CheckAnswer, ClientFrame, Heartbeat, Hello
+from txmsg.wire.v1.txmsg_rpc import Notify
 
 _log = logging.getLogger(__name__)
 
@@ -27,6 +25,7 @@ HEARTBEAT_INTERVAL_S = 5.0
 SILENCE_MAX_S = 20.0
 """A broker that has sent heartbeats and then nothing for this long is taken for dead."""
 RECONNECT_PAUSE_S_MAX = 1.0
+CONNECT_S_MAX = 5.0
 CHECKS_MAX = 16
 """Check-backs that run at once; further ones wait."""
 ANSWERS_PENDING_MAX = 1000
@@ -83,54 +82,53 @@ class Presence:
                 self._asker.close()
 
     async def _stay_attached(self, address: str) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        while not task.cancelling():  # gRPC loses a cancellation that comes while it prepares a call that then fails
+        while True:
             try:
                 await self._attach(address)
                 _log.info("broker %s ended the attach stream", address)
-            except grpc.aio.AioRpcError as exc:
-                _log.info("not attached to broker %s: %s; check-backs come through others", address, details_of(exc))
+            except TxmsgError as exc:
+                _log.info("not attached to broker %s: %s; check-backs come through others", address, exc)
             except TimeoutError:
                 _log.warning("broker %s has been silent for %s s: attaching again", address, SILENCE_MAX_S)
             except Exception:  # noqa: BLE001 - a task's root
                 _log.exception("the attach stream to broker %s failed unexpectedly", address)
-            if not task.cancelling():
-                await asyncio.sleep(random.uniform(0.1, RECONNECT_PAUSE_S_MAX))
+            await asyncio.sleep(random.uniform(0.1, RECONNECT_PAUSE_S_MAX))
 
     async def _attach(self, address: str) -> None:
         answers: asyncio.Queue[CheckAnswer] = asyncio.Queue(ANSWERS_PENDING_MAX)
-        stream = self._brokers.stub(address).Attach(self._frames(answers))
+        first = ClientFrame(hello=self._hello)
+        stream = await self._brokers.channel(address).stream(Notify.attach, first, timeout_s=CONNECT_S_MAX)
         try:
-            async with asyncio.TaskGroup() as checks:
+            async with asyncio.TaskGroup() as tasks:
+                telling = tasks.create_task(self._tell(stream, answers))
                 silence_max_s: float | None = None
                 while True:
                     # Not wait_for: before Python 3.12 it loses a cancellation that comes together with a frame.
                     async with asyncio.timeout(silence_max_s):
-                        frame: BrokerFrame | Any = await stream.read()
-                    if frame is grpc.aio.EOF:
+                        frame = await stream.receive()
+                    if frame is None:
                         break
                     if frame.HasField("heartbeat"):
                         silence_max_s = SILENCE_MAX_S
                     elif frame.HasField("route_changed"):
                         self._brokers.learn(address, frame.route_changed)
                     elif frame.HasField("check") and self._asker is not None and not answers.full():
-                        checks.create_task(self._answer(self._asker, frame.check, answers))
-        except BaseExceptionGroup as group:  # of one: nothing in the checks raises
+                        tasks.create_task(self._answer(self._asker, frame.check, answers))
+                telling.cancel()
+        except BaseExceptionGroup as group:  # of one: nothing in the tasks raises
             raise group.exceptions[0] from None
         finally:
-            stream.cancel()
+            stream.close()
 
-    async def _frames(self, answers: asyncio.Queue[CheckAnswer]) -> AsyncIterator[ClientFrame]:
-        yield ClientFrame(hello=self._hello)
+    async def _tell(self, stream: Stream[ClientFrame, BrokerFrame], answers: asyncio.Queue[CheckAnswer]) -> None:
         while True:
             try:
                 async with asyncio.timeout(HEARTBEAT_INTERVAL_S):
                     answer = await answers.get()
             except TimeoutError:
-                yield ClientFrame(heartbeat=Heartbeat())
+                await stream.send(ClientFrame(heartbeat=Heartbeat()))
             else:
-                yield ClientFrame(check_answer=answer)
+                await stream.send(ClientFrame(check_answer=answer))
 
     async def _answer(self, asker: Asker, check: Check, answers: asyncio.Queue[CheckAnswer]) -> None:
         async with self._slots:

@@ -1,7 +1,7 @@
-"""Talks to brokers: one gRPC channel each, another one when one fails, and every gRPC error translated here.
+"""Talks to brokers: one channel each, and another one when one fails.
 
-Any broker takes any message, so a call goes to the current broker, chosen at random, until it fails. gRPC reconnects by
-itself; what is tried again, and for how long, is `retrying`'s to say. Knows nothing of messages.
+Any broker takes any message, so a call goes to the current broker, chosen at random, until it fails. Channels reconnect
+by themselves; what is tried again, and for how long, is `retrying`'s to say. Knows nothing of messages.
 """
 
 from __future__ import annotations
@@ -12,18 +12,16 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 from uuid import UUID
 
-import grpc
-import grpc.aio
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_before_delay, wait_random_exponential
 
-from txmsg.errors import BrokerUnavailable, OutcomeUnknown, ProtocolError, TxmsgError
+from txmsg.errors import BrokerUnavailable, OutcomeUnknown
 from txmsg.runtime.process import claim_process
-from txmsg.wire.codec import CHANNEL_OPTIONS, details_of, error_of_rpc
-from txmsg.wire.v1.txmsg_pb2 import RouteChanged, RouteReply, RouteRequest
-from txmsg.wire.v1.txmsg_pb2_grpc import NotifyStub
+from txmsg.wire.channel import Channel
+from txmsg.wire.method import Method, ReplyT, RequestT
+from txmsg.wire.v1.txmsg_pb2 import RouteChanged, RouteRequest
+from txmsg.wire.v1.txmsg_rpc import Notify
 
 _log = logging.getLogger(__name__)
 
@@ -35,14 +33,6 @@ _AVOIDED_S = 5.0
 _SHARD_SIZE_BYTES = 16
 _LINGER_S = 15.0
 """How long a broker that has gone may still be told what became of its messages."""
-_OPTIONS = [
-    *CHANNEL_OPTIONS,
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-    ("grpc.enable_http_proxy", 0),  # a broker is a neighbour: a proxy meant for the web must not catch it
-    ("grpc.use_local_subchannel_pool", 1),
-]
 
 
 @dataclass(slots=True, eq=False)
@@ -54,8 +44,7 @@ class _Broker:
 
     address: str
     is_given: bool
-    channel: grpc.aio.Channel
-    stub: Any
+    channel: Channel
     name: str = ""
     shard: bytes = b""
     is_cut_off: bool = False
@@ -85,9 +74,9 @@ class Brokers:
         """Where the brokers are reached that are known now."""
         return list(self._brokers)
 
-    def stub(self, address: str) -> Any:
-        """The stub of one broker, for calls that mean that one only (long polls, the attach stream)."""
-        return self._brokers[address].stub
+    def channel(self, address: str) -> Channel:
+        """The channel to one broker, for calls that mean that one only (long polls, the attach stream)."""
+        return self._brokers[address].channel
 
     def watch(self, changed: Callable[[], None]) -> None:
         """Calls `changed` whenever `addresses` has changed."""
@@ -128,7 +117,7 @@ class Brokers:
         """Asks the brokers, each once at most, which database it is. Raises what the last one asked raised."""
         for left in range(len(self._brokers) - 1, -1, -1):
             try:
-                reply: RouteReply = await self.call("Route", RouteRequest(), timeout_s=timeout_s)
+                reply = await self.call(Notify.route, RouteRequest(), timeout_s=timeout_s)
                 self.note_shard(reply.shard)
                 return
             except RETRYABLE:
@@ -146,7 +135,7 @@ class Brokers:
         """Whether each of them that takes messages says that it cannot reach the database."""
         return all(broker.is_cut_off for broker in self._able())
 
-    async def call(self, method: str, request: object, *, timeout_s: float) -> Any:
+    async def call(self, method: Method[RequestT, ReplyT], request: RequestT, *, timeout_s: float) -> ReplyT:
         """One attempt at the current broker. If it fails for want of a broker, the next attempt goes to another one.
 
         Raises BrokerUnavailable when the request certainly was not carried out, OutcomeUnknown when it may have been.
@@ -154,14 +143,12 @@ class Brokers:
         broker = self._current
         share_s = timeout_s / min(len(self._brokers), 3)  # a broker that hangs leaves time for another
         try:
-            reply = await getattr(broker.stub, method)(request, timeout=share_s)
-        except grpc.aio.AioRpcError as exc:
-            error = translated(exc, broker.address)
-            if isinstance(error, RETRYABLE):
-                broker.failed_at = asyncio.get_running_loop().time()
-                if self._current is broker:
-                    self._current = self._choice()
-            raise error from exc
+            reply = await broker.channel.call(method, request, timeout_s=share_s)
+        except RETRYABLE:
+            broker.failed_at = asyncio.get_running_loop().time()
+            if self._current is broker:
+                self._current = self._choice()
+            raise
         broker.failed_at = -math.inf
         return reply
 
@@ -235,13 +222,7 @@ class Brokers:
 
 
 def _new_broker(address: str, *, is_given: bool) -> _Broker:
-    channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
-    return _Broker(address, is_given, channel, _stub_of(channel))
-
-
-def _stub_of(channel: grpc.aio.Channel) -> Any:
-    stub: Any = NotifyStub  # generated code carries no types
-    return stub(channel)
+    return _Broker(address, is_given, Channel(address))
 
 
 def retrying(timeout_s: float) -> AsyncRetrying:
@@ -255,22 +236,3 @@ def retrying(timeout_s: float) -> AsyncRetrying:
         stop=stop_before_delay(max(timeout_s - _ATTEMPT_S_MIN, timeout_s / 2)),
         reraise=True,
     )
-
-
-def was_told(error: TxmsgError) -> bool:
-    """Whether a broker said so, and not the transport for want of an answer."""
-    cause = error.__cause__
-    return not isinstance(cause, grpc.aio.AioRpcError) or error_of_rpc(cause, broker="") is not None
-
-
-def translated(exc: grpc.aio.AioRpcError, address: str) -> TxmsgError:
-    """The txmsg error for a failed call. A status without our code tells only how far the request got."""
-    told = error_of_rpc(exc, broker=address)
-    if told is not None:
-        return told
-    details = details_of(exc)
-    if exc.code() is grpc.StatusCode.UNAVAILABLE and "failed to connect" in details.lower():
-        return BrokerUnavailable(f"broker {address} cannot be reached ({details}): check the address and that it runs")
-    if exc.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED):
-        return OutcomeUnknown(f"broker {address} did not answer ({details}): the request may have been carried out")
-    return ProtocolError(f"broker {address} failed with {exc.code().name}: {details}")

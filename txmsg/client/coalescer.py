@@ -1,7 +1,7 @@
 """Turns many waiting calls into few requests: whatever waits leaves together, at most a few requests at a time.
 
 While a request is under way the next one fills, so requests grow with the load and a lone call never waits. Knows
-neither gRPC nor messages: `send` does the work. Belongs to one loop.
+neither connections nor messages: `send` does the work. Belongs to one loop.
 """
 
 from __future__ import annotations

@@ -14,18 +14,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import grpc.aio
-
-from txmsg.client.channel import RETRYABLE, Brokers, translated
+from txmsg.client.channel import RETRYABLE, Brokers
 from txmsg.client.received import delivered
 from txmsg.errors import TxmsgError
 from txmsg.message import ReceivedMessage
 from txmsg.wire.v1.txmsg_pb2 import Receipt, ReceiveReply, ReceiveRequest, Refusal, Subscription
+from txmsg.wire.v1.txmsg_rpc import Notify
 
 _log = logging.getLogger(__name__)
 
-POLL_WAIT_S = 1.0
-"""How long the broker holds a poll when there is nothing; also how long a stop may wait for it."""
+POLL_WAIT_S = 5.0
+"""How long the broker holds a poll when there is nothing."""
+POLL_WAIT_S_MAX = 20.0
+RELEASE_INTERVAL_S = 0.5
+"""How often a broker is asked to end the poll that it holds, until it does: the first time, it may not hold it yet."""
 CALL_GRACE_S = 10.0
 FLUSH_DELAY_S = 0.005
 PAUSE_S_MAX = 1.0
@@ -90,7 +92,7 @@ class Link:
         take: Callable[[Link, Hand, list[ReceivedMessage]], None],
     ) -> None:
         self.address = address
-        self._stub = brokers.stub(address)
+        self._channel = brokers.channel(address)
         self._polling = polling
         self._out_min = self._out_max = out_min
         self._take = take
@@ -104,6 +106,8 @@ class Link:
         self._refusals: list[Refusal] = []
         self._flush_timer: asyncio.TimerHandle | None = None
         self._flushing: asyncio.Task[None] | None = None
+        self._is_polling = False
+        self._releasing: asyncio.Task[None] | None = None
         self._failures = 0
         self._said_at = 0.0
         self._flushed = False
@@ -170,6 +174,8 @@ class Link:
             _log.warning("%d settlements did not reach broker %s: those messages come again", count, self.address)
         finally:
             self._flushed = True
+            if self._releasing is not None:
+                self._releasing.cancel()
             if self._flush_timer is not None:
                 self._flush_timer.cancel()
             if self._flushing is not None:
@@ -186,7 +192,11 @@ class Link:
                 self._room.clear()
                 await self._room.wait()
                 continue
-            reply = await self._call(max_messages=room, wait_s=self._polling.poll_wait_s)
+            self._is_polling = True
+            try:
+                reply = await self._call(max_messages=room, wait_s=self._polling.poll_wait_s)
+            finally:
+                self._is_polling = False
             if reply is None:
                 await self._pause()
                 continue
@@ -237,9 +247,20 @@ class Link:
             self._settled_count, self._paced_at = 0, now
 
     def stop(self) -> None:
-        """Begins no further poll. One that is under way ends within poll_wait_s, its messages are still taken."""
+        """Begins no further poll, and has the broker end the one under way; its messages are still taken."""
         self._stopping.set()
         self._room.set()
+        if self._is_polling and self._releasing is None:
+            self._releasing = asyncio.create_task(self._release())
+
+    async def _release(self) -> None:
+        release = ReceiveRequest(group=self._polling.group, client_id=self._polling.client_id, release=True)
+        while self._is_polling:
+            try:
+                await self._channel.call(Notify.receive, release, timeout_s=CALL_GRACE_S)
+            except TxmsgError as exc:
+                _log.debug("broker %s was not asked to end a poll: %s", self.address, exc)
+            await asyncio.sleep(RELEASE_INTERVAL_S)
 
     async def _pause(self) -> None:
         try:
@@ -276,11 +297,11 @@ class Link:
         )
         settled = False
         try:
-            reply: ReceiveReply = await self._stub.Receive(request, timeout=wait_s + CALL_GRACE_S)
+            reply = await self._channel.call(Notify.receive, request, timeout_s=wait_s + CALL_GRACE_S)
             settled = True
-        except grpc.aio.AioRpcError as exc:
+        except TxmsgError as exc:
             self._failures += 1
-            self._log_failure(translated(exc, self.address))
+            self._log_failure(exc)
             return None
         finally:
             if not settled:

@@ -12,11 +12,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from txmsg.client.batch import EndEntry, Entry, SendEntry, columns_of, end_request, settle
-from txmsg.client.channel import RETRYABLE, Brokers, retrying, was_told
+from txmsg.client.channel import RETRYABLE, Brokers, retrying
 from txmsg.client.coalescer import Coalescer
 from txmsg.client.hooks import ProducerHooks
 from txmsg.errors import BrokerUnavailable, OutcomeUnknown, TxmsgError
-from txmsg.wire.v1.txmsg_pb2 import ItemError, RecallReply, RecallRequest, SendReply, SendRequest
+from txmsg.wire.failures import was_told
+from txmsg.wire.v1.txmsg_pb2 import ItemError, RecallReply, RecallRequest, SendRequest
+from txmsg.wire.v1.txmsg_rpc import Notify
 
 E = TypeVar("E", bound=Entry)
 FIRST_PAUSE_S_MAX = 0.02
@@ -70,8 +72,7 @@ class Sender:
         async def once() -> RecallReply:
             request = RecallRequest(transaction_ids=transaction_id, n=[n])
             left_s = max(deadline - self._loop.time(), 0.001)
-            reply: RecallReply = await self.brokers.call("Recall", request, timeout_s=left_s)
-            return reply
+            return await self.brokers.call(Notify.recall, request, timeout_s=left_s)
 
         reply: RecallReply = await retrying(self._timeout_s)(once)
         return reply.results[0]
@@ -87,7 +88,7 @@ class Sender:
     async def _send_plain(self, entries: list[SendEntry]) -> None:
         async def attempt(left: list[SendEntry], timeout_s: float) -> Reply:
             request = SendRequest(group=self._group, batches=columns_of(left))
-            reply: SendReply = await self.brokers.call("Send", request, timeout_s=timeout_s)
+            reply = await self.brokers.call(Notify.send, request, timeout_s=timeout_s)
             self._hooks.after_reply("send")
             return reply.shard, reply.errors
 
@@ -97,7 +98,7 @@ class Sender:
         async def attempt(left: list[SendEntry], timeout_s: float) -> Reply:
             batches = columns_of(left)
             request = SendRequest(group=self._group, fence_id=self.fence_id, half=True, batches=batches)
-            reply: SendReply = await self.brokers.call("Send", request, timeout_s=timeout_s)
+            reply = await self.brokers.call(Notify.send, request, timeout_s=timeout_s)
             self._hooks.after_reply("half")
             self.brokers.note_shard(reply.shard)
             return reply.shard, reply.errors
@@ -106,7 +107,7 @@ class Sender:
 
     async def _send_ends(self, shard: bytes, entries: list[EndEntry]) -> None:
         async def attempt(left: list[EndEntry], timeout_s: float) -> Reply:
-            reply = await self.brokers.call("EndTransactions", end_request(shard, left), timeout_s=timeout_s)
+            reply = await self.brokers.call(Notify.end_transactions, end_request(shard, left), timeout_s=timeout_s)
             self._hooks.after_reply("outcome")
             return shard, reply.errors
 

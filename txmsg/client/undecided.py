@@ -11,6 +11,7 @@ from txmsg.errors import BrokerUnavailable, MisuseError, TxmsgError
 from txmsg.message import TransactionId
 from txmsg.wire.codec import bytes_of_ids, ids_of_bytes
 from txmsg.wire.v1 import txmsg_pb2 as pb
+from txmsg.wire.v1.txmsg_rpc import Notify
 
 _TIMEOUT_S = 10.0
 
@@ -51,7 +52,7 @@ async def _held_by_one(addresses: list[str], ids: list[TransactionId]) -> set[Tr
     try:
         async for attempt in retrying(_TIMEOUT_S):
             with attempt:
-                reply: pb.HeldReply = await brokers.call("Held", request, timeout_s=_TIMEOUT_S)
+                reply = await brokers.call(Notify.held, request, timeout_s=_TIMEOUT_S)
     except TxmsgError as exc:
         raise BrokerUnavailable(
             f"the Notify database of {', '.join(addresses)} cannot report which transactions it holds ({exc}): fence "

@@ -13,13 +13,12 @@ import socket
 from pathlib import Path
 from typing import Protocol, Self
 
-import grpc
-
 from txmsg.broker.migrate import upgrade
 from txmsg.embedded import EmbeddedPostgres
 from txmsg.runtime.child import LISTENING, Child, ChildFailed
+from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.v1.txmsg_pb2 import StatsReply, StatsRequest
-from txmsg.wire.v1.txmsg_pb2_grpc import AdminStub
+from txmsg.wire.v1.txmsg_rpc import Admin
 
 FIRST_CHECK_S = 1.0
 CHECK_INTERVAL_S = 2.0
@@ -122,9 +121,8 @@ class Stage:
 
     def broker_stats(self) -> StatsReply:
         """What the broker counted since it started."""
-        with grpc.insecure_channel(self.broker_address) as channel:
-            reply: StatsReply = AdminStub(channel).Stats(StatsRequest(), timeout=10, wait_for_ready=True)
-        return reply
+        with BlockingChannel(self.broker_address) as channel:
+            return channel.call(Admin.stats, StatsRequest(), timeout_s=10)
 
 
 def free_port() -> int:

@@ -1,4 +1,4 @@
-"""MetaQ: an ordered log of many queues, usable with no broker, no PostgreSQL and no gRPC.
+"""MetaQ: an ordered log of many queues, usable with no broker, no PostgreSQL and no server.
 
 format      what stands in it: frames, and batches that are read   (pure)
 store       the log in a directory: files, the one writer, readers

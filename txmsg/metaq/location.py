@@ -23,7 +23,7 @@ def open_log(where: str | os.PathLike[str], *, append: bool = False, config: Log
     """
     text = os.fspath(where)
     if isinstance(where, str) and _ADDRESS.match(text):
-        from txmsg.metaq.remote.remote_log import RemoteLog  # loads gRPC
+        from txmsg.metaq.remote.remote_log import RemoteLog
 
         return RemoteLog(text)
     return LocalLog(Path(text), append=append, config=config)

@@ -14,7 +14,7 @@ from txmsg.metaq.format.batch import LogBatch
 from txmsg.metaq.format.frame import BadFrame, Compression, Kind, Payload, read_header, verify
 from txmsg.metaq.store.log import Append
 from txmsg.metaq.store.topics import Flush, TopicSettings
-from txmsg.wire.codec import error_of_told
+from txmsg.wire.failures import error_of_told
 from txmsg.wire.v1.metaq_pb2 import (
     AppendBatch,
     FoundInLog,
@@ -26,7 +26,7 @@ from txmsg.wire.v1.metaq_pb2 import (
 )
 
 PIECE_SIZE_BYTES: Final = 1024 * 1024
-"""Of what is larger, each gRPC message carries so much."""
+"""Of what is larger, each message carries so much."""
 APPEND_SIZE_BYTES_MAX: Final = 4 * 1024 * 1024
 """An AppendRequest above this goes in pieces."""
 ID_SIZE_BYTES: Final = 16

@@ -1,7 +1,7 @@
 """The one background loop of a process, and the rule that a process using txmsg does not survive a fork.
 
-The sync classes run the asyncio core on this loop. There is one per process because gRPC's asyncio layer wakes up
-every loop for the events of all of them. Knows nothing of producers and consumers.
+The sync classes run the asyncio core on this loop. One per process is enough, and costs one thread however many of
+them there are. Knows nothing of producers and consumers.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from txmsg.errors import MisuseError
+from txmsg.runtime.loops import new_loop
 
 T = TypeVar("T")
 
@@ -29,13 +30,13 @@ _shared: LoopThread | None = None
 
 
 def claim_process() -> int:
-    """Marks this process as one that uses gRPC, and returns its pid.
+    """Marks this process as one that uses txmsg, and returns its pid.
 
-    gRPC's threads and sockets do not survive a fork: the child of a process that has used them would hang. Raises
-    MisuseError in such a child, and where gevent has replaced what this module waits by.
+    Threads do not survive a fork, and a connection must not be used by two processes. Raises MisuseError in the child
+    of a process that has used txmsg, and where gevent has replaced what this module waits by.
     """
     _check_not_patched()
-    global _claimed_by_pid  # noqa: PLW0603 - gRPC's state, too, is one per process
+    global _claimed_by_pid  # noqa: PLW0603 - one per process is the point
     pid = os.getpid()
     if _claimed_by_pid is None:
         _claimed_by_pid = pid
@@ -47,9 +48,10 @@ def check_not_forked(pid: int) -> None:
     """Raises MisuseError unless this process is still the one with this pid."""
     if os.getpid() != pid:
         raise MisuseError(
-            f"process {os.getpid()} was forked from process {pid}, which already used txmsg; its threads and gRPC do "
-            "not survive a fork. Make the first call (send, start, run) after forking: in gunicorn's post_fork hook, "
-            "or with multiprocessing's start method 'spawn'. Merely constructing a Producer or Consumer before is fine"
+            f"process {os.getpid()} was forked from process {pid}, which already used txmsg; its threads and "
+            "connections do not survive a fork. Make the first call (send, start, run) after forking: in gunicorn's "
+            "post_fork hook, or with multiprocessing's start method 'spawn'. Merely constructing a Producer or "
+            "Consumer before is fine"
         )
 
 
@@ -72,7 +74,7 @@ class LoopThread:
 
     def __init__(self) -> None:
         self.pid = claim_process()
-        self.loop = asyncio.new_event_loop()
+        self.loop = new_loop()
         self._ready = threading.Event()
         self._closers: dict[object, Callable[[], Awaitable[None]]] = {}
         self._thread = threading.Thread(target=self._run, name="txmsg-loop", daemon=True)

@@ -51,5 +51,5 @@ _MODULE_OF = dict.fromkeys(__all__, "txmsg.testing.faults") | {
     "MakeProducer": "txmsg.testing.plugin",
 }
 
-if not TYPE_CHECKING:  # as in txmsg/__init__.py: a run of pytest that uses no fixture loads no gRPC
+if not TYPE_CHECKING:  # as in txmsg/__init__.py: a run of pytest that uses no fixture loads no protobuf
     __getattr__, __dir__ = lazy_names(__name__, _MODULE_OF)

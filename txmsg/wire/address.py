@@ -6,9 +6,11 @@ import re
 
 from txmsg.errors import InvalidName, shown
 
-__all__ = ["PORT_MAX", "check_address"]
+__all__ = ["PORT_MAX", "UNIX", "check_address"]
 
 PORT_MAX = 65535
+UNIX = "unix:"
+"""What an address begins with that is a socket file on this machine."""
 _ADDRESS = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+(?:%[A-Za-z0-9._-]+)?\]):([0-9]{1,5})\Z")
 
 

@@ -1,4 +1,4 @@
-"""The headers of a message as stored and sent. Needs protobuf, but no gRPC."""
+"""The headers of a message as stored and sent. Needs protobuf only."""
 
 from __future__ import annotations
 

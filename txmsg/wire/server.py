@@ -1,29 +1,40 @@
-"""The gRPC server of a broker or of MetaQ: where it listens, and its bounds against strangers on the port."""
+"""A server of the protocol, for brokers and MetaQ: where it listens, what it answers, and its bounds against strangers.
+
+Knows no service: what answers a method is given. Errors of txmsg become ERROR frames; whatever else a method raises is
+logged, and told as an error of the server. Belongs to one loop.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import resource
-from collections.abc import Callable
+import socket
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic
 
-import grpc
+from google.protobuf.message import DecodeError
 
-from txmsg.errors import MisuseError
-from txmsg.wire.answers import RefuseUnreadable
-from txmsg.wire.codec import CHANNEL_OPTIONS, MESSAGE_SIZE_BYTES_MAX
-
-__all__ = ["bind", "connections_allowed", "new_server"]
+from txmsg.errors import BrokerUnavailable, MessageTooLarge, MisuseError, Overloaded, ProtocolError, TxmsgError
+from txmsg.wire.address import UNIX
+from txmsg.wire.codec import MESSAGE_SIZE_BYTES_MAX
+from txmsg.wire.connection import Connection
+from txmsg.wire.failures import bytes_of_error
+from txmsg.wire.frames import LAST, Kind, read_call_head
+from txmsg.wire.method import Method, ReplyT, RequestT, methods_of
+from txmsg.wire.texts import nul_in
 
 logger = logging.getLogger(__name__)
 
 _FILES_RESERVED = 256
 """File descriptors that are not for clients: the database's or the log's, pipes, the listening socket."""
-_HALF_OPEN_MAX_MS = 10_000
-"""A connection that has not finished its HTTP/2 handshake by then is closed."""
-_PING_TIMEOUT_MS = 10_000
-"""So is one that has not answered a ping; there is a ping every keepalive_time_ms, with and without calls.
-grpc.keepalive_timeout_ms alone closes nothing: gRPC waits for grpc.http2.ping_timeout_ms, a minute by default (ran)."""
-_STREAMS_PER_CONNECTION_MAX = 1000
+_CLOSE_S_MAX = 1.0
+_BACKLOG = 1024
+
+Handler = Callable[..., Awaitable[Any]]
 
 
 def connections_allowed(connections_max: int) -> int:
@@ -50,42 +61,370 @@ def connections_allowed(connections_max: int) -> int:
     return connections_max
 
 
-def new_server(
-    *services: Callable[[grpc.aio.Server], None],
-    connections_max: int,
-    request_size_bytes_max: int = MESSAGE_SIZE_BYTES_MAX,
-) -> grpc.aio.Server:
-    """A server, not started. Each of `services` adds one to it: add_NotifyServicer_to_server with its servicer."""
-    server = grpc.aio.server(
-        interceptors=[RefuseUnreadable()],
-        options=[
-            *(each for each in CHANNEL_OPTIONS if each[0] != "grpc.max_receive_message_length"),
-            ("grpc.max_receive_message_length", request_size_bytes_max),
-            ("grpc.so_reuseport", 0),  # else two servers would share a port, and clients find now one, now the other
-            ("grpc.max_allowed_incoming_connections", connections_max),
-            ("grpc.max_concurrent_streams", _STREAMS_PER_CONNECTION_MAX),
-            ("grpc.server_handshake_timeout_ms", _HALF_OPEN_MAX_MS),
-            ("grpc.http2.settings_timeout", _HALF_OPEN_MAX_MS),
-            ("grpc.keepalive_permit_without_calls", 1),
-            ("grpc.http2.ping_timeout_ms", _PING_TIMEOUT_MS),
-        ],
-    )
-    for add_to in services:
-        add_to(server)
-    return server
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one connection may take of a server: a stranger's as a friend's."""
+
+    greeting_s: float = 10.0
+    """A connection that has not greeted by then is closed."""
+    silence_s: float = 10.0
+    """A peer that has said nothing for so long is sent a ping; one that does not answer in as long again is cut off."""
+    unread_s: float = 30.0
+    """So is one that takes nothing of what is sent to it for so long."""
+    arrival_s: float = 30.0
+    """And one whose request comes for longer than this, and a second for so many bytes:"""
+    arrival_bytes_per_s: float = 256 * 1024
+    calls: int = 1000
+    """Calls under way at once; more are refused."""
+    held_bytes: int = 64 * 1024 * 1024
+    """Requests under way, and so much of large replies that were not taken: above it, no more requests are read."""
+    look_s: float = 0.5
+    """How often all of this is looked at."""
 
 
-def bind(server: grpc.aio.Server, listen: str) -> str:
-    """Listens; returns HOST:PORT with the port that was taken for 0. Raises MisuseError when it cannot."""
-    host, _, port = listen.rpartition(":")
+class Server:
+    """Listens after `bind` and `start`, until `stop`.
+
+    services: what answers the methods of each, by the generated class that lists them: a method of the same name, as
+    `async def send(request) -> reply`; or, where messages are many, with a `ServerCall`: `attach(call)`,
+    `fetch(request, call)`, `append_large(call) -> reply`.
+    """
+
+    def __init__(
+        self,
+        services: Mapping[type, object],
+        *,
+        connections_max: int,
+        request_size_bytes_max: int = MESSAGE_SIZE_BYTES_MAX,
+        limits: Limits = Limits(),
+    ) -> None:
+        self.limits = limits
+        self.connections_max = connections_max
+        self.request_size_bytes_max = request_size_bytes_max
+        self.handlers: dict[str, tuple[Method[Any, Any], Handler]] = {
+            method.name: (method, getattr(answering, name))
+            for service, answering in services.items()
+            for name, method in methods_of(service).items()
+        }
+        self.connections: set[ServerConnection] = set()
+        self.is_stopping = False
+        self._listener: asyncio.Server | None = None
+        self._looking: asyncio.TimerHandle | None = None
+
+    async def bind(self, listen: str) -> str:
+        """Takes HOST:PORT, or unix:PATH. Returns it with the port that was taken for 0. Raises MisuseError."""
+        loop = asyncio.get_running_loop()
+        if listen.startswith(UNIX):
+            path = listen.removeprefix(UNIX)
+            try:
+                self._listener = await loop.create_unix_server(
+                    lambda: ServerConnection(self), path, backlog=_BACKLOG, start_serving=False
+                )
+            except OSError as exc:
+                directory = Path(path).parent
+                raise MisuseError(
+                    f"cannot listen on {listen} ({exc}): is {directory} a directory that may be written to?"
+                ) from exc
+            return listen
+        host, _, port = listen.rpartition(":")
+        try:
+            self._listener = await loop.create_server(
+                lambda: ServerConnection(self),
+                sock=_bound(host.strip("[]"), int(port)),
+                backlog=_BACKLOG,
+                start_serving=False,
+            )
+        except OSError as exc:
+            raise MisuseError(
+                f"cannot listen on {listen}: another program, perhaps another server, uses port {port}, or {host} is "
+                "not an address of this machine: look with `ss -ltnp`, or give another --listen HOST:PORT (port 0: a "
+                "free one)"
+            ) from exc
+        return f"{host}:{self._listener.sockets[0].getsockname()[1]}"
+
+    async def start(self) -> None:
+        """Takes connections from now on."""
+        assert self._listener is not None, "bind comes first"
+        await self._listener.start_serving()
+        self._look()
+
+    async def stop(self, grace_s: float) -> None:
+        """Takes no more calls; those under way have `grace_s`, then they are cancelled. Closes all connections."""
+        self.is_stopping = True
+        if self._listener is not None:
+            self._listener.close()
+        if self._looking is not None:
+            self._looking.cancel()
+        connections = list(self.connections)
+        for connection in connections:
+            connection.go_away(BrokerUnavailable("this server is stopping: ask another one"))
+        for patience_s in (grace_s, _CLOSE_S_MAX):
+            tasks = [task for connection in connections for task in connection.tasks()]
+            if tasks:
+                await asyncio.wait(tasks, timeout=patience_s)
+            for task in tasks:
+                task.cancel()
+        for connection in connections:
+            connection.close()
+        closing = [connection.ended for connection in connections if not connection.is_lost]
+        if closing:
+            await asyncio.wait(closing, timeout=_CLOSE_S_MAX)
+        for connection in connections:
+            connection.abort("the server has stopped")
+
+    def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for connection in list(self.connections):
+            connection.look(now)
+        self._looking = loop.call_later(self.limits.look_s, self._look)
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    """A socket at the first address of this name: two addresses would have two ports where 0 is asked for."""
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    bound = socket.socket(family, kind, protocol)
     try:
-        bound = server.add_insecure_port(listen)
-    except RuntimeError:
-        bound = 0
-    if bound == 0:
-        raise MisuseError(
-            f"cannot listen on {listen}: another program, perhaps another server, uses port {port}, or {host} is not "
-            "an address of this machine: look with `ss -ltnp`, or give another --listen HOST:PORT (port 0: a free "
-            "one)"
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+        bound.setblocking(False)
+    except OSError:
+        bound.close()
+        raise
+    return bound
+
+
+@dataclass(slots=True, eq=False)
+class _Running:
+    """A call under way. call: where messages are many."""
+
+    deadline: float
+    size_bytes: int
+    task: asyncio.Task[None] | None = None
+    call: ServerCall[Any, Any] | None = None
+
+
+class ServerConnection(Connection):
+    """A client's connection, as the server has it."""
+
+    def __init__(self, server: Server) -> None:
+        super().__init__()
+        self._server = server
+        self.waiting_bytes_max = server.limits.held_bytes
+        self._calls: dict[int, _Running] = {}
+        self._held_bytes = 0
+        self._last_call = 0
+        self._is_going = False
+        self._pinged_at = 0.0
+        self._connected_at = self.loop.time()
+        self.ended: asyncio.Future[None] = self.loop.create_future()
+        """Done when the connection is at its end."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """As asyncio has it."""
+        super().connection_made(transport)
+        server = self._server
+        server.connections.add(self)
+        if len(server.connections) > server.connections_max or server.is_stopping:
+            self.go_away(
+                Overloaded(
+                    f"this server has {server.connections_max} connections, as many as it takes (connections_max): "
+                    "try again later, or ask another one"
+                )
+            )
+            self.close()
+
+    def lost(self, reason: str) -> None:
+        self._server.connections.discard(self)
+        for task in self.tasks():
+            task.cancel()
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+    def tasks(self) -> list[asyncio.Task[None]]:
+        """The calls under way."""
+        return [running.task for running in self._calls.values() if running.task is not None]
+
+    def go_away(self, error: TxmsgError) -> None:
+        """Begins no more calls. The client is told which was the last one, so that it knows what was not begun."""
+        self._is_going = True
+        self.send(Kind.GOAWAY, 0, self._last_call, bytes_of_error(error))
+
+    def look(self, now: float) -> None:
+        """Ends what takes too long."""
+        limits = self._server.limits
+        if self.peer is None and now - self._connected_at > limits.greeting_s:
+            self.abort("it did not greet")
+        elif self.is_full and now - self.full_since > limits.unread_s:
+            self.abort("it reads nothing")
+        elif self.overdue(now, limits.arrival_s, limits.arrival_bytes_per_s):
+            self.abort("a request came too slowly")
+        elif self.peer is not None and not self.peer.blocking and now - self.heard_at > limits.silence_s:
+            if self._pinged_at < self.heard_at:
+                self._pinged_at = now
+                self.send(Kind.PING, 0, 0)
+            elif now - self._pinged_at > limits.silence_s:
+                self.abort("it answers no ping")
+        for running in list(self._calls.values()):
+            if running.deadline < now and running.task is not None:
+                running.task.cancel()
+
+    # ---- what comes
+
+    def take(self, kind: int, flags: int, call: int, message: bytes) -> None:
+        if kind == Kind.CALL:
+            self._begin(flags, call, message)
+        elif kind == Kind.PUSH:
+            running = self._calls.get(call)
+            if running is not None and running.call is not None:
+                running.call.put(message, is_last=bool(flags & LAST))
+        elif kind == Kind.CANCEL:
+            self.drop(call)
+            running = self._calls.get(call)
+            if running is not None and running.task is not None:
+                running.task.cancel()
+        elif kind != Kind.GOAWAY:
+            raise ProtocolError(f"a client sends no frames of kind {kind}")
+
+    def allowed_bytes(self, kind: int, call: int, first: bytes) -> int:
+        return self._server.request_size_bytes_max
+
+    def too_large(self, kind: int, call: int, allowed_bytes: int) -> None:
+        error = MessageTooLarge(
+            f"a request is larger than {allowed_bytes} bytes, as much as one may have: send several"
         )
-    return f"{host}:{bound if port == '0' else port}"
+        running = self._calls.get(call)
+        if running is not None and running.task is not None:
+            running.task.cancel()
+        self.send(Kind.ERROR, 0, call, bytes_of_error(error))
+
+    def hold(self, size_bytes: int) -> None:
+        """So many bytes more of requests are under way, or fewer."""
+        allowed = self._server.limits.held_bytes
+        before, self._held_bytes = self._held_bytes, self._held_bytes + size_bytes
+        if (before > allowed) != (self._held_bytes > allowed):
+            self.hold_back(self._held_bytes > allowed)
+
+    def _begin(self, flags: int, call: int, message: bytes) -> None:
+        if self._is_going:
+            return  # the client knows from GOAWAY that it was not begun
+        head = read_call_head(message)
+        if call in self._calls:
+            raise ProtocolError(f"call {call} is begun twice")
+        self._last_call = call
+        found = self._server.handlers.get(head.method)
+        if found is None:
+            error: TxmsgError = ProtocolError(
+                f"the method {head.method[:100]} is not known here: this server is of an older release than the "
+                "client, or of another kind; upgrade servers before clients"
+            )
+            self._fail(call, error)
+            return
+        if len(self._calls) >= self._server.limits.calls:
+            error = Overloaded(f"{len(self._calls)} calls are under way in this connection, as many as it takes")
+            self._fail(call, error)
+            return
+        method, handler = found
+        try:
+            request = read_request(method, message[head.size_bytes :])
+        except TxmsgError as exc:
+            self._fail(call, exc)
+            return
+        deadline = self.loop.time() + head.timeout_ms / 1000 if head.timeout_ms else float("inf")
+        running = self._calls[call] = _Running(deadline, len(message))
+        self.hold(running.size_bytes)
+        arguments: tuple[Any, ...] = (request,)
+        if method.takes_many or method.gives_many:
+            running.call = ServerCall(self, call, method)
+            if method.takes_many:
+                running.call.begin(request, is_last=bool(flags & LAST))
+                arguments = ()
+            arguments += (running.call,)
+        running.task = self.loop.create_task(self._answer(call, handler, arguments))
+        running.task.add_done_callback(lambda _: self._forget(call, running))
+
+    async def _answer(self, call: int, handler: Handler, arguments: tuple[Any, ...]) -> None:
+        try:
+            reply = await handler(*arguments)
+        except TxmsgError as exc:
+            self._fail(call, exc)
+        except Exception as exc:
+            logger.exception("a call from %s failed", self.peer_name)
+            self._fail(call, TxmsgError(f"the server failed: {type(exc).__name__}; its log says more"))
+        else:
+            self.send(Kind.REPLY, 0, call, b"" if reply is None else reply.SerializeToString())
+            await self.drained(call)  # a call whose reply is large is under way until the client is taking it
+
+    def _fail(self, call: int, error: TxmsgError) -> None:
+        self.drop(call)  # what had not left of it
+        self.send(Kind.ERROR, 0, call, bytes_of_error(error))
+
+    def _forget(self, call: int, running: _Running) -> None:
+        del self._calls[call]
+        self.hold(-running.size_bytes)
+        if running.call is not None:
+            running.call.forget()
+
+
+class ServerCall(Generic[RequestT, ReplyT]):
+    """A call in which messages are many, as the method has it that answers: iterate over requests, `send` replies."""
+
+    def __init__(self, connection: ServerConnection, call: int, method: Method[RequestT, ReplyT]) -> None:
+        self.connection = connection
+        self._call = call
+        self._method = method
+        self._requests: deque[RequestT | bytes] = deque()
+        self._is_ended = False
+        self._came = asyncio.Event()
+
+    def begin(self, request: RequestT, *, is_last: bool) -> None:
+        """The first request, which came with the call."""
+        self._requests.append(request)
+        self._is_ended = is_last
+        self._came.set()
+
+    def put(self, message: bytes, *, is_last: bool) -> None:
+        """Another one came. A last one that is empty is only the end."""
+        self._is_ended = is_last
+        if message or not is_last:
+            self._requests.append(message)
+            self.connection.hold(len(message))
+        self._came.set()
+
+    def forget(self) -> None:
+        """The call is over: what was not taken is dropped."""
+        self.connection.hold(-sum(len(request) for request in self._requests if isinstance(request, bytes)))
+        self._requests.clear()
+
+    def __aiter__(self) -> ServerCall[RequestT, ReplyT]:
+        return self
+
+    async def __anext__(self) -> RequestT:
+        while not self._requests:
+            if self._is_ended:
+                raise StopAsyncIteration
+            self._came.clear()
+            await self._came.wait()
+        request = self._requests.popleft()
+        if isinstance(request, bytes):
+            self.connection.hold(-len(request))
+            return read_request(self._method, request)
+        return request
+
+    async def send(self, reply: ReplyT) -> None:
+        """Sends a reply, and returns when the client is taking it."""
+        self.connection.send(Kind.PUSH, 0, self._call, reply.SerializeToString())
+        await self.connection.drained(self._call)
+
+
+def read_request(method: Method[RequestT, Any], data: bytes) -> RequestT:
+    """The request in these bytes. Raises ProtocolError; InvalidName for a text that no database can store."""
+    try:
+        request = method.request.FromString(data)
+    except (DecodeError, RecursionError) as exc:
+        raise ProtocolError(f"a request of {len(data)} bytes cannot be read: {exc}") from exc
+    if (error := nul_in(request)) is not None:
+        raise error
+    return request

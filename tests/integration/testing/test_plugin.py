@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(300)  # a run of pytest within a test of pytest
 _WITHOUT = """
 import sys
 
-HEAVY = {"grpc", "psycopg", "sqlalchemy", "alembic", "google.protobuf", "asyncio"}
+HEAVY = {"psycopg", "sqlalchemy", "alembic", "google.protobuf", "asyncio"}
 
 
 def test_a_run_that_asks_for_no_fixture_loads_nothing(request):

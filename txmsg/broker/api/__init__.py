@@ -1,4 +1,4 @@
-"""What a broker offers over gRPC: requests become calls, values become replies. Nothing is decided here.
+"""What a broker offers to clients: requests become calls, values become replies. Nothing is decided here.
 
 notify        send, end, recall, receive, attach: all that clients use
 admin         half messages, topics made and listed, counts and lag

@@ -1,4 +1,4 @@
-"""The service Admin over gRPC: what people ask of a broker, in their commands. Decides nothing."""
+"""The service Admin: what people ask of a broker, in their commands. Decides nothing."""
 
 from __future__ import annotations
 
@@ -14,15 +14,13 @@ from txmsg.broker.store.halves import HalfRow, Halves
 from txmsg.broker.store.topics import TopicRow
 from txmsg.errors import ProtocolError
 from txmsg.message import check_name, us_of_datetime
-from txmsg.wire.answers import Context, answering
 from txmsg.wire.codec import ids_of_bytes, slices_of_ids
 from txmsg.wire.v1 import txmsg_pb2 as pb
-from txmsg.wire.v1 import txmsg_pb2_grpc as rpc
 
 _LIST_SIZE_BYTES_MAX = 16 * 1024 * 1024
 
 
-class AdminApi(rpc.AdminServicer):
+class AdminApi:
     """The service Admin."""
 
     def __init__(
@@ -42,15 +40,11 @@ class AdminApi(rpc.AdminServicer):
         self._drops = drops
         self._on_resume = on_resume
 
-    @answering
-    async def CreateTopic(  # noqa: N802
-        self, request: pb.CreateTopicRequest, context: Context
-    ) -> pb.CreateTopicReply:
+    async def create_topic(self, request: pb.CreateTopicRequest) -> pb.CreateTopicReply:
         row, created = await self._service.topics.create(request.name, request.queues)
         return pb.CreateTopicReply(topic=_topic(row), created=created)
 
-    @answering
-    async def ListHalves(self, request: pb.ListHalvesRequest, context: Context) -> pb.ListHalvesReply:  # noqa: N802
+    async def list_halves(self, request: pb.ListHalvesRequest) -> pb.ListHalvesReply:
         ids = ids_of_bytes(request.transaction_id)
         if len(ids) > 1:
             raise ProtocolError(f"give one transaction id, not {len(ids)}")
@@ -66,8 +60,7 @@ class AdminApi(rpc.AdminServicer):
         rows = found[:limit]
         return pb.ListHalvesReply(halves=[_half(row) for row in rows], more=bool(rows) and rows[-1].more)
 
-    @answering
-    async def ResolveHalf(self, request: pb.ResolveHalfRequest, context: Context) -> pb.ResolveHalfReply:  # noqa: N802
+    async def resolve_half(self, request: pb.ResolveHalfRequest) -> pb.ResolveHalfReply:
         ids = slices_of_ids(request.transaction_id)
         if len(ids) != 1:
             raise ProtocolError(f"resolve one transaction id at a time, not {len(ids)}")
@@ -78,10 +71,7 @@ class AdminApi(rpc.AdminServicer):
             raise error
         return pb.ResolveHalfReply()
 
-    @answering
-    async def ResumeHalves(  # noqa: N802
-        self, request: pb.ResumeHalvesRequest, context: Context
-    ) -> pb.ResumeHalvesReply:
+    async def resume_halves(self, request: pb.ResumeHalvesRequest) -> pb.ResumeHalvesReply:
         ids = ids_of_bytes(request.transaction_id)
         if len(ids) + bool(request.group) != 1:
             raise ProtocolError("resume one transaction id or one group at a time")
@@ -91,8 +81,7 @@ class AdminApi(rpc.AdminServicer):
         self._on_resume()
         return pb.ResumeHalvesReply(resumed=resumed)
 
-    @answering
-    async def Stats(self, request: pb.StatsRequest, context: Context) -> pb.StatsReply:  # noqa: N802
+    async def stats(self, request: pb.StatsRequest) -> pb.StatsReply:
         halves, in_doubt = await self._halves.count()
         await self._delivery.flush()
         counts = self._service.counts

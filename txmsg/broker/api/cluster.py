@@ -1,22 +1,19 @@
-"""The service Cluster over gRPC: the brokers of a database, for people. Decides nothing."""
+"""The service Cluster: the brokers of a database, for people. Decides nothing."""
 
 from __future__ import annotations
 
 from txmsg.broker.cluster import Registry
 from txmsg.message import us_of_datetime
-from txmsg.wire.answers import Context, answering
 from txmsg.wire.v1 import cluster_pb2 as pb
-from txmsg.wire.v1 import cluster_pb2_grpc as rpc
 
 
-class ClusterApi(rpc.ClusterServicer):
+class ClusterApi:
     """The service Cluster."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
 
-    @answering
-    async def Show(self, request: pb.ShowClusterRequest, context: Context) -> pb.ShowClusterReply:  # noqa: N802
+    async def show(self, request: pb.ShowClusterRequest) -> pb.ShowClusterReply:
         state = await self._registry.show(with_queues=request.with_queues)
         return pb.ShowClusterReply(
             shard=state.shard.bytes,
@@ -48,11 +45,9 @@ class ClusterApi(rpc.ClusterServicer):
             ],
         )
 
-    @answering
-    async def Drain(self, request: pb.DrainRequest, context: Context) -> pb.DrainReply:  # noqa: N802
+    async def drain(self, request: pb.DrainRequest) -> pb.DrainReply:
         return pb.DrainReply(queues=await self._registry.drain(request.broker))
 
-    @answering
-    async def Resume(self, request: pb.ResumeRequest, context: Context) -> pb.ResumeReply:  # noqa: N802
+    async def resume(self, request: pb.ResumeRequest) -> pb.ResumeReply:
         await self._registry.resume(request.broker)
         return pb.ResumeReply()

@@ -1,4 +1,4 @@
-"""The service DeadLetters over gRPC: dead letters listed, redriven and purged. Decides nothing."""
+"""The service DeadLetters: dead letters listed, redriven and purged. Decides nothing."""
 
 from __future__ import annotations
 
@@ -10,25 +10,20 @@ from typing import Any
 from txmsg.broker.store.dead_letters import DeadLetterFilter, DeadLetterRow, DeadLetters, Place
 from txmsg.errors import ProtocolError, shown
 from txmsg.message import Offset, QueueId, check_name, datetime_of_us, parse_id, us_of_datetime
-from txmsg.wire.answers import Context, answering
 from txmsg.wire.v1 import dead_letters_pb2 as pb
-from txmsg.wire.v1 import dead_letters_pb2_grpc as rpc
 
 _LIST_SIZE_BYTES_MAX = 16 * 1024 * 1024
 _BATCH_MAX = 1000
 _TOKEN = re.compile(r"(\d{1,17})\.(\d{1,9})\.(\d{1,9})\.(\d{1,18})")
 
 
-class DeadLettersApi(rpc.DeadLettersServicer):
+class DeadLettersApi:
     """The service DeadLetters."""
 
     def __init__(self, dead_letters: DeadLetters) -> None:
         self._dead_letters = dead_letters
 
-    @answering
-    async def List(  # noqa: N802
-        self, request: pb.ListDeadLettersRequest, context: Context
-    ) -> pb.ListDeadLettersReply:
+    async def list(self, request: pb.ListDeadLettersRequest) -> pb.ListDeadLettersReply:
         rows = await self._dead_letters.list(
             _filter(request.filter),
             after=_place(request.after) if request.after else None,
@@ -40,18 +35,15 @@ class DeadLettersApi(rpc.DeadLettersServicer):
             letters=[_letter(row) for row in rows], next=_token(rows[-1].place) if rows and rows[-1].more else ""
         )
 
-    @answering
-    async def Count(self, request: pb.CountRequest, context: Context) -> pb.CountReply:  # noqa: N802
+    async def count(self, request: pb.CountRequest) -> pb.CountReply:
         count, as_of = await self._dead_letters.count(_filter(request.filter))
         return pb.CountReply(count=count, as_of_us=us_of_datetime(as_of))
 
-    @answering
-    async def Redrive(self, request: pb.RedriveRequest, context: Context) -> pb.RedriveReply:  # noqa: N802
+    async def redrive(self, request: pb.RedriveRequest) -> pb.RedriveReply:
         limit = min(request.limit, _BATCH_MAX)
         return pb.RedriveReply(redriven=await self._dead_letters.redrive(_filter(request.filter), limit))
 
-    @answering
-    async def Purge(self, request: pb.PurgeRequest, context: Context) -> pb.PurgeReply:  # noqa: N802
+    async def purge(self, request: pb.PurgeRequest) -> pb.PurgeReply:
         limit = min(request.limit, _BATCH_MAX)
         return pb.PurgeReply(purged=await self._dead_letters.purge(_filter(request.filter), limit))
 

@@ -1,4 +1,4 @@
-"""The service Groups over gRPC: consumer groups, looked at, changed, and sent elsewhere. Decides nothing."""
+"""The service Groups: consumer groups, looked at, changed, and sent elsewhere. Decides nothing."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ from txmsg.broker.store.group_administration import GroupAdministration, GroupQu
 from txmsg.errors import MisuseError, ProtocolError
 from txmsg.message import check_name, datetime_of_us, us_of_datetime
 from txmsg.runtime.start import Start
-from txmsg.wire.answers import Context, answering
 from txmsg.wire.v1 import groups_pb2 as pb
-from txmsg.wire.v1 import groups_pb2_grpc as rpc
 
 _CHECKS = ("first_check_s", "check_interval_s", "checks_max", "no_client_park_s")
 
@@ -32,7 +30,7 @@ class Presence(Protocol):
         ...
 
 
-class GroupsApi(rpc.GroupsServicer):
+class GroupsApi:
     """The service Groups."""
 
     def __init__(self, groups: GroupAdministration, presence: Presence, checks: GroupChecks) -> None:
@@ -40,8 +38,7 @@ class GroupsApi(rpc.GroupsServicer):
         self._checks = checks
         self._presence = presence
 
-    @answering
-    async def List(self, request: pb.ListGroupsRequest, context: Context) -> pb.ListGroupsReply:  # noqa: N802
+    async def list(self, request: pb.ListGroupsRequest) -> pb.ListGroupsReply:
         limit = min(request.limit or 1000, 10_000)
         rows, lags = await self._groups.list(limit + 1)
         groups = {
@@ -60,13 +57,11 @@ class GroupsApi(rpc.GroupsServicer):
             producer_groups=[self._check_settings(settings) for settings in producers[:limit]],
         )
 
-    @answering
-    async def ShowChecks(self, request: pb.ShowChecksRequest, context: Context) -> pb.ShowChecksReply:  # noqa: N802
+    async def show_checks(self, request: pb.ShowChecksRequest) -> pb.ShowChecksReply:
         row = await self._checks.show(check_name("group", request.group))
         return pb.ShowChecksReply(settings=self._check_settings(row))
 
-    @answering
-    async def AlterChecks(self, request: pb.AlterChecksRequest, context: Context) -> pb.AlterChecksReply:  # noqa: N802
+    async def alter_checks(self, request: pb.AlterChecksRequest) -> pb.AlterChecksReply:
         change = CheckChange(
             default_checks=request.default_checks,
             **{name: getattr(request, name) for name in _CHECKS if request.HasField(name)},
@@ -88,8 +83,7 @@ class GroupsApi(rpc.GroupsServicer):
             own=[name for name in _CHECKS if getattr(row, name) is not None],
         )
 
-    @answering
-    async def Show(self, request: pb.ShowGroupRequest, context: Context) -> pb.ShowGroupReply:  # noqa: N802
+    async def show(self, request: pb.ShowGroupRequest) -> pb.ShowGroupReply:
         name = check_name("group", request.group)
         group, created_at, queues = await self._groups.show(name)
         paused_s, last_error = self._presence.pause_of(name) or (None, "")
@@ -106,8 +100,7 @@ class GroupsApi(rpc.GroupsServicer):
             last_error=last_error,
         )
 
-    @answering
-    async def Alter(self, request: pb.AlterGroupRequest, context: Context) -> pb.AlterGroupReply:  # noqa: N802
+    async def alter(self, request: pb.AlterGroupRequest) -> pb.AlterGroupReply:
         change = GroupChange(
             retry_delays_s=list(request.retry_delays_s) or None,
             default_retries=request.default_retries,
@@ -119,8 +112,7 @@ class GroupsApi(rpc.GroupsServicer):
             settings=_settings(await self._groups.alter(check_name("group", request.group), change))
         )
 
-    @answering
-    async def Seek(self, request: pb.SeekRequest, context: Context) -> pb.SeekReply:  # noqa: N802
+    async def seek(self, request: pb.SeekRequest) -> pb.SeekReply:
         match request.WhichOneof("to"):
             case "earliest":
                 to = Start.earliest()
@@ -141,8 +133,7 @@ class GroupsApi(rpc.GroupsServicer):
         )
         return pb.SeekReply(queues=[_queue(queue) for queue in queues])
 
-    @answering
-    async def Delete(self, request: pb.DeleteGroupRequest, context: Context) -> pb.DeleteGroupReply:  # noqa: N802
+    async def delete(self, request: pb.DeleteGroupRequest) -> pb.DeleteGroupReply:
         name = check_name("group", request.group)
         members = self._presence.members_of(name)
         if members and not request.force:

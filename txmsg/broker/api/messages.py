@@ -1,4 +1,4 @@
-"""The service Messages over gRPC: single messages, found and traced. Decides nothing."""
+"""The service Messages: single messages, found and traced. Decides nothing."""
 
 from __future__ import annotations
 
@@ -8,23 +8,18 @@ from txmsg.broker.api.dead_letters import failure_of
 from txmsg.broker.store.messages import FoundRow, GroupRow, Messages
 from txmsg.errors import ProtocolError
 from txmsg.message import MESSAGES_PER_TRANSACTION_MAX, check_name, parse_id, us_of_datetime
-from txmsg.wire.answers import Context, answering
 from txmsg.wire.v1 import messages_pb2 as pb
-from txmsg.wire.v1 import messages_pb2_grpc as rpc
 
 _REPLY_SIZE_BYTES_MAX = 16 * 1024 * 1024
 
 
-class MessagesApi(rpc.MessagesServicer):
+class MessagesApi:
     """The service Messages."""
 
     def __init__(self, messages: Messages) -> None:
         self._messages = messages
 
-    @answering
-    async def Find(  # noqa: N802
-        self, request: pb.FindMessagesRequest, context: Context
-    ) -> pb.FindMessagesReply:
+    async def find(self, request: pb.FindMessagesRequest) -> pb.FindMessagesReply:
         if bool(request.key) == bool(request.id):
             raise ProtocolError("give either an id or a key to find a message")
         limit = min(request.limit or 100, 10_000)
@@ -45,8 +40,7 @@ class MessagesApi(rpc.MessagesServicer):
             )
         return pb.FindMessagesReply(messages=[_message(row) for row in rows], more=bool(rows) and rows[-1].more)
 
-    @answering
-    async def Trace(self, request: pb.TraceRequest, context: Context) -> pb.TraceReply:  # noqa: N802
+    async def trace(self, request: pb.TraceRequest) -> pb.TraceReply:
         transaction_id, n = parse_id(request.id)
         rows = await self._messages.of_id(
             transaction_id,

@@ -1,9 +1,9 @@
-"""The service Notify over gRPC: requests become calls, errors become statuses. Decides nothing."""
+"""The service Notify: requests become calls of delivery, sending and check-backs. Decides nothing."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 from uuid import UUID
 
@@ -18,10 +18,11 @@ from txmsg.columns import Columns
 from txmsg.errors import BrokerUnavailable, InvalidMessage, ProtocolError, TxmsgError
 from txmsg.message import MESSAGES_PER_TRANSACTION_MAX, TransactionId, TransactionState, check_name
 from txmsg.runtime.start import Start, start_of_wire
-from txmsg.wire.answers import Context, answering, refuse
 from txmsg.wire.codec import REQUEST_ITEMS_MAX, bytes_of_ids, ids_of_bytes, pack_headers, slices_of_ids
+from txmsg.wire.server import ServerCall
 from txmsg.wire.v1 import txmsg_pb2 as pb
-from txmsg.wire.v1 import txmsg_pb2_grpc as rpc
+
+Attached = ServerCall[pb.ClientFrame, pb.BrokerFrame]
 
 _HEARTBEAT_S = 5.0
 _CHECKS_WAITING_MAX = 64
@@ -66,6 +67,10 @@ class DeliveryService(Protocol):
         """Takes acknowledgements and refusals; returns those that came too late."""
         ...
 
+    def release(self, group: str, client_id: str) -> None:
+        """Ends the receive of a member that waits."""
+        ...
+
     def renew(self, group: str, held: Sequence[Receipt], visibility_timeout_s: float) -> Sequence[Receipt]:
         """Restarts the visibility timeout of what a member still holds; returns what it does not."""
         ...
@@ -101,7 +106,7 @@ class Routes(Protocol):
         ...
 
 
-class NotifyApi(rpc.NotifyServicer):
+class NotifyApi:
     """The service Notify."""
 
     def __init__(
@@ -134,8 +139,7 @@ class NotifyApi(rpc.NotifyServicer):
         assert shard is not None, "a broker reads it before it answers"
         return shard.bytes
 
-    @answering
-    async def Send(self, request: pb.SendRequest, context: Context) -> pb.SendReply:  # noqa: N802 - gRPC's name
+    async def send(self, request: pb.SendRequest) -> pb.SendReply:
         if self._routes.is_draining:
             raise BrokerUnavailable("this broker is draining and accepts no messages: ask another one")
         _check_items(sum(len(batch.body) for batch in request.batches))
@@ -163,10 +167,7 @@ class NotifyApi(rpc.NotifyServicer):
         )
         return pb.SendReply(shard=self._shard, errors=_item_errors(problems))
 
-    @answering
-    async def EndTransactions(  # noqa: N802
-        self, request: pb.EndTransactionsRequest, context: Context
-    ) -> pb.EndTransactionsReply:
+    async def end_transactions(self, request: pb.EndTransactionsRequest) -> pb.EndTransactionsReply:
         if len(request.shard) not in (0, 16):
             raise ProtocolError(f"the id of a Notify database has 16 bytes, not {len(request.shard)}")
         if request.shard and request.shard != self._shard:
@@ -179,8 +180,7 @@ class NotifyApi(rpc.NotifyServicer):
         problems = await self._service.end(commit=commit, rollback=rollback, unknown=unknown)
         return pb.EndTransactionsReply(errors=_item_errors(problems))
 
-    @answering
-    async def Recall(self, request: pb.RecallRequest, context: Context) -> pb.RecallReply:  # noqa: N802
+    async def recall(self, request: pb.RecallRequest) -> pb.RecallReply:
         ids = ids_of_bytes(request.transaction_ids)
         _check_items(len(ids))
         ns = list(request.n) or [0] * len(ids)
@@ -192,13 +192,14 @@ class NotifyApi(rpc.NotifyServicer):
         kinds = await self._scheduled.recall(ids, ns)
         return pb.RecallReply(results=[_RECALLS[kind] for kind in kinds])
 
-    @answering
-    async def Receive(self, request: pb.ReceiveRequest, context: Context) -> pb.ReceiveReply:  # noqa: N802
+    async def receive(self, request: pb.ReceiveRequest) -> pb.ReceiveReply:
         check_name("group", request.group)
         _check_client_id(request.client_id)
         visibility_timeout_s = max(
             _VISIBILITY_TIMEOUT_S[0], min(request.visibility_timeout_ms / 1000, _VISIBILITY_TIMEOUT_S[1])
         )
+        if request.release:
+            self._delivery.release(request.group, request.client_id)
         expired: list[Receipt] = []
         if request.held:
             held = [_receipt(receipt) for receipt in request.held]
@@ -237,30 +238,26 @@ class NotifyApi(rpc.NotifyServicer):
             batches=[_columns(handout) for handout in handouts], expired=[_receipt_pb(receipt) for receipt in expired]
         )
 
-    async def Attach(  # noqa: N802
-        self, requests: AsyncIterator[pb.ClientFrame], context: Context
-    ) -> AsyncIterator[pb.BrokerFrame]:
+    async def attach(self, call: Attached) -> None:
+        """A client's presence, until it ends it, or the broker stops."""
         # Full when the client does not read: a check then fails with QueueFull, which counts as UNKNOWN.
         outgoing: asyncio.Queue[DueHalf] = asyncio.Queue(_CHECKS_WAITING_MAX)
-        try:
-            hello = await self._hello(requests)
-        except TxmsgError as exc:
-            await refuse(context, exc)
+        hello = await self._hello(call)
         client = AttachedClient(
             client_id=hello.client_id,
             producer_group=hello.producer_group,
             fences=frozenset(
-                [*(UUID(bytes=each) for each in hello.fence_ids), *([None] if hello.checks_unfenced else [])]
+                [*(UUID(bytes=fence_id) for fence_id in hello.fence_ids), *([None] if hello.checks_unfenced else [])]
             ),
             send_check=outgoing.put_nowait,
         )
         self._clients.attach(client)
-        reading = asyncio.create_task(self._read(client, requests))
+        reading = asyncio.create_task(self._read(client, call))
         stopping = asyncio.create_task(self._stopping.wait())
         getting: asyncio.Task[DueHalf] | None = None
         changed = asyncio.create_task(self._routes.changed())
         try:
-            yield pb.BrokerFrame(route_changed=self._route())
+            await call.send(pb.BrokerFrame(route_changed=self._route()))
             while not (reading.done() or stopping.done()):
                 getting = asyncio.create_task(outgoing.get())
                 await asyncio.wait(
@@ -268,16 +265,16 @@ class NotifyApi(rpc.NotifyServicer):
                 )
                 if changed.done():
                     changed = asyncio.create_task(self._routes.changed())
-                    yield pb.BrokerFrame(route_changed=self._route())
+                    await call.send(pb.BrokerFrame(route_changed=self._route()))
                 if getting.done():
                     half = getting.result()
                     if half.transaction_id in client.asked:  # else its time to answer is over
-                        yield pb.BrokerFrame(check=_check(half, self._shard))
+                        await call.send(pb.BrokerFrame(check=_check(half, self._shard)))
                 else:
                     getting.cancel()
-                    yield pb.BrokerFrame(heartbeat=pb.Heartbeat())
-            if reading.done() and not reading.cancelled() and (error := reading.result()) is not None:
-                await refuse(context, error)
+                    await call.send(pb.BrokerFrame(heartbeat=pb.Heartbeat()))
+            if reading.done():
+                reading.result()
         finally:
             self._clients.detach(client)
             for task in (reading, stopping, getting, changed):
@@ -294,12 +291,8 @@ class NotifyApi(rpc.NotifyServicer):
             is_cut_off=routes.is_cut_off,
         )
 
-    async def _hello(self, requests: AsyncIterator[pb.ClientFrame]) -> pb.Hello:
-        try:
-            async with asyncio.timeout(_HEARTBEAT_S):
-                first = await anext(requests)
-        except (TimeoutError, StopAsyncIteration):
-            raise ProtocolError("a client that attaches says Hello first") from None
+    async def _hello(self, call: Attached) -> pb.Hello:
+        first = await anext(call)  # it came with the call
         if first.WhichOneof("kind") != "hello":
             raise ProtocolError("a client that attaches says Hello first")
         if first.hello.producer_group:
@@ -311,20 +304,16 @@ class NotifyApi(rpc.NotifyServicer):
             raise ProtocolError("a fence id has 16 bytes")
         return first.hello
 
-    async def _read(self, client: AttachedClient, requests: AsyncIterator[pb.ClientFrame]) -> TxmsgError | None:
-        """Takes answers until the client ends its side. Returns what was wrong with a frame, if one was."""
-        try:
-            async for frame in requests:
-                if frame.WhichOneof("kind") == "check_answer":
-                    answer = frame.check_answer
-                    for each in ids_of_bytes(answer.transaction_id):
-                        client.answer(TransactionId(each), _STATES.get(answer.state, TransactionState.UNKNOWN))
-        except TxmsgError as exc:
-            return exc
-        return None
+    async def _read(self, client: AttachedClient, call: Attached) -> None:
+        """Takes answers until the client ends its side. Raises what was wrong with a frame, if one was."""
+        async for frame in call:
+            if frame.WhichOneof("kind") == "check_answer":
+                answer = frame.check_answer
+                for transaction_id in ids_of_bytes(answer.transaction_id):
+                    state = _STATES.get(answer.state, TransactionState.UNKNOWN)
+                    client.answer(TransactionId(transaction_id), state)
 
-    @answering
-    async def Route(self, request: pb.RouteRequest, context: Context) -> pb.RouteReply:  # noqa: N802
+    async def route(self, request: pb.RouteRequest) -> pb.RouteReply:
         route = self._route()
         return pb.RouteReply(
             shard=self._shard,
@@ -334,8 +323,7 @@ class NotifyApi(rpc.NotifyServicer):
             is_cut_off=route.is_cut_off,
         )
 
-    @answering
-    async def Held(self, request: pb.HeldRequest, context: Context) -> pb.HeldReply:  # noqa: N802
+    async def held(self, request: pb.HeldRequest) -> pb.HeldReply:
         ids = ids_of_bytes(request.transaction_ids)
         _check_items(len(ids))
         return pb.HeldReply(held=bytes_of_ids(await self._halves.held(ids)))

@@ -1,12 +1,10 @@
-"""The service Topics over gRPC: settings of topics, and what is in them. Decides nothing."""
+"""The service Topics: settings of topics, and what is in them. Decides nothing."""
 
 from __future__ import annotations
 
 from txmsg.broker.store.topic_settings import TopicChange, TopicSettings, TopicSettingsRow
 from txmsg.message import check_name, us_of_datetime
-from txmsg.wire.answers import Context, answering
 from txmsg.wire.v1 import topics_pb2 as pb
-from txmsg.wire.v1 import topics_pb2_grpc as rpc
 
 _CHANGES = (
     "queues",
@@ -20,22 +18,18 @@ _CHANGES = (
 )
 
 
-class TopicsApi(rpc.TopicsServicer):
+class TopicsApi:
     """The service Topics."""
 
     def __init__(self, topics: TopicSettings) -> None:
         self._topics = topics
 
-    @answering
-    async def List(  # noqa: N802
-        self, request: pb.ListTopicSettingsRequest, context: Context
-    ) -> pb.ListTopicSettingsReply:
+    async def list(self, request: pb.ListTopicSettingsRequest) -> pb.ListTopicSettingsReply:
         limit = min(request.limit or 1000, 10_000)
         rows = await self._topics.list(limit + 1)
         return pb.ListTopicSettingsReply(topics=[_topic(row) for row in rows[:limit]], more=len(rows) > limit)
 
-    @answering
-    async def Show(self, request: pb.ShowTopicRequest, context: Context) -> pb.ShowTopicReply:  # noqa: N802
+    async def show(self, request: pb.ShowTopicRequest) -> pb.ShowTopicReply:
         topic, queues, groups, halves, scheduled = await self._topics.show(check_name("topic", request.name))
         return pb.ShowTopicReply(
             topic=_topic(topic),
@@ -48,14 +42,12 @@ class TopicsApi(rpc.TopicsServicer):
             scheduled=scheduled,
         )
 
-    @answering
-    async def Alter(self, request: pb.AlterTopicRequest, context: Context) -> pb.AlterTopicReply:  # noqa: N802
+    async def alter(self, request: pb.AlterTopicRequest) -> pb.AlterTopicReply:
         name = check_name("topic", request.name)
         change = TopicChange(**{field: getattr(request, field) for field in _CHANGES if request.HasField(field)})
         return pb.AlterTopicReply(topic=_topic(await self._topics.alter(name, change)))
 
-    @answering
-    async def Delete(self, request: pb.DeleteTopicRequest, context: Context) -> pb.DeleteTopicReply:  # noqa: N802
+    async def delete(self, request: pb.DeleteTopicRequest) -> pb.DeleteTopicReply:
         await self._topics.delete(check_name("topic", request.name), force=request.force)
         return pb.DeleteTopicReply()
 

@@ -53,6 +53,7 @@ class Delivery:
         self.maintenance = Maintenance(self._state, self.writer, self._loader, topics)
         """The steps that `run` repeats."""
         self.reader = Reader(self._state)
+        self._parked: dict[tuple[str, str], asyncio.Timeout] = {}  # who waits, by group and client
         self._token = secrets.randbits(_TOKEN_BITS)
 
     # ---- for the service
@@ -102,8 +103,10 @@ class Delivery:
         wait_s: float,
     ) -> list[MessageBatch]:
         batches: list[MessageBatch] = []
+        parked = loaded.name, client_id
         try:
-            async with asyncio.timeout(wait_s):
+            async with asyncio.timeout(wait_s) as patience:
+                self._parked[parked] = patience
                 while not batches and not self._state.draining:
                     # A member that may get nothing must not be woken in place of another one.
                     if (blocked_s := loaded.members.blocked_s(client_id, self._state.monotonic())) > 0:
@@ -119,7 +122,16 @@ class Delivery:
         except asyncio.CancelledError:  # as when the client's connection ends
             loaded.members.left(client_id)
             raise
+        finally:
+            if self._parked.get(parked) is patience:
+                del self._parked[parked]
         return batches
+
+    def release(self, group: str, client_id: str) -> None:
+        """Ends the receive of this member that waits, if one does: it returns nothing."""
+        patience = self._parked.get((group, client_id))
+        if patience is not None and not patience.expired():
+            patience.reschedule(asyncio.get_running_loop().time())
 
     def renew(self, group: str, held: Sequence[Receipt], visibility_timeout_s: float) -> list[Receipt]:
         """A member still holds these messages: their visibility timeout restarts. Returns what it does not hold."""

@@ -10,15 +10,14 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final, Self
 
-import grpc
-
 from txmsg.binlog import table
 from txmsg.binlog.database import connect, translated
 from txmsg.demo.trades.stage import TOPIC, TradeStage
 from txmsg.errors import TxmsgError
 from txmsg.metaq import LogQueue, open_log
+from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.v1.txmsg_pb2 import StatsRequest
-from txmsg.wire.v1.txmsg_pb2_grpc import AdminStub
+from txmsg.wire.v1.txmsg_rpc import Admin
 
 EVERY_S: Final = 1.0
 ASKED_S_MAX: Final = 2.0
@@ -45,10 +44,9 @@ class HealthWriter:
         self._thread.join()
 
     def _run(self) -> None:
-        with grpc.insecure_channel(self._stage.broker_address) as channel:
-            admin = AdminStub(channel)
+        with BlockingChannel(self._stage.broker_address) as channel:
             while not self._ending.wait(EVERY_S):
-                self.measures = {**_of_broker(admin), **_of_tailer(self._stage.url("notify"), self._stage.log)}
+                self.measures = {**_of_broker(channel), **_of_tailer(self._stage.url("notify"), self._stage.log)}
                 parts = {
                     name: child.is_ready and child.returncode is None
                     for name, child in list(self._stage.children.items())
@@ -64,11 +62,11 @@ def _write(path: Path, text: str) -> None:
     new.replace(path)
 
 
-def _of_broker(admin: AdminStub) -> dict[str, float]:
+def _of_broker(channel: BlockingChannel) -> dict[str, float]:
     try:
-        stats = admin.Stats(StatsRequest(), timeout=ASKED_S_MAX)
-    except grpc.RpcError as exc:
-        _log.info("the broker does not say how it is: %s", exc.code())
+        stats = channel.call(Admin.stats, StatsRequest(), timeout_s=ASKED_S_MAX)
+    except TxmsgError as exc:
+        _log.info("no figures from the broker: %s", exc)
         return {}
     return {
         "undecided": stats.halves,

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from txmsg.errors import MisuseError, ProtocolError
 from txmsg.message import ReceivedMessage
@@ -39,10 +39,11 @@ from txmsg.metaq.store.log import Append
 from txmsg.metaq.store.state import Identity
 from txmsg.metaq.store.topics import TopicSettings
 from txmsg.runtime.start import Start, check_group_start
-from txmsg.wire.address import check_address
+from txmsg.wire.address import UNIX, check_address
+from txmsg.wire.method import Method, ReplyT, RequestT
 from txmsg.wire.v1 import metaq_pb2 as pb
+from txmsg.wire.v1.metaq_rpc import MetaQ, MetaQGroups
 
-_UNIX = "unix:"
 _WAIT_S_MAX: Final = 20.0
 """One request waits so long at most; a longer wait is several."""
 _TIMEOUT_S_MAX: Final = 60.0
@@ -59,7 +60,7 @@ class RemoteLog:
     """
 
     def __init__(self, address: str, *, timeout_s: float = 15.0, session_s: float = 10.0) -> None:
-        if not address.startswith(_UNIX):
+        if not address.startswith(UNIX):
             address = check_address("the address of a log", address)
         if not 0 < timeout_s <= _TIMEOUT_S_MAX:
             raise MisuseError(f"timeout_s={timeout_s} of a log: more than 0, and up to {_TIMEOUT_S_MAX:g} are allowed")
@@ -83,35 +84,37 @@ class RemoteLog:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _ask(self, method: Any, request: Any) -> Any:
-        return self._server.ask(lambda timeout_s, _: method(request, timeout=timeout_s), timeout_s=self._timeout_s)
+    def _ask(self, method: Method[RequestT, ReplyT], request: RequestT) -> ReplyT:
+        channel = self._server.channel
+        return self._server.ask(
+            lambda timeout_s, _: channel.call(method, request, timeout_s=timeout_s), timeout_s=self._timeout_s
+        )
 
     # ---- reading
 
     def describe(self) -> pb.DescribeLogReply:
         """Which log it is, and how its server does."""
-        reply: pb.DescribeLogReply = self._ask(self._server.log.Describe, pb.DescribeLogRequest())
-        return reply
+        return self._ask(MetaQ.describe, pb.DescribeLogRequest())
 
     def identity(self) -> Identity:
         reply = self.describe()
         return Identity(reply.log_id, reply.generation)
 
     def topics(self) -> dict[str, list[int]]:
-        reply = self._ask(self._server.log.ListTopics, pb.ListLogTopicsRequest())
+        reply = self._ask(MetaQ.list_topics, pb.ListLogTopicsRequest())
         return {queue_set.topic: list(queue_set.queue) for queue_set in reply.topics}
 
     def queues_of(self, topic: str) -> list[int]:
-        reply = self._ask(self._server.log.ListTopics, pb.ListLogTopicsRequest(topic=topic))
+        reply = self._ask(MetaQ.list_topics, pb.ListLogTopicsRequest(topic=topic))
         return [queue for queue_set in reply.topics for queue in queue_set.queue]
 
     def ranges(self, queues: Collection[LogQueue]) -> dict[LogQueue, Range]:
-        reply = self._ask(self._server.log.Ranges, pb.RangesRequest(queues=sets_of_queues(queues)))
+        reply = self._ask(MetaQ.ranges, pb.RangesRequest(queues=sets_of_queues(queues)))
         return dict(zip(queues, map(Range, reply.begin, reply.end), strict=True))
 
     def offsets_at(self, queues: Collection[LogQueue], at_us: int) -> dict[LogQueue, int]:
         request = pb.OffsetsAtRequest(queues=sets_of_queues(queues), at_us=at_us)
-        reply = self._ask(self._server.log.OffsetsAt, request)
+        reply = self._ask(MetaQ.offsets_at, request)
         return dict(zip(queues, reply.offset, strict=True))
 
     def fetch(
@@ -144,7 +147,7 @@ class RemoteLog:
     ) -> list[Fetched]:
         frames: dict[int, list[bytes]] = {}
         errors: dict[int, pb.LogError] = {}
-        for reply in self._server.log.Fetch(request, timeout=timeout_s):
+        for reply in self._server.channel.replies(MetaQ.fetch, [request], timeout_s=timeout_s):
             for part in reply.fetched:
                 if part.at >= len(wanted):
                     raise ProtocolError(f"MetaQ server {self.address} sent frames of a queue that was not asked for")
@@ -164,7 +167,7 @@ class RemoteLog:
 
     def find(self, topic: str, key: str, *, count_max: int = 100) -> list[ReceivedMessage]:
         request = pb.FindInLogRequest(topic=topic, key=key, count_max=count_max)
-        reply = self._ask(self._server.log.Find, request)
+        reply = self._ask(MetaQ.find, request)
         return [message_of_found(topic, key, found) for found in reply.found]
 
     # ---- appending
@@ -172,6 +175,7 @@ class RemoteLog:
     def append(self, appends: Sequence[Append]) -> list[int]:
         batches = [batch_of_append(append) for append in appends]
         size_bytes = sum(len(batch.payload) for batch in batches)
+        channel = self._server.channel
         with self._calls.next() as (sequence, settled):
             request = pb.AppendRequest(
                 producer_id=self._calls.producer_id, sequence=sequence, settled=settled, batches=batches
@@ -180,23 +184,22 @@ class RemoteLog:
             def attempt(timeout_s: float, is_repeat: bool) -> pb.AppendReply:
                 request.is_repeat = is_repeat
                 if size_bytes <= APPEND_SIZE_BYTES_MAX // 2 and request.ByteSize() <= APPEND_SIZE_BYTES_MAX:
-                    reply: pb.AppendReply = self._server.log.Append(request, timeout=timeout_s)
-                else:
-                    reply = self._server.log.AppendLarge(_pieces(request), timeout=timeout_s)
+                    return channel.call(MetaQ.append, request, timeout_s=timeout_s)
+                [reply] = channel.replies(MetaQ.append_large, _pieces(request), timeout_s=timeout_s)
                 return reply
 
             timeout_s = self._timeout_s + size_bytes / _BYTES_PER_S_MIN
             return list(self._server.ask(attempt, timeout_s=timeout_s, changes=True).base_offset)
 
     def settings_of(self, topic: str) -> TopicSettings:
-        return settings_of(self._ask(self._server.log.ShowTopic, pb.LogTopicRequest(topic=topic)))
+        return settings_of(self._ask(MetaQ.show_topic, pb.LogTopicRequest(topic=topic)))
 
     def set_topic(self, topic: str, settings: TopicSettings) -> None:
         request = pb.SetLogTopicRequest(topic=topic, settings=wire_settings(settings))
-        self._ask(self._server.log.SetTopic, request)
+        self._ask(MetaQ.set_topic, request)
 
     def flush(self) -> None:
-        self._ask(self._server.log.Flush, pb.FlushLogRequest())
+        self._ask(MetaQ.flush, pb.FlushLogRequest())
 
     # ---- groups
 
@@ -217,10 +220,10 @@ class RemoteLog:
         return member
 
     def groups(self) -> list[str]:
-        return list(self._ask(self._server.groups.ListGroups, pb.ListLogGroupsRequest()).groups)
+        return list(self._ask(MetaQGroups.list_groups, pb.ListLogGroupsRequest()).groups)
 
     def group(self, group: str) -> GroupState:
-        reply = self._ask(self._server.groups.ShowGroup, pb.ShowLogGroupRequest(group=group))
+        reply = self._ask(MetaQGroups.show_group, pb.ShowLogGroupRequest(group=group))
         queues = (
             QueueState(
                 LogQueue(queue.topic, queue.queue),
@@ -233,10 +236,10 @@ class RemoteLog:
         return GroupState(group, tuple(map(member_of, reply.members)), tuple(queues))
 
     def seek(self, group: str, offsets: Mapping[LogQueue, int]) -> None:
-        self._ask(self._server.groups.SeekGroup, pb.SeekLogGroupRequest(group=group, offsets=wire_offsets(offsets)))
+        self._ask(MetaQGroups.seek_group, pb.SeekLogGroupRequest(group=group, offsets=wire_offsets(offsets)))
 
     def delete_group(self, group: str) -> None:
-        self._ask(self._server.groups.DeleteGroup, pb.DeleteLogGroupRequest(group=group))
+        self._ask(MetaQGroups.delete_group, pb.DeleteLogGroupRequest(group=group))
 
 
 class _Numbers:

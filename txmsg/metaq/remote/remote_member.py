@@ -13,7 +13,9 @@ from txmsg.metaq.access import GroupView, LogQueue
 from txmsg.metaq.protocol import ID_SIZE_BYTES, member_of, offsets_of, queues_of_sets, sets_of_queues, wire_offsets
 from txmsg.metaq.remote.calls import Server
 from txmsg.runtime.start import Start, start_to_wire
+from txmsg.wire.method import Method, ReplyT
 from txmsg.wire.v1 import metaq_pb2 as pb
+from txmsg.wire.v1.metaq_rpc import MetaQGroups
 
 _ATTEMPT_S_MIN = 1.0
 
@@ -54,7 +56,7 @@ class RemoteMember:
         )
         self._renewed_at = time.monotonic()
         reply = server.ask(
-            lambda attempt_s, _: server.groups.Join(request, timeout=attempt_s),
+            lambda attempt_s, _: server.channel.call(MetaQGroups.join, request, timeout_s=attempt_s),
             timeout_s=min(timeout_s, session_s),
         )
         self._id: str = reply.member_id
@@ -68,7 +70,7 @@ class RemoteMember:
         return self._group
 
     def view(self) -> GroupView:
-        reply = self._ask(self._server.groups.View)
+        reply = self._ask(MetaQGroups.view)
         return GroupView(
             tuple(map(member_of, reply.members)),
             tuple(queues_of_sets(reply.queues)),
@@ -76,21 +78,21 @@ class RemoteMember:
         )
 
     def take(self, queues: Collection[LogQueue]) -> dict[LogQueue, int]:
-        taken = self._ask(self._server.groups.Take, queues=sets_of_queues(queues)).taken
+        taken = self._ask(MetaQGroups.take, queues=sets_of_queues(queues)).taken
         return {queue: offset or 0 for queue, offset in offsets_of(taken).items()}
 
     def store(self, offsets: Mapping[LogQueue, int]) -> None:
-        self._ask(self._server.groups.Store, offsets=wire_offsets(offsets))
+        self._ask(MetaQGroups.store, offsets=wire_offsets(offsets))
 
     def seek_done(self, offsets: Mapping[LogQueue, int]) -> None:
-        self._ask(self._server.groups.SeekDone, offsets=wire_offsets(offsets))
+        self._ask(MetaQGroups.seek_done, offsets=wire_offsets(offsets))
 
     def release(self, offsets: Mapping[LogQueue, int]) -> None:
-        self._ask(self._server.groups.Release, offsets=wire_offsets(offsets))
+        self._ask(MetaQGroups.release, offsets=wire_offsets(offsets))
 
     def leave(self, offsets: Mapping[LogQueue, int]) -> None:
         if not self._has_left:
-            self._ask(self._server.groups.Leave, offsets=wire_offsets(offsets))
+            self._ask(MetaQGroups.leave, offsets=wire_offsets(offsets))
             self._gone()
 
     def abandon(self) -> None:
@@ -104,7 +106,7 @@ class RemoteMember:
         self._has_left = True
         self._on_left(self)
 
-    def _ask(self, method: Any, **content: Any) -> Any:
+    def _ask(self, method: Method[pb.MemberRequest, ReplyT], **content: Any) -> ReplyT:
         """One call; what it sends counts as said when it was begun, for the server may have got it at once."""
         begun_at = time.monotonic()
         left_s = self._renewed_at + self._session_s - begun_at
@@ -118,7 +120,7 @@ class RemoteMember:
         request = pb.MemberRequest(session=self._session, call=self._call, **content)
         try:
             reply = self._server.ask(
-                lambda attempt_s, _: method(request, timeout=attempt_s),
+                lambda attempt_s, _: self._server.channel.call(method, request, timeout_s=attempt_s),
                 timeout_s=min(self._timeout_s, left_s),
                 attempt_s=max(_ATTEMPT_S_MIN, self._session_s / 3),
             )

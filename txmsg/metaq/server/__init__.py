@@ -2,8 +2,8 @@
 
 server      put together
 config      its settings
-log_api     reading and appending over gRPC, and who waits for which queue
-group_api   members of groups over gRPC
+log_api     reading and appending, and who waits for which queue
+group_api   members of groups
 validation  what a batch from elsewhere must be            (pure)
 producers   which appends were carried out                 (pure)
 placement   many callers' batches in one append

@@ -1,4 +1,4 @@
-"""What the groups of a log offer over gRPC: members elsewhere, as sessions, and what people ask and change."""
+"""What the groups of a log offer to clients: members elsewhere, as sessions, and what people ask and change."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from txmsg.metaq.protocol import ID_SIZE_BYTES, offsets_of, queues_of_sets, sets
 from txmsg.metaq.server.log_api import checked
 from txmsg.metaq.server.sessions import Sessions
 from txmsg.runtime.start import start_of_wire
-from txmsg.wire.answers import Context, answering
 from txmsg.wire.v1 import metaq_pb2 as pb
-from txmsg.wire.v1.metaq_pb2_grpc import MetaQGroupsServicer
 
 T = TypeVar("T")
 
@@ -24,7 +22,7 @@ TOPICS_MAX: Final = 1000
 _STRATEGY_SIZE_MAX = 200
 
 
-class GroupApi(MetaQGroupsServicer):
+class GroupApi:
     """The service MetaQGroups. `threads`: for what blocks."""
 
     def __init__(self, log: LogAccess, sessions: Sessions, threads: Executor) -> None:
@@ -37,8 +35,7 @@ class GroupApi(MetaQGroupsServicer):
 
     # ---- members
 
-    @answering
-    async def Join(self, request: pb.JoinGroupRequest, context: Context) -> pb.JoinGroupReply:  # noqa: N802
+    async def join(self, request: pb.JoinGroupRequest) -> pb.JoinGroupReply:
         check_name("group", request.group)
         for topic in request.topics:
             check_name("topic", topic)
@@ -57,8 +54,7 @@ class GroupApi(MetaQGroupsServicer):
         member_id = await self._sessions.join(request.session, join, request.session_ms / 1000)
         return pb.JoinGroupReply(member_id=member_id)
 
-    @answering
-    async def View(self, request: pb.MemberRequest, context: Context) -> pb.MemberView:  # noqa: N802
+    async def view(self, request: pb.MemberRequest) -> pb.MemberView:
         def view(member: GroupMember) -> pb.MemberView:
             found = member.view()
             return pb.MemberView(
@@ -69,44 +65,37 @@ class GroupApi(MetaQGroupsServicer):
 
         return await self._sessions.call(request.session, request.call, view)
 
-    @answering
-    async def Take(self, request: pb.MemberRequest, context: Context) -> pb.MemberReply:  # noqa: N802
+    async def take(self, request: pb.MemberRequest) -> pb.MemberReply:
         queues = checked(queues_of_sets(request.queues))
         taken = await self._sessions.call(request.session, request.call, lambda member: member.take(queues))
         return pb.MemberReply(taken=wire_offsets(taken))
 
-    @answering
-    async def Store(self, request: pb.MemberRequest, context: Context) -> pb.MemberReply:  # noqa: N802
+    async def store(self, request: pb.MemberRequest) -> pb.MemberReply:
         offsets = _given(request)
         await self._sessions.call(request.session, request.call, lambda member: member.store(offsets))
         return pb.MemberReply()
 
-    @answering
-    async def SeekDone(self, request: pb.MemberRequest, context: Context) -> pb.MemberReply:  # noqa: N802
+    async def seek_done(self, request: pb.MemberRequest) -> pb.MemberReply:
         offsets = _given(request)
         await self._sessions.call(request.session, request.call, lambda member: member.seek_done(offsets))
         return pb.MemberReply()
 
-    @answering
-    async def Release(self, request: pb.MemberRequest, context: Context) -> pb.MemberReply:  # noqa: N802
+    async def release(self, request: pb.MemberRequest) -> pb.MemberReply:
         offsets = _given(request)
         await self._sessions.call(request.session, request.call, lambda member: member.release(offsets))
         return pb.MemberReply()
 
-    @answering
-    async def Leave(self, request: pb.MemberRequest, context: Context) -> pb.MemberReply:  # noqa: N802
+    async def leave(self, request: pb.MemberRequest) -> pb.MemberReply:
         offsets = _given(request)
         await self._sessions.leave(request.session, lambda member: member.leave(offsets))
         return pb.MemberReply()
 
     # ---- for people
 
-    @answering
-    async def ListGroups(self, request: pb.ListLogGroupsRequest, context: Context) -> pb.ListLogGroupsReply:  # noqa: N802
+    async def list_groups(self, request: pb.ListLogGroupsRequest) -> pb.ListLogGroupsReply:
         return pb.ListLogGroupsReply(groups=await self._do(self._log.groups))
 
-    @answering
-    async def ShowGroup(self, request: pb.ShowLogGroupRequest, context: Context) -> pb.ShowLogGroupReply:  # noqa: N802
+    async def show_group(self, request: pb.ShowLogGroupRequest) -> pb.ShowLogGroupReply:
         group = check_name("group", request.group)
         found = await self._do(lambda: self._log.group(group))
         reply = pb.ShowLogGroupReply(members=map(wire_member, found.members))
@@ -121,14 +110,12 @@ class GroupApi(MetaQGroupsServicer):
             )
         return reply
 
-    @answering
-    async def SeekGroup(self, request: pb.SeekLogGroupRequest, context: Context) -> pb.SeekLogGroupReply:  # noqa: N802
+    async def seek_group(self, request: pb.SeekLogGroupRequest) -> pb.SeekLogGroupReply:
         group, offsets = check_name("group", request.group), _given(request)
         await self._do(lambda: self._log.seek(group, offsets))
         return pb.SeekLogGroupReply()
 
-    @answering
-    async def DeleteGroup(self, request: pb.DeleteLogGroupRequest, context: Context) -> pb.DeleteLogGroupReply:  # noqa: N802
+    async def delete_group(self, request: pb.DeleteLogGroupRequest) -> pb.DeleteLogGroupReply:
         group = check_name("group", request.group)
         await self._do(lambda: self._log.delete_group(group))
         return pb.DeleteLogGroupReply()

@@ -1,9 +1,9 @@
-"""What a log offers over gRPC, groups aside: requests become calls of the log, values become replies."""
+"""What a log offers to clients, groups aside: requests become calls of the log, values become replies."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Sized
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from functools import partial
@@ -11,7 +11,6 @@ from importlib.metadata import version
 from itertools import groupby
 from typing import Final, NamedTuple, TypeVar
 
-import grpc
 from google.protobuf.message import DecodeError
 
 from txmsg.errors import (
@@ -45,9 +44,8 @@ from txmsg.metaq.server.placement import Call
 from txmsg.metaq.server.producers import CallId
 from txmsg.metaq.server.transfers import Transfers
 from txmsg.metaq.server.validation import check
-from txmsg.wire.answers import Context, answering
+from txmsg.wire.server import ServerCall
 from txmsg.wire.v1 import metaq_pb2 as pb
-from txmsg.wire.v1.metaq_pb2_grpc import MetaQServicer
 
 T = TypeVar("T")
 
@@ -62,7 +60,7 @@ _GROUP_LOG_LOOK_S = 1.0
 """Retries are appended by other processes, too: those who wait for them look as often."""
 
 
-class LogApi(MetaQServicer):
+class LogApi:
     """The service MetaQ. `readers`: threads that read, and check what is large."""
 
     def __init__(  # noqa: PLR0917 - what a server is made of
@@ -90,8 +88,7 @@ class LogApi(MetaQServicer):
 
     # ---- what there is
 
-    @answering
-    async def Describe(self, request: pb.DescribeLogRequest, context: Context) -> pb.DescribeLogReply:  # noqa: N802
+    async def describe(self, request: pb.DescribeLogRequest) -> pb.DescribeLogReply:
         identity = await self._read(self._log.identity)
         return pb.DescribeLogReply(
             log_id=identity.log_id,
@@ -103,8 +100,7 @@ class LogApi(MetaQServicer):
             appending_bytes=self._appender.size_bytes,
         )
 
-    @answering
-    async def ListTopics(self, request: pb.ListLogTopicsRequest, context: Context) -> pb.ListLogTopicsReply:  # noqa: N802
+    async def list_topics(self, request: pb.ListLogTopicsRequest) -> pb.ListLogTopicsReply:
         if request.topic:
             topic = check_name("topic", request.topic)
             topics = {topic: await self._read(lambda: self._log.queues_of(topic))}
@@ -114,32 +110,27 @@ class LogApi(MetaQServicer):
             topics=[pb.QueueSet(topic=topic, queue=numbers) for topic, numbers in topics.items()]
         )
 
-    @answering
-    async def ShowTopic(self, request: pb.LogTopicRequest, context: Context) -> pb.LogTopicSettings:  # noqa: N802
+    async def show_topic(self, request: pb.LogTopicRequest) -> pb.LogTopicSettings:
         topic = check_name("topic", request.topic)
         return wire_settings(await self._read(lambda: self._log.settings_of(topic)))
 
-    @answering
-    async def SetTopic(self, request: pb.SetLogTopicRequest, context: Context) -> pb.SetLogTopicReply:  # noqa: N802
+    async def set_topic(self, request: pb.SetLogTopicRequest) -> pb.SetLogTopicReply:
         topic, settings = _not_own(check_name("topic", request.topic)), settings_of(request.settings)
         await self._read(lambda: self._log.set_topic(topic, settings))
         return pb.SetLogTopicReply()
 
-    @answering
-    async def Ranges(self, request: pb.RangesRequest, context: Context) -> pb.RangesReply:  # noqa: N802
+    async def ranges(self, request: pb.RangesRequest) -> pb.RangesReply:
         queues = checked(queues_of_sets(request.queues))
         ranges = await self._read(lambda: self._log.ranges(queues))
         begins, ends = zip(*(ranges[queue] for queue in queues), strict=True) if queues else ((), ())
         return pb.RangesReply(begin=begins, end=ends)
 
-    @answering
-    async def OffsetsAt(self, request: pb.OffsetsAtRequest, context: Context) -> pb.OffsetsAtReply:  # noqa: N802
+    async def offsets_at(self, request: pb.OffsetsAtRequest) -> pb.OffsetsAtReply:
         queues = checked(queues_of_sets(request.queues))
         offsets = await self._read(lambda: self._log.offsets_at(queues, request.at_us))
         return pb.OffsetsAtReply(offset=[offsets[queue] for queue in queues])
 
-    @answering
-    async def Find(self, request: pb.FindInLogRequest, context: Context) -> pb.FindInLogReply:  # noqa: N802
+    async def find(self, request: pb.FindInLogRequest) -> pb.FindInLogReply:
         check_name("topic", request.topic)
         count_max = min(request.count_max, FOUND_MAX)
         found = await self._read(lambda: self._log.find(request.topic, request.key, count_max=count_max + 1))
@@ -154,25 +145,22 @@ class LogApi(MetaQServicer):
 
     # ---- fetching
 
-    @answering
-    async def Fetch(self, request: pb.FetchRequest, context: Context) -> None:  # noqa: N802
+    async def fetch(self, request: pb.FetchRequest, call: ServerCall[pb.FetchRequest, pb.FetchReply]) -> None:
         """Waits on the loop, reads on a thread, and reads a piece again only when the one before has left."""
         wanted = {queue: -1 if offset is None else offset for queue, offset in offsets_of(request.wanted).items()}
         checked(list(wanted))
         found = await self._found(wanted, min(request.size_bytes_max, FETCH_SIZE_BYTES_CEILING), request.wait_ms / 1000)
         pieces = _pieces(found, {queue: place for place, queue in enumerate(wanted)})
         del found  # what was read has been checked: it is read again piece by piece, as slowly as its reader takes it
-        with self._sending.begun(_caller_of(context), sum(piece.size_bytes for piece in pieces)) as transfer:
+        with self._sending.begun(call.connection, sum(piece.size_bytes for piece in pieces)) as transfer:
             try:
                 if pieces:
                     await self._sending.hold(transfer, max(piece.size_bytes for piece in pieces))
                 for piece in pieces:
                     reply = await self._read(partial(self._reply_of, piece))
                     async with transfer.step():
-                        await context.write(reply)
+                        await call.send(reply)
                     transfer.moved_bytes += piece.size_bytes
-            except grpc.aio.InternalError:
-                return  # the reader has gone
             except TimeoutError:
                 if transfer.is_ended:
                     raise OutcomeUnknown(
@@ -226,24 +214,16 @@ class LogApi(MetaQServicer):
 
     # ---- appending
 
-    @answering
-    async def Append(self, request: pb.AppendRequest, context: Context) -> pb.AppendReply:  # noqa: N802
+    async def append(self, request: pb.AppendRequest) -> pb.AppendReply:
         return await self._append(request)
 
-    @answering
-    async def AppendLarge(self, requests: AsyncIterator[pb.AppendPiece], context: Context) -> pb.AppendReply:  # noqa: N802
-        try:
-            async with asyncio.timeout(self._config.send_timeout_s):
-                first = await anext(requests, None)
-        except TimeoutError:
-            raise self._too_slow(is_ended=False) from None
-        if first is None:
-            raise ProtocolError("an append came without a piece")
+    async def append_large(self, call: ServerCall[pb.AppendPiece, pb.AppendReply]) -> pb.AppendReply:
+        first = await anext(call)  # it came with the call
         if first.size > _APPEND_SIZE_BYTES_CEILING:
             raise MessageTooLarge(
                 f"{first.size} bytes in one append: at most {_APPEND_SIZE_BYTES_CEILING} fit; send several"
             )
-        with self._arriving.begun(_caller_of(context), first.size) as transfer:
+        with self._arriving.begun(call.connection, first.size) as transfer:
             pieces: list[bytes] = []
             piece: pb.AppendPiece | None = first
             try:
@@ -252,7 +232,7 @@ class LogApi(MetaQServicer):
                     pieces.append(piece.data)
                     transfer.moved_bytes += len(piece.data)
                     async with transfer.step():
-                        piece = await anext(requests, None)
+                        piece = await anext(call, None)
             except TimeoutError:
                 raise self._too_slow(is_ended=transfer.is_ended) from None
             if transfer.moved_bytes != first.size:
@@ -270,8 +250,7 @@ class LogApi(MetaQServicer):
             "nothing was appended"
         )
 
-    @answering
-    async def Flush(self, request: pb.FlushLogRequest, context: Context) -> pb.FlushLogReply:  # noqa: N802
+    async def flush(self, request: pb.FlushLogRequest) -> pb.FlushLogReply:
         await self._read(self._log.flush)
         return pb.FlushLogReply()
 
@@ -365,12 +344,6 @@ def _pieces(found: Sequence[Fetched], places: dict[LogQueue, int]) -> list[_Piec
         if fetched.error is not None:
             pieces[-1].add(_Span(at, topic, error=fetched.error))
     return [piece for piece in pieces if piece.spans]
-
-
-def _caller_of(context: Context) -> object:
-    """Who has a share: a connection. Those of a socket file have no names, and each call is one of its own."""
-    peer = context.peer()
-    return object() if peer.startswith("unix") else peer
 
 
 class Polls:

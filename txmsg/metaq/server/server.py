@@ -6,13 +6,11 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
-
-import grpc
 
 from txmsg.errors import MisuseError
 from txmsg.metaq.access import NOTES
@@ -26,13 +24,12 @@ from txmsg.metaq.server.placement import Placer
 from txmsg.metaq.server.producers import REMEMBERED_S
 from txmsg.metaq.server.sessions import Sessions
 from txmsg.metaq.store.topics import Flush, TopicSettings
-from txmsg.wire.address import check_address
-from txmsg.wire.server import bind, connections_allowed, new_server
-from txmsg.wire.v1.metaq_pb2_grpc import add_MetaQGroupsServicer_to_server, add_MetaQServicer_to_server
+from txmsg.wire.address import UNIX, check_address
+from txmsg.wire.server import Server, connections_allowed
+from txmsg.wire.v1 import metaq_rpc as rpc
 
 logger = logging.getLogger(__name__)
 
-_UNIX = "unix:"
 # A synchronous batch behind a note has the note synced, too. No file is kept for the notes in it.
 _OF_NOTES = TopicSettings(flush=Flush.TIMED, retention_s=REMEMBERED_S)
 _READERS = 4
@@ -79,13 +76,15 @@ async def _serve(
     )
     await appender.recover()
     sessions = Sessions(group_threads, clock=time.monotonic)
-    server = new_server(
-        partial(add_MetaQServicer_to_server, LogApi(log, appender, polls, sessions, readers, config, stop)),
-        partial(add_MetaQGroupsServicer_to_server, GroupApi(log, sessions, group_threads)),
+    server = Server(
+        {
+            rpc.MetaQ: LogApi(log, appender, polls, sessions, readers, config, stop),
+            rpc.MetaQGroups: GroupApi(log, sessions, group_threads),
+        },
         connections_max=connections_allowed(config.connections_max),
         request_size_bytes_max=_REQUEST_SIZE_BYTES_MAX,
     )
-    with _listening(server, config.listen) as address:
+    async with _listening(server, config.listen) as address:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(appender.run())
             ending = tasks.create_task(sessions.run())
@@ -100,27 +99,23 @@ async def _serve(
         await sessions.close()
 
 
-@contextmanager
-def _listening(server: grpc.aio.Server, listen: str) -> Iterator[str]:
+@asynccontextmanager
+async def _listening(server: Server, listen: str) -> AsyncIterator[str]:
     """The address at which it will answer. Raises MisuseError when it is taken."""
-    if not listen.startswith(_UNIX):
-        yield bind(server, check_address("--listen", listen))
+    if not listen.startswith(UNIX):
+        yield await server.bind(check_address("--listen", listen))
         return
-    path = Path(listen.removeprefix(_UNIX))
+    path = Path(listen.removeprefix(UNIX))
     if _is_answered(path):
         raise MisuseError(f"cannot listen on {listen}: another program does; give another --listen unix:PATH")
     try:
-        server.add_insecure_port(listen)
-    except RuntimeError as exc:
-        raise MisuseError(f"cannot listen on {listen}: is {path.parent} a directory that may be written to?") from exc
-    try:
-        yield listen
+        yield await server.bind(listen)
     finally:
         path.unlink(missing_ok=True)
 
 
 def _is_answered(path: Path) -> bool:
-    """Whether a process listens at this socket; gRPC would take the socket over."""
+    """Whether a process listens at this socket; binding would take it over."""
     with socket.socket(socket.AF_UNIX) as probe:
         try:
             probe.connect(str(path))

@@ -44,7 +44,7 @@ class ShowClusterRequest(_message.Message):
     __slots__ = ("with_queues",)
     WITH_QUEUES_FIELD_NUMBER: _ClassVar[int]
     with_queues: bool
-    def __init__(self, with_queues: _Optional[bool] = ...) -> None: ...
+    def __init__(self, with_queues: bool = ...) -> None: ...
 
 class ShowClusterReply(_message.Message):
     __slots__ = ("shard", "schema_revision", "brokers", "queues", "queues_unassigned", "leases")

@@ -76,7 +76,7 @@ class DeadLetter(_message.Message):
     generation: int
     blocks_key: bool
     size_bytes: int
-    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ..., transaction_id: _Optional[bytes] = ..., n: _Optional[int] = ..., key: _Optional[str] = ..., tag: _Optional[str] = ..., ordering_key: _Optional[str] = ..., headers: _Optional[bytes] = ..., body: _Optional[bytes] = ..., born_at_us: _Optional[int] = ..., stored_at_us: _Optional[int] = ..., died_at_us: _Optional[int] = ..., attempts: _Optional[int] = ..., last_error: _Optional[str] = ..., failures: _Optional[_Iterable[_Union[Failure, _Mapping]]] = ..., generation: _Optional[int] = ..., blocks_key: _Optional[bool] = ..., size_bytes: _Optional[int] = ...) -> None: ...
+    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ..., transaction_id: _Optional[bytes] = ..., n: _Optional[int] = ..., key: _Optional[str] = ..., tag: _Optional[str] = ..., ordering_key: _Optional[str] = ..., headers: _Optional[bytes] = ..., body: _Optional[bytes] = ..., born_at_us: _Optional[int] = ..., stored_at_us: _Optional[int] = ..., died_at_us: _Optional[int] = ..., attempts: _Optional[int] = ..., last_error: _Optional[str] = ..., failures: _Optional[_Iterable[_Union[Failure, _Mapping]]] = ..., generation: _Optional[int] = ..., blocks_key: bool = ..., size_bytes: _Optional[int] = ...) -> None: ...
 
 class ListDeadLettersRequest(_message.Message):
     __slots__ = ("filter", "limit", "after", "with_bodies")
@@ -88,7 +88,7 @@ class ListDeadLettersRequest(_message.Message):
     limit: int
     after: str
     with_bodies: bool
-    def __init__(self, filter: _Optional[_Union[DeadLetterFilter, _Mapping]] = ..., limit: _Optional[int] = ..., after: _Optional[str] = ..., with_bodies: _Optional[bool] = ...) -> None: ...
+    def __init__(self, filter: _Optional[_Union[DeadLetterFilter, _Mapping]] = ..., limit: _Optional[int] = ..., after: _Optional[str] = ..., with_bodies: bool = ...) -> None: ...
 
 class ListDeadLettersReply(_message.Message):
     __slots__ = ("letters", "next")

@@ -48,7 +48,7 @@ class AlterChecksRequest(_message.Message):
     check_interval_s: float
     checks_max: int
     no_client_park_s: float
-    def __init__(self, group: _Optional[str] = ..., default_checks: _Optional[bool] = ..., first_check_s: _Optional[float] = ..., check_interval_s: _Optional[float] = ..., checks_max: _Optional[int] = ..., no_client_park_s: _Optional[float] = ...) -> None: ...
+    def __init__(self, group: _Optional[str] = ..., default_checks: bool = ..., first_check_s: _Optional[float] = ..., check_interval_s: _Optional[float] = ..., checks_max: _Optional[int] = ..., no_client_park_s: _Optional[float] = ...) -> None: ...
 
 class AlterChecksReply(_message.Message):
     __slots__ = ("settings",)
@@ -92,7 +92,7 @@ class ListGroupsReply(_message.Message):
     groups: _containers.RepeatedCompositeFieldContainer[GroupSummary]
     more: bool
     producer_groups: _containers.RepeatedCompositeFieldContainer[CheckSettings]
-    def __init__(self, groups: _Optional[_Iterable[_Union[GroupSummary, _Mapping]]] = ..., more: _Optional[bool] = ..., producer_groups: _Optional[_Iterable[_Union[CheckSettings, _Mapping]]] = ...) -> None: ...
+    def __init__(self, groups: _Optional[_Iterable[_Union[GroupSummary, _Mapping]]] = ..., more: bool = ..., producer_groups: _Optional[_Iterable[_Union[CheckSettings, _Mapping]]] = ...) -> None: ...
 
 class GroupSettings(_message.Message):
     __slots__ = ("group", "retry_delays_s", "retries_max", "poisoned_key", "deliver_rate_max", "version")
@@ -130,7 +130,7 @@ class GroupQueue(_message.Message):
     retrying: int
     dead: int
     seeking: bool
-    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., next_offset: _Optional[int] = ..., begin: _Optional[int] = ..., end: _Optional[int] = ..., waiting: _Optional[int] = ..., retrying: _Optional[int] = ..., dead: _Optional[int] = ..., seeking: _Optional[bool] = ...) -> None: ...
+    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., next_offset: _Optional[int] = ..., begin: _Optional[int] = ..., end: _Optional[int] = ..., waiting: _Optional[int] = ..., retrying: _Optional[int] = ..., dead: _Optional[int] = ..., seeking: bool = ...) -> None: ...
 
 class GroupMember(_message.Message):
     __slots__ = ("client_id", "silent_s")
@@ -162,7 +162,7 @@ class ShowGroupReply(_message.Message):
     paused: bool
     paused_s: float
     last_error: str
-    def __init__(self, settings: _Optional[_Union[GroupSettings, _Mapping]] = ..., created_at_us: _Optional[int] = ..., queues: _Optional[_Iterable[_Union[GroupQueue, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[GroupMember, _Mapping]]] = ..., paused: _Optional[bool] = ..., paused_s: _Optional[float] = ..., last_error: _Optional[str] = ...) -> None: ...
+    def __init__(self, settings: _Optional[_Union[GroupSettings, _Mapping]] = ..., created_at_us: _Optional[int] = ..., queues: _Optional[_Iterable[_Union[GroupQueue, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[GroupMember, _Mapping]]] = ..., paused: bool = ..., paused_s: _Optional[float] = ..., last_error: _Optional[str] = ...) -> None: ...
 
 class AlterGroupRequest(_message.Message):
     __slots__ = ("group", "retry_delays_s", "default_retries", "retries_max", "poisoned_key", "deliver_rate_max")
@@ -178,7 +178,7 @@ class AlterGroupRequest(_message.Message):
     retries_max: int
     poisoned_key: str
     deliver_rate_max: float
-    def __init__(self, group: _Optional[str] = ..., retry_delays_s: _Optional[_Iterable[float]] = ..., default_retries: _Optional[bool] = ..., retries_max: _Optional[int] = ..., poisoned_key: _Optional[str] = ..., deliver_rate_max: _Optional[float] = ...) -> None: ...
+    def __init__(self, group: _Optional[str] = ..., retry_delays_s: _Optional[_Iterable[float]] = ..., default_retries: bool = ..., retries_max: _Optional[int] = ..., poisoned_key: _Optional[str] = ..., deliver_rate_max: _Optional[float] = ...) -> None: ...
 
 class AlterGroupReply(_message.Message):
     __slots__ = ("settings",)
@@ -204,7 +204,7 @@ class SeekRequest(_message.Message):
     at_us: int
     offset: int
     again: bool
-    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., queue: _Optional[int] = ..., earliest: _Optional[bool] = ..., latest: _Optional[bool] = ..., at_us: _Optional[int] = ..., offset: _Optional[int] = ..., again: _Optional[bool] = ...) -> None: ...
+    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., queue: _Optional[int] = ..., earliest: bool = ..., latest: bool = ..., at_us: _Optional[int] = ..., offset: _Optional[int] = ..., again: bool = ...) -> None: ...
 
 class SeekReply(_message.Message):
     __slots__ = ("queues",)
@@ -218,7 +218,7 @@ class DeleteGroupRequest(_message.Message):
     FORCE_FIELD_NUMBER: _ClassVar[int]
     group: str
     force: bool
-    def __init__(self, group: _Optional[str] = ..., force: _Optional[bool] = ...) -> None: ...
+    def __init__(self, group: _Optional[str] = ..., force: bool = ...) -> None: ...
 
 class DeleteGroupReply(_message.Message):
     __slots__ = ()

@@ -20,7 +20,7 @@ class FindMessagesRequest(_message.Message):
     topic: str
     limit: int
     with_bodies: bool
-    def __init__(self, key: _Optional[str] = ..., id: _Optional[str] = ..., topic: _Optional[str] = ..., limit: _Optional[int] = ..., with_bodies: _Optional[bool] = ...) -> None: ...
+    def __init__(self, key: _Optional[str] = ..., id: _Optional[str] = ..., topic: _Optional[str] = ..., limit: _Optional[int] = ..., with_bodies: bool = ...) -> None: ...
 
 class FoundMessage(_message.Message):
     __slots__ = ("transaction_id", "n", "state", "topic", "queue", "offset", "segment", "decided_by", "key", "tag", "ordering_key", "headers", "body", "size_bytes", "born_at_us", "half_stored_at_us", "stored_at_us", "deliver_at_us", "producer_group", "checks", "next_check_at_us", "parked_reason")
@@ -98,7 +98,7 @@ class FindMessagesReply(_message.Message):
     MORE_FIELD_NUMBER: _ClassVar[int]
     messages: _containers.RepeatedCompositeFieldContainer[FoundMessage]
     more: bool
-    def __init__(self, messages: _Optional[_Iterable[_Union[FoundMessage, _Mapping]]] = ..., more: _Optional[bool] = ...) -> None: ...
+    def __init__(self, messages: _Optional[_Iterable[_Union[FoundMessage, _Mapping]]] = ..., more: bool = ...) -> None: ...
 
 class TraceRequest(_message.Message):
     __slots__ = ("id",)
@@ -142,7 +142,7 @@ class MirrorTrace(_message.Message):
     mirror: str
     log: str
     mirrored: bool
-    def __init__(self, mirror: _Optional[str] = ..., log: _Optional[str] = ..., mirrored: _Optional[bool] = ...) -> None: ...
+    def __init__(self, mirror: _Optional[str] = ..., log: _Optional[str] = ..., mirrored: bool = ...) -> None: ...
 
 class TracedMessage(_message.Message):
     __slots__ = ("message", "groups", "mirrors")
@@ -164,4 +164,4 @@ class TraceReply(_message.Message):
     rolled_back_at_us: int
     more: bool
     taken_back_at_us: int
-    def __init__(self, messages: _Optional[_Iterable[_Union[TracedMessage, _Mapping]]] = ..., rolled_back_at_us: _Optional[int] = ..., more: _Optional[bool] = ..., taken_back_at_us: _Optional[int] = ...) -> None: ...
+    def __init__(self, messages: _Optional[_Iterable[_Union[TracedMessage, _Mapping]]] = ..., rolled_back_at_us: _Optional[int] = ..., more: bool = ..., taken_back_at_us: _Optional[int] = ...) -> None: ...

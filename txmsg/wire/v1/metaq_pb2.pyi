@@ -169,7 +169,7 @@ class FindInLogReply(_message.Message):
     MORE_FIELD_NUMBER: _ClassVar[int]
     found: _containers.RepeatedCompositeFieldContainer[FoundInLog]
     more: bool
-    def __init__(self, found: _Optional[_Iterable[_Union[FoundInLog, _Mapping]]] = ..., more: _Optional[bool] = ...) -> None: ...
+    def __init__(self, found: _Optional[_Iterable[_Union[FoundInLog, _Mapping]]] = ..., more: bool = ...) -> None: ...
 
 class FetchRequest(_message.Message):
     __slots__ = ("wanted", "size_bytes_max", "wait_ms")
@@ -237,7 +237,7 @@ class AppendBatch(_message.Message):
     first_stored_at_us: int
     last_stored_at_us: int
     is_mirrored: bool
-    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., base_offset: _Optional[int] = ..., payload: _Optional[bytes] = ..., payload_crc: _Optional[int] = ..., raw_size: _Optional[int] = ..., compression: _Optional[int] = ..., kind: _Optional[int] = ..., columns: _Optional[int] = ..., count: _Optional[int] = ..., first_stored_at_us: _Optional[int] = ..., last_stored_at_us: _Optional[int] = ..., is_mirrored: _Optional[bool] = ...) -> None: ...
+    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., base_offset: _Optional[int] = ..., payload: _Optional[bytes] = ..., payload_crc: _Optional[int] = ..., raw_size: _Optional[int] = ..., compression: _Optional[int] = ..., kind: _Optional[int] = ..., columns: _Optional[int] = ..., count: _Optional[int] = ..., first_stored_at_us: _Optional[int] = ..., last_stored_at_us: _Optional[int] = ..., is_mirrored: bool = ...) -> None: ...
 
 class AppendRequest(_message.Message):
     __slots__ = ("producer_id", "sequence", "settled", "is_repeat", "batches")
@@ -251,7 +251,7 @@ class AppendRequest(_message.Message):
     settled: int
     is_repeat: bool
     batches: _containers.RepeatedCompositeFieldContainer[AppendBatch]
-    def __init__(self, producer_id: _Optional[bytes] = ..., sequence: _Optional[int] = ..., settled: _Optional[int] = ..., is_repeat: _Optional[bool] = ..., batches: _Optional[_Iterable[_Union[AppendBatch, _Mapping]]] = ...) -> None: ...
+    def __init__(self, producer_id: _Optional[bytes] = ..., sequence: _Optional[int] = ..., settled: _Optional[int] = ..., is_repeat: bool = ..., batches: _Optional[_Iterable[_Union[AppendBatch, _Mapping]]] = ...) -> None: ...
 
 class AppendReply(_message.Message):
     __slots__ = ("base_offset",)

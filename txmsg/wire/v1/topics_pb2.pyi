@@ -44,7 +44,7 @@ class ListTopicSettingsReply(_message.Message):
     MORE_FIELD_NUMBER: _ClassVar[int]
     topics: _containers.RepeatedCompositeFieldContainer[TopicSettings]
     more: bool
-    def __init__(self, topics: _Optional[_Iterable[_Union[TopicSettings, _Mapping]]] = ..., more: _Optional[bool] = ...) -> None: ...
+    def __init__(self, topics: _Optional[_Iterable[_Union[TopicSettings, _Mapping]]] = ..., more: bool = ...) -> None: ...
 
 class TopicQueue(_message.Message):
     __slots__ = ("number", "begin", "end")
@@ -122,7 +122,7 @@ class DeleteTopicRequest(_message.Message):
     FORCE_FIELD_NUMBER: _ClassVar[int]
     name: str
     force: bool
-    def __init__(self, name: _Optional[str] = ..., force: _Optional[bool] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., force: bool = ...) -> None: ...
 
 class DeleteTopicReply(_message.Message):
     __slots__ = ()

@@ -64,7 +64,7 @@ class SendRequest(_message.Message):
     fence_id: bytes
     half: bool
     batches: _containers.RepeatedCompositeFieldContainer[MessageColumns]
-    def __init__(self, group: _Optional[str] = ..., fence_id: _Optional[bytes] = ..., half: _Optional[bool] = ..., batches: _Optional[_Iterable[_Union[MessageColumns, _Mapping]]] = ...) -> None: ...
+    def __init__(self, group: _Optional[str] = ..., fence_id: _Optional[bytes] = ..., half: bool = ..., batches: _Optional[_Iterable[_Union[MessageColumns, _Mapping]]] = ...) -> None: ...
 
 class SendReply(_message.Message):
     __slots__ = ("shard", "errors")
@@ -147,7 +147,7 @@ class Refusal(_message.Message):
     def __init__(self, receipt: _Optional[_Union[Receipt, _Mapping]] = ..., error: _Optional[str] = ..., delay_ms: _Optional[int] = ...) -> None: ...
 
 class ReceiveRequest(_message.Message):
-    __slots__ = ("group", "client_id", "subscriptions", "max_messages", "wait_ms", "visibility_timeout_ms", "acks", "refusals", "start", "held")
+    __slots__ = ("group", "client_id", "subscriptions", "max_messages", "wait_ms", "visibility_timeout_ms", "acks", "refusals", "start", "held", "release")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
@@ -158,6 +158,7 @@ class ReceiveRequest(_message.Message):
     REFUSALS_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
     group: str
     client_id: str
     subscriptions: _containers.RepeatedCompositeFieldContainer[Subscription]
@@ -168,7 +169,8 @@ class ReceiveRequest(_message.Message):
     refusals: _containers.RepeatedCompositeFieldContainer[Refusal]
     start: str
     held: _containers.RepeatedCompositeFieldContainer[Receipt]
-    def __init__(self, group: _Optional[str] = ..., client_id: _Optional[str] = ..., subscriptions: _Optional[_Iterable[_Union[Subscription, _Mapping]]] = ..., max_messages: _Optional[int] = ..., wait_ms: _Optional[int] = ..., visibility_timeout_ms: _Optional[int] = ..., acks: _Optional[_Iterable[_Union[Receipt, _Mapping]]] = ..., refusals: _Optional[_Iterable[_Union[Refusal, _Mapping]]] = ..., start: _Optional[str] = ..., held: _Optional[_Iterable[_Union[Receipt, _Mapping]]] = ...) -> None: ...
+    release: bool
+    def __init__(self, group: _Optional[str] = ..., client_id: _Optional[str] = ..., subscriptions: _Optional[_Iterable[_Union[Subscription, _Mapping]]] = ..., max_messages: _Optional[int] = ..., wait_ms: _Optional[int] = ..., visibility_timeout_ms: _Optional[int] = ..., acks: _Optional[_Iterable[_Union[Receipt, _Mapping]]] = ..., refusals: _Optional[_Iterable[_Union[Refusal, _Mapping]]] = ..., start: _Optional[str] = ..., held: _Optional[_Iterable[_Union[Receipt, _Mapping]]] = ..., release: bool = ...) -> None: ...
 
 class DeliveredColumns(_message.Message):
     __slots__ = ("topic", "queue", "receipt", "transaction_ids", "n", "body", "key", "tag", "headers", "born_at_us", "stored_at_us", "attempt", "ordering_key", "generation")
@@ -220,7 +222,7 @@ class Hello(_message.Message):
     producer_group: str
     fence_ids: _containers.RepeatedScalarFieldContainer[bytes]
     checks_unfenced: bool
-    def __init__(self, client_id: _Optional[str] = ..., producer_group: _Optional[str] = ..., fence_ids: _Optional[_Iterable[bytes]] = ..., checks_unfenced: _Optional[bool] = ...) -> None: ...
+    def __init__(self, client_id: _Optional[str] = ..., producer_group: _Optional[str] = ..., fence_ids: _Optional[_Iterable[bytes]] = ..., checks_unfenced: bool = ...) -> None: ...
 
 class Heartbeat(_message.Message):
     __slots__ = ()
@@ -288,7 +290,7 @@ class RouteChanged(_message.Message):
     draining: _containers.RepeatedScalarFieldContainer[str]
     shard: bytes
     is_cut_off: bool
-    def __init__(self, brokers: _Optional[_Iterable[str]] = ..., this: _Optional[str] = ..., draining: _Optional[_Iterable[str]] = ..., shard: _Optional[bytes] = ..., is_cut_off: _Optional[bool] = ...) -> None: ...
+    def __init__(self, brokers: _Optional[_Iterable[str]] = ..., this: _Optional[str] = ..., draining: _Optional[_Iterable[str]] = ..., shard: _Optional[bytes] = ..., is_cut_off: bool = ...) -> None: ...
 
 class BrokerFrame(_message.Message):
     __slots__ = ("heartbeat", "check", "route_changed")
@@ -316,7 +318,7 @@ class RouteReply(_message.Message):
     this: str
     draining: _containers.RepeatedScalarFieldContainer[str]
     is_cut_off: bool
-    def __init__(self, shard: _Optional[bytes] = ..., brokers: _Optional[_Iterable[str]] = ..., this: _Optional[str] = ..., draining: _Optional[_Iterable[str]] = ..., is_cut_off: _Optional[bool] = ...) -> None: ...
+    def __init__(self, shard: _Optional[bytes] = ..., brokers: _Optional[_Iterable[str]] = ..., this: _Optional[str] = ..., draining: _Optional[_Iterable[str]] = ..., is_cut_off: bool = ...) -> None: ...
 
 class HeldRequest(_message.Message):
     __slots__ = ("transaction_ids",)
@@ -342,7 +344,7 @@ class ListHalvesRequest(_message.Message):
     transaction_id: bytes
     limit: int
     with_bodies: bool
-    def __init__(self, group: _Optional[str] = ..., parked_only: _Optional[bool] = ..., transaction_id: _Optional[bytes] = ..., limit: _Optional[int] = ..., with_bodies: _Optional[bool] = ...) -> None: ...
+    def __init__(self, group: _Optional[str] = ..., parked_only: bool = ..., transaction_id: _Optional[bytes] = ..., limit: _Optional[int] = ..., with_bodies: bool = ...) -> None: ...
 
 class Half(_message.Message):
     __slots__ = ("transaction_id", "n", "topic", "group", "fence_id", "key", "tag", "headers", "body", "born_at_us", "stored_at_us", "next_check_at_us", "checks", "parked_reason", "ordering_key", "decided", "held_back_by", "deliver_at_us")
@@ -382,7 +384,7 @@ class Half(_message.Message):
     decided: bool
     held_back_by: bytes
     deliver_at_us: int
-    def __init__(self, transaction_id: _Optional[bytes] = ..., n: _Optional[int] = ..., topic: _Optional[str] = ..., group: _Optional[str] = ..., fence_id: _Optional[bytes] = ..., key: _Optional[str] = ..., tag: _Optional[str] = ..., headers: _Optional[bytes] = ..., body: _Optional[bytes] = ..., born_at_us: _Optional[int] = ..., stored_at_us: _Optional[int] = ..., next_check_at_us: _Optional[int] = ..., checks: _Optional[int] = ..., parked_reason: _Optional[str] = ..., ordering_key: _Optional[str] = ..., decided: _Optional[bool] = ..., held_back_by: _Optional[bytes] = ..., deliver_at_us: _Optional[int] = ...) -> None: ...
+    def __init__(self, transaction_id: _Optional[bytes] = ..., n: _Optional[int] = ..., topic: _Optional[str] = ..., group: _Optional[str] = ..., fence_id: _Optional[bytes] = ..., key: _Optional[str] = ..., tag: _Optional[str] = ..., headers: _Optional[bytes] = ..., body: _Optional[bytes] = ..., born_at_us: _Optional[int] = ..., stored_at_us: _Optional[int] = ..., next_check_at_us: _Optional[int] = ..., checks: _Optional[int] = ..., parked_reason: _Optional[str] = ..., ordering_key: _Optional[str] = ..., decided: bool = ..., held_back_by: _Optional[bytes] = ..., deliver_at_us: _Optional[int] = ...) -> None: ...
 
 class ListHalvesReply(_message.Message):
     __slots__ = ("halves", "more")
@@ -390,7 +392,7 @@ class ListHalvesReply(_message.Message):
     MORE_FIELD_NUMBER: _ClassVar[int]
     halves: _containers.RepeatedCompositeFieldContainer[Half]
     more: bool
-    def __init__(self, halves: _Optional[_Iterable[_Union[Half, _Mapping]]] = ..., more: _Optional[bool] = ...) -> None: ...
+    def __init__(self, halves: _Optional[_Iterable[_Union[Half, _Mapping]]] = ..., more: bool = ...) -> None: ...
 
 class ResolveHalfRequest(_message.Message):
     __slots__ = ("transaction_id", "commit")
@@ -398,7 +400,7 @@ class ResolveHalfRequest(_message.Message):
     COMMIT_FIELD_NUMBER: _ClassVar[int]
     transaction_id: bytes
     commit: bool
-    def __init__(self, transaction_id: _Optional[bytes] = ..., commit: _Optional[bool] = ...) -> None: ...
+    def __init__(self, transaction_id: _Optional[bytes] = ..., commit: bool = ...) -> None: ...
 
 class ResolveHalfReply(_message.Message):
     __slots__ = ()
@@ -442,7 +444,7 @@ class CreateTopicReply(_message.Message):
     CREATED_FIELD_NUMBER: _ClassVar[int]
     topic: Topic
     created: bool
-    def __init__(self, topic: _Optional[_Union[Topic, _Mapping]] = ..., created: _Optional[bool] = ...) -> None: ...
+    def __init__(self, topic: _Optional[_Union[Topic, _Mapping]] = ..., created: bool = ...) -> None: ...
 
 class StatsRequest(_message.Message):
     __slots__ = ()

@@ -4,7 +4,7 @@ The server is a process of its own, the client one thread or several. The refere
 directory: `open_log` makes both. Messages have 100 bytes, in batches of 100. A synchronous append is on disk when it
 returns. The messages that each log ends with must be those appended, and each is read once, or the exit status is 1.
 
-    python -m benchmarks.metaq_over_grpc [--quick] [--json]
+    python -m benchmarks.metaq_over_wire [--quick] [--json]
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def main() -> int:
     turns, seconds, times = (3, 0.3, 50) if options.quick else (7, 1.0, 300)
     compared: dict[str, Compared] = {}
     try:
-        with both() as (remote, second, local), progress_of("over gRPC", len(CASES) + 2) as step:
+        with both() as (remote, second, local), progress_of("over the wire", len(CASES) + 2) as step:
             for case in CASES:
                 here, there = Appending(local, case, seconds), Appending(remote, case, seconds)
                 for _ in range(turns):

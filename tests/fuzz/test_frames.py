@@ -1,0 +1,420 @@
+"""Whatever bytes come over a connection, its other end answers, refuses or closes it, and serves its neighbours."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Iterator
+from contextlib import AsyncExitStack, contextmanager, suppress
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn, SearchStrategy
+
+from tests.fuzz.conftest import Fuzz
+from tests.fuzz.wild import damaged
+from tests.waiting import until_async
+from tests.wire.services import Echo, ask, serving
+from txmsg.errors import BrokerUnavailable, OutcomeUnknown, ProtocolError, TxmsgError, UnknownTopic, error_of_code
+from txmsg.wire.blocking import BlockingChannel
+from txmsg.wire.channel import Channel
+from txmsg.wire.connection import greeting, read_greeting
+from txmsg.wire.failures import NoAnswer
+from txmsg.wire.frames import (
+    LAST,
+    MORE,
+    PART_SIZE_BYTES,
+    PREFACE,
+    CallHead,
+    Frame,
+    FrameReader,
+    Kind,
+    call_head,
+    frame_of,
+    parts_of,
+    read_call_head,
+)
+from txmsg.wire.method import methods_of
+from txmsg.wire.v1.txmsg_pb2 import HeldReply, HeldRequest
+from txmsg.wire.v1.wire_pb2 import CallError, Greeting
+
+T = TypeVar("T")
+
+WAIT_S = 60.0
+_SETTINGS = settings(max_examples=50, suppress_health_check=list(HealthCheck))
+_TEXT_SIZE_MAX = 1000
+_MARK = b"a ping that no example holds"
+_UINT8 = st.integers(0, 255)
+_UINT32 = st.integers(0, 2**32 - 1)
+_FLAGS = st.sampled_from([0, LAST, LAST, MORE, MORE | LAST, 255])
+_CALLS = st.sampled_from([0, 1, 1, 2, 3, 2**32 - 1])
+"""Few, so that frames meet calls that are there."""
+_SIZES = st.sampled_from([0, 1, 300, PART_SIZE_BYTES - 1, PART_SIZE_BYTES])
+_PAYLOADS = st.binary(max_size=40) | _SIZES.map(bytes)
+_METHODS = [method for method in methods_of(Echo).values() if method is not Echo.fail]  # which is to have a traceback
+_CUTS = st.lists(st.integers(0, 2**20), max_size=6)
+
+
+def cut(data: bytes, places: list[int]) -> list[bytes]:
+    """These bytes in pieces, some of which may be empty."""
+    places = sorted(place % (len(data) + 1) for place in places)
+    return [data[begin:end] for begin, end in zip([0, *places], [*places, len(data)], strict=True)]
+
+
+# ---- frames alone
+
+
+def test_frames_come_the_same_however_their_stream_is_cut(fuzz: Fuzz) -> None:
+    frames = st.lists(st.builds(Frame, _UINT8, _UINT8, _UINT32, _PAYLOADS), max_size=6)
+
+    @_SETTINGS
+    @given(frames, _CUTS)
+    def streams(sent: list[Frame], places: list[int]) -> None:
+        data = PREFACE + b"".join(frame_of(*frame) for frame in sent)
+        reader = FrameReader()
+        assert [frame for piece in cut(data, places) for frame in reader.feed(piece)] == sent
+        assert reader.is_between_frames
+        if data != PREFACE:
+            begun = FrameReader()
+            assert begun.feed(data[:-1]) == sent[:-1]
+            assert not begun.is_between_frames
+
+    fuzz(streams)
+
+
+def test_garbage_is_frames_or_a_protocol_error_whatever_way_it_is_cut(fuzz: Fuzz) -> None:
+    good = st.lists(st.builds(frame_of, _UINT8, _UINT8, _UINT32, _PAYLOADS), max_size=4).map(b"".join)
+    behind = st.one_of(good.flatmap(damaged), st.binary(max_size=200))
+
+    @_SETTINGS
+    @given(st.one_of(behind.map(lambda data: PREFACE + data), behind, st.just(PREFACE).flatmap(damaged)), _CUTS)
+    @example(b"GET / HTTP/1.1\r\n\r\n", [1, 2])
+    @example(PREFACE[:-1], [0])
+    @example(PREFACE + (PART_SIZE_BYTES + 1).to_bytes(4) + bytes(6), [12])
+    def garbage(data: bytes, places: list[int]) -> None:
+        frames, error = read_all([data])
+        again, error_again = read_all(cut(data, places))
+        assert (error is None) == (error_again is None)
+        assert len(str(error)) <= _TEXT_SIZE_MAX
+        if error is None:
+            assert frames == again
+        # Of what is refused, fewer frames come at once than bit by bit: it is refused with all that came with it.
+        assert again[: len(frames)] == frames
+        kept = b"".join(frame_of(*frame) for frame in again)
+        assert (PREFACE + kept).startswith(data[: len(PREFACE) + len(kept)]) or not kept
+        assert all(len(frame.payload) <= PART_SIZE_BYTES for frame in again)
+
+    fuzz(garbage)
+
+
+def read_all(pieces: list[bytes]) -> tuple[list[Frame], ProtocolError | None]:
+    """The frames in a stream, and what is wrong with what follows them."""
+    reader, frames = FrameReader(), []
+    for piece in pieces:
+        try:
+            frames += reader.feed(piece)
+        except ProtocolError as exc:
+            return frames, exc
+    return frames, None
+
+
+def test_parts_are_joined_to_the_message_that_they_were(fuzz: Fuzz) -> None:
+    sizes = st.integers(0, 3 * PART_SIZE_BYTES) | st.sampled_from(
+        [n * PART_SIZE_BYTES + d for n in (1, 2) for d in (-1, 0, 1)]
+    )
+
+    @_SETTINGS
+    @given(_UINT8, st.sampled_from([0, LAST]), _UINT32, sizes)
+    def messages(kind: int, flags: int, call: int, size: int) -> None:
+        message = (bytes(range(251)) * (size // 251 + 1))[:size]
+        frames, error = read_all([PREFACE, *parts_of(kind, flags, call, message)])
+        assert error is None
+        assert b"".join(frame.payload for frame in frames) == message
+        assert {(frame.kind, frame.call) for frame in frames} == {(kind, call)}
+        assert [frame.flags for frame in frames] == [flags | MORE] * (len(frames) - 1) + [flags]
+
+    fuzz(messages)
+
+
+def test_heads_and_greetings_are_read_or_refused(fuzz: Fuzz) -> None:
+    heads = st.builds(call_head, st.binary(max_size=255), st.integers(0, 2**40))
+    greetings = st.builds(
+        Greeting, versions=st.lists(_UINT32, max_size=4), release=st.text(st.characters(exclude_categories=["Cs"]))
+    ).map(Greeting.SerializeToString)
+
+    @_SETTINGS
+    @given(heads | heads.flatmap(damaged) | st.binary(), greetings | greetings.flatmap(damaged) | st.binary(), _UINT8)
+    @example(call_head(b"", 0), b"", Kind.HELLO)
+    def openings(head: bytes, hello: bytes, kind: int) -> None:
+        with suppress(ProtocolError):
+            read: CallHead = read_call_head(head)
+            assert read.method.isascii()
+            assert call_head(read.method.encode("ascii"), read.timeout_ms) == head[: read.size_bytes]
+        with suppress(ProtocolError):
+            assert 1 in read_greeting(Frame(kind, 0, 0, hello)).versions
+            assert kind == Kind.HELLO
+
+    fuzz(openings)
+
+
+# ---- a server, and who speaks to it
+
+
+@st.composite
+def _of_a_client(draw: DrawFn) -> bytes:
+    """A frame as clients send it, or one with a strange kind, call or payload."""
+    kind = draw(st.sampled_from([Kind.CALL, Kind.CALL, Kind.CALL, Kind.PUSH, Kind.PUSH, *Kind]) | _UINT8)
+    flags, call = draw(_FLAGS), draw(_CALLS)
+    request = draw(st.builds(HeldRequest, transaction_ids=_PAYLOADS)).SerializeToString()
+    if kind == Kind.CALL and draw(st.integers(0, 9)):
+        names = st.sampled_from([method.wire_name for method in _METHODS]) | st.binary(max_size=20)
+        request = call_head(draw(names), draw(st.sampled_from([0, 0, 1, 60_000, 2**32 - 1]))) + request
+    elif draw(st.booleans()):
+        request = draw(_PAYLOADS)
+    return b"".join(parts_of(kind, flags, call, request))
+
+
+@st.composite
+def _streams(draw: DrawFn, frames: SearchStrategy[bytes]) -> tuple[bytes, bytes]:
+    """Mostly a greeting, and frames behind it; one in three is damaged."""
+    first = draw(damaged(greeting())) if draw(st.integers(0, 9)) == 0 else greeting(blocking=draw(st.booleans()))
+    rest = b"".join(draw(st.lists(frames, max_size=8)))
+    return first, draw(damaged(rest)) if draw(st.integers(0, 2)) == 0 else rest
+
+
+class _Loop:
+    """A loop that is run step by step by a test that is none of its coroutines."""
+
+    def __init__(self, runner: asyncio.Runner) -> None:
+        self._runner = runner
+        self.failures: list[dict[str, Any]] = []
+        """What went wrong in callbacks and tasks, where nobody else is told."""
+        runner.get_loop().set_exception_handler(lambda _, context: self.failures.append(context))
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self._runner.run(asyncio.wait_for(work, WAIT_S))
+
+
+@contextmanager
+def _loop(caplog: pytest.LogCaptureFixture) -> Iterator[_Loop]:
+    """One in which nothing may fail, and nothing may be logged that says so."""
+    with asyncio.Runner() as runner:
+        loop = _Loop(runner)
+        yield loop
+    assert loop.failures == []
+    records = [record for record in caplog.records if record.levelno >= logging.ERROR or record.exc_info]
+    assert [record.getMessage() for record in records] == []
+    assert all(record.getMessage().isprintable() for record in caplog.records)
+
+
+@pytest.mark.filterwarnings("ignore:Generating overly large repr")
+def test_wild_bytes_harm_neither_a_server_nor_its_neighbours(fuzz: Fuzz, caplog: pytest.LogCaptureFixture) -> None:
+    with _loop(caplog) as loop:
+        stack = AsyncExitStack()
+        address, _, server = loop.run(stack.enter_async_context(serving()))
+        neighbour = loop.run(stack.enter_async_context(Channel(address)))
+        outcomes: list[str] = []
+
+        async def send(data: bytes, places: list[int]) -> None:
+            outcomes.append(await _outcome(address, data, places))
+            assert (await neighbour.call(Echo.back, ask(b"good"), timeout_s=WAIT_S)).held == b"good"
+
+        @_SETTINGS
+        @given(_streams(_of_a_client()).map(b"".join) | st.binary(max_size=100), _CUTS)
+        @example(b"GET / HTTP/1.1\r\n\r\n", [])
+        @example(greeting() + b"".join(frame_of(Kind.CALL, MORE, call, b"x") for call in range(2000)), [])
+        @example(greeting() + frame_of(Kind.CALL, LAST, 1, call_head(b"Echo/Back", 0) + b"\x0a\x05x"), [])
+        @example(greeting() + frame_of(Kind.CALL, LAST, 1, b"\x09"), [])
+        @example(greeting() + frame_of(Kind.CALL, LAST, 1, b"\x09\0\0\0\0Echo"), [])
+        def streams(data: bytes, places: list[int]) -> None:
+            loop.run(send(data, places))
+
+        fuzz(streams)
+        loop.run(until_async(lambda: len(server.connections) == 1))
+        assert [task for connection in server.connections for task in connection.tasks()] == []
+        assert set(outcomes) == {"answered", "closed"}, "all kinds of streams are among the examples"
+        loop.run(stack.aclose())
+
+
+async def _outcome(address: str, data: bytes, places: list[int]) -> str:
+    """What becomes of a connection after these bytes: it answers still, or is closed because it must be, or may be."""
+    frames, wrong = read_all([data])
+    host, _, port = address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        with suppress(ConnectionError):  # it may be closed over it
+            for piece in cut(data, places):
+                writer.write(piece)
+                await writer.drain()
+        is_whole = wrong is None and data.startswith(PREFACE) and _is_between_frames(data)
+        came, is_answered = FrameReader(), False
+        answers: list[Frame] = []
+        with suppress(ConnectionError):
+            if is_whole:
+                writer.write(frame_of(Kind.PING, 0, 0, _MARK))
+            elif wrong is None:
+                writer.write_eof()
+            while not is_answered and (more := await reader.read(65536)):
+                answers += came.feed(more)
+                is_answered = any(frame.kind == Kind.PING and frame.payload == _MARK for frame in answers)
+        assert is_whole or not is_answered
+        _check(answers)
+        if is_answered:
+            read_greeting(frames[0])  # nobody else is let in
+        return "answered" if is_answered else "closed"
+    finally:
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+def _is_between_frames(data: bytes) -> bool:
+    reader = FrameReader()
+    reader.feed(data)
+    return reader.is_between_frames
+
+
+def _check(answers: list[Frame]) -> None:
+    """What a server says is a greeting first, then what docs/protocol.md lets it say."""
+    if not answers:
+        return  # it was reset before anything was read
+    read_greeting(answers[0])
+    in_parts = {(kind, call) for kind, flags, call, _ in answers if flags & MORE}
+    for kind, _, call, payload in answers[1:]:
+        assert kind in {Kind.REPLY, Kind.ERROR, Kind.PUSH, Kind.PING}
+        if kind == Kind.ERROR:
+            told = CallError.FromString(payload)
+            assert type(error_of_code(told.code, "")) is not TxmsgError, f"call {call} is refused by {told.code!r}"
+            assert 0 < len(told.text) <= _TEXT_SIZE_MAX
+        elif kind != Kind.PING and (kind, call) not in in_parts:
+            HeldReply.FromString(payload)
+
+
+# ---- a client, and what it speaks to
+
+
+@st.composite
+def _of_a_server(draw: DrawFn) -> bytes:
+    """A frame as servers send it to a client's first call, or a strange one."""
+    kind = draw(st.sampled_from([Kind.REPLY, Kind.ERROR, Kind.PUSH, Kind.PING, Kind.GOAWAY, *Kind]) | _UINT8)
+    flags, call = draw(st.sampled_from([0, 0, 0, MORE, LAST, 255])), draw(_CALLS)
+    payloads: dict[int, SearchStrategy[Any]] = {
+        Kind.ERROR: st.builds(
+            CallError, code=st.sampled_from(["", "overloaded", "unknown_topic", "?"]), text=st.just("t")
+        ),
+        Kind.REPLY: st.builds(HeldReply, held=_PAYLOADS),
+    }
+    message = draw(payloads.get(kind, payloads[Kind.REPLY])).SerializeToString()
+    return b"".join(parts_of(kind, flags, call, message if draw(st.integers(0, 4)) else draw(_PAYLOADS)))
+
+
+@pytest.mark.filterwarnings("ignore:Generating overly large repr")
+def test_wild_servers_are_told_to_clients_as_errors_of_ours(fuzz: Fuzz, caplog: pytest.LogCaptureFixture) -> None:
+    with _loop(caplog) as loop:
+        outcomes: set[str] = set()
+
+        @_SETTINGS
+        @given(_streams(_of_a_server()), _CUTS, st.booleans())
+        @example((b"HTTP/1.1 400 Bad Request\r\n\r\n", b""), [], False)
+        @example((greeting(), b""), [], True)
+        @example((greeting(), frame_of(Kind.REPLY, 0, 1, HeldReply(held=b"x").SerializeToString())), [], True)
+        @example(
+            (greeting(), frame_of(Kind.ERROR, 0, 1, CallError(code="unknown_topic").SerializeToString())), [], True
+        )
+        @example((greeting(), frame_of(Kind.REPLY, 0, 1, b"\x0a\x05x")), [], True)
+        @example((greeting(), frame_of(Kind.PUSH, 0, 1, b"\x0a\x05x")), [], True)
+        @example((greeting(), frame_of(Kind.PUSH, 0, 1, b"") + 2 * frame_of(Kind.REPLY, 0, 1, b"")), [], True)
+        @example((greeting(), frame_of(Kind.ERROR, 0, 1, b"\xff")), [], True)
+        @example((greeting(), frame_of(Kind.GOAWAY, 0, 0, b"")), [], True)
+        def servers(said: tuple[bytes, bytes], places: list[int], waits: bool) -> None:
+            outcomes.update(loop.run(_ask_wild(*said, places, waits=waits)))
+
+        fuzz(servers)
+        assert outcomes >= {"HeldReply", UnknownTopic.__name__, BrokerUnavailable.__name__, OutcomeUnknown.__name__}
+
+
+class _WildServer:
+    """Says the first bytes, waits for a call if it is asked to and one can come, says the rest, and closes."""
+
+    def __init__(self, first: bytes, rest: list[bytes], *, waits: bool) -> None:
+        frames, error = read_all([first])
+        self.calls = 0
+        """That have come."""
+        self.says_that_it_goes = any(frame.kind == Kind.GOAWAY for frame in read_all([first, *rest])[0])
+        self._first = first
+        self._rest = rest
+        self._waits = waits and error is None and first.startswith(greeting()[: len(PREFACE) + 4]) and len(frames) == 1
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        came = FrameReader()
+        with suppress(ConnectionError):
+            writer.write(self._first)
+            before = self.calls
+            while self._waits and self.calls == before and (more := await reader.read(65536)):
+                self.calls += any(frame.kind == Kind.CALL for frame in came.feed(more))
+            for piece in self._rest:
+                writer.write(piece)
+                await writer.drain()
+        writer.close()
+
+
+async def _ask_wild(first: bytes, rest: bytes, places: list[int], *, waits: bool) -> set[str]:
+    """How calls of each kind of client to such a server end."""
+    wild = _WildServer(first, cut(rest, places), waits=waits)
+    outcomes = set()
+    async with await asyncio.start_server(wild.answer, "127.0.0.1", 0) as server:
+        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        for ask_server in (_call, _call_many, _call_of_thread, _call_many_of_thread):
+            before = wild.calls
+            outcome = await _reply_or_error(ask_server(address))
+            outcomes.add(type(outcome).__name__)
+            if not isinstance(outcome, TxmsgError):
+                continue
+            assert str(outcome)
+            assert str(outcome).isprintable()
+            if isinstance(outcome.__cause__, NoAnswer):
+                assert type(outcome) in {BrokerUnavailable, OutcomeUnknown}
+                if isinstance(outcome, BrokerUnavailable) and wild.calls > before:
+                    assert wild.says_that_it_goes, "a call that has come may have been carried out"
+    return outcomes
+
+
+async def _reply_or_error(call: Coroutine[Any, Any, object]) -> object:
+    try:
+        return await call
+    except TxmsgError as exc:
+        return exc
+
+
+async def _call(address: str) -> object:
+    async with Channel(address) as channel:
+        return await channel.call(Echo.back, ask(), timeout_s=WAIT_S)
+
+
+async def _call_many(address: str) -> object:
+    async with Channel(address) as channel:
+        stream = await channel.stream(Echo.each, ask(), timeout_s=WAIT_S)
+        try:
+            while (reply := await stream.receive()) is not None:
+                await stream.send(ask())
+        finally:
+            stream.close()
+        return reply
+
+
+async def _call_of_thread(address: str) -> object:
+    def call() -> object:
+        with BlockingChannel(address) as channel:
+            return channel.call(Echo.back, ask(), timeout_s=WAIT_S)
+
+    return await asyncio.to_thread(call)
+
+
+async def _call_many_of_thread(address: str) -> object:
+    def call() -> object:
+        with BlockingChannel(address) as channel:
+            return list(channel.replies(Echo.several, [ask()], timeout_s=WAIT_S))
+
+    return await asyncio.to_thread(call)

@@ -1,0 +1,146 @@
+"""A client that sends whatever bytes it is given, and reads only when it is told to. It judges nothing that it gets."""
+
+from __future__ import annotations
+
+import socket
+import time
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+from txmsg.errors import TxmsgError
+from txmsg.wire.address import UNIX
+from txmsg.wire.connection import greeting, read_greeting
+from txmsg.wire.failures import error_of_told
+from txmsg.wire.frames import LAST, MORE, Frame, FrameReader, Kind, call_head, parts_of
+from txmsg.wire.v1.wire_pb2 import CallError
+
+WAIT_S = 60.0
+_READ_SIZE_BYTES = 64 * 1024
+
+
+@dataclass(slots=True)
+class Answer:
+    """What came for one call so far. pushed: messages of a call that gives many; reply: of any other."""
+
+    pushed: list[bytes] = field(default_factory=list)
+    reply: bytes | None = None
+    told: CallError | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the call has ended."""
+        return self.reply is not None or self.told is not None
+
+    @property
+    def error(self) -> TxmsgError | None:
+        """The refusal, as clients raise it."""
+        told = self.told
+        return None if told is None else error_of_told(told.code, told.text, told.begin, told.end)
+
+
+class RawClient:
+    """A connection that has greeted, and says that it answers no pings. For one thread."""
+
+    def __init__(self, address: str) -> None:
+        if address.startswith(UNIX):
+            self.socket = socket.socket(socket.AF_UNIX)
+            self.socket.settimeout(WAIT_S)
+            self.socket.connect(address.removeprefix(UNIX))
+        else:
+            host, _, port = address.rpartition(":")
+            self.socket = socket.create_connection((host, int(port)), WAIT_S)
+        self.read_bytes = 0
+        self.answers: dict[int, Answer] = {}
+        """By call; those that were cancelled are not among them."""
+        self.gone: CallError | None = None
+        """Why the server takes no more calls, once it has said so."""
+        self._reader = FrameReader()
+        self._has_greeted = False
+        self._parts: dict[tuple[int, int], list[bytes]] = {}
+        self._next_call = 0
+        self.socket.sendall(greeting(blocking=True))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.socket.close()
+
+    def begin(self, method: str, request: bytes, *, flags: int = LAST, timeout_ms: int = 0) -> int:
+        """Begins a call; its number. Without LAST in the flags, `push` sends more."""
+        self._next_call += 1
+        self.answers[self._next_call] = Answer()
+        self._send(Kind.CALL, flags, self._next_call, call_head(method.encode("ascii"), timeout_ms) + request)
+        return self._next_call
+
+    def begin_with_all(self, method: str, requests: list[bytes]) -> int:
+        """Begins a call that takes many messages, and sends all of them; its number."""
+        first, *rest = requests or [b""]
+        call = self.begin(method, first, flags=0 if rest else LAST)
+        for place, message in enumerate(rest, 1):
+            self.push(call, message, flags=LAST if place == len(rest) else 0)
+        return call
+
+    def push(self, call: int, message: bytes, *, flags: int = 0) -> None:
+        """Sends another message of a call."""
+        self._send(Kind.PUSH, flags, call, message)
+
+    def cancel(self, call: int) -> None:
+        """Wants no more of a call."""
+        self._send(Kind.CANCEL, 0, call, b"")
+        self.answers.pop(call, None)
+
+    def answer(self, call: int, *, within_s: float = WAIT_S) -> Answer:
+        """What came for a call when it has ended. Raises TimeoutError, or ConnectionError when the server closes."""
+        deadline = time.monotonic() + within_s
+        answer = self.answers[call]
+        while not answer.is_whole:
+            self.read(deadline - time.monotonic())
+        return answer
+
+    def read(self, within_s: float = WAIT_S) -> None:
+        """Reads once. Raises as `answer` does."""
+        if within_s <= 0:
+            raise TimeoutError
+        self.socket.settimeout(within_s)
+        try:
+            data = self.socket.recv(_READ_SIZE_BYTES)
+        finally:
+            self.socket.settimeout(WAIT_S)
+        if not data:
+            raise ConnectionError("the server closed the connection")
+        self.read_bytes += len(data)
+        for frame in self._reader.feed(data):
+            self._take(frame)
+
+    def _send(self, kind: Kind, flags: int, call: int, message: bytes) -> None:
+        self.socket.sendall(b"".join(parts_of(kind, flags, call, message)))
+
+    def _take(self, frame: Frame) -> None:
+        kind, flags, call, payload = frame
+        if not self._has_greeted:
+            read_greeting(frame)
+            self._has_greeted = True
+            return
+        parts = self._parts.setdefault((kind, call), [])
+        parts.append(payload)
+        if flags & MORE:
+            return
+        message = b"".join(self._parts.pop((kind, call)))
+        if kind == Kind.GOAWAY:
+            self.gone = CallError.FromString(message)
+            return
+        answer = self.answers.get(call)
+        if answer is None:
+            return
+        assert not answer.is_whole, f"the server sent a frame of kind {kind} behind the end of call {call}"
+        if kind == Kind.PUSH:
+            answer.pushed.append(message)
+        elif kind == Kind.REPLY:
+            answer.reply = message
+        else:
+            assert kind == Kind.ERROR, f"a server sends no frames of kind {kind}"
+            answer.told = CallError.FromString(message)

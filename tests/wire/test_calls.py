@@ -1,0 +1,340 @@
+"""Calls over real connections: by the asyncio client and by the blocking one, with the same claims."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.waiting import until_async
+from tests.wire.services import Answers, Echo, ask, serving
+from txmsg.errors import (
+    BrokerUnavailable,
+    InvalidName,
+    MessageTooLarge,
+    MisuseError,
+    OffsetOutOfRange,
+    OutcomeUnknown,
+    Overloaded,
+    ProtocolError,
+    TxmsgError,
+    UnknownTopic,
+)
+from txmsg.wire.blocking import BlockingChannel
+from txmsg.wire.channel import Channel
+from txmsg.wire.failures import was_told
+from txmsg.wire.method import Method
+from txmsg.wire.server import Limits, Server
+from txmsg.wire.v1.txmsg_pb2 import HeldReply, HeldRequest, SendReply, SendRequest
+
+WAIT_S = 60.0
+Asking = Callable[..., Awaitable[HeldReply]]
+
+
+@pytest.fixture(params=["asyncio", "blocking"])
+def asking(request: pytest.FixtureRequest) -> Asking:
+    """Makes one call over a new channel, in one of both ways."""
+
+    async def by_asyncio(
+        address: str, method: Method[HeldRequest, HeldReply], content: bytes = b"x", **times: float
+    ) -> HeldReply:
+        async with Channel(address) as channel:
+            return await channel.call(method, ask(content), timeout_s=times.get("timeout_s", WAIT_S))
+
+    def by_thread(
+        address: str, method: Method[HeldRequest, HeldReply], content: bytes = b"x", **times: float
+    ) -> HeldReply:
+        with BlockingChannel(address) as channel:
+            return channel.call(method, ask(content), timeout_s=times.get("timeout_s", WAIT_S))
+
+    async def blocking(*args: object, **kwargs: object) -> HeldReply:
+        return await asyncio.to_thread(by_thread, *args, **kwargs)  # type: ignore[arg-type]
+
+    return by_asyncio if request.param == "asyncio" else blocking
+
+
+@pytest.mark.parametrize("size", [0, 5, 200_000, 20_000_000])
+async def test_a_message_of_any_size_goes_there_and_back(asking: Asking, size: int) -> None:
+    content = bytes(size)
+    async with serving() as (address, _, _):
+        assert (await asking(address, Echo.back, content)).held == content
+
+
+async def test_a_server_may_listen_at_a_socket_file(asking: Asking, tmp_path: Path) -> None:
+    server = Server({Echo: Answers()}, connections_max=5)
+    address = await server.bind(f"unix:{tmp_path}/s")
+    await server.start()
+    assert (await asking(address, Echo.back, b"local")).held == b"local"
+    await server.stop(0)
+
+
+async def test_a_refusal_comes_as_the_error_that_it_is(asking: Asking) -> None:
+    async with serving() as (address, _, _):
+        with pytest.raises(UnknownTopic, match="no topic of this name") as caught:
+            await asking(address, Echo.refuse, b"")
+        assert was_told(caught.value)
+        with pytest.raises(OffsetOutOfRange) as out:
+            await asking(address, Echo.refuse, b"x")
+        assert (out.value.begin, out.value.end) == (3, 5)
+
+
+async def test_what_a_method_did_not_expect_is_told_without_its_text(
+    asking: Asking, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving() as (address, _, _):
+        with pytest.raises(TxmsgError, match="the server failed: ZeroDivisionError; its log says more"):
+            await asking(address, Echo.fail)
+    assert "ZeroDivisionError" in caplog.text
+
+
+async def test_a_method_that_the_server_does_not_have_is_named(asking: Asking) -> None:
+    async with serving() as (address, _, _):
+        with pytest.raises(ProtocolError, match="Echo/New is not known here"):
+            await asking(address, Method("Echo/New", HeldRequest, HeldReply))
+
+
+async def test_a_request_that_holds_a_nul_does_not_reach_its_method() -> None:
+    send = Method("Sending/Send", SendRequest, SendReply)
+    server = Server({type("Sending", (), {"send": send}): _Never()}, connections_max=5)
+    address = await server.bind("127.0.0.1:0")
+    await server.start()
+    async with Channel(address) as channel:
+        with pytest.raises(InvalidName, match="group"):
+            await channel.call(send, SendRequest(group="a\0b"), timeout_s=WAIT_S)
+    await server.stop(0)
+
+
+class _Never:
+    async def send(self, request: SendRequest) -> SendReply:
+        raise AssertionError("a request with a NUL reached the method")
+
+
+async def test_a_request_larger_than_allowed_is_refused_and_the_connection_goes_on() -> None:
+    async with serving(size_bytes_max=300_000) as (address, answers, _), Channel(address) as channel:
+        with pytest.raises(MessageTooLarge, match="300000 bytes"):
+            await channel.call(Echo.back, ask(bytes(2_000_000)), timeout_s=WAIT_S)
+        assert (await channel.call(Echo.back, ask(bytes(250_000)), timeout_s=WAIT_S)).held == bytes(250_000)
+    assert answers.begun == 1
+
+
+# ---- without an answer
+
+
+async def test_a_call_to_nobody_was_certainly_not_carried_out(asking: Asking) -> None:
+    async with serving() as (address, _, _):
+        pass
+    with pytest.raises(BrokerUnavailable, match=f"broker {address} cannot be reached") as caught:
+        await asking(address, Echo.back)
+    assert not was_told(caught.value)
+
+
+async def test_a_call_whose_time_is_over_may_have_been_carried_out_and_is_cancelled(asking: Asking) -> None:
+    async with serving() as (address, answers, _):
+        with pytest.raises(OutcomeUnknown, match="no answer in time") as caught:
+            await asking(address, Echo.wait, timeout_s=0.2)
+        assert not was_told(caught.value)
+        await until_async(lambda: answers.cancelled)
+        assert answers.ended == 0
+
+
+async def test_a_call_whose_connection_is_lost_may_have_been_carried_out(asking: Asking) -> None:
+    async with serving() as (address, answers, server):
+        call = asyncio.ensure_future(asking(address, Echo.wait))
+        await until_async(lambda: answers.begun)
+        for connection in list(server.connections):
+            connection.abort("for a test")
+        with pytest.raises(OutcomeUnknown, match="the request may have been carried out"):
+            await call
+
+
+async def test_what_takes_connections_and_never_greets_is_no_server(asking: Asking) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(BrokerUnavailable, match="in time"):
+            await asking(address, Echo.back, timeout_s=0.2)
+
+
+async def test_another_protocol_behind_the_port_is_said_so(asking: Asking) -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        await reader.read()
+        writer.close()
+        gone.set()
+
+    gone = asyncio.Event()
+    async with await asyncio.start_server(talk, "127.0.0.1", 0) as web:
+        address = f"127.0.0.1:{web.sockets[0].getsockname()[1]}"
+        with pytest.raises(BrokerUnavailable, match=r"HTTP/1\.1 400"):
+            await asking(address, Echo.back)
+        await gone.wait()
+
+
+async def test_a_stopping_server_finishes_what_it_began_and_begins_nothing_more() -> None:
+    async with serving() as (address, answers, server), Channel(address) as channel:
+        begun = asyncio.create_task(channel.call(Echo.wait, ask(b"begun"), timeout_s=WAIT_S))
+        await until_async(lambda: answers.begun)
+        stopping = asyncio.create_task(server.stop(WAIT_S))
+        await until_async(lambda: server.is_stopping)
+        with pytest.raises(BrokerUnavailable):
+            await channel.call(Echo.back, ask(), timeout_s=WAIT_S)
+        assert answers.begun == 1
+        answers.go.set()
+        assert (await begun).held == b"begun"
+        await stopping
+
+
+async def test_a_channel_connects_again_when_its_server_is_back() -> None:
+    async with serving() as (address, _, first):
+        blocking, channel = BlockingChannel(address), Channel(address)
+        await channel.call(Echo.back, ask(), timeout_s=WAIT_S)
+        await asyncio.to_thread(blocking.call, Echo.back, ask(), timeout_s=WAIT_S)
+        await first.stop(0)
+    second = Server({Echo: Answers()}, connections_max=5)
+    await second.bind(address)
+    await second.start()
+    assert (await channel.call(Echo.back, ask(b"2"), timeout_s=WAIT_S)).held == b"2"
+    assert (await asyncio.to_thread(blocking.call, Echo.back, ask(b"3"), timeout_s=WAIT_S)).held == b"3"
+    await channel.close()
+    blocking.close()
+    await second.stop(0)
+
+
+async def test_a_closed_channel_refuses_calls() -> None:
+    async with serving() as (address, _, _):
+        channel, blocking = Channel(address), BlockingChannel(address)
+        await channel.close()
+        await channel.close()
+        blocking.close()
+        with pytest.raises(BrokerUnavailable, match="the channel was closed"):
+            await channel.call(Echo.back, ask(), timeout_s=WAIT_S)
+        with pytest.raises(BrokerUnavailable, match="the channel was closed"):
+            blocking.call(Echo.back, ask(), timeout_s=WAIT_S)
+
+
+async def test_the_second_server_at_a_port_is_refused() -> None:
+    async with serving() as (address, _, _):
+        with pytest.raises(MisuseError, match=f"cannot listen on {address}"):
+            await Server({}, connections_max=5).bind(address)
+
+
+# ---- many messages
+
+
+async def test_replies_come_in_order_and_end() -> None:
+    async with serving() as (address, _, _):
+        with BlockingChannel(address) as channel:
+            replies = await asyncio.to_thread(
+                lambda: [reply.held for reply in channel.replies(Echo.several, [ask(b"abc")], timeout_s=WAIT_S)]
+            )
+        assert replies == [b"a", b"b", b"c"]
+
+
+async def test_requests_of_one_call_are_many() -> None:
+    content = [bytes([letter]) * 300_000 for letter in range(5)]
+    async with serving() as (address, _, _):
+        with BlockingChannel(address) as channel:
+            [reply] = await asyncio.to_thread(
+                lambda: list(channel.replies(Echo.joined, map(ask, content), timeout_s=WAIT_S))
+            )
+        assert reply.held == b"".join(content)
+
+
+async def test_a_stream_goes_both_ways_until_its_caller_closes_it() -> None:
+    async with serving() as (address, _, server), Channel(address) as channel:
+        stream = await channel.stream(Echo.each, ask(b"first"), timeout_s=WAIT_S)
+        await stream.send(ask(bytes(500_000)))
+        await stream.send(ask(b"last"))
+        received = [await stream.receive() for _ in range(3)]
+        assert [reply.held for reply in received if reply] == [b"first", bytes(500_000), b"last"]
+        stream.close()
+        await until_async(lambda: not any(connection.tasks() for connection in server.connections))
+
+
+async def test_a_stream_whose_connection_is_lost_raises() -> None:
+    async with serving() as (address, _, server), Channel(address) as channel:
+        stream = await channel.stream(Echo.each, ask(b"first"), timeout_s=WAIT_S)
+        await stream.receive()
+        for connection in list(server.connections):
+            connection.abort("for a test")
+        with pytest.raises(OutcomeUnknown):
+            await stream.receive()
+
+
+# ---- side by side
+
+
+async def test_a_small_reply_does_not_wait_for_a_large_one() -> None:
+    async with serving() as (address, _, _), Channel(address) as channel:
+        ended: list[str] = []
+
+        async def call(name: str, size: int) -> None:
+            await channel.call(Echo.back, ask(bytes(size)), timeout_s=WAIT_S)
+            ended.append(name)
+
+        large = asyncio.create_task(call("large", 60_000_000))
+        await asyncio.sleep(0)
+        await asyncio.gather(large, *(call("small", 5) for _ in range(10)))
+        assert ended == ["small"] * 10 + ["large"]
+
+
+async def test_threads_share_a_channel() -> None:
+    async with serving() as (address, _, server):
+        with BlockingChannel(address) as channel, ThreadPoolExecutor(8) as threads:
+
+            def call(number: int) -> bool:
+                content = b"%d" % number * (1 if number % 10 else 50_000)
+                return channel.call(Echo.back, ask(content), timeout_s=WAIT_S).held == content
+
+            calls = [asyncio.wrap_future(threads.submit(call, number)) for number in range(800)]
+            assert all(await asyncio.gather(*calls))
+            assert len(server.connections) == 1
+
+
+async def test_a_thread_that_gives_up_leaves_the_others_their_replies() -> None:
+    async with serving() as (address, answers, _):
+        with BlockingChannel(address) as channel:
+
+            def impatient() -> None:
+                with pytest.raises(OutcomeUnknown):
+                    channel.call(Echo.wait, ask(), timeout_s=0.2)
+
+            def patient() -> bytes:
+                return channel.call(Echo.wait, ask(b"patient"), timeout_s=WAIT_S).held
+
+            waiting = asyncio.create_task(asyncio.to_thread(patient))
+            await asyncio.to_thread(impatient)
+            answers.go.set()
+            assert await waiting == b"patient"
+
+
+async def test_closing_a_channel_wakes_the_thread_that_waits() -> None:
+    async with serving() as (address, answers, _):
+        channel = BlockingChannel(address)
+        failed: list[TxmsgError] = []
+
+        def call() -> None:
+            with pytest.raises(OutcomeUnknown) as caught:
+                channel.call(Echo.wait, ask(), timeout_s=WAIT_S)
+            failed.append(caught.value)
+
+        thread = threading.Thread(target=call)
+        thread.start()
+        await until_async(lambda: answers.begun)
+        channel.close()
+        await asyncio.to_thread(thread.join)
+        assert len(failed) == 1
+
+
+async def test_more_calls_than_a_connection_may_have_are_refused() -> None:
+    async with serving(limits=Limits(calls=3)) as (address, answers, _), Channel(address) as channel:
+        begun = [asyncio.create_task(channel.call(Echo.wait, ask(), timeout_s=WAIT_S)) for _ in range(3)]
+        await until_async(lambda: answers.begun == 3)
+        with pytest.raises(Overloaded, match="3 calls are under way"):
+            await channel.call(Echo.wait, ask(), timeout_s=WAIT_S)
+        answers.go.set()
+        await asyncio.gather(*begun)

@@ -1,0 +1,41 @@
+"""A call that its caller has given up leaves nothing behind, on either side, of a message that is on its way."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.waiting import until_async
+from tests.wire.services import Echo, ask, serving
+from txmsg.wire.channel import Channel
+from txmsg.wire.connection import Connection
+
+WAIT_S = 60.0
+LARGE = bytes(20 * 1024 * 1024)
+
+
+async def test_parts_of_a_reply_that_nobody_waits_for_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They come until the server has heard of it; kept, they would end the connection as soon as they are too many."""
+    connections: list[Connection] = []
+    greeted = Connection._take_frame
+
+    def noted(self: Connection, frame: object) -> None:
+        if self not in connections:
+            connections.append(self)
+        greeted(self, frame)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Connection, "_take_frame", noted)
+    async with serving() as (address, _, server), Channel(address) as channel:
+        await channel.call(Echo.back, ask(), timeout_s=WAIT_S)
+        [mine] = [each for each in connections if each not in server.connections]
+        for _ in range(5):
+            call = asyncio.create_task(channel.call(Echo.back, ask(LARGE), timeout_s=WAIT_S))
+            await until_async(lambda: mine._partial)
+            call.cancel()
+            await asyncio.wait([call])
+            # Its answer comes behind the last part that the server sent.
+            assert (await channel.call(Echo.back, ask(b"next"), timeout_s=WAIT_S)).held == b"next"
+            assert mine._partial == {}
+        [theirs] = server.connections
+        assert (theirs._partial, theirs._lanes) == ({}, {})

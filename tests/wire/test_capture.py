@@ -1,0 +1,86 @@
+"""What `txmsg capture` prints of real connections."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+import pytest
+
+from tests.waiting import until_async
+from tests.wire.services import serving
+from txmsg.errors import ProtocolError
+from txmsg.wire.capture import METHODS, Capture
+from txmsg.wire.channel import Channel
+from txmsg.wire.server import Server
+from txmsg.wire.v1.txmsg_pb2 import RecallReply, RecallRequest, SendReply, SendRequest
+from txmsg.wire.v1.txmsg_rpc import Notify
+
+WAIT_S = 60.0
+
+
+class _Broker:
+    async def send(self, request: SendRequest) -> SendReply:
+        return SendReply(shard=b"s" * 300_000)
+
+    async def recall(self, request: RecallRequest) -> RecallReply:
+        raise ProtocolError("not \x1b[31m today")
+
+    def __getattr__(self, name: str) -> None:
+        return None
+
+
+async def test_each_frame_is_a_line_with_its_message() -> None:
+    lines: list[str] = []
+    server = Server({Notify: _Broker()}, connections_max=5)
+    target = await server.bind("127.0.0.1:0")
+    await server.start()
+    relay = await asyncio.start_server(Capture(target, lines.append, length_max=30).relay, "127.0.0.1", 0)
+    async with Channel(f"127.0.0.1:{relay.sockets[0].getsockname()[1]}") as channel:
+        await channel.call(Notify.send, SendRequest(group="shop", half=True), timeout_s=1.5)
+        with pytest.raises(ProtocolError):
+            await channel.call(Notify.recall, RecallRequest(n=[5]), timeout_s=1.5)
+    await until_async(lambda: lines[-1].endswith("-- closed"))
+    relay.close()
+    await server.stop(0)
+    said = [re.sub(r"^[0-9:.]+ ", "", re.sub("within 1[0-9]{3} ms", "within 1... ms", line)) for line in lines]
+    assert said[0] == "1 -- connected"
+    assert sum(" HELLO " in line for line in said) == 2
+    assert [line for line in said if "#" in line] == [
+        '1 >> CALL last #1 24 B Notify/Send within 1... ms group: "shop" half: true',
+        f'1 << REPLY #1 300004 B shard: "{"s" * 22} ...',
+        "1 >> CALL last #2 21 B Notify/Recall within 1... ms n: 5",
+        r'1 << ERROR #2 27 B code: "protocol" text: "not \0 ...',
+    ]
+
+
+async def test_a_foreign_protocol_is_passed_on_and_named() -> None:
+    lines: list[str] = []
+    async with serving() as (target, _, _):
+        relay = await asyncio.start_server(Capture(target, lines.append, length_max=30).relay, "127.0.0.1", 0)
+        port = relay.sockets[0].getsockname()[1]
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET / HTTP/1.1\r\n\r\n")
+        async with asyncio.timeout(WAIT_S):
+            await reader.read()
+        writer.close()
+        await until_async(lambda: lines[-1].endswith("-- closed"))
+        relay.close()
+    assert any("unreadable" in line and "GET / HTTP" in line for line in lines)
+
+
+async def test_a_server_that_is_away_is_named() -> None:
+    lines: list[str] = []
+    async with serving() as (target, _, _):
+        pass
+    relay = await asyncio.start_server(Capture(target, lines.append, length_max=30).relay, "127.0.0.1", 0)
+    reader, writer = await asyncio.open_connection("127.0.0.1", relay.sockets[0].getsockname()[1])
+    async with asyncio.timeout(WAIT_S):
+        await reader.read()
+    writer.close()
+    relay.close()
+    assert f"{target} cannot be reached" in lines[-1]
+
+
+def test_all_methods_are_known() -> None:
+    assert {"Notify/Attach", "Admin/Stats", "MetaQ/Fetch", "MetaQGroups/Join", "Topics/Alter"} <= set(METHODS)

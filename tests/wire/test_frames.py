@@ -1,0 +1,77 @@
+"""Frames are what docs/protocol.md says of their bytes."""
+
+from __future__ import annotations
+
+import pytest
+
+from txmsg.errors import ProtocolError
+from txmsg.wire.frames import (
+    LAST,
+    MORE,
+    PART_SIZE_BYTES,
+    PREFACE,
+    Frame,
+    FrameReader,
+    Kind,
+    call_head,
+    frame_of,
+    parts_of,
+    read_call_head,
+)
+
+
+def test_the_bytes_of_a_connection_are_as_documented() -> None:
+    head = call_head(b"Echo/Back", 1500)
+    assert PREFACE + frame_of(Kind.CALL, LAST, 7, head + b"hello") == (
+        b"txmsg\x00\x01\n"
+        b"\x00\x00\x00\x13"  # the payload has 19 bytes
+        b"\x02\x02"  # CALL, LAST
+        b"\x00\x00\x00\x07"
+        b"\x09\x00\x00\x05\xdcEcho/Backhello"
+    )
+
+
+def test_frames_are_read_however_they_are_cut() -> None:
+    frames = [Frame(Kind.PING, 0, 0, b""), Frame(Kind.CALL, LAST, 1, b"abc"), Frame(Kind.PUSH, 0, 2, bytes(300))]
+    data = PREFACE + b"".join(frame_of(*frame) for frame in frames)
+    for size in (1, 2, 7, 11, len(data)):
+        reader = FrameReader()
+        read = [frame for at in range(0, len(data), size) for frame in reader.feed(data[at : at + size])]
+        assert read == frames
+
+
+@pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\n", b"\x16\x03\x01", b"txmsg\x00\x02\n", b"PRI * HTTP/2.0"])
+def test_another_protocol_is_known_by_its_first_bytes(data: bytes) -> None:
+    with pytest.raises(ProtocolError, match="not as txmsg's protocol does"):
+        FrameReader().feed(data)
+
+
+def test_a_frame_larger_than_a_part_is_refused_before_it_has_come() -> None:
+    reader = FrameReader()
+    reader.feed(PREFACE)
+    with pytest.raises(ProtocolError, match="131073 bytes"):
+        reader.feed((PART_SIZE_BYTES + 1).to_bytes(4) + b"\x02\x00\x00\x00\x00\x01")
+
+
+@pytest.mark.parametrize("size", [0, 1, PART_SIZE_BYTES, PART_SIZE_BYTES + 1, 3 * PART_SIZE_BYTES])
+def test_a_message_of_any_size_is_sent_in_parts(size: int) -> None:
+    message = bytes(range(256)) * (size // 256) + bytes(size % 256)
+    reader = FrameReader()
+    reader.feed(PREFACE)
+    frames = reader.feed(b"".join(parts_of(Kind.REPLY, 0, 5, message)))
+    assert b"".join(frame.payload for frame in frames) == message
+    assert [frame.flags for frame in frames] == [MORE] * (len(frames) - 1) + [0]
+    assert all(len(frame.payload) <= PART_SIZE_BYTES for frame in frames)
+
+
+def test_a_call_names_its_method_and_its_time() -> None:
+    head = call_head(b"Notify/Send", 5_000_000_000)
+    assert read_call_head(head + b"request") == ("Notify/Send", 0xFFFFFFFF, len(head))
+
+
+@pytest.mark.parametrize(
+    "payload", [b"", b"\x05\x00\x00\x00", b"\x05\x00\x00\x00\x00abcd", b"\x02\x00\x00\x00\x00\xff\xff"]
+)
+def test_a_call_that_names_no_method_is_refused(payload: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        read_call_head(payload)

@@ -1,0 +1,208 @@
+"""What a connection may not do to a server: say nothing, read nothing, send for ever, come in masses."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.waiting import until_async
+from tests.wire.services import Echo, ask, serving
+from txmsg.errors import BrokerUnavailable
+from txmsg.wire.channel import Channel
+from txmsg.wire.connection import greeting
+from txmsg.wire.frames import LAST, MORE, Frame, FrameReader, Kind, call_head, frame_of
+from txmsg.wire.server import Limits
+from txmsg.wire.v1.txmsg_pb2 import HeldRequest
+from txmsg.wire.v1.wire_pb2 import CallError
+
+WAIT_S = 60.0
+QUICK = Limits(greeting_s=0.2, silence_s=0.2, unread_s=0.2, arrival_s=0.2, look_s=0.05)
+
+
+async def connect(address: str, first: bytes = b"") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    host, _, port = address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(first)
+    return reader, writer
+
+
+async def read_to_the_end(reader: asyncio.StreamReader) -> bytes:
+    """What comes until the server closes the connection."""
+    data = b""
+    async with asyncio.timeout(WAIT_S):
+        try:
+            while more := await reader.read(65536):
+                data += more
+        except ConnectionError:
+            return data
+    return data
+
+
+def back(call: int, content: bytes, *, flags: int = LAST) -> bytes:
+    request = HeldRequest(transaction_ids=content).SerializeToString()
+    return frame_of(Kind.CALL, flags, call, call_head(b"Echo/Back", 0) + request)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"",
+        b"tx",
+        b"GET / HTTP/1.1\r\n\r\n",
+        greeting()[:-1],
+        greeting() + b"\xff" * 20,
+        greeting() + frame_of(Kind.REPLY, 0, 1, b"a server's word"),
+        greeting() + frame_of(Kind.CALL, LAST, 1, b"\x20"),
+        greeting() + back(1, b"x", flags=MORE),
+        greeting() + frame_of(99, 0, 1, b""),
+        greeting()[:8] + frame_of(Kind.CALL, LAST, 1, b"no greeting"),
+        greeting()[:8] + frame_of(Kind.HELLO, 0, 0, b"\xff\xff"),
+        greeting()[:8] + frame_of(Kind.HELLO, 0, 0, b"\x0a\x01\x63"),  # version 99
+    ],
+)
+async def test_what_says_nothing_or_nonsense_is_cut_off_and_a_neighbour_is_served(said: bytes) -> None:
+    async with serving(limits=QUICK) as (address, answers, server), Channel(address) as neighbour:
+        reader, writer = await connect(address, said)
+        assert (await neighbour.call(Echo.back, ask(), timeout_s=WAIT_S)).held == b"x"
+        await read_to_the_end(reader)
+        writer.close()
+        await until_async(lambda: len(server.connections) == 1)
+        assert answers.begun == 1
+
+
+async def test_a_silent_peer_that_answers_pings_stays_and_one_that_does_not_is_cut_off() -> None:
+    async with serving(limits=QUICK) as (address, _, server):
+        dead, writer = await connect(address, greeting())
+        async with Channel(address) as alive:
+            await alive.call(Echo.back, ask(), timeout_s=WAIT_S)
+            await read_to_the_end(dead)
+            await until_async(lambda: len(server.connections) == 1)
+            [left] = server.connections
+            heard_at = left.heard_at
+            await until_async(lambda: left.heard_at > heard_at + 3 * QUICK.silence_s)
+            assert not left.is_lost
+        writer.close()
+
+
+async def test_a_blocking_peer_is_not_pinged() -> None:
+    async with serving(limits=QUICK) as (address, _, server):
+        _, silent = await connect(address, greeting(blocking=True))
+        other, writer = await connect(address, greeting())
+        await read_to_the_end(other)  # cut off, for it answers no ping
+        assert len(server.connections) == 1
+        writer.close()
+        silent.close()
+
+
+async def test_a_peer_that_reads_nothing_is_cut_off() -> None:
+    async with serving(limits=QUICK) as (address, _, server):
+        _, writer = await connect(address, greeting(blocking=True))
+        content = bytes(100_000)
+        for call in range(1, 200):  # more than buffers of the kernel hold
+            writer.write(back(call, content))
+        await until_async(lambda: not server.connections)
+        writer.close()
+
+
+async def test_what_is_not_read_holds_back_what_is_sent() -> None:
+    """Replies that are not taken do not pile up: the requests behind them wait in the peer."""
+    async with serving() as (address, answers, _):
+        reader, writer = await connect(address, greeting(blocking=True))
+        content = bytes(100_000)
+        for call in range(1, 501):
+            writer.write(back(call, content))
+        await until_async(lambda: answers.begun > 20)
+        seen = -1
+        while seen != answers.begun:  # until no more are begun
+            seen = answers.begun
+            await asyncio.sleep(0.2)
+        assert seen < 400
+        received = 0
+        frames = FrameReader()
+        async with asyncio.timeout(WAIT_S):
+            while received < 500:
+                received += sum(frame.kind == Kind.REPLY for frame in frames.feed(await reader.read(1 << 20)))
+        assert answers.begun == 500
+        writer.close()
+
+
+async def test_requests_under_way_are_bounded_by_their_bytes() -> None:
+    async with serving(limits=Limits(held_bytes=1_000_000)) as (address, answers, _):
+        async with Channel(address) as channel:
+            calls = [
+                asyncio.create_task(channel.call(Echo.wait, ask(bytes(120_000)), timeout_s=WAIT_S)) for _ in range(100)
+            ]
+            await until_async(lambda: answers.begun >= 8)
+            answers.go.set()
+            await asyncio.gather(*calls)
+        assert answers.ended == 100
+
+
+async def test_one_connection_too_many_is_told_so() -> None:
+    async with serving(connections_max=2) as (address, _, server):
+        async with Channel(address) as one, Channel(address) as two:
+            await one.call(Echo.back, ask(), timeout_s=WAIT_S)
+            await two.call(Echo.back, ask(), timeout_s=WAIT_S)
+            async with Channel(address) as three:
+                with pytest.raises(BrokerUnavailable, match="2 connections, as many as it takes"):
+                    await three.call(Echo.back, ask(), timeout_s=WAIT_S)
+        await until_async(lambda: not server.connections)
+        async with Channel(address) as four:
+            await four.call(Echo.back, ask(), timeout_s=WAIT_S)
+
+
+async def test_an_expired_call_is_ended_though_its_caller_does_not_cancel_it() -> None:
+    async with serving(limits=QUICK) as (address, answers, _):
+        request = HeldRequest(transaction_ids=b"x").SerializeToString()
+        head = call_head(b"Echo/Wait", 100)
+        _, writer = await connect(address, greeting(blocking=True) + frame_of(Kind.CALL, LAST, 1, head + request))
+        await until_async(lambda: answers.cancelled)
+        writer.close()
+
+
+async def test_a_cancelled_call_whose_parts_had_not_all_come_leaves_nothing() -> None:
+    async with serving() as (address, answers, _):
+        first = back(1, bytes(100_000), flags=MORE)
+        cancel = frame_of(Kind.CANCEL, 0, 1)
+        reader, writer = await connect(address, greeting(blocking=True) + first + cancel + back(1, b"again"))
+        frames: list[int] = []
+        reading = FrameReader()
+        async with asyncio.timeout(WAIT_S):
+            while Kind.REPLY not in frames:
+                frames += [frame.kind for frame in reading.feed(await reader.read(65536))]
+        assert answers.begun == 1
+        writer.close()
+
+
+async def test_a_request_that_cannot_be_read_is_refused_and_the_connection_goes_on() -> None:
+    async with serving() as (address, answers, _):
+        wrong = frame_of(Kind.CALL, LAST, 1, call_head(b"Echo/Back", 0) + b"\xff")
+        reader, writer = await connect(address, greeting(blocking=True) + wrong + back(2, b"x"))
+        frames: list[Frame] = []
+        reading = FrameReader()
+        async with asyncio.timeout(WAIT_S):
+            while len(frames) < 3:
+                frames += reading.feed(await reader.read(65536))
+        assert [(frame.kind, frame.call) for frame in frames[1:]] == [(Kind.ERROR, 1), (Kind.REPLY, 2)]
+        assert CallError.FromString(frames[1].payload).code == "protocol"
+        assert answers.begun == 1
+        writer.close()
+
+
+async def test_a_connection_that_begins_a_call_twice_is_closed() -> None:
+    async with serving() as (address, _, server):
+        wait = frame_of(Kind.CALL, LAST, 1, call_head(b"Echo/Wait", 0))
+        reader, writer = await connect(address, greeting(blocking=True) + wait + wait)
+        await read_to_the_end(reader)
+        assert not server.connections
+        writer.close()
+
+
+async def test_the_reason_to_go_away_is_an_error_with_its_code() -> None:
+    async with serving(connections_max=0) as (address, _, _):
+        reader, writer = await connect(address, greeting())
+        frames = FrameReader().feed(await read_to_the_end(reader))
+        assert [frame.kind for frame in frames] == [Kind.HELLO, Kind.GOAWAY]
+        assert CallError.FromString(frames[1].payload).code == "overloaded"
+        writer.close()

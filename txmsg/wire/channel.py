@@ -1,0 +1,336 @@
+"""A client's side of the protocol for asyncio: calls to one server, over one connection that is made when it is needed.
+
+A call that fails for want of an answer says whether it may have been carried out: BrokerUnavailable when it certainly
+was not, OutcomeUnknown when it may have been. What is tried again is the caller's to say. Belongs to one loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from types import TracebackType
+from typing import Any, Generic, Self
+
+from google.protobuf.message import DecodeError
+
+from txmsg.errors import ProtocolError, TxmsgError
+from txmsg.wire.address import UNIX
+from txmsg.wire.codec import MESSAGE_SIZE_BYTES_MAX
+from txmsg.wire.connection import Connection
+from txmsg.wire.failures import NoAnswer, error_of_bytes, unanswered, unreachable
+from txmsg.wire.frames import LAST, Kind, call_head
+from txmsg.wire.method import Method, ReplyT, RequestT
+
+_LOOK_S = 5.0
+_SILENCE_S = 10.0
+"""A server that has said nothing for so long, while it is waited for, is sent a ping."""
+_PING_S_MAX = 5.0
+"""One that has not answered it by then is taken for dead."""
+_CONNECT_S_MAX = 10.0
+
+
+class Channel:
+    """Calls to the server at `address`, HOST:PORT or unix:PATH. kind: what is there, for errors."""
+
+    def __init__(self, address: str, *, kind: str = "broker") -> None:
+        self.who = f"{kind} {address}"
+        self._address = address
+        self._connection: _ClientConnection | None = None
+        self._connecting: asyncio.Task[_ClientConnection] | None = None
+        self._old: set[_ClientConnection] = set()
+        self._is_closed = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def call(self, method: Method[RequestT, ReplyT], request: RequestT, *, timeout_s: float) -> ReplyT:
+        """The reply. Raises what the server told, BrokerUnavailable or OutcomeUnknown."""
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        connection = self._connection
+        if connection is None or not connection.takes_calls:
+            connection = await self._connected(deadline)
+        return read_reply(method, await connection.ask(method, request.SerializeToString(), deadline), self.who)
+
+    async def stream(
+        self, method: Method[RequestT, ReplyT], first: RequestT, *, timeout_s: float
+    ) -> Stream[RequestT, ReplyT]:
+        """Begins a call in which messages are many; `timeout_s` is for the connection. Close the stream at the end."""
+        connection = await self._connected(asyncio.get_running_loop().time() + timeout_s)
+        return Stream(connection, method, first)
+
+    async def close(self) -> None:
+        """Calls under way fail. Closing twice is fine."""
+        self._is_closed = True
+        if self._connecting is not None:
+            self._connecting.cancel()
+        for connection in [self._connection, *self._old]:
+            if connection is not None:
+                connection.abort("the channel was closed")
+        await asyncio.sleep(0)  # in which asyncio closes the sockets
+
+    async def _connected(self, deadline: float) -> _ClientConnection:
+        """The connection, made if there is none. All who wait for it share one attempt."""
+        if self._is_closed:
+            raise unreachable(self.who, "the channel was closed")
+        if self._connection is not None and self._connection.takes_calls:
+            return self._connection
+        if self._connecting is None:
+            self._connecting = asyncio.create_task(self._connect_or_fail())
+            self._connecting.add_done_callback(self._connect_done)
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await asyncio.shield(self._connecting)
+        except TimeoutError:
+            reason = "it did not take a connection in time"
+            raise unreachable(self.who, reason) from NoAnswer(reason)
+        except OSError as exc:
+            reason = exc.strerror or str(exc)
+            raise unreachable(self.who, reason) from NoAnswer(reason)
+
+    def _connect_done(self, connecting: asyncio.Task[_ClientConnection]) -> None:
+        self._connecting = None
+        if not connecting.cancelled():
+            connecting.exception()  # whoever waited was told
+
+    async def _connect_or_fail(self) -> _ClientConnection:
+        """Raises OSError, also when it took too long or the channel was closed meanwhile."""
+        try:
+            async with asyncio.timeout(_CONNECT_S_MAX):
+                return await self._connect()
+        except TimeoutError:
+            raise ConnectionError("it did not take a connection in time") from None
+        except asyncio.CancelledError:
+            if not self._is_closed:
+                raise
+            raise ConnectionError("the channel was closed") from None
+
+    async def _connect(self) -> _ClientConnection:
+        loop = asyncio.get_running_loop()
+        if self._address.startswith(UNIX):
+            path = self._address.removeprefix(UNIX)
+            _, connection = await loop.create_unix_connection(lambda: _ClientConnection(self.who), path)
+        else:
+            host, _, port = self._address.rpartition(":")
+            _, connection = await loop.create_connection(
+                lambda: _ClientConnection(self.who), host.strip("[]"), int(port)
+            )
+        try:
+            await connection.ready
+            connection.require_open()  # the server may have greeted only to say that it takes no calls
+        except BaseException:
+            connection.abort("it did not greet in time, or takes no calls")
+            raise
+        if self._connection is not None and not self._connection.is_lost:
+            self._old = {old for old in self._old if not old.is_lost} | {self._connection}
+        self._connection = connection
+        return connection
+
+
+class _ClientConnection(Connection):
+    """A connection to a server, and who waits for what."""
+
+    def __init__(self, who: str) -> None:
+        super().__init__()
+        self.ready: asyncio.Future[None] = self.loop.create_future()
+        self.takes_calls = False
+        self._closed_by = "the connection is not open"
+        self._who = who
+        self._waiting: dict[int, asyncio.Future[bytes]] = {}
+        self._streams: dict[int, Stream[Any, Any]] = {}
+        self._next_call = 0
+        self._pinged_at = 0.0
+        self._looking: asyncio.TimerHandle | None = None
+
+    # ---- calls
+
+    async def ask(self, method: Method[Any, Any], request: bytes, deadline: float) -> bytes:
+        """The bytes of the reply."""
+        self.require_open()
+        loop = self.loop
+        answer: asyncio.Future[bytes] = loop.create_future()
+        call = self.next_call()
+        self._waiting[call] = answer
+        left_s = deadline - loop.time()
+        self.send(Kind.CALL, LAST, call, call_head(method.wire_name, max(1, int(left_s * 1000))), request)
+        timer = loop.call_at(deadline, self._expire, call)
+        if self._looking is None:
+            self._look()
+        try:
+            return await answer
+        finally:
+            timer.cancel()
+            if self._waiting.pop(call, None) is not None:  # the caller was cancelled
+                self._cancel(call)
+
+    def begin(self, stream: Stream[Any, Any], method: Method[Any, Any], first: bytes) -> int:
+        """Begins a call in which messages are many."""
+        self.require_open()
+        call = self.next_call()
+        self._streams[call] = stream
+        flags = 0 if method.takes_many else LAST
+        self.send(Kind.CALL, flags, call, call_head(method.wire_name, 0), first)
+        if self._looking is None:
+            self._look()
+        return call
+
+    def end(self, call: int) -> None:
+        """Nobody wants more of this call."""
+        if self._streams.pop(call, None) is not None:
+            self._cancel(call)
+
+    def _cancel(self, call: int) -> None:
+        self.drop(call)
+        self.send(Kind.CANCEL, 0, call)
+
+    def require_open(self) -> None:
+        """Raises BrokerUnavailable when no more calls can begin."""
+        if not self.takes_calls:
+            raise unreachable(self._who, self._closed_by)
+
+    def next_call(self) -> int:
+        """Its number: 1 to 2^32 - 1, over and over."""
+        self._next_call = self._next_call % 0xFFFFFFFF + 1
+        return self._next_call
+
+    def _expire(self, call: int) -> None:
+        answer = self._waiting.pop(call, None)
+        if answer is not None and not answer.done():
+            self._cancel(call)
+            answer.set_exception(unanswered(self._who, "no answer in time"))
+
+    # ---- what comes
+
+    def greeted(self) -> None:
+        self.takes_calls = True
+        if not self.ready.done():
+            self.ready.set_result(None)
+
+    def take(self, kind: int, flags: int, call: int, message: bytes) -> None:
+        if kind == Kind.REPLY:
+            answer = self._waiting.pop(call, None)
+            if answer is not None:
+                if not answer.done():
+                    answer.set_result(message)
+            elif (stream := self._streams.pop(call, None)) is not None:
+                stream.finish(None)
+        elif kind == Kind.ERROR:
+            self.drop(call)  # a message of it that had not come whole
+            answer = self._waiting.pop(call, None)
+            stream = self._streams.pop(call, None)
+            error = error_of_bytes(message, self._who)
+            if answer is not None and not answer.done():
+                answer.set_exception(error)
+            elif stream is not None:
+                stream.finish(error)
+        elif kind == Kind.PUSH:
+            if (stream := self._streams.get(call)) is not None:
+                stream.put(message)
+        elif kind == Kind.GOAWAY:
+            self._go_away(call, error_of_bytes(message, self._who))
+        else:
+            raise ProtocolError(f"a server sends no frames of kind {kind}")
+
+    def allowed_bytes(self, kind: int, call: int, first: bytes) -> int:
+        return MESSAGE_SIZE_BYTES_MAX if call in self._waiting or call in self._streams else 0
+
+    def too_large(self, kind: int, call: int, allowed_bytes: int) -> None:
+        answer, stream = self._waiting.pop(call, None), self._streams.pop(call, None)
+        error = ProtocolError(f"{self._who} sent a reply of over {allowed_bytes} bytes")
+        if answer is not None and not answer.done():
+            answer.set_exception(error)
+        elif stream is not None:
+            stream.finish(error)
+
+    def lost(self, reason: str) -> None:
+        if self.takes_calls:
+            self.takes_calls, self._closed_by = False, reason
+        if self._looking is not None:
+            self._looking.cancel()
+        if not self.ready.done():
+            self.ready.set_exception(ConnectionError(reason))
+        waiting, self._waiting = self._waiting, {}
+        for answer in waiting.values():
+            if not answer.done():
+                answer.set_exception(unanswered(self._who, reason))
+        streams, self._streams = self._streams, {}
+        for stream in streams.values():
+            stream.finish(unanswered(self._who, reason))
+
+    def _go_away(self, last_call: int, error: TxmsgError) -> None:
+        """The server begins no call after `last_call`."""
+        self.takes_calls, self._closed_by = False, str(error)
+        for call in [call for call in self._waiting if call > last_call]:
+            answer = self._waiting.pop(call)
+            if not answer.done():
+                answer.set_exception(unreachable(self._who, str(error)))
+
+    def _look(self) -> None:
+        """Pings a server that is silent, while it is waited for."""
+        self._looking = None
+        if self.is_lost or not (self._waiting or self._streams):
+            return
+        now = self.loop.time()
+        if now - self.heard_at > _SILENCE_S:
+            if self._pinged_at <= self.heard_at:
+                self._pinged_at = now
+                self.send(Kind.PING, 0, 0)
+            elif now - self._pinged_at >= _PING_S_MAX:
+                self.abort("it answers no ping")
+                return
+        self._looking = self.loop.call_later(_LOOK_S, self._look)
+
+
+class Stream(Generic[RequestT, ReplyT]):
+    """A call in which messages are many, as its caller has it."""
+
+    def __init__(self, connection: _ClientConnection, method: Method[RequestT, ReplyT], first: RequestT) -> None:
+        self._connection = connection
+        self._method = method
+        self._replies: deque[bytes] = deque()
+        self._came = asyncio.Event()
+        self._is_ended = False
+        self._error: TxmsgError | None = None
+        self._call = connection.begin(self, method, first.SerializeToString())
+
+    async def send(self, request: RequestT) -> None:
+        """Sends a message, and returns when the server is taking it."""
+        self._connection.send(Kind.PUSH, 0, self._call, request.SerializeToString())
+        await self._connection.drained(self._call)
+
+    async def receive(self) -> ReplyT | None:
+        """The next message; None at the end. Raises what the server told, or OutcomeUnknown."""
+        while not self._replies:
+            if self._error is not None:
+                raise self._error
+            if self._is_ended:
+                return None
+            self._came.clear()
+            await self._came.wait()
+        return read_reply(self._method, self._replies.popleft(), "the server")
+
+    def close(self) -> None:
+        """Ends the call, if it has not ended. Closing twice is fine."""
+        self._connection.end(self._call)
+
+    def put(self, message: bytes) -> None:
+        """A message came."""
+        self._replies.append(message)
+        self._came.set()
+
+    def finish(self, error: TxmsgError | None) -> None:
+        """No more will come."""
+        self._error, self._is_ended = error, True
+        self._came.set()
+
+
+def read_reply(method: Method[Any, ReplyT], data: bytes, who: str) -> ReplyT:
+    """The reply in these bytes. Raises ProtocolError."""
+    try:
+        return method.reply.FromString(data)
+    except DecodeError as exc:
+        raise ProtocolError(f"{who} sent a reply of {len(data)} bytes that cannot be read") from exc

@@ -1,0 +1,323 @@
+"""One connection of the protocol, as both sides have it: frames in and out, greetings, pings, and fair writing.
+
+Small messages go out at once, in the order in which they were sent. A message larger than a frame goes out part by
+part as the other side takes it, and those of several calls take turns. Knows no methods. Belongs to one loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections import deque
+from importlib.metadata import version
+from typing import Final, NamedTuple, cast
+
+from google.protobuf.message import DecodeError
+
+from txmsg.errors import ProtocolError, printable
+from txmsg.wire.frames import LAST, MORE, PART_SIZE_BYTES, PREFACE, Frame, FrameReader, Kind, frame_of, header_of
+from txmsg.wire.v1.wire_pb2 import Greeting
+
+VERSION: Final = 1
+_WRITE_HIGH_BYTES: Final = 2 * PART_SIZE_BYTES
+"""More than this is not given to the kernel's side of a connection whose peer does not read."""
+_BACKLOG_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Small replies that wait for a peer which does not read: above it, its requests wait, too."""
+_PARTIAL_MAX: Final = 1000
+_PARTIAL_BYTES_MAX: Final = 256 * 1024 * 1024
+"""Messages of which a part is missing still, together."""
+_KEEPALIVE_IDLE_S: Final = 20
+_KEEPALIVE_PROBES: Final = 3
+
+_release = version("txmsg")
+_log = logging.getLogger(__name__)
+
+
+def greeting(*, blocking: bool = False) -> bytes:
+    """What each side sends first."""
+    hello = Greeting(versions=[VERSION], release=_release, blocking=blocking)
+    return PREFACE + frame_of(Kind.HELLO, payload=hello.SerializeToString())
+
+
+def read_greeting(frame: Frame) -> Greeting:
+    """What the other side said first. Raises ProtocolError if it was something else, or of another version."""
+    if frame.kind != Kind.HELLO:
+        raise ProtocolError(f"its first frame is of kind {frame.kind}, not a greeting")
+    try:
+        hello = Greeting.FromString(frame.payload)
+    except DecodeError as exc:
+        raise ProtocolError(f"its greeting of {len(frame.payload)} bytes cannot be read") from exc
+    if VERSION not in hello.versions:
+        raise ProtocolError(
+            f"it speaks versions {list(hello.versions)[:8]} of the protocol, and txmsg {_release} version {VERSION}"
+        )
+    return hello
+
+
+def set_keepalive(sock: socket.socket) -> None:
+    """Has the kernel find out whether a silent peer's machine is still there. Costs neither process anything."""
+    if sock.family == socket.AF_UNIX:
+        return
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if hasattr(socket, "TCP_KEEPIDLE"):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_IDLE_S)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEPALIVE_IDLE_S // _KEEPALIVE_PROBES)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _KEEPALIVE_PROBES)
+
+
+class _Waiting(NamedTuple):
+    """A message that has not left whole."""
+
+    kind: int
+    flags: int
+    rest: memoryview
+
+
+class _Partial:
+    """A message that has not come whole; too large a one is not kept."""
+
+    def __init__(self, allowed_bytes: int, begun_at: float) -> None:
+        self.allowed_bytes = allowed_bytes
+        self.begun_at = begun_at
+        self.size_bytes = 0
+        self.kept = bytearray()
+
+    @property
+    def is_too_large(self) -> bool:
+        """Whether more has come than is allowed."""
+        return self.size_bytes > self.allowed_bytes
+
+
+class Connection(asyncio.Protocol):
+    """One of them. Subclasses say what comes of it: `greeted`, `take`, `lost` and what else stands first here."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.peer: Greeting | None = None
+        """What the other side said first, when it has."""
+        self.peer_name = "a local process"
+        self.is_lost = False
+        self.heard_at = self.full_since = self.loop.time()
+        """When something came last; and since when the other side has not taken what is written, if it `is_full`."""
+        self.is_full = False
+        self.waiting_bytes_max = float("inf")
+        """Of large messages that have not left: above it, nothing more is read."""
+        self._reader = FrameReader()
+        self._partial: dict[tuple[int, int], _Partial] = {}
+        self._partial_bytes = 0
+        self._out: list[bytes] = []
+        self._will_flush = False
+        self._lanes: dict[int, deque[_Waiting]] = {}
+        self._drained: list[asyncio.Future[None]] = []
+        self._is_held_back = False
+
+    # ---- what subclasses say
+
+    def greeted(self) -> None:
+        """The other side has greeted."""
+
+    def take(self, kind: int, flags: int, call: int, message: bytes) -> None:
+        """A message came. ProtocolError ends the connection."""
+        raise NotImplementedError
+
+    def allowed_bytes(self, kind: int, call: int, first: bytes) -> int:
+        """How large a message may be that comes in parts, of which this is the first; 0 if nobody wants it."""
+        raise NotImplementedError
+
+    def too_large(self, kind: int, call: int, allowed_bytes: int) -> None:
+        """A message became larger than that, and is not kept."""
+        raise NotImplementedError
+
+    def lost(self, reason: str) -> None:
+        """The connection is at its end."""
+        raise NotImplementedError
+
+    # ---- writing
+
+    def send(self, kind: int, flags: int, call: int, *pieces: bytes) -> None:
+        """Sends a message, given in pieces: soon, or as the other side takes it. Nothing happens once it is lost."""
+        if self.is_lost:
+            return
+        size_bytes = sum(map(len, pieces))
+        # Messages of one call keep their order; and a stream's wait where it can wait for them.
+        must_wait = call in self._lanes or (self.is_full and kind == Kind.PUSH)
+        if size_bytes <= PART_SIZE_BYTES and not must_wait:
+            self._out.append(header_of(kind, flags, call, size_bytes))
+            self._out += pieces
+            if not self._will_flush:
+                self._will_flush = True
+                self.loop.call_soon(self._flush)
+        else:
+            lane = self._lanes.setdefault(call, deque())
+            lane.append(_Waiting(kind, flags, memoryview(b"".join(pieces))))
+            self._fill()
+            self._set_reading()
+
+    def drop(self, call: int) -> None:
+        """Neither sends nor keeps what is there of a message of this call that is not whole."""
+        if self._lanes.pop(call, None):
+            self._tell_drained()
+        for kind in Kind:
+            if (partial := self._partial.pop((kind, call), None)) is not None:
+                self._forget_kept(partial)
+
+    async def drained(self, call: int) -> None:
+        """Returns when what was sent of this call is on its way, or the connection is lost."""
+        while call in self._lanes:
+            drained = self.loop.create_future()
+            self._drained.append(drained)
+            await drained
+
+    def close(self) -> None:
+        """Sends what was small enough to be sent already, then closes."""
+        self._flush()
+        self._transport.close()
+
+    def abort(self, reason: str) -> None:
+        """Closes at once."""
+        self._end(reason)
+        self._transport.abort()
+
+    def hold_back(self, held_back: bool) -> None:
+        """Whether nothing more is read, because too much waits here."""
+        self._is_held_back = held_back
+        self._set_reading()
+
+    def overdue(self, now: float, patience_s: float, bytes_per_s: float) -> bool:
+        """Whether a message has been coming for longer than this, and a second for so many bytes."""
+        return any(now - it.begun_at > patience_s + it.size_bytes / bytes_per_s for it in self._partial.values())
+
+    def _flush(self) -> None:
+        self._will_flush = False
+        if self._out and not self.is_lost:
+            out, self._out = self._out, []
+            self._transport.write(b"".join(out))
+            if self.is_full:
+                self._set_reading()
+
+    def _fill(self) -> None:
+        self._flush()
+        while self._lanes and not self.is_full:
+            call, lane = next(iter(self._lanes.items()))
+            del self._lanes[call]
+            kind, flags, rest = lane.popleft()
+            part, rest = rest[:PART_SIZE_BYTES], rest[PART_SIZE_BYTES:]
+            if rest:
+                lane.appendleft(_Waiting(kind, flags, rest))
+            if lane:
+                self._lanes[call] = lane  # behind those of other calls
+            self._transport.write(header_of(kind, flags | MORE if rest else flags, call, len(part)))
+            self._transport.write(part)
+        self._tell_drained()
+
+    def _tell_drained(self) -> None:
+        drained, self._drained = self._drained, []
+        for waiting in drained:
+            if not waiting.done():
+                waiting.set_result(None)
+
+    def _set_reading(self) -> None:
+        """Reads on unless too much waits: a peer that does not take replies does not get to send requests."""
+        if self.is_lost or self._transport.is_closing():
+            return
+        waiting_bytes = sum(len(message.rest) for lane in self._lanes.values() for message in lane)
+        if (
+            self._is_held_back
+            or waiting_bytes > self.waiting_bytes_max
+            or (self.is_full and self._transport.get_write_buffer_size() > _BACKLOG_BYTES_MAX)
+        ):
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+
+    # ---- reading
+
+    def _take_frame(self, frame: Frame) -> None:
+        kind, flags, call, payload = frame
+        if self.peer is None:
+            self.peer = read_greeting(frame)
+            self.greeted()
+        elif kind == Kind.PING:
+            if not flags & LAST:
+                self.send(Kind.PING, LAST, call, payload)
+        elif flags & MORE or (self._partial and (kind, call) in self._partial):
+            self._take_part(frame)
+        else:
+            self.take(kind, flags, call, payload)
+
+    def _take_part(self, frame: Frame) -> None:
+        kind, flags, call, payload = frame
+        partial = self._partial.get((kind, call))
+        if partial is None:
+            allowed_bytes = self.allowed_bytes(kind, call, payload)
+            if not allowed_bytes:
+                return
+            partial = self._partial[kind, call] = _Partial(allowed_bytes, self.loop.time())
+            if len(self._partial) > _PARTIAL_MAX:
+                raise ProtocolError(f"{len(self._partial)} messages are begun and not finished")
+        was_too_large = partial.is_too_large
+        partial.size_bytes += len(payload)
+        if not partial.is_too_large:
+            partial.kept += payload
+            self._partial_bytes += len(payload)
+        elif not was_too_large:
+            self._forget_kept(partial)
+            self.too_large(kind, call, partial.allowed_bytes)
+        if not flags & MORE:
+            self._partial.pop((kind, call), None)
+            message = bytes(partial.kept)
+            self._forget_kept(partial)
+            if not partial.is_too_large:
+                self.take(kind, flags, call, message)
+        elif self._partial_bytes > _PARTIAL_BYTES_MAX:
+            raise ProtocolError(f"{len(self._partial)} messages are sent at once, of over {_PARTIAL_BYTES_MAX} bytes")
+
+    def _forget_kept(self, partial: _Partial) -> None:
+        self._partial_bytes -= len(partial.kept)
+        partial.kept = bytearray()
+
+    def _end(self, reason: str) -> None:
+        if not self.is_lost:
+            self.is_lost = True
+            self._lanes.clear()
+            self._partial.clear()
+            self._tell_drained()
+            self.lost(reason)
+
+    # ---- asyncio's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """As asyncio has it."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=_WRITE_HIGH_BYTES)
+        set_keepalive(transport.get_extra_info("socket"))
+        name = transport.get_extra_info("peername")
+        if isinstance(name, tuple):
+            self.peer_name = f"{name[0]}:{name[1]}"
+        self._transport.write(greeting())
+
+    def data_received(self, data: bytes) -> None:
+        """As asyncio has it."""
+        self.heard_at = self.loop.time()
+        try:
+            for frame in self._reader.feed(data):
+                self._take_frame(frame)
+        except ProtocolError as exc:
+            _log.warning("the connection with %s is closed: %s", self.peer_name, printable(str(exc)))
+            self.abort(str(exc))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """As asyncio has it."""
+        self._end("the connection was closed" if exc is None else str(exc))
+
+    def pause_writing(self) -> None:
+        """As asyncio has it."""
+        self.is_full = True
+        self.full_since = self.loop.time()
+
+    def resume_writing(self) -> None:
+        """As asyncio has it."""
+        self.is_full = False
+        self._fill()
+        self._set_reading()

@@ -1,0 +1,132 @@
+"""Frames: the bytes of a connection, as docs/protocol.md has them. Pure: knows no socket, no loop and no method.
+
+A frame is a header of 10 bytes and a payload. A message that is larger than a frame comes in parts, between which
+other calls may have theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import IntEnum
+from struct import Struct
+from typing import Final, NamedTuple
+
+from txmsg.errors import ProtocolError
+
+PREFACE: Final = b"txmsg\x00\x01\n"
+"""The first bytes of each side: a foreign client is known by them, and so is another framing."""
+PART_SIZE_BYTES: Final = 128 * 1024
+"""The payload of a frame is at most so large: nobody waits longer than for these bytes."""
+_HEADER: Final = Struct(">IBBI")
+_CALL_HEAD: Final = Struct(">BI")
+
+
+class Kind(IntEnum):
+    """What a frame is."""
+
+    HELLO = 1
+    CALL = 2
+    REPLY = 3
+    ERROR = 4
+    PUSH = 5
+    CANCEL = 6
+    PING = 7
+    GOAWAY = 8
+
+
+MORE: Final = 1
+"""Flag: the message goes on in the next frame of this call and kind."""
+LAST: Final = 2
+"""Flag of CALL and PUSH: the caller sends no more messages of this call. Of PING: this is the answer."""
+
+
+class Frame(NamedTuple):
+    """One of them. call: which call it belongs to, 0 for none."""
+
+    kind: int
+    flags: int
+    call: int
+    payload: bytes
+
+
+class CallHead(NamedTuple):
+    """What a CALL begins with."""
+
+    method: str
+    timeout_ms: int
+    size_bytes: int
+    """Of the head itself: the request follows."""
+
+
+def header_of(kind: int, flags: int, call: int, size_bytes: int) -> bytes:
+    """The header of a frame with a payload of this size."""
+    return _HEADER.pack(size_bytes, kind, flags, call)
+
+
+def frame_of(kind: int, flags: int = 0, call: int = 0, payload: bytes = b"") -> bytes:
+    """A frame, whole."""
+    return _HEADER.pack(len(payload), kind, flags, call) + payload
+
+
+def parts_of(kind: int, flags: int, call: int, message: bytes) -> Iterator[bytes]:
+    """The frames of a message of any size."""
+    for at in range(0, len(message), PART_SIZE_BYTES) or (0,):
+        part = message[at : at + PART_SIZE_BYTES]
+        more = MORE if at + len(part) < len(message) else 0
+        yield frame_of(kind, flags | more, call, part)
+
+
+def call_head(method: bytes, timeout_ms: int) -> bytes:
+    """What stands before a request: which method is meant, and how long the caller waits for it."""
+    return _CALL_HEAD.pack(len(method), min(timeout_ms, 0xFFFFFFFF)) + method
+
+
+def read_call_head(payload: bytes) -> CallHead:
+    """The inverse of `call_head`. Raises ProtocolError."""
+    if len(payload) < _CALL_HEAD.size:
+        raise ProtocolError(f"a call of {len(payload)} bytes is too short")
+    length, timeout_ms = _CALL_HEAD.unpack_from(payload)
+    end = _CALL_HEAD.size + length
+    name = payload[_CALL_HEAD.size : end]
+    if len(name) < length or not name.isascii():
+        raise ProtocolError(f"a call of {len(payload)} bytes does not name a method")
+    return CallHead(name.decode("ascii"), timeout_ms, end)
+
+
+class FrameReader:
+    """Cuts what comes into frames."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._has_preface = False
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """The frames that are complete with these bytes. Raises ProtocolError: then the connection is of no use."""
+        if self._rest:
+            data = self._rest + data
+        at, end = 0, len(data)
+        if not self._has_preface:
+            if data[: len(PREFACE)] != PREFACE[:end]:
+                raise ProtocolError(f"it begins with {data[:16]!r}, not as txmsg's protocol does")
+            if end < len(PREFACE):
+                self._rest = data
+                return []
+            self._has_preface = True
+            at = len(PREFACE)
+        frames = []
+        while end - at >= _HEADER.size:
+            size, kind, flags, call = _HEADER.unpack_from(data, at)
+            if size > PART_SIZE_BYTES:
+                raise ProtocolError(f"a frame of {size} bytes: at most {PART_SIZE_BYTES} are allowed")
+            begin = at + _HEADER.size
+            if end - begin < size:
+                break
+            at = begin + size
+            frames.append(Frame(kind, flags, call, data[begin:at]))
+        self._rest = data[at:]
+        return frames
+
+    @property
+    def is_between_frames(self) -> bool:
+        """Whether the next byte begins a frame."""
+        return not self._rest and self._has_preface
