@@ -172,7 +172,7 @@ def test_all_goes_on_as_ever_from_upgrade_to_mirror(
     assert all(_TEXT in failure["error"] for failure in letter["failures"])
     (found,) = json_of("message", "find", "--key", _TEXT, *where)["messages"]
     assert (found["id"], found["key"]) == (got[b"checked"].id, _TEXT)
-    assert json_of("group", "lag", "collector", *where)["waiting"] == 0
+    until(lambda: json_of("group", "lag", "collector", *where)["waiting"] == 0)
     table, log = Table(database_url), tmp_path / "log"
     with tailing(database_url, log):
         assert verify(database_url, log, wait_s=WAIT_S).is_equal
