@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -338,3 +339,68 @@ async def test_more_calls_than_a_connection_may_have_are_refused() -> None:
             await channel.call(Echo.wait, ask(), timeout_s=WAIT_S)
         answers.go.set()
         await asyncio.gather(*begun)
+
+
+async def test_a_thread_that_is_interrupted_while_it_reads_leaves_reading_to_others() -> None:
+    class Interrupted:
+        def poll(self, timeout_ms: float) -> list[tuple[int, int]]:
+            raise KeyboardInterrupt
+
+    async with serving() as (address, _, _):
+        with BlockingChannel(address) as channel:
+            await asyncio.to_thread(channel.call, Echo.back, ask(), timeout_s=WAIT_S)
+            line = channel._line
+            assert line is not None
+            call = line.begin(gives_many=False)
+            readable, line._readable = line._readable, Interrupted()  # type: ignore[assignment]
+            with pytest.raises(KeyboardInterrupt):
+                line.receive(call, time.monotonic() + WAIT_S)
+            line.end(call)
+            line._readable = readable
+            reply = await asyncio.to_thread(channel.call, Echo.back, ask(b"next"), timeout_s=WAIT_S)
+            assert (reply.held, channel._line) == (b"next", line)
+
+
+async def test_a_frame_that_an_interrupted_thread_began_ends_the_connection() -> None:
+    class Interrupted:
+        def __init__(self, socket: socket.socket) -> None:
+            self.socket = socket
+
+        def send(self, data: bytes) -> int:
+            self.socket.send(data[:5])
+            raise KeyboardInterrupt
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self.socket, name)
+
+    async with serving() as (address, answers, _):
+        with BlockingChannel(address) as channel:
+            await asyncio.to_thread(channel.call, Echo.back, ask(), timeout_s=WAIT_S)
+            line = channel._line
+            assert line is not None
+            line._socket = Interrupted(line._socket)  # type: ignore[assignment]
+            with pytest.raises(KeyboardInterrupt):
+                channel.call(Echo.back, ask(b"half"), timeout_s=WAIT_S)
+            reply = await asyncio.to_thread(channel.call, Echo.back, ask(b"next"), timeout_s=WAIT_S)
+            assert (reply.held, answers.begun) == (b"next", 2)
+
+
+async def test_a_line_without_a_sign_of_life_is_left_after_a_timeout() -> None:
+    async with serving() as (address, _, _):
+        with BlockingChannel(address) as channel:
+            await asyncio.to_thread(channel.call, Echo.back, ask(), timeout_s=WAIT_S)
+            line = channel._line
+            with pytest.raises(OutcomeUnknown):
+                await asyncio.to_thread(channel.call, Echo.wait, ask(), timeout_s=0.1)
+            await asyncio.to_thread(channel.call, Echo.back, ask(), timeout_s=WAIT_S)
+            assert channel._line is not line
+
+
+async def test_a_large_request_that_is_refused_leaves_nothing_behind() -> None:
+    limits = Limits(arrival_s=0.2, arrival_bytes_per_s=1e12, look_s=0.05)
+    async with serving(size_bytes_max=300_000, limits=limits) as (address, _, server), Channel(address) as channel:
+        with pytest.raises(MessageTooLarge):
+            await channel.call(Echo.back, ask(bytes(60_000_000)), timeout_s=WAIT_S)
+        await channel.call(Echo.back, ask(), timeout_s=WAIT_S)
+        [connection] = server.connections
+        assert (connection._partial, connection._partial_bytes) == ({}, 0)

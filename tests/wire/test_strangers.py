@@ -206,3 +206,26 @@ async def test_the_reason_to_go_away_is_an_error_with_its_code() -> None:
         assert [frame.kind for frame in frames] == [Kind.HELLO, Kind.GOAWAY]
         assert CallError.FromString(frames[1].payload).code == "overloaded"
         writer.close()
+
+
+async def test_the_last_call_that_was_begun_is_the_one_with_the_greatest_number() -> None:
+    """A small call passes a large one, so calls begin in another order than that of their numbers."""
+    async with serving() as (address, answers, server):
+        waits = [frame_of(Kind.CALL, LAST, call, call_head(b"Echo/Wait", 0)) for call in (3, 2)]
+        reader, writer = await connect(address, greeting(blocking=True) + b"".join(waits))
+        await until_async(lambda: answers.begun == 2)
+        stopping = asyncio.create_task(server.stop(WAIT_S))
+        frames: list[Frame] = []
+        reading = FrameReader()
+        async with asyncio.timeout(WAIT_S):
+            while len(frames) < 2:
+                frames += reading.feed(await reader.read(65536))
+            assert (frames[1].kind, frames[1].call) == (Kind.GOAWAY, 3)
+            writer.write(back(1, b"late") + back(4, b"later"))
+            while len(frames) < 3:
+                frames += reading.feed(await reader.read(65536))
+        assert (frames[2].kind, frames[2].call) == (Kind.ERROR, 1)  # 4 gets none: the client knows from GOAWAY
+        answers.go.set()
+        await stopping
+        writer.close()
+        assert answers.begun == 2

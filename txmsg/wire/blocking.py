@@ -19,13 +19,16 @@ from typing import Final, Self
 from txmsg.errors import ProtocolError, TxmsgError
 from txmsg.wire.address import UNIX
 from txmsg.wire.channel import read_reply
-from txmsg.wire.connection import greeting, read_greeting, set_keepalive
+from txmsg.wire.connection import greeting, read_greeting, set_options
 from txmsg.wire.failures import NoAnswer, error_of_bytes, unanswered, unreachable
 from txmsg.wire.frames import LAST, MORE, Frame, FrameReader, Kind, call_head, parts_of
 from txmsg.wire.method import Method, ReplyT, RequestT
 
 _READ_SIZE_BYTES: Final = 512 * 1024
 _CONNECT_S_MAX: Final = 10.0
+_CANCEL_S_MAX: Final = 1.0
+_CALLS_MAX: Final = 2**31
+"""A connection is left after so many calls: their numbers must not come round while an old one is under way."""
 
 
 class BlockingChannel:
@@ -64,10 +67,10 @@ class BlockingChannel:
             kind, head = Kind.CALL, call_head(method.wire_name, left_ms)
             for request in requests:
                 if before is not None:
-                    line.send(kind, 0, call.number, head + before, deadline)
+                    line.send(kind, 0, call, head + before, deadline)
                     kind, head = Kind.PUSH, b""
                 before = request.SerializeToString()
-            line.send(kind, LAST, call.number, head + (before or b""), deadline)
+            line.send(kind, LAST, call, head + (before or b""), deadline)
             while (message := line.receive(call, deadline)) is not None:
                 yield read_reply(method, message, self.who)
         finally:
@@ -83,15 +86,17 @@ class BlockingChannel:
         if not self._connecting.acquire(timeout=max(0.0, deadline - time.monotonic())):
             raise unreachable(self.who, "it did not take a connection in time")
         try:
+            old = self._line
             if self._is_closed:
                 raise unreachable(self.who, "the channel was closed")
-            old = self._line
-            if old is None or not old.takes_calls():
-                self._line = _Line(self._connect(deadline), self.who)
-                if old is not None:
-                    old.retire()
-            assert self._line is not None
-            return self._line
+            if old is not None and old.takes_calls():
+                return old
+            line = self._line = _Line(self._connect(deadline), self.who)
+            if old is not None:
+                old.retire()
+            if self._is_closed:  # meanwhile
+                line.lose("the channel was closed")
+            return line
         finally:
             self._connecting.release()
 
@@ -108,7 +113,7 @@ class BlockingChannel:
                 host, _, port = self._address.rpartition(":")
                 sock = socket.create_connection((host.strip("[]"), int(port)), patience_s)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            set_keepalive(sock)
+            set_options(sock)
             sock.sendall(greeting(blocking=True))
             reader = FrameReader()
             frames: list[Frame] = []
@@ -121,7 +126,7 @@ class BlockingChannel:
             if any(frame.kind == Kind.GOAWAY for frame in frames):
                 told = next(frame for frame in frames if frame.kind == Kind.GOAWAY)
                 raise ConnectionError(str(error_of_bytes(told.payload, self.who)))
-        except (OSError, ProtocolError) as exc:
+        except (OSError, UnicodeError, ProtocolError) as exc:
             if sock is not None:
                 sock.close()
             reason = "it did not take a connection in time" if isinstance(exc, TimeoutError) else str(exc)
@@ -135,11 +140,19 @@ class _Call:
     def __init__(self, number: int, gives_many: bool, lock: threading.Lock) -> None:
         self.number = number
         self.gives_many = gives_many
+        self.begun_at = time.monotonic()
         self.came = threading.Condition(lock)
+        self.is_waiting = False
+        """Whether its thread waits for `came`."""
         self.messages: deque[bytes] = deque()
         self.parts: list[bytes] = []
         self.is_ended = False
         self.error: TxmsgError | None = None
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there is something for its thread."""
+        return bool(self.messages) or self.is_ended
 
     def finish(self, error: TxmsgError | None) -> None:
         """No more will come."""
@@ -148,7 +161,11 @@ class _Call:
 
 
 class _Line:
-    """A socket, and who waits for what. One thread reads at a time, and one writes."""
+    """A socket, and who waits for what. One thread reads at a time, and one writes.
+
+    Any thread may be interrupted anywhere, as by Ctrl-C: then it reads no more, and another one does; if it was within
+    a frame, the line is of no more use.
+    """
 
     def __init__(self, connected: tuple[socket.socket, FrameReader, list[Frame]], who: str) -> None:
         self._socket, self._reader, frames = connected
@@ -157,8 +174,11 @@ class _Line:
         self._writing = threading.Lock()
         self._calls: dict[int, _Call] = {}
         self._next_call = 0
+        self._heard_at = time.monotonic()
         self._is_read = False
-        self._is_going = self._is_retired = False
+        self._is_retired = False
+        self._is_going: str | None = None
+        """Why no more calls begin."""
         self._lost: str | None = None
         self._socket.setblocking(False)
         self._readable, self._writable = select.poll(), select.poll()
@@ -167,97 +187,49 @@ class _Line:
         for frame in frames:
             self._take(frame)
 
+    # ---- calls
+
     def takes_calls(self) -> bool:
         """Whether a call may begin. Looks at what came while nobody waited: the server may have gone."""
         with self._lock:
-            if not self._is_read and self._lost is None:
-                self._is_read = True
-            else:
-                return self._lost is None and not self._is_going
-        self._read(0.0)
+            looks, self._is_read = not self._is_read and self._lost is None, True
+            if not looks:
+                self._is_read = self._lost is None
+        if looks:
+            self._read(0.0)
         with self._lock:
-            self._hand_over(None)
-        return self._lost is None and not self._is_going
+            self._hand_over()
+            return self._lost is None and self._is_going is None
 
     def begin(self, *, gives_many: bool) -> _Call:
-        """A new call."""
+        """A new call. Raises BrokerUnavailable when none can begin."""
         with self._lock:
-            self._next_call = self._next_call % 0xFFFFFFFF + 1
+            if (reason := self._lost or self._is_going) is not None:
+                raise unreachable(self._who, reason)
+            self._next_call += 1
+            if self._next_call == _CALLS_MAX:
+                self._is_going = "the connection was used up"
             call = self._calls[self._next_call] = _Call(self._next_call, gives_many, self._lock)
             return call
-
-    def retire(self) -> None:
-        """Closes the connection when the calls under way have ended: there is a newer one."""
-        with self._lock:
-            self._is_going = self._is_retired = True
-            if not self._calls:
-                self._lose("the connection was closed")
 
     def end(self, call: _Call) -> None:
         """Nobody waits for this call any more."""
         with self._lock:
             del self._calls[call.number]
+            self._hand_over()
             if self._is_retired and not self._calls:
                 self._lose("the connection was closed")
             if call.is_ended or self._lost is not None:
                 return
         with suppress(TxmsgError):
-            self.send(Kind.CANCEL, 0, call.number, b"", time.monotonic() + 1.0)
+            self.send(Kind.CANCEL, 0, call, b"", time.monotonic() + _CANCEL_S_MAX)
 
-    def send(self, kind: Kind, flags: int, call: int, message: bytes, deadline: float) -> None:
-        """Sends a message. One that has begun is sent whole, or the connection is of no more use."""
-        for part in parts_of(kind, flags, call, message):
-            if not self._writing.acquire(timeout=max(0.0, deadline - time.monotonic())):
-                raise unanswered(self._who, "it does not read in time")
-            try:
-                self._write(memoryview(part), deadline)
-            finally:
-                self._writing.release()
-
-    def _write(self, rest: memoryview, deadline: float) -> None:
-        while rest:
-            if self._lost is not None:
-                raise unanswered(self._who, self._lost)
-            try:
-                rest = rest[self._socket.send(rest) :]
-            except BlockingIOError:
-                left_s = deadline - time.monotonic()
-                if left_s <= 0 or not self._writable.poll(left_s * 1000):
-                    self.lose("it does not read in time")
-            except OSError as exc:
-                self.lose(exc.strerror or str(exc))
-
-    def receive(self, call: _Call, deadline: float) -> bytes | None:
-        """The next message of a call; None behind its last. Reads for all who wait while nobody else does."""
-        while True:
-            with self._lock:
-                while self._is_read and not (call.messages or call.is_ended):
-                    left_s = deadline - time.monotonic()
-                    if left_s <= 0 or not call.came.wait(left_s):
-                        raise unanswered(self._who, "no answer in time")
-                if call.messages or call.is_ended:
-                    self._hand_over(call)
-                    if call.messages:
-                        return call.messages.popleft()
-                    if call.error is not None:
-                        raise call.error
-                    return None
-                self._is_read = True
-            left_s = deadline - time.monotonic()
-            self._read(max(0.0, left_s))
-            if left_s <= 0:
-                with self._lock:
-                    if not (call.messages or call.is_ended):
-                        self._hand_over(call)
-                        raise unanswered(self._who, "no answer in time")
-
-    def _hand_over(self, leaving: _Call | None) -> None:
-        """Has another thread read that waits, unless one does. For a thread that reads no more."""
-        if not self._is_read:
-            for call in self._calls.values():
-                if call is not leaving and not (call.messages or call.is_ended):
-                    call.came.notify()
-                    return
+    def retire(self) -> None:
+        """Closes the connection when the calls under way have ended: there is a newer one."""
+        with self._lock:
+            self._is_retired, self._is_going = True, self._is_going or "there is a newer connection"
+            if not self._calls:
+                self._lose("the connection was closed")
 
     def lose(self, reason: str) -> None:
         """Ends the connection: calls under way fail."""
@@ -269,39 +241,126 @@ class _Line:
             self._lost = reason
             with suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads
-            if not self._is_read:
-                self._socket.close()
+        if not self._is_read:
+            self._socket.close()
         for call in self._calls.values():
             if not call.is_ended:
-                call.finish(unanswered(self._who, reason))
+                call.finish(unanswered(self._who, self._lost))
+
+    # ---- writing
+
+    def send(self, kind: Kind, flags: int, call: _Call, message: bytes, deadline: float) -> None:
+        """Sends a message. Raises BrokerUnavailable while nothing of the call has left, OutcomeUnknown later."""
+        is_first = kind == Kind.CALL
+        for part in parts_of(kind, flags, call.number, message):
+            try:
+                if not self._writing.acquire(timeout=max(0.0, deadline - time.monotonic())):
+                    raise TimeoutError
+                try:
+                    self._write(part, deadline)
+                finally:
+                    self._writing.release()
+            except TimeoutError:
+                failed = unreachable if is_first else unanswered
+                raise failed(self._who, "it does not read in time") from NoAnswer("it does not read in time")
+            is_first = False
+
+    def _write(self, frame: bytes, deadline: float) -> None:
+        """Raises TimeoutError; if the frame has left in part, the line is lost."""
+        rest = memoryview(frame)
+        try:
+            while rest:
+                if self._lost is not None:
+                    raise unanswered(self._who, self._lost)
+                try:
+                    rest = rest[self._socket.send(rest) :]
+                except BlockingIOError:
+                    left_s = deadline - time.monotonic()
+                    if left_s <= 0 or not self._writable.poll(left_s * 1000):
+                        raise TimeoutError from None
+        except TimeoutError:
+            if len(rest) < len(frame):
+                self.lose("it does not read in time")
+            raise
+        except OSError as exc:
+            self.lose(exc.strerror or str(exc))
+            raise unanswered(self._who, exc.strerror or str(exc)) from NoAnswer(str(exc))
+        except BaseException:
+            self.lose("a thread was interrupted while it sent")
+            raise
+
+    # ---- reading
+
+    def receive(self, call: _Call, deadline: float) -> bytes | None:
+        """The next message of a call; None behind its last. Reads for all who wait while nobody else does."""
+        while True:
+            with self._lock:
+                while self._is_read and not call.has_news:
+                    left_s = deadline - time.monotonic()
+                    if left_s <= 0 or not self._wait(call, left_s):
+                        break
+                if call.has_news:
+                    self._hand_over(but=call)
+                    if call.messages:
+                        return call.messages.popleft()
+                    if call.error is not None:
+                        raise call.error
+                    return None
+                if deadline <= time.monotonic():
+                    self._hand_over(but=call)
+                    if self._heard_at < call.begun_at:  # nobody may be there any more
+                        self._is_going = self._is_going or "it did not answer"
+                    raise unanswered(self._who, "no answer in time")
+                if self._is_read:
+                    continue
+                self._is_read = True
+            self._read(deadline - time.monotonic())
+
+    def _wait(self, call: _Call, patience_s: float) -> bool:
+        call.is_waiting = True
+        try:
+            return call.came.wait(patience_s)
+        finally:
+            call.is_waiting = False
+
+    def _hand_over(self, *, but: _Call | None = None) -> None:
+        """Has a thread read that waits, unless one reads."""
+        if not self._is_read:
+            for call in self._calls.values():
+                if call is not but and call.is_waiting and not call.has_news:
+                    call.came.notify()
+                    return
 
     def _read(self, patience_s: float) -> None:
         """Reads once, as the one thread that does, and gives the frames to those who wait for them."""
         data, reason = b"", ""
         try:
-            if self._readable.poll(patience_s * 1000):
+            if self._readable.poll(max(0.0, patience_s) * 1000):
+                reason = "a thread was interrupted while it read"
                 data = self._socket.recv(_READ_SIZE_BYTES)
                 reason = "" if data else "it closed the connection"
         except BlockingIOError:
-            pass
+            reason = ""
         except OSError as exc:
             reason = exc.strerror or str(exc)
-        with self._lock:
-            self._is_read = False
-            try:
-                for frame in self._reader.feed(data) if data else ():
-                    self._take(frame)
-            except ProtocolError as exc:
-                reason = str(exc)
-            if reason or self._lost is not None:
-                self._lose(reason)
-                self._socket.close()
+        finally:
+            with self._lock:
+                self._is_read = False
+                try:
+                    for frame in self._reader.feed(data) if data else ():
+                        self._take(frame)
+                except ProtocolError as exc:
+                    reason = str(exc)
+                if data:
+                    self._heard_at = time.monotonic()
+                if reason or self._lost is not None:
+                    self._lose(reason)
 
     def _take(self, frame: Frame) -> None:
         kind, flags, number, payload = frame
         if kind == Kind.GOAWAY:
-            self._is_going = True
             error = error_of_bytes(payload, self._who)
+            self._is_going = str(error)
             for call in self._calls.values():
                 if call.number > number and not call.is_ended:
                     call.finish(unreachable(self._who, str(error)))

@@ -27,6 +27,8 @@ _SILENCE_S = 10.0
 _PING_S_MAX = 5.0
 """One that has not answered it by then is taken for dead."""
 _CONNECT_S_MAX = 10.0
+_CALLS_MAX = 2**31
+"""A connection is left after so many calls: their numbers must not come round while an old one is under way."""
 
 
 class Channel:
@@ -82,15 +84,19 @@ class Channel:
         if self._connecting is None:
             self._connecting = asyncio.create_task(self._connect_or_fail())
             self._connecting.add_done_callback(self._connect_done)
+        connecting = self._connecting
         try:
             async with asyncio.timeout_at(deadline):
-                return await asyncio.shield(self._connecting)
+                return await asyncio.shield(connecting)
         except TimeoutError:
             reason = "it did not take a connection in time"
-            raise unreachable(self.who, reason) from NoAnswer(reason)
-        except OSError as exc:
-            reason = exc.strerror or str(exc)
-            raise unreachable(self.who, reason) from NoAnswer(reason)
+        except asyncio.CancelledError:
+            if not (self._is_closed and connecting.cancelled()):
+                raise
+            reason = "the channel was closed"
+        except (OSError, UnicodeError) as exc:
+            reason = getattr(exc, "strerror", None) or str(exc)
+        raise unreachable(self.who, reason) from NoAnswer(reason)
 
     def _connect_done(self, connecting: asyncio.Task[_ClientConnection]) -> None:
         self._connecting = None
@@ -193,8 +199,10 @@ class _ClientConnection(Connection):
             raise unreachable(self._who, self._closed_by)
 
     def next_call(self) -> int:
-        """Its number: 1 to 2^32 - 1, over and over."""
-        self._next_call = self._next_call % 0xFFFFFFFF + 1
+        """Its number."""
+        self._next_call += 1
+        if self._next_call == _CALLS_MAX:
+            self.takes_calls, self._closed_by = False, "the connection was used up"
         return self._next_call
 
     def _expire(self, call: int) -> None:
@@ -219,7 +227,8 @@ class _ClientConnection(Connection):
             elif (stream := self._streams.pop(call, None)) is not None:
                 stream.finish(None)
         elif kind == Kind.ERROR:
-            self.drop(call)  # a message of it that had not come whole
+            if self.drop(call):  # refused before it had left whole: the server forgets what it has of it
+                self.send(Kind.CANCEL, 0, call)
             answer = self._waiting.pop(call, None)
             stream = self._streams.pop(call, None)
             error = error_of_bytes(message, self._who)

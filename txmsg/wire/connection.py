@@ -10,6 +10,7 @@ import asyncio
 import logging
 import socket
 from collections import deque
+from contextlib import suppress
 from importlib.metadata import version
 from typing import Final, NamedTuple, cast
 
@@ -22,8 +23,6 @@ from txmsg.wire.v1.wire_pb2 import Greeting
 VERSION: Final = 1
 _WRITE_HIGH_BYTES: Final = 2 * PART_SIZE_BYTES
 """More than this is not given to the kernel's side of a connection whose peer does not read."""
-_BACKLOG_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Small replies that wait for a peer which does not read: above it, its requests wait, too."""
 _PARTIAL_MAX: Final = 1000
 _PARTIAL_BYTES_MAX: Final = 256 * 1024 * 1024
 """Messages of which a part is missing still, together."""
@@ -55,10 +54,12 @@ def read_greeting(frame: Frame) -> Greeting:
     return hello
 
 
-def set_keepalive(sock: socket.socket) -> None:
-    """Has the kernel find out whether a silent peer's machine is still there. Costs neither process anything."""
+def set_options(sock: socket.socket) -> None:
+    """Has the kernel find out whether a silent peer's machine is still there, and keep little that was not sent."""
     if sock.family == socket.AF_UNIX:
         return
+    if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # else a small message waits behind megabytes of a large one
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, PART_SIZE_BYTES)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if hasattr(socket, "TCP_KEEPIDLE"):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_IDLE_S)
@@ -101,8 +102,9 @@ class Connection(asyncio.Protocol):
         self.heard_at = self.full_since = self.loop.time()
         """When something came last; and since when the other side has not taken what is written, if it `is_full`."""
         self.is_full = False
-        self.waiting_bytes_max = float("inf")
-        """Of large messages that have not left: above it, nothing more is read."""
+        self._full_bytes = 0
+        self.waiting_bytes_max = self.backlog_bytes_max = float("inf")
+        """Of large messages that have not left, and of what the other side does not take: above it, nothing is read."""
         self._reader = FrameReader()
         self._partial: dict[tuple[int, int], _Partial] = {}
         self._partial_bytes = 0
@@ -110,7 +112,7 @@ class Connection(asyncio.Protocol):
         self._will_flush = False
         self._lanes: dict[int, deque[_Waiting]] = {}
         self._drained: list[asyncio.Future[None]] = []
-        self._is_held_back = False
+        self._is_held_back = self._is_finished = False
 
     # ---- what subclasses say
 
@@ -137,7 +139,7 @@ class Connection(asyncio.Protocol):
 
     def send(self, kind: int, flags: int, call: int, *pieces: bytes) -> None:
         """Sends a message, given in pieces: soon, or as the other side takes it. Nothing happens once it is lost."""
-        if self.is_lost:
+        if self.is_lost or self._is_finished:
             return
         size_bytes = sum(map(len, pieces))
         # Messages of one call keep their order; and a stream's wait where it can wait for them.
@@ -154,13 +156,15 @@ class Connection(asyncio.Protocol):
             self._fill()
             self._set_reading()
 
-    def drop(self, call: int) -> None:
-        """Neither sends nor keeps what is there of a message of this call that is not whole."""
-        if self._lanes.pop(call, None):
+    def drop(self, call: int) -> bool:
+        """Neither sends nor keeps what is there of a message of this call that is not whole. Whether one was sent."""
+        was_sent = self._lanes.pop(call, None) is not None
+        if was_sent:
             self._tell_drained()
         for kind in Kind:
             if (partial := self._partial.pop((kind, call), None)) is not None:
                 self._forget_kept(partial)
+        return was_sent
 
     async def drained(self, call: int) -> None:
         """Returns when what was sent of this call is on its way, or the connection is lost."""
@@ -174,6 +178,14 @@ class Connection(asyncio.Protocol):
         self._flush()
         self._transport.close()
 
+    def finish(self) -> None:
+        """The same, but waits for the other side to close: what it has not read yet is not lost by that."""
+        self._flush()
+        if not self._is_finished and not self._transport.is_closing():
+            self._is_finished = True
+            with suppress(OSError):  # it has closed already
+                self._transport.write_eof()
+
     def abort(self, reason: str) -> None:
         """Closes at once."""
         self._end(reason)
@@ -184,13 +196,25 @@ class Connection(asyncio.Protocol):
         self._is_held_back = held_back
         self._set_reading()
 
+    @property
+    def is_held_back(self) -> bool:
+        """Whether nothing is read now."""
+        return not self.is_lost and not self._transport.is_closing() and not self._transport.is_reading()
+
+    def look_full(self, now: float) -> None:
+        """Notes whether the other side has taken anything since the last look."""
+        size_bytes = self._transport.get_write_buffer_size()
+        if size_bytes < self._full_bytes:
+            self.full_since = now
+        self._full_bytes = size_bytes
+
     def overdue(self, now: float, patience_s: float, bytes_per_s: float) -> bool:
         """Whether a message has been coming for longer than this, and a second for so many bytes."""
         return any(now - it.begun_at > patience_s + it.size_bytes / bytes_per_s for it in self._partial.values())
 
     def _flush(self) -> None:
         self._will_flush = False
-        if self._out and not self.is_lost:
+        if self._out and not self.is_lost and not self._is_finished:
             out, self._out = self._out, []
             self._transport.write(b"".join(out))
             if self.is_full:
@@ -225,7 +249,7 @@ class Connection(asyncio.Protocol):
         if (
             self._is_held_back
             or waiting_bytes > self.waiting_bytes_max
-            or (self.is_full and self._transport.get_write_buffer_size() > _BACKLOG_BYTES_MAX)
+            or (self.is_full and self._transport.get_write_buffer_size() > self.backlog_bytes_max)
         ):
             self._transport.pause_reading()
         else:
@@ -291,7 +315,7 @@ class Connection(asyncio.Protocol):
         """As asyncio has it."""
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=_WRITE_HIGH_BYTES)
-        set_keepalive(transport.get_extra_info("socket"))
+        set_options(transport.get_extra_info("socket"))
         name = transport.get_extra_info("peername")
         if isinstance(name, tuple):
             self.peer_name = f"{name[0]}:{name[1]}"
@@ -315,6 +339,7 @@ class Connection(asyncio.Protocol):
         """As asyncio has it."""
         self.is_full = True
         self.full_since = self.loop.time()
+        self._full_bytes = self._transport.get_write_buffer_size()
 
     def resume_writing(self) -> None:
         """As asyncio has it."""

@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 _FILES_RESERVED = 256
 """File descriptors that are not for clients: the database's or the log's, pipes, the listening socket."""
 _CLOSE_S_MAX = 1.0
+_BACKLOG_BYTES_MAX = 4 * 1024 * 1024
+"""Small replies that wait for a client which does not read: above it, its requests wait, too."""
 _BACKLOG = 1024
 
 Handler = Callable[..., Awaitable[Any]]
@@ -134,7 +136,7 @@ class Server:
                 backlog=_BACKLOG,
                 start_serving=False,
             )
-        except OSError as exc:
+        except (OSError, UnicodeError) as exc:
             raise MisuseError(
                 f"cannot listen on {listen}: another program, perhaps another server, uses port {port}, or {host} is "
                 "not an address of this machine: look with `ss -ltnp`, or give another --listen HOST:PORT (port 0: a "
@@ -163,10 +165,11 @@ class Server:
             if tasks:
                 await asyncio.wait(tasks, timeout=patience_s)
             for task in tasks:
-                task.cancel()
+                if not task.cancelling():
+                    task.cancel()
         for connection in connections:
-            connection.close()
-        closing = [connection.ended for connection in connections if not connection.is_lost]
+            connection.finish()
+        closing = [connection.ended for connection in connections if not connection.is_lost and connection.reads_now]
         if closing:
             await asyncio.wait(closing, timeout=_CLOSE_S_MAX)
         for connection in connections:
@@ -174,10 +177,10 @@ class Server:
 
     def _look(self) -> None:
         loop = asyncio.get_running_loop()
+        self._looking = loop.call_later(self.limits.look_s, self._look)
         now = loop.time()
         for connection in list(self.connections):
             connection.look(now)
-        self._looking = loop.call_later(self.limits.look_s, self._look)
 
 
 def _bound(host: str, port: int) -> socket.socket:
@@ -205,6 +208,11 @@ class _Running:
     task: asyncio.Task[None] | None = None
     call: ServerCall[Any, Any] | None = None
 
+    def cancel(self) -> None:
+        """Once only: what it does to end must not be cancelled, too."""
+        if self.task is not None and not self.task.cancelling():
+            self.task.cancel()
+
 
 class ServerConnection(Connection):
     """A client's connection, as the server has it."""
@@ -213,6 +221,7 @@ class ServerConnection(Connection):
         super().__init__()
         self._server = server
         self.waiting_bytes_max = server.limits.held_bytes
+        self.backlog_bytes_max = _BACKLOG_BYTES_MAX
         self._calls: dict[int, _Running] = {}
         self._held_bytes = 0
         self._last_call = 0
@@ -243,6 +252,11 @@ class ServerConnection(Connection):
         if not self.ended.done():
             self.ended.set_result(None)
 
+    @property
+    def reads_now(self) -> bool:
+        """Whether the client reads also while it waits for nothing."""
+        return self.peer is not None and not self.peer.blocking
+
     def tasks(self) -> list[asyncio.Task[None]]:
         """The calls under way."""
         return [running.task for running in self._calls.values() if running.task is not None]
@@ -255,10 +269,13 @@ class ServerConnection(Connection):
     def look(self, now: float) -> None:
         """Ends what takes too long."""
         limits = self._server.limits
+        self.look_full(now)
         if self.peer is None and now - self._connected_at > limits.greeting_s:
             self.abort("it did not greet")
         elif self.is_full and now - self.full_since > limits.unread_s:
             self.abort("it reads nothing")
+        elif self.is_held_back and not self.is_full:
+            self.send(Kind.PING, 0, 0)  # for the client, whose pings are not read now
         elif self.overdue(now, limits.arrival_s, limits.arrival_bytes_per_s):
             self.abort("a request came too slowly")
         elif self.peer is not None and not self.peer.blocking and now - self.heard_at > limits.silence_s:
@@ -268,8 +285,8 @@ class ServerConnection(Connection):
             elif now - self._pinged_at > limits.silence_s:
                 self.abort("it answers no ping")
         for running in list(self._calls.values()):
-            if running.deadline < now and running.task is not None:
-                running.task.cancel()
+            if running.deadline < now:
+                running.cancel()
 
     # ---- what comes
 
@@ -282,22 +299,20 @@ class ServerConnection(Connection):
                 running.call.put(message, is_last=bool(flags & LAST))
         elif kind == Kind.CANCEL:
             self.drop(call)
-            running = self._calls.get(call)
-            if running is not None and running.task is not None:
-                running.task.cancel()
+            if (running := self._calls.get(call)) is not None:
+                running.cancel()
         elif kind != Kind.GOAWAY:
             raise ProtocolError(f"a client sends no frames of kind {kind}")
 
     def allowed_bytes(self, kind: int, call: int, first: bytes) -> int:
-        return self._server.request_size_bytes_max
+        return self._server.request_size_bytes_max if kind != Kind.PUSH or call in self._calls else 0
 
     def too_large(self, kind: int, call: int, allowed_bytes: int) -> None:
         error = MessageTooLarge(
             f"a request is larger than {allowed_bytes} bytes, as much as one may have: send several"
         )
-        running = self._calls.get(call)
-        if running is not None and running.task is not None:
-            running.task.cancel()
+        if (running := self._calls.get(call)) is not None:
+            running.cancel()
         self.send(Kind.ERROR, 0, call, bytes_of_error(error))
 
     def hold(self, size_bytes: int) -> None:
@@ -309,11 +324,13 @@ class ServerConnection(Connection):
 
     def _begin(self, flags: int, call: int, message: bytes) -> None:
         if self._is_going:
-            return  # the client knows from GOAWAY that it was not begun
+            if call <= self._last_call:  # of the others, the client knows from GOAWAY that they are not begun
+                self._fail(call, BrokerUnavailable("this server is stopping: ask another one"))
+            return
         head = read_call_head(message)
         if call in self._calls:
             raise ProtocolError(f"call {call} is begun twice")
-        self._last_call = call
+        self._last_call = max(self._last_call, call)  # a small call passes a large one
         found = self._server.handlers.get(head.method)
         if found is None:
             error: TxmsgError = ProtocolError(
@@ -348,13 +365,14 @@ class ServerConnection(Connection):
     async def _answer(self, call: int, handler: Handler, arguments: tuple[Any, ...]) -> None:
         try:
             reply = await handler(*arguments)
+            message = b"" if reply is None else reply.SerializeToString()
         except TxmsgError as exc:
             self._fail(call, exc)
         except Exception as exc:
             logger.exception("a call from %s failed", self.peer_name)
             self._fail(call, TxmsgError(f"the server failed: {type(exc).__name__}; its log says more"))
         else:
-            self.send(Kind.REPLY, 0, call, b"" if reply is None else reply.SerializeToString())
+            self.send(Kind.REPLY, 0, call, message)
             await self.drained(call)  # a call whose reply is large is under way until the client is taking it
 
     def _fail(self, call: int, error: TxmsgError) -> None:
