@@ -66,7 +66,7 @@ async def test_a_statement_that_is_cancelled_closes_its_session(connection: Prep
         await connection.run(_DIVIDE, [_int(1)])
 
 
-async def test_the_end_of_the_session_by_the_server_is_an_operational_error(
+async def test_the_end_of_the_session_by_the_server_is_told_with_its_reason(
     connection: PreparedConnection, notify_url: str
 ) -> None:
     sleeping = asyncio.create_task(connection.run(_SLEEP, [_int(60)]))
@@ -77,6 +77,6 @@ async def test_the_end_of_the_session_by_the_server_is_an_operational_error(
                     "select pg_terminate_backend(pid) from pg_stat_activity where pid = %s and wait_event = 'PgSleep'",
                     (connection.info.backend_pid,),
                 )
-    with pytest.raises(psycopg.OperationalError):
+    with pytest.raises(psycopg.errors.AdminShutdown):
         await sleeping
     assert connection.closed

@@ -193,11 +193,37 @@ async def test_a_handler_that_cancels_its_own_task_costs_no_worker() -> None:
                 task.cancel()
                 await asyncio.sleep(0)
 
-        workers.put(deliveries(told, 1, call))
-        await told.until(1)
-        workers.put(deliveries(told, 3, call)[1:])
+        workers.put(deliveries(told, 2, call))  # the second one waits behind it
+        await told.until(2)
+        workers.put(deliveries(told, 3, call)[2:])
         await told.until(3)
         assert (sorted(told.acked), told.dropped) == ([1, 2], 1)
+
+
+async def test_what_too_few_threads_can_be_started_for_is_handled_by_those_that_are_there(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    start = threading.Thread.start
+    may_start = 1
+
+    def limited(thread: threading.Thread) -> None:
+        nonlocal may_start
+        if thread.name.startswith("test-"):
+            if not may_start:
+                raise RuntimeError("can't start new thread")
+            may_start -= 1
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    async with working(4) as (workers, told):
+        workers.put(deliveries(told, 10, lambda _: None))
+        await told.until(10)
+        assert sorted(told.acked) == list(range(10))
+    assert "1 of 4 threads run" in caplog.text
+    async with working(4) as (workers, told):
+        workers.put(deliveries(told, 10, lambda _: None))
+        await told.until(10)
+        assert told.dropped == 10, "they are redelivered, to a process that can handle them"
 
 
 async def test_a_handler_that_swallows_its_cancellation_does_not_hold_up_the_end(

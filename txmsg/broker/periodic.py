@@ -37,6 +37,7 @@ async def repeat(
             is_away = True
         except Exception:  # noqa: BLE001 - the root of a task
             _log.exception("%s failed; retrying", what)
+            is_away = False
         with suppress(TimeoutError):
             async with asyncio.timeout(interval_s):
                 await (soon or closed).wait()

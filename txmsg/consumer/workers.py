@@ -133,7 +133,9 @@ class _LoopWorkers(Generic[R]):
                 _log.warning("%d handlers went on after they were cancelled; they are not waited for", len(left))
 
     def _new_task(self, place: int) -> asyncio.Task[None]:
-        return self._loop.create_task(self._work(place), context=self._context.copy())
+        task = self._loop.create_task(self._work(place), context=self._context.copy())
+        task.add_done_callback(lambda _: self.revive())  # a handler has cancelled it
+        return task
 
     def _wake_one(self) -> None:
         # One at a time: with quick handlers the first has done all before a second would begin.
@@ -206,18 +208,34 @@ class _ThreadWorkers(Generic[R]):
     def put(self, runs: Sequence[R]) -> None:
         for run in runs:
             self._runs.put(run)
-            if self._started_count < len(self.running) and not self._closed:
-                self._start_thread()
+        for _ in runs:
+            if self._closed or self._started_count == len(self.running) or not self._start_thread():
+                break
+        if not self._started_count and not self._closed:
+            while not self._runs.empty():  # nobody would ever take them: what is not noted is redelivered
+                if (waiting := self._runs.get()) is not None:
+                    self._end_soon(waiting)
 
     def close(self) -> None:
         self._closed = True
         for _ in range(self._started_count):
             self._runs.put(None)
 
-    def _start_thread(self) -> None:
-        place, self._started_count = self._started_count, self._started_count + 1
+    def _start_thread(self) -> bool:
+        place = self._started_count
         # Daemons, so that a handler that never returns does not keep the program from ending after a stop.
-        threading.Thread(target=self._work, args=(place,), name=f"{self._name}-{place}", daemon=True).start()
+        thread = threading.Thread(target=self._work, args=(place,), name=f"{self._name}-{place}", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as exc:
+            _log.error(
+                "%s: %d of %d threads run, and no further one can be started (%s): raise the limit of processes "
+                "(ulimit -u, pids.max), or give the consumer less concurrency",
+                *(self._name, place, len(self.running), exc),
+            )
+            return False
+        self._started_count += 1
+        return True
 
     def _work(self, place: int) -> None:
         while (run := self._runs.get()) is not None and not self._closed:

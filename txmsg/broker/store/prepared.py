@@ -73,7 +73,11 @@ class PreparedConnection(AsyncConnection[Any]):
                     elif result is None:
                         result = following
             except psycopg.Error as exc:
-                if not answered.done():
+                if answered.done():
+                    return
+                if result is not None and result.status == ExecStatus.FATAL_ERROR:
+                    answered.set_result(result)  # why the server has closed the session
+                else:
                     answered.set_exception(exc)
 
         def send() -> None:
@@ -90,12 +94,13 @@ class PreparedConnection(AsyncConnection[Any]):
             loop.add_writer(fd, send)
         try:
             found = await answered
+        except asyncio.CancelledError:
+            pgconn.finish()  # its answer would be taken for that of the next statement
+            raise
         finally:
             loop.remove_reader(fd)
             if unsent:
                 loop.remove_writer(fd)
-            if not answered.done() or answered.cancelled():
-                pgconn.finish()  # its answer would be taken for that of the next statement
         if found.status not in {ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK}:
             raise error_from_result(found, "utf-8")
         return found
