@@ -123,13 +123,17 @@ def test_a_cut_network_is_waited_for_and_told_when_it_lasts(server: MetaQProcess
                 link.cut(cut)
                 link.heal()
                 assert log.ranges([queue]) == {queue: Range(0, 2)}
-        with RemoteLog(near, timeout_s=1) as impatient:
-            until(lambda: is_answered(impatient))
+        with RemoteLog(near, timeout_s=1) as reader, RemoteLog(near, timeout_s=1) as writer:
+            until(lambda: is_answered(reader) and is_answered(writer))
             link.cut(Cut.SILENT)
             with pytest.raises(BrokerUnavailable, match="gave no answer in 1 s"):
-                impatient.topics()
+                reader.topics()
             with pytest.raises(OutcomeUnknown, match="may have been carried out"):
-                impatient.append([one("cut", 0, "x")])
+                writer.append([one("cut", 0, "x")])
+            with pytest.raises(BrokerUnavailable, match="cannot be reached"):
+                writer.append(
+                    [one("cut", 0, "y")]
+                )  # over no connection that has been silent: certainly not carried out
 
 
 def is_answered(log: RemoteLog) -> bool:

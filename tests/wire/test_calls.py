@@ -9,6 +9,7 @@ import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -26,9 +27,13 @@ from txmsg.errors import (
     TxmsgError,
     UnknownTopic,
 )
+from txmsg.wire import blocking as blocking_module
+from txmsg.wire import channel as channel_module
 from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.channel import Channel
+from txmsg.wire.connection import greeting
 from txmsg.wire.failures import was_told
+from txmsg.wire.frames import FrameReader, Kind
 from txmsg.wire.method import Method
 from txmsg.wire.server import Limits, Server
 from txmsg.wire.v1.txmsg_pb2 import HeldReply, HeldRequest, SendReply, SendRequest
@@ -404,3 +409,37 @@ async def test_a_large_request_that_is_refused_leaves_nothing_behind() -> None:
         await channel.call(Echo.back, ask(), timeout_s=WAIT_S)
         [connection] = server.connections
         assert (connection._partial, connection._partial_bytes) == ({}, 0)
+
+
+@pytest.mark.parametrize("module", [blocking_module, channel_module])
+async def test_a_server_that_falls_silent_is_given_up_before_the_time_of_the_call(
+    module: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a path that is dead without a reset."""
+    for name, value_s in (("_SILENCE_S", 0.1), ("_PING_S_MAX", 0.1), ("_LOOK_S", 0.05)):
+        monkeypatch.setattr(module, name, value_s, raising=False)
+
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(greeting())
+        said.append(await reader.read(-1))
+        writer.close()
+        gone.set()
+
+    said: list[bytes] = []
+    gone = asyncio.Event()
+    async with await asyncio.start_server(greet, "127.0.0.1", 0) as silent:
+        address = f"127.0.0.1:{silent.sockets[0].getsockname()[1]}"
+        with pytest.raises(OutcomeUnknown, match="it answers no ping"):
+            await (_by_asyncio if module is channel_module else _by_thread)(address)
+        await gone.wait()
+    assert [frame.kind for frame in FrameReader().feed(said[0])] == [Kind.HELLO, Kind.CALL, Kind.PING]
+
+
+async def _by_asyncio(address: str) -> None:
+    async with Channel(address) as channel:
+        await channel.call(Echo.back, ask(), timeout_s=WAIT_S)
+
+
+async def _by_thread(address: str) -> None:
+    with BlockingChannel(address) as channel:
+        await asyncio.to_thread(channel.call, Echo.back, ask(), timeout_s=WAIT_S)

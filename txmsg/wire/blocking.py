@@ -21,12 +21,15 @@ from txmsg.wire.address import UNIX
 from txmsg.wire.channel import read_reply
 from txmsg.wire.connection import greeting, read_greeting, set_options
 from txmsg.wire.failures import NoAnswer, error_of_bytes, unanswered, unreachable
-from txmsg.wire.frames import LAST, MORE, Frame, FrameReader, Kind, call_head, parts_of
+from txmsg.wire.frames import LAST, MORE, Frame, FrameReader, Kind, call_head, frame_of, parts_of
 from txmsg.wire.method import Method, ReplyT, RequestT
 
 _READ_SIZE_BYTES: Final = 512 * 1024
 _CONNECT_S_MAX: Final = 10.0
 _CANCEL_S_MAX: Final = 1.0
+_SILENCE_S: Final = 10.0
+_PING_S_MAX: Final = 5.0
+"""As in channel.py."""
 _CALLS_MAX: Final = 2**31
 """A connection is left after so many calls: their numbers must not come round while an old one is under way."""
 
@@ -175,6 +178,7 @@ class _Line:
         self._calls: dict[int, _Call] = {}
         self._next_call = 0
         self._heard_at = time.monotonic()
+        self._pinged_at = 0.0
         self._is_read = False
         self._is_retired = False
         self._is_going: str | None = None
@@ -314,7 +318,25 @@ class _Line:
                 if self._is_read:
                     continue
                 self._is_read = True
-            self._read(deadline - time.monotonic())
+            self._read(min(deadline - time.monotonic(), _PING_S_MAX))
+            self._look(call)
+
+    def _look(self, call: _Call) -> None:
+        """Pings a server that is silent while it is waited for, and gives up one that does not answer."""
+        now = time.monotonic()
+        since = max(self._heard_at, call.begun_at)
+        if now - since < _SILENCE_S:
+            return
+        if self._pinged_at <= since:
+            self._pinged_at = now
+            if self._writing.acquire(timeout=0):
+                try:
+                    with suppress(TxmsgError, TimeoutError):
+                        self._write(frame_of(Kind.PING), now)
+                finally:
+                    self._writing.release()
+        elif now - self._pinged_at >= _PING_S_MAX:
+            self.lose("it answers no ping")
 
     def _wait(self, call: _Call, patience_s: float) -> bool:
         call.is_waiting = True
