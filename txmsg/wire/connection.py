@@ -21,8 +21,9 @@ from txmsg.wire.frames import LAST, MORE, PART_SIZE_BYTES, PREFACE, Frame, Frame
 from txmsg.wire.v1.wire_pb2 import Greeting
 
 VERSION: Final = 1
-_WRITE_HIGH_BYTES: Final = 2 * PART_SIZE_BYTES
-"""More than this is not given to the kernel's side of a connection whose peer does not read."""
+_WRITE_HIGH_BYTES: Final = 8 * PART_SIZE_BYTES
+"""So much of large messages is given to a connection and its kernel ahead of what is sent: less costs throughput, and a
+small message waits behind more of it."""
 _PARTIAL_MAX: Final = 1000
 _PARTIAL_BYTES_MAX: Final = 256 * 1024 * 1024
 """Messages of which a part is missing still, together."""
@@ -59,7 +60,7 @@ def set_options(sock: socket.socket) -> None:
     if sock.family == socket.AF_UNIX:
         return
     if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # else a small message waits behind megabytes of a large one
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, PART_SIZE_BYTES)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _WRITE_HIGH_BYTES)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if hasattr(socket, "TCP_KEEPIDLE"):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_IDLE_S)

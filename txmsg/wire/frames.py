@@ -16,7 +16,7 @@ from txmsg.errors import ProtocolError
 PREFACE: Final = b"txmsg\x00\x01\n"
 """The first bytes of each side: a foreign client is known by them, and so is another framing."""
 PART_SIZE_BYTES: Final = 128 * 1024
-"""The payload of a frame is at most so large: nobody waits longer than for these bytes."""
+"""The payload of a frame is at most so large: between two frames of a large message, others have theirs."""
 _HEADER: Final = Struct(">IBBI")
 _CALL_HEAD: Final = Struct(">BI")
 
