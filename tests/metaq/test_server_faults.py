@@ -370,7 +370,7 @@ def test_what_was_not_sent_of_a_fetch_that_was_ended_is_not_kept(tmp_path: Path,
         root=tmp_path, listen=f"unix:{tmp_path}/socket", send_timeout_s=0.5, sending_size_bytes_max=2**21
     )
     with served(config) as address, RemoteLog(address) as log, RawClient(address) as reader:
-        log.append([Append("kept", 0, encode(Columns([bytes(1024 * 1024)], [1])))])
+        log.append([Append("kept", 0, encode(Columns([bytes(4 * 1024 * 1024)], [1])))])
         answers = unread(reader, "kept", 8)
         until(lambda: len(too_slow) == 8)
         while not has_ended(answers):
