@@ -10,7 +10,7 @@ from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.errors import MisuseError
 from txmsg.runtime import loops
 from txmsg.runtime.signals import stop_on_signals
-from txmsg.wire.address import UNIX, check_address
+from txmsg.wire.address import UNIX, check_address, host_and_port
 from txmsg.wire.capture import Capture
 
 
@@ -47,10 +47,10 @@ def capture(*, listen: str, server: str, length: int) -> None:
 
 
 async def _capture(listen: str, target: str, length: int) -> None:
-    host, _, port = listen.rpartition(":")
+    host, port = host_and_port(listen)
     relay = Capture(target, click.echo, length_max=length).relay
     try:
-        server = await asyncio.start_server(relay, host.strip("[]"), int(port))
+        server = await asyncio.start_server(relay, host, port)
     except OSError as exc:
         raise MisuseError(
             f"cannot listen on {listen} ({exc.strerror or exc}): give another --listen HOST:PORT"

@@ -6,12 +6,18 @@ import re
 
 from txmsg.errors import InvalidName, shown
 
-__all__ = ["PORT_MAX", "UNIX", "check_address"]
+__all__ = ["PORT_MAX", "UNIX", "check_address", "host_and_port"]
 
 PORT_MAX = 65535
 UNIX = "unix:"
 """What an address begins with that is a socket file on this machine."""
 _ADDRESS = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+(?:%[A-Za-z0-9._-]+)?\]):([0-9]{1,5})\Z")
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """What HOST:PORT names; the brackets of an IPv6 address are not of the host."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
 
 
 def check_address(what: str, text: object) -> str:

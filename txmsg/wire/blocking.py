@@ -17,11 +17,11 @@ from types import TracebackType
 from typing import Final, Self
 
 from txmsg.errors import ProtocolError, TxmsgError
-from txmsg.wire.address import UNIX
+from txmsg.wire.address import UNIX, host_and_port
 from txmsg.wire.channel import read_reply
 from txmsg.wire.connection import greeting, read_greeting, set_options
 from txmsg.wire.failures import NoAnswer, error_of_bytes, unanswered, unreachable
-from txmsg.wire.frames import LAST, MORE, Frame, FrameReader, Kind, call_head, frame_of, parts_of
+from txmsg.wire.frames import CALLS_MAX, LAST, MORE, Frame, FrameReader, Kind, call_head, frame_of, parts_of
 from txmsg.wire.method import Method, ReplyT, RequestT
 
 _READ_SIZE_BYTES: Final = 512 * 1024
@@ -30,8 +30,6 @@ _CANCEL_S_MAX: Final = 1.0
 _SILENCE_S: Final = 10.0
 _PING_S_MAX: Final = 5.0
 """As in channel.py."""
-_CALLS_MAX: Final = 2**31
-"""A connection is left after so many calls: their numbers must not come round while an old one is under way."""
 
 
 class BlockingChannel:
@@ -113,8 +111,7 @@ class BlockingChannel:
                 sock.settimeout(patience_s)
                 sock.connect(self._address.removeprefix(UNIX))
             else:
-                host, _, port = self._address.rpartition(":")
-                sock = socket.create_connection((host.strip("[]"), int(port)), patience_s)
+                sock = socket.create_connection(host_and_port(self._address), patience_s)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             set_options(sock)
             sock.sendall(greeting(blocking=True))
@@ -196,9 +193,9 @@ class _Line:
     def takes_calls(self) -> bool:
         """Whether a call may begin. Looks at what came while nobody waited: the server may have gone."""
         with self._lock:
-            looks, self._is_read = not self._is_read and self._lost is None, True
-            if not looks:
-                self._is_read = self._lost is None
+            looks = not self._is_read and self._lost is None
+            if looks:
+                self._is_read = True
         if looks:
             self._read(0.0)
         with self._lock:
@@ -211,7 +208,7 @@ class _Line:
             if (reason := self._lost or self._is_going) is not None:
                 raise unreachable(self._who, reason)
             self._next_call += 1
-            if self._next_call == _CALLS_MAX:
+            if self._next_call == CALLS_MAX:
                 self._is_going = "the connection was used up"
             call = self._calls[self._next_call] = _Call(self._next_call, gives_many, self._lock)
             return call

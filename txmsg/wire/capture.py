@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.text_format import MessageToString
 
 from txmsg.errors import ProtocolError, printable
-from txmsg.wire.address import UNIX
+from txmsg.wire.address import UNIX, host_and_port
 from txmsg.wire.frames import LAST, MORE, Frame, FrameReader, Kind, read_call_head
 from txmsg.wire.method import Method, methods_of
 from txmsg.wire.v1 import (
@@ -129,8 +129,7 @@ class Capture:
     async def _connected(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         if self._target.startswith(UNIX):
             return await asyncio.open_unix_connection(self._target.removeprefix(UNIX))
-        host, _, port = self._target.rpartition(":")
-        return await asyncio.open_connection(host.strip("[]"), int(port))
+        return await asyncio.open_connection(*host_and_port(self._target))
 
     async def _pass(
         self, number: int, arrow: str, words: Words, reader: asyncio.StreamReader, writer: asyncio.StreamWriter

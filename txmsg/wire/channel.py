@@ -14,11 +14,11 @@ from typing import Any, Generic, Self
 from google.protobuf.message import DecodeError
 
 from txmsg.errors import ProtocolError, TxmsgError
-from txmsg.wire.address import UNIX
+from txmsg.wire.address import UNIX, host_and_port
 from txmsg.wire.codec import MESSAGE_SIZE_BYTES_MAX
 from txmsg.wire.connection import Connection
-from txmsg.wire.failures import NoAnswer, error_of_bytes, unanswered, unreachable
-from txmsg.wire.frames import LAST, Kind, call_head
+from txmsg.wire.failures import error_of_bytes, unanswered, unreachable
+from txmsg.wire.frames import CALLS_MAX, LAST, Kind, call_head
 from txmsg.wire.method import Method, ReplyT, RequestT
 
 _LOOK_S = 5.0
@@ -27,8 +27,6 @@ _SILENCE_S = 10.0
 _PING_S_MAX = 5.0
 """One that has not answered it by then is taken for dead."""
 _CONNECT_S_MAX = 10.0
-_CALLS_MAX = 2**31
-"""A connection is left after so many calls: their numbers must not come round while an old one is under way."""
 
 
 class Channel:
@@ -82,7 +80,7 @@ class Channel:
         if self._connection is not None and self._connection.takes_calls:
             return self._connection
         if self._connecting is None:
-            self._connecting = asyncio.create_task(self._connect_or_fail())
+            self._connecting = asyncio.create_task(self._connect_in_time())
             self._connecting.add_done_callback(self._connect_done)
         connecting = self._connecting
         try:
@@ -96,24 +94,16 @@ class Channel:
             reason = "the channel was closed"
         except (OSError, UnicodeError) as exc:
             reason = getattr(exc, "strerror", None) or str(exc)
-        raise unreachable(self.who, reason) from NoAnswer(reason)
+        raise unreachable(self.who, reason)
 
     def _connect_done(self, connecting: asyncio.Task[_ClientConnection]) -> None:
         self._connecting = None
         if not connecting.cancelled():
             connecting.exception()  # whoever waited was told
 
-    async def _connect_or_fail(self) -> _ClientConnection:
-        """Raises OSError, also when it took too long or the channel was closed meanwhile."""
-        try:
-            async with asyncio.timeout(_CONNECT_S_MAX):
-                return await self._connect()
-        except TimeoutError:
-            raise ConnectionError("it did not take a connection in time") from None
-        except asyncio.CancelledError:
-            if not self._is_closed:
-                raise
-            raise ConnectionError("the channel was closed") from None
+    async def _connect_in_time(self) -> _ClientConnection:
+        async with asyncio.timeout(_CONNECT_S_MAX):
+            return await self._connect()
 
     async def _connect(self) -> _ClientConnection:
         loop = asyncio.get_running_loop()
@@ -121,10 +111,8 @@ class Channel:
             path = self._address.removeprefix(UNIX)
             _, connection = await loop.create_unix_connection(lambda: _ClientConnection(self.who), path)
         else:
-            host, _, port = self._address.rpartition(":")
-            _, connection = await loop.create_connection(
-                lambda: _ClientConnection(self.who), host.strip("[]"), int(port)
-            )
+            host, port = host_and_port(self._address)
+            _, connection = await loop.create_connection(lambda: _ClientConnection(self.who), host, port)
         try:
             await connection.ready
             connection.require_open()  # the server may have greeted only to say that it takes no calls
@@ -201,7 +189,7 @@ class _ClientConnection(Connection):
     def next_call(self) -> int:
         """Its number."""
         self._next_call += 1
-        if self._next_call == _CALLS_MAX:
+        if self._next_call == CALLS_MAX:
             self.takes_calls, self._closed_by = False, "the connection was used up"
         return self._next_call
 
@@ -229,13 +217,7 @@ class _ClientConnection(Connection):
         elif kind == Kind.ERROR:
             if self.drop(call):  # refused before it had left whole: the server forgets what it has of it
                 self.send(Kind.CANCEL, 0, call)
-            answer = self._waiting.pop(call, None)
-            stream = self._streams.pop(call, None)
-            error = error_of_bytes(message, self._who)
-            if answer is not None and not answer.done():
-                answer.set_exception(error)
-            elif stream is not None:
-                stream.finish(error)
+            self._fail(call, error_of_bytes(message, self._who))
         elif kind == Kind.PUSH:
             if (stream := self._streams.get(call)) is not None:
                 stream.put(message)
@@ -248,8 +230,10 @@ class _ClientConnection(Connection):
         return MESSAGE_SIZE_BYTES_MAX if call in self._waiting or call in self._streams else 0
 
     def too_large(self, kind: int, call: int, allowed_bytes: int) -> None:
+        self._fail(call, ProtocolError(f"{self._who} sent a reply of over {allowed_bytes} bytes"))
+
+    def _fail(self, call: int, error: TxmsgError) -> None:
         answer, stream = self._waiting.pop(call, None), self._streams.pop(call, None)
-        error = ProtocolError(f"{self._who} sent a reply of over {allowed_bytes} bytes")
         if answer is not None and not answer.done():
             answer.set_exception(error)
         elif stream is not None:
@@ -262,21 +246,14 @@ class _ClientConnection(Connection):
             self._looking.cancel()
         if not self.ready.done():
             self.ready.set_exception(ConnectionError(reason))
-        waiting, self._waiting = self._waiting, {}
-        for answer in waiting.values():
-            if not answer.done():
-                answer.set_exception(unanswered(self._who, reason))
-        streams, self._streams = self._streams, {}
-        for stream in streams.values():
-            stream.finish(unanswered(self._who, reason))
+        for call in [*self._waiting, *self._streams]:
+            self._fail(call, unanswered(self._who, reason))
 
     def _go_away(self, last_call: int, error: TxmsgError) -> None:
         """The server begins no call after `last_call`."""
         self.takes_calls, self._closed_by = False, str(error)
         for call in [call for call in self._waiting if call > last_call]:
-            answer = self._waiting.pop(call)
-            if not answer.done():
-                answer.set_exception(unreachable(self._who, str(error)))
+            self._fail(call, unreachable(self._who, str(error)))
 
     def _look(self) -> None:
         """Pings a server that is silent, while it is waited for."""

@@ -198,8 +198,8 @@ class Connection(asyncio.Protocol):
         self._set_reading()
 
     @property
-    def is_held_back(self) -> bool:
-        """Whether nothing is read now."""
+    def is_paused(self) -> bool:
+        """Whether nothing is read now, for whatever reason."""
         return not self.is_lost and not self._transport.is_closing() and not self._transport.is_reading()
 
     def look_full(self, now: float) -> None:

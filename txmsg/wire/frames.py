@@ -17,6 +17,8 @@ PREFACE: Final = b"txmsg\x00\x01\n"
 """The first bytes of each side: a foreign client is known by them, and so is another framing."""
 PART_SIZE_BYTES: Final = 128 * 1024
 """The payload of a frame is at most so large: between two frames of a large message, others have theirs."""
+CALLS_MAX: Final = 2**31
+"""A connection is left after so many calls: their numbers must not come round while an old one is under way."""
 _HEADER: Final = Struct(">IBBI")
 _CALL_HEAD: Final = Struct(">BI")
 

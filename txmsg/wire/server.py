@@ -19,7 +19,7 @@ from typing import Any, Generic
 from google.protobuf.message import DecodeError
 
 from txmsg.errors import BrokerUnavailable, MessageTooLarge, MisuseError, Overloaded, ProtocolError, TxmsgError
-from txmsg.wire.address import UNIX
+from txmsg.wire.address import UNIX, host_and_port
 from txmsg.wire.codec import MESSAGE_SIZE_BYTES_MAX
 from txmsg.wire.connection import Connection
 from txmsg.wire.failures import bytes_of_error
@@ -132,7 +132,7 @@ class Server:
         try:
             self._listener = await loop.create_server(
                 lambda: ServerConnection(self),
-                sock=_bound(host.strip("[]"), int(port)),
+                sock=_bound(*host_and_port(listen)),
                 backlog=_BACKLOG,
                 start_serving=False,
             )
@@ -164,9 +164,8 @@ class Server:
             tasks = [task for connection in connections for task in connection.tasks()]
             if tasks:
                 await asyncio.wait(tasks, timeout=patience_s)
-            for task in tasks:
-                if not task.cancelling():
-                    task.cancel()
+            for connection in connections:
+                connection.cancel_calls()
         for connection in connections:
             connection.finish()
         closing = [connection.ended for connection in connections if not connection.is_lost and connection.reads_now]
@@ -247,8 +246,7 @@ class ServerConnection(Connection):
 
     def lost(self, reason: str) -> None:
         self._server.connections.discard(self)
-        for task in self.tasks():
-            task.cancel()
+        self.cancel_calls()
         if not self.ended.done():
             self.ended.set_result(None)
 
@@ -260,6 +258,11 @@ class ServerConnection(Connection):
     def tasks(self) -> list[asyncio.Task[None]]:
         """The calls under way."""
         return [running.task for running in self._calls.values() if running.task is not None]
+
+    def cancel_calls(self) -> None:
+        """Ends the calls under way."""
+        for running in self._calls.values():
+            running.cancel()
 
     def go_away(self, error: TxmsgError) -> None:
         """Begins no more calls. The client is told which was the last one, so that it knows what was not begun."""
@@ -274,7 +277,7 @@ class ServerConnection(Connection):
             self.abort("it did not greet")
         elif self.is_full and now - self.full_since > limits.unread_s:
             self.abort("it reads nothing")
-        elif self.is_held_back and not self.is_full:
+        elif self.is_paused and not self.is_full:
             self.send(Kind.PING, 0, 0)  # for the client, whose pings are not read now
         elif self.overdue(now, limits.arrival_s, limits.arrival_bytes_per_s):
             self.abort("a request came too slowly")
