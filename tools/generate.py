@@ -1,4 +1,4 @@
-"""Generates the modules of txmsg/wire, synchronous modules of asynchronous ones, and the reference page.
+"""Generates the modules of txmsg/wire, synchronous modules of asynchronous ones, and the pages of names and metrics.
 
 Or checks that the committed ones are as generated.
 
@@ -13,6 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from metrics_page import metrics_page
 from reference import reference
 from rpc_modules import rpc_modules
 from sync_of_async import sync_modules
@@ -20,6 +21,7 @@ from sync_of_async import sync_modules
 ROOT = Path(__file__).resolve().parent.parent
 WIRE = Path("txmsg/wire")
 REFERENCE = Path("docs/reference.md")
+METRICS = Path("docs/metrics.md")
 SUFFIXES = ("_pb2.py", "_pb2.pyi", "_rpc.py")
 
 
@@ -36,9 +38,9 @@ def main() -> int:
             (ROOT / each).unlink()
             print(f"removed {each}")
         write(made)
-        write({REFERENCE: reference()})  # imports what was written
+        write(pages())  # import what was written
         return 0
-    stale = stale_of({**made, REFERENCE: reference()})
+    stale = stale_of(made | pages())
     for each in stale:
         print(f"{each} is not as generated: run `make generate`", file=sys.stderr)
     for each in foreign:
@@ -56,6 +58,11 @@ def write(made: dict[Path, str]) -> None:
     for each in stale_of(made):
         (ROOT / each).write_text(made[each])
         print(f"wrote {each}")
+
+
+def pages() -> dict[Path, str]:
+    """The pages of the documentation that are made from code."""
+    return {REFERENCE: reference(), METRICS: metrics_page()}
 
 
 def generate(directory: Path) -> dict[Path, str]:

@@ -275,6 +275,8 @@ def _subclasses(cls: type[TxmsgError]) -> list[type[TxmsgError]]:
 
 
 _BY_CODE = {cls.code: cls for cls in _subclasses(TxmsgError)}
+CODES = tuple(_BY_CODE)
+"""Of all classes, as they go over the wire."""
 
 
 def error_of_code(code: str, text: str) -> TxmsgError:

@@ -40,6 +40,9 @@ class AttachedClients:
     def __init__(self) -> None:
         self._clients: set[AttachedClient] = set()
 
+    def __len__(self) -> int:
+        return len(self._clients)
+
     def attach(self, client: AttachedClient) -> None:
         """From now on the client is asked."""
         self._clients.add(client)

@@ -16,6 +16,7 @@ from txmsg.checker.loop import CheckLoopConfig
 from txmsg.checker.policy import CheckPolicy
 from txmsg.errors import MisuseError, shown
 from txmsg.message import BODY_SIZE_BYTES_CEILING, BODY_SIZE_BYTES_MAX, QUEUES_MAX
+from txmsg.metrics.http import check_loopback
 from txmsg.wire.address import check_address
 
 _BROKER_ID = re.compile(r"[A-Za-z0-9._-]{1,200}")
@@ -39,6 +40,8 @@ class BrokerConfig:
     advertise: str = ""
     """HOST:PORT by which clients reach this broker, if it differs from `listen`: behind a proxy, or in a container.
     Default: `listen`, with the machine's name in place of 0.0.0.0."""
+    http_listen: str = ""
+    """HOST:PORT on loopback for /metrics, /livez and /readyz. Default: none are served. Port 0 takes a free one."""
     broker_id: str = field(default_factory=new_broker_id)
     """Identifies this broker process. Default: host, process id and a random part."""
 
@@ -179,7 +182,9 @@ class BrokerConfig:
             raise MisuseError(f"segments_max={self.segments_max} must be at least 4")
 
     def _check_identity(self) -> None:
-        """The address and the id by which others know this broker."""
+        """The addresses and the id by which others know this broker."""
+        if self.http_listen:
+            check_loopback(self.http_listen)
         if self.advertise:
             check_address("advertise", self.advertise)
         if not _BROKER_ID.fullmatch(self.broker_id):

@@ -111,7 +111,8 @@ class Writers:
         # Less than a request may take: a sender is told why its message is not confirmed.
         standby_wait_s = min(config.standby_wait_s, 0.75 * config.request_timeout_s)
         replicated = Writer(config, segments, on_ends=on_ends, standby_wait_s=standby_wait_s)
-        self._all = (half, other, replicated)
+        self.by_name = {"half": half, "other": other, "replicated": replicated}
+        self._all = tuple(self.by_name.values())
         self.half = LeveledWriter(self._levels, half, replicated)
         """For half messages, which take no queue lock: so they never wait behind outcomes, nor outcomes behind them."""
         self.other = LeveledWriter(self._levels, other, replicated)

@@ -76,6 +76,8 @@ class Scheduler:
         self._config = config or SchedulerConfig()
         self._since: datetime | None = None
         self._earliest: datetime | None = None
+        self.released = 0
+        """Messages moved since it was made."""
 
     def note(self, deliver_at_us: int) -> None:
         """A message due at this time was stored: the window may already have moved past it."""
@@ -102,6 +104,7 @@ class Scheduler:
             if noted is not None:
                 self._earliest = noted if self._earliest is None else min(self._earliest, noted)
             raise
+        self.released += released.count
         if self._since is window:  # else it was forgotten meanwhile
             self._since = released.through
         if released.ends:

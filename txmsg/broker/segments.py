@@ -49,6 +49,8 @@ class Segments:
         self._alerts = Alerts(logger)
         self.open = 0
         self.previous = 0
+        self.kept: Sequence[SegmentRow] = ()
+        """All segments, as last looked at."""
 
     @property
     def pool(self) -> Pool:
@@ -69,7 +71,7 @@ class Segments:
                     "%d queues of durability memory have lost their messages: PostgreSQL was not stopped in order",
                     lost,
                 )
-            kept = await store.segments(connection)
+            kept = self.kept = await store.segments(connection)
             segment = kept[-1].id
             if len(kept) >= self._config.segments_max:
                 self._alerts.tell(

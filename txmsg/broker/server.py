@@ -25,6 +25,7 @@ from txmsg.broker.clients import AttachedClients
 from txmsg.broker.cluster import Leases, Membership, Notices, OwnQueues, Registry
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.delivery import Delivery
+from txmsg.broker.figures import DatabaseFigures, figures_of, unready
 from txmsg.broker.levels import Writers
 from txmsg.broker.retention import Retention
 from txmsg.broker.scheduler import Scheduler
@@ -43,6 +44,8 @@ from txmsg.broker.store.topics import Topic, TopicRegistry
 from txmsg.checker.loop import CheckLoop
 from txmsg.checker.policy import CheckPolicies
 from txmsg.errors import BrokerUnavailable, StorageError, UnknownTopic
+from txmsg.metrics.figures import Figures
+from txmsg.metrics.http import Probes, serving
 from txmsg.wire.server import Server, connections_allowed
 from txmsg.wire.v1 import cluster_rpc, dead_letters_rpc, groups_rpc, messages_rpc, topics_rpc, txmsg_rpc
 
@@ -87,6 +90,8 @@ class Broker:
         self, config: BrokerConfig, pool: Pool, admin_pool: Pool, segments: Segments, stop: asyncio.Event
     ) -> None:
         self.config = config
+        self.pool = pool
+        self.admin_pool = admin_pool
         self.stop = stop
         # storage
         self.segments = segments
@@ -116,7 +121,7 @@ class Broker:
         )
         # sending
         self.writers = Writers(pool, config, segments, on_ends=self._on_ends)
-        service = NotifyService(
+        self.service = service = NotifyService(
             self.topics,
             self.writers.half,
             self.writers.other,
@@ -132,7 +137,7 @@ class Broker:
         self.writers.on_due(self.scheduler.note)
         pool.incarnation.on_end(self.scheduler.forget)
         # check-backs
-        clients = AttachedClients()
+        self.clients = clients = AttachedClients()
         halves = Halves(pool)
         self.checks = CheckLoop(
             halves,
@@ -200,7 +205,7 @@ class Broker:
         """Serves until `stop` is set, then ends in order."""
         address = await self.server.bind(self.config.listen)
         self.api.address = self.membership.address = self.config.advertise or _reachable(address)
-        async with asyncio.TaskGroup() as tasks:
+        async with serving(self.config.http_listen, self._probes()), asyncio.TaskGroup() as tasks:
             writing = tasks.create_task(self.writers.run(), name="writers")
             background = [tasks.create_task(running, name=name) for name, running in self.background().items()]
             try:
@@ -215,6 +220,15 @@ class Broker:
                 for task in (writing, *background):
                     task.cancel()
                 await asyncio.wait((writing, *background))
+
+    def _probes(self) -> Probes:
+        database = DatabaseFigures(self.admin_pool)
+
+        async def read() -> Figures:
+            await database.look()
+            return figures_of(self, database)
+
+        return Probes(figures=read, unready=partial(unready, self))
 
     async def _end(self, writing: asyncio.Task[None]) -> None:
         loop = asyncio.get_running_loop()

@@ -5,7 +5,7 @@ Knows no protocol, so that several protocols can share it.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -61,6 +61,16 @@ class Counts:
     rolled_back_by_client: int = 0
     committed_by_check: int = 0
     rolled_back_by_check: int = 0
+    committed_by_person: int = 0
+    rolled_back_by_person: int = 0
+    unknown_by_client: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+    """Transactions refused in requests that were answered, by the code of the error."""
+
+    def refuse(self, problems: Problems) -> None:
+        """Counts what was refused of one request."""
+        if problems:
+            self.refused.update(error.code for error in problems.values())
 
 
 @dataclass(slots=True)
@@ -117,6 +127,7 @@ class NotifyService:
         else:
             stored = await self.writer.write(Batch(plain=columns, incarnation=incarnation), size_bytes)
         problems |= _errors_of(stored, columns.ids)
+        self.counts.refuse(problems)
         return problems
 
     async def _add(
@@ -192,13 +203,18 @@ class NotifyService:
         problems |= _errors_of(await self.writer.write(batch, 40 * len(ends)), ends)
         if unknown and self.on_unknown is not None:
             self.on_unknown()
-        self.counts.committed_by_client += len(batch.commit)
-        self.counts.rolled_back_by_client += len(batch.rollback)
-        for transaction_id in problems:
-            if transaction_id in batch.commit:
-                self.counts.committed_by_client -= 1
-            elif transaction_id in batch.rollback:
-                self.counts.rolled_back_by_client -= 1
+        committed, rolled_back = len(batch.commit), len(batch.rollback)
+        if problems:
+            committed -= sum(transaction_id in problems for transaction_id in batch.commit)
+            rolled_back -= sum(transaction_id in problems for transaction_id in batch.rollback)
+        if by is DecidedBy.PERSON:
+            self.counts.committed_by_person += committed
+            self.counts.rolled_back_by_person += rolled_back
+        else:
+            self.counts.committed_by_client += committed
+            self.counts.rolled_back_by_client += rolled_back
+        self.counts.unknown_by_client += len(batch.check)
+        self.counts.refuse(problems)
         return problems
 
 

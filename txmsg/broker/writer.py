@@ -38,6 +38,7 @@ from txmsg.broker.store.incarnation import current_incarnation
 from txmsg.broker.store.prepared import PreparedConnection
 from txmsg.broker.store.standbys import Unconfirmed
 from txmsg.errors import BrokerUnavailable, OutcomeUnknown, Overloaded, StorageError, TxmsgError
+from txmsg.metrics.counts import ITEMS, SECONDS, Histogram
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +67,22 @@ class Work:
     """Whether it is part of a batch: from then on it may be stored, whatever happens to the reply."""
 
 
+class WriterCounts:
+    """What a writer has done since it was made. Counted once per batch."""
+
+    __slots__ = ("halves", "items", "plain", "repeats", "seconds")
+
+    def __init__(self) -> None:
+        self.halves = 0
+        """Half messages stored, repeats included."""
+        self.plain = 0
+        """Plain messages stored, repeats included."""
+        self.repeats = 0
+        """Attempts that failed."""
+        self.items = Histogram(ITEMS)
+        self.seconds = Histogram(SECONDS)
+
+
 class Writer:
     """Writes batches, one at a time, over its own session.
 
@@ -89,9 +106,10 @@ class Writer:
         self._on_ends = on_ends
         self.on_due: Callable[[int], None] | None = None
         """Called with the time (us since 1970) at which the first delayed message of a batch is due."""
+        self.counts = WriterCounts()
+        self.waiting_items = 0
+        self.waiting_size_bytes = 0
         self._waiting: deque[Work] = deque()
-        self._waiting_items = 0
-        self._waiting_size_bytes = 0
         self._arrived = asyncio.Event()
         self._room = asyncio.Condition()
         self._connection: PreparedConnection | None = None
@@ -116,8 +134,8 @@ class Writer:
             raise BrokerUnavailable("the broker is stopping: nothing was stored")
         work = Work(batch, size_bytes, asyncio.get_running_loop().create_future())
         self._waiting.append(work)
-        self._waiting_items += len(batch)
-        self._waiting_size_bytes += size_bytes
+        self.waiting_items += len(batch)
+        self.waiting_size_bytes += size_bytes
         self._arrived.set()
         try:
             async with asyncio.timeout_at(deadline):
@@ -131,7 +149,7 @@ class Writer:
     def _full(self) -> bool:
         config = self._config
         return (
-            self._waiting_items >= config.waiting_items_max or self._waiting_size_bytes >= config.waiting_size_bytes_max
+            self.waiting_items >= config.waiting_items_max or self.waiting_size_bytes >= config.waiting_size_bytes_max
         )
 
     async def _wait_for_room(self, deadline: float) -> None:
@@ -140,7 +158,7 @@ class Writer:
                 await self._room.wait_for(lambda: not self._full() or self._closing)
         except TimeoutError:
             raise Overloaded(
-                f"{self._waiting_items} items of {self._waiting_size_bytes} bytes wait to be written, the maximum of "
+                f"{self.waiting_items} items of {self.waiting_size_bytes} bytes wait to be written, the maximum of "
                 "this broker: nothing was stored, send more slowly"
             ) from None
 
@@ -186,8 +204,8 @@ class Writer:
             if works and (full or not ended.isdisjoint(ends) or not sent.isdisjoint(plain)):
                 break
             self._waiting.popleft()
-            self._waiting_items -= len(work.batch)
-            self._waiting_size_bytes -= work.size_bytes
+            self.waiting_items -= len(work.batch)
+            self.waiting_size_bytes -= work.size_bytes
             if work.done.done():  # its sender has gone or given up
                 continue
             if work.batch.incarnation not in {None, self._segments.pool.incarnation.id}:
@@ -202,14 +220,20 @@ class Writer:
         return batch, works
 
     async def _settle(self, batch: Batch, works: list[Work]) -> None:
-        give_up_at = time.monotonic() + self._config.request_timeout_s
+        begun_at = time.monotonic()
         try:
-            applied = await self._apply(batch, give_up_at)
+            applied = await self._apply(batch, begun_at + self._config.request_timeout_s)
         except (BrokerUnavailable, OutcomeUnknown) as exc:
             for work in works:
                 if not work.done.done():
                     work.done.set_exception(exc)
             return
+        finally:
+            self.counts.items.observe(len(batch))
+            self.counts.seconds.observe(time.monotonic() - begun_at)
+        problems = applied.problems
+        self.counts.halves += sum(id not in problems for id in batch.half.ids) if problems else len(batch.half.ids)
+        self.counts.plain += sum(id not in problems for id in batch.plain.ids) if problems else len(batch.plain.ids)
         for work in works:
             if not work.done.done():
                 work.done.set_result(applied.problems)
@@ -228,7 +252,7 @@ class Writer:
         work = Work(Batch(check=ids), 0, asyncio.get_running_loop().create_future())
         work.done.add_done_callback(_note_failure)
         self._waiting.append(work)
-        self._waiting_items += len(ids)
+        self.waiting_items += len(ids)
         self._arrived.set()
 
     async def _apply(self, batch: Batch, give_up_at: float, *, tried: bool = False) -> Applied:
@@ -313,6 +337,7 @@ class Writer:
         if not self._database_away:
             logger.warning("a batch is repeated: %s", unavailable(exc))
         self._database_away = str(unavailable(exc))
+        self.counts.repeats += 1
         if self._connection is not None and not isinstance(exc, _CONTENTION):
             # Also when it still answers: behind the same address may be a new primary by now.
             await self._connection.close()

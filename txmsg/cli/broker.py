@@ -16,7 +16,7 @@ import click
 from txmsg.broker.config import BrokerConfig, new_broker_id
 from txmsg.broker.server import serve
 from txmsg.cli.main import EXAMPLE_FORMAT
-from txmsg.cli.options import duration, json_option, log_level_option, size
+from txmsg.cli.options import duration, http_listen_option, json_option, log_level_option, size
 from txmsg.cli.output import print_address
 from txmsg.message import BODY_SIZE_BYTES_CEILING, BODY_SIZE_BYTES_MAX, QUEUES_MAX
 from txmsg.runtime import loops
@@ -162,6 +162,7 @@ class _Seconds(click.FloatRange):
     show_default=True,
     help="How long to keep messages that a group has not read, in topics with unread=drop.",
 )
+@http_listen_option
 @log_level_option
 @json_option
 def broker(
@@ -183,6 +184,7 @@ def broker(
     retention: float,
     retention_size: int,
     retention_max: float,
+    http_listen: str,
     log_level: str,
     as_json: bool,
 ) -> None:
@@ -200,6 +202,7 @@ def broker(
         storage=storage or "",
         listen=listen,
         advertise=advertise,
+        http_listen=http_listen,
         broker_id=new_broker_id() if broker_id is None else broker_id,
         storage_wait_s=storage_wait_s,
         first_check_s=first_check_s,

@@ -89,6 +89,12 @@ log_level_option: Decorator = click.option(
     show_default=True,
     help="Lowest level logged to stderr.",
 )
+http_listen_option: Decorator = click.option(
+    "--http-listen",
+    metavar="HOST:PORT",
+    default="",
+    help="Address of /metrics, /livez and /readyz, on loopback. Port 0 picks a free port.  [default: not served]",
+)
 storage_option: Decorator = click.option(
     "--storage",
     metavar="URL",

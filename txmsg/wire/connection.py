@@ -91,10 +91,21 @@ class _Partial:
         return self.size_bytes > self.allowed_bytes
 
 
+class Traffic:
+    """Bytes of all connections that share it."""
+
+    __slots__ = ("received_bytes", "sent_bytes")
+
+    def __init__(self) -> None:
+        self.received_bytes = 0
+        self.sent_bytes = 0
+
+
 class Connection(asyncio.Protocol):
     """One of them. Subclasses say what comes of it: `greeted`, `take`, `lost` and what else stands first here."""
 
-    def __init__(self) -> None:
+    def __init__(self, traffic: Traffic | None = None) -> None:
+        self.traffic = traffic or Traffic()
         self.loop = asyncio.get_running_loop()
         self.peer: Greeting | None = None
         """What the other side said first, when it has."""
@@ -217,7 +228,9 @@ class Connection(asyncio.Protocol):
         self._will_flush = False
         if self._out and not self.is_lost and not self._is_finished:
             out, self._out = self._out, []
-            self._transport.write(b"".join(out))
+            data = b"".join(out)
+            self.traffic.sent_bytes += len(data)
+            self._transport.write(data)
             if self.is_full:
                 self._set_reading()
 
@@ -234,6 +247,7 @@ class Connection(asyncio.Protocol):
                 self._lanes[call] = lane  # behind those of other calls
             self._transport.write(header_of(kind, flags | MORE if rest else flags, call, len(part)))
             self._transport.write(part)
+            self.traffic.sent_bytes += len(part)
         self._tell_drained()
 
     def _tell_drained(self) -> None:
@@ -325,6 +339,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """As asyncio has it."""
         self.heard_at = self.loop.time()
+        self.traffic.received_bytes += len(data)
         try:
             for frame in self._reader.feed(data):
                 self._take_frame(frame)

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import resource
 import socket
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from google.protobuf.message import DecodeError
 from txmsg.errors import BrokerUnavailable, MessageTooLarge, MisuseError, Overloaded, ProtocolError, TxmsgError
 from txmsg.wire.address import UNIX, host_and_port
 from txmsg.wire.codec import MESSAGE_SIZE_BYTES_MAX
-from txmsg.wire.connection import Connection
+from txmsg.wire.connection import Connection, Traffic
 from txmsg.wire.failures import bytes_of_error
 from txmsg.wire.frames import LAST, Kind, read_call_head
 from txmsg.wire.method import Method, ReplyT, RequestT, methods_of
@@ -109,6 +109,10 @@ class Server:
             for name, method in methods_of(service).items()
         }
         self.connections: set[ServerConnection] = set()
+        self.traffic = Traffic()
+        self.calls_begun = 0
+        self.calls_failed: Counter[str] = Counter()
+        """Calls answered with an error, by its code."""
         self.is_stopping = False
         self._listener: asyncio.Server | None = None
         self._looking: asyncio.TimerHandle | None = None
@@ -217,7 +221,7 @@ class ServerConnection(Connection):
     """A client's connection, as the server has it."""
 
     def __init__(self, server: Server) -> None:
-        super().__init__()
+        super().__init__(server.traffic)
         self._server = server
         self.waiting_bytes_max = server.limits.held_bytes
         self.backlog_bytes_max = _BACKLOG_BYTES_MAX
@@ -254,6 +258,11 @@ class ServerConnection(Connection):
     def reads_now(self) -> bool:
         """Whether the client reads also while it waits for nothing."""
         return self.peer is not None and not self.peer.blocking
+
+    @property
+    def calls_in_flight(self) -> int:
+        """Calls begun and not answered."""
+        return len(self._calls)
 
     def tasks(self) -> list[asyncio.Task[None]]:
         """The calls under way."""
@@ -352,6 +361,7 @@ class ServerConnection(Connection):
         except TxmsgError as exc:
             self._fail(call, exc)
             return
+        self._server.calls_begun += 1
         deadline = self.loop.time() + head.timeout_ms / 1000 if head.timeout_ms else float("inf")
         running = self._calls[call] = _Running(deadline, len(message))
         self.hold(running.size_bytes)
@@ -379,6 +389,7 @@ class ServerConnection(Connection):
             await self.drained(call)  # a call whose reply is large is under way until the client is taking it
 
     def _fail(self, call: int, error: TxmsgError) -> None:
+        self._server.calls_failed[error.code] += 1
         self.drop(call)  # what had not left of it
         self.send(Kind.ERROR, 0, call, bytes_of_error(error))
 

@@ -56,6 +56,11 @@ class Delivery:
         self._parked: dict[tuple[str, str], asyncio.Timeout] = {}  # who waits, by group and client
         self._token = secrets.randbits(_TOKEN_BITS)
 
+    @property
+    def state(self) -> State:
+        """All that is in memory, to be looked at."""
+        return self._state
+
     # ---- for the service
 
     async def receive(  # noqa: PLR0917 - as the protocol lists them
@@ -156,6 +161,8 @@ class Delivery:
         self._state.settlements.settled()
         for feed in touched:
             self._state.read_soon(feed)
+        if expired:
+            self._state.counts.late += sum(len(receipt.offsets) for receipt in expired)
         return expired
 
     def wake(self, ends: Mapping[int, int]) -> None:
@@ -268,6 +275,7 @@ class Delivery:
         )
         if batches:
             given = sum(len(batch.rows) for batch in batches)
+            self._state.counts.delivered += given
             group.members.given(client_id, given, token=self._token, now=now, visibility_timeout_s=visibility_timeout_s)
         for topic in wants:
             for feed in group.topics[topic]:

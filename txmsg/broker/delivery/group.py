@@ -13,7 +13,7 @@ from itertools import repeat
 from txmsg.broker.delivery.config import GroupSettings
 from txmsg.broker.delivery.members import Members
 from txmsg.broker.delivery.retries import Retries
-from txmsg.broker.delivery.values import MessageBatch, Receipt, Refusal
+from txmsg.broker.delivery.values import DeliveryCounts, MessageBatch, Receipt, Refusal
 from txmsg.broker.delivery.window import EXPIRED, Failure, Window
 from txmsg.broker.store.rows import NO_GENERATIONS, Generations, RetryKey, RetryRow, Row, size_bytes_of
 from txmsg.message import QueueId, QueueNumber
@@ -100,6 +100,8 @@ class Group:
     """All feeds that are busy, and perhaps some that no longer are."""
     on_busy: Callable[[], object] = _ignore
     """Called whenever a feed may have become busy."""
+    counts: DeliveryCounts = field(default_factory=DeliveryCounts)
+    """Of all groups of the broker."""
     _waiting: dict[asyncio.Future[None], Mapping[str, TagExpression]] = field(default_factory=dict)
     _turn: int = 0
 
@@ -331,6 +333,7 @@ class Group:
         if late:
             expired.append(receipt._replace(offsets=late))
         done = len(receipt.offsets) - len(late)
+        self.counts.acknowledged += done
         if done and self.members.succeeded(client_id, now, done):
             self.wake_all()
 
@@ -347,6 +350,10 @@ class Group:
         count = len(retried) + sum(map(len, offsets.values()))
         if not count:
             return
+        if client_id is None:
+            self.counts.expired += count
+        else:
+            self.counts.refused += count
         if self.members.failed(client_id, count, failure.error, token=token, now=now):
             for feed, failed in offsets.items():
                 feed.window.unread(failed)

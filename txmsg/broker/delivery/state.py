@@ -19,6 +19,7 @@ from txmsg.broker.cluster import Leases
 from txmsg.broker.delivery.config import DeliveryConfig
 from txmsg.broker.delivery.group import Feed, Group
 from txmsg.broker.delivery.handover import OrderedInFlight, ordered_in_flight
+from txmsg.broker.delivery.values import DeliveryCounts
 from txmsg.broker.delivery.window import Memory
 from txmsg.broker.store.connect import Connection, Pool, session
 from txmsg.broker.store.incarnation import current_incarnation
@@ -91,6 +92,7 @@ class State:
         self.config = config
         self.memory = Memory(config.memory_size_bytes_max)
         self.settlements = Settlements()
+        self.counts = DeliveryCounts()
         self.draining = False
         """Receives no longer wait."""
         self.closed = asyncio.Event()
@@ -198,6 +200,7 @@ class State:
             self.groups[group.name] = group
             self.loaded_count += 1
             group.on_busy = partial(self.busy.add, group)
+            group.counts = self.counts
         group.add(topics, feeds)
         for topic in topics:
             self.groups_of[topic].add(group)

@@ -56,6 +56,22 @@ class Subscription(NamedTuple):
     tags: str = "*"
 
 
+@dataclass(slots=True)
+class DeliveryCounts:
+    """What delivery has done with messages since it was made, over all groups."""
+
+    delivered: int = 0
+    acknowledged: int = 0
+    refused: int = 0
+    expired: int = 0
+    """Not settled within their visibility timeout."""
+    late: int = 0
+    """Settled too late."""
+    retries: int = 0
+    """Failures stored for another attempt."""
+    dead_letters: int = 0
+
+
 class Topics(Protocol):
     """The queues of topics, as delivery needs them."""
 

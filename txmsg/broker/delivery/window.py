@@ -139,6 +139,11 @@ class Window:
         return len(self._in_flight) + len(self._failing)
 
     @property
+    def in_flight_count(self) -> int:
+        """Messages delivered and not settled."""
+        return len(self._in_flight)
+
+    @property
     def is_busy(self) -> bool:
         """Whether messages are in flight, anything must be written, or keys are blocked."""
         return bool(self.unsettled_count or self.is_dirty or self._keys.has_blocked)

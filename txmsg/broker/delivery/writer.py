@@ -102,10 +102,11 @@ class ProgressWriter:
             try:
                 async with self._state.session() as conn, conn.transaction():
                     is_held = await leases_store.hold(conn, incarnation, self._state.leases.broker_id, leases)
+                    dead = 0
                     if is_held:
                         for feed, failures in failing:
-                            await _write_first_failures(conn, feed, failures, group.settings)
-                        await _write_retry_outcomes(conn, group, outcomes)
+                            dead += await _write_first_failures(conn, feed, failures, group.settings)
+                        dead += await _write_retry_outcomes(conn, group, outcomes)
                         free = await retries_store.free_keys(conn, group.id, sorted(keys)) if keys else []
                         if group.members.pause.is_failing():
                             at_most = self._state.config.pause_retries
@@ -115,6 +116,10 @@ class ProgressWriter:
             if not is_held:  # raised here: within the session it would drop all other queues, too
                 self._membership.reread_leases()
                 raise BrokerUnavailable(_LEASE_OVER)
+            failed = sum(failure is not BEHIND for _, failures in failing for failure in failures.values())
+            failed += sum(outcome.failure is not None for outcome in outcomes.values())
+            self._state.counts.retries += failed - dead
+            self._state.counts.dead_letters += dead
             for feed, failures in failing:
                 feed.window.stored(failures)
                 self._state.read_soon(feed)
@@ -178,10 +183,11 @@ def _clean_error(error: str) -> str:
 
 async def _write_first_failures(
     conn: Connection, feed: Feed, failing: Mapping[int, Failure], settings: GroupSettings
-) -> None:
+) -> int:
     """Writes messages whose first delivery failed, and those that follow their ordering keys, as retries.
 
-    As dead letters, if no retry is allowed. Idempotent. A message whose segment was dropped is logged as lost.
+    As dead letters, if no retry is allowed; how many these are. Idempotent. A message whose segment was dropped is
+    logged as lost.
     """
     spans = await store.segments_of_queue(conn, feed.queue_id)
     bases = [span.base for span in spans]
@@ -193,7 +199,7 @@ async def _write_first_failures(
         else:
             delay_s = settings.backoff.delay_s(1, failure.delay_s)
             by_segment[segment].append(FirstFailure(offset, delay_s or 0.0, _clean_error(failure.error)))
-    count = 0
+    count = dead_count = 0
     for segment, failures in sorted(by_segment.items()):
         for start in range(0, len(failures), _ROWS_PER_STATEMENT):
             chunk = failures[start : start + _ROWS_PER_STATEMENT]
@@ -201,8 +207,10 @@ async def _write_first_failures(
             if settings.backoff.delay_s(1) is None:
                 dead = [LastFailure(offset, 1, error) for offset, _, error in chunk if error is not None]
                 await retries_store.bury(conn, feed.group.id, feed.queue_id, dead, parks_keys=settings.parks_keys)
+                dead_count += len(dead)
     if count < len(failing):
         await _log_lost(conn, feed, failing)
+    return dead_count
 
 
 async def _log_lost(conn: Connection, feed: Feed, failing: Mapping[int, Failure]) -> None:
@@ -215,8 +223,8 @@ async def _log_lost(conn: Connection, feed: Feed, failing: Mapping[int, Failure]
         )
 
 
-async def _write_retry_outcomes(conn: Connection, group: Group, outcomes: Mapping[RetryKey, Outcome]) -> None:
-    """Writes the outcomes of retries. Idempotent."""
+async def _write_retry_outcomes(conn: Connection, group: Group, outcomes: Mapping[RetryKey, Outcome]) -> int:
+    """Writes the outcomes of retries; how many are dead letters. Idempotent."""
     settings = group.settings
     done: dict[QueueId, list[int]] = defaultdict(list)
     again: dict[QueueId, list[RetryFailure]] = defaultdict(list)
@@ -234,3 +242,4 @@ async def _write_retry_outcomes(conn: Connection, group: Group, outcomes: Mappin
         await retries_store.update_retries(conn, group.id, queue_id, put_off)
     for queue_id, buried in dead.items():
         await retries_store.bury(conn, group.id, queue_id, buried, parks_keys=settings.parks_keys)
+    return sum(map(len, dead.values()))

@@ -1,0 +1,214 @@
+"""The endpoint against a real socket: what it answers, whom it refuses, and what a client may take of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from txmsg.errors import InvalidName, MisuseError
+from txmsg.metrics.catalogue import Process
+from txmsg.metrics.figures import Figures
+from txmsg.metrics.http import Endpoint, Limits, Probes, check_loopback
+
+LIMITS = Limits(connections=3, head_size_bytes=1024, request_s=0.2, answer_s=0.5)
+WITHIN_S = 30.0
+
+
+async def figures() -> Figures:
+    return Figures(Process.PAGE)
+
+
+@asynccontextmanager
+async def endpoint(probes: Probes | None = None, limits: Limits = LIMITS) -> AsyncIterator[str]:
+    made = Endpoint(probes or Probes(figures=figures, unready=lambda: ""), limits)
+    address = await made.start("127.0.0.1:0")
+    try:
+        yield address
+    finally:
+        await made.close()
+
+
+async def said(address: str, request: bytes) -> str:
+    """All that is answered until the server closes."""
+    host, _, port = address.rpartition(":")
+    async with asyncio.timeout(WITHIN_S):
+        reader, writer = await asyncio.open_connection(host, int(port))
+        with contextlib.closing(writer):
+            writer.write(request)
+            with contextlib.suppress(ConnectionError):
+                return (await reader.read()).decode()
+    return ""
+
+
+def get(path: str, host: str = "localhost", method: str = "GET", *fields: str) -> bytes:
+    return "\r\n".join([f"{method} {path} HTTP/1.1", f"Host: {host}", *fields, "", ""]).encode()
+
+
+async def status_of(address: str, request: bytes) -> int:
+    line = (await said(address, request)).partition("\r\n")[0]
+    return int(line.split()[1]) if line else 0
+
+
+async def test_the_three_pages_are_answered_and_no_other() -> None:
+    async with endpoint() as address:
+        metrics = await said(address, get("/metrics"))
+        assert metrics.startswith("HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n")
+        head, _, body = metrics.partition("\r\n\r\n")
+        assert f"Content-Length: {len(body)}" in head
+        assert "# TYPE txmsg_build_info gauge\n" in body
+        assert (await said(address, get("/livez"))).endswith("\r\n\r\nok\n")
+        assert (await said(address, get("/readyz?verbose"))).endswith("\r\n\r\nok\n")
+        assert await status_of(address, get("/")) == 404
+        assert (await said(address, get("/metrics", method="HEAD"))).endswith("\r\n\r\n")
+
+
+async def test_a_process_that_is_not_ready_or_not_alive_says_why() -> None:
+    probes = Probes(figures=figures, unready=lambda: "the database\nis away", dead=lambda: "stuck")
+    async with endpoint(probes) as address:
+        ready = await said(address, get("/readyz"))
+        assert ready.startswith("HTTP/1.1 503 ")
+        assert ready.endswith("\r\n\r\nthe database\\nis away\n")
+        assert (await said(address, get("/livez"))).endswith("\r\n\r\nstuck\n")
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status"),
+    [
+        (get("/metrics", host="example.org"), 421),
+        (get("/metrics", host="127.0.0.1.example.org"), 421),
+        (get("/metrics", host="10.0.0.1:9100"), 421),
+        (get("/metrics", "localhost", "GET", "Host: localhost"), 421),
+        (b"GET /metrics HTTP/1.1\r\n\r\n", 421),
+        (get("/metrics", host="LOCALHOST:80"), 200),
+        (get("/metrics", host="[::1]:80"), 200),
+        (get("/metrics", host="127.0.0.1"), 200),
+        (get("/metrics", method="POST"), 405),
+        (get("/metrics", "localhost", "GET", "Content-Length: 5"), 413),
+        (get("/metrics", "localhost", "GET", "Transfer-Encoding: chunked"), 413),
+        (get("/" + "x" * 2000), 431),
+        (b"GET /metrics\r\n\r\n", 400),
+        (b"GET  /metrics HTTP/1.1\r\n\r\n", 400),
+        (b"\r\n\r\n", 400),
+        (b"\x16\x03\x01\x02\x00\r\n\r\n", 400),
+        (get("/metrics", "localhost", "GET", ": no name"), 400),
+    ],
+)
+async def test_only_a_plain_request_to_this_machine_is_answered(request_bytes: bytes, status: int) -> None:
+    async with endpoint() as address:
+        assert await status_of(address, request_bytes) == status
+        assert await status_of(address, get("/livez")) == 200
+
+
+async def test_a_client_that_sends_slowly_or_nothing_is_cut_off() -> None:
+    async with endpoint() as address:
+        assert await said(address, b"") == ""
+        assert await said(address, b"GET /metrics HTTP/1.1\r\nHost: loc") == ""
+
+
+async def test_a_client_that_reads_nothing_is_cut_off() -> None:
+    async with endpoint() as address:
+        host, _, port = address.rpartition(":")
+        held = [await asyncio.open_connection(host, int(port)) for _ in range(LIMITS.connections)]
+        for _, writer in held:
+            writer.write(get("/metrics"))
+        async with asyncio.timeout(WITHIN_S):
+            while await status_of(address, get("/livez")) != 200:  # all places are taken until then
+                pass
+        for _, writer in held:
+            writer.close()
+
+
+async def test_more_connections_than_allowed_are_closed() -> None:
+    async with endpoint(limits=Limits(connections=2, request_s=WITHIN_S)) as address:
+        host, _, port = address.rpartition(":")
+        held = [await asyncio.open_connection(host, int(port)) for _ in range(2)]
+        held[0][1].write(b"G")
+        assert await status_of(address, get("/livez")) == 0
+        for _, writer in held:
+            writer.close()
+        async with asyncio.timeout(WITHIN_S):
+            while await status_of(address, get("/livez")) != 200:
+                pass
+
+
+async def test_those_who_scrape_at_once_share_one_reading() -> None:
+    readings = 0
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow() -> Figures:
+        nonlocal readings
+        readings += 1
+        begun.set()
+        await go_on.wait()
+        return Figures(Process.PAGE)
+
+    limits = Limits(answer_s=WITHIN_S)
+    async with endpoint(Probes(figures=slow, unready=lambda: ""), limits) as address:
+        scrapes = [asyncio.create_task(status_of(address, get("/metrics"))) for _ in range(5)]
+        await begun.wait()
+        assert await status_of(address, get("/livez")) == 200  # which waits for none of them
+        go_on.set()
+        assert await asyncio.gather(*scrapes) == [200] * 5
+        assert readings <= 2  # a second one for those that came late
+
+
+async def test_figures_that_fail_or_take_too_long_are_an_answer() -> None:
+    async def fails() -> Figures:
+        raise ValueError("of the test")
+
+    async def hangs() -> Figures:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async with endpoint(Probes(figures=fails, unready=lambda: "")) as address:
+        assert await status_of(address, get("/metrics")) == 500
+        assert await status_of(address, get("/livez")) == 200
+    async with endpoint(Probes(figures=hangs, unready=lambda: "")) as address:
+        assert await status_of(address, get("/metrics")) == 503
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1:0", "localhost:0", "127.0.0.9:9100", "[::1]:9100"])
+def test_an_address_of_this_machine_is_taken(listen: str) -> None:
+    assert check_loopback(listen) == listen
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0:9100", "[::]:9100", "10.0.0.1:9100", "example.org:9100", "broker-1:9100"])
+def test_any_other_address_is_refused_with_the_reason(listen: str) -> None:
+    with pytest.raises(MisuseError, match=r"served without authentication, and so on this machine only: give 127\.0"):
+        check_loopback(listen)
+
+
+@pytest.mark.parametrize("listen", ["9100", "localhost", "http://localhost:9100"])
+def test_what_is_no_address_is_refused(listen: str) -> None:
+    with pytest.raises(InvalidName, match="is not of the form HOST:PORT"):
+        check_loopback(listen)
+
+
+async def test_a_port_that_is_taken_is_named() -> None:
+    async with endpoint() as address:
+        other = Endpoint(Probes(figures=figures, unready=lambda: ""))
+        with pytest.raises(MisuseError, match=f"cannot listen on {address} .*another --http-listen"):
+            await other.start(address)
+        await other.close()
+
+
+async def test_closing_ends_what_is_under_way() -> None:
+    begun = asyncio.Event()
+
+    async def hangs() -> Figures:
+        begun.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    made = Endpoint(Probes(figures=hangs, unready=lambda: ""))
+    address = await made.start("127.0.0.1:0")
+    scrape = asyncio.create_task(said(address, get("/metrics")))
+    await begun.wait()
+    async with asyncio.timeout(WITHIN_S):
+        await made.close()
+        await made.close()
+        assert await scrape == ""

@@ -1,0 +1,51 @@
+"""The page of metrics, made from the catalogue: docs/metrics.md."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from txmsg.metrics.catalogue import BOUNDS, CATALOGUE, LABELS, Metric, Process, Scope
+
+_HEAD = """# Metrics
+
+What each process exports for [Prometheus](https://prometheus.io) when it is started with `--http-listen HOST:PORT`;
+[operations](operations.md#metrics) says how to scrape it. Generated from `txmsg/metrics/catalogue.py` by
+`make generate`.
+
+All values are of one process, unless their scope is `database`: those are of the whole Notify database, and each of
+its brokers exports the same. So add the former up (`sum`), and take the maximum (`max`) of the latter. Counters begin
+at 0 with the process. Series that have no label for a topic or a group are there before any traffic.
+"""
+_NAMES = {
+    Process.BROKER: "broker",
+    Process.METAQ: "MetaQ server",
+    Process.TAILER: "tailer",
+    Process.PAGE: "page server",
+}
+
+
+def metrics_page() -> str:
+    """The text of the page."""
+    lines = [_HEAD]
+    for section, metrics in groupby(CATALOGUE.values(), key=lambda metric: metric.section):
+        of_section = list(metrics)
+        lines.append(f"\n## {section}\n\nOf: {_processes(of_section[0])}.\n")
+        lines.append("\n| Name | Type | Unit | Labels | Meaning |\n|---|---|---|---|---|\n")
+        lines += [_row(metric) for metric in of_section]
+    lines.append("\n## Labels\n\n| Label | Values |\n|---|---|\n")
+    lines += [f"| `{label}` | {meaning} |\n" for label, meaning in LABELS.items()]
+    lines.append("\n## Bounds\n\nThe values of the label `bound` of `txmsg_bound_used_ratio`.\n")
+    lines.append("\n| Bound | Of | What |\n|---|---|---|\n")
+    for process, bounds in BOUNDS.items():
+        lines += [f"| `{bound}` | {_NAMES[process]} | {meaning} |\n" for bound, meaning in bounds.items()]
+    return "".join(lines)
+
+
+def _processes(metric: Metric) -> str:
+    return ", ".join(name for process, name in _NAMES.items() if process in metric.processes)
+
+
+def _row(metric: Metric) -> str:
+    labels = ", ".join(f"`{label}`" for label in metric.labels)
+    scope = " Scope: `database`." if metric.scope is Scope.DATABASE else ""
+    return f"| `{metric.name}` | {metric.kind.value} | {metric.unit} | {labels} | {metric.meaning}{scope} |\n"

@@ -1,0 +1,213 @@
+"""What a broker tells a scraper: what its parts have counted, and what it asks the database now and then.
+
+The parts know nothing of this. The database is asked at a scrape, but not more often than costs it little: the figures
+of 10,000 groups take it a while, and every broker asks.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from txmsg.broker.store import figures as store
+from txmsg.broker.store.connect import Pool, session
+from txmsg.broker.store.delivery import open_segment
+from txmsg.errors import CODES, BrokerUnavailable
+from txmsg.metrics.calls import put_calls
+from txmsg.metrics.catalogue import ERROR, GROUP, NAMED_MAX, OTHER, TOPIC, Process
+from txmsg.metrics.figures import Figures
+
+if TYPE_CHECKING:
+    from txmsg.broker.server import Broker
+
+_log = logging.getLogger(__name__)
+
+_FRESH_S: Final = 5.0
+_SHARE_MAX: Final = 0.02
+"""Of the time, in which the database may be working for figures."""
+_ANSWER_S_MAX: Final = 5.0
+_STATES: Final = ("new", "in_doubt", "parked")
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What the database said, and when it was asked."""
+
+    at: float
+    took_s: float
+    groups: list[store.GroupFigures]
+    oldest_s: dict[tuple[str, str], float]
+    topics: list[tuple[str | None, int]]
+    halves: dict[str, store.HalfFigures]
+
+
+class DatabaseFigures:
+    """The figures of the database, as last asked for. `pool`: whose statements have a timeout."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._found: _Found | None = None
+        self._is_away = False
+
+    async def look(self) -> None:
+        """Asks the database, unless the last answer is fresh. While it is away, the last answer stays."""
+        now = time.monotonic()
+        if self._found is not None and now < self._found.at + max(_FRESH_S, self._found.took_s / _SHARE_MAX):
+            return
+        try:
+            async with session(self._pool, timeout_s=_ANSWER_S_MAX) as conn:
+                segment = await open_segment(conn)
+                groups = await store.group_figures(conn, segment, named_max=NAMED_MAX)
+                behind = [(it.group, it.topic) for it in groups if it.waiting and it.group and it.topic]
+                self._found = _Found(
+                    at=now,
+                    groups=groups,
+                    oldest_s=await store.oldest_unread_s(conn, behind) if behind else {},
+                    topics=await store.topic_figures(conn, segment, named_max=NAMED_MAX),
+                    halves={found.state: found for found in await store.half_figures(conn)},
+                    took_s=time.monotonic() - now,
+                )
+            self._is_away = False
+        except BrokerUnavailable as exc:
+            _log.log(logging.DEBUG if self._is_away else logging.WARNING, "no figures of the database: %s", exc)
+            self._is_away = True
+
+    def put(self, figures: Figures) -> None:
+        """Adds them, as far as there are any."""
+        found = self._found
+        figures.put("txmsg_database_figures_age_seconds", -1 if found is None else time.monotonic() - found.at)
+        figures.put("txmsg_database_figures_seconds", 0 if found is None else found.took_s)
+        if found is None:
+            return
+        for group, topic, processed, waiting, retrying, dead in found.groups:
+            labels = {GROUP: group or OTHER, TOPIC: topic or OTHER}
+            figures.put("txmsg_group_processed_messages_total", processed, **labels)
+            figures.put("txmsg_group_lag_messages", waiting, **labels)
+            figures.put("txmsg_group_retrying_messages", retrying, **labels)
+            figures.put("txmsg_group_dead_letters", dead, **labels)
+            if group and topic:
+                figures.put("txmsg_group_lag_seconds", found.oldest_s.get((group, topic), 0), **labels)
+        for topic, messages in found.topics:
+            figures.put("txmsg_topic_messages_total", messages, **{TOPIC: topic or OTHER})
+        for state in _STATES:
+            of_state = found.halves.get(state, store.HalfFigures(state, 0, 0.0))
+            figures.put("txmsg_halves", of_state.transactions, state=state)
+            figures.put("txmsg_half_oldest_seconds", of_state.oldest_s, state=state)
+
+
+def unready(broker: Broker) -> str:
+    """Why a broker should get no traffic; empty if it may."""
+    if broker.stop.is_set():
+        return "the broker is stopping"
+    if broker.membership.is_cut_off:
+        return "the Notify database cannot be reached"
+    if broker.membership.is_draining:
+        return "the broker is drained: it accepts no messages"
+    if not broker.membership.leases.is_held():
+        return "the broker holds no leases: it has not joined the others yet, or its heartbeats come too late"
+    return ""
+
+
+def figures_of(broker: Broker, database: DatabaseFigures) -> Figures:
+    """All figures of a broker."""
+    figures = Figures(Process.BROKER)
+    figures.put("txmsg_ready", not unready(broker))
+    put_calls(figures, broker.server)
+    _put_sending(figures, broker)
+    _put_checks(figures, broker)
+    _put_delivery(figures, broker)
+    _put_storage(figures, broker)
+    _put_cluster(figures, broker)
+    database.put(figures)
+    return figures
+
+
+def _put_sending(figures: Figures, broker: Broker) -> None:
+    config, counts = broker.config, broker.service.counts
+    for name, writer in broker.writers.by_name.items():
+        figures.put("txmsg_writer_batch_items", writer.counts.items, writer=name)
+        figures.put("txmsg_writer_batch_seconds", writer.counts.seconds, writer=name)
+        figures.put("txmsg_writer_repeats_total", writer.counts.repeats, writer=name)
+        figures.put("txmsg_writer_waiting_items", writer.waiting_items, writer=name)
+        figures.put("txmsg_writer_waiting_bytes", writer.waiting_size_bytes, writer=name)
+        figures.put_bound(f"writer_{name}_items", writer.waiting_items, config.waiting_items_max)
+        figures.put_bound(f"writer_{name}_bytes", writer.waiting_size_bytes, config.waiting_size_bytes_max)
+    writers = broker.writers.by_name.values()
+    figures.put("txmsg_stored_messages_total", sum(writer.counts.halves for writer in writers), kind="half")
+    figures.put("txmsg_stored_messages_total", sum(writer.counts.plain for writer in writers), kind="plain")
+    for outcome, decided_by, count in (
+        ("commit", "client", counts.committed_by_client),
+        ("commit", "check", counts.committed_by_check),
+        ("commit", "person", counts.committed_by_person),
+        ("rollback", "client", counts.rolled_back_by_client),
+        ("rollback", "check", counts.rolled_back_by_check),
+        ("rollback", "person", counts.rolled_back_by_person),
+        ("unknown", "client", counts.unknown_by_client),
+    ):
+        figures.put("txmsg_outcomes_total", count, outcome=outcome, decided_by=decided_by)
+    figures.put_each("txmsg_item_errors_total", ERROR, {**dict.fromkeys(CODES, 0), **counts.refused})
+    figures.put("txmsg_scheduled_released_total", broker.scheduler.released)
+
+
+def _put_checks(figures: Figures, broker: Broker) -> None:
+    counts = broker.checks.counts
+    figures.put("txmsg_checks_total", counts.asked)
+    answers = {"commit": counts.committed, "rollback": counts.rolled_back, "unknown": counts.unknown}
+    figures.put_each("txmsg_check_answers_total", "outcome", answers)
+    figures.put("txmsg_halves_parked_total", counts.parked)
+    figures.put("txmsg_checks_in_flight", broker.checks.in_flight)
+    figures.put("txmsg_attached_clients", len(broker.clients))
+    figures.put_bound("checks_in_flight", broker.checks.in_flight, broker.config.check_loop.in_flight_max)
+
+
+def _put_delivery(figures: Figures, broker: Broker) -> None:
+    state = broker.delivery.state
+    counts = state.counts
+    figures.put("txmsg_delivered_messages_total", counts.delivered)
+    figures.put("txmsg_acknowledged_messages_total", counts.acknowledged)
+    figures.put("txmsg_refused_messages_total", counts.refused)
+    figures.put("txmsg_expired_messages_total", counts.expired)
+    figures.put("txmsg_late_messages_total", counts.late)
+    figures.put("txmsg_retries_total", counts.retries)
+    figures.put("txmsg_dead_letters_total", counts.dead_letters)
+    figures.put("txmsg_delivery_groups", len(state.groups))
+    figures.put("txmsg_delivery_paused_groups", sum(group.members.pause.is_on for group in state.groups.values()))
+    figures.put("txmsg_delivery_waiting_receives", sum(state.waiting.values()))
+    figures.put("txmsg_delivery_in_flight_messages", sum(feed.window.in_flight_count for feed in state.busy_feeds()))
+    figures.put("txmsg_delivery_memory_bytes", state.memory.size_bytes)
+    figures.put_bound("delivery_memory", state.memory.size_bytes, state.memory.size_bytes_max)
+
+
+def _put_storage(figures: Figures, broker: Broker) -> None:
+    config, kept = broker.config, broker.segments.kept
+    figures.put("txmsg_segments", len(kept))
+    figures.put("txmsg_segments_bytes", sum(segment.size_bytes for segment in kept))
+    figures.put("txmsg_segment_oldest_seconds", max((it.age_s for it in kept if it.state == "closed"), default=0))
+    figures.put("txmsg_retention_seconds", config.retention_s)
+    figures.put("txmsg_retention_limit_bytes", config.retention_size_bytes)
+    figures.put("txmsg_segments_dropped_total", broker.retention.counts.segments)
+    figures.put("txmsg_unread_dropped_messages_total", broker.retention.counts.unread_messages)
+    figures.put_bound("segments", len(kept), config.segments_max)
+
+
+def _put_cluster(figures: Figures, broker: Broker) -> None:
+    membership = broker.membership
+    figures.put("txmsg_database_reachable", not membership.is_cut_off)
+    figures.put("txmsg_lease_held", membership.leases.is_held())
+    figures.put("txmsg_leases", len(membership.leases.epochs()))
+    figures.put("txmsg_lease_losses_total", membership.leases.losses)
+    figures.put("txmsg_brokers", len(membership.brokers))
+    figures.put("txmsg_draining", membership.is_draining)
+    for name, pool in (("delivery", broker.pool), ("administration", broker.admin_pool)):
+        found: dict[str, Any] = pool.get_stats()  # without what has not happened yet
+        size, waiting = found.get("pool_size", 0), found.get("requests_waiting", 0)
+        errors = found.get("requests_errors", 0) + found.get("connections_errors", 0) + found.get("connections_lost", 0)
+        figures.put("txmsg_database_sessions", size, pool=name)
+        figures.put("txmsg_database_waiting", waiting, pool=name)
+        figures.put("txmsg_database_requests_total", found.get("requests_num", 0), pool=name)
+        figures.put("txmsg_database_used_seconds_total", found.get("usage_ms", 0) / 1000, pool=name)
+        figures.put("txmsg_database_wait_seconds_total", found.get("requests_wait_ms", 0) / 1000, pool=name)
+        figures.put("txmsg_database_errors_total", errors, pool=name)
+        figures.put_bound(f"sessions_{name}", size - found.get("pool_available", 0), found.get("pool_max", 1))

@@ -1,0 +1,280 @@
+"""Every metric that a process of txmsg exports: its name, type, unit, labels and meaning, and which processes have it.
+
+What is scraped, docs/metrics.md, the alert rules and the dashboard are made from this table. Knows no process and no
+library. Labels follow OpenTelemetry's conventions for messaging where those have a word, with `_` for `.`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Final
+
+
+class Kind(Enum):
+    """The types of Prometheus that are used."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+class Process(Enum):
+    """Who exports metrics."""
+
+    BROKER = "broker"
+    METAQ = "metaq"
+    TAILER = "tailer"
+    PAGE = "page"
+
+
+class Scope(Enum):
+    """What a value is about, which says how those of several processes are put together."""
+
+    PROCESS = "process"
+    """The process: add them up."""
+    DATABASE = "database"
+    """The Notify database, the same from each of its brokers: take the maximum."""
+
+
+NAMED_MAX: Final = 500
+"""Topics, and pairs of a group and a topic, with series of their own: those created first. The others are `other`."""
+OTHER: Final = "other"
+
+TOPIC: Final = "messaging_destination_name"
+GROUP: Final = "messaging_consumer_group_name"
+ERROR: Final = "error_type"
+
+LABELS: Final = {
+    TOPIC: f"A topic: the {NAMED_MAX} created first; the others together are `{OTHER}`.",
+    GROUP: f"A consumer group: {NAMED_MAX} pairs with a topic; the other pairs together are `{OTHER}`.",
+    ERROR: "The code of an error class, as it goes over the wire: one of about 25.",
+    "bound": "What is bounded; see below.",
+    "decided_by": "`client`, `check` or `person`.",
+    "kind": "`half` or `plain`.",
+    "outcome": "`commit`, `rollback` or `unknown`.",
+    "pool": "`delivery` (check-backs, too) or `administration`.",
+    "process": "`broker`, `metaq`, `tailer` or `page`.",
+    "service_version": "The release of txmsg.",
+    "state": "`new`: not checked yet; `in_doubt`: checked, and still undecided; `parked`: checked no longer.",
+    "writer": "`half`, `other` (outcomes and plain messages) or `replicated`.",
+}
+"""The values of each label, which are bounded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """One entry."""
+
+    name: str
+    kind: Kind
+    unit: str
+    """Of its values: seconds, bytes, messages ...; `1` for a share, and for what is 0 or 1."""
+    meaning: str
+    """The HELP line, too."""
+    labels: tuple[str, ...] = ()
+    scope: Scope = Scope.PROCESS
+    section: str = ""
+    """The heading on the page, and the row of the dashboard."""
+    processes: frozenset[Process] = frozenset()
+
+
+def _counter(name: str, unit: str, meaning: str, *labels: str, scope: Scope = Scope.PROCESS) -> Metric:
+    return Metric(name=name, kind=Kind.COUNTER, unit=unit, meaning=meaning, labels=labels, scope=scope)
+
+
+def _gauge(name: str, unit: str, meaning: str, *labels: str, scope: Scope = Scope.PROCESS) -> Metric:
+    return Metric(name=name, kind=Kind.GAUGE, unit=unit, meaning=meaning, labels=labels, scope=scope)
+
+
+def _histogram(name: str, unit: str, meaning: str, *labels: str) -> Metric:
+    return Metric(name=name, kind=Kind.HISTOGRAM, unit=unit, meaning=meaning, labels=labels)
+
+
+_PROCESS: Final = (
+    _gauge("txmsg_build_info", "1", "Which release runs; always 1.", "service_version", "process"),
+    _gauge("txmsg_ready", "1", "Whether /readyz answers 200."),
+    _gauge("txmsg_process_start_time_seconds", "seconds", "When the process started, since 1970."),
+    _counter("txmsg_process_cpu_seconds_total", "seconds", "CPU time used, of user and system."),
+    _gauge("txmsg_process_resident_bytes", "bytes", "Memory in use (RSS)."),
+    _gauge("txmsg_process_open_files", "files", "File descriptors in use."),
+    _gauge("txmsg_process_open_files_limit", "files", "File descriptors that the process may use."),
+)
+_CALLS: Final = (
+    _gauge("txmsg_connections", "connections", "Clients connected."),
+    _gauge("txmsg_calls_in_flight", "calls", "Calls begun and not answered, long polls included."),
+    _counter("txmsg_calls_total", "calls", "Calls begun."),
+    _counter("txmsg_call_errors_total", "calls", "Calls answered with an error.", ERROR),
+    _counter("txmsg_network_received_bytes_total", "bytes", "Bytes received from clients."),
+    _counter("txmsg_network_sent_bytes_total", "bytes", "Bytes sent to clients."),
+    _gauge("txmsg_bound_used_ratio", "1", "How full something bounded is; at 1, more waits or is refused.", "bound"),
+)
+_SENDING: Final = (
+    _counter("txmsg_stored_messages_total", "messages", "Messages stored for clients, repeats included.", "kind"),
+    _counter(
+        "txmsg_outcomes_total",
+        "transactions",
+        "Outcomes taken, repeats included. After unknown the transaction is checked.",
+        "outcome",
+        "decided_by",
+    ),
+    _counter("txmsg_item_errors_total", "transactions", "Transactions refused in requests that were answered.", ERROR),
+    _histogram("txmsg_writer_batch_items", "items", "Messages and outcomes in each batch.", "writer"),
+    _histogram(
+        "txmsg_writer_batch_seconds", "seconds", "Time that the database took for a batch, repeats included.", "writer"
+    ),
+    _counter("txmsg_writer_repeats_total", "attempts", "Attempts to write a batch that failed.", "writer"),
+    _gauge("txmsg_writer_waiting_items", "items", "Messages and outcomes that wait for a batch.", "writer"),
+    _gauge("txmsg_writer_waiting_bytes", "bytes", "Bytes that wait for a batch.", "writer"),
+    _counter(
+        "txmsg_topic_messages_total",
+        "messages",
+        "Messages that have entered the queues of a topic since it was created.",
+        TOPIC,
+        scope=Scope.DATABASE,
+    ),
+    _counter(
+        "txmsg_scheduled_released_total", "messages", "Delayed messages that became due and entered their queues."
+    ),
+)
+_CHECKS: Final = (
+    _gauge("txmsg_halves", "transactions", "Undecided transactions.", "state", scope=Scope.DATABASE),
+    _gauge(
+        "txmsg_half_oldest_seconds",
+        "seconds",
+        "Age of the oldest undecided transaction; 0 without one.",
+        "state",
+        scope=Scope.DATABASE,
+    ),
+    _counter("txmsg_checks_total", "checks", "Check-backs begun."),
+    _counter(
+        "txmsg_check_answers_total", "checks", "What check-backs led to; no answer in time is unknown.", "outcome"
+    ),
+    _counter("txmsg_halves_parked_total", "transactions", "Transactions parked in doubt, for an operator."),
+    _gauge("txmsg_checks_in_flight", "checks", "Check-backs under way."),
+    _gauge("txmsg_attached_clients", "clients", "Clients attached, which are told of brokers and asked."),
+)
+_DELIVERY: Final = (
+    _counter("txmsg_delivered_messages_total", "messages", "Messages given to consumers, redeliveries included."),
+    _counter("txmsg_acknowledged_messages_total", "messages", "Messages acknowledged in time."),
+    _counter("txmsg_refused_messages_total", "messages", "Messages refused in time: their handlers failed."),
+    _counter("txmsg_expired_messages_total", "messages", "Messages not settled within their visibility timeout."),
+    _counter("txmsg_late_messages_total", "messages", "Settlements that came too late, and count for nothing."),
+    _counter("txmsg_retries_total", "messages", "Failures stored for another attempt."),
+    _counter("txmsg_dead_letters_total", "messages", "Messages that failed for the last time."),
+    _gauge("txmsg_delivery_groups", "groups", "Groups in memory."),
+    _gauge("txmsg_delivery_paused_groups", "groups", "Groups that get single messages, because everything fails."),
+    _gauge("txmsg_delivery_waiting_receives", "calls", "Receives that wait for messages."),
+    _gauge("txmsg_delivery_in_flight_messages", "messages", "Messages given to consumers and not settled; no retries."),
+    _gauge("txmsg_delivery_memory_bytes", "bytes", "Memory of messages held ready."),
+)
+_GROUPS: Final = (
+    _counter(
+        "txmsg_group_processed_messages_total",
+        "messages",
+        "Messages that a group is done with, by its cursors; fewer after a seek back.",
+        GROUP,
+        TOPIC,
+        scope=Scope.DATABASE,
+    ),
+    _gauge(
+        "txmsg_group_lag_messages",
+        "messages",
+        "Messages that a group is not done with, without retries and dead letters.",
+        GROUP,
+        TOPIC,
+        scope=Scope.DATABASE,
+    ),
+    _gauge(
+        "txmsg_group_lag_seconds",
+        "seconds",
+        f"How long ago the oldest of these was stored; 0 if there is none. Not of `{OTHER}`.",
+        GROUP,
+        TOPIC,
+        scope=Scope.DATABASE,
+    ),
+    _gauge(
+        "txmsg_group_retrying_messages",
+        "messages",
+        "Messages that wait for another attempt.",
+        GROUP,
+        TOPIC,
+        scope=Scope.DATABASE,
+    ),
+    _gauge(
+        "txmsg_group_dead_letters", "messages", "Dead letters, for an operator.", GROUP, TOPIC, scope=Scope.DATABASE
+    ),
+)
+_STORAGE: Final = (
+    _gauge("txmsg_segments", "segments", "Segments kept.", scope=Scope.DATABASE),
+    _gauge("txmsg_segments_bytes", "bytes", "Size of all segments, with indexes.", scope=Scope.DATABASE),
+    _gauge(
+        "txmsg_segment_oldest_seconds",
+        "seconds",
+        "How long ago the oldest segment was closed; 0 if none is.",
+        scope=Scope.DATABASE,
+    ),
+    _gauge("txmsg_retention_seconds", "seconds", "How long segments are kept that every group has read."),
+    _gauge("txmsg_retention_limit_bytes", "bytes", "Size of all segments above which old ones go; 0: no limit."),
+    _counter("txmsg_segments_dropped_total", "segments", "Segments dropped by this broker."),
+    _counter("txmsg_unread_dropped_messages_total", "messages", "Messages dropped unread, once for each group."),
+)
+_DATABASE: Final = (
+    _gauge("txmsg_database_reachable", "1", "Whether the last heartbeat reached the Notify database."),
+    _gauge("txmsg_lease_held", "1", "Whether this broker may deliver."),
+    _gauge("txmsg_leases", "queues", "Queues that this broker delivers."),
+    _counter("txmsg_lease_losses_total", "losses", "How often all leases were lost."),
+    _gauge("txmsg_brokers", "brokers", "Brokers that are alive as far as this one knows, itself included."),
+    _gauge("txmsg_draining", "1", "Whether an operator drains this broker."),
+    _gauge("txmsg_database_sessions", "sessions", "Sessions in a pool.", "pool"),
+    _gauge("txmsg_database_waiting", "requests", "Requests that wait for a session of a pool.", "pool"),
+    _counter("txmsg_database_requests_total", "requests", "Requests for a session of a pool.", "pool"),
+    _counter("txmsg_database_used_seconds_total", "seconds", "Time for which sessions of a pool were used.", "pool"),
+    _counter("txmsg_database_wait_seconds_total", "seconds", "Time that requests waited for a session.", "pool"),
+    _counter("txmsg_database_errors_total", "errors", "Sessions not got in time, not made, or lost.", "pool"),
+    _gauge(
+        "txmsg_database_figures_age_seconds", "seconds", "Age of the values of scope `database`; -1 before the first."
+    ),
+    _gauge("txmsg_database_figures_seconds", "seconds", "How long the database took for them."),
+)
+
+
+def _of_section(section: str, processes: Iterable[Process], metrics: Iterable[Metric]) -> Iterator[Metric]:
+    for metric in metrics:
+        yield replace(metric, section=section, processes=frozenset(processes))
+
+
+CATALOGUE: Final = {
+    metric.name: metric
+    for metrics in (
+        _of_section("Processes", Process, _PROCESS),
+        _of_section("Calls", (Process.BROKER, Process.METAQ), _CALLS),
+        _of_section("Sending", (Process.BROKER,), _SENDING),
+        _of_section("Check-backs", (Process.BROKER,), _CHECKS),
+        _of_section("Delivery", (Process.BROKER,), _DELIVERY),
+        _of_section("Groups", (Process.BROKER,), _GROUPS),
+        _of_section("Segments and retention", (Process.BROKER,), _STORAGE),
+        _of_section("Leases and the Notify database", (Process.BROKER,), _DATABASE),
+    )
+    for metric in metrics
+}
+"""All metrics by name, in the order of the page."""
+
+BOUNDS: Final = {
+    Process.BROKER: {
+        "connections": "clients connected",
+        "writer_half_items": "half messages that wait for a batch",
+        "writer_half_bytes": "their bytes",
+        "writer_other_items": "outcomes and plain messages that wait",
+        "writer_other_bytes": "their bytes",
+        "writer_replicated_items": "what waits that a standby must confirm",
+        "writer_replicated_bytes": "its bytes",
+        "delivery_memory": "memory of messages held ready; above it only queues with nothing ready are read",
+        "checks_in_flight": "check-backs under way; further ones stay due",
+        "sessions_delivery": "sessions of the pool in use",
+        "sessions_administration": "sessions of the pool for administration in use",
+        "segments": "segments kept; at the maximum none is closed",
+    },
+}
+"""The values of the label `bound`, and what each is."""
