@@ -24,7 +24,8 @@ def families_of(figures: Figures) -> Iterator[Family]:
 
 def text_of(figures: Figures) -> bytes:
     """What /metrics answers."""
-    return generate_latest(_Once(figures))
+    text: bytes = generate_latest(_Once(figures))
+    return text
 
 
 class _Once:
