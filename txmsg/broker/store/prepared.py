@@ -38,6 +38,11 @@ class PreparedConnection(AsyncConnection[Any]):
         super().__init__(*args, **kwargs)
         self._names_prepared: set[bytes] = set()
         self._row_loader = Transformer(self)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._fd = -1
+        """Which the loop watches, also between statements: to begin and to end that for each takes system calls."""
+        self._answered: asyncio.Future[PGresult] | None = None
+        self._result: PGresult | None = None
 
     async def run(self, statement: Statement, values: Sequence[bytes | None]) -> tuple[Any, ...]:
         """The one row of a statement. values: its parameters in binary. Raises what the driver raises.
@@ -47,60 +52,78 @@ class PreparedConnection(AsyncConnection[Any]):
         async with self.lock:
             if statement.name not in self._names_prepared:
                 self.pgconn.send_prepare(statement.name, statement.sql, statement.parameter_oids)
-                await self._result()
+                await self._answer()
                 self._names_prepared.add(statement.name)
             self.pgconn.send_query_prepared(statement.name, values, (Format.BINARY,) * len(values), Format.BINARY)
-            result = await self._result()
+            result = await self._answer()
         self._row_loader.set_pgresult(result)
         return self._row_loader.load_row(0, tuple)
 
-    async def _result(self) -> PGresult:
+    async def wait(self, *args: Any, **kwargs: Any) -> Any:
+        """As the driver has it, which reads the socket itself."""
+        self._leave_loop()
+        return await super().wait(*args, **kwargs)
+
+    async def close(self) -> None:
+        """As the driver has it."""
+        self._leave_loop()
+        await super().close()
+
+    async def _answer(self) -> PGresult:
         """Sends what libpq has to send, and returns what the server answers."""
         loop = asyncio.get_running_loop()
-        pgconn, fd = self.pgconn, self.pgconn.socket
-        answered: asyncio.Future[PGresult] = loop.create_future()
-        result: PGresult | None = None
-
-        def receive() -> None:
-            nonlocal result
-            try:
-                pgconn.consume_input()
-                while not (answered.done() or pgconn.is_busy()):
-                    following = pgconn.get_result()
-                    if following is None:
-                        assert result is not None
-                        answered.set_result(result)
-                    elif result is None:
-                        result = following
-            except psycopg.Error as exc:
-                if answered.done():
-                    return
-                if result is not None and result.status == ExecStatus.FATAL_ERROR:
-                    answered.set_result(result)  # why the server has closed the session
-                else:
-                    answered.set_exception(exc)
-
-        def send() -> None:
-            try:
-                if not pgconn.flush():
-                    loop.remove_writer(fd)
-            except psycopg.Error as exc:
-                if not answered.done():
-                    answered.set_exception(exc)
-
-        unsent = pgconn.flush()
-        loop.add_reader(fd, receive)
-        if unsent:
-            loop.add_writer(fd, send)
+        self._result = None
+        answered = self._answered = loop.create_future()
+        is_unsent = self.pgconn.flush()
+        if self._loop is None:
+            self._loop, self._fd = loop, self.pgconn.socket
+            loop.add_reader(self._fd, self._receive)
+        if is_unsent:
+            loop.add_writer(self._fd, self._send)
         try:
-            found = await answered
+            found: PGresult = await answered
         except asyncio.CancelledError:
-            pgconn.finish()  # its answer would be taken for that of the next statement
+            self._leave_loop()
+            self.pgconn.finish()  # its answer would be taken for that of the next statement
             raise
         finally:
-            loop.remove_reader(fd)
-            if unsent:
-                loop.remove_writer(fd)
+            self._answered = None
         if found.status not in {ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK}:
             raise error_from_result(found, "utf-8")
         return found
+
+    def _leave_loop(self) -> None:
+        if self._loop is not None:
+            self._loop.remove_reader(self._fd)
+            self._loop.remove_writer(self._fd)
+            self._loop = None
+
+    def _receive(self) -> None:
+        pgconn, answered = self.pgconn, self._answered
+        try:
+            pgconn.consume_input()
+            while answered is not None and not (answered.done() or pgconn.is_busy()):
+                following = pgconn.get_result()
+                if following is None:
+                    assert self._result is not None
+                    answered.set_result(self._result)
+                elif self._result is None:
+                    self._result = following
+        except psycopg.Error as exc:
+            self._leave_loop()  # the session is at its end
+            if answered is None or answered.done():
+                return
+            if self._result is not None and self._result.status == ExecStatus.FATAL_ERROR:
+                answered.set_result(self._result)  # why the server has closed the session
+            else:
+                answered.set_exception(exc)
+
+    def _send(self) -> None:
+        try:
+            if not self.pgconn.flush():
+                assert self._loop is not None
+                self._loop.remove_writer(self._fd)
+        except psycopg.Error as exc:
+            self._leave_loop()
+            if self._answered is not None and not self._answered.done():
+                self._answered.set_exception(exc)
