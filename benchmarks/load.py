@@ -135,6 +135,18 @@ async def send_transactions(
     return took_s
 
 
+async def send_alone(address: str, topic: str, seconds: float, size_bytes: int = 200) -> list[float]:
+    """Plain messages, by one coroutine; the seconds that each took."""
+    message = Message(topic, b"x" * size_bytes)
+    took_s: list[float] = []
+    async with AsyncProducer(address, group="bench") as producer:
+        until = time.perf_counter() + seconds
+        while (start := time.perf_counter()) < until:
+            await producer.send(message)
+            took_s.append(time.perf_counter() - start)
+    return took_s
+
+
 async def consume(address: str, topic: str, group: str, count: int, arrivals: Arrivals) -> float:
     """Messages per second reaching an `async def` handler, for the next `count` of a group.
 

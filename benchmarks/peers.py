@@ -6,7 +6,10 @@ settings, each in a fresh database, with few waiting and with many. They do othe
 compared is a queue's delivery only. Settings are the fastest found among those that their documentation offers:
 procrastinate with several workers and finished jobs deleted, pgqueuer with several, large batches, and asyncpg.
 
-    python -m benchmarks.peers [--quick] [--json] [--waiting N ...] [--seconds S]
+Then one caller sends one message (job) after the other, beside a plain INSERT; and beside pgmq, if a directory is given
+in which PostgreSQL finds extension/pgmq.control and its SQL.
+
+    python -m benchmarks.peers [--quick] [--json] [--waiting N ...] [--seconds S] [--pgmq DIRECTORY]
 """
 
 from __future__ import annotations
@@ -18,14 +21,17 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from importlib.metadata import version
+from pathlib import Path
+from statistics import median
 
 import asyncpg
 import procrastinate
 from pgqueuer import AsyncpgDriver, Job, Queries, QueueManager
 from procrastinate.types import JSONDict
 
-from benchmarks.load import CONCURRENCY, run, send
+from benchmarks.load import CONCURRENCY, run, send, send_alone
 from benchmarks.surroundings import broker_process, parser_of, private_server, progress_of
 from txmsg.broker import migrate
 from txmsg.client import AsyncConsumer
@@ -149,22 +155,95 @@ SYSTEMS: dict[str, Callable[[str, int, float], Awaitable[Rates]]] = {
 }
 
 
+# ---- one caller, one message a call
+
+
+async def alone_txmsg(url: str, seconds: float) -> list[float]:
+    migrate.upgrade(url)
+    with broker_process(url) as broker:
+        return await send_alone(broker.address, "bench.peers", seconds, len(BODY))
+
+
+async def alone_insert(url: str, seconds: float) -> list[float]:
+    connection = await asyncpg.connect(url)
+    await connection.execute("create table job (id bigint generated always as identity primary key, body text)")
+    return await _one_by_one(lambda: connection.execute("insert into job (body) values ($1)", BODY), seconds)
+
+
+async def alone_pgqueuer(url: str, seconds: float) -> list[float]:
+    queries = Queries(AsyncpgDriver(await asyncpg.connect(url)))
+    await queries.install()
+    return await _one_by_one(lambda: queries.enqueue("handle", BODY.encode()), seconds)
+
+
+async def alone_procrastinate(url: str, seconds: float) -> list[float]:
+    app = procrastinate.App(connector=procrastinate.PsycopgConnector(conninfo=url))
+
+    @app.task(name="handle", queue="bench")
+    async def handle(body: str) -> None:
+        pass
+
+    async with app.open_async():
+        await app.schema_manager.apply_schema_async()
+        return await _one_by_one(lambda: handle.defer_async(body=BODY), seconds)
+
+
+async def alone_pgmq(directory: Path, url: str, seconds: float) -> list[float]:
+    connection = await asyncpg.connect(url)
+    await connection.execute("select set_config('extension_control_path', $1, false)", f"$system:{directory}")
+    await connection.execute("create extension pgmq")
+    await connection.execute("select pgmq.create('bench')")
+    message = json.dumps({"body": BODY})
+    return await _one_by_one(lambda: connection.execute("select pgmq.send('bench', $1::jsonb)", message), seconds)
+
+
+async def _one_by_one(send_one: Callable[[], Awaitable[object]], seconds: float) -> list[float]:
+    """The seconds that each took."""
+    took_s: list[float] = []
+    until = time.perf_counter() + seconds
+    while (start := time.perf_counter()) < until:
+        await send_one()
+        took_s.append(time.perf_counter() - start)
+    return took_s
+
+
+Alone = Callable[[str, float], Awaitable[list[float]]]
+ALONE: dict[str, Alone] = {
+    "txmsg": alone_txmsg,
+    "INSERT": alone_insert,
+    "pgqueuer": alone_pgqueuer,
+    "procrastinate": alone_procrastinate,
+}
+
+
 def main() -> int:
     """Measures and prints."""
     parser = parser_of(__doc__, f"{WAITING_QUICK[-1]:,} waiting, {SECONDS_QUICK:g} seconds of work")
     parser.add_argument("--waiting", type=int, nargs="+", metavar="N", help="messages waiting: multiples of 500")
     parser.add_argument("--seconds", type=float, metavar="S", help="work for so long at most")
+    parser.add_argument("--pgmq", type=Path, metavar="DIRECTORY", help="one caller sends by pgmq, too")
     options = parser.parse_args()
     waiting = options.waiting or (WAITING_QUICK if options.quick else WAITING)
     seconds = options.seconds or (SECONDS_QUICK if options.quick else SECONDS)
     logging.getLogger("procrastinate").setLevel(logging.CRITICAL)  # it tells each cancelled worker
     figures: dict[str, dict[int, Rates]] = {name: {} for name in SYSTEMS}
-    with private_server() as server, progress_of("peers", len(SYSTEMS) * len(waiting)) as step:
+    alone = dict(ALONE)
+    if options.pgmq is not None:
+        alone["pgmq"] = partial(alone_pgmq, options.pgmq)
+    one_caller: dict[str, dict[str, float]] = {}
+    with private_server() as server, progress_of("peers", len(SYSTEMS) * len(waiting) + len(alone)) as step:
         for count in waiting:
             for name, measure in SYSTEMS.items():
                 url = server.create_database(f"{name}_{count}")
                 figures[name][count] = run(_measured(measure, url, count, seconds))
                 step()
+        for name, send_alone_by in alone.items():
+            took_s = run(_alone(send_alone_by, server.create_database(f"alone_{name.lower()}"), seconds))
+            one_caller[name] = {
+                "send_per_s": round(len(took_s) / sum(took_s), 1),
+                "p50_ms": round(median(took_s) * 1000, 3),
+            }
+            step()
     for name, of_counts in figures.items():
         for count, (enqueued_per_s, worked_per_s) in of_counts.items():
             print(
@@ -172,18 +251,17 @@ def main() -> int:
                 f"enqueued {enqueued_per_s:10,.0f}/s   handled {worked_per_s:10,.0f}/s, "
                 f"{worked_per_s / figures['txmsg'][count][1]:.3f} of txmsg's"
             )
+    for name, figure in one_caller.items():
+        print(f"{name:14} one caller: {figure['send_per_s']:10,.0f}/s   p50 {figure['p50_ms']:6.2f} ms")
     if options.json:
-        print(
-            json.dumps(
-                {
-                    name: {
-                        count: {"enqueue_per_s": round(enqueued, 1), "handle_per_s": round(worked, 1)}
-                        for count, (enqueued, worked) in of_counts.items()
-                    }
-                    for name, of_counts in figures.items()
-                }
-            )
-        )
+        rates = {
+            name: {
+                count: {"enqueue_per_s": round(enqueued, 1), "handle_per_s": round(worked, 1)}
+                for count, (enqueued, worked) in of_counts.items()
+            }
+            for name, of_counts in figures.items()
+        }
+        print(json.dumps({**rates, "one_caller": one_caller}))
     return 0
 
 
@@ -191,6 +269,10 @@ async def _measured(
     measure: Callable[[str, int, float], Awaitable[Rates]], url: str, waiting: int, seconds: float
 ) -> Rates:
     return await measure(url, waiting, seconds)
+
+
+async def _alone(send_one: Alone, url: str, seconds: float) -> list[float]:
+    return await send_one(url, seconds)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
-"""How many transactional sends (half message, then commit) per second, beside pgbench calling the same function.
+"""How many transactional sends (half message, then commit) per second, beside the same function called directly.
 
-Claims (docs/performance.md): >= 30,000/s with 256 asyncio callers, >= 0.35 x pgbench in batches of 200 on the same
-database in the same run, and a p50 of <= 3 ms with one caller. Everything runs on this machine: callers, broker and
-PostgreSQL. The rows found in the tables afterwards must equal the number claimed, or the exit status is 1.
+Two references call the function on the same database in the same run: pgbench in batches of 200, beside 256 callers;
+and psycopg with one message a call, beside one caller, who also sends plain messages. Everything runs on this machine:
+callers, broker and PostgreSQL. The rows found in the tables afterwards must equal the number claimed, or the exit
+status is 1.
 
     python -m benchmarks.transactional_send [--quick] [--json] [--storage URL]
 """
@@ -15,15 +16,18 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from statistics import median
+from typing import Any
 
 import psycopg
 
-from benchmarks.load import run, send_transactions
+from benchmarks.load import run, send_alone, send_transactions
 from benchmarks.surroundings import broker_process, notify_database, parser_of, pgbench_path, progress_of
 from txmsg.client import Producer
-from txmsg.message import Message, TransactionState
+from txmsg.message import Message, TransactionState, new_transaction_id
 
 TOPIC = "bench.send"
 BODY = b"x" * 200
@@ -44,6 +48,20 @@ select count(*) from txmsg.apply_batch(:segment, 0, '6 s',
   '{{}}', {_NONE}, :ids::uuid[], '{{}}', '{{}}', '{{}}', {_NONE});
 """
 """Calls as the broker makes them: 200 halves, then their commits; arguments in the order of the function's."""
+
+
+ALONE_STATEMENT = f"""\
+call txmsg.write_batch(null, %(segment)s, 0, '6 s',
+  %(half)s::uuid[], %(half_n)s::int2[], %(half_queue)s::int[], %(half_producer)s::int[], '{{}}', '{{}}', '{{}}',
+  %(half_body)s::bytea[], %(half_at)s::timestamptz[], '{{}}', '{{}}', %(commit)s::uuid[], '{{}}', '{{}}', '{{}}',
+  %(plain)s::uuid[], %(plain_n)s::int2[], %(plain_queue)s::int[], '{{}}', '{{}}', '{{}}', %(plain_body)s::bytea[],
+  %(plain_at)s::timestamptz[], '{{}}', '{{}}', {", ".join(["null"] * 6)})
+"""
+_ALONE_COLUMNS = [f"{kind}{name}" for kind in ("half", "plain") for name in ("", "_n", "_queue", "_body", "_at")]
+_ALONE_COLUMNS += ["half_producer", "commit"]
+_NOTHING: list[Any] = []
+ALONE_SETTINGS = {"plan_cache_mode": "force_generic_plan", "enable_seqscan": "off", "jit": "off"}
+"""Those of a broker's session that decide how the function is planned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +92,13 @@ async def run_async(address: str, callers: int, seconds: float) -> Figure:
     began = time.perf_counter()
     latencies_s = await send_transactions(address, TOPIC, callers, seconds, len(BODY))
     return figure(callers, latencies_s, time.perf_counter() - began)
+
+
+async def run_plain(address: str, seconds: float) -> Figure:
+    """One coroutine that sends one plain message after the other."""
+    began = time.perf_counter()
+    latencies_s = await send_alone(address, TOPIC, seconds, len(BODY))
+    return figure(1, latencies_s, time.perf_counter() - began)
 
 
 def run_threads(address: str, threads: int, seconds: float) -> Figure:
@@ -119,6 +144,51 @@ def run_pgbench(url: str, seconds: float) -> tuple[float, int]:
     return done / took, done
 
 
+def run_psycopg(url: str, seconds: float) -> tuple[Figure, Figure]:
+    """One caller of the function without broker and wire: half, then commit; and plain messages. Half the time each."""
+    none: dict[str, list[Any]] = dict.fromkeys(_ALONE_COLUMNS, _NOTHING)
+    with psycopg.connect(url, autocommit=True) as connection:
+        for name, value in ALONE_SETTINGS.items():
+            connection.execute("select set_config(%s, %s, false)", (name, value))
+        segment = connection.execute("select id from txmsg.segment where state = 'open'").fetchone()
+        assert segment is not None
+        queues = [queue for (queue,) in connection.execute("select id from txmsg.queue order by id")]
+        producer = connection.execute("select min(id) from txmsg.producer").fetchone()
+        assert producer is not None
+
+        def write(**columns: list[Any]) -> None:
+            values: dict[str, Any] = {**none, **columns, "segment": segment[0]}
+            connection.execute(ALONE_STATEMENT, values, prepare=True, binary=True)
+
+        def message(kind: str) -> dict[str, list[Any]]:
+            now = datetime.now(UTC)
+            queue = queues[now.microsecond % len(queues)]
+            columns: dict[str, list[Any]] = {
+                "": [new_transaction_id()],
+                "_n": [0],
+                "_queue": [queue],
+                "_body": [BODY],
+                "_at": [now],
+            }
+            return {kind + name: column for name, column in columns.items()}
+
+        def transaction() -> None:
+            half = message("half")
+            write(**half, half_producer=[producer[0]])
+            write(commit=half["half"])
+
+        return _alone(transaction, seconds / 2), _alone(lambda: write(**message("plain")), seconds / 2)
+
+
+def _alone(work: Callable[[], None], seconds: float) -> Figure:
+    latencies_s: list[float] = []
+    began = time.perf_counter()
+    while (start := time.perf_counter()) < began + seconds:
+        work()
+        latencies_s.append(time.perf_counter() - start)
+    return figure(1, latencies_s, time.perf_counter() - began)
+
+
 def count_messages(url: str) -> int:
     """The committed rows in the tables."""
     with psycopg.connect(url) as connection:
@@ -133,7 +203,7 @@ def main() -> int:
     parser.add_argument("--storage", help="a Notify database of your own; default: a fresh embedded one")
     options = parser.parse_args()
     seconds = 2.0 if options.quick else 8.0
-    steps = 2 + len(ASYNC_CALLERS) + len(SYNC_THREADS)
+    steps = 4 + len(ASYNC_CALLERS) + len(SYNC_THREADS)
     with (
         notify_database(options.storage) as url,
         broker_process(url) as broker,
@@ -151,7 +221,11 @@ def main() -> int:
         for threads in SYNC_THREADS:
             with_threads.append(run_threads(address, threads, seconds))
             step()
+        plain = run(run_plain(address, seconds))
+        step()
         rows = count_messages(url) - base
+        alone, alone_plain = run_psycopg(url, seconds)
+        step()
         pgbench_per_s, _ = run_pgbench(url, seconds)
         step()
         with psycopg.connect(url) as connection:
@@ -160,24 +234,36 @@ def main() -> int:
                 row = connection.execute("select current_setting(%s)", (name,)).fetchone()
                 assert row is not None
                 settings[name] = row[0]
-    claimed = sum(each.sends for each in (*with_async, *with_threads))
+    claimed = sum(each.sends for each in (*with_async, *with_threads, plain))
     at_256 = next(each for each in with_async if each.callers == 256)
     result = {
         "async": {each.callers: asdict(each) for each in with_async},
         "threads": {each.callers: asdict(each) for each in with_threads},
         "pgbench_per_s": round(pgbench_per_s, 1),
         "ratio_256": round(at_256.rate_per_s / pgbench_per_s, 3),
+        "plain": asdict(plain),
+        "psycopg": asdict(alone),
+        "psycopg_plain": asdict(alone_plain),
+        "ratio_1": round(with_async[0].p50_ms / alone.p50_ms, 3),
+        "ratio_1_plain": round(plain.p50_ms / alone_plain.p50_ms, 3),
         "settings": settings,
         "rows": rows,
         "claimed": claimed,
     }
-    for kind, figures in (("async callers", with_async), ("sync threads", with_threads)):
+    for kind, figures in (
+        ("async callers", with_async),
+        ("async caller, plain", [plain]),
+        ("sync threads", with_threads),
+        ("caller of the function by psycopg", [alone]),
+        ("caller of the function by psycopg, plain", [alone_plain]),
+    ):
         for each in figures:
             print(
                 f"{each.callers:5d} {kind}: {each.rate_per_s:10,.0f}/s   "
                 f"p50 {each.p50_ms:8.2f} ms   p99 {each.p99_ms:8.2f} ms"
             )
     print(f"pgbench, batches of {PGBENCH_BATCH}: {pgbench_per_s:,.0f}/s; 256 callers reach {result['ratio_256']} of it")
+    print(f"one caller waits {result['ratio_1']} times as long as by psycopg, plain {result['ratio_1_plain']} times")
     print(", ".join(f"{name}={value}" for name, value in settings.items()))
     print(f"rows in the tables: {rows:,}, claimed: {claimed:,}")
     if options.json:
