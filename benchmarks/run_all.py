@@ -20,6 +20,7 @@ BENCHMARKS = (
     "backlog",
     "held_xmin",
     "idle_groups",
+    "idle_consumers",
     "backend_down",
     "ordered",
     "delayed",

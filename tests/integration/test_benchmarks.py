@@ -15,6 +15,7 @@ SMALLEST = {
     "backlog": ["--levels", "2000", "--turns", "1"],
     "backend_down": ["--seconds", "1.5", "--count", "1000"],
     "idle_groups": ["--groups", "200"],
+    "idle_consumers": ["--consumers", "150", "--seconds", "1"],
     "tailer": ["--rows", "1000", "--turns", "1", "--seconds", "0.3"],
     "capacity": ["--seconds", "0.5", "--clients", "10"],
     "peers": ["--waiting", "500", "--seconds", "1"],

@@ -10,6 +10,7 @@ import pytest
 from psycopg import sql
 
 from tests.integration.delivery_harness import (
+    AT_ONCE,
     NEVER_S,
     Delivered,
     T,
@@ -22,7 +23,7 @@ from tests.integration.delivery_harness import (
     receive_until,
 )
 from tests.waiting import until_async
-from txmsg.broker.delivery.values import Refusal
+from txmsg.broker.delivery.values import Line, Refusal
 from txmsg.broker.store import delivery as store
 from txmsg.broker.store.rows import GroupLag
 from txmsg.errors import StorageError, UnknownTopic
@@ -81,18 +82,75 @@ async def test_receive_that_finds_nothing_returns_nothing_in_time(notify_url: st
         assert not delivery._state.groups["g"].has_waiting
 
 
-async def test_a_member_ends_its_own_receive_and_no_other(notify_url: str) -> None:
+async def test_a_later_receive_on_a_line_ends_the_one_that_waits_and_no_other(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify, poll_s=NEVER_S) as delivery:
-        delivery.release("g", "c")  # nobody waits
-        mine = asyncio.create_task(delivery.receive("g", "c", T, 10, NEVER_S, 60))
-        other = asyncio.create_task(delivery.receive("g", "d", T, 10, NEVER_S, 60))
-        await until_async(lambda: "g" in delivery._state.groups and len(delivery._state.groups["g"]._waiting) == 2)
-        delivery.release("g", "c")
-        delivery.release("g", "c")
+        delivery.follow("g", "c", Line(7, 0))  # nobody waits
+        mine = asyncio.create_task(delivery.receive("g", "c", T, 10, NEVER_S, 60, line=Line(7, 0)))
+        others = [
+            asyncio.create_task(delivery.receive("g", client, T, 10, NEVER_S, 60, line=line))
+            for client, line in (("c", Line(8, 0)), ("d", Line(7, 0)))
+        ]
+        await until_async(lambda: "g" in delivery._state.groups and len(delivery._state.groups["g"]._waiting) == 3)
+        delivery.follow("g", "c", Line(7, 0))
+        delivery.follow("g", "c", Line(7, 0))
         assert await mine == []
-        delivery.wake(await notify.add(1))
-        assert len(await other) == 1
+        for other in others:
+            delivery.wake(await notify.add(1))
+            assert len(await other) == 1
         assert delivery._parked == {}
+
+
+async def test_what_did_not_come_over_a_line_is_redelivered_at_once_and_uncounted(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify, delivering(notify, backoff=AT_ONCE) as delivery:
+        await notify.add(4)
+
+        async def take(count: int, line: Line) -> list[Delivered]:
+            return each_of(await delivery.receive("g", "c", T, count, 30, NEVER_S, line=line))
+
+        first = await take(2, Line(7, 0))
+        came = Line(7, first[0].receipt.token)
+        delivery.follow("g", "c", came)
+        (third,) = await take(1, came)
+        delivery.follow("g", "c", came)  # the third did not come
+        again = await receive(delivery, 2, client="other")
+        assert [(message.offset, message.attempt) for message in again] == [(2, 1), (3, 1)]
+        assert await delivery.settle("g", "c", receipts([third]), []) == receipts([third])
+        assert await delivery.settle("g", "c", receipts(first), []) == []
+        # A retry keeps the attempts that it has had.
+        await delivery.settle("g", "other", [], [Refusal(again[0].receipt, "boom")])
+        retried = await take(1, Line(7, 0))
+        delivery.follow("g", "c", Line(7, 0))
+        assert [(message.offset, message.attempt) for message in retried + await receive(delivery, 1)] == [(2, 2)] * 2
+
+
+async def test_a_member_that_reads_nothing_gets_nothing_and_holds_up_no_other(notify_url: str) -> None:
+    class Slow:
+        is_full = True
+
+        def __init__(self) -> None:
+            self.is_emptied = asyncio.Event()
+
+        async def emptied(self) -> None:
+            await self.is_emptied.wait()
+
+    async with notify_at(notify_url) as notify, delivering(notify, poll_s=NEVER_S) as delivery:
+        slow, outlet = Slow(), Slow()
+        outlet.is_full = False  # it becomes full while it waits
+        waiting = [
+            asyncio.create_task(delivery.receive("g", client, T, 10, NEVER_S, 60, outlet=at))
+            for client, at in (("a", slow), ("b", outlet))
+        ]
+        await until_async(lambda: "g" in delivery._state.groups and delivery._state.groups["g"].has_waiting)
+        outlet.is_full = True
+        delivery.wake(await notify.add(1))
+        assert offsets(await receive(delivery, 1)) == [0]
+        delivery.wake(await notify.add(1))
+        slow.is_full = False
+        slow.is_emptied.set()
+        assert offsets(each_of(await waiting[0])) == [1]
+        assert not waiting[1].done()
+        waiting[1].cancel()
+        await asyncio.wait(waiting)
 
 
 async def test_members_that_come_together_load_the_group_once(notify_url: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 from txmsg.client.attach import Presence
 from txmsg.client.channel import Brokers
 from txmsg.message import ReceivedMessage, TransactionState
-from txmsg.wire.v1.txmsg_pb2 import BrokerFrame, Heartbeat
+from txmsg.wire.v1.txmsg_pb2 import BrokerFrame, RouteChanged
 
 DEADLINE_S = 60.0
 
@@ -22,7 +22,7 @@ class Listener:
         return TransactionState.UNKNOWN
 
 
-class StreamOfHeartbeats:
+class StreamOfRoutes:
     """The first comes at once, the second when `comes` is set, and no more."""
 
     def __init__(self, began: asyncio.Event, comes: asyncio.Event) -> None:
@@ -34,7 +34,7 @@ class StreamOfHeartbeats:
         if event is not None:
             self._began.set()
             await event.wait()
-        return BrokerFrame(heartbeat=Heartbeat())
+        return BrokerFrame(route_changed=RouteChanged())
 
     def close(self) -> None:
         return
@@ -44,6 +44,9 @@ class OneBroker:
     addresses = ("a:7700",)
 
     def watch(self, changed: object) -> None:
+        return
+
+    def learn(self, address: str, route: RouteChanged) -> None:
         return
 
     def __init__(self, stream: object) -> None:
@@ -93,7 +96,7 @@ async def test_a_presence_ends_while_it_connects_and_though_that_fails_at_the_sa
 
 async def test_a_presence_ends_though_a_frame_comes_at_the_same_moment() -> None:
     began, comes = asyncio.Event(), asyncio.Event()
-    brokers = cast(Brokers, OneBroker(StreamOfHeartbeats(began, comes)))
+    brokers = cast(Brokers, OneBroker(StreamOfRoutes(began, comes)))
     running = asyncio.create_task(Presence(brokers, group="g", client_id="c").run())
     await asyncio.wait_for(began.wait(), DEADLINE_S)
     comes.set()

@@ -27,26 +27,23 @@ class Broker:
         self.held: asyncio.Queue[list[pb.Receipt]] = asyncio.Queue()
         self.expired: list[pb.Receipt] = []
         self.holds_polls = False
-        self.releases = 0
-        self.released = asyncio.Event()
+        self.lines: list[tuple[int, int, int]] = []
+        """Of each call that names its line: that, what was received, and how many messages are asked for."""
 
     def channel(self, address: str) -> Broker:
         return self
 
     async def call(self, method: Any, request: pb.ReceiveRequest, *, timeout_s: float) -> pb.ReceiveReply:
         assert method is Notify.receive
-        if request.release:
-            self.releases += 1
-            if self.releases > 1:  # the first one comes before the poll does
-                self.released.set()
-            return pb.ReceiveReply()
+        if request.line:
+            self.lines.append((request.line, request.received, request.max_messages))
         if request.held:
             self.held.put_nowait(list(request.held))
             return pb.ReceiveReply(expired=self.expired)
         if self.replies:
             return self.replies.pop()
-        if self.holds_polls:
-            await self.released.wait()
+        if self.holds_polls and request.max_messages:
+            await asyncio.Event().wait()
         await asyncio.sleep(0.01)
         return pb.ReceiveReply()
 
@@ -124,14 +121,16 @@ async def test_what_the_broker_does_not_leave_to_us_is_not_handled() -> None:
         await link.idle()
 
 
-async def test_a_stop_has_the_broker_end_the_poll_that_it_holds() -> None:
+async def test_a_stop_ends_the_poll_under_way_and_says_what_came_last() -> None:
     broker = Broker()
     broker.holds_polls = True
+    broker.replies = [pb.ReceiveReply(batches=[columns(5)])]
     polling = Polling(group="g", client_id="c", subscriptions=(), visibility_timeout_s=VISIBILITY_TIMEOUT_S)
     link = Link(cast(Brokers, broker), "b:1", polling, 10, lambda *_: None)
     running = asyncio.create_task(link.run())
-    await until_async(lambda: link._is_polling)
+    await until_async(lambda: len(broker.lines) == 2)
     link.stop()
     await running
-    assert broker.releases == 2
     await link.flush(1.0)
+    [(line, *first), second, last] = broker.lines
+    assert (first, second, last) == ([0, 10], (line, HAND.token, 9), (line, HAND.token, 0))

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 from txmsg.errors import OffsetOutOfRange, UnknownTopic
 from txmsg.wire.method import Method
-from txmsg.wire.server import Limits, Server, ServerCall
+from txmsg.wire.server import Limits, Server, ServerCall, with_call
 from txmsg.wire.v1.txmsg_pb2 import HeldReply, HeldRequest
 
 Call = ServerCall[HeldRequest, HeldReply]
@@ -19,6 +19,7 @@ class Echo:
     """The service: messages are bytes."""
 
     back = Method("Echo/Back", HeldRequest, HeldReply)
+    watched = Method("Echo/Watched", HeldRequest, HeldReply)
     wait = Method("Echo/Wait", HeldRequest, HeldReply)
     refuse = Method("Echo/Refuse", HeldRequest, HeldReply)
     fail = Method("Echo/Fail", HeldRequest, HeldReply)
@@ -34,10 +35,21 @@ class Answers:
         self.begun = 0
         self.ended = 0
         self.cancelled = 0
+        self.unsent = 0
+        """Replies of `watched` that did not leave."""
         self.go = asyncio.Event()
         """What `wait` waits for."""
 
     async def back(self, request: HeldRequest) -> HeldReply:
+        self.begun += 1
+        return HeldReply(held=request.transaction_ids)
+
+    @with_call
+    async def watched(self, request: HeldRequest, call: Call) -> HeldReply:
+        def unsent() -> None:
+            self.unsent += 1
+
+        call.unsent = unsent
         self.begun += 1
         return HeldReply(held=request.transaction_ids)
 

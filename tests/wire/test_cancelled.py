@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from tests.raw_client import RawClient
 from tests.waiting import until_async
 from tests.wire.services import Echo, ask, serving
 from txmsg.wire.channel import Channel
@@ -39,3 +40,23 @@ async def test_parts_of_a_reply_that_nobody_waits_for_are_not_kept(monkeypatch: 
             assert mine._partial == {}
         [theirs] = server.connections
         assert (theirs._partial, theirs._lanes) == ({}, {})
+
+
+async def test_a_method_hears_that_its_reply_did_not_leave_and_only_then() -> None:
+    async with serving() as (address, answers, server):
+        async with Channel(address) as channel:
+            for content in (b"x", LARGE):
+                assert (await channel.call(Echo.watched, ask(content), timeout_s=WAIT_S)).held == content
+            assert answers.unsent == 0
+        for cut in ("cancelled", "closed"):
+            answers.begun = answers.unsent = 0
+            with RawClient(address) as client:  # it reads nothing
+                call = await asyncio.to_thread(client.begin, Echo.watched.name, ask(LARGE).SerializeToString())
+                await until_async(lambda: answers.begun)
+                assert answers.unsent == 0
+                if cut == "cancelled":
+                    client.cancel(call)
+                    await until_async(lambda: answers.unsent)
+            await until_async(lambda: answers.unsent)
+            await until_async(lambda: not server.connections)
+            assert answers.unsent == 1, cut

@@ -17,7 +17,7 @@ from txmsg.client.channel import Brokers
 from txmsg.client.delivery import Delivery
 from txmsg.client.epochs import Epochs
 from txmsg.client.hooks import ConsumerHooks
-from txmsg.client.link import POLL_WAIT_S, POLL_WAIT_S_MAX, Hand, Link, Polling
+from txmsg.client.link import Hand, Link, Polling
 from txmsg.client.links import Links
 from txmsg.client.options import shards_of
 from txmsg.consumer.lifecycle import AsyncLifecycle
@@ -59,7 +59,6 @@ class AsyncConsumer(AsyncLifecycle):
     broadcast: every member gets every message. True for a process that starts fresh each time; the name of an
     instance ("host-1") for one that continues where it was. It is a group of its own, GROUP%INSTANCE, that begins at
     the latest message and is forgotten a day after it was last used.
-    poll_wait_s: how long a broker holds a request while it has no message. Default 5, at most 20.
     hooks: for tests, which can also set them later.
 
     A handler that returns acknowledges the message. One that raises refuses it: it comes again after the group's
@@ -76,7 +75,6 @@ class AsyncConsumer(AsyncLifecycle):
         close_timeout_s: Seconds = 30.0,
         start: Start | None = None,
         broadcast: bool | str = False,
-        poll_wait_s: Seconds = POLL_WAIT_S,
         hooks: ConsumerHooks | None = None,
     ) -> None:
         super().__init__(
@@ -86,7 +84,6 @@ class AsyncConsumer(AsyncLifecycle):
         self._visibility_timeout_s = check_seconds(
             "visibility_timeout_s", visibility_timeout_s, least_s=1, most_s=VISIBILITY_TIMEOUT_S_MAX
         )
-        self._poll_wait_s = check_seconds("poll_wait_s", poll_wait_s, least_s=0.01, most_s=POLL_WAIT_S_MAX)
         self.hooks = hooks or ConsumerHooks()
         self._shards: list[_Shard] = []
 
@@ -103,7 +100,6 @@ class AsyncConsumer(AsyncLifecycle):
             client_id=uuid4().hex,
             subscriptions=tuple(Subscription(topic=topic, tags=tag) for topic, tag in self._subscriptions.tags.items()),
             visibility_timeout_s=self._visibility_timeout_s,
-            poll_wait_s=self._poll_wait_s,
             start=start_to_wire(self._start),
         )
         self._shards = [self._new_shard(addresses, polling) for addresses in self._addresses]

@@ -16,14 +16,11 @@ from txmsg.client.received import checked
 from txmsg.errors import TxmsgError
 from txmsg.message import TransactionState
 from txmsg.wire.channel import Stream
-from txmsg.wire.v1.txmsg_pb2 import BrokerFrame, Check, CheckAnswer, ClientFrame, Heartbeat, Hello
+from txmsg.wire.v1.txmsg_pb2 import BrokerFrame, Check, CheckAnswer, ClientFrame, Hello
 from txmsg.wire.v1.txmsg_rpc import Notify
 
 _log = logging.getLogger(__name__)
 
-HEARTBEAT_INTERVAL_S = 5.0
-SILENCE_MAX_S = 20.0
-"""A broker that has sent heartbeats and then nothing for this long is taken for dead."""
 RECONNECT_PAUSE_S_MAX = 1.0
 CONNECT_S_MAX = 5.0
 CHECKS_MAX = 16
@@ -88,8 +85,6 @@ class Presence:
                 _log.info("broker %s ended the attach stream", address)
             except TxmsgError as exc:
                 _log.info("not attached to broker %s: %s; check-backs come through others", address, exc)
-            except TimeoutError:
-                _log.warning("broker %s has been silent for %s s: attaching again", address, SILENCE_MAX_S)
             except Exception:  # noqa: BLE001 - a task's root
                 _log.exception("the attach stream to broker %s failed unexpectedly", address)
             await asyncio.sleep(random.uniform(0.1, RECONNECT_PAUSE_S_MAX))
@@ -101,16 +96,8 @@ class Presence:
         try:
             async with asyncio.TaskGroup() as tasks:
                 telling = tasks.create_task(self._tell(stream, answers))
-                silence_max_s: float | None = None
-                while True:
-                    # Not wait_for: before Python 3.12 it loses a cancellation that comes together with a frame.
-                    async with asyncio.timeout(silence_max_s):
-                        frame = await stream.receive()
-                    if frame is None:
-                        break
-                    if frame.HasField("heartbeat"):
-                        silence_max_s = SILENCE_MAX_S
-                    elif frame.HasField("route_changed"):
+                while (frame := await stream.receive()) is not None:
+                    if frame.HasField("route_changed"):
                         self._brokers.learn(address, frame.route_changed)
                     elif frame.HasField("check") and self._asker is not None and not answers.full():
                         tasks.create_task(self._answer(self._asker, frame.check, answers))
@@ -122,13 +109,7 @@ class Presence:
 
     async def _tell(self, stream: Stream[ClientFrame, BrokerFrame], answers: asyncio.Queue[CheckAnswer]) -> None:
         while True:
-            try:
-                async with asyncio.timeout(HEARTBEAT_INTERVAL_S):
-                    answer = await answers.get()
-            except TimeoutError:
-                await stream.send(ClientFrame(heartbeat=Heartbeat()))
-            else:
-                await stream.send(ClientFrame(check_answer=answer))
+            await stream.send(ClientFrame(check_answer=await answers.get()))
 
     async def _answer(self, asker: Asker, check: Check, answers: asyncio.Queue[CheckAnswer]) -> None:
         async with self._slots:

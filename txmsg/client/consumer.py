@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from txmsg.client.async_consumer import AsyncConsumer
 from txmsg.client.hooks import ConsumerHooks
-from txmsg.client.link import POLL_WAIT_S
 from txmsg.consumer.lifecycle import Lifecycle
 from txmsg.runtime.durations import Seconds
 from txmsg.runtime.start import Start
@@ -28,7 +27,6 @@ class Consumer(Lifecycle[AsyncConsumer]):
         close_timeout_s: Seconds = 30.0,
         start: Start | None = None,
         broadcast: bool | str = False,
-        poll_wait_s: Seconds = POLL_WAIT_S,
         hooks: ConsumerHooks | None = None,
     ) -> None:
         super().__init__(
@@ -40,7 +38,6 @@ class Consumer(Lifecycle[AsyncConsumer]):
                 close_timeout_s=close_timeout_s,
                 start=start,
                 broadcast=broadcast,
-                poll_wait_s=poll_wait_s,
                 hooks=hooks,
             )
         )

@@ -1,7 +1,8 @@
 """One consumer's line to one broker: polls for messages, and carries acknowledgements and refusals back.
 
-Settlements travel with the next poll, or alone a few milliseconds later. What handlers hold for long the broker is told
-now and then, so that it leaves it to them. Knows no handlers. Belongs to one loop.
+The broker holds a poll until there is a message. Settlements do not travel with it, as they would be confirmed only
+then: they follow a few milliseconds after the first of them. What handlers hold for long the broker is told now and
+then, so that it leaves it to them. Knows no handlers. Belongs to one loop.
 """
 
 from __future__ import annotations
@@ -23,11 +24,8 @@ from txmsg.wire.v1.txmsg_rpc import Notify
 
 _log = logging.getLogger(__name__)
 
-POLL_WAIT_S = 5.0
+POLL_WAIT_S = 60.0
 """How long the broker holds a poll when there is nothing."""
-POLL_WAIT_S_MAX = 20.0
-RELEASE_INTERVAL_S = 0.5
-"""How often a broker is asked to end the poll that it holds, until it does: the first time, it may not hold it yet."""
 CALL_GRACE_S = 10.0
 FLUSH_DELAY_S = 0.005
 PAUSE_S_MAX = 1.0
@@ -52,7 +50,6 @@ class Polling:
     client_id: str
     subscriptions: tuple[Subscription, ...]
     visibility_timeout_s: float
-    poll_wait_s: float = POLL_WAIT_S
     start: str = ""
 
 
@@ -106,8 +103,10 @@ class Link:
         self._refusals: list[Refusal] = []
         self._flush_timer: asyncio.TimerHandle | None = None
         self._flushing: asyncio.Task[None] | None = None
-        self._is_polling = False
-        self._releasing: asyncio.Task[None] | None = None
+        self._line = random.getrandbits(64)
+        self._received = 0
+        self._poll: asyncio.Task[ReceiveReply | None] | None = None
+        self._is_in_doubt = False  # whether messages are on their way from a poll that has ended without an answer
         self._failures = 0
         self._said_at = 0.0
         self._flushed = False
@@ -147,7 +146,7 @@ class Link:
 
     def _flush_soon(self) -> None:
         self._flush_timer = None
-        if self._flushing is None and (self._acks or self._refusals):
+        if self._flushing is None and (self._acks or self._refusals or self._is_in_doubt):
             self._flushing = asyncio.create_task(self._flush())
             self._flushing.add_done_callback(self._flush_done)
 
@@ -158,7 +157,7 @@ class Link:
             self._flush_timer = asyncio.get_running_loop().call_later(delay_s, self._flush_soon)
 
     async def _flush(self) -> None:
-        await self._call(max_messages=0, wait_s=0)
+        await self._settle()
 
     async def flush(self, timeout_s: float) -> None:
         """Settles everything that waits, before the end. What is left after the time is delivered again."""
@@ -167,15 +166,13 @@ class Link:
                 while self._acks or self._refusals or self._flushing is not None:
                     if self._flushing is not None:
                         await asyncio.wait([self._flushing])
-                    elif not await self._call(max_messages=0, wait_s=0):
+                    elif not await self._settle():
                         await asyncio.sleep(random.uniform(0.05, 0.2))
         except TimeoutError:
             count = sum(map(len, self._acks.values())) + len(self._refusals)
             _log.warning("%d settlements did not reach broker %s: those messages come again", count, self.address)
         finally:
             self._flushed = True
-            if self._releasing is not None:
-                self._releasing.cancel()
             if self._flush_timer is not None:
                 self._flush_timer.cancel()
             if self._flushing is not None:
@@ -192,16 +189,13 @@ class Link:
                 self._room.clear()
                 await self._room.wait()
                 continue
-            self._is_polling = True
-            try:
-                reply = await self._call(max_messages=room, wait_s=self._polling.poll_wait_s)
-            finally:
-                self._is_polling = False
+            reply = await self._next(room)
             if reply is None:
                 await self._pause()
                 continue
             for columns in reply.batches:
                 receipt = columns.receipt
+                self._received = receipt.token
                 hand = Hand(receipt.queue_id, receipt.token, receipt.epoch)
                 messages, unreadable = delivered(columns)
                 self._out += len(messages) + len(unreadable)
@@ -227,7 +221,7 @@ class Link:
             for start in range(0, len(old), HELD_COUNT_MAX):
                 hands = old[start : start + HELD_COUNT_MAX]
                 receipts = [hand.receipt(sorted(self._held[hand].offsets)) for hand in hands if hand in self._held]
-                if receipts and await self._call(max_messages=0, wait_s=0, held=receipts) is not None:
+                if receipts and await self._settle(receipts):
                     for hand in hands:
                         if hand in self._held:
                             self._held[hand].until = now + visibility_timeout_s
@@ -247,20 +241,11 @@ class Link:
             self._settled_count, self._paced_at = 0, now
 
     def stop(self) -> None:
-        """Begins no further poll, and has the broker end the one under way; its messages are still taken."""
+        """Ends the poll under way and begins no further one. What is on its way here returns to the group."""
         self._stopping.set()
         self._room.set()
-        if self._is_polling and self._releasing is None:
-            self._releasing = asyncio.create_task(self._release())
-
-    async def _release(self) -> None:
-        release = ReceiveRequest(group=self._polling.group, client_id=self._polling.client_id, release=True)
-        while self._is_polling:
-            try:
-                await self._channel.call(Notify.receive, release, timeout_s=CALL_GRACE_S)
-            except TxmsgError as exc:
-                _log.debug("broker %s was not asked to end a poll: %s", self.address, exc)
-            await asyncio.sleep(RELEASE_INTERVAL_S)
+        if self._poll is not None:
+            self._poll.cancel()
 
     async def _pause(self) -> None:
         try:
@@ -279,40 +264,78 @@ class Link:
             self._said_at = now
         _log.log(level, "group %s gets nothing from broker %s: %s", self._polling.group, self.address, error)
 
-    async def _call(self, *, max_messages: int, wait_s: float, held: Sequence[Receipt] = ()) -> ReceiveReply | None:
-        """One Receive with everything that is to be settled. None after a failure: the settlements wait again."""
+    async def _next(self, room: int) -> ReceiveReply | None:
+        """Up to so many messages. None after a failure, and when `stop` was called."""
+        request = self._request()
+        request.max_messages = room
+        request.wait_ms = int(POLL_WAIT_S * 1000)
+        self._name_line(request)
+        self._is_in_doubt = True
+        poll = self._poll = asyncio.create_task(self._call(request, timeout_s=POLL_WAIT_S + CALL_GRACE_S))
+        try:
+            reply = await poll
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            assert task is not None
+            if task.cancelling():  # this one, not only the poll
+                raise
+            reply = None
+        finally:
+            self._poll = None
+        self._is_in_doubt = reply is None
+        if reply is None and self._stopping.is_set():
+            self._flush_soon()
+        return reply
+
+    async def _settle(self, held: Sequence[Receipt] = ()) -> bool:
+        """Tells the broker everything that is to be settled. False after a failure: it waits again."""
         acks, self._acks = self._acks, defaultdict(list)
         refusals, self._refusals = self._refusals, []
-        request = ReceiveRequest(
+        request = self._request()
+        request.acks.extend(hand.receipt(offsets) for hand, offsets in acks.items())
+        request.refusals.extend(refusals)
+        request.held.extend(held)
+        is_last = self._is_in_doubt and self._stopping.is_set() and self._poll is None
+        if is_last:
+            self._name_line(request)
+        reply = None
+        try:
+            reply = await self._call(request, timeout_s=CALL_GRACE_S)
+        finally:
+            if reply is None:
+                for hand, offsets in acks.items():
+                    self._acks[hand] += offsets
+                self._refusals[:0] = refusals
+        if reply is not None and is_last:
+            self._is_in_doubt = False
+        if reply is not None and reply.expired:
+            self._hear_expired(reply.expired)
+        return reply is not None
+
+    def _request(self) -> ReceiveRequest:
+        return ReceiveRequest(
             group=self._polling.group,
             client_id=self._polling.client_id,
             subscriptions=self._polling.subscriptions,
-            max_messages=max_messages,
-            wait_ms=int(wait_s * 1000),
             visibility_timeout_ms=int(self._polling.visibility_timeout_s * 1000),
-            acks=[hand.receipt(offsets) for hand, offsets in acks.items()],
-            refusals=refusals,
-            held=held,
             start=self._polling.start,
         )
-        settled = False
+
+    def _name_line(self, request: ReceiveRequest) -> None:
+        """Says what came last. To be said only when no poll is under way: what it has brought may be read next."""
+        request.line, request.received = self._line, self._received
+
+    async def _call(self, request: ReceiveRequest, timeout_s: float) -> ReceiveReply | None:
+        """One Receive. None after a failure."""
         try:
-            reply = await self._channel.call(Notify.receive, request, timeout_s=wait_s + CALL_GRACE_S)
-            settled = True
+            reply = await self._channel.call(Notify.receive, request, timeout_s=timeout_s)
         except TxmsgError as exc:
             self._failures += 1
             self._log_failure(exc)
             return None
-        finally:
-            if not settled:
-                for hand, offsets in acks.items():
-                    self._acks[hand] += offsets
-                self._refusals[:0] = refusals
         if self._failures:
             _log.info("group %s: broker %s answers again", self._polling.group, self.address)
         self._failures = 0
-        if reply.expired:
-            self._hear_expired(reply.expired)
         return reply
 
     def _hear_expired(self, expired: Sequence[Receipt]) -> None:

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from txmsg.testing.host import BrokerHost
 
 _CLOSE_S_MAX = 5.0
-_POLL_WAIT_S = 0.1
-"""A consumer that stops waits for its poll to end; a second at the end of each test is too long."""
 
 
 class MakeProducer(Protocol):
@@ -130,7 +128,6 @@ def txmsg_consumer(txmsg_broker: Broker) -> Iterator[MakeConsumer]:
             concurrency=concurrency,
             visibility_timeout_s=visibility_timeout_s,
             close_timeout_s=_CLOSE_S_MAX,
-            poll_wait_s=_POLL_WAIT_S,
         )
         made.append(consumer)
         return consumer

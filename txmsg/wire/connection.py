@@ -181,9 +181,17 @@ class Connection(asyncio.Protocol):
     async def drained(self, call: int) -> None:
         """Returns when what was sent of this call is on its way, or the connection is lost."""
         while call in self._lanes:
-            drained = self.loop.create_future()
-            self._drained.append(drained)
-            await drained
+            await self._progress()
+
+    async def emptied(self) -> None:
+        """Returns when the other side takes what is sent, or the connection is lost."""
+        while self.is_full and not self.is_lost:
+            await self._progress()
+
+    async def _progress(self) -> None:
+        drained = self.loop.create_future()
+        self._drained.append(drained)
+        await drained
 
     def close(self) -> None:
         """Sends what was small enough to be sent already, then closes."""

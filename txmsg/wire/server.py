@@ -14,7 +14,7 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic
+from typing import Any, Generic, TypeVar
 
 from google.protobuf.message import DecodeError
 
@@ -37,6 +37,17 @@ _BACKLOG_BYTES_MAX = 4 * 1024 * 1024
 _BACKLOG = 1024
 
 Handler = Callable[..., Awaitable[Any]]
+HandlerT = TypeVar("HandlerT", bound=Handler)
+
+
+def with_call(handler: HandlerT) -> HandlerT:
+    """Marks what answers a method with one request and one reply, and is to be given the `ServerCall`, too."""
+    handler.with_call = True  # type: ignore[attr-defined]
+    return handler
+
+
+def _ignore() -> None:
+    pass
 
 
 def connections_allowed(connections_max: int) -> int:
@@ -89,7 +100,7 @@ class Server:
 
     services: what answers the methods of each, by the generated class that lists them: a method of the same name, as
     `async def send(request) -> reply`; or, where messages are many, with a `ServerCall`: `attach(call)`,
-    `fetch(request, call)`, `append_large(call) -> reply`.
+    `fetch(request, call)`, `append_large(call) -> reply`. So is one that is marked by `with_call`.
     """
 
     def __init__(
@@ -281,16 +292,17 @@ class ServerConnection(Connection):
     def look(self, now: float) -> None:
         """Ends what takes too long."""
         limits = self._server.limits
-        self.look_full(now)
+        if self.is_full:
+            self.look_full(now)
         if self.peer is None and now - self._connected_at > limits.greeting_s:
             self.abort("it did not greet")
         elif self.is_full and now - self.full_since > limits.unread_s:
             self.abort("it reads nothing")
-        elif self.is_paused and not self.is_full:
+        elif not self.is_full and self.is_paused:
             self.send(Kind.PING, 0, 0)  # for the client, whose pings are not read now
         elif self.overdue(now, limits.arrival_s, limits.arrival_bytes_per_s):
             self.abort("a request came too slowly")
-        elif self.peer is not None and not self.peer.blocking and now - self.heard_at > limits.silence_s:
+        elif now - self.heard_at > limits.silence_s and self.reads_now:
             if self._pinged_at < self.heard_at:
                 self._pinged_at = now
                 self.send(Kind.PING, 0, 0)
@@ -366,16 +378,18 @@ class ServerConnection(Connection):
         running = self._calls[call] = _Running(deadline, len(message))
         self.hold(running.size_bytes)
         arguments: tuple[Any, ...] = (request,)
-        if method.takes_many or method.gives_many:
+        if method.takes_many or method.gives_many or hasattr(handler, "with_call"):
             running.call = ServerCall(self, call, method)
             if method.takes_many:
                 running.call.begin(request, is_last=bool(flags & LAST))
                 arguments = ()
             arguments += (running.call,)
-        running.task = self.loop.create_task(self._answer(call, handler, arguments))
+        running.task = self.loop.create_task(self._answer(call, handler, arguments, running.call))
         running.task.add_done_callback(lambda _: self._forget(call, running))
 
-    async def _answer(self, call: int, handler: Handler, arguments: tuple[Any, ...]) -> None:
+    async def _answer(
+        self, call: int, handler: Handler, arguments: tuple[Any, ...], told: ServerCall[Any, Any] | None
+    ) -> None:
         try:
             reply = await handler(*arguments)
             message = b"" if reply is None else reply.SerializeToString()
@@ -387,6 +401,8 @@ class ServerConnection(Connection):
         else:
             self.send(Kind.REPLY, 0, call, message)
             await self.drained(call)  # a call whose reply is large is under way until the client is taking it
+            if told is not None and not self.is_lost:
+                told.unsent = _ignore
 
     def _fail(self, call: int, error: TxmsgError) -> None:
         self._server.calls_failed[error.code] += 1
@@ -410,6 +426,8 @@ class ServerCall(Generic[RequestT, ReplyT]):
         self._requests: deque[RequestT | bytes] = deque()
         self._is_ended = False
         self._came = asyncio.Event()
+        self.unsent: Callable[[], object] = _ignore
+        """Called when the reply has not left: the connection was lost, or the client has cancelled the call."""
 
     def begin(self, request: RequestT, *, is_last: bool) -> None:
         """The first request, which came with the call."""
@@ -427,6 +445,7 @@ class ServerCall(Generic[RequestT, ReplyT]):
 
     def forget(self) -> None:
         """The call is over: what was not taken is dropped."""
+        self.unsent()
         self.connection.hold(-sum(len(request) for request in self._requests if isinstance(request, bytes)))
         self._requests.clear()
 

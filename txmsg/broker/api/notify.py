@@ -8,7 +8,7 @@ from typing import Protocol
 from uuid import UUID
 
 from txmsg.broker.clients import AttachedClient, AttachedClients
-from txmsg.broker.delivery.values import MessageBatch, Receipt, Refusal, Subscription
+from txmsg.broker.delivery.values import Line, MessageBatch, Outlet, Receipt, Refusal, Subscription
 from txmsg.broker.incarnation import Incarnation
 from txmsg.broker.service import NotifyService
 from txmsg.broker.store.halves import Halves
@@ -19,14 +19,14 @@ from txmsg.errors import BrokerUnavailable, InvalidMessage, ProtocolError, Txmsg
 from txmsg.message import MESSAGES_PER_TRANSACTION_MAX, TransactionId, TransactionState, check_name
 from txmsg.runtime.start import Start, start_of_wire
 from txmsg.wire.codec import REQUEST_ITEMS_MAX, bytes_of_ids, ids_of_bytes, pack_headers, slices_of_ids
-from txmsg.wire.server import ServerCall
+from txmsg.wire.server import ServerCall, with_call
 from txmsg.wire.v1 import txmsg_pb2 as pb
 
 Attached = ServerCall[pb.ClientFrame, pb.BrokerFrame]
+Receiving = ServerCall[pb.ReceiveRequest, pb.ReceiveReply]
 
-_HEARTBEAT_S = 5.0
 _CHECKS_WAITING_MAX = 64
-_WAIT_S_MAX = 30.0
+_WAIT_S_MAX = 60.0
 _MESSAGES_MAX = 10_000
 _VISIBILITY_TIMEOUT_S = (1.0, 12 * 3600.0)
 _CLIENT_ID_LENGTH_MAX = 200
@@ -57,18 +57,25 @@ class DeliveryService(Protocol):
         wait_s: float,
         visibility_timeout_s: float,
         start: Start | None = None,
+        *,
+        line: Line | None = None,
+        outlet: Outlet | None = None,
     ) -> Sequence[MessageBatch]:
         """Messages for a member of a group, waiting up to wait_s for the first."""
+        ...
+
+    def follow(self, group: str, client_id: str, line: Line) -> None:
+        """The calls before on this line are over: what was sent over it and not received returns at once."""
+        ...
+
+    def put_back(self, group: str, client_id: str, receipts: Sequence[Receipt]) -> None:
+        """A member does not get these: they return at once."""
         ...
 
     async def settle(
         self, group: str, client_id: str, acks: Sequence[Receipt], refusals: Sequence[Refusal]
     ) -> Sequence[Receipt]:
         """Takes acknowledgements and refusals; returns those that came too late."""
-        ...
-
-    def release(self, group: str, client_id: str) -> None:
-        """Ends the receive of a member that waits."""
         ...
 
     def renew(self, group: str, held: Sequence[Receipt], visibility_timeout_s: float) -> Sequence[Receipt]:
@@ -192,14 +199,16 @@ class NotifyApi:
         kinds = await self._scheduled.recall(ids, ns)
         return pb.RecallReply(results=[_RECALLS[kind] for kind in kinds])
 
-    async def receive(self, request: pb.ReceiveRequest) -> pb.ReceiveReply:
+    @with_call
+    async def receive(self, request: pb.ReceiveRequest, call: Receiving) -> pb.ReceiveReply:
         check_name("group", request.group)
         _check_client_id(request.client_id)
         visibility_timeout_s = max(
             _VISIBILITY_TIMEOUT_S[0], min(request.visibility_timeout_ms / 1000, _VISIBILITY_TIMEOUT_S[1])
         )
-        if request.release:
-            self._delivery.release(request.group, request.client_id)
+        line = Line(request.line, request.received) if request.line else None
+        if line is not None:
+            self._delivery.follow(request.group, request.client_id, line)
         expired: list[Receipt] = []
         if request.held:
             held = [_receipt(receipt) for receipt in request.held]
@@ -233,7 +242,11 @@ class NotifyApi:
                 min(request.wait_ms / 1000, _WAIT_S_MAX),
                 visibility_timeout_s,
                 start_of_wire(request.start),
+                line=line,
+                outlet=call.connection,
             )
+            receipts = [handout.receipt for handout in handouts]
+            call.unsent = lambda: self._delivery.put_back(request.group, request.client_id, receipts)
         return pb.ReceiveReply(
             batches=[_columns(handout) for handout in handouts], expired=[_receipt_pb(receipt) for receipt in expired]
         )
@@ -260,9 +273,7 @@ class NotifyApi:
             await call.send(pb.BrokerFrame(route_changed=self._route()))
             while not (reading.done() or stopping.done()):
                 getting = asyncio.create_task(outgoing.get())
-                await asyncio.wait(
-                    {getting, reading, stopping, changed}, timeout=_HEARTBEAT_S, return_when=asyncio.FIRST_COMPLETED
-                )
+                await asyncio.wait({getting, reading, stopping, changed}, return_when=asyncio.FIRST_COMPLETED)
                 if changed.done():
                     changed = asyncio.create_task(self._routes.changed())
                     await call.send(pb.BrokerFrame(route_changed=self._route()))
@@ -272,7 +283,6 @@ class NotifyApi:
                         await call.send(pb.BrokerFrame(check=_check(half, self._shard)))
                 else:
                     getting.cancel()
-                    await call.send(pb.BrokerFrame(heartbeat=pb.Heartbeat()))
             if reading.done():
                 reading.result()
         finally:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from txmsg.broker.cluster import Membership
 from txmsg.broker.delivery.config import DeliveryConfig
@@ -20,7 +20,7 @@ from txmsg.broker.delivery.loader import Loader
 from txmsg.broker.delivery.maintenance import Maintenance
 from txmsg.broker.delivery.reader import Reader
 from txmsg.broker.delivery.state import State
-from txmsg.broker.delivery.values import MessageBatch, Receipt, Refusal, Subscription, Topics
+from txmsg.broker.delivery.values import Line, MessageBatch, Outlet, Receipt, Refusal, Subscription, Topics
 from txmsg.broker.delivery.writer import ProgressWriter
 from txmsg.broker.store.connect import Pool
 from txmsg.errors import BrokerUnavailable
@@ -53,7 +53,7 @@ class Delivery:
         self.maintenance = Maintenance(self._state, self.writer, self._loader, topics)
         """The steps that `run` repeats."""
         self.reader = Reader(self._state)
-        self._parked: dict[tuple[str, str], asyncio.Timeout] = {}  # who waits, by group and client
+        self._parked: dict[tuple[str, str, int], asyncio.Timeout] = {}  # who waits, by group, client and line
         self._token = secrets.randbits(_TOKEN_BITS)
 
     @property
@@ -72,29 +72,39 @@ class Delivery:
         wait_s: float,
         visibility_timeout_s: float,
         start: Start | None = None,
+        *,
+        line: Line | None = None,
+        outlet: Outlet | None = None,
     ) -> list[MessageBatch]:
         """Up to max_messages for a member of a group, or nothing after wait_s.
 
         A message that is neither settled nor renewed within visibility_timeout_s is retried. start: where the group
-        starts in topics that are new to it. Raises BrokerUnavailable, InvalidName for a bad tag expression, and
+        starts in topics that are new to it. line: if the member says whether it got what was sent before. outlet:
+        while it is full, nothing is taken. Raises BrokerUnavailable, InvalidName for a bad tag expression, and
         UnknownTopic.
         """
         wants = wants_of(tuple(subscriptions))
         loaded = await self._loader.group(group, wants, start)
         loaded.members.join(client_id, wants, self._state.monotonic(), self._state.config.member_ttl_s)
-        batches = self._take(loaded, client_id, wants, max_messages, visibility_timeout_s)
+
+        def take() -> list[MessageBatch]:
+            if outlet is not None and outlet.is_full:
+                return []
+            return self._take(loaded, client_id, wants, max_messages, visibility_timeout_s)
+
+        batches = take()
         if not batches and wait_s > 0:
-            batches = await self._wait(loaded, client_id, wants, max_messages, visibility_timeout_s, wait_s)
-        feeds = [loaded.feeds[QueueId(batch.receipt.queue_id)] for batch in batches]
+            batches = await self._wait(loaded, client_id, wants, wait_s, take, line, outlet)
+        receipts = [batch.receipt for batch in batches]
+        if receipts and line is not None:
+            loaded.members.sent(client_id, line, receipts)
+        feeds = [loaded.feeds[QueueId(receipt.queue_id)] for receipt in receipts]
         if unnoted := notes_to_write(feeds, self._state.monotonic(), visibility_timeout_s):
             try:
                 await self.writer.note_in_flight(unnoted, visibility_timeout_s)
                 self._state.leases.require()  # it may have been paused meanwhile, and others deliver these queues now
             except BaseException:  # also when the call was cancelled
-                loaded.put_back(batches)
-                for feed in feeds:
-                    self._state.read_soon(feed)
-                loaded.members.left(client_id)
+                self.put_back(group, client_id, receipts)
                 raise
         return batches
 
@@ -103,40 +113,59 @@ class Delivery:
         loaded: Group,
         client_id: str,
         wants: Mapping[str, TagExpression],
-        max_messages: int,
-        visibility_timeout_s: float,
         wait_s: float,
+        take: Callable[[], list[MessageBatch]],
+        line: Line | None,
+        outlet: Outlet | None,
     ) -> list[MessageBatch]:
         batches: list[MessageBatch] = []
-        parked = loaded.name, client_id
+        parked = None if line is None else (loaded.name, client_id, line.id)
         try:
             async with asyncio.timeout(wait_s) as patience:
-                self._parked[parked] = patience
+                if parked is not None:
+                    self._parked[parked] = patience
                 while not batches and not self._state.draining:
                     # A member that may get nothing must not be woken in place of another one.
-                    if (blocked_s := loaded.members.blocked_s(client_id, self._state.monotonic())) > 0:
+                    if outlet is not None and outlet.is_full:
+                        await outlet.emptied()
+                    elif (blocked_s := loaded.members.blocked_s(client_id, self._state.monotonic())) > 0:
                         await asyncio.sleep(min(blocked_s, _NAP_S_MAX))
                     else:
                         with self._state.waiting_for(wants):
                             await loaded.wait(wants)
-                        if loaded.members.blocked_s(client_id, self._state.monotonic()) > 0:
+                        is_full = outlet is not None and outlet.is_full
+                        if is_full or loaded.members.blocked_s(client_id, self._state.monotonic()) > 0:
                             loaded.wake(wants, 1)  # for a message that this member may not get now, but others may
-                    batches = self._take(loaded, client_id, wants, max_messages, visibility_timeout_s)
+                    batches = take()
         except TimeoutError:
             return []
         except asyncio.CancelledError:  # as when the client's connection ends
             loaded.members.left(client_id)
             raise
         finally:
-            if self._parked.get(parked) is patience:
+            if parked is not None and self._parked.get(parked) is patience:
                 del self._parked[parked]
         return batches
 
-    def release(self, group: str, client_id: str) -> None:
-        """Ends the receive of this member that waits, if one does: it returns nothing."""
-        patience = self._parked.get((group, client_id))
+    def follow(self, group: str, client_id: str, line: Line) -> None:
+        """The calls before on this line of a member are over, also one that still waits here, and returns nothing.
+
+        What was sent over it and not received is delivered again at once, and that does not count as an attempt.
+        """
+        patience = self._parked.pop((group, client_id, line.id), None)
         if patience is not None and not patience.expired():
             patience.reschedule(asyncio.get_running_loop().time())
+        loaded = self._state.groups.get(group)
+        if loaded is not None and (lost := loaded.members.not_received(client_id, line)):
+            self.put_back(group, client_id, lost)
+
+    def put_back(self, group: str, client_id: str, receipts: Sequence[Receipt]) -> None:
+        """A member does not get these: they are delivered again at once, which does not count as an attempt."""
+        loaded = self._state.groups.get(group)
+        if loaded is not None:
+            for feed in loaded.put_back(receipts):
+                self._state.read_soon(feed)
+            loaded.members.left(client_id)
 
     def renew(self, group: str, held: Sequence[Receipt], visibility_timeout_s: float) -> list[Receipt]:
         """A member still holds these messages: their visibility timeout restarts. Returns what it does not hold."""

@@ -231,15 +231,18 @@ class Group:
             generations = list(map(max, written, generations or repeat(0)))
         return MessageBatch(feed.topic, feed.number, receipt, rows, attempts, generations)
 
-    def put_back(self, batches: Iterable[MessageBatch]) -> None:
-        """The member will not get these: they are delivered again as if they had not been taken."""
-        for batch in batches:
-            feed = self._feed_of(batch.receipt, [])
+    def put_back(self, receipts: Iterable[Receipt]) -> list[Feed]:
+        """The member does not get these: they are delivered again as if they had not been taken. Returns the feeds."""
+        touched: list[Feed] = []
+        for receipt in receipts:
+            feed = self._feed_of(receipt, [])
             if feed is not None:
-                _, token, _, offsets = batch.receipt
+                _, token, _, offsets = receipt
                 first, others = feed.window.take_back(token, offsets)
                 feed.window.unread(first)
                 self.retries.leave(self.retries.take_back(feed.queue_id, token, others)[0])
+                touched.append(feed)
+        return touched
 
     def asked_for(self, now: float) -> dict[QueueId, Feed]:
         """The feeds, by queue, whose retries may be delivered to members that are present."""

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from txmsg.broker.delivery.values import Line, Receipt
 from txmsg.broker.rate import TokenBucket
 from txmsg.wire.tags import ALL_TAGS, TagExpression
 
@@ -125,9 +126,12 @@ class Pause:
 _log = logging.getLogger(__name__)
 
 _HEALTHY_S = 60.0
-"""How recently a member must have succeeded to keep its group from pausing; and how recently it must have asked for
-messages to count as present. It asks every 30 s, unless its handlers are busy."""
+"""How recently a member must have succeeded to keep its group from pausing."""
+_PRESENT_S = 90.0
+"""How recently it must have asked for messages to count as present. It asks every 60 s, unless it is busy."""
 _RATE_WAIT_S_MIN = 0.1  # members that wait for a low rate look no more often
+_LINES_MAX = 4
+"""Lines of a member whose last messages are remembered. It has one to each broker, and for moments one more."""
 
 
 @dataclass(slots=True)
@@ -136,6 +140,8 @@ class _Member:
     seen_at: float
     pause: Pause
     succeeded_at: float = -math.inf
+    sent: dict[int, Sequence[Receipt]] = field(default_factory=dict)
+    """The last messages that were sent over each of its lines."""
 
 
 @dataclass(slots=True, eq=False)
@@ -185,13 +191,13 @@ class Members:
     def asked_for(self, now: float) -> set[str]:
         """The topics for which a present member has asked."""
         return {
-            topic for member in self._members.values() if member.seen_at > now - _HEALTHY_S for topic in member.wants
+            topic for member in self._members.values() if member.seen_at > now - _PRESENT_S for topic in member.wants
         }
 
     def present(self, now: float) -> list[tuple[str, float]]:
         """The members present, and how many seconds ago each asked for messages."""
         silent_s = {client_id: now - member.seen_at for client_id, member in self._members.items()}
-        return [(client_id, silence_s) for client_id, silence_s in sorted(silent_s.items()) if silence_s < _HEALTHY_S]
+        return [(client_id, silence_s) for client_id, silence_s in sorted(silent_s.items()) if silence_s < _PRESENT_S]
 
     def is_used(self, now: float, ttl_s: float) -> bool:
         """Whether any member asked for messages within ttl_s."""
@@ -222,6 +228,21 @@ class Members:
             pause.given(token, now, visibility_timeout_s, client_id)
         if self.rate is not None:
             self.rate.take(count)
+
+    def sent(self, client_id: str, line: Line, receipts: Sequence[Receipt]) -> None:
+        """These were sent to a member, which will say whether they came."""
+        member = self._members.get(client_id)
+        if member is not None:
+            member.sent.pop(line.id, None)
+            member.sent[line.id] = receipts
+            if len(member.sent) > _LINES_MAX:
+                del member.sent[next(iter(member.sent))]
+
+    def not_received(self, client_id: str, line: Line) -> Sequence[Receipt]:
+        """What was sent last over a line of a member, if it did not come."""
+        member = self._members.get(client_id)
+        last = member.sent.pop(line.id, ()) if member is not None else ()
+        return () if last and last[0].token == line.received else last
 
     def left(self, client_id: str) -> None:
         """The connection of a member that waited for messages is gone, and perhaps the member too."""

@@ -49,6 +49,27 @@ class Refusal(NamedTuple):
     delay_s: float | None = None
 
 
+class Outlet(Protocol):
+    """The connection over which a member gets its messages."""
+
+    is_full: bool
+    """The member does not take what was sent to it."""
+
+    async def emptied(self) -> None:
+        """Returns when it takes more, or is gone."""
+        ...
+
+
+class Line(NamedTuple):
+    """One call after the other, over which a member gets messages: a new one follows when the one before is over.
+
+    received: the token of the last messages that came over it, as the member says; 0: none.
+    """
+
+    id: int
+    received: int
+
+
 class Subscription(NamedTuple):
     """What a member of a group wants: a topic, and which of its tags (`*`, or `a || b`)."""
 

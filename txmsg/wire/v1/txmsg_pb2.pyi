@@ -147,7 +147,7 @@ class Refusal(_message.Message):
     def __init__(self, receipt: _Optional[_Union[Receipt, _Mapping]] = ..., error: _Optional[str] = ..., delay_ms: _Optional[int] = ...) -> None: ...
 
 class ReceiveRequest(_message.Message):
-    __slots__ = ("group", "client_id", "subscriptions", "max_messages", "wait_ms", "visibility_timeout_ms", "acks", "refusals", "start", "held", "release")
+    __slots__ = ("group", "client_id", "subscriptions", "max_messages", "wait_ms", "visibility_timeout_ms", "acks", "refusals", "start", "held", "line", "received")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
@@ -158,7 +158,8 @@ class ReceiveRequest(_message.Message):
     REFUSALS_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
-    RELEASE_FIELD_NUMBER: _ClassVar[int]
+    LINE_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_FIELD_NUMBER: _ClassVar[int]
     group: str
     client_id: str
     subscriptions: _containers.RepeatedCompositeFieldContainer[Subscription]
@@ -169,8 +170,9 @@ class ReceiveRequest(_message.Message):
     refusals: _containers.RepeatedCompositeFieldContainer[Refusal]
     start: str
     held: _containers.RepeatedCompositeFieldContainer[Receipt]
-    release: bool
-    def __init__(self, group: _Optional[str] = ..., client_id: _Optional[str] = ..., subscriptions: _Optional[_Iterable[_Union[Subscription, _Mapping]]] = ..., max_messages: _Optional[int] = ..., wait_ms: _Optional[int] = ..., visibility_timeout_ms: _Optional[int] = ..., acks: _Optional[_Iterable[_Union[Receipt, _Mapping]]] = ..., refusals: _Optional[_Iterable[_Union[Refusal, _Mapping]]] = ..., start: _Optional[str] = ..., held: _Optional[_Iterable[_Union[Receipt, _Mapping]]] = ..., release: bool = ...) -> None: ...
+    line: int
+    received: int
+    def __init__(self, group: _Optional[str] = ..., client_id: _Optional[str] = ..., subscriptions: _Optional[_Iterable[_Union[Subscription, _Mapping]]] = ..., max_messages: _Optional[int] = ..., wait_ms: _Optional[int] = ..., visibility_timeout_ms: _Optional[int] = ..., acks: _Optional[_Iterable[_Union[Receipt, _Mapping]]] = ..., refusals: _Optional[_Iterable[_Union[Refusal, _Mapping]]] = ..., start: _Optional[str] = ..., held: _Optional[_Iterable[_Union[Receipt, _Mapping]]] = ..., line: _Optional[int] = ..., received: _Optional[int] = ...) -> None: ...
 
 class DeliveredColumns(_message.Message):
     __slots__ = ("topic", "queue", "receipt", "transaction_ids", "n", "body", "key", "tag", "headers", "born_at_us", "stored_at_us", "attempt", "ordering_key", "generation")
@@ -224,10 +226,6 @@ class Hello(_message.Message):
     checks_unfenced: bool
     def __init__(self, client_id: _Optional[str] = ..., producer_group: _Optional[str] = ..., fence_ids: _Optional[_Iterable[bytes]] = ..., checks_unfenced: bool = ...) -> None: ...
 
-class Heartbeat(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
-
 class CheckAnswer(_message.Message):
     __slots__ = ("transaction_id", "state")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
@@ -245,14 +243,12 @@ class CheckAnswer(_message.Message):
     def __init__(self, transaction_id: _Optional[bytes] = ..., state: _Optional[_Union[CheckAnswer.State, str]] = ...) -> None: ...
 
 class ClientFrame(_message.Message):
-    __slots__ = ("hello", "heartbeat", "check_answer")
+    __slots__ = ("hello", "check_answer")
     HELLO_FIELD_NUMBER: _ClassVar[int]
-    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     CHECK_ANSWER_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
-    heartbeat: Heartbeat
     check_answer: CheckAnswer
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., check_answer: _Optional[_Union[CheckAnswer, _Mapping]] = ...) -> None: ...
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., check_answer: _Optional[_Union[CheckAnswer, _Mapping]] = ...) -> None: ...
 
 class Check(_message.Message):
     __slots__ = ("shard", "attempt", "transaction_id", "topic", "body", "key", "tag", "headers", "born_at_us", "stored_at_us")
@@ -293,14 +289,12 @@ class RouteChanged(_message.Message):
     def __init__(self, brokers: _Optional[_Iterable[str]] = ..., this: _Optional[str] = ..., draining: _Optional[_Iterable[str]] = ..., shard: _Optional[bytes] = ..., is_cut_off: bool = ...) -> None: ...
 
 class BrokerFrame(_message.Message):
-    __slots__ = ("heartbeat", "check", "route_changed")
-    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("check", "route_changed")
     CHECK_FIELD_NUMBER: _ClassVar[int]
     ROUTE_CHANGED_FIELD_NUMBER: _ClassVar[int]
-    heartbeat: Heartbeat
     check: Check
     route_changed: RouteChanged
-    def __init__(self, heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., check: _Optional[_Union[Check, _Mapping]] = ..., route_changed: _Optional[_Union[RouteChanged, _Mapping]] = ...) -> None: ...
+    def __init__(self, check: _Optional[_Union[Check, _Mapping]] = ..., route_changed: _Optional[_Union[RouteChanged, _Mapping]] = ...) -> None: ...
 
 class RouteRequest(_message.Message):
     __slots__ = ()
