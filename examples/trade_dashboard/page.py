@@ -166,12 +166,25 @@ def _entry(entry: Entry[str], name: Name) -> dict[str, Any]:
     show_default=True,
     help="How long without new figures until the page says so.",
 )
+@click.option(
+    "--http-listen",
+    metavar="HOST:PORT",
+    default="",
+    help="Where to serve /metrics, /livez and /readyz, on loopback. Port 0 takes a free one.  [default: not served]",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object when ready.")
-def main(*, results: str, listen: str, health: Path | None, stale_after: float, as_json: bool) -> None:
+def main(
+    *, results: str, listen: str, health: Path | None, stale_after: float, http_listen: str, as_json: bool
+) -> None:
     """Serve the live page of the trade dashboard: figures as they come, pushed to every browser that looks."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
     config = ConsoleConfig(
-        database=results, channel=figures.CHANNEL, listen=listen, health=health, stale_after_s=stale_after
+        database=results,
+        channel=figures.CHANNEL,
+        listen=listen,
+        health=health,
+        stale_after_s=stale_after,
+        http_listen=http_listen,
     )
 
     def tell(address: str) -> None:

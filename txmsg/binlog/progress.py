@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from txmsg.metrics.counts import SECONDS, Histogram
 
 
 @dataclass(slots=True)
@@ -23,5 +25,13 @@ class Progress:
     """Queues that are mirrored no further, since this run began."""
     lag_s: float = 0.0
     """How long ago the last transaction that is in the log was committed, while there are more; else 0."""
+    behind_bytes: int = 0
+    """Of the write-ahead log, not confirmed to the server at the last look."""
+    kept_bytes: int = 0
+    """Of it, kept by the server for the mirror."""
+    safe_bytes: int | None = None
+    """What may be written before the slot is in danger; None: there is no limit, or it is not known yet."""
+    appends: Histogram = field(default_factory=lambda: Histogram(SECONDS))
+    """Seconds that the log took."""
     goal: int = 0
     """What `messages` will be when all that was in the table at the last look is in the log."""

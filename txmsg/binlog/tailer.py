@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import select
+import time
 from collections.abc import Callable
 from contextlib import closing
 from enum import Enum
@@ -41,6 +42,8 @@ class Stop:
     def __init__(self) -> None:
         self._reader, self._writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self.is_set = False
+        self.looked_at = time.monotonic()
+        """When it was waited for last."""
 
     def set(self) -> None:
         """Twice is fine."""
@@ -49,6 +52,7 @@ class Stop:
 
     def wait(self, timeout_s: float, fd: int | None = None) -> bool:
         """Returns when it is set, when this file can be read, or after this time; whether it is set."""
+        self.looked_at = time.monotonic()
         poll = select.poll()
         poll.register(self._reader, select.POLLIN)
         if fd is not None:
@@ -78,6 +82,7 @@ class Tailer:
         self._on_state = on_state
         self._on_progress = on_progress
         self._stop = Stop()
+        self._progress_at = time.monotonic()
         self.state = State.STARTING
         self.progress = Progress()
 
@@ -125,14 +130,22 @@ class Tailer:
                     session,
                     sink,
                     self.progress,
-                    on_progress=self._on_progress,
+                    on_progress=self._tell_progress,
                 )
                 with closing(tailing):
                     tailing.start()
                     self._tell(State.TAILING)
                     while not self._stop.is_set:
                         tailing.step(self._wait)
-                        self._on_progress(self.progress)
+                        self._tell_progress(self.progress)
+
+    def silence_s(self) -> float:
+        """How long ago `run` was last seen to go on. From any thread."""
+        return time.monotonic() - max(self._stop.looked_at, self._progress_at)
+
+    def _tell_progress(self, progress: Progress) -> None:
+        self._progress_at = time.monotonic()
+        self._on_progress(progress)
 
     def _wait(self, fd: int, timeout_s: float) -> None:
         self._stop.wait(timeout_s, fd)

@@ -38,6 +38,8 @@ logger = logging.getLogger(__name__)
 _BODY = 25  # of a replication message w: kind, two places in the log, a time
 _INSERT = ord("I")
 _HOLDER_WAIT_S = 5.0
+_SLOT_S = 2.0
+"""Between two looks at the slot, for metrics."""
 
 
 @dataclass(slots=True)
@@ -87,6 +89,7 @@ class Tailing:
         """Everything before this place is taken: appended, or among the rows that wait."""
         self._dirty: set[int] = set()
         self._noted_at = self._looked_at = time.monotonic()
+        self._slot_at = float("-inf")
         self._look: tuple[int, dict[int, int]] | None = None
         self._foreign: set[str] = set()
         self._include: Sequence[str] = ()
@@ -200,6 +203,7 @@ class Tailing:
         reading.confirm(self._taken_end)
         self._note_lag(reading, is_all=not messages)
         self._note_positions()
+        self._note_slot()
         self._compare()
         if not messages:
             wait(reading.fileno(), self._config.position_s)
@@ -365,7 +369,9 @@ class Tailing:
         self._on_progress(self.progress)
 
     def _append(self, filled: Sequence[_Queue]) -> None:
+        begun_at = time.monotonic()
         self._sink.append([Batch(queue.topic, queue.number, queue.base, queue.rows) for queue in filled])
+        self.progress.appends.observe(time.monotonic() - begun_at)
         for queue in filled:
             self.progress.messages += len(queue.rows)
             queue.rows = []
@@ -378,6 +384,16 @@ class Tailing:
         elif self._committed_at_us:
             now_us = time.time_ns() // 1000 + reading.server_ahead_us
             self.progress.lag_s = max(0.0, (now_us - self._committed_at_us) / 1e6)
+
+    def _note_slot(self) -> None:
+        now = time.monotonic()
+        if now - self._slot_at < _SLOT_S:
+            return
+        self._slot_at = now
+        slot = self._slots.look()
+        if slot is not None:
+            self.progress.behind_bytes, self.progress.kept_bytes = slot.behind_bytes, slot.kept_bytes
+            self.progress.safe_bytes = slot.safe_bytes
 
     def _note_positions(self) -> None:
         now = time.monotonic()

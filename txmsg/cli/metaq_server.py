@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from txmsg.cli.main import EXAMPLE_FORMAT
-from txmsg.cli.options import duration, json_option, log_level_option, size
+from txmsg.cli.options import duration, http_listen_option, json_option, log_level_option, size
 from txmsg.cli.output import print_address
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.server.server import serve as run
@@ -51,6 +51,7 @@ from txmsg.runtime.signals import stop_on_signals
     type=size,
     help="Size above which the oldest files are deleted.  [default: unlimited]",
 )
+@http_listen_option
 @log_level_option
 @json_option
 def serve(
@@ -59,6 +60,7 @@ def serve(
     listen: str,
     retention: float | None,
     retention_size: int | None,
+    http_listen: str,
     log_level: str,
     as_json: bool,
 ) -> None:
@@ -67,6 +69,7 @@ def serve(
     config = MetaQConfig(
         root=data_dir,
         listen=listen,
+        http_listen=http_listen,
         log=LogConfig(retention_s=retention, retention_size_bytes=retention_size),
     )
     loops.run(_serve(config, as_json=as_json))

@@ -19,6 +19,7 @@ from rich.table import Table
 
 from txmsg.binlog.config import TailerConfig, check_mirror_name, check_patterns
 from txmsg.binlog.database import Session, connect, translated
+from txmsg.binlog.figures import dead, figures_of, unready
 from txmsg.binlog.progress import Progress
 from txmsg.binlog.status import MirrorStatus, diverged, make
 from txmsg.binlog.status import drop as drop_mirror
@@ -26,8 +27,18 @@ from txmsg.binlog.status import status as status_of
 from txmsg.binlog.tailer import State, Tailer
 from txmsg.broker import migrate
 from txmsg.cli.main import EXAMPLE_FORMAT
-from txmsg.cli.options import Decorator, duration, json_option, log_level_option, storage_option, yes_option
+from txmsg.cli.options import (
+    Decorator,
+    duration,
+    http_listen_option,
+    json_option,
+    log_level_option,
+    storage_option,
+    yes_option,
+)
 from txmsg.cli.output import print_facts, print_table
+from txmsg.metrics.figures import Figures
+from txmsg.metrics.http import Probes, serving_on_thread
 from txmsg.mirror import fork_log, open_sink
 from txmsg.runtime.logs import log_to_stderr
 from txmsg.verifier.compare import verify as compare
@@ -98,6 +109,7 @@ def tailer() -> None:
 @_topics_option
 @_exclude_option
 @_name_option
+@http_listen_option
 @log_level_option
 @json_option
 def run(
@@ -107,6 +119,7 @@ def run(
     topics: tuple[str, ...],
     exclude: tuple[str, ...] | None,
     name: str,
+    http_listen: str,
     log_level: str,
     as_json: bool,
 ) -> None:
@@ -125,7 +138,13 @@ def run(
     running = Tailer(config, lambda: open_sink(metaq), on_state=tell, on_progress=_metrics())
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, lambda *_: running.stop())
-    running.run()
+
+    async def read() -> Figures:
+        return figures_of(running)
+
+    probes = Probes(figures=read, unready=lambda: unready(running), dead=lambda: dead(running))
+    with serving_on_thread(http_listen, probes):
+        running.run()
 
 
 def _metrics() -> Callable[[Progress], None]:

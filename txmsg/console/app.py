@@ -51,7 +51,6 @@ class _Api:
     def __init__(self, page: Page, feed: Feed) -> None:
         self._html = page.html()
         self._feed = feed
-        self._looking = 0
 
     async def page(self, request: Request) -> Response:
         return HTMLResponse(self._html)
@@ -63,19 +62,19 @@ class _Api:
         return Response(newest, media_type="application/json")
 
     async def events(self, request: Request) -> Response:
-        if self._looking >= BROWSERS_MAX:
-            return _later(f"{self._looking} browsers look already: ask again later")
+        if self._feed.readers >= BROWSERS_MAX:
+            return _later(f"{self._feed.readers} browsers look already: ask again later")
         # A proxy that collects what it passes on would make live figures old ones.
         return StreamingResponse(self._events(), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
     async def _events(self) -> AsyncIterator[bytes]:
-        self._looking += 1
+        self._feed.readers += 1
         try:
             yield b"retry: %d\n\n" % _RETRY_MS
             async for bulletin in self._feed.bulletins():
                 yield b"data: %b\n\n" % bulletin
         finally:
-            self._looking -= 1
+            self._feed.readers -= 1
 
 
 def _later(why: str) -> Response:

@@ -11,7 +11,10 @@ class Feed:
 
     def __init__(self) -> None:
         self._newest: bytes | None = None
-        self._number = 0
+        self.number = 0
+        """How many bulletins there were."""
+        self.readers = 0
+        """How many browsers look, as the application counts them."""
         self._changed = asyncio.Event()
         self._is_closed = False
 
@@ -23,7 +26,7 @@ class Feed:
     def put(self, bulletin: bytes) -> None:
         """Replaces the newest bulletin."""
         self._newest = bulletin
-        self._number += 1
+        self.number += 1
         self._tell()
 
     def close(self) -> None:
@@ -36,8 +39,8 @@ class Feed:
         seen = 0
         while not self._is_closed:
             changed = self._changed
-            if self._newest is not None and self._number != seen:
-                seen = self._number
+            if self._newest is not None and self.number != seen:
+                seen = self.number
                 yield self._newest
             else:
                 await changed.wait()

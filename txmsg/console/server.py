@@ -18,10 +18,13 @@ import uvicorn
 from txmsg.console.app import new_app
 from txmsg.console.board import Board, Snapshot
 from txmsg.console.feed import Feed
+from txmsg.console.figures import figures_of
 from txmsg.console.health import HealthFile
 from txmsg.console.page import Page
 from txmsg.console.watch import Read, Watch
 from txmsg.errors import MisuseError
+from txmsg.metrics.figures import Figures
+from txmsg.metrics.http import Probes, serving
 from txmsg.wire.address import check_address
 
 logger = logging.getLogger(__name__)
@@ -45,6 +48,8 @@ class ConsoleConfig:
     """HOST:PORT; port 0 takes a free one."""
     health: Path | None = None
     """The file with the health of the parts. Default: none, and no health is shown."""
+    http_listen: str = ""
+    """HOST:PORT on loopback for /metrics, /livez and /readyz. Default: none are served. Port 0 takes a free one."""
     stale_after_s: float = 5.0
     """Seconds without new figures after which the page marks them as stale. Default 5."""
 
@@ -62,10 +67,25 @@ async def serve(
         release=page.release, stale_after_s=config.stale_after_s, clock=time.monotonic, now=lambda: datetime.now(UTC)
     )
     news = asyncio.Event()
+    read_at: float | None = None
 
     def show(snapshot: Snapshot) -> None:
+        nonlocal read_at
+        read_at = time.monotonic()
         board.show(snapshot)
         news.set()
+
+    def age_s() -> float | None:
+        return None if read_at is None else time.monotonic() - read_at
+
+    def unready() -> str:
+        age = age_s()
+        if age is None or age > config.stale_after_s:
+            return "the figures cannot be read from their database" if age is None else f"no figures for {age:.0f} s"
+        return ""
+
+    async def figures() -> Figures:
+        return figures_of(feed, age_s=age_s(), unready=unready())
 
     def on_read(snapshot: Snapshot) -> None:
         loop.call_soon_threadsafe(show, snapshot)
@@ -85,7 +105,10 @@ async def serve(
         )
         watch.start()
         try:
-            async with asyncio.TaskGroup() as tasks:
+            async with (
+                serving(config.http_listen, Probes(figures=figures, unready=unready)),
+                asyncio.TaskGroup() as tasks,
+            ):
                 tasks.create_task(server.serve(sockets=[listener]))
                 feeding = tasks.create_task(_feed(feed, board, health, news))
                 on_ready(address)  # connections are taken from here on: the socket listens

@@ -14,7 +14,7 @@ from txmsg.metaq.group.groups import LocalGroups, LocalMember
 from txmsg.metaq.group.logs import GroupLogs
 from txmsg.metaq.store.cells import queues_of_topic
 from txmsg.metaq.store.growth import Growth
-from txmsg.metaq.store.log import Append, Log, LogConfig
+from txmsg.metaq.store.log import Append, Log, LogConfig, LogSize
 from txmsg.metaq.store.reader import CurrentReader, LogReader, QueueReader
 from txmsg.metaq.store.state import Identity, identity_of
 from txmsg.metaq.store.topics import TopicSettings, read_topics
@@ -152,6 +152,10 @@ class LocalLog:
         if self._log is None:
             raise MisuseError(f"the log {self.root} was opened to be read: open it with append=True, or use its server")
         return self._log
+
+    def size(self) -> LogSize:
+        """How large the log is, for its writer."""
+        return self._writer.size()
 
     def flush(self) -> None:
         if self._log is not None:

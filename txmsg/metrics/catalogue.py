@@ -39,7 +39,8 @@ class Scope(Enum):
 
 
 NAMED_MAX: Final = 500
-"""Topics, and pairs of a group and a topic, with series of their own: those created first. The others are `other`."""
+"""Topics, and pairs of a group and a topic, with series of their own: in a database those created first, in a log the
+first by name. The others are `other`."""
 OTHER: Final = "other"
 
 TOPIC: Final = "messaging_destination_name"
@@ -47,8 +48,8 @@ GROUP: Final = "messaging_consumer_group_name"
 ERROR: Final = "error_type"
 
 LABELS: Final = {
-    TOPIC: f"A topic: the {NAMED_MAX} created first; the others together are `{OTHER}`.",
-    GROUP: f"A consumer group: {NAMED_MAX} pairs with a topic; the other pairs together are `{OTHER}`.",
+    TOPIC: f"A topic: the {NAMED_MAX} created first (in a log: the first by name); the others together are `{OTHER}`.",
+    GROUP: f"A consumer group: {NAMED_MAX} pairs with a topic; the others together are `{OTHER}` (in a log: left out).",
     ERROR: "The code of an error class, as it goes over the wire: one of about 25.",
     "bound": "What is bounded; see below.",
     "decided_by": "`client`, `check` or `person`.",
@@ -238,6 +239,69 @@ _DATABASE: Final = (
     ),
     _gauge("txmsg_database_figures_seconds", "seconds", "How long the database took for them."),
 )
+_LOG: Final = (
+    _gauge("txmsg_log_bytes", "bytes", "Size of the files of messages."),
+    _gauge("txmsg_log_files", "files", "Files of messages."),
+    _gauge("txmsg_log_unsynced_bytes", "bytes", "Bytes appended that are not known to be on disk."),
+    _histogram("txmsg_log_sync_seconds", "seconds", "Time that the disk took to sync what was appended."),
+    _histogram(
+        "txmsg_log_append_seconds", "seconds", "Time to append the calls that waited together, on disk if asked."
+    ),
+    _histogram("txmsg_log_append_calls", "calls", "Calls that were appended together."),
+    _counter("txmsg_log_appended_messages_total", "messages", "Messages appended, groups' own included."),
+    _counter("txmsg_log_appended_bytes_total", "bytes", "Bytes of those, as they are stored."),
+    _counter("txmsg_log_append_errors_total", "calls", "Calls of which nothing was appended."),
+    _gauge("txmsg_log_failed", "1", "Whether the last append failed for the log's own sake, as on a full disk."),
+    _counter("txmsg_log_deleted_files_total", "files", "Files of messages that retention has deleted."),
+    _gauge("txmsg_log_retention_limit_bytes", "bytes", "Size above which the oldest files are deleted; 0: no limit."),
+    _gauge("txmsg_log_waiting_fetches", "calls", "Fetches that wait for messages."),
+    _gauge("txmsg_log_members", "members", "Members of groups, of clients of this server."),
+    _gauge("txmsg_log_groups", "groups", "Groups."),
+    _gauge("txmsg_log_topics", "topics", "Topics."),
+    _counter("txmsg_log_topic_messages_total", "messages", "Messages ever appended to a topic.", TOPIC),
+    _gauge("txmsg_log_group_lag_messages", "messages", "Messages that a group has not stored as done.", GROUP, TOPIC),
+    _gauge(
+        "txmsg_log_group_lag_seconds",
+        "seconds",
+        "How long ago the oldest of these was stored, at most; 0 if there is none.",
+        GROUP,
+        TOPIC,
+    ),
+    _gauge("txmsg_log_figures_age_seconds", "seconds", "Age of the values by topic and group; -1 before the first."),
+)
+_MIRROR: Final = (
+    _gauge("txmsg_mirror_tailing", "1", "Whether this tailer mirrors; 0: it starts, or another one does."),
+    _gauge(
+        "txmsg_mirror_lag_seconds",
+        "seconds",
+        "How long ago the last mirrored transaction was committed, while there are more.",
+    ),
+    _gauge("txmsg_mirror_lag_bytes", "bytes", "Write-ahead log that is not confirmed as mirrored."),
+    _gauge(
+        "txmsg_mirror_lag_messages", "messages", "Messages in the table that were not in the log when it was looked at."
+    ),
+    _gauge("txmsg_mirror_kept_bytes", "bytes", "Write-ahead log that the database keeps for the mirror."),
+    _gauge(
+        "txmsg_mirror_safe_bytes", "bytes", "What may be written before the slot is lost; no series if it has no limit."
+    ),
+    _gauge("txmsg_mirror_stopped_queues", "queues", "Queues that are mirrored no further until an operator acts."),
+    _counter("txmsg_mirror_messages_total", "messages", "Messages appended to the log."),
+    _counter("txmsg_mirror_refilled_messages_total", "messages", "Of these, messages read from the table."),
+    _counter("txmsg_mirror_repeated_messages_total", "messages", "Messages that came once more."),
+    _counter("txmsg_mirror_missing_messages_total", "messages", "Messages dropped before they were mirrored."),
+    _counter("txmsg_mirror_foreign_changes_total", "changes", "Changes in the publication that are not messages."),
+    _histogram("txmsg_mirror_append_seconds", "seconds", "Time to append what has come, on disk."),
+)
+_PAGE: Final = (
+    _gauge("txmsg_page_browsers", "browsers", "Browsers that look."),
+    _counter("txmsg_page_bulletins_total", "bulletins", "Bulletins made, each for all browsers."),
+    _gauge("txmsg_page_bulletin_bytes", "bytes", "Size of the newest bulletin."),
+    _gauge(
+        "txmsg_page_figures_age_seconds",
+        "seconds",
+        "Since when nothing was read from the database; -1 before the first.",
+    ),
+)
 
 
 def _of_section(section: str, processes: Iterable[Process], metrics: Iterable[Metric]) -> Iterator[Metric]:
@@ -256,6 +320,9 @@ CATALOGUE: Final = {
         _of_section("Groups", (Process.BROKER,), _GROUPS),
         _of_section("Segments and retention", (Process.BROKER,), _STORAGE),
         _of_section("Leases and the Notify database", (Process.BROKER,), _DATABASE),
+        _of_section("Log", (Process.METAQ,), _LOG),
+        _of_section("Mirror", (Process.TAILER,), _MIRROR),
+        _of_section("Pages", (Process.PAGE,), _PAGE),
     )
     for metric in metrics
 }
@@ -275,6 +342,13 @@ BOUNDS: Final = {
         "sessions_delivery": "sessions of the pool in use",
         "sessions_administration": "sessions of the pool for administration in use",
         "segments": "segments kept; at the maximum none is closed",
+    },
+    Process.METAQ: {
+        "connections": "clients connected",
+        "appending": "bytes of appends under way",
+        "sending": "bytes of fetches on their way",
+        "arriving": "bytes of large appends on their way",
+        "members": "members of groups",
     },
 }
 """The values of the label `bound`, and what each is."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from ipaddress import ip_address
@@ -171,6 +172,26 @@ async def serving(listen: str, probes: Probes) -> AsyncIterator[str]:
         yield await endpoint.start(listen)
     finally:
         await endpoint.close()
+
+
+@contextmanager
+def serving_on_thread(listen: str, probes: Probes) -> Iterator[str]:
+    """The same for a process without a loop: serves on one of its own, on a thread."""
+    if not listen:
+        yield ""
+        return
+    check_loopback(listen)
+    endpoint = Endpoint(probes)
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="txmsg-metrics", daemon=True)
+    thread.start()
+    try:
+        yield asyncio.run_coroutine_threadsafe(endpoint.start(listen), loop).result()
+    finally:
+        asyncio.run_coroutine_threadsafe(endpoint.close(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
 
 
 class _Request(NamedTuple):

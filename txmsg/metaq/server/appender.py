@@ -16,11 +16,27 @@ from txmsg.errors import Overloaded, StorageError, TxmsgError
 from txmsg.metaq.access import LogQueue
 from txmsg.metaq.server.placement import Call, Outcome, Placer, WaitsFor
 from txmsg.metaq.server.producers import CallId, Producers
+from txmsg.metrics.counts import ITEMS, SECONDS, Histogram
 
 logger = logging.getLogger(__name__)
 
 _TOGETHER_SIZE_BYTES_MAX = 16 * 1024 * 1024
 _TOGETHER_MAX = 1024
+
+
+class AppendCounts:
+    """What was appended since the server started. Counted once for calls that are carried out together."""
+
+    __slots__ = ("bytes", "calls", "errors", "messages", "seconds")
+
+    def __init__(self) -> None:
+        self.messages = 0
+        self.bytes = 0
+        """As they are stored, without headers of frames."""
+        self.errors = 0
+        """Calls of which nothing was appended."""
+        self.calls = Histogram(ITEMS)
+        self.seconds = Histogram(SECONDS)
 
 
 class _Lane:
@@ -59,6 +75,7 @@ class Appender:
         on_appended: Callable[[Iterable[LogQueue]], None],
         clock: Callable[[], float],
     ) -> None:
+        self.counts = AppendCounts()
         self.size_bytes = 0
         """Of calls under way."""
         self.failure = ""
@@ -133,6 +150,7 @@ class Appender:
             lane.something.clear()
             while lane.waiting:
                 calls = lane.gathered()
+                begun_at = loop.time()
                 try:
                     outcomes = await loop.run_in_executor(self._threads, lane.placer.place, calls)
                 except Exception as exc:  # whatever it is, callers are told and the next ones are tried
@@ -140,6 +158,8 @@ class Appender:
                     outcomes = [
                         StorageError(f"appending failed: {type(exc).__name__}; the server's log says more")
                     ] * len(calls)
+                self.counts.calls.observe(len(calls))
+                self.counts.seconds.observe(loop.time() - begun_at)
                 for call, outcome in zip(calls, outcomes, strict=True):
                     self._finish(call, outcome)
 
@@ -147,10 +167,13 @@ class Appender:
         self.release(call.size_bytes)
         answer = self._under_way.pop(call.id)
         if isinstance(outcome, Exception):
+            self.counts.errors += 1
             if isinstance(outcome, StorageError) and not call.is_of_group:
                 self.failure = str(outcome)
             answer.set_exception(outcome)
             return
+        self.counts.messages += sum(append.payload.count for append in call.appends)
+        self.counts.bytes += call.size_bytes
         if not call.is_of_group:
             self.failure = ""
         if not call.is_placed:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from txmsg.errors import MisuseError
 from txmsg.metaq.store.log import LogConfig
+from txmsg.metrics.http import check_loopback
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +19,8 @@ class MetaQConfig:
     """The directory of the log; made when missing. One process writes it."""
     listen: str = "127.0.0.1:7720"
     """HOST:PORT, or unix:PATH. Port 0 takes a free one."""
+    http_listen: str = ""
+    """HOST:PORT on loopback for /metrics, /livez and /readyz. Default: none are served. Port 0 takes a free one."""
     log: LogConfig = field(default_factory=LogConfig)
     """How the log is kept."""
     connections_max: int = 16_000
@@ -34,6 +37,8 @@ class MetaQConfig:
     """Seconds that calls under way have to finish when the server is told to stop. Default 10."""
 
     def __post_init__(self) -> None:
+        if self.http_listen:
+            check_loopback(self.http_listen)
         for name in ("send_timeout_s", "stop_s"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0):

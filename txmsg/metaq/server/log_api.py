@@ -80,8 +80,8 @@ class LogApi:
         self._readers = readers
         self._config = config
         self._stop = stop
-        self._sending = Transfers(config.sending_size_bytes_max, config.send_timeout_s)
-        self._arriving = Transfers(config.arriving_size_bytes_max, config.send_timeout_s)
+        self.sending = Transfers(config.sending_size_bytes_max, config.send_timeout_s)
+        self.arriving = Transfers(config.arriving_size_bytes_max, config.send_timeout_s)
 
     async def _read(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._readers, work)
@@ -152,10 +152,10 @@ class LogApi:
         found = await self._found(wanted, min(request.size_bytes_max, FETCH_SIZE_BYTES_CEILING), request.wait_ms / 1000)
         pieces = _pieces(found, {queue: place for place, queue in enumerate(wanted)})
         del found  # what was read has been checked: it is read again piece by piece, as slowly as its reader takes it
-        with self._sending.begun(call.connection, sum(piece.size_bytes for piece in pieces)) as transfer:
+        with self.sending.begun(call.connection, sum(piece.size_bytes for piece in pieces)) as transfer:
             try:
                 if pieces:
-                    await self._sending.hold(transfer, max(piece.size_bytes for piece in pieces))
+                    await self.sending.hold(transfer, max(piece.size_bytes for piece in pieces))
                 for piece in pieces:
                     reply = await self._read(partial(self._reply_of, piece))
                     async with transfer.step():
@@ -223,12 +223,12 @@ class LogApi:
             raise MessageTooLarge(
                 f"{first.size} bytes in one append: at most {_APPEND_SIZE_BYTES_CEILING} fit; send several"
             )
-        with self._arriving.begun(call.connection, first.size) as transfer:
+        with self.arriving.begun(call.connection, first.size) as transfer:
             pieces: list[bytes] = []
             piece: pb.AppendPiece | None = first
             try:
                 while piece is not None and transfer.moved_bytes <= first.size:
-                    self._arriving.hold_now(transfer, len(piece.data))
+                    self.arriving.hold_now(transfer, len(piece.data))
                     pieces.append(piece.data)
                     transfer.moved_bytes += len(piece.data)
                     async with transfer.step():

@@ -7,8 +7,9 @@ import logging
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager, closing
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -18,12 +19,15 @@ from txmsg.metaq.local import LocalLog
 from txmsg.metaq.protocol import APPEND_SIZE_BYTES_MAX
 from txmsg.metaq.server.appender import Appender
 from txmsg.metaq.server.config import MetaQConfig
+from txmsg.metaq.server.figures import LogFigures, figures_of, unready
 from txmsg.metaq.server.group_api import GroupApi
 from txmsg.metaq.server.log_api import LogApi, Polls
 from txmsg.metaq.server.placement import Placer
 from txmsg.metaq.server.producers import REMEMBERED_S
 from txmsg.metaq.server.sessions import Sessions
 from txmsg.metaq.store.topics import Flush, TopicSettings
+from txmsg.metrics.figures import Figures
+from txmsg.metrics.http import Probes, serving
 from txmsg.wire.address import UNIX, check_address
 from txmsg.wire.server import Server, connections_allowed
 from txmsg.wire.v1 import metaq_rpc as rpc
@@ -35,6 +39,20 @@ _OF_NOTES = TopicSettings(flush=Flush.TIMED, retention_s=REMEMBERED_S)
 _READERS = 4
 _GROUP_THREADS = 8
 _REQUEST_SIZE_BYTES_MAX = APPEND_SIZE_BYTES_MAX + 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a server consists of, to be looked at."""
+
+    config: MetaQConfig
+    log: LocalLog
+    appender: Appender
+    polls: Polls
+    sessions: Sessions
+    api: LogApi
+    server: Server
+    stop: asyncio.Event
 
 
 async def serve(config: MetaQConfig, on_ready: Callable[[str], None], stop: asyncio.Event) -> None:
@@ -76,16 +94,18 @@ async def _serve(
     )
     await appender.recover()
     sessions = Sessions(group_threads, clock=time.monotonic)
+    api = LogApi(log, appender, polls, sessions, readers, config, stop)
     server = Server(
         {
-            rpc.MetaQ: LogApi(log, appender, polls, sessions, readers, config, stop),
+            rpc.MetaQ: api,
             rpc.MetaQGroups: GroupApi(log, sessions, group_threads),
         },
         connections_max=connections_allowed(config.connections_max),
         request_size_bytes_max=_REQUEST_SIZE_BYTES_MAX,
     )
+    probes = _probes(Parts(config, log, appender, polls, sessions, api, server, stop), readers)
     async with _listening(server, config.listen) as address:
-        async with asyncio.TaskGroup() as tasks:
+        async with serving(config.http_listen, probes), asyncio.TaskGroup() as tasks:
             tasks.create_task(appender.run())
             ending = tasks.create_task(sessions.run())
             await server.start()
@@ -97,6 +117,16 @@ async def _serve(
             appender.stop()
             ending.cancel()
         await sessions.close()
+
+
+def _probes(parts: Parts, readers: Executor) -> Probes:
+    log = LogFigures(parts.log, readers)
+
+    async def read() -> Figures:
+        await log.look()
+        return figures_of(parts, log)
+
+    return Probes(figures=read, unready=partial(unready, parts))
 
 
 @asynccontextmanager

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 SESSION_S_MIN: Final = 1.0
 SESSION_S_MAX: Final = 300.0
-_SESSIONS_MAX = 10_000
+SESSIONS_MAX: Final = 10_000
 _LOOK_S = 0.25
 
 
@@ -56,8 +56,8 @@ class Sessions:
             raise MisuseError(f"a session of {session_s:g} s: {SESSION_S_MIN:g} to {SESSION_S_MAX:g} are allowed")
         known = self._sessions.get(session)
         if known is None:
-            if len(self._sessions) + len(self._joining) >= _SESSIONS_MAX:
-                raise Overloaded(f"the server has {_SESSIONS_MAX} group members already; try again later")
+            if len(self._sessions) + len(self._joining) >= SESSIONS_MAX:
+                raise Overloaded(f"the server has {SESSIONS_MAX} group members already; try again later")
             joining = self._joining.get(session)
             if joining is None:
                 joining = asyncio.ensure_future(self._in_thread(join))

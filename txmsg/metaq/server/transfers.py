@@ -77,6 +77,11 @@ class Transfers:
         self._under_way: dict[Transfer, None] = {}
         self._waiting: deque[tuple[Transfer, int, asyncio.Future[None]]] = deque()
 
+    @property
+    def held_bytes(self) -> int:
+        """What all that are under way keep in memory."""
+        return self._held_bytes
+
     @contextmanager
     def begun(self, caller: object, size_bytes: int) -> Iterator[Transfer]:
         """A transfer of so many bytes, which holds none yet."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -11,6 +12,7 @@ from pathlib import Path
 
 from txmsg.errors import CorruptLog, StorageError
 from txmsg.metaq.format.frame import Buffer
+from txmsg.metrics.counts import SECONDS, Histogram
 
 FILE_SIZE_BYTES_MAX = 1024**3
 _DIGITS = 20
@@ -66,6 +68,8 @@ class CommitLogWriter:
         """The position after the last byte written."""
         self.synced = end
         """What is before this position is on disk."""
+        self.syncs = Histogram(SECONDS)
+        """How long the disk took."""
         self.failed: StorageError | None = None
         """Why nothing can be appended any more."""
         self._offsets = self._offsets_synced = 0  # how many were appended since it was opened, and are on disk
@@ -135,8 +139,10 @@ class CommitLogWriter:
         with self._rolling:
             offsets = self._offsets
             first, end, fd = self.first, self.end, os.dup(self._fd)  # `roll` may close it meanwhile
+        begun_at = time.monotonic()
         try:
             os.fdatasync(fd)
+            self.syncs.observe(time.monotonic() - begun_at)
         except OSError as exc:
             self.failed = StorageError(f"the log {self.directory} cannot be synced: {exc.strerror}; open it again")
             self._on_failure()

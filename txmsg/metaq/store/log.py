@@ -16,7 +16,7 @@ from txmsg.message import check_name
 from txmsg.metaq.format.frame import HOLES, Buffer, Kind, Payload, header_crc_of, hole, hole_end_of, pack
 from txmsg.metaq.store.ahead import AHEAD_MAX, Ahead, forget_doubt, queues_in_doubt
 from txmsg.metaq.store.cells import Cell
-from txmsg.metaq.store.commit_log import FILE_SIZE_BYTES_MAX, CommitLogReader, CommitLogWriter, sync_directory
+from txmsg.metaq.store.commit_log import FILE_SIZE_BYTES_MAX, CommitLogReader, CommitLogWriter, files_of, sync_directory
 from txmsg.metaq.store.keys import KeyIndexer
 from txmsg.metaq.store.lock import WriteLock
 from txmsg.metaq.store.queues import QueueEnd, Queues, Unsynced, sync_files
@@ -26,6 +26,7 @@ from txmsg.metaq.store.refill import refill
 from txmsg.metaq.store.retention import delete_old_files
 from txmsg.metaq.store.state import Checkpoint, Identity, QueueKey, identity_of, write_checkpoint, write_identity
 from txmsg.metaq.store.topics import Flush, TopicSettings, read_topics, write_topics
+from txmsg.metrics.counts import Histogram
 
 _LOGGER = logging.getLogger(__name__)
 _DEFAULT = TopicSettings()
@@ -84,6 +85,7 @@ class Log:
                 file_size_bytes_max=self.config.file_size_bytes_max,
                 on_failure=self._ahead.spoil,
             )
+            self._deleted_files = 0
             self._unseen: OSError | None = None  # why cells of what was appended are not written yet
             self._closed = threading.Event()
             self._indexer = KeyIndexer(self.root, self.identity.log_id)
@@ -346,7 +348,7 @@ class Log:
         Never the file that is written. Done by itself at each checkpoint. size_bytes_max: other than configured.
         """
         with self._checkpoint_lock:
-            return delete_old_files(
+            deleted = delete_old_files(
                 self.root,
                 end=self._writer.end,
                 size_bytes_max=self.config.retention_size_bytes if size_bytes_max is None else size_bytes_max,
@@ -354,6 +356,20 @@ class Log:
                 now=self._clock(),
                 note=self._note_begin,
             )
+        self._deleted_files += len(deleted)
+        return deleted
+
+    def size(self) -> LogSize:
+        """How large the log is now."""
+        firsts = files_of(self.root / "commitlog", ".log")
+        end = self._writer.end
+        return LogSize(
+            end - next(iter(firsts), end),
+            len(firsts),
+            end - self._writer.synced,
+            self._deleted_files,
+            self._writer.syncs,
+        )
 
     def index_keys(self) -> None:
         """Indexes the keys of all finished files. Done by itself, on a thread, after a file is finished."""
@@ -403,6 +419,19 @@ class Log:
             self._write_cells(self._writer.synced)
             if self._writer.failed is None:
                 self._ahead.forget()
+
+
+class LogSize(NamedTuple):
+    """What a log takes on disk, and what its writer has done since it was opened."""
+
+    size_bytes: int
+    """Of the files of messages."""
+    files: int
+    unsynced_bytes: int
+    """Appended, and not known to be on disk."""
+    deleted_files: int
+    syncs: Histogram
+    """Seconds that the disk took."""
 
 
 class Append(NamedTuple):

@@ -1,0 +1,171 @@
+"""The metrics of real MetaQ servers and tailers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.binlog.tailers import Table
+from tests.metaq.logs import batch
+from tests.metaq.servers import MetaQProcess
+from tests.metrics.scraping import Scrape, got, require_catalogued, rises, scrape
+from tests.ports import own_port
+from tests.restartable import Restartable
+from tests.waiting import until
+from txmsg.binlog.config import TailerConfig
+from txmsg.binlog.figures import dead, unready
+from txmsg.binlog.tailer import Tailer
+from txmsg.errors import MisuseError
+from txmsg.metaq.access import LogQueue
+from txmsg.metaq.remote.remote_log import RemoteLog
+from txmsg.metaq.server.config import MetaQConfig
+from txmsg.metrics.catalogue import NAMED_MAX, Process
+from txmsg.mirror import open_sink
+
+
+class Served:
+    """A MetaQ server with metrics."""
+
+    def __init__(self, directory: Path) -> None:
+        self.metrics = f"127.0.0.1:{own_port()}"
+        self.root = directory / "log"
+        self.server = MetaQProcess(self.root, "--http-listen", self.metrics, log=directory / "metaq.log")
+
+    def await_fresh(self, sample: str, value: float, **labels: str) -> Scrape:
+        """A scrape in which this series has this value: those of topics and groups are some seconds old."""
+
+        def fresh() -> Scrape | None:
+            found = scrape(self.metrics)
+            is_there = found.values.get(sample, {}).get(frozenset(labels.items())) == value
+            return found if is_there else None
+
+        return until(fresh, why=f"{sample} {labels} did not become {value}")
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    served = Served(tmp_path)
+    with served.server:
+        yield served
+
+
+def test_a_server_tells_all_that_the_catalogue_says(served: Served) -> None:
+    found = scrape(served.metrics)
+    require_catalogued(found, Process.METAQ)
+    assert found.series_count >= 30
+    assert got(served.metrics, "/readyz") == (200, "ok\n")
+    assert got(served.metrics, "/livez") == (200, "ok\n")
+    assert found.value("txmsg_log_failed") == 0
+    assert found.value("txmsg_ready") == 1
+    assert 0 <= found.value("txmsg_log_figures_age_seconds") < 60
+
+
+def test_appends_are_counted_and_timed(served: Served) -> None:
+    before = scrape(served.metrics)
+    with RemoteLog(served.server.address) as log:
+        log.append([batch("t", 0, 0, 5), batch("u", 3, 0, 2)])
+        with pytest.raises(MisuseError):
+            log.append([batch("t", 0, 99, 1)])  # not where the queue ends
+    found = rises(served.metrics, "txmsg_log_appended_messages_total", by=7, since=before)
+    assert found.value("txmsg_log_appended_bytes_total") > 0
+    assert found.value("txmsg_log_append_errors_total") == 1
+    assert found.value("txmsg_log_append_calls_sum") == 2
+    assert found.value("txmsg_log_append_seconds_count") >= 1
+    assert found.value("txmsg_log_sync_seconds_count") > before.value("txmsg_log_sync_seconds_count")
+    assert found.value("txmsg_log_bytes") > before.value("txmsg_log_bytes")
+    assert found.value("txmsg_log_files") == 1
+    assert found.value("txmsg_log_unsynced_bytes") == 0
+    found = served.await_fresh("txmsg_log_topic_messages_total", 5, messaging_destination_name="t")
+    assert found.value("txmsg_log_topic_messages_total", messaging_destination_name="u") == 2
+    assert found.value("txmsg_log_topics") == 2
+
+
+def test_lag_of_groups_is_told_with_the_age_of_the_oldest(served: Served) -> None:
+    with RemoteLog(served.server.address) as log:
+        log.append([batch("t", 0, 0, 5)])
+        member = log.join("g", ["t"])
+        labels = {"messaging_consumer_group_name": "g", "messaging_destination_name": "t"}
+        member.view()
+        assert member.take([LogQueue("t", 0)]) == {LogQueue("t", 0): 0}
+        member.store({LogQueue("t", 0): 2})
+        found = served.await_fresh("txmsg_log_group_lag_messages", 3, **labels)
+        assert found.value("txmsg_log_group_lag_seconds", **labels) > 0
+        assert found.value("txmsg_log_groups") == 1
+        assert found.value("txmsg_log_members") == 1
+        member.store({LogQueue("t", 0): 5})
+        found = served.await_fresh("txmsg_log_group_lag_messages", 0, **labels)
+        assert found.value("txmsg_log_group_lag_seconds", **labels) == 0
+        member.leave({})
+
+
+def test_of_many_topics_a_bounded_number_has_series(served: Served) -> None:
+    count = NAMED_MAX + 20
+    with RemoteLog(served.server.address) as log:
+        log.append([batch(f"t{number:04}", 0, 0, 1) for number in range(count)])
+    found = served.await_fresh("txmsg_log_topics", count)
+    assert len(found.values["txmsg_log_topic_messages_total"]) == NAMED_MAX + 1
+    assert found.value("txmsg_log_topic_messages_total", messaging_destination_name="other") == 20
+
+
+def test_metrics_of_a_log_are_for_this_machine_only(tmp_path: Path) -> None:
+    with pytest.raises(MisuseError, match="served without authentication"):
+        MetaQConfig(root=tmp_path, http_listen="0.0.0.0:0")
+
+
+# ---- the tailer
+
+
+class TailerProcess(Restartable):
+    """`txmsg tailer run` with metrics."""
+
+    ready = "tailing"
+
+    def __init__(self, storage: str, directory: Path) -> None:
+        super().__init__("the tailer", directory / "tailer.log")
+        self.metrics = f"127.0.0.1:{own_port()}"
+        self._arguments = ["--storage", storage, "--metaq", str(directory / "mirrored")]
+
+    def arguments(self) -> list[str]:
+        return ["tailer", "run", *self._arguments, "--http-listen", self.metrics]
+
+
+@pytest.fixture
+def tailer(notify_url: str, tmp_path: Path) -> Iterator[TailerProcess]:
+    tailer = TailerProcess(notify_url, tmp_path)
+    tailer.start()
+    yield tailer
+    assert tailer.stop() == 0, tailer.log.read_text()
+
+
+def test_a_tailer_tells_all_that_the_catalogue_says(tailer: TailerProcess) -> None:
+    found = until(lambda: now if (now := scrape(tailer.metrics)).value("txmsg_mirror_tailing") else None)
+    require_catalogued(found, Process.TAILER)
+    assert found.series_count >= 30
+    assert found.value("txmsg_ready") == 1
+    assert got(tailer.metrics, "/readyz") == (200, "ok\n")
+    assert got(tailer.metrics, "/livez") == (200, "ok\n")
+
+
+def test_what_is_mirrored_is_counted_and_the_lag_told(tailer: TailerProcess, notify_url: str) -> None:
+    table = Table(notify_url)
+    table.topic("t")
+    before = scrape(tailer.metrics)
+    table.add("t", 20)
+    found = rises(tailer.metrics, "txmsg_mirror_messages_total", by=20, since=before)
+    assert found.value("txmsg_mirror_append_seconds_count") >= 1
+    assert found.value("txmsg_mirror_stopped_queues") == 0
+    until(lambda: scrape(tailer.metrics).value("txmsg_mirror_kept_bytes") > 0)
+    until(lambda: scrape(tailer.metrics).value("txmsg_mirror_lag_bytes") == 0)
+
+
+def test_a_tailer_that_has_not_begun_is_not_ready_and_one_that_hangs_is_not_alive(
+    notify_url: str, tmp_path: Path
+) -> None:
+    tailer = Tailer(TailerConfig(storage=notify_url), lambda: open_sink(str(tmp_path / "log")))
+    assert "has not begun" in unready(tailer)
+    assert dead(tailer) == ""
+    tailer._stop.looked_at = tailer._progress_at = time.monotonic() - 1000
+    assert "nothing was heard of the tailer's thread for 1000 s" in dead(tailer)

@@ -1,0 +1,43 @@
+"""What a tailer tells a scraper. It works on a thread, and this only reads what it has noted."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from txmsg.binlog.tailer import State, Tailer
+from txmsg.metrics.catalogue import Process
+from txmsg.metrics.figures import Figures
+
+_SILENCE_S_MAX: Final = 120.0
+
+
+def unready(tailer: Tailer) -> str:
+    """Why a tailer does not do its part, which is to mirror, or to stand by."""
+    return "it has not begun: its database, or its log, is away" if tailer.state is State.STARTING else ""
+
+
+def dead(tailer: Tailer) -> str:
+    """Why a tailer should be restarted: its thread hangs. A step takes seconds, and tells of itself meanwhile."""
+    silence_s = tailer.silence_s()
+    return f"nothing was heard of the tailer's thread for {silence_s:.0f} s" if silence_s > _SILENCE_S_MAX else ""
+
+
+def figures_of(tailer: Tailer) -> Figures:
+    """All figures of a tailer."""
+    figures, progress = Figures(Process.TAILER), tailer.progress
+    figures.put("txmsg_ready", not unready(tailer))
+    figures.put("txmsg_mirror_tailing", tailer.state is State.TAILING)
+    figures.put("txmsg_mirror_lag_seconds", progress.lag_s)
+    figures.put("txmsg_mirror_lag_bytes", progress.behind_bytes)
+    figures.put("txmsg_mirror_lag_messages", max(0, progress.goal - progress.messages))
+    figures.put("txmsg_mirror_kept_bytes", progress.kept_bytes)
+    if progress.safe_bytes is not None:
+        figures.put("txmsg_mirror_safe_bytes", progress.safe_bytes)
+    figures.put("txmsg_mirror_stopped_queues", progress.stopped)
+    figures.put("txmsg_mirror_messages_total", progress.messages)
+    figures.put("txmsg_mirror_refilled_messages_total", progress.refilled)
+    figures.put("txmsg_mirror_repeated_messages_total", progress.repeated)
+    figures.put("txmsg_mirror_missing_messages_total", progress.missing)
+    figures.put("txmsg_mirror_foreign_changes_total", progress.foreign)
+    figures.put("txmsg_mirror_append_seconds", progress.appends)
+    return figures

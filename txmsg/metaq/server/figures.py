@@ -1,0 +1,160 @@
+"""What a MetaQ server tells a scraper: what its parts have counted, and what it reads of its log now and then."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from txmsg.errors import TxmsgError, UnknownGroup
+from txmsg.metaq.access import LogQueue
+from txmsg.metaq.local import LocalLog
+from txmsg.metaq.server.sessions import SESSIONS_MAX
+from txmsg.metrics.calls import put_calls
+from txmsg.metrics.catalogue import GROUP, NAMED_MAX, OTHER, TOPIC, Process
+from txmsg.metrics.figures import Figures
+
+if TYPE_CHECKING:
+    from txmsg.metaq.server.server import Parts
+
+_log = logging.getLogger(__name__)
+
+_FRESH_S: Final = 5.0
+_SHARE_MAX: Final = 0.02
+"""Of the time, for which a thread may read for figures."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Lag:
+    messages: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    at: float
+    took_s: float
+    topic_count: int
+    messages: dict[str, int]
+    """By topic; those without a name of their own together."""
+    group_count: int
+    lags: dict[tuple[str, str], _Lag]
+    """By group and topic."""
+
+
+class LogFigures:
+    """The figures by topic and group, as last read, on one of `readers`."""
+
+    def __init__(self, log: LocalLog, readers: Executor) -> None:
+        self._log = log
+        self._readers = readers
+        self._found: _Found | None = None
+
+    async def look(self) -> None:
+        """Reads them, unless the last ones are fresh. What cannot be read is logged, and the last ones stay."""
+        found = self._found
+        if found is not None and time.monotonic() < found.at + max(_FRESH_S, found.took_s / _SHARE_MAX):
+            return
+        try:
+            self._found = await asyncio.get_running_loop().run_in_executor(self._readers, self._read)
+        except (TxmsgError, OSError) as exc:
+            _log.warning("no figures of topics and groups: %s", exc)
+
+    def put(self, figures: Figures) -> None:
+        """Adds them, as far as there are any."""
+        found = self._found
+        figures.put("txmsg_log_figures_age_seconds", -1 if found is None else time.monotonic() - found.at)
+        if found is None:
+            return
+        figures.put("txmsg_log_topics", found.topic_count)
+        figures.put_each("txmsg_log_topic_messages_total", TOPIC, found.messages)
+        figures.put("txmsg_log_groups", found.group_count)
+        for (group, topic), lag in found.lags.items():
+            figures.put("txmsg_log_group_lag_messages", lag.messages, **{GROUP: group, TOPIC: topic})
+            figures.put("txmsg_log_group_lag_seconds", lag.seconds, **{GROUP: group, TOPIC: topic})
+
+    def _read(self) -> _Found:
+        begun_at = time.monotonic()
+        topics, groups = self._log.topics(), self._log.groups()
+        messages: defaultdict[str, int] = defaultdict(int)
+        for place, (topic, numbers) in enumerate(sorted(topics.items())):  # one by one: each holds up other readers
+            ends = self._log.ranges([LogQueue(topic, number) for number in numbers]).values()
+            messages[topic if place < NAMED_MAX else OTHER] += sum(kept.end for kept in ends)
+        lags: dict[tuple[str, str], _Lag] = {}
+        for group in groups:
+            if len(lags) >= NAMED_MAX:
+                break
+            lags |= self._lags_of(group)
+        return _Found(
+            at=begun_at,
+            took_s=time.monotonic() - begun_at,
+            topic_count=len(topics),
+            messages=dict(messages),
+            group_count=len(groups),
+            lags=dict(list(lags.items())[:NAMED_MAX]),
+        )
+
+    def _lags_of(self, group: str) -> dict[tuple[str, str], _Lag]:
+        try:
+            queues = self._log.group(group).queues
+        except UnknownGroup:  # deleted this moment
+            return {}
+        messages: defaultdict[str, int] = defaultdict(int)
+        behind: defaultdict[str, list[tuple[LogQueue, int]]] = defaultdict(list)
+        for state in queues:
+            offset = max(state.kept.begin, state.offset or 0)
+            left = max(0, state.kept.end - offset)
+            messages[state.queue.topic] += left
+            if left:
+                behind[state.queue.topic].append((state.queue, offset))
+        return {(group, topic): _Lag(count, self._age_s(behind[topic])) for topic, count in messages.items()}
+
+    def _age_s(self, behind: Sequence[tuple[LogQueue, int]]) -> float:
+        """How long ago the first of these messages was stored, by the batches that they are in."""
+        stored_at_us = [
+            fetched.batches[0].header.first_stored_at_us
+            for queue, offset in behind
+            for fetched in self._log.fetch({queue: offset}, size_bytes_max=1)
+            if fetched.batches
+        ]
+        return max(0.0, time.time() - min(stored_at_us) / 1e6) if stored_at_us else 0.0
+
+
+def unready(parts: Parts) -> str:
+    """Why a server should get no traffic; empty if it may."""
+    if parts.stop.is_set():
+        return "the server is stopping"
+    return parts.appender.failure
+
+
+def figures_of(parts: Parts, log: LogFigures) -> Figures:
+    """All figures of a server."""
+    figures = Figures(Process.METAQ)
+    figures.put("txmsg_ready", not unready(parts))
+    put_calls(figures, parts.server)
+    counts, size, config = parts.appender.counts, parts.log.size(), parts.config
+    figures.put("txmsg_log_bytes", size.size_bytes)
+    figures.put("txmsg_log_files", size.files)
+    figures.put("txmsg_log_unsynced_bytes", size.unsynced_bytes)
+    figures.put("txmsg_log_sync_seconds", size.syncs)
+    figures.put("txmsg_log_deleted_files_total", size.deleted_files)
+    figures.put("txmsg_log_retention_limit_bytes", config.log.retention_size_bytes or 0)
+    figures.put("txmsg_log_append_seconds", counts.seconds)
+    figures.put("txmsg_log_append_calls", counts.calls)
+    figures.put("txmsg_log_appended_messages_total", counts.messages)
+    figures.put("txmsg_log_appended_bytes_total", counts.bytes)
+    figures.put("txmsg_log_append_errors_total", counts.errors)
+    figures.put("txmsg_log_failed", bool(parts.appender.failure))
+    figures.put("txmsg_log_waiting_fetches", parts.polls.count)
+    figures.put("txmsg_log_members", len(parts.sessions))
+    figures.put_bound("appending", parts.appender.size_bytes, config.appending_size_bytes_max)
+    figures.put_bound("sending", parts.api.sending.held_bytes, config.sending_size_bytes_max)
+    figures.put_bound("arriving", parts.api.arriving.held_bytes, config.arriving_size_bytes_max)
+    figures.put_bound("members", len(parts.sessions), SESSIONS_MAX)
+    log.put(figures)
+    return figures
