@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import json
+import os
 import re
 import time
 from collections.abc import Mapping
@@ -86,6 +87,9 @@ class TransactionState(enum.Enum):
     COMMIT = "commit"
     ROLLBACK = "rollback"
     UNKNOWN = "unknown"
+
+
+os.register_at_fork(after_in_child=uuid_utils.reseed_rng)  # or children of one parent would make the same ids
 
 
 def new_transaction_id() -> TransactionId:

@@ -1,4 +1,4 @@
-"""Claims about forks and about the one loop of a process. Each runs in a process of its own."""
+"""Claims about the one loop of a process. Each runs in a process of its own."""
 
 from __future__ import annotations
 
@@ -15,58 +15,6 @@ def run_program(text: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(text)], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
     )
-
-
-@pytest.mark.parametrize(
-    "use",
-    [
-        "producer.send(Message('t', b'x'))",
-        "Producer('127.0.0.1:1', group='g').start()",
-        "Consumer('127.0.0.1:1', group='g').run()",
-        "asyncio.run(AsyncProducer('127.0.0.1:1', group='g').start())",
-    ],
-)
-def test_the_child_of_a_process_that_used_txmsg_is_told_so(use: str) -> None:
-    done = run_program(f"""
-        import asyncio, os, sys, warnings
-        warnings.simplefilter("ignore", DeprecationWarning)
-        from txmsg import AsyncProducer, Consumer, Message, MisuseError, Producer
-        _subscribe = Consumer.__init__
-        def with_handler(self, *args, **kwargs):
-            _subscribe(self, *args, **kwargs)
-            self.subscribe("t")(print)
-        Consumer.__init__ = with_handler
-        producer = Producer("127.0.0.1:1", group="g", timeout_s=1).start()
-        pid = os.fork()
-        if pid == 0:
-            try:
-                {use}
-            except MisuseError as exc:
-                os._exit(0 if "do not survive a fork" in str(exc) else 2)
-            os._exit(3)
-        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        producer.close()
-        sys.exit(status)
-    """)
-    assert done.returncode == 0, done.stderr
-
-
-def test_a_producer_made_before_the_fork_and_used_after_it_is_fine() -> None:
-    done = run_program("""
-        import os, sys, warnings
-        warnings.simplefilter("ignore", DeprecationWarning)
-        from txmsg import BrokerUnavailable, Message, Producer
-        producer = Producer("127.0.0.1:1", group="g", timeout_s=0.3)
-        pid = os.fork()
-        if pid == 0:
-            try:
-                producer.send(Message("t", b"x"))
-            except BrokerUnavailable:
-                sys.exit(0)
-            sys.exit(2)
-        sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-    """)
-    assert done.returncode == 0, done.stderr
 
 
 def test_a_process_that_closes_nothing_still_ends_in_good_order() -> None:

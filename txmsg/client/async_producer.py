@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 from collections.abc import Sequence
 from typing import Self
 from uuid import uuid4
@@ -27,6 +26,7 @@ from txmsg.client.options import check_listener_of, shards_of
 from txmsg.client.sender import Sender
 from txmsg.client.shards import Shards, find_shards
 from txmsg.errors import MisuseError, OutcomeUnknown
+from txmsg.forks import renew_in_children
 from txmsg.message import (
     Message,
     MessageId,
@@ -39,7 +39,6 @@ from txmsg.message import (
     parse_message_id,
 )
 from txmsg.runtime.durations import Seconds, check_seconds, in_seconds
-from txmsg.runtime.process import check_not_forked
 
 TIMEOUT_S_MAX = 24 * 3600.0
 
@@ -48,6 +47,8 @@ _log = logging.getLogger(__name__)
 
 class AsyncProducer:
     """Sends messages from asyncio code. Belongs to the loop on which it is first used; not to be shared by loops.
+
+    In a forked child it is as it was when it was made: it belongs to the loop on which it is first used there.
 
     brokers: "host:port", several of them in a list or separated by commas; they share one Notify database, and name the
     others of it. Each producer sends to one of them, chosen at random, until that fails. Those of several databases are
@@ -77,9 +78,12 @@ class AsyncProducer:
         self._fence = _fence_of(self.check_listener)
         self.timeout_s = check_seconds("timeout_s", timeout_s, least_s=0.001, most_s=TIMEOUT_S_MAX)
         self.hooks = hooks or ProducerHooks()
+        self._renew()
+        renew_in_children(self)
+
+    def _renew(self) -> None:
         self._client_id = uuid4().hex
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._pid = 0
         self._closed = False
         self._starting: asyncio.Lock | None = None
         self._brokers: list[Brokers] = []
@@ -120,8 +124,7 @@ class AsyncProducer:
     async def _started(self) -> Sender | Shards:
         loop = asyncio.get_running_loop()
         if self._loop is None:
-            self._loop, self._pid, self._starting = loop, os.getpid(), asyncio.Lock()
-        check_not_forked(self._pid)
+            self._loop, self._starting = loop, asyncio.Lock()
         if loop is not self._loop:
             raise MisuseError("this AsyncProducer was first used on another event loop: make one per loop")
         if self._closed:

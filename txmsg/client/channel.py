@@ -17,7 +17,7 @@ from uuid import UUID
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_before_delay, wait_random_exponential
 
 from txmsg.errors import BrokerUnavailable, OutcomeUnknown
-from txmsg.runtime.process import claim_process
+from txmsg.runtime.process import check_not_patched
 from txmsg.wire.channel import Channel
 from txmsg.wire.method import Method, ReplyT, RequestT
 from txmsg.wire.v1.txmsg_pb2 import RouteChanged, RouteRequest
@@ -59,7 +59,7 @@ class Brokers:
     """
 
     def __init__(self, addresses: Sequence[str]) -> None:
-        claim_process()
+        check_not_patched()
         self.shard = b""
         self._brokers = {address: _new_broker(address, is_given=True) for address in addresses}
         self._gone: set[_Broker] = set()

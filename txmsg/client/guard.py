@@ -8,6 +8,7 @@ before it is sent, errors are noted, and after a noted error the own row is read
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from functools import cache
@@ -315,6 +316,14 @@ _of_connections: WeakKeyDictionary[Connection, tuple[SessionGuard, ...]] = WeakK
 _engines: WeakSet[Engine] = WeakSet()
 _dialects: WeakSet[Dialect] = WeakSet()
 _listening = threading.Lock()
+
+
+def _forget_in_child() -> None:
+    global _listening  # noqa: PLW0603 - of the process
+    _listening = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
 
 
 def _add(guards: WeakKeyDictionary[Any, tuple[SessionGuard, ...]], key: object, guard: SessionGuard) -> None:

@@ -6,7 +6,6 @@ A blocked caller costs one future and one wake-up of the loop, no task; callers 
 from __future__ import annotations
 
 import concurrent.futures
-import os
 import threading
 from collections.abc import Sequence
 from typing import Self
@@ -22,6 +21,7 @@ from txmsg.client.hooks import ProducerHooks
 from txmsg.client.late import LateTransaction
 from txmsg.client.sender import half_unavailable
 from txmsg.errors import BrokerUnavailable, MisuseError, OutcomeUnknown
+from txmsg.forks import check_fork_was_told, renew_in_children
 from txmsg.message import (
     Message,
     MessageId,
@@ -32,7 +32,7 @@ from txmsg.message import (
     new_transaction_id_bytes,
 )
 from txmsg.runtime.durations import Seconds, in_seconds
-from txmsg.runtime.process import LoopThread, check_not_forked, shared_loop
+from txmsg.runtime.process import LoopThread, shared_loop
 
 _GRACE_S = 5.0
 
@@ -47,10 +47,9 @@ class Producer:
     timeout_s: how long a call may take, waiting, retries and failing over included. Default 10.
     hooks: for tests, which can also set them later.
 
-    Constructing it does nothing yet, so it may stand in a module that is imported before a fork. The first call
-    connects, and attaches for check-backs; a service calls `start` (or uses `with`) when it begins, so that
-    transactions which an earlier process left undecided are answered at once. After that the process must not fork
-    and go on using it: MisuseError.
+    Constructing it does nothing yet. The first call connects, and attaches for check-backs; a service calls `start` (or
+    uses `with`) when it begins, so that transactions which an earlier process left undecided are answered at once. In
+    a forked child it is as it was when it was made: its first call there makes connections of its own.
     """
 
     def __init__(
@@ -67,8 +66,11 @@ class Producer:
         )
         self.hooks = self._core.hooks
         self._fence = _fence_of(self._core.check_listener)
+        self._renew()
+        renew_in_children(self)
+
+    def _renew(self) -> None:
         self._thread: LoopThread | None = None
-        self._pid = 0
         self._closed = False
         self._starting = threading.Lock()
 
@@ -106,7 +108,6 @@ class Producer:
                 return
             self._closed = True
             if self._thread is not None:
-                check_not_forked(self._pid)
                 self._thread.call(self._core.close(), timeout_s=self.timeout_s + _GRACE_S)
                 self._thread.at_exit(self, None)
 
@@ -119,7 +120,7 @@ class Producer:
     def _started(self) -> LoopThread:
         thread = self._thread
         if thread is not None and not self._closed:
-            check_not_forked(self._pid)
+            check_fork_was_told()
             return thread
         with self._starting:
             if self._closed:
@@ -134,7 +135,7 @@ class Producer:
                         "database, which holds the fence, answer?"
                     ) from exc
                 thread.at_exit(self, self._core.close)
-                self._thread, self._pid = thread, os.getpid()
+                self._thread = thread
             return self._thread
 
     # ---- plain messages

@@ -6,7 +6,6 @@ What it receives, and from where, is in the classes made of these.
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -15,9 +14,10 @@ from uuid import uuid4
 
 from txmsg.consumer.subscriptions import Subscriptions
 from txmsg.errors import MisuseError, shown
+from txmsg.forks import check_fork_was_told, renew_in_children
 from txmsg.message import ReceivedMessage, check_name
 from txmsg.runtime.durations import Seconds, check_seconds
-from txmsg.runtime.process import LoopThread, check_not_forked, shared_loop
+from txmsg.runtime.process import LoopThread, shared_loop
 from txmsg.runtime.signals import signals_set
 from txmsg.runtime.start import Start, check_group_start
 from txmsg.runtime.user_function import in_handler
@@ -32,7 +32,10 @@ _GRACE_S: Final = 30.0
 
 
 class AsyncLifecycle(ABC):
-    """A consumer on the loop that starts it. A subclass opens what it receives from, and closes it."""
+    """A consumer on the loop that starts it. A subclass opens what it receives from, and closes it.
+
+    In a forked child it is as it was when it was made: not started. Started there, it is another member of its group.
+    """
 
     pulls = False
     """Whether a topic may be without a handler, because the caller polls."""
@@ -55,9 +58,19 @@ class AsyncLifecycle(ABC):
         self.close_timeout_s = check_seconds("close_timeout_s", close_timeout_s, least_s=0, most_s=CLOSE_TIMEOUT_S_MAX)
         """How long `close` waits for handlers."""
         self._subscriptions = Subscriptions(self.group)
+        self._is_lone = broadcast is True
+        self._is_copy = False
+        self._begin()
+        renew_in_children(self)
+
+    def _begin(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop_wanted = asyncio.Event()
         self._closing: asyncio.Task[None] | None = None
+
+    def _renew(self) -> None:
+        self._is_copy = True
+        self._begin()
 
     def subscribe(self, topic: str, tag: str = "*") -> Callable[[H], H]:
         """Subscribes to a topic, and decorates its handler: `handler(message)`, def or async def.
@@ -79,6 +92,11 @@ class AsyncLifecycle(ABC):
         """
         if self._closing is not None:
             raise MisuseError("the consumer is closed: make a new one")
+        if self._is_lone and self._is_copy:
+            raise MisuseError(
+                f"the consumer of group {self.group} was made with broadcast=True before this process was forked, so "
+                "both would share the messages: make it after forking, or give each process an instance's name"
+            )
         if self._loop is None:
             self._subscriptions.close(need_handlers=not self.pulls)
             await self._open()
@@ -143,8 +161,11 @@ class Lifecycle(Generic[C]):
 
     def __init__(self, core: C) -> None:
         self._core = core
+        self._renew()
+        renew_in_children(self)
+
+    def _renew(self) -> None:
         self._thread: LoopThread | None = None
-        self._pid = 0
         self._stop_wanted = threading.Event()
         self._is_closed = False
         self._lock = threading.Lock()
@@ -179,8 +200,8 @@ class Lifecycle(Generic[C]):
                 thread = shared_loop()
                 thread.call(self._core.start(), timeout_s=_GRACE_S)
                 thread.at_exit(self, self._core.close)
-                self._thread, self._pid = thread, os.getpid()
-            check_not_forked(self._pid)
+                self._thread = thread
+            check_fork_was_told()
         return self
 
     def run(self) -> None:
@@ -212,7 +233,6 @@ class Lifecycle(Generic[C]):
             return
         with self._lock:
             if self._thread is not None:
-                check_not_forked(self._pid)
                 self._thread.call(self._core.close(), timeout_s=self._core.close_timeout_s + _GRACE_S)
                 self._thread.at_exit(self, None)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Self
 
 from txmsg.errors import CorruptLog, MisuseError, OffsetOutOfRange
+from txmsg.forks import renew_in_children
 from txmsg.message import ReceivedMessage
 from txmsg.metaq.access import FETCH_SIZE_BYTES_MAX, NOTES, Fetched, GroupState, LogQueue, Range
 from txmsg.metaq.group.groups import LocalGroups, LocalMember
@@ -22,13 +23,18 @@ from txmsg.runtime.start import Start
 
 
 class LocalLog:
-    """See `LogAccess` for what each method promises."""
+    """See `LogAccess` for what each method promises. A forked child can read, and join groups; it must not append."""
 
     def __init__(self, root: Path, *, append: bool = False, config: LogConfig | None = None) -> None:
         self.root = root
         self._log = Log(root, config) if append else None
-        self._current = CurrentReader(root)
+        self._renew()
         self._require_reader()
+        renew_in_children(self)
+
+    def _renew(self) -> None:
+        root = self.root
+        self._current = CurrentReader(root)
         self._reading = threading.Lock()  # readers remember where they were
         self._of_groups = GroupLogs(root)
         self._groups = LocalGroups(root, self.queues_of, self.ranges, self.offsets_at)
@@ -74,7 +80,7 @@ class LocalLog:
         return self._require_reader() if root is None else self._of_groups.reader(root)
 
     def _require_reader(self) -> LogReader:
-        reader = self._log.reader if self._log else self._current.get()
+        reader = self._log.reader if self._log and not self._log.is_copy else self._current.get()
         if reader is None:
             raise CorruptLog(
                 f"{self.root} is not a log: it has no log.json; if it is one, `txmsg metaq check --repair` recreates it"

@@ -1,4 +1,4 @@
-"""The one background loop of a process, and the rule that a process using txmsg does not survive a fork.
+"""The one background loop of a process. A forked child has one of its own.
 
 The sync classes run the asyncio core on this loop. One per process is enough, and costs one thread however many of
 them there are. Knows nothing of producers and consumers.
@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from txmsg.errors import MisuseError
+from txmsg.forks import check_fork_was_told, keep
 from txmsg.runtime.loops import new_loop
 
 T = TypeVar("T")
@@ -25,37 +26,10 @@ START_TIMEOUT_S = 10.0
 STOP_TIMEOUT_S = 5.0
 
 _lock = threading.Lock()
-_claimed_by_pid: int | None = None
 _shared: LoopThread | None = None
 
 
-def claim_process() -> int:
-    """Marks this process as one that uses txmsg, and returns its pid.
-
-    Threads do not survive a fork, and a connection must not be used by two processes. Raises MisuseError in the child
-    of a process that has used txmsg, and where gevent has replaced what this module waits by.
-    """
-    _check_not_patched()
-    global _claimed_by_pid  # noqa: PLW0603 - one per process is the point
-    pid = os.getpid()
-    if _claimed_by_pid is None:
-        _claimed_by_pid = pid
-    check_not_forked(_claimed_by_pid)
-    return pid
-
-
-def check_not_forked(pid: int) -> None:
-    """Raises MisuseError unless this process is still the one with this pid."""
-    if os.getpid() != pid:
-        raise MisuseError(
-            f"process {os.getpid()} was forked from process {pid}, which already used txmsg; its threads and "
-            "connections do not survive a fork. Make the first call (send, start, run) after forking: in gunicorn's "
-            "post_fork hook, or with multiprocessing's start method 'spawn'. Merely constructing a Producer or "
-            "Consumer before is fine"
-        )
-
-
-def _check_not_patched() -> None:
+def check_not_patched() -> None:
     """Raises MisuseError if gevent runs threads as greenlets, or waits by its own hub: the first call would hang."""
     gevent = sys.modules.get("gevent.monkey")
     if gevent is None:
@@ -73,7 +47,8 @@ class LoopThread:
     """An asyncio loop on a daemon thread of its own. `call` and `post` are for other threads."""
 
     def __init__(self) -> None:
-        self.pid = claim_process()
+        check_not_patched()
+        self.pid = os.getpid()
         self.loop = new_loop()
         self._ready = threading.Event()
         self._closers: dict[object, Callable[[], Awaitable[None]]] = {}
@@ -89,10 +64,15 @@ class LoopThread:
 
     def call(self, work: Coroutine[Any, Any, T], *, timeout_s: float | None = None) -> T:
         """Runs `work` on the loop and waits for its result. A timeout cancels it and raises TimeoutError."""
-        check_not_forked(self.pid)
-        if threading.current_thread() is self._thread:
+        try:
+            check_fork_was_told()
+            if threading.current_thread() is self._thread:
+                raise MisuseError(
+                    "a blocking txmsg call was made on the txmsg loop itself: use the async classes there"
+                )
+        except MisuseError:
             work.close()
-            raise MisuseError("a blocking txmsg call was made on the txmsg loop itself: use the async classes there")
+            raise
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
             return future.result(timeout_s)
@@ -134,7 +114,7 @@ def shared_loop() -> LoopThread:
     """The background loop of this process, started at the first call."""
     global _shared  # noqa: PLW0603 - one per process is the point
     with _lock:
-        if _shared is None or _shared.pid != os.getpid():
+        if _shared is None:
             _shared = LoopThread()
             atexit.register(_close_at_exit, _shared)
         return _shared
@@ -143,3 +123,12 @@ def shared_loop() -> LoopThread:
 def _close_at_exit(thread: LoopThread) -> None:
     if thread.pid == os.getpid():
         thread.close()
+
+
+def _forget_in_child() -> None:
+    global _lock, _shared
+    keep(_shared)
+    _lock, _shared = threading.Lock(), None
+
+
+os.register_at_fork(after_in_child=_forget_in_child)

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from txmsg.errors import ProtocolError, TxmsgError
+from txmsg.forks import renew_in_children
 from txmsg.wire.address import UNIX, host_and_port
 from txmsg.wire.channel import read_reply
 from txmsg.wire.connection import greeting, read_greeting, set_options
@@ -33,13 +34,23 @@ _PING_S_MAX: Final = 5.0
 
 
 class BlockingChannel:
-    """Calls to the server at `address`, HOST:PORT or unix:PATH. kind: what is there, for errors. For any threads."""
+    """Calls to the server at `address`, HOST:PORT or unix:PATH. kind: what is there, for errors. For any threads.
+
+    A forked child has a connection of its own.
+    """
 
     def __init__(self, address: str, *, kind: str = "broker") -> None:
         self.who = f"{kind} {address}"
         self._address = address
-        self._connecting = threading.Lock()
         self._line: _Line | None = None
+        self._renew()
+        renew_in_children(self)
+
+    def _renew(self) -> None:
+        if self._line is not None:
+            self._line.abandon()
+        self._connecting = threading.Lock()
+        self._line = None
         self._is_closed = False
 
     def __enter__(self) -> Self:
@@ -236,6 +247,10 @@ class _Line:
         """Ends the connection: calls under way fail."""
         with self._lock:
             self._lose(reason)
+
+    def abandon(self) -> None:
+        """In a forked child: closes its copy of the socket. The parent's stays, and ends with the parent."""
+        self._socket.close()
 
     def _lose(self, reason: str) -> None:
         if self._lost is None:

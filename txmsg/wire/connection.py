@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 from collections import deque
 from contextlib import suppress
@@ -17,6 +18,7 @@ from typing import Final, NamedTuple, cast
 from google.protobuf.message import DecodeError
 
 from txmsg.errors import ProtocolError, printable
+from txmsg.forks import renew_in_children
 from txmsg.wire.frames import LAST, MORE, PART_SIZE_BYTES, PREFACE, Frame, FrameReader, Kind, frame_of, header_of
 from txmsg.wire.v1.wire_pb2 import Greeting
 
@@ -125,6 +127,11 @@ class Connection(asyncio.Protocol):
         self._lanes: dict[int, deque[_Waiting]] = {}
         self._drained: list[asyncio.Future[None]] = []
         self._is_held_back = self._is_finished = False
+
+    def _renew(self) -> None:
+        """In a forked child, closes its copy of the socket, and nothing else: so the other side sees the parent end."""
+        if not self.is_lost and not self._transport.is_closing():
+            os.close(self._transport.get_extra_info("socket").fileno())
 
     # ---- what subclasses say
 
@@ -339,6 +346,7 @@ class Connection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=_WRITE_HIGH_BYTES)
         set_options(transport.get_extra_info("socket"))
+        renew_in_children(self)
         name = transport.get_extra_info("peername")
         if isinstance(name, tuple):
             self.peer_name = f"{name[0]}:{name[1]}"

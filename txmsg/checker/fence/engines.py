@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
 from txmsg.errors import MisuseError, shown
+from txmsg.forks import keep
 from txmsg.tables import DIALECTS
 
 FenceEngine: TypeAlias = Engine
@@ -51,6 +52,13 @@ async def in_session_async(session: AsyncSession, step: Callable[..., T], *args:
 def sync_session_of(session: Session | AsyncSession) -> Session:
     """The session itself, or the one that an AsyncSession works with."""
     return session.sync_session if isinstance(session, AsyncSession) else session
+
+
+def forget_connections(engine: AsyncEngine | Engine) -> None:
+    """In a forked child: empties the engine's pool. The connections in it are the parent's."""
+    sync_engine = engine.sync_engine if isinstance(engine, AsyncEngine) else engine
+    keep(sync_engine.pool)
+    sync_engine.dispose(close=False)
 
 
 def check_engine(engine: object) -> None:

@@ -12,7 +12,14 @@ from sqlalchemy import Connection, exc
 from sqlalchemy.orm import Session
 
 from txmsg.checker.fence import business_row, check, identity, purge
-from txmsg.checker.fence.engines import FenceEngine, check_engine, in_session, on_engine
+from txmsg.checker.fence.engines import (
+    FenceEngine,
+    check_engine,
+    forget_connections,
+    in_session,
+    on_engine,
+)
+from txmsg.forks import renew_in_children
 from txmsg.message import TransactionId, TransactionState
 from txmsg.runtime.durations import Seconds
 
@@ -24,6 +31,7 @@ class Fence:
 
     engine: runs the checks, on connections of its own. `write` runs in the session that it is given. Raises
     MisuseError for an engine whose checks would share their connection, and so their transaction, with the business.
+    In a forked child the engine has an empty pool.
     """
 
     def __init__(self, engine: FenceEngine) -> None:
@@ -32,6 +40,10 @@ class Fence:
         """What it was made of."""
         self.identity = identity.Identity()
         """What is known of its id; shared with another object for the same database by assigning that one's."""
+        renew_in_children(self)
+
+    def _renew(self) -> None:
+        forget_connections(self.engine)
 
     # ---- identity
 

@@ -10,7 +10,14 @@ from sqlalchemy import Connection, exc
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from txmsg.checker.fence import business_row, check, identity, purge
-from txmsg.checker.fence.engines import AsyncFenceEngine, check_engine_async, in_session_async, on_engine_async
+from txmsg.checker.fence.engines import (
+    AsyncFenceEngine,
+    check_engine_async,
+    forget_connections,
+    in_session_async,
+    on_engine_async,
+)
+from txmsg.forks import renew_in_children
 from txmsg.message import TransactionId, TransactionState
 from txmsg.runtime.durations import Seconds
 
@@ -22,6 +29,7 @@ class AsyncFence:
 
     engine: runs the checks, on connections of its own. `write` runs in the session that it is given. Raises
     MisuseError for an engine whose checks would share their connection, and so their transaction, with the business.
+    In a forked child the engine has an empty pool.
     """
 
     def __init__(self, engine: AsyncFenceEngine) -> None:
@@ -30,6 +38,10 @@ class AsyncFence:
         """What it was made of."""
         self.identity = identity.Identity()
         """What is known of its id; shared with another object for the same database by assigning that one's."""
+        renew_in_children(self)
+
+    def _renew(self) -> None:
+        forget_connections(self.engine)
 
     # ---- identity
 

@@ -12,7 +12,6 @@ import resource
 import secrets
 import shutil
 import socket
-import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from functools import wraps
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from txmsg.errors import CorruptLog, MembershipLost, MisuseError, StorageError, UnknownGroup
+from txmsg.forks import renew_in_children
 from txmsg.message import check_name
 from txmsg.metaq.access import RETRIES, GroupState, GroupView, LogQueue, Member, QueueState, Range
 from txmsg.metaq.group.files import (
@@ -194,8 +194,8 @@ class LocalMember:
         self._owned: dict[LogQueue, OwnedQueue] = {}
         self._damaged: set[LogQueue] = set()  # told once
         self.has_left = False
-        self._pid = os.getpid()
-        _alive.add(self)
+        self._is_copy = False
+        renew_in_children(self)
 
     @_on_disk
     def view(self) -> GroupView:
@@ -261,7 +261,7 @@ class LocalMember:
             self._owned.pop(queue).release()
 
     def leave(self, offsets: Mapping[LogQueue, int]) -> None:
-        if self.has_left or self._pid != os.getpid():
+        if self.has_left or self._is_copy:
             return
         try:
             self.store({queue: offset for queue, offset in offsets.items() if queue in self._owned})
@@ -281,7 +281,7 @@ class LocalMember:
     def _require_member(self) -> None:
         if self.has_left:
             raise MisuseError(f"member {self.id} has left group {self.group}: join again")
-        if self._pid != os.getpid():
+        if self._is_copy:
             raise MisuseError(
                 f"process {os.getpid()} was forked from member {self.id} of group {self.group}, and is not a member "
                 "itself: join again"
@@ -294,8 +294,9 @@ class LocalMember:
                 "nothing was stored"
             )
 
-    def _forget_in_child(self) -> None:
+    def _renew(self) -> None:
         """Another process must not keep what its parent gives back."""
+        self._is_copy = True
         if not self.has_left:
             for file in self._files():
                 file.close_in_child()
@@ -324,14 +325,3 @@ def _allow_files(count: int) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < count + _SPARE_FILES:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-_alive: weakref.WeakSet[LocalMember] = weakref.WeakSet()
-
-
-def _forget_in_child() -> None:
-    for member in list(_alive):
-        member._forget_in_child()
-
-
-os.register_at_fork(after_in_child=_forget_in_child)

@@ -10,7 +10,8 @@ from typing import TypeVar
 from tenacity import Retrying, retry_if_exception_type, sleep_using_event, stop_before_delay, wait_random_exponential
 
 from txmsg.errors import BrokerUnavailable, MisuseError, OutcomeUnknown, TxmsgError
-from txmsg.runtime.process import check_not_forked, claim_process
+from txmsg.forks import check_fork_was_told, renew_in_children
+from txmsg.runtime.process import check_not_patched
 from txmsg.wire.blocking import BlockingChannel
 
 T = TypeVar("T")
@@ -24,9 +25,13 @@ class Server:
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self.closed = threading.Event()
-        self._pid = claim_process()
+        check_not_patched()
         self.channel = BlockingChannel(address, kind="MetaQ server")
+        self._renew()
+        renew_in_children(self)
+
+    def _renew(self) -> None:
+        self.closed = threading.Event()
 
     def close(self) -> None:
         """Calls under way fail. Closing twice is fine."""
@@ -46,7 +51,7 @@ class Server:
         changes: what may have been carried out when the time is over is OutcomeUnknown, not BrokerUnavailable.
         is_repeat: an earlier attempt may have been carried out.
         """
-        check_not_forked(self._pid)
+        check_fork_was_told()
         unknown: OutcomeUnknown | None = None
         deadline = time.monotonic() + timeout_s
         attempts = Retrying(

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Final, Self
 
 from txmsg.errors import MisuseError, ProtocolError
+from txmsg.forks import renew_in_children
 from txmsg.message import ReceivedMessage
 from txmsg.metaq.access import (
     FETCH_SIZE_BYTES_MAX,
@@ -56,7 +57,8 @@ class RemoteLog:
     """See `LogAccess` for what each method promises, and `access.py` for its errors: those of a log in a directory.
 
     timeout_s: how long a call is tried, up to 60. Then BrokerUnavailable; of an append that may have been carried out,
-    OutcomeUnknown. A repeat never appends twice, also when the server was killed and started again in between.
+    OutcomeUnknown. A repeat never appends twice, also when the server was killed and started again in between. A forked
+    child connects and appends as another producer.
     """
 
     def __init__(self, address: str, *, timeout_s: float = 15.0, session_s: float = 10.0) -> None:
@@ -68,6 +70,10 @@ class RemoteLog:
         self._timeout_s = timeout_s
         self._session_s = session_s
         self._server = Server(address)
+        self._renew()
+        renew_in_children(self)
+
+    def _renew(self) -> None:
         self._calls = _Numbers()
         self._members: set[RemoteMember] = set()
 

@@ -8,7 +8,8 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Any
 
-from txmsg.errors import MembershipLost, TxmsgError
+from txmsg.errors import MembershipLost, MisuseError, TxmsgError
+from txmsg.forks import renew_in_children
 from txmsg.metaq.access import GroupView, LogQueue
 from txmsg.metaq.protocol import ID_SIZE_BYTES, member_of, offsets_of, queues_of_sets, sets_of_queues, wire_offsets
 from txmsg.metaq.remote.calls import Server
@@ -60,6 +61,11 @@ class RemoteMember:
             timeout_s=min(timeout_s, session_s),
         )
         self._id: str = reply.member_id
+        self._is_copy = False
+        renew_in_children(self)
+
+    def _renew(self) -> None:
+        self._is_copy = True
 
     @property
     def id(self) -> str:
@@ -91,7 +97,7 @@ class RemoteMember:
         self._ask(MetaQGroups.release, offsets=wire_offsets(offsets))
 
     def leave(self, offsets: Mapping[LogQueue, int]) -> None:
-        if not self._has_left:
+        if not self._has_left and not self._is_copy:
             self._ask(MetaQGroups.leave, offsets=wire_offsets(offsets))
             self._gone()
 
@@ -108,6 +114,11 @@ class RemoteMember:
 
     def _ask(self, method: Method[pb.MemberRequest, ReplyT], **content: Any) -> ReplyT:
         """One call; what it sends counts as said when it was begun, for the server may have got it at once."""
+        if self._is_copy:
+            raise MisuseError(
+                f"process {os.getpid()} was forked from member {self._id} of group {self._group}, and is not a member "
+                "itself: join again"
+            )
         begun_at = time.monotonic()
         left_s = self._renewed_at + self._session_s - begun_at
         if self._has_left or left_s <= 0:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
-import weakref
 from pathlib import Path
 
 from txmsg.errors import LogBusy, MisuseError, StorageError
+from txmsg.forks import renew_in_children
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -45,7 +45,8 @@ class WriteLock:
             raise LogBusy(
                 f"the log {root} is being written by process {holder}: a log has one writer; read it, or use its server"
             ) from exc
-        _held.add(self)
+        self._is_held = True
+        renew_in_children(self)
         try:
             os.ftruncate(self._fd, 0)
             os.pwrite(self._fd, str(os.getpid()).encode(), 0)
@@ -54,8 +55,14 @@ class WriteLock:
 
     def release(self) -> None:
         """Lets another process write."""
-        _held.discard(self)
+        self._is_held = False
         os.close(self._fd)
+
+    def _renew(self) -> None:
+        """The lock stays with the parent, and goes with it: closing a copy of its file gives nothing up."""
+        self.is_copy = True
+        if self._is_held:
+            self.release()
 
     def require(self) -> None:
         """Raises MisuseError in a forked child: it and its parent would write over each other."""
@@ -64,16 +71,3 @@ class WriteLock:
                 f"process {os.getpid()} was forked from the one that writes the log {self._root}, and must not write "
                 "it, too: open a log after forking, or use its server"
             )
-
-
-_held: weakref.WeakSet[WriteLock] = weakref.WeakSet()
-
-
-def _forget_in_child() -> None:
-    """The lock stays with the parent, and goes with it: closing a copy of its file gives nothing up."""
-    for lock in list(_held):
-        lock.is_copy = True
-        lock.release()
-
-
-os.register_at_fork(after_in_child=_forget_in_child)

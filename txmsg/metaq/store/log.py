@@ -106,6 +106,11 @@ class Log:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @property
+    def is_copy(self) -> bool:
+        """Whether this process was forked from the one that writes the log."""
+        return self._write_lock.is_copy
+
     # ---- topics
 
     def settings_of(self, topic: str) -> TopicSettings:
@@ -115,6 +120,7 @@ class Log:
     def set_topic(self, topic: str, settings: TopicSettings) -> None:
         """Chooses what this topic asks for, from the next append on; kept in the log. Raises StorageError."""
         check_name("topic", topic)
+        self._write_lock.require()
         with self._topics_lock:
             before, topics = self._topics, {**self._topics, topic: settings}
             # Cells of a timed topic may be ahead of the disk, and those of one that is said to be synchronous must not.
@@ -305,10 +311,12 @@ class Log:
 
     def flush(self) -> None:
         """Everything that was appended is on disk. Raises StorageError."""
+        self._write_lock.require()
         self._sync(self._writer.end)
 
     def checkpoint(self) -> None:
         """Flushes, syncs cells, and notes it, so that a recovery has little to read. Raises StorageError."""
+        self._write_lock.require()
         with self._checkpoint_lock:
             # Not self.reader, which another thread may read by.
             self._checkpoint(CommitLogReader(self.root / "commitlog").begin())
@@ -347,6 +355,7 @@ class Log:
 
         Never the file that is written. Done by itself at each checkpoint. size_bytes_max: other than configured.
         """
+        self._write_lock.require()
         with self._checkpoint_lock:
             deleted = delete_old_files(
                 self.root,
@@ -373,6 +382,7 @@ class Log:
 
     def index_keys(self) -> None:
         """Indexes the keys of all finished files. Done by itself, on a thread, after a file is finished."""
+        self._write_lock.require()
         self._indexer.run_once()
 
     def _keep_s(self, topic: str) -> float | None:
@@ -403,7 +413,7 @@ class Log:
 
     def close(self) -> None:
         """Flushes everything and lets another process write, whatever the disk says. Closing twice is fine."""
-        if self._closed.is_set() or self._write_lock.is_copy:
+        if self._closed.is_set() or self.is_copy:
             return
         self._closed.set()
         self._flusher.join()

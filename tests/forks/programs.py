@@ -1,0 +1,62 @@
+"""Programs that fork, as tests run them: each in a process of its own, with an interpreter that ends in order.
+
+What a finalizer says, such as that of a connection that was not closed, is an error: it stands in stderr.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+RUN_S_MAX = 120.0
+
+_HEAD = """
+import ctypes, os, sys, threading, time, warnings
+warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
+import psutil
+from txmsg import *
+
+def in_child(do, leave=sys.exit):
+    \"\"\"Forks; in the child, does it and leaves. Returns the child's pid.\"\"\"
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid == 0:
+        do()
+        sys.stdout.flush()
+        leave(0)
+    return pid
+
+def wait(pid):
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert status == 0, f"the child ended with {status}"
+
+def connections():
+    \"\"\"Where this process's connections to servers begin: one that is made again begins elsewhere.\"\"\"
+    return {each.laddr for each in psutil.Process().net_connections("tcp") if each.status == "ESTABLISHED"}
+"""
+WITHOUT_UVLOOP = "import sys; sys.modules['uvloop'] = None"
+
+
+def run(text: str, *arguments: str, before: str = "") -> list[str]:
+    """What a program prints. It must say nothing else, end well, and leave no process."""
+    program = "\n".join([before, _HEAD, textwrap.dedent(text)])
+    command = [sys.executable, "-W", "error::ResourceWarning", "-c", program, *arguments]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        try:
+            printed, said = process.communicate(timeout=RUN_S_MAX)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+    assert (process.returncode, said) == (0, ""), f"{said}\n{printed}"
+    return printed.splitlines()
+
+
+def lines_of(path: Path) -> list[str]:
+    """What stands in a file; nothing before it is there."""
+    return path.read_text(encoding="utf-8").splitlines() if path.exists() else []

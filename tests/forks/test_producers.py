@@ -1,0 +1,365 @@
+"""A forked child uses what its parent made before the fork by connections of its own, and the parent goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.broker_process import BrokerProcess
+from tests.forks.programs import WITHOUT_UVLOOP, run
+from tests.integration.client_harness import half_count, message_count
+
+LOOPS = pytest.mark.parametrize("before", ["", WITHOUT_UVLOOP], ids=["uvloop", "asyncio"])
+
+
+@LOOPS
+@pytest.mark.parametrize("leave", ["sys.exit", "os._exit"])
+def test_a_child_sends_by_connections_of_its_own_and_the_parent_keeps_its_own(
+    broker: BrokerProcess, notify_url: str, before: str, leave: str
+) -> None:
+    program = f"""
+        producer = Producer(sys.argv[1], group="g", timeout_s=60)
+        print(producer.send(Message("t", b"x")))
+        before = connections()
+
+        def child():
+            print(producer.send(Message("t", b"x")))
+            assert connections() and not connections() & before
+
+        for _ in range(2):
+            wait(in_child(child, {leave}))
+            print(producer.send(Message("t", b"x")))
+        assert connections() >= before
+        producer.close()
+    """
+    ids = run(program, broker.address, before=before)
+    assert len(set(ids)) == len(ids) == message_count(notify_url) == 5
+
+
+@LOOPS
+def test_a_fork_amid_the_transactions_of_other_threads_loses_none_of_them(
+    broker: BrokerProcess, notify_url: str, before: str
+) -> None:
+    """Each child begins while locks are held, requests are under way and replies come."""
+    program = """
+        producer = Producer(sys.argv[1], group="g", timeout_s=60)
+        ended = threading.Event()
+        done = []
+
+        def transactions():
+            while not ended.is_set():
+                half = producer.half([Message("t", b"x")])
+                producer.end(half, TransactionState.COMMIT)
+                done.append(half)
+
+        def child():
+            for _ in range(3):
+                producer.end(producer.half([Message("t", b"x")]), TransactionState.COMMIT)
+
+        producer.start()
+        threads = [threading.Thread(target=transactions) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        children = []
+        for number in range(8):
+            count = len(done)
+            while len(done) < count + 20:
+                time.sleep(0.001)
+            children.append(in_child(child, [sys.exit, os._exit][number % 2]))
+        for pid in children:
+            wait(pid)
+        ended.set()
+        for thread in threads:
+            thread.join()
+        producer.close()
+        print(len(done))
+    """
+    [done] = run(program, broker.address, before=before)
+    assert message_count(notify_url) == int(done) + 8 * 3
+    assert half_count(notify_url) == 0
+
+
+def test_a_transaction_under_way_is_committed_by_the_parent(broker: BrokerProcess, notify_url: str) -> None:
+    program = """
+        from multiprocessing import get_context
+        producer = Producer(sys.argv[1], group="g", timeout_s=60)
+
+        def send(_):
+            return producer.send(Message("t", b"x"))
+
+        half = producer.half([Message("t", b"x")])
+        with get_context("fork").Pool(2) as pool:
+            print(*pool.map(send, range(10)), sep="\\n")
+        producer.end(half, TransactionState.COMMIT)
+        producer.close()
+    """
+    assert len(set(run(program, broker.address))) == 10
+    assert (message_count(notify_url), half_count(notify_url)) == (11, 0)
+
+
+@pytest.mark.parametrize("factory", ["None", "__import__('uvloop').new_event_loop"], ids=["asyncio", "uvloop"])
+def test_an_async_producer_belongs_to_the_loop_that_a_child_uses_it_on(
+    broker: BrokerProcess, notify_url: str, factory: str
+) -> None:
+    program = f"""
+        import asyncio
+        producer = AsyncProducer(sys.argv[1], group="g", timeout_s=60)
+
+        async def sends():
+            async with producer:
+                print(await producer.send(Message("t", b"x")))
+
+        async def forks():
+            print(await producer.send(Message("t", b"x")))
+            before = connections()
+            wait(in_child(lambda: asyncio.run(sends()), os._exit))
+            print(await producer.send(Message("t", b"x")))
+            assert connections() == before
+            await producer.close()
+
+        with asyncio.Runner(loop_factory={factory}) as runner:
+            runner.run(forks())
+    """
+    assert len(set(run(program, broker.address))) == 3 == message_count(notify_url)
+
+
+def test_a_loop_that_a_child_drops_is_not_finalized(broker: BrokerProcess) -> None:
+    """Else it would take its own pipe out of the epoll instance that it shares with the parent's."""
+    program = """
+        import asyncio, gc
+
+        async def go_on():
+            print(await producer.send(Message("t", b"x")))
+            await asyncio.to_thread(int)
+
+        loop = asyncio.new_event_loop()
+        producer = AsyncProducer(sys.argv[1], group="g", timeout_s=60)
+        loop.run_until_complete(go_on())
+
+        def child():
+            global loop
+            loop = None
+            gc.collect()
+
+        wait(in_child(child))
+        loop.run_until_complete(go_on())
+        loop.run_until_complete(producer.close())
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
+    """
+    assert len(set(run(program, broker.address))) == 2
+
+
+def test_connections_of_the_fence_that_a_child_drops_are_not_finalized(
+    broker: BrokerProcess, database_url: str
+) -> None:
+    program = """
+        import asyncio, gc
+        from sqlalchemy import text
+        from sqlalchemy.ext.asyncio import create_async_engine
+
+        async def main():
+            engine = create_async_engine(sys.argv[2].replace("postgresql:", "postgresql+asyncpg:"))
+            async with engine.begin() as connection:
+                await connection.run_sync(create_tables)
+            async with AsyncProducer(
+                sys.argv[1], group="g", check_listener=FenceCheckListener(engine), timeout_s=60
+            ) as producer:
+                wait(in_child(gc.collect, os._exit))
+                async with engine.begin() as connection:
+                    print(await connection.scalar(text("select 1")))
+            await engine.dispose()
+
+        asyncio.run(main())
+    """
+    assert run(program, broker.address, database_url) == ["1"]
+
+
+def test_locks_that_a_thread_of_the_parent_holds_do_not_hold_up_a_child(tmp_path: Path, broker: BrokerProcess) -> None:
+    """That thread starts the producer, and waits for the business database in the middle of it."""
+    program = """
+        import sqlite3
+        from sqlalchemy import create_engine
+        parent, begun, goes_on = os.getpid(), threading.Event(), threading.Event()
+
+        def connect():
+            if os.getpid() == parent and created.is_set():
+                begun.set()
+                goes_on.wait()
+            return sqlite3.connect(sys.argv[2], check_same_thread=False)
+
+        created = threading.Event()
+        engine = create_engine("sqlite:///" + sys.argv[2], creator=connect)
+        create_tables(engine)
+        engine.dispose()
+        created.set()
+        producer = Producer(sys.argv[1], group="g", check_listener=FenceCheckListener(engine), timeout_s=60)
+        starts = threading.Thread(target=producer.start)
+        starts.start()
+        begun.wait()
+        wait(in_child(lambda: print(producer.send(Message("t", b"x")))))
+        goes_on.set()
+        starts.join()
+        print(producer.send(Message("t", b"x")))
+        producer.close()
+        engine.dispose()
+    """
+    assert len(set(run(program, broker.address, str(tmp_path / "business.db")))) == 2
+
+
+def test_the_fence_of_a_child_does_not_use_database_connections_of_the_parent(
+    broker: BrokerProcess, database_url: str
+) -> None:
+    program = """
+        from sqlalchemy import create_engine, text
+        from sqlalchemy.orm import sessionmaker
+        engine = create_engine(sys.argv[2].replace("postgresql:", "postgresql+psycopg:"), pool_size=1, max_overflow=0)
+        create_tables(engine)
+        sessions = sessionmaker(engine)
+        producer = Producer(sys.argv[1], group="g", check_listener=FenceCheckListener(engine), timeout_s=60)
+
+        @transactional_message(producer, topic="t", session=sessions)
+        def register(session):
+            return session.execute(text("select pg_backend_pid()")).scalar_one()
+
+        parent = register()
+
+        def child():
+            assert register() != parent
+
+        wait(in_child(child))
+        assert register() == parent
+        producer.close()
+        engine.dispose()
+    """
+    assert run(program, broker.address, database_url) == []
+
+
+def test_children_of_one_parent_make_different_ids() -> None:
+    """They have copies of one state of a generator of random numbers, and may make ids in the same millisecond."""
+    program = """
+        from txmsg.message import new_transaction_id
+        new_transaction_id()
+        for _ in range(3):
+            wait(in_child(lambda: print(new_transaction_id().hex[-8:])))
+    """
+    assert len(set(run(program))) == 3
+
+
+def test_the_end_of_a_parent_is_seen_though_a_child_lives(broker: BrokerProcess) -> None:
+    """Its sockets close with it, because the child does not keep copies of them."""
+    program = """
+        producer = Producer(sys.argv[1], group="g", timeout_s=60)
+        producer.send(Message("t", b"x"))
+        server = psutil.Process(int(sys.argv[2]))
+        mine = connections()
+
+        def not_ended():
+            return mine & {each.raddr for each in server.net_connections("tcp") if each.status == "ESTABLISHED"}
+
+        server.suspend()  # so that it does not end them itself
+        assert not_ended() == mine
+        lives, ends = os.pipe()
+
+        def child():
+            os.close(ends)
+            os.read(lives, 1)
+
+        pid = in_child(child, os._exit)
+        producer.close()
+        deadline = time.monotonic() + 60
+        while not_ended():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        os.close(ends)
+        wait(pid)
+    """
+    try:
+        assert run(program, broker.address, str(broker.pid)) == []
+    finally:
+        os.kill(broker.pid, signal.SIGCONT)
+
+
+def test_a_consumer_of_the_parent_goes_on_and_a_child_may_start_its_own(broker: BrokerProcess) -> None:
+    program = """
+        consumer = Consumer(sys.argv[1], group="receivers")
+        came = threading.Event()
+
+        @consumer.subscribe("t")
+        def receive(message):
+            print(os.getpid() == parent, message.body.decode())
+            sys.stdout.flush()
+            came.set()
+
+        parent = os.getpid()
+        consumer.start()
+        producer = Producer(sys.argv[1], group="g", timeout_s=60)
+        wait(in_child(consumer.close))  # of which the parent hears nothing
+        producer.send(Message("t", b"1"))
+        came.wait()
+        started, starts = os.pipe()
+
+        def child():
+            came.clear()
+            with consumer:
+                os.write(starts, b".")
+                came.wait()
+
+        pid = in_child(child)
+        os.read(started, 1)
+        consumer.close()
+        producer.send(Message("t", b"2"))
+        wait(pid)
+        producer.close()
+    """
+    assert run(program, broker.address) == ["True 1", "False 2"]
+
+
+def test_what_only_one_process_may_be_is_told_so_in_a_child() -> None:
+    program = """
+        consumer = Consumer("127.0.0.1:1", group="all", broadcast=True)
+        consumer.subscribe("t")(print)
+
+        def child():
+            try:
+                consumer.start()
+            except MisuseError as exc:
+                print(exc)
+
+        wait(in_child(child))
+    """
+    [said] = run(program)
+    assert "was made with broadcast=True before this process was forked" in said
+
+
+def test_a_child_that_python_was_not_told_of_is_told_how_to_be() -> None:
+    """A library in C forks by itself, as uWSGI does by default."""
+    program = """
+        producer = Producer("127.0.0.1:1", group="g").start()
+        libc = ctypes.PyDLL(None)
+        pid = libc.fork()
+        if pid == 0:
+            for use in (lambda: producer.send(Message("t", b"x")), Producer("127.0.0.1:1", group="h").start):
+                try:
+                    use()
+                except MisuseError as exc:
+                    print(exc, flush=True)
+            libc._exit(0)
+        wait(pid)
+        producer.close()
+    """
+    said = run(program)
+    assert len(said) == 2
+    assert all("without Python's being told" in each and "py-call-osafterfork" in each for each in said)
+
+
+def test_a_closed_producer_may_be_used_by_a_child(broker: BrokerProcess) -> None:
+    program = """
+        with Producer(sys.argv[1], group="g", timeout_s=60) as producer:
+            producer.send(Message("t", b"x"))
+        wait(in_child(lambda: print(producer.send(Message("t", b"x")))))
+    """
+    assert len(run(program, broker.address)) == 1
